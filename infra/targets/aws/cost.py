@@ -1,4 +1,4 @@
-"""What a cluster costs before it exists: minimum and maximum by part, and what the prices do not cover."""
+"""The estimated cost of a cluster: minimum and maximum of each part, and what the prices do not cover."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def _shared_services(spec: ClusterSpec) -> Iterator[Line]:
 def _service(
     part: str, what: str, spec: ClusterSpec, each: Mapping[Price, float], counts: tuple[int, int] = (1, 1)
 ) -> Line:
-    """Return a line of equal items; `each` is the amount of every price per item, `counts` the least and most items."""
+    """Return a line of identical items; `each` has the priced units of an item, `counts` the minimum and maximum."""
     least, most = counts
     usd = sum(price.usd_per_hour * amount for price, amount in each.items())
     elsewhere = [f"price of {price.region}" for price in each if price.region != _region(spec)]

@@ -1,4 +1,4 @@
-"""The guess whether this machine has AWS credentials, without loading AWS's libraries or using the network."""
+"""A quick test for AWS credentials on this machine, without loading AWS's libraries or using the network."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def fetch_live_prices(spec: ClusterSpec, account: Account) -> LivePrices:
     problem = ""
     try:
         for name in types:
-            # A refusal must not lose the prices that were read before it.
+            # An error must not lose the prices that were read before it.
             if (usd := _fetch_on_demand(account.client("pricing", _PRICING_REGION), name, account.region)) is not None:
                 on_demand[name] = usd
         if spot_types := _list_spot_types(spec):
@@ -96,7 +96,7 @@ def _fetch_on_demand(pricing: Any, name: str, region: str) -> float | None:
 
 
 def _fetch_spot(ec2: Any, types: list[str], now: datetime) -> dict[str, float]:
-    """Return the median over the zones; asking for this moment returns the latest price change of each zone."""
+    """Return the median over the zones; a query for the current time returns the latest price of each zone."""
     pages = ec2.get_paginator("describe_spot_price_history").paginate(
         InstanceTypes=types, ProductDescriptions=["Linux/UNIX"], StartTime=now, EndTime=now
     )

@@ -1,4 +1,4 @@
-"""Every kind of resource of a cluster on AWS: why it exists, what it costs, and which rights it requires.
+"""Every kind of resource of a cluster on AWS: why it exists, what it costs, and which permissions it requires.
 
 The pre-flight checks the caller's rights with this table, and docs/aws.md shows it; a test compares it with the
 resources of the examples.
@@ -28,7 +28,7 @@ class Kind:
     actions: str
     """IAM actions to create, read, update and delete it: `service: Action Action`, `;` between services."""
     prices: tuple[str, ...] = ()
-    """Entries of the price table; none where it is free."""
+    """Entries of the price table; none if it is free."""
     when: Condition = lambda _: True
     """Whether a spec has resources of this kind."""
 

@@ -50,9 +50,9 @@ class AwsTarget(Target, Launches, Preflight, Budgeted, ManagedStorage):
     capabilities = CAPABILITIES
     section = Aws
     setup_phases = ("apt", "venv", "pulumi")
-    # Opening a connection includes the Session Manager session: the AWS CLI begins it, the machine's agent takes it up.
+    # Opening a connection includes starting a Session Manager session between the AWS CLI and the machine's agent.
     connect_timeout_s = 15
-    # These are stopped and started as another type at most, and keep their address, queue and accounts.
+    # At most, these are stopped and started with another type; they keep their address, queue and accounting.
     stable_nodes = frozenset({names.CONTROLLER, names.LOGIN})
     not_checked = "no AWS credentials found: quotas, zones, capacity, images, rights and today's prices are not checked"
     price_issues = BY_PRICE
@@ -127,7 +127,7 @@ class AwsTarget(Target, Launches, Preflight, Budgeted, ManagedStorage):
         return [node.name for node in self.plan(spec).members if update.uses_image(path, spec, node.group)]
 
     def deployment(self, stack: StackHome, cluster: str, spec: ClusterSpec | None) -> Deployment:
-        """Return the place that the state names; the stack file may have been changed since."""
+        """Return the deployment; its state takes precedence, because the stack file may have changed since."""
         in_state = read_state_record(stack.state)
         region = (in_state and in_state.region) or (region_of(spec) if spec else "")
         if not cluster or not region:

@@ -1,4 +1,4 @@
-"""A monthly budget: sends e-mails at fixed percentages, and at the last takes the controller's right to launch away."""
+"""A monthly budget: it sends e-mails at fixed percentages, and the last one stops the controller's launches."""
 
 from __future__ import annotations
 

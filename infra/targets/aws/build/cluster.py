@@ -45,7 +45,7 @@ class AwsCluster(pulumi.ComponentResource):
     node_prerequisites: tuple[pulumi.Resource, ...]
     """What a machine fetches first; it has to exist before any machine starts."""
     compute_prerequisites: tuple[pulumi.Resource, ...]
-    """What compute nodes need to be launched and to be removed: they come after it and go before it."""
+    """What launching and removing compute nodes needs: they are created after it and removed before it."""
 
     def __init__(self, plan: BuildPlan, context: Context) -> None:
         provider = create_provider(context.spec, context.stack, context.guard)
@@ -130,7 +130,7 @@ def _reserve_addresses(site: Site, foundation: Foundation) -> PermanentMachines:
 
 
 def _create_roles(site: Site, foundation: Foundation, images: Images) -> Roles:
-    """Create the roles of the nodes, and the budget that can take the controller's right to launch away."""
+    """Create the roles of the nodes, and the budget that can revoke the controller's permission to launch."""
     spec = site.spec
     groups = spec.groups.values()
     scope = resolve_scope(

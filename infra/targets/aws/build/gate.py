@@ -38,10 +38,10 @@ class AwsGateProvider(ResourceProvider):
 
 @dataclass(frozen=True)
 class GateArgs:
-    """What the gate tests; it runs again where any of this changes."""
+    """What the gate tests; it runs again if any of this changes."""
 
     inventory: pulumi.Input[str]
-    """An Inventory as JSON, with every node that always exists."""
+    """An Inventory as JSON, with all static nodes."""
     environment: pulumi.Input[str]
     """Folder of the training environment on the nodes."""
     user: str
@@ -51,7 +51,7 @@ class GateArgs:
 
 
 class AwsGate(Resource, module="muster", name="AwsReadyGate"):
-    """A job that has crossed every node that always exists."""
+    """The result of a job that ran across all static nodes."""
 
     ready: pulumi.Output[dict[str, Any]]
 

@@ -29,12 +29,12 @@ def build_inventory(plan: BuildPlan, machines: Mapping[str, Mapping[str, Any]], 
 
 
 def static_names(plan: BuildPlan) -> list[str]:
-    """Return the names of the compute nodes that always exist."""
+    """Return the names of the static compute nodes."""
     return [name for node_set in plan.sets for name in names.members(node_set.group, node_set.static)]
 
 
 def add_static_nodes(domain: str, inventory: Inventory) -> Inventory:
-    """Return the Inventory with the compute nodes that always exist, for the gate.
+    """Return the Inventory with the static compute nodes, for the gate.
 
     The machine behind such a name may change, so the node's address is its DNS name.
     """

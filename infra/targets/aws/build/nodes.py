@@ -163,7 +163,7 @@ class Group:
             self.sleep(_RETRY_INTERVAL_S)
 
     def _close(self, instances: MachineList) -> None:
-        """Forbid the controller to launch nodes of this group."""
+        """Stop the controller from launching nodes of this group."""
         if instances.controller and self.name not in instances.closed:
             self._tag_closed(instances.controller, instances.closed | {self.name})
 

@@ -26,7 +26,7 @@ NodeState = Literal["ready", "coming", "stale"]
 """`stale`: the machine is idle, but failed or has another bundle, so it has to set itself up again."""
 
 LOG = "/var/log/muster/node.log"
-# More than a controller needs that has to build Slurm first.
+# Longer than a controller needs that has to build Slurm first.
 TIMEOUT_S = 3600.0
 POLL_S = 3.0
 # A terminated machine cannot report, so EC2 is asked as well, less often.
@@ -73,7 +73,7 @@ class NodeReportsArgs:
     cluster: str
     region: str
     nodes: pulumi.Input[Mapping[str, str]]
-    """Instance ids by node name; empty where any machine of that name will do."""
+    """Instance ids by node name; empty if any machine of that name is accepted."""
     bundle: pulumi.Input[str]
     """Digest of the bundle that they must have applied."""
     script: pulumi.Input[str]
@@ -107,7 +107,7 @@ class ExpectedNodes:
     """The nodes that have to be ready, and the bundle that they have to have."""
 
     nodes: Mapping[str, str]
-    """Instance ids by node name; empty where any machine of that name will do."""
+    """Instance ids by node name; empty if any machine of that name is accepted."""
     bundle: str
 
     def state(self, node: str, report: Report | None) -> NodeState:
@@ -151,7 +151,7 @@ def find_lost_machines(ec2: Any, instances: Mapping[str, str]) -> dict[str, str]
 
 
 def _describe_loss(id_: str, raw: Mapping[str, Any] | None) -> str:
-    """Return why a machine will not report; empty where it still may."""
+    """Return why a machine will not report; empty if it still may."""
     if raw is None:
         return f"{id_} does not exist any more"
     state = raw["State"]["Name"]
@@ -233,7 +233,7 @@ def _failure_problem(failures: Sequence[NodeFailure]) -> ResourceError:
 
 
 def _check_machines(region: str, instances: Mapping[str, str]) -> None:
-    """Raise ResourceError where a machine will never report."""
+    """Raise ResourceError if a machine will never report."""
     lost = find_lost_machines(create_client("ec2", region), instances)
     if not lost:
         return

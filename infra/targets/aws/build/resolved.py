@@ -29,7 +29,7 @@ class ResolvedArgs:
     parameters: Mapping[str, str]
     """SSM parameters that hold an image id, by kind of image."""
     instance_types: Sequence[str]
-    """Types that the zone has to offer; empty where the spec names its zones."""
+    """Types that the zone has to offer; empty if the spec names its zones."""
     vpc_id: str | None
     subnet_ids: Sequence[str]
     filesystem_ids: Sequence[str]
@@ -61,7 +61,7 @@ class Resolved(Resource, module="muster", name="AwsResolved"):
     partition: pulumi.Output[str]
     images: pulumi.Output[dict[str, str]]
     zone: pulumi.Output[str]
-    """The zone that offers every instance type; empty where the spec names zones."""
+    """The zone that offers every instance type; empty if the spec names zones."""
     subnet_zones: pulumi.Output[dict[str, str]]
     vpc_cidr: pulumi.Output[str]
     """Address range of an existing VPC."""
@@ -136,7 +136,7 @@ def _subnet_zones(region: str, subnet_ids: Sequence[str], olds: Mapping[str, str
 
 
 def _check_one_per_zone(zones: Mapping[str, str]) -> None:
-    """Refuse two subnets in a zone: EFS has one address per zone, and a placement group needs one subnet."""
+    """Reject two subnets in a zone: EFS has one address per zone, and a placement group needs one subnet."""
     for zone in dict.fromkeys(zones.values()):
         subnets = [subnet for subnet, subnet_zone in zones.items() if subnet_zone == zone]
         if len(subnets) > 1:

@@ -23,8 +23,8 @@ from infra.targets.target import Context
 
 
 def start_cluster(plan: BuildPlan, cluster: AwsCluster, context: Context) -> pulumi.Output[dict[str, Any]]:
-    """Return the gate's result, available once a job has crossed every node that always exists."""
-    # Access comes first, so that people can look at a node that hangs.
+    """Return the gate's result, available once a job has run across all static nodes."""
+    # Access comes first, so that users can log in to a node that hangs.
     access = Access(
         "access",
         inventory=cluster.inventory,

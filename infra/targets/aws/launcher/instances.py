@@ -1,4 +1,4 @@
-"""The cluster's EC2 instances, selected by tag and in no other way: listing and ending them."""
+"""The cluster's EC2 instances, which are selected only by tag: listing and terminating them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def parse_instance(raw: Mapping[str, Any], tags: Mapping[str, str]) -> Machine:
 
 
 def terminate(api: AwsApi, machines: Iterable[Machine]) -> list[str]:
-    """End machines of this cluster and return their ids; `list_instances` lists no others."""
+    """Terminate machines of this cluster and return their ids; `list_instances` lists no others."""
     ids = sorted({machine.id for machine in machines})
     for first in range(0, len(ids), _TERMINATE_BATCH):
         _terminate_batch(api, ids[first : first + _TERMINATE_BATCH])
@@ -66,7 +66,7 @@ def _terminate_batch(api: AwsApi, ids: list[str]) -> None:
     try:
         api.call("ec2", "terminate_instances", InstanceIds=ids)
     except LauncherError as error:
-        # One id that AWS no longer has makes the whole call fail: the others are ended one by one.
+        # One id that AWS no longer has makes the whole call fail, so terminate the others one by one.
         if error.fault.kind != "gone":
             raise
         if len(ids) > 1:

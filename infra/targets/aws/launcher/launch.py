@@ -68,7 +68,7 @@ def _launch_from_option(
 
 
 def split_into_calls(units: Sequence[Unit]) -> list[tuple[list[str], int]]:
-    """Return the names of each call, and the least number of machines of which it is useful.
+    """Return the node names of each call, and the minimum number of machines for which it is useful.
 
     A call has at most MAX_PER_CALL names whose numbers fit a tag, and needs at least the remainder of the unit that it
     begins with.

@@ -116,7 +116,7 @@ class _Search:
     """Service, kind of resource, and error code of each listing that AWS refused."""
 
     def run(self, service: str, what: str, find: Callable[[AccountRegion, str], Iterable[T]]) -> list[T]:
-        """Return what `find` yields, up to the point where AWS refuses a call."""
+        """Return what `find` yields until AWS denies a call."""
         results: list[T] = []
         try:
             for result in find(self.account, self.cluster):

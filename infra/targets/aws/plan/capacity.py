@@ -1,4 +1,4 @@
-"""The ways to get a machine of a node group: kinds of purchase and places, in the order in which they are tried."""
+"""Purchase options of a node group (kind of purchase and place), in the order in which they are tried."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class PlannedLaunch:
 
 
 def options(group: NodeGroup, zones: Sequence[str]) -> tuple[Option, ...]:
-    """Return the options of a group; `zones` are those of the network, used where the group names none."""
+    """Return the options of a group; `zones` are those of the network, used if the group names none."""
     capacity = group.capacity
     return tuple(
         Option(
@@ -105,6 +105,6 @@ def fleet_group(
             f"{', '.join(sorted({str(fields['zone']) for fields in resources}))}. Fix: write one of these"
         )
     order = purchases(group)
-    # Stable: within a zone the order of the places stays.
+    # The sort is stable: places within a zone keep their order.
     launch_options.sort(key=lambda option: (order.index(option.purchase), zones.index(option.zone) if zones else 0))
     return FleetGroup(name=name, options=tuple(launch_options), retry_s=group.capacity.retry_s)

@@ -1,4 +1,4 @@
-"""IAM policies: one document per role with as few rights as AWS can express; each wildcard states its reason."""
+"""IAM policies: one document per role, with minimal permissions; each wildcard states its reason."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Statement:
             raise ValueError(f"{self.sid}: resource * needs a reason. Fix: name the resources, or give `reason`")
 
     def as_json(self) -> dict[str, Any]:
-        """Return the statement as a policy document has it."""
+        """Return the statement in the format of a policy document."""
         statement: dict[str, Any] = {
             "Sid": self.sid,
             "Effect": self.effect,
@@ -155,7 +155,7 @@ def trust(role: Role, account: str) -> dict[str, Any]:
 
 
 def controller(scope: Scope) -> tuple[Statement, ...]:
-    """Return the rights of the controller."""
+    """Return the permissions of the controller."""
     return (
         *_node(scope, "controller"),
         Statement("Database", ("ssm:GetParameter",), (scope.parameter(parameters.db_password(scope.cluster)),)),
@@ -176,17 +176,17 @@ def controller(scope: Scope) -> tuple[Statement, ...]:
 
 
 def login(scope: Scope) -> tuple[Statement, ...]:
-    """Return the rights of the login node."""
+    """Return the permissions of the login node."""
     return _node(scope, "login")
 
 
 def compute(scope: Scope) -> tuple[Statement, ...]:
-    """Return the rights of compute nodes."""
+    """Return the permissions of compute nodes."""
     return _node(scope, "compute")
 
 
 def budget(scope: Scope) -> tuple[Statement, ...]:
-    """Return the rights of the budget: attaching the no-launch policy to the controller's role, nothing else."""
+    """Return the permissions of the budget: only to attach the no-launch policy to the controller's role."""
     denial = scope.iam("policy", aws_names.prefixed(scope.cluster, "no-launch"))
     return (
         Statement(
@@ -205,7 +205,7 @@ def no_launch(partition: str, region: str, account: str) -> tuple[Statement, ...
 
 
 def flow_logs(log_group_arn: str) -> tuple[Statement, ...]:
-    """Return the rights of the flow log: writing to its log group."""
+    """Return the permissions of the flow log: to write to its log group."""
     return (
         Statement(
             "Write",
@@ -244,7 +244,7 @@ def key_policy(partition: str, region: str, account: str, cluster: str) -> dict[
 
 
 def bucket_policy(bucket_arn: str) -> dict[str, Any]:
-    """Return the policy of the bucket, which refuses requests without TLS."""
+    """Return the policy of the bucket, which denies requests without TLS."""
     return {
         "Version": "2012-10-17",
         "Statement": [
@@ -261,7 +261,7 @@ def bucket_policy(bucket_arn: str) -> dict[str, Any]:
 
 
 def _node(scope: Scope, role: NodeRole) -> tuple[Statement, ...]:
-    """Return the rights of every node: its bundle, its secrets, its report, Session Manager."""
+    """Return the permissions of every node: its bundle, its secrets, its report, Session Manager."""
     secrets = (parameters.slurm_key(scope.cluster), parameters.host_key(scope.cluster, role))
     return (
         Statement("Bundle", ("s3:GetObject",), _objects(scope, parameters.bundle("*"), parameters.packages("*"))),
@@ -300,7 +300,7 @@ def _node(scope: Scope, role: NodeRole) -> tuple[Statement, ...]:
 
 
 def _launch(scope: Scope) -> Iterator[Statement]:
-    """Yield the right to launch nodes: from the cluster's templates, with its tag, in its subnets."""
+    """Yield the permission to launch nodes: from the cluster's templates, with its tag, in its subnets."""
     run = ("ec2:RunInstances",)
     yield Statement("LaunchNew", run, scope.new_resources, scope.if_requested_tag)
     yield Statement("LaunchFromOurs", run, scope.cluster_resources, scope.if_own_tag)
@@ -313,7 +313,7 @@ def _launch(scope: Scope) -> Iterator[Statement]:
 
 
 def _manage_nodes(scope: Scope) -> Iterator[Statement]:
-    """Yield the rights to terminate and describe nodes, and those that launching them needs in other services."""
+    """Yield the permissions to terminate and describe nodes, and what launching them needs in other services."""
     compute_nodes = {"StringEquals": {_CLUSTER_TAG: scope.cluster, _ROLE_TAG: "compute"}}
     yield Statement("EndNodes", ("ec2:TerminateInstances",), (scope.ec2("instance"),), compute_nodes)
     yield Statement("Look", _DESCRIBE, ("*",), reason="EC2 cannot restrict Describe calls by resource or tag")

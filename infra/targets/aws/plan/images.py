@@ -19,7 +19,7 @@ _CANONICAL = {"x86_64": "amd64", "arm64": "arm64"}
 
 
 def kind(machine: InstanceType) -> str:
-    """Return the kind of image that a machine needs, under which its id stays in the state."""
+    """Return the kind of image that a machine needs, which is the key of its id in the state."""
     return f"{_purpose(machine)}-{machine.architecture}"
 
 
@@ -43,7 +43,7 @@ def field(machine: InstanceType) -> str:
 
 
 def image_fix(section: Aws) -> str:
-    """Return how a person chooses another image for GPU nodes, as the beginning of a sentence."""
+    """Return how to choose another image for GPU nodes, as the beginning of a sentence."""
     if section.ami:
         return f"remove `aws.ami: {section.ami}` to use the AWS image"
     return "set `aws.ami` to an image that has the required versions"

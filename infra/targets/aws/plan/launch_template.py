@@ -1,4 +1,4 @@
-"""Arguments of a launch template: what a machine of a group is and how it is bought; each launch says where."""
+"""Arguments of a launch template: the machine of a group and how it is bought; each launch adds the place."""
 
 from __future__ import annotations
 

@@ -14,9 +14,9 @@ CIDR = "10.88.0.0/16"
 # The smallest subnet that AWS allows; the NAT gateway needs one address.
 _PUBLIC_PREFIX = 28
 SSM_ENDPOINTS = ("ssm", "ssmmessages", "ec2messages")
-"""Endpoints of Session Manager, through which people reach the nodes even without a NAT gateway."""
+"""Endpoints of Session Manager, through which users reach the nodes even without a NAT gateway."""
 OFFLINE_ENDPOINTS = ("ec2",)
-"""Endpoints that the controller needs to launch nodes where the network has no egress."""
+"""Endpoints that the controller needs to launch nodes if the network has no egress."""
 
 
 class NoRoom(ValueError):
@@ -35,7 +35,7 @@ class Subnet:
 
 @dataclass(frozen=True)
 class Place:
-    """Where nodes can be: a zone, and its subnet where that exists already."""
+    """Where nodes can be: a zone, and its subnet if that exists already."""
 
     zone: str
     subnet_id: str | None = None

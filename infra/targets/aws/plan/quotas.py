@@ -48,9 +48,9 @@ class QuotaShare:
 
     where: str
     least: int
-    """Machines that always exist and cannot be bought in another way."""
+    """Number of machines that always exist and have no other purchase option."""
     most: int
-    """Machines that may exist."""
+    """Maximum number of machines."""
     each: int
     """Units per machine."""
 

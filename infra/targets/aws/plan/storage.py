@@ -16,7 +16,7 @@ _EVENTS = ("NEW", "CHANGED", "DELETED")
 
 @dataclass(frozen=True)
 class LustrePlan:
-    """Arguments of a Lustre filesystem, and of its link to S3 where it has one."""
+    """Arguments of a Lustre filesystem, and of its link to S3 if it has one."""
 
     file_system: dict[str, Any]
     link: dict[str, Any] | None

@@ -32,11 +32,11 @@ DEADLINE_S = 18.0
 
 @dataclass(frozen=True)
 class Check:
-    """A question to the account, whose answer may be issues of the spec."""
+    """A check of the spec against the account, which yields issues."""
 
     what: str
     where: str
-    """The property to name if no answer comes."""
+    """Property of the spec that is named if AWS does not answer."""
     run: Callable[[Subject], Iterable[Issue]]
 
 

@@ -73,7 +73,7 @@ def judge(spec: ClusterSpec, number: int, subnet: Subnet, routes: list[Mapping[s
 
 
 def check_room(spec: ClusterSpec, number: int, subnet: Subnet, in_use: int) -> Iterator[Issue]:
-    """Report too few free addresses; running nodes have theirs already, their storage may be counted twice."""
+    """Report too few free addresses; running nodes already have theirs, but their storage may be counted twice."""
     needed = count_addresses(spec, subnet["AvailabilityZone"], first=number == 0) - in_use
     free = subnet["AvailableIpAddressCount"]
     if needed > free:

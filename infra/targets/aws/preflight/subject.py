@@ -15,7 +15,7 @@ from infra.targets.aws.preflight.account import Account, Identity
 
 @dataclass(frozen=True)
 class RunningInstance:
-    """An instance of this cluster; the quota and capacity it uses are not needed a second time."""
+    """An instance of this cluster; the quota and capacity that it uses need not be available again."""
 
     instance_type: str
     spot: bool

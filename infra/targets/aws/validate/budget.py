@@ -25,7 +25,7 @@ def check_hourly_budget(spec: ClusterSpec) -> Iterator[Issue]:
 
 
 def check_monthly_budget(spec: ClusterSpec) -> Iterator[Issue]:
-    """Report a monthly budget below the minimum cost; launches beyond it are what the budget stops."""
+    """Report a monthly budget below the minimum cost; further launches are stopped by the budget itself."""
     price = _compute_cost(spec)
     return iter(()) if price is None else _compare_monthly(spec, price)
 
@@ -37,13 +37,13 @@ def check_prices(spec: ClusterSpec) -> Iterator[Issue]:
 
 
 def check_budget(spec: ClusterSpec, price: Cost) -> Iterator[Issue]:
-    """Yield the issues of the three rules above by other prices than those of the dated table."""
+    """Yield the issues of the three rules above with other prices than those of the dated table."""
     for rule in (_compare_hourly, _compare_monthly, _report_unpriced):
         yield from rule(spec, price)
 
 
 def check_notify(spec: ClusterSpec) -> Iterator[Issue]:
-    """Report malformed addresses, and a budget and addresses that need each other."""
+    """Report malformed addresses, a monthly budget without addresses, and addresses without a budget."""
     for index, address in enumerate(spec.budget.notify):
         if not EMAIL.fullmatch(address):
             message = f"'{address}' is not an e-mail address"

@@ -126,7 +126,7 @@ def check_images_without_egress(spec: ClusterSpec) -> Iterator[Issue]:
 
 
 def check_names_without_egress(spec: ClusterSpec) -> Iterator[Issue]:
-    """Report groups whose names the controller cannot write, because Route 53 has no VPC endpoint."""
+    """Report groups for which the controller cannot write DNS records, because Route 53 has no VPC endpoint."""
     if spec.network.egress or spec.network.vpc_id:
         return
     fix = "write `egress: true`, or name your own VPC (vpc_id) with access to Route 53"

@@ -1,4 +1,4 @@
-"""Actions: what a step does on a node, as a shell script and the bytes it reads. Several share one round trip."""
+"""Actions: the changes that a step makes on a node, as shell scripts and their input; several share a round trip."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ class Action:
     """One change on one node."""
 
     title: str
-    """What it does, as progress and drift reports show it."""
+    """Description of the change for progress and drift reports."""
     script: str = field(repr=False)
     """POSIX shell, run as root with `set -e`."""
     data: bytes = field(default=b"", repr=False)
     """Standard input of the script, which must read exactly these bytes."""
     timeout: float = 30.0
-    """Seconds."""
+    """Timeout in seconds."""
     log: str = ""
-    """Where on the node to read more if it fails."""
+    """File or command on the node that shows more if the action fails."""
     fix: str = ""
-    """What to do if it fails."""
+    """How to fix a failure."""
     slow: bool = False
-    """Takes minutes: it gets a round trip of its own, and each line it prints is reported as progress."""
+    """Whether the action takes minutes: it then gets its own round trip, and each line it prints is reported."""
 
 
 def write_file(
@@ -41,7 +41,7 @@ def write_file(
     if facts.files.get(path) == FileFact(sha256(data).hexdigest(), mode, owner):
         return []
     folder, quoted, new = (shlex.quote(p) for p in (path.rpartition("/")[0], path, f"{path}.muster-new"))
-    # At most two processes for the usual file: with 34 nodes on two cores, forks take most of the time.
+    # Most files need at most two processes: with 34 nodes on two cores, forks take most of the time.
     script = f"[ -d {folder} ] || mkdir -p {folder}\n(umask {_umask(mode):03o}; head -c {len(data)} > {new})\n"
     if mode not in (0o644, 0o600):
         script += f"chmod {mode:o} {new}\n"
@@ -79,7 +79,7 @@ def install_packages(
 
 
 def write_marker(name: str, digest: str) -> str:
-    """Return shell text that records which configuration a daemon runs; to be run after the daemon has loaded it."""
+    """Return shell text that records which configuration a daemon has loaded; it must run after the daemon loads it."""
     return f"mkdir -p {MARKERS} && echo {digest} > {MARKERS}/{name}"
 
 
@@ -93,7 +93,7 @@ def digest(*parts: str | bytes) -> str:
 
 
 def enable_unit(unit: str) -> str:
-    """Return shell text with the effect of `systemctl enable`, minus its SysV scripts and one reload per unit."""
+    """Return shell text with the effect of `systemctl enable`, but without SysV scripts and a reload per unit."""
     wants = "/etc/systemd/system/multi-user.target.wants"
     source = f"$(ls /etc/systemd/system/{unit}.service /usr/lib/systemd/system/{unit}.service 2>/dev/null | head -n 1)"
     return f'mkdir -p {wants} && ln -sfn "{source}" {wants}/{unit}.service'
@@ -107,7 +107,7 @@ def join_actions(actions: Iterable[Action]) -> tuple[str, bytes]:
     scripts, data = [], b""
     for number, action in enumerate(actions):
         stdin = "" if action.data else " </dev/null"
-        # Not `( … ) || …`: a shell ignores `set -e` inside a condition.
+        # `( … ) || …` would not work: a shell ignores `set -e` inside a condition.
         scripts.append(
             f"( set -e\n{action.script}\n){stdin}\ncode=$?\n"
             f"if [ $code != 0 ]; then exit $code; fi; echo; echo {DONE} {number}"

@@ -1,4 +1,4 @@
-"""Apply: read facts of all nodes, make one plan, then execute it on all nodes at once.
+"""Apply the desired state: read the facts of all nodes, make one plan, and execute it on all nodes at once.
 
 The controller has the longest chain of steps and starts first.
 """
@@ -52,7 +52,7 @@ class ApplyResult:
 
 
 def apply(desired: Desired, connect: Connect, report: Report = emit) -> ApplyResult:
-    """Bring all nodes to the desired state; try again without memory limits if slurmd refuses the cgroups."""
+    """Bring all nodes to the desired state; retry without memory limits if slurmd rejects the cgroups."""
     try:
         return _apply(desired, connect, report)
     except BootstrapError as error:
@@ -127,7 +127,7 @@ def _is_cgroup_error(error: BootstrapError) -> bool:
 
 
 class _Recorder:
-    """Forwards events, and records the end state of every step."""
+    """A reporter that forwards events and records the end state of every step."""
 
     def __init__(self, report: Report) -> None:
         self._report = report

@@ -25,7 +25,7 @@ INVENTORY = f"{DESCRIPTION}/inventory.json"
 CLOUD = f"{DESCRIPTION}/cloud.json"
 PUBLIC_KEY = f"{DESCRIPTION}/ssh_public_key"
 
-# Link to the node bundle in use. Set-up moves it to a new bundle; programs that run keep the files they started with.
+# Link to the node bundle in use. Set-up points it to a new bundle; running programs keep the files they started with.
 INSTALLED = "/opt/muster/current"
 INSTALLED_PYTHON = f"{INSTALLED}/venv/bin/python"
 
@@ -43,7 +43,7 @@ class Bundle:
 
 
 def pack_shared(root: Path, environment: str) -> Bundle:
-    """Pack what goes on the shared filesystem, with a link `env` to the training environment."""
+    """Pack the files for the shared filesystem, with a link `env` to the training environment."""
     return _pack(root, _list_files(root, SHARED_FOLDERS), {}, {"env": environment}, SHARED_SCRIPTS)
 
 
@@ -91,7 +91,7 @@ def _list_files(root: Path, folders: Iterable[str]) -> Iterator[Path]:
 
 
 def _entry(path: Path, name: str) -> tarfile.TarInfo:
-    """Return an archive entry without times, owners and umask: they differ between machines and would be hashed."""
+    """Return an archive entry without times, owners and umask, which would make the digest depend on the machine."""
     entry = tarfile.TarInfo(name)
     stat = path.stat()
     entry.size = stat.st_size

@@ -26,14 +26,14 @@ class Secrets:
     """Private SSH host key; set only if the machine could not get one before it started."""
 
     def __post_init__(self) -> None:
-        # Slurm's configuration parser and SQL quote differently; these characters need no quoting in either.
+        # Slurm's configuration parser and SQL have different quoting rules; these characters need no quotes in either.
         if not re.fullmatch(r"[A-Za-z0-9_-]+", self.db_password):
             raise ValueError("db_password: only letters, digits, _ and - are allowed (value not shown)")
 
 
 @dataclass(frozen=True)
 class Desired:
-    """What the nodes of a cluster should be. Steps compare it with the facts."""
+    """The desired state of a cluster's nodes, which steps compare with the facts."""
 
     inventory: Inventory
     spec: ClusterSpec
@@ -47,7 +47,7 @@ class Desired:
     launcher: str = ""
     """Python module of the target's launcher, which Slurm's power programs run."""
     cgroup: Cgroup = "v2"
-    """What Slurm can use on all compute nodes; `plan` sets it from the facts."""
+    """Kind of cgroup that Slurm can use on all compute nodes; `plan` sets it from the facts."""
 
     @property
     def shared(self) -> str:
@@ -75,7 +75,7 @@ class Desired:
 
     @property
     def homes(self) -> str:
-        """Folder of the homes: the storage named `home` if there is one, because Lustre is slow with small files."""
+        """Folder of the homes: on the storage named `home` if there is one, because Lustre is slow with small files."""
         storage = self.spec.storage.get("home")
         return storage.mount if storage else f"{self.shared}/home"
 

@@ -1,4 +1,4 @@
-"""Find drift: what differs from the desired state, by facts and plan alone. Changes nothing."""
+"""Find drift: compare facts with the desired state and report the differences, without changing anything."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def execute_steps(transport: Transport, node: str, planned: Sequence[PlannedStep
         if not step.actions:
             _report(report, node, step.step.name, "skipped" if step.skipped else "ok", step.skipped)
     pairs = [(step.step.name, action) for step in planned for action in step.actions]
-    # A slow action is a group of its own; the actions between two slow ones share a round trip.
+    # A slow action has its own round trip; the actions between two slow ones share one.
     for _, group in groupby(enumerate(pairs), lambda pair: pair[0] if pair[1][1].slow else -1):
         _run_round_trip(transport, node, [pair for _, pair in group], report)
 

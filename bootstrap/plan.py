@@ -1,4 +1,4 @@
-"""Plan what to do on each node from facts and desired state. Pure: nothing is run."""
+"""Plan the steps of each node from its facts and the desired state. Pure: nothing is run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bootstrap.steps.step import Step
 from cluster.inventory import Node
 from slurm.config.render import Cgroup
 
-# Marker on the controller, written if slurmd refused the kind of cgroup that the facts promised.
+# Marker on the controller, written if slurmd rejected the kind of cgroup that the facts showed.
 CGROUP_MARKER = "cgroup"
 
 
@@ -57,7 +57,7 @@ def plan_steps(facts: Mapping[str, Facts], desired: Desired) -> Plan:
 
 
 def choose_cgroup(facts: Mapping[str, Facts], desired: Desired) -> Desired:
-    """Return the desired state with the kind of cgroup that every compute node has: they share one configuration."""
+    """Return the desired state with a kind of cgroup that every compute node has, as they share a configuration."""
     controller = facts.get(desired.inventory.controller.name)
     kinds: set[Cgroup] = {facts[n.name].cgroup for n in desired.inventory.compute if n.name in facts}
     if controller and desired.inventory.sets:

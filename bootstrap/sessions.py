@@ -11,14 +11,14 @@ from bootstrap.errors import BootstrapError
 from bootstrap.transport.base import Transport, TransportError
 from cluster.inventory import Node
 
-# Key exchange runs in Python and holds the interpreter: more threads than this would only queue.
+# Key exchange runs in Python and holds the interpreter lock, so more threads than this would only wait.
 WORKERS = 16
 T = TypeVar("T")
 Connect = Callable[[Node], Transport]
 
 
 class Sessions:
-    """One connection per node. Leaving the context closes them all, which also ends what still runs on them."""
+    """Connections to nodes, one per node. Leaving the context closes them, which ends scripts that still run."""
 
     def __init__(self, connect: Connect) -> None:
         self._connect = connect
@@ -50,7 +50,7 @@ class Sessions:
 
 
 class SharedConnections:
-    """Connections that several runs share, e.g. apply and the verify after it. Only `close` ends them."""
+    """Connections that several runs share, e.g. apply and the following verify; only `close` ends them."""
 
     def __init__(self, connect: Connect) -> None:
         self._connect = connect
@@ -68,7 +68,7 @@ class SharedConnections:
 
 
 class _BorrowedTransport:
-    """A transport that its borrower cannot close."""
+    """A transport over a shared connection, whose `close` does nothing."""
 
     def __init__(self, transport: Transport) -> None:
         self.run, self.put, self.get = transport.run, transport.put, transport.get
@@ -78,7 +78,7 @@ class _BorrowedTransport:
 
 
 def wait_for_all(futures: Iterable[Future[T]]) -> list[T]:
-    """Return the results in order; raise at the first failure, and name other nodes that failed by then."""
+    """Return the results in order; raise the first error, which also names other nodes that have failed by then."""
     listed = list(futures)
     done, _ = wait(listed, return_when=FIRST_EXCEPTION)
     errors = [error for future in listed if future in done and (error := future.exception()) is not None]

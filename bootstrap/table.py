@@ -1,4 +1,4 @@
-"""Bootstrap as a table that fills while it runs: one row per step, one column per node or node group."""
+"""The live progress table of bootstrap: one row per step, one column per node or node group."""
 
 from __future__ import annotations
 

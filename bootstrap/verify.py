@@ -58,7 +58,7 @@ class _NodeResult:
     node: Node
     failures: list[FailedCheck]
     clock_offset_s: float
-    """The node's clock minus ours."""
+    """The node's clock minus this machine's, in seconds."""
     slurm: dict[str, NodeState]
 
 
@@ -127,7 +127,7 @@ def _check_node(transport: Transport, node: Node, desired: Desired, conf_sha256:
 
 
 def _render_controller_checks(desired: Desired) -> str:
-    # slurmd restarts itself to load a new configuration; until it listens again, a job would not reach it.
+    # slurmd restarts itself to load a new configuration; until it listens again, jobs cannot reach it.
     silent = "sed 's/$/\\tdoes not answer on its port/; s/^/silent\\t/'"
     probe = probe_nodes({node.name: node.address for node in desired.inventory.compute})
     return f"{show_nodes()}\n{{ {probe}\n}} | {silent}\n"

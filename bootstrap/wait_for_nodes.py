@@ -1,4 +1,4 @@
-"""Wait until Slurm can use every node, resume nodes that it had given up, and explain why if it cannot."""
+"""Wait until Slurm can use every node, resume nodes that it took out of service, and explain why a node is unusable."""
 
 from __future__ import annotations
 

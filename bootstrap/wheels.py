@@ -1,4 +1,4 @@
-"""Wheels of what a node's own Python needs, downloaded here, because nodes may have no access to a package index."""
+"""Download the wheels that a node's own Python needs, because nodes may have no access to a package index."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DOWNLOAD_TIMEOUT_S = 600.0
 
 
 class WheelsError(RuntimeError):
-    """The package index did not provide all wheels of the lock file."""
+    """The package index did not provide every wheel of the lock file."""
 
 
 def fetch_wheels(
@@ -69,7 +69,7 @@ def _download(command: list[str]) -> None:
 
 
 def _publish(new: Path, folder: Path) -> None:
-    """Move the downloads into place, unless another run was first: it downloaded the same files."""
+    """Move the downloads into place, unless another run was faster with the same files."""
     try:
         new.rename(folder)
     except OSError:

@@ -1,4 +1,4 @@
-"""Names of containers, networks, volumes, images, labels and nodes. No other module makes such names."""
+"""Names of containers, networks, volumes, images, labels and nodes; no other module defines them."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def volume(cluster: str, storage: str) -> str:
 
 
 def gpu_device(index: int) -> str:
-    """Return the character device of a simulated GPU: Slurm rejects a GRES without a device."""
+    """Return the character device of a simulated GPU, because Slurm rejects a GRES without a device."""
     return f"/dev/fakegpu{index}"
 
 
@@ -72,7 +72,7 @@ def labels(cluster: str, stack: str, created: str) -> dict[str, str]:
 
 
 def home_labels(home: Path) -> dict[str, str]:
-    """Return labels of the checkout that created something: another may have a cluster of the same name."""
+    """Return labels that identify the checkout, because another checkout may have a cluster of the same name."""
     path = str(home.resolve())
     return {HOME: sha256(path.encode()).hexdigest()[:12], HOME_PATH: path}
 

@@ -1,4 +1,4 @@
-"""Install the Debian packages that this machine lacks and setup needs, where apt can be used."""
+"""Install the Debian packages that setup needs and this machine lacks, if it has apt."""
 
 import importlib.util
 import os

@@ -51,9 +51,9 @@ def _dispatch(options: argparse.Namespace, paths: Paths) -> None:
 
 
 def _handle_signals() -> None:
-    """Make a kill and a closed terminal interrupt setup as Ctrl-C does, because its commands have their own groups."""
+    """Make SIGTERM and SIGHUP interrupt setup like Ctrl-C, so that it also ends its commands' process groups."""
     for number in (signal.SIGTERM, signal.SIGHUP):
-        # nohup ignores the signal so that setup goes on.
+        # nohup ignores the signal so that setup continues.
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler)
 

@@ -83,7 +83,7 @@ def start(paths: Paths, _: Facts, log: Path) -> None:
 
 
 def launch(paths: Paths, argv: Sequence[str], log: Path) -> "subprocess.Popen[bytes]":
-    """Start an engine in the background, for machines without an init system; `stop` knows it by its pid file."""
+    """Start an engine in the background, for machines without an init system; `stop` finds it by its pid file."""
     with log.open("ab") as out:
         return subprocess.Popen(
             # The shell writes its pid before it becomes the engine, so stop() always finds the engine, even if setup
@@ -105,7 +105,7 @@ def wait_until_running(log: Path, process: "subprocess.Popen[bytes] | None") -> 
         if inspect_engine().state == "running":
             return
         if process is not None and process.poll() is not None:
-            # It may have ended because another engine is just starting, which would do as well.
+            # It may have ended because another engine is just starting, which can be used instead.
             deadline = min(deadline, time.monotonic() + TAKEOVER_S)
             ended, process = f"ended at once with exit code {process.returncode}", None
         time.sleep(0.1)
@@ -114,7 +114,7 @@ def wait_until_running(log: Path, process: "subprocess.Popen[bytes] | None") -> 
 
 
 def stop(paths: Paths) -> str:
-    """End the engine that setup started, and no other; return a message that says what was done."""
+    """Stop the engine if setup started it; return a message about what was done."""
     pid = _launched_pid(paths)
     if pid is None:
         _pid_file(paths).unlink(missing_ok=True)
@@ -130,7 +130,7 @@ def stop(paths: Paths) -> str:
 
 
 def limits_are_raised(sysctls: Path = SYSCTLS) -> bool:
-    """Return whether there is no limit to raise, or no right to do so.
+    """Return whether every limit is high enough, or setup may not raise it.
 
     Without root, a cluster with too many nodes for the limits reports that itself.
     """

@@ -1,4 +1,4 @@
-"""The nodes' training environment, kept in a Docker volume so that every new cluster finds it ready."""
+"""The nodes' training environment, built once in a Docker volume that every new cluster uses."""
 
 import hashlib
 import io
@@ -27,7 +27,7 @@ def key(paths: Paths) -> str:
 
 
 def is_filled(paths: Paths) -> bool:
-    """Return whether this volume was filled from this lock file; a volume that was created again is a new one."""
+    """Return whether the volume was filled from this lock file; a volume that was deleted and recreated was not."""
     volume = _volume_id()
     return volume is not None and _read_stamp(paths) == {"key": key(paths), "volume": volume}
 
@@ -44,7 +44,7 @@ def fill(paths: Paths, _: Facts, log: Path) -> None:
     with tempfile.TemporaryFile() as archive:
         archive.write(_pack_sources(paths))
         archive.seek(0)
-        # The host's network, because the bridge may have no route out and a proxy may listen on the host only.
+        # Use the host's network: the bridge may have no route out, and a proxy may listen only on the host.
         argv = ["docker", "run", "--rm", "-i", "--network", "host", "--label", "muster.cache=env", *flags]
         mount = ["-v", f"{pins.ENV_VOLUME}:/shared/env"]
         # `timeout` forwards the signal that ends the client; a shell as the container's first process would ignore it.
@@ -74,7 +74,7 @@ def parse_pip_settings(text: str) -> dict[str, str]:
 
 
 def _volume_id() -> str | None:
-    # Not `CreatedAt`: the engine reads it from the folder, so it changes with every file created in it.
+    # `CreatedAt` cannot be used: the engine reads it from the folder, so it changes with every file created there.
     answer = ask(["docker", "volume", "inspect", "-f", '{{index .Labels "muster.id"}}', pins.ENV_VOLUME])
     return answer.out if answer.code == 0 else None
 

@@ -1,4 +1,4 @@
-"""What setup knows about the machine before it starts anything. Only data: setup/gather.py reads it."""
+"""The facts about the machine that setup reads before it starts anything, as plain data; setup/gather.py reads them."""
 
 import shlex
 from collections.abc import Mapping

@@ -42,7 +42,7 @@ def gather(paths: Paths, phases: Collection[str], *, only_look: bool) -> Facts:
 
 
 def _undecidable(docker: Engine) -> frozenset[str]:
-    """Return the phases that cannot be checked yet: a stopped engine may well hold the image and the environment."""
+    """Return the phases that cannot be checked yet: a stopped engine may already have the image and the environment."""
     stopped = docker.state in ("stopped", "denied", "unreachable", "remote")
     return frozenset({"image", "env"}) if stopped else frozenset()
 
@@ -60,7 +60,7 @@ def _find_missing(paths: Paths, docker: Engine, phases: Collection[str]) -> froz
 
 
 def _probe_sources(facts: Facts, paths: Paths, here: Distribution, base_answers: Callable[[], bool]) -> Facts:
-    """Probe every needed download source with the tool that will use it, so that its mirrors and proxies count."""
+    """Probe every needed download source with the tool that will use it, and so with its mirrors and proxies."""
     first: dict[str, Callable[[], bool]] = {}
     if "pulumi" in facts.missing and facts.machine in pulumi.ARCHITECTURES:
         first["release"] = lambda: pulumi.is_release_reachable(facts.machine)
@@ -87,7 +87,7 @@ def _run_probes(probes: dict[str, Callable[[], bool]]) -> dict[str, bool]:
 
 
 def _is_package_index_reachable(paths: Paths) -> bool:
-    """Let pip download one small package; where there is no pip yet, installing it will show."""
+    """Return whether pip can download a small package; True without pip, because the venv phase will show it."""
     if ask([sys.executable, "-c", "import pip"]).code:
         return True
     pin = (paths.root / "requirements.lock").read_text().split()[0]

@@ -1,6 +1,6 @@
-"""The node image: built from setup/image on a Debian base, and again only when its sources change.
+"""The node image: built from setup/image on a Debian base, and rebuilt only when its sources change.
 
-The base is the official Debian image if it can be pulled, else a minimal Debian made by debootstrap.
+The base is the official Debian image if it can be pulled, else a minimal Debian from debootstrap.
 """
 
 import hashlib
@@ -41,7 +41,7 @@ def build(paths: Paths, _: Facts, log: Path) -> None:
     with tempfile.TemporaryFile() as archive:
         archive.write(pack_context(context))
         archive.seek(0)
-        # The legacy builder works without the buildx plugin, and the host's network where the bridge has no route out.
+        # The legacy builder needs no buildx plugin, and the host's network works even if the bridge has no route out.
         options = ["--force-rm", "--network", "host", "--build-arg", f"BASE={pins.BASE_IMAGE}", *labels, *proxies]
         run(
             ["docker", "build", *options, "-t", pins.NODE_IMAGE, "-"],
@@ -50,7 +50,7 @@ def build(paths: Paths, _: Facts, log: Path) -> None:
             stdin=archive,
         )
     if replaced:
-        # The engine rightly refuses this while a node still runs on the old image.
+        # This fails, as it should, while a node still runs on the old image.
         ask(["docker", "image", "rm", replaced])
 
 
@@ -98,7 +98,7 @@ def pack_context(context: dict[str, bytes]) -> bytes:
 
 
 def ensure_base(paths: Paths, log: Path) -> str:
-    """Return the kind of the base image; get it first if there is none."""
+    """Return the kind of the base image; pull or build the image first if there is none."""
     inspected = ask(
         ["docker", "image", "inspect", "-f", f'{{{{index .Config.Labels "{BASE_LABEL}"}}}}', pins.BASE_IMAGE]
     )
@@ -114,12 +114,12 @@ def ensure_base(paths: Paths, log: Path) -> str:
 
 
 def can_pull_base() -> bool:
-    """Return whether the official base is here or could be pulled, without pulling it."""
+    """Return whether the official base exists here or can be pulled, without pulling it."""
     return _has_official_base() or _manifest_answers()
 
 
 def pull_base(log: Path) -> bool:
-    """Pull the official base unless it is here; return whether it is here now."""
+    """Pull the official base if it is missing; return whether it exists here now."""
     if _has_official_base():
         return True
     try:
@@ -138,7 +138,7 @@ def _manifest_answers() -> bool:
 
 
 def _debootstrap(root: Path, log: Path) -> None:
-    """Make a minimal Debian, from this machine's mirrors if it is a Debian, else from debootstrap's default."""
+    """Create a minimal Debian, from this machine's mirrors if it runs Debian, else from debootstrap's default."""
     if shutil.which("debootstrap") is None:
         raise SetupError(f"{pins.OFFICIAL_BASE} cannot be pulled and debootstrap is not installed", log)
     here = read_distribution()
@@ -148,7 +148,7 @@ def _debootstrap(root: Path, log: Path) -> None:
     keyring = ["--keyring", mirrors.main.keyring] if mirrors and mirrors.main.keyring else []
     mirror = [mirrors.main.uri] if mirrors else []
     argv = ["debootstrap", "--variant=minbase", "--include=ca-certificates", *keyring, pins.SUITE, str(root), *mirror]
-    # In its own mount namespace, so that everything debootstrap mounts disappears with it, however it ends.
+    # debootstrap runs in its own mount namespace, so that its mounts disappear with it, however it ends.
     run(["unshare", "--mount", *argv], log)
     if mirrors:
         (root / "etc/apt/sources.list").unlink(missing_ok=True)
@@ -164,7 +164,7 @@ def _import_base(root: Path, log: Path) -> None:
 
 
 def _copy_keyring(keyring: str | None, root: Path) -> None:
-    """Give the nodes the key of a mirror that does not use Debian's."""
+    """Copy the keyring of a mirror that is not signed with Debian's key to the nodes' root."""
     if keyring and not (root / keyring.lstrip("/")).exists():
         target = root / keyring.lstrip("/")
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Where setup reads and writes: the repository, the cache that outlives it, scratch directories and the setup lock."""
+"""The paths of setup: the repository, the cache that outlives it, scratch directories and the setup lock."""
 
 import fcntl
 import os
@@ -65,14 +65,14 @@ def scratch_directory(paths: Paths, name: str) -> Iterator[Path]:
 
 
 def _remove(directory: Path) -> None:
-    # rm, because rmtree would walk into whatever a killed debootstrap left mounted below.
+    # Use rm, because rmtree would descend into file systems that a killed debootstrap left mounted.
     if directory.exists():
         subprocess.run(["rm", "-rf", "--one-file-system", str(directory)], check=False)
 
 
 @contextmanager
 def exclusive_lock(path: Path, report: Callable[[str], None]) -> Iterator[None]:
-    """Hold the lock that allows only one setup at a time; `report` receives a message while another one holds it."""
+    """Hold the lock that allows only one setup at a time; `report` gets messages while another setup holds it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+") as file:
         _acquire(file.fileno(), path, report)

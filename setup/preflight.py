@@ -6,9 +6,9 @@ from setup import pins
 from setup.facts import Disk, Facts
 
 MACHINES = ("x86_64", "aarch64")
-# A machine sold with 4 GB reports a little less.
+# A machine with nominally 4 GB reports slightly less.
 MIN_MEMORY_MB = 3500
-# Where each phase stores its results, and the most disk space it takes meanwhile, in GB.
+# Where each phase stores its results, and the peak disk space that it needs, in GB.
 DISK_GB = {
     "apt": ("system", 1),
     "venv": ("repository", 1),

@@ -1,4 +1,4 @@
-"""Show what the running phases are doing: one live line each on a terminal, one line every 15 s elsewhere."""
+"""Show the progress of running phases: one live line each on a terminal, one line every 15 s elsewhere."""
 
 import shutil
 import sys

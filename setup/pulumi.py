@@ -39,7 +39,7 @@ def is_on_path() -> bool:
 
 
 def install(paths: Paths, facts: Facts, log: Path) -> None:
-    """Download or build Pulumi, try it, and move it into the cache."""
+    """Download or build Pulumi, test it, and move it into the cache."""
     with scratch_directory(paths, "pulumi") as scratch:
         staging = scratch / "staging"
         _obtain(paths, facts, staging, log)

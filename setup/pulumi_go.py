@@ -1,4 +1,4 @@
-"""Build Pulumi from Go modules, where no release can be downloaded; setup/pulumi pins the checksum of every source."""
+"""Build Pulumi from Go modules if no release can be downloaded; setup/pulumi pins the checksum of every source."""
 
 import json
 import os
@@ -25,7 +25,7 @@ def find_go() -> str | None:
 
 
 def is_proxy_reachable(go: str, machine: str, directory: Path) -> bool:
-    """Return whether Go can download modules; Go itself is asked because its proxy settings count."""
+    """Return whether Go can download modules; Go itself is run, so that its proxy settings apply."""
     directory.mkdir(parents=True, exist_ok=True)
     answer = ask(["env", "-C", directory, *_environment(), go, "list", "-m", _toolchain_module(machine)], timeout=20)
     return answer.code == 0
@@ -52,7 +52,7 @@ def build(paths: Paths, machine: str, staging: Path, log: Path) -> None:
 
 
 def _new_enough_go(go: str, machine: str, log: Path) -> str:
-    """Return this Go, or the version that go.mod requires: any older Go can download and verify it as a module."""
+    """Return this Go if it is new enough; otherwise download and verify the version in go.mod, as a module."""
     version = ask([go, "version"]).out
     if is_at_least(version, pins.GO):
         return go
@@ -80,5 +80,5 @@ def _toolchain_module(machine: str) -> str:
 
 
 def _environment() -> list[str]:
-    # Of the user's Go settings, only the proxies may affect the build.
+    # Only the proxies of the user's Go settings may affect the build.
     return ["GOFLAGS=", "GOROOT=", "GO111MODULE=on", "GOWORK=off", "GOTOOLCHAIN=local", "CGO_ENABLED=0"]

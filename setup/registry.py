@@ -1,4 +1,4 @@
-"""The phases of setup, in the order in which the summary lists them, and which phase has to wait for which."""
+"""The phases of setup, in the order of the summary, and their dependencies."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ NAMES = tuple(phase.name for phase in PHASES)
 
 
 def dependencies(facts: Facts) -> Mapping[str, tuple[str, ...]]:
-    """Return the phases that each phase has to wait for.
+    """Return the phases that each phase depends on.
 
     venv and pulumi wait for apt only if it installs something they need: downloads start at once, and the build of
     Pulumi, which takes longest, runs while the image and the training environment are downloaded.
@@ -43,6 +43,6 @@ def dependencies(facts: Facts) -> Mapping[str, tuple[str, ...]]:
         "docker": ("apt",),
         "kernel": (),
         "image": ("apt", "docker"),
-        # The environment is filled from the package index that pip of the virtual environment is configured for.
+        # The environment is filled from the package index that the virtual environment's pip is configured for.
         "env": ("image", "venv"),
     }

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO
 
 TAIL_LINES = 15
-# Far longer than any of these commands takes on a slow machine, so a command that exceeds it hangs.
+# Far longer than any of these commands takes on a slow machine: a command that exceeds it is hanging.
 TIMEOUT_S = 30 * 60.0
 KILL_GRACE_S = 10.0
 POLL_S = 0.1
@@ -24,7 +24,7 @@ _stop_event: ContextVar[threading.Event | None] = ContextVar("stop_event", defau
 
 
 class SetupError(Exception):
-    """An error that ends setup: the text says what is wrong and how to fix it, the end of the log says why."""
+    """An error that ends setup: the message names the problem and its fix, the end of the log shows the cause."""
 
     def __init__(self, message: str, log: Path | None = None) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""Run phases concurrently, each as soon as the phases it waits for are done, and record what each one took."""
+"""Run phases concurrently, each as soon as its dependencies are done, and record the time of each."""
 
 import json
 import threading
@@ -18,8 +18,8 @@ Tasks = Mapping[str, Callable[[], None]]
 def run_concurrently(tasks: Tasks, dependencies: Mapping[str, Collection[str]]) -> dict[str, Exception]:
     """Run every task in a thread of its own, after the tasks it depends on; return the errors by task.
 
-    Dependencies that are not among the tasks are ignored. After the first error no task is started, and those that run
-    are stopped: their commands end with all their children. An interrupt (Ctrl-C) stops them in the same way.
+    Dependencies that are not among the tasks are ignored. After the first error no task is started, and running tasks
+    are stopped: their commands and all children end. An interrupt (Ctrl-C) stops them in the same way.
     """
     stop = threading.Event()
     results: SimpleQueue[tuple[str, Exception | None]] = SimpleQueue()

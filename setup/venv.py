@@ -1,4 +1,4 @@
-"""The repository's virtual environment: exactly requirements.lock, with muster itself installed in editable mode."""
+"""The repository's virtual environment: the packages of requirements.lock, and muster itself in editable mode."""
 
 import hashlib
 import json
@@ -11,14 +11,14 @@ from setup.paths import Paths
 from setup.run import run
 
 STAMP = "muster.json"
-# Without byte-compiling: Python compiles what it imports on first use, a small part of these packages.
+# Packages are not byte-compiled: Python compiles the small part that it imports on first use.
 OPTIONS = ("--progress-bar", "off", "--disable-pip-version-check", "--no-compile")
 
 
 def expected_stamp(paths: Paths) -> dict[str, str]:
     """Return digests of what the environment depends on: lock file, Python, location, and the project file.
 
-    The location counts because the programs in the environment name it: in a copy they would run the original's code.
+    The location is included because the environment's programs contain it: a copy would run the original's code.
     """
     lock = (paths.root / "requirements.lock").read_bytes()
     python = f"{sys.base_prefix} {sys.version_info.major}.{sys.version_info.minor} {paths.root}"
@@ -43,7 +43,7 @@ def read_stamp(paths: Paths) -> dict[str, str]:
 
 
 def install(paths: Paths, _: Facts, log: Path) -> None:
-    """Create the environment, or only install muster again if just the project file changed."""
+    """Create the environment; if only the project file changed, install only muster again."""
     target = expected_stamp(paths)
     python = paths.venv / "bin" / "python"
     current = read_stamp(paths)
@@ -59,5 +59,5 @@ def install(paths: Paths, _: Facts, log: Path) -> None:
 
 
 def base_python() -> str:
-    """Return the Python outside any virtual environment: the environment's own may be about to be removed."""
+    """Return the Python outside any virtual environment, because the environment's own may be about to be removed."""
     return str(getattr(sys, "_base_executable", None) or sys.executable)

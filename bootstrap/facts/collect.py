@@ -19,7 +19,7 @@ TIMEOUT_S = 30.0
 
 @dataclass(frozen=True)
 class Probe:
-    """What to read from one node: the paths, packages, units and versions that its steps depend on."""
+    """The parameters of the facts script: paths, packages, units and versions that a node's steps depend on."""
 
     shared: str
     """Mount point of the shared filesystem."""
@@ -32,7 +32,7 @@ class Probe:
     units: tuple[str, ...]
     """Systemd units."""
     controller: bool
-    """Whether to read what only the controller knows: Slurm's nodes and accounts, homes, what is shipped."""
+    """Whether to read facts that only the controller has: Slurm's nodes and accounts, homes, shipped files."""
     machine: bool
     """Whether to read distribution, kernel, mounts and disks."""
     readings: str = ""

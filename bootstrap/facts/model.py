@@ -1,4 +1,4 @@
-"""The facts of one node, as plain data: what a step decides can be tested without a machine."""
+"""The facts of one node as plain data, so that the decisions of steps can be tested without a machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class FileFact:
     sha256: str
     mode: int
     owner: str
-    """As `user:group`."""
+    """Owner as `user:group`."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Home:
 
     uid: int
     trusted: bool
-    """Whether the user's own key opens the user's own account, so that SSH between nodes works."""
+    """Whether the user's own key is authorized for the user's account, so that SSH between nodes works."""
 
 
 @dataclass(frozen=True)
@@ -52,13 +52,13 @@ class Facts:
     """Everything that steps know about a node."""
 
     files: Mapping[str, FileFact] = field(default_factory=dict)
-    """By path; only files that muster manages."""
+    """Files that muster manages, by path."""
     markers: Mapping[str, str] = field(default_factory=dict)
     """Digest of the configuration that each daemon last loaded, written after its restart or reconfigure."""
     enabled: frozenset[str] = frozenset()
     active: frozenset[str] = frozenset()
     loaded: frozenset[str] = frozenset()
-    """Units that systemd has in memory, running or failed: only these need a reload to see a changed file."""
+    """Units that systemd has loaded, running or failed: only these need a reload after their file changes."""
     packages: Mapping[str, str] = field(default_factory=dict)
     """Version by name of installed distribution packages."""
     users: Mapping[str, UserFact] = field(default_factory=dict)

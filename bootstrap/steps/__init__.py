@@ -1,1 +1,1 @@
-"""Bootstrap's steps. `registry.py` lists them in order; `cloud/` has those of machines that set themselves up."""
+"""The steps of bootstrap. `registry.py` lists them in order; `cloud/` has those of machines that set themselves up."""

@@ -12,8 +12,8 @@ from cluster.inventory import Node
 SLURMDBD_CONF = "/etc/slurm/slurmdbd.conf"
 MARIADB_CONF = "/etc/mysql/mariadb.conf.d/90-muster.cnf"
 
-# The settings that slurmdbd recommends, for a database that only slurmdbd on the same machine uses, over a socket.
-# With TLS on, each start generates an RSA key first: seconds on a busy machine.
+# slurmdbd's recommended settings, for a database that only slurmdbd uses, over a socket on the same machine.
+# With TLS, each start would first generate an RSA key, which takes seconds on a busy machine.
 MARIADB_SETTINGS = """\
 # Written by muster.
 [client]
@@ -33,7 +33,7 @@ MARIADB_DIGEST = digest(MARIADB_SETTINGS)
 
 
 def plan_database(facts: Facts, node: Node, desired: Desired) -> list[Action]:  # noqa: ARG001
-    """Configure MariaDB and start it without waiting: its start takes longest of all, `plan_accounting` waits."""
+    """Configure MariaDB and start it without waiting, because that takes longest; `plan_accounting` waits for it."""
     todo = write_file(facts, MARIADB_CONF, MARIADB_SETTINGS)
     if todo or "mariadb" not in facts.active or facts.markers.get(MARIADB_MARKER) != MARIADB_DIGEST:
         todo.append(Action("start MariaDB without waiting", "systemctl restart --no-block mariadb"))

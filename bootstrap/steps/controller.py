@@ -1,4 +1,4 @@
-"""Controller: Slurm's configuration, its users, and slurmctld. A change on a running cluster is a reconfigure."""
+"""Controller: Slurm's configuration and accounts, and slurmctld, which a change on a running cluster reconfigures."""
 
 from __future__ import annotations
 

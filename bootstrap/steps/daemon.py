@@ -18,7 +18,7 @@ START_TIMEOUT_S = 60.0
 # Settings that a running daemon does not adopt by `scontrol reconfigure`.
 RESTART_SETTINGS = ("AuthType=", "ClusterName=", "ProctrackType=", "SelectType=", "StateSaveLocation=", "TaskPlugin=")
 
-# Errors that every Slurm daemon logs at start although nothing is wrong.
+# Harmless errors that every Slurm daemon logs at start.
 HARMLESS_ERRORS = "initialization failed|glob parsing|.Include. failed|keepalive interval|drm root|rsmi_init"
 
 

@@ -1,4 +1,4 @@
-"""Fabric: the few environment variables that NCCL and gloo need on this network, so that nothing falls back to TCP."""
+"""Fabric: the environment variables that NCCL and gloo need on this network, so that they do not fall back to TCP."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def plan_health(facts: Facts, node: Node, desired: Desired) -> list[Action]:
 
 
 def describe_expected(facts: Facts, node: Node, desired: Desired) -> str:
-    """Return, as JSON, what the health checks and the fabric job compare with. Simulated GPUs have no driver."""
+    """Return as JSON what the health checks and the fabric job expect, without simulated GPUs: they have no driver."""
     node_set = next((nodes for nodes in desired.inventory.sets if nodes.group == node.group), None)
     return json.dumps(
         {

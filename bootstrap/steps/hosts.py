@@ -1,4 +1,4 @@
-"""Hosts: every node resolves every other by name and by address, also after a restart."""
+"""Hosts: every node resolves every other node by name and by address, even after a restart."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WantedBy=multi-user.target
 """
 
 
-# Slurm's daemons look up the name of the address they listen on; a resolver without an answer costs 10 s per start.
+# Slurm's daemons look up the name of the address they listen on; without an answer, each start takes 10 s longer.
 ANY_ADDRESS = "0.0.0.0 any-address\n"
 
 

@@ -1,4 +1,4 @@
-"""Limits: what RDMA and large jobs need, and a restart of daemons that crash."""
+"""Limits: higher limits for RDMA and large jobs, and automatic restarts of daemons that crash."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LIMITS = """\
 * hard nofile 131072
 """
 
-# Debian's units have no Restart. The limit stops the restarts of a daemon without its configuration.
+# Debian's units have no Restart. The burst limit stops restarting a daemon that has no configuration yet.
 RESTART = """\
 [Unit]
 StartLimitIntervalSec=60
@@ -42,7 +42,7 @@ def plan_limits(facts: Facts, node: Node, desired: Desired) -> list[Action]:  # 
         loaded = {*DAEMONS[node.role], "muster-hosts"} & facts.loaded
         reload = "systemctl daemon-reload\n" if loaded else ""
         todo.append(Action("reload systemd's units", f"{reload}{write_marker('systemd', units_digest)}"))
-    # In a container without CAP_SYS_RESOURCE limits cannot be raised, and PAM would refuse the login.
+    # In a container without CAP_SYS_RESOURCE, limits cannot be raised, and PAM would reject the login.
     if not facts.container:
         todo += write_file(facts, "/etc/security/limits.d/muster.conf", LIMITS)
     return todo

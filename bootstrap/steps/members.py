@@ -1,4 +1,4 @@
-"""The daemons of login and compute nodes, sackd and slurmd. Both fetch Slurm's configuration from the controller."""
+"""The daemons of login and compute nodes, sackd and slurmd, which fetch Slurm's configuration from the controller."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def plan_login(facts: Facts, node: Node, desired: Desired) -> list[Action]:  # n
 
 def plan_compute(facts: Facts, node: Node, desired: Desired) -> list[Action]:
     """Start slurmd, which runs the jobs."""
-    # The host name of a cloud machine may differ from its node name. No -b: with it, every restart of slurmd would
+    # The host name of a cloud machine may differ from its node name. -b is not passed: a restart of slurmd would then
     # count as a reboot of the node and its jobs would be lost.
     name = f"-N {node.name} " if desired.cloud else ""
     options = f'SLURMD_OPTIONS="{name}{_conf_server(desired)}"\n'

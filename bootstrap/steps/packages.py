@@ -1,4 +1,4 @@
-"""Packages: what each role needs from the distribution. Slurm must be the release that the spec names."""
+"""Packages: the distribution packages of each role. Slurm must be the release that the spec names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All steps, in order, and which of them may run at the same time. A new step is added here."""
+"""All steps, in order, and which of them may run concurrently. A new step is added here."""
 
 from __future__ import annotations
 
@@ -79,13 +79,13 @@ def select_steps(desired: Desired) -> tuple[Step, ...]:
 
 
 def select_after_machine(role: Role) -> tuple[Step, ...]:
-    """Return what follows MACHINE on a cloud machine, in the order in which it runs the steps by itself."""
+    """Return the steps that follow MACHINE on a cloud machine, in the order in which it runs them."""
     last = (power.STEP, *CONTROL, *SHIPPED) if role == "controller" else MEMBERS
     return (*(step for step in BASE if step not in MACHINE), *last)
 
 
 def build_probe(node: Node, desired: Desired) -> Probe:
-    """Return what must be read from a node so that every step can decide."""
+    """Return the probe that reads every fact that the node's steps depend on."""
     steps = select_steps(desired)
     return Probe(
         shared=desired.shared,

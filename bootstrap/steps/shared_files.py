@@ -1,4 +1,4 @@
-"""What the controller puts on the shared filesystem: trainer and job scripts, and the Python training environment."""
+"""The controller's files on the shared filesystem: trainer, job scripts and the Python training environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SSH: keys only, host keys in known_hosts, and users move between nodes without being asked anything."""
+"""SSH: key logins only, host keys in known_hosts, and SSH between nodes without prompts."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ AS_USER"""
 def _plan_sshd(facts: Facts) -> list[Action]:
     todo = write_file(facts, "/etc/ssh/sshd_config.d/10-muster.conf", SSHD)
     if todo or facts.markers.get("ssh") != digest(SSHD):
-        # Equivalent to `systemctl reload ssh`, which costs systemd a second when many nodes share two cores.
+        # Equivalent to `systemctl reload ssh`, which takes a second when many nodes share two cores.
         reload = (
             'sshd -t\nif [ -s /run/sshd.pid ]; then kill -HUP "$(cat /run/sshd.pid)"; else systemctl reload ssh; fi'
         )

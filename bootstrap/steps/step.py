@@ -32,7 +32,7 @@ class Step:
     name: str
     description: str
     actions: Callable[[Facts, Node, Desired], list[Action]]
-    """Returns what to do on a node; nothing if the node is already as desired."""
+    """Returns the actions that a node needs; none if it is already in the desired state."""
     roles: tuple[Role, ...] = ALL_ROLES
     skip: Callable[[Facts, Node, Desired], str] = _never_skip
     """Returns why the step does not apply to a node, or an empty string if it does."""

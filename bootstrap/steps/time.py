@@ -1,4 +1,4 @@
-"""Time: synchronised clocks, which Slurm's credentials and the comparison of logs depend on."""
+"""Time: synchronised clocks, which Slurm's credentials and comparable logs need."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from bootstrap.facts.model import Facts
 from bootstrap.steps.step import Step
 from cluster.inventory import Node
 
-# In the comment field of passwd: distinguishes our accounts from those of the image.
+# Comment field in passwd, which distinguishes our accounts from those of the image.
 OUR_COMMENT = "muster"
 SHELL = "/bin/bash"
 NO_SHELL = "/usr/sbin/nologin"

@@ -23,7 +23,7 @@ class Completed:
 
 
 class TransportError(Exception):
-    """A node that did not answer, or not in time. It never contains the script, which may hold secrets."""
+    """A node did not answer, or not in time. The error never contains the script, which may hold secrets."""
 
     def __init__(self, node: str, line: str, fix: str = "") -> None:
         super().__init__(node, line, fix)
@@ -60,7 +60,7 @@ class Transport(Protocol):
 
 
 def put_script(path: str, mode: int, owner: str) -> str:
-    """Return a script that writes stdin to `path` through a rename, so that no reader sees half a file."""
+    """Return a script that writes stdin to `path` atomically, so that no reader sees an incomplete file."""
     quoted, temporary = shlex.quote(path), shlex.quote(f"{path}.muster-new")
     return (
         f'set -e; mkdir -p "$(dirname {quoted})"; (umask 077; cat > {temporary}); '

@@ -1,4 +1,4 @@
-"""Run on this machine: a node that sets itself up executes the same steps."""
+"""Run scripts on this machine: a node that sets itself up executes the same steps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NODE = "this machine"
 
 
 class LocalTransport:
-    """Runs scripts on this machine."""
+    """A transport that runs scripts on this machine."""
 
     def run(
         self,

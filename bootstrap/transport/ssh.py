@@ -1,4 +1,4 @@
-"""Run on a node over SSH (paramiko), with pinned host keys, a deadline on every operation, and quick failure."""
+"""Run scripts on a node over SSH (paramiko), with pinned host keys and a deadline on every operation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cluster.inventory import Node
 
 CONNECT_DEADLINE_S = 30.0
 KEEPALIVE_S = 2
-# Unacknowledged data older than this ends the connection, because a killed container sends no reset.
+# The connection ends if data is unacknowledged for this long, because a killed container sends no reset.
 DEAD_PEER_MS = 5000
 ATTEMPT_S = 5.0
 
@@ -39,7 +39,7 @@ class SshTransport:
     ) -> SshTransport:
         """Connect, and retry while the node boots.
 
-        The connection is that of `user`, or by default that of the node's SSH user, who becomes root through sudo.
+        Log in as `user`, by default the node's SSH user, who becomes root through sudo.
         """
         key = paramiko.Ed25519Key.from_private_key(io.StringIO(private_key))
         deadline = time.monotonic() + deadline_s
@@ -64,7 +64,7 @@ class SshTransport:
     ) -> Completed:
         deadline = time.monotonic() + timeout
         body = script.encode()
-        # The script is sent on stdin, not in the command: no length limit, and no secret in the process list.
+        # The script is sent on stdin, where it has no length limit and its secrets are not in the process list.
         command = shlex.join(["sh", "-c", f'eval "$(head -c {len(body)})"'])
         if self._sudo:
             command = f"sudo -n {command}"
@@ -171,7 +171,7 @@ def _describe(node: Node, error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return f"SSH at {where}: no answer (timeout)"
     if isinstance(error, paramiko.SSHException):
-        # paramiko's own message depends on the moment at which it gave up.
+        # paramiko's own message depends on when the connection failed.
         return f"SSH at {where}: connected, but could not start an SSH session"
     return f"SSH at {where}: {error}"
 

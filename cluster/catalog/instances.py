@@ -70,7 +70,7 @@ class InstanceType:
     """Largest number of EFA interfaces; 0 if the type has no EFA."""
     efa_generation: int | None
     ip_every: int
-    """With `ip_bandwidth`, one card in this many gets another IP interface."""
+    """With `ip_bandwidth`, every n-th card gets another IP interface; this is n."""
     instance_store: tuple[int, int]
     """Number of local NVMe disks, and size of each in GB."""
     nvlink: int | None
@@ -79,7 +79,7 @@ class InstanceType:
     """Number of CPU sockets; None if it is not documented."""
     purchases: frozenset[str]
     placement: bool
-    """Whether it can be in a cluster placement group."""
+    """Whether the type can be in a cluster placement group."""
     auto_recovery: bool
     regions: frozenset[str]
     busbw: tuple[Busbw, ...]
@@ -171,5 +171,5 @@ def _cards(runs: list[list[Any]]) -> tuple[Card, ...]:
 
 
 def _purchases(usages: list[str]) -> frozenset[str]:
-    """Add `reservation` to types that are sold on demand: it reserves on-demand capacity."""
+    """Add `reservation` to types that are sold on demand, because reservations hold on-demand capacity."""
     return frozenset(usages) | ({"reservation"} if "on-demand" in usages else frozenset())

@@ -16,7 +16,7 @@ DEFAULT_THROUGHPUT = 250
 
 
 def size_gb(storage: Storage) -> int:
-    """Return the capacity of a filesystem: the smallest possible one if the spec sets none."""
+    """Return the capacity of a filesystem in GB; the smallest possible if the spec sets none."""
     smallest = EFA_SMALLEST_GB[throughput(storage)] if storage.efa else SMALLEST_GB
     return storage.size_gb or smallest
 

@@ -47,7 +47,7 @@ def instance_price(name: str, region: str, *, spot: bool = False) -> Price | Non
 
 
 def service_price(name: str) -> Price:
-    """Return the price of a service in the only region that the table has."""
+    """Return the price of a service in the region of the table (there is only one)."""
     table = _service_prices()
     entry = table["prices"][name]
     return Price(entry["usd"], entry["unit"], entry["date"], entry["source"], entry["verified"], table["region"])

@@ -139,7 +139,7 @@ def _median(prices: list[float] | None) -> float | None:
 
 
 def _by_line(head: dict[str, str], key: str, table: dict[str, Any]) -> str:
-    """Return JSON with one line per entry of the table, so that a change of one type is a diff of one line."""
+    """Return JSON with one line per entry of the table, so that a changed entry is a diff of one line."""
     lines = ",\n".join(f"    {json.dumps(name)}: {json.dumps(entry)}" for name, entry in table.items())
     first = "".join(f"  {json.dumps(name)}: {json.dumps(text)},\n" for name, text in head.items())
     return f"{{\n{first}  {json.dumps(key)}: {{\n{lines}\n  }}\n}}\n"

@@ -1,4 +1,4 @@
-"""Find the names that a person may have meant: those that begin the same before those that only look similar."""
+"""Suggest names for a mistyped one: names with the same beginning first, then similar ones."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from difflib import SequenceMatcher, get_close_matches
 
 MIN_SIMILARITY = 0.5
-# Longer texts are compared up to here: the comparison takes time in proportion to the length.
+# Longer texts are cut to this length, because the time of a comparison grows with it.
 MAX_COMPARED_CHARACTERS = 100
-# Sizes and prefixes that are in too many names to distinguish them.
+# Sizes and prefixes that occur in too many names to distinguish them.
 COMMON_PARTS = re.compile(r"aws|ml|.*xlarge.*")
 SEPARATORS = re.compile(r"[-._/\s]+")
 
@@ -21,7 +21,7 @@ def find_similar(text: str, names: Iterable[str], limit: int = 3) -> list[str]:
     """
     candidates, lowered = list(names), text[:MAX_COMPARED_CHARACTERS].lower()
     same_start = [n for n in candidates if lowered and any(end.startswith(lowered) for end in _ends(n))]
-    # `p5en.48xlarge` as the name of a stack: a part of the text is a part of the stack's name.
+    # For example, `p5en.48xlarge` given as the name of a stack: a part of it is a part of the stack's name.
     shared_part = [name for name in candidates if _parts(lowered) & _parts(name)]
     close = get_close_matches(lowered, candidates, n=limit, cutoff=MIN_SIMILARITY)
     similarity = {name: SequenceMatcher(None, lowered, name).ratio() for name in candidates}
@@ -33,7 +33,7 @@ def find_similar(text: str, names: Iterable[str], limit: int = 3) -> list[str]:
 
 
 def _ends(name: str) -> list[str]:
-    """Return the name from each of its parts on: aws-p5en-lustre, p5en-lustre, lustre."""
+    """Return the suffixes of a name that start at one of its parts: aws-p5en-lustre, p5en-lustre, lustre."""
     starts = [0, *(match.end() for match in SEPARATORS.finditer(name))]
     return [name.lower()[start:] for start in starts]
 

@@ -1,4 +1,4 @@
-"""The inventory: what exists, as every target describes it."""
+"""The inventory: the machines that exist, in the form that every target uses."""
 
 from cluster.inventory.cloud import Cloud, Filesystem, PackageRepository
 from cluster.inventory.model import Inventory, InventoryModel, Node, NodeGpus, NodeSet, Role

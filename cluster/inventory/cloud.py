@@ -1,6 +1,6 @@
-"""What a machine that sets itself up must know in addition to spec and inventory.
+"""Data that a machine needs to set itself up, in addition to spec and inventory.
 
-A target with such machines fills this in, so that bootstrap does not have to know any target.
+The target fills it in, so that bootstrap does not depend on any target.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Filesystem(InventoryModel):
     host: str
     """Name or address of the server."""
     export: str = ""
-    """What to mount from the server: the mount name of a Lustre filesystem, or the path of an NFS export."""
+    """Source on the server: the mount name of a Lustre filesystem, or the path of an NFS export."""
     efa: bool = False
     """Whether clients with EFA may use it for Lustre's traffic."""
 
@@ -33,9 +33,9 @@ class PackageRepository(InventoryModel):
 
 
 class Cloud(InventoryModel):
-    """What machines that set themselves up find in their bundle, next to spec and inventory.
+    """The cloud data in the bundle of a machine that sets itself up.
 
-    A target may extend it with fields of its own, for code that only runs on its machines.
+    A target may add fields for code that runs only on its machines.
     """
 
     domain: str
@@ -44,7 +44,7 @@ class Cloud(InventoryModel):
     """Id of the disk that outlives the controller; the queue and the accounting database are on it."""
     filesystems: tuple[Filesystem, ...] = ()
     metadata_addresses: tuple[str, ...] = ()
-    """IP addresses of the service that hands out the machine's credentials; closed to everybody but root."""
+    """IP addresses of the service that hands out the machine's credentials; only root may reach them."""
     time_server: str = ""
     """Address of an NTP server that every machine reaches, even without a route to the internet."""
     scratch_disk_model: str = ""

@@ -1,6 +1,6 @@
 """The inventory: nodes, roles, addresses, GPUs, fabric and mounts of a cluster that exists.
 
-Nothing that reads it needs to know which target built the cluster.
+Code that reads the inventory does not need to know which target built the cluster.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class NodeSet(InventoryModel):
     group: str
     count: int
     static: int
-    """How many nodes, counted from the first, always run; the others are launched on demand."""
+    """Number of nodes, from the first, that always run; the others are launched on demand."""
     cpus: int
     memory_mb: int
     gpus: NodeGpus = NodeGpus()
@@ -87,7 +87,7 @@ class Inventory(InventoryModel):
 
     @property
     def login(self) -> Node:
-        """The node that people log in to: the controller if there is no login node."""
+        """The node that users log in to; the controller if there is no login node."""
         return next((n for n in self.nodes if n.role == "login"), self.controller)
 
     @property

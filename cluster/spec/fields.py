@@ -1,4 +1,4 @@
-"""Descriptions of the model's fields, shared by error messages, documents and update rules."""
+"""Information about the fields of the spec, shared by error messages, documents and update rules."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NUMBERS = {int: "a whole number", float: "a number"}
 
 @dataclass(frozen=True)
 class Slot:
-    """A place for a value: its type, its limits, and an example."""
+    """The type, the limits and an example of a value in the spec."""
 
     annotation: Any
     limits: Sequence[object] = ()
@@ -39,7 +39,7 @@ def walk(model: type[SpecModel], prefix: str = "") -> Iterator[tuple[str, FieldI
 
 
 def slot(model: type[ClusterSpec], location: Sequence[str | int]) -> Slot | None:
-    """Return the place that `location` (keys from the top of a spec) leads to; None if there is none.
+    """Return the slot at `location` (keys from the top of a spec); None if there is none.
 
     pydantic appends `[key]` to the location of an error about a key itself.
     """
@@ -52,7 +52,7 @@ def slot(model: type[ClusterSpec], location: Sequence[str | int]) -> Slot | None
 
 
 def slot_of(info: FieldInfo) -> Slot:
-    """Return the place of a field's value."""
+    """Return the slot of a field's value."""
     return Slot(info.annotation, tuple(info.metadata), _example_of(info))
 
 
@@ -96,10 +96,10 @@ def expected(place: Slot) -> str:
     if part := part_of(kind):
         return f"a mapping with the keys {', '.join(sorted(part.model_fields))}"
     if kind in NUMBERS:
-        return NUMBERS[kind] + _range_words(place.limits)
+        return NUMBERS[kind] + _describe_range(place.limits)
     if kind is str:
         return str(_limit(place.limits, "text") or PATTERN_WORDS.get(_limit(place.limits, "pattern"), "text"))
-    return _WORDS[get_origin(kind) or kind](kind, place.limits)
+    return _DESCRIPTIONS[get_origin(kind) or kind](kind, place.limits)
 
 
 def _step(here: Slot, key: str | int) -> Slot | None:
@@ -123,23 +123,23 @@ def _annotated_slot(annotation: Any) -> Slot:
     return Slot(kind, [m for limit in limits for m in (limit.metadata if isinstance(limit, FieldInfo) else [limit])])
 
 
-def _mapping_words(mapping: Any, limits: Sequence[object]) -> str:
+def _describe_mapping(mapping: Any, limits: Sequence[object]) -> str:
     at_least = " with at least one entry" if _limit(limits, "min_length") else ""
     part = part_of(get_args(mapping)[1])
     items = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", part.__name__).lower() + "s" if part else "text"
     return f"a mapping from names to {items}{at_least}"
 
 
-def _choice_words(choice: Any, _limits: Sequence[object]) -> str:
+def _describe_choice(choice: Any, _limits: Sequence[object]) -> str:
     return f"one of {', '.join(map(inline, get_args(choice)))}"
 
 
-def _list_words(sequence: Any, _limits: Sequence[object]) -> str:
+def _describe_list(sequence: Any, _limits: Sequence[object]) -> str:
     item = get_args(sequence)[0]
     return f"a list with any of {', '.join(map(inline, get_args(item)))}" if get_args(item) else "a list of text"
 
 
-def _range_words(limits: Sequence[object]) -> str:
+def _describe_range(limits: Sequence[object]) -> str:
     low, high, above = (_limit(limits, name) for name in ("ge", "le", "gt"))
     if above is not None:
         return f" above {above}"
@@ -150,9 +150,9 @@ def _limit(limits: Sequence[object], name: str) -> Any:
     return next((getattr(m, name) for m in limits if getattr(m, name, None) is not None), None)
 
 
-_WORDS: dict[Any, Callable[[Any, Sequence[object]], str]] = {
-    Literal: _choice_words,
-    dict: _mapping_words,
-    tuple: _list_words,
+_DESCRIPTIONS: dict[Any, Callable[[Any, Sequence[object]], str]] = {
+    Literal: _describe_choice,
+    dict: _describe_mapping,
+    tuple: _describe_list,
     bool: lambda _kind, _limits: "true or false",
 }

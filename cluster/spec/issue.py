@@ -1,4 +1,4 @@
-"""Issues: what is wrong with a spec, where, and how to fix it."""
+"""Issues: errors and warnings about a spec, with their place and fix."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from cluster.spec.model import ClusterSpec, SpecModel
 from cluster.spec.written import Location, entry, path, shown
 
 REPORTED_ERRORS = 100
-"""A file with more errors is probably not a stack file; each error costs time, because suggestions are looked up."""
+"""Maximum number of reported errors; a file with more is probably not a stack file, and suggestions take time."""
 
 
 def load(data: Any, model: type[ClusterSpec]) -> ClusterSpec:
@@ -26,7 +26,7 @@ def load(data: Any, model: type[ClusterSpec]) -> ClusterSpec:
 
 
 class _IssueBuilder:
-    """Turns pydantic's errors into issues, described in terms of one model."""
+    """A converter of pydantic's errors into issues about the fields of one model."""
 
     def __init__(self, model: type[ClusterSpec]) -> None:
         self._model = model
@@ -42,7 +42,7 @@ class _IssueBuilder:
         return issues
 
     def _meant(self, detail: ErrorDetails) -> Location:
-        """Return the location of the key that a misspelt key stands for."""
+        """Return the location of the key that was probably meant by a misspelt key."""
         if detail["type"] != "extra_forbidden":
             return ()
         near = self._nearest(self._as_written(detail["loc"]))
@@ -54,7 +54,7 @@ class _IssueBuilder:
         if detail["type"] in ("extra_forbidden", "invalid_key"):
             return self._unknown(location)
         if place is None:
-            return error("wrong_value", path(location), detail["msg"], "see docs/spec.md for what may stand there")
+            return error("wrong_value", path(location), detail["msg"], "see docs/spec.md for the allowed values")
         if detail["type"] == "missing":
             message = f"required, but missing; expected {expected(place)}"
             return error("missing", path(location), message, f"add `{_example(location, place)}`")

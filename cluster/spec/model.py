@@ -259,8 +259,8 @@ class Budget(SpecModel):
 class ClusterSpec(SpecModel):
     """The description of a cluster.
 
-    A target may have a section of its own, under its name. This class keeps such a section as it is; `with_sections`
-    returns the model that also checks them.
+    A target may have its own section, under its name. This class keeps the section unchecked; `with_sections`
+    returns the model that also checks it.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -297,7 +297,7 @@ class ClusterSpec(SpecModel):
     @field_validator("groups", "storage", "users", "tags")
     @classmethod
     def _by_name(cls, mapping: dict[str, Any]) -> dict[str, Any]:
-        """Sort by key, as Pulumi passes mappings: the order in the file has no meaning."""
+        """Sort by key, as Pulumi does; the order in the file has no meaning."""
         return dict(sorted(mapping.items()))
 
     def section(self, name: str, model: type[SpecModelT]) -> SpecModelT | None:

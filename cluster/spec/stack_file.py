@@ -14,12 +14,12 @@ from cluster.spec.issue import Issue, SpecError, error
 
 CONFIG_KEY = "muster:cluster"
 START = (
-    f"begin with `config:`, below it `  {CONFIG_KEY}:`; stacks/Pulumi.local-required.yaml is the smallest that works"
+    f"start with `config:` and, under it, `  {CONFIG_KEY}:`; the smallest example is stacks/Pulumi.local-required.yaml"
 )
 
 
 class Loader(yaml.SafeLoader):
-    """Reads YAML as Pulumi's own parser does: 1:00:00 and `no` are text, not 3600 and false."""
+    """A YAML loader that reads values as Pulumi does: 1:00:00 and `no` are text, not 3600 and false."""
 
 
 Loader.yaml_implicit_resolvers = {}

@@ -11,7 +11,7 @@ from infra.targets.registry import read_spec as read
 
 GOOD = "config:\n  muster:cluster:\n    name: x\n    target: local\n    groups: {a: {count: 1}}\n"
 START = (
-    "begin with `config:`, below it `  muster:cluster:`; stacks/Pulumi.local-required.yaml is the smallest that works"
+    "start with `config:` and, under it, `  muster:cluster:`; the smallest example is stacks/Pulumi.local-required.yaml"
 )
 SYNTAX = "correct the YAML there: indentation in spaces, `key: value`, quotes and brackets closed"
 

@@ -1,1 +1,1 @@
-"""Steps of cloud machines, which set themselves up. What differs between clouds comes from `desired.cloud`."""
+"""Steps of cloud machines, which set themselves up. Differences between clouds are data in `desired.cloud`."""

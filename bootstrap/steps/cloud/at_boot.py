@@ -44,7 +44,7 @@ def run_at_boot(  # noqa: PLR0913
     if todo or f"muster-{name}" not in facts.enabled:
         todo.append(Action(f"enable muster-{name}", f"{enable_unit(f'muster-{name}')}\nsystemctl daemon-reload"))
     if run:
-        # Run by systemd, so that units that require this one start without a reboot.
+        # systemd runs the script, so that units that require this one start without a reboot.
         start = f"systemctl restart muster-{name} || {{ {_print_last_line(name)}; exit 1; }}"
         log = f"journalctl -u muster-{name}"
         todo.append(Action(f"run muster-{name}", start, timeout=timeout, log=log, fix=fix, slow=True))

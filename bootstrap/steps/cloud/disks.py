@@ -30,7 +30,7 @@ After=muster-state.service
 
 
 def plan_scratch(facts: Facts, node: Node, desired: Desired) -> list[Action]:  # noqa: ARG001
-    """Mount the machine's own disks as one fast filesystem at /local, which is lost with the machine."""
+    """Mount the machine's own disks as one fast filesystem at /local; its data is lost with the machine."""
     model = desired.cloud.scratch_disk_model if desired.cloud else ""
     script = SCRATCH_SCRIPT.replace("@MODEL@", model)
     mount = run_at_boot(
@@ -48,13 +48,13 @@ def plan_scratch(facts: Facts, node: Node, desired: Desired) -> list[Action]:  #
 
 
 def skip_scratch(facts: Facts, node: Node, desired: Desired) -> str:  # noqa: ARG001
-    """Skip machines without disks of their own."""
+    """Skip machines without local disks."""
     model = desired.cloud.scratch_disk_model if desired.cloud else ""
     return "" if any(disk.model == model for disk in facts.disks) else "the machine has no disks of its own"
 
 
 def plan_state(facts: Facts, node: Node, desired: Desired) -> list[Action]:  # noqa: ARG001
-    """Put queue and accounting on a volume that outlives the controller, so that its successor keeps the jobs."""
+    """Put queue and accounting on a volume that outlives the controller, so that a new controller keeps the jobs."""
     volume = (desired.cloud and desired.cloud.state_volume) or ""
     requirements = [
         action

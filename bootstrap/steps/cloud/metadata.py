@@ -15,9 +15,9 @@ from cluster.inventory import Node
 SCRIPT = (Path(__file__).parents[2] / "scripts" / "metadata.sh").read_text()
 PACKAGE = "nftables"
 INSTALL_TIMEOUT_S = 300.0
-# Before anything that runs programs of other users: logins, cron and at.
+# The rules are loaded before anything that runs other users' programs: logins, cron and at.
 BEFORE = f"{DAEMONS} systemd-user-sessions.service cron.service atd.service"
-# No job runs on a node whose rules cannot be loaded, or have been removed since.
+# The rules are loaded again before each start of slurmd, which fails without them, so that no job can run.
 LOAD_BEFORE_SLURMD = "[Service]\nExecStartPre=/etc/muster/metadata\n"
 
 

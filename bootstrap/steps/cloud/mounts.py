@@ -20,7 +20,7 @@ NFS_OPTIONS = "nfsvers=4.1,rsize=1048576,wsize=1048576,hard,timeo=600,retrans=2,
 LUSTRE_OPTIONS = "noatime,flock,lazystatfs"
 LUSTRE_MODULES = "lustre-client-modules"
 LUSTRE_KEYRING = "/usr/share/keyrings/muster-lustre-client.gpg"
-# Many small requests in flight: with the defaults one node gets only a fraction of the servers' bandwidth.
+# More requests in flight: with the defaults, a node gets only a fraction of the servers' bandwidth.
 LUSTRE_MODPROBE = "options ptlrpc ptlrpcd_per_cpt_max=32\noptions ksocklnd credits=2560\n"
 LUSTRE_TUNING = tuple(
     f"lctl set_param -n {setting} || true"
@@ -35,7 +35,7 @@ LUSTRE_TUNING = tuple(
     )
 )
 
-# EFS is encrypted by one stunnel per filesystem: Ubuntu has no package of Amazon's mount helper.
+# EFS traffic is encrypted by one stunnel per filesystem, because Ubuntu has no package of Amazon's mount helper.
 FIRST_TUNNEL_PORT = 20490
 TUNNEL_CONF = """\
 foreground = yes
@@ -125,7 +125,7 @@ def _mount_lines(filesystem: Filesystem, tunnels: list[Filesystem], node: Node) 
 
 
 def _plan_lustre_client(facts: Facts, node: Node, desired: Desired) -> list[Action]:
-    """Install the client modules of the running kernel, and hold the package so that the two stay together."""
+    """Install the client modules for the running kernel, and hold the packages so that their versions keep matching."""
     todo = write_file(facts, "/etc/modprobe.d/muster.conf", LUSTRE_MODPROBE)
     package = f"{LUSTRE_MODULES}-{facts.kernel}"
     if package in facts.packages:

@@ -1,4 +1,4 @@
-"""A cloud machine's place in the network: the cluster's DNS domain, and the SSH host key that the inventory pins."""
+"""The identity of a cloud machine in the network: the cluster's DNS domain, and the pinned SSH host key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Power: what the controller may launch, the programs with which Slurm does it, and the timer that checks on nodes."""
+"""Power saving: the fleet that the controller may launch, the programs that Slurm runs, and the sweep's timer."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def plan_power(facts: Facts, node: Node, desired: Desired) -> list[Action]:  # n
 
 
 def _plan_topology(facts: Facts, desired: Desired) -> list[Action]:
-    """Write the first topology.conf; afterwards the timer maintains it from what it knows about running nodes.
+    """Write the first topology.conf; afterwards the sweep maintains it from the places of running nodes.
 
-    If the set of nodes changes, the file is adapted at once: Slurm would have no route to nodes it does not list.
+    If the set of nodes changes, the file is adapted at once, because Slurm rejects jobs if it does not list every node.
     """
     nodes = hostlist(launched_nodes(desired.inventory))
     if TOPOLOGY not in facts.files:

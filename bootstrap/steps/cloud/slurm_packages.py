@@ -1,4 +1,4 @@
-"""Slurm's packages, if the distribution has no matching release: built once on the controller, shared by all nodes."""
+"""Slurm's packages, if the distribution lacks the release: built once on the controller and shared by all nodes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class SlurmSource:
     addresses: tuple[str, ...]
 
 
-# The archive of the release's tag; Debian uses the same file as the origin of its own packages of 24.11.5.
+# The archive of the release's tag; Debian builds its packages of 24.11.5 from the same file.
 SOURCES = {
     "24.11": SlurmSource(
         "24.11.5",

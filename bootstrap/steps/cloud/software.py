@@ -49,7 +49,7 @@ def print_readings(node: Node, desired: Desired) -> str:
 
 
 def read_versions(facts: Facts, node: Node, desired: Desired) -> dict[str, dict[str, str]]:
-    """Return the version of each component on the node, and the file it was read from, if it is only a file."""
+    """Return the version of each component on the node, and the file that shows it (empty if a command does)."""
     texts = _texts(facts, desired)
     versions = {
         component: component.parse_version(texts.get(component.name, "")) for component in list_required(node, desired)
@@ -79,7 +79,7 @@ def _texts(facts: Facts, desired: Desired) -> dict[str, str]:
 
 
 def _describe_faults(faults: list[VersionFault]) -> str:
-    """Describe the first faults, which usually cause the others; a report has no room for more."""
+    """Describe the first faults, which usually cause the others, because a report has room for only a few."""
     hidden = len(faults) - MAX_FAULTS_SHOWN
     more = [f"and {hidden} more"] if hidden > 0 else []
     return "; ".join([*(str(fault) for fault in faults[:MAX_FAULTS_SHOWN]), *more])

@@ -69,7 +69,7 @@ def plan_updates(facts: Facts, node: Node, desired: Desired) -> list[Action]:  #
 
 
 def plan_sysctl(facts: Facts, node: Node, desired: Desired) -> list[Action]:  # noqa: ARG001
-    """Set kernel parameters for many peers, many neighbours and large writes."""
+    """Set kernel parameters for many connections, many neighbours and large writes."""
     todo = write_file(facts, SYSCTL_CONF, SYSCTL_SETTINGS)
     if todo:
         # -e: ignore parameters that this kernel was built without.

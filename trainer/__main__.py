@@ -52,7 +52,8 @@ def _print_help(stream: TextIO) -> int:
         "Values are YAML: optimizer.lr=1e-3 model.hidden=[64,64] data.path=shards. A YAML file can extend a preset "
     )
     overrides += "or another file with `base: llama-1b`."
-    print(f"{USAGE}\n\npresets: {', '.join(list_presets())}\n{overrides}", file=stream)
+    usage = USAGE.replace("python -m trainer", "muster train") if Path(sys.argv[0]).name == "muster" else USAGE
+    print(f"{usage}\n\npresets: {', '.join(list_presets())}\n{overrides}", file=stream)
     return 0 if stream is sys.stdout else 2
 
 

@@ -53,7 +53,7 @@ if [ "$CONTROLLER" = yes ]; then
       trusted=no
       key=$home/.ssh/id_ed25519.pub
       list=$home/.ssh/authorized_keys
-      # Plain files only: the owner of the home could have put a pipe there, and reading it would block.
+      # Only plain files are read: the owner of the home could have created a pipe, and reading it would block.
       if [ -f "$key" ] && [ -f "$list" ] && grep -qsxFf "$key" "$list"; then trusted=yes; fi
       echo "home$tab${home##*/}$tab$(stat -c %u "$home")$tab$trusted"
     fi

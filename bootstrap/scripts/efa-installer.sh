@@ -17,7 +17,7 @@ fi
 tar -xzf "$folder/archive" -C "$folder"
 cd "$folder/aws-efa-installer"
 ./efa_installer.sh -y --no-verify
-# The package does not replace the module that is already loaded.
+# The package does not replace a module that is already loaded.
 modprobe -r efa 2>/dev/null || true
 modprobe efa
 ldconfig

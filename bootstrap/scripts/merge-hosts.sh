@@ -1,5 +1,5 @@
 #!/bin/sh
-# Merges /etc/muster/hosts into /etc/hosts; `--check` only returns (as exit code) whether that has been done.
+# Merges /etc/muster/hosts into /etc/hosts; with `--check`, the exit code tells whether that has been done.
 # Other lines with one of our names are removed: with Debian's 127.0.1.1 line, a node would advertise its loopback address.
 set -eu
 new=$(mktemp)
@@ -12,5 +12,5 @@ awk '
   END { printf "# muster begin\n%s# muster end\n", block }
 ' /etc/muster/hosts /etc/hosts >"$new"
 if [ "${1:-}" = --check ]; then exec cmp -s "$new" /etc/hosts; fi
-# In place: in a container /etc/hosts is a mount and cannot be renamed over.
+# The file is written in place: in a container, /etc/hosts is a mount and cannot be replaced by a rename.
 cmp -s "$new" /etc/hosts || cat "$new" >/etc/hosts

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Mounts the shared filesystems that are not mounted yet, with retries. Not in fstab: `_netdev` does not wait for Lustre's network.
+# Mounts the shared filesystems that are not mounted yet, with retries. fstab is not used, because its option `_netdev` does not
+# wait for Lustre's network.
 set -eu
 
 attach() { # KIND OPTIONS SOURCE WHERE

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Mounts the machine's own disks at /local, striped. They are blank after a stop of the machine, so this runs at every boot.
+# Mounts the machine's own disks at /local, striped. They are blank after the machine was stopped, so this runs at every boot.
 set -eu
 where=/local
 label=muster-local

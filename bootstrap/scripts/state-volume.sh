@@ -39,7 +39,7 @@ move_to_volume() {
   if [ ! -d "$where/$2" ]; then
     rm -rf "$where/$2.new"
     cp -a "$1" "$where/$2.new"
-    # Synced before it gets its final name: otherwise a power failure now would leave empty files.
+    # The copy is synced before it gets its final name, because a power failure now would leave empty files.
     sync -f "$where"
     mv -T "$where/$2.new" "$where/$2"
   fi

@@ -13,7 +13,7 @@ while IFS='=' read -r name value; do
   set_default "$name" "$value"
 done </etc/muster/fabric.env
 
-# Found by address, not by name: after a network fault the interface may come back as eth1.
+# The interface is looked up by address, because after a network fault it may come back under another name.
 address=$(awk -v node="${SLURMD_NODENAME:-$(hostname)}" '$2 == node { print $1 }' /etc/muster/hosts)
 interface=$(ip -o -4 addr show | awk -v address="$address" 'address != "" && index($4, address "/") == 1 { print $2; exit }')
 if [ -n "$interface" ]; then

@@ -39,7 +39,7 @@ explain() {
   fail "$1 failed: ${reason:-$(tail -n 1 "$log")}"
 }
 
-# Shows pip's downloads and its final install as progress: these take the time.
+# Shows pip's downloads and its final install as progress, because these take longest.
 install() {
   mkfifo "$(dirname "$log")/pipe"
   tee "$log" <"$(dirname "$log")/pipe" |
@@ -95,7 +95,7 @@ say "building $dest"
 python=$(find_python)
 { mkdir "$dest" "$dest/.tmp" && "$python" -m venv "$dest"; } >"$log" 2>&1 || explain "$python -m venv"
 install || explain "pip install"
-# Compiled now, on all cores: first imports are fast, and users cannot write bytecode here.
+# Bytecode is compiled now, on all cores, because users cannot write it here and first imports would be slow.
 say "compiling"
 "$dest/bin/python" -m compileall -q -j 0 "$dest/lib" >"$log" 2>&1 || ! grep -qi 'no space left' "$log" || explain "compiling"
 rm -rf "$dest/.tmp"

@@ -144,7 +144,7 @@ def test_footnotes_list_what_is_not_in_the_total() -> None:
     assert notes[0] == "unverified: prices from experience, not looked up; check them at aws.amazon.com/pricing"
     assert notes[-1].startswith("not included: data that leaves AWS")
     unknown = spec(aws={"region": "us-east-2"}, groups=group(instance_type="p5e.48xlarge"))
-    assert "the total is too low" in command.list_footnotes(cost(unknown))[1]
+    assert "the total does not include it" in command.list_footnotes(cost(unknown))[1]
 
 
 def test_describe_cost_is_one_sentence() -> None:

@@ -16,7 +16,7 @@ from infra.targets.aws.plan.iam import Scope
 
 
 class Budget(AwsComponent):
-    """The budget of a cluster, and its action where the spec names somebody to notify."""
+    """The budget of a cluster, and its action if the spec names addresses to notify."""
 
     def __init__(self, site: Site, scope: pulumi.Output[Scope], roles: Roles) -> None:
         super().__init__("Budget", site)

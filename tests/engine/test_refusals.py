@@ -47,13 +47,13 @@ def test_same_stack_of_another_home_is_an_error_and_changes_nothing(first: Machi
 def test_outdated_state_does_not_remove_the_cluster_of_another_home(make: MakeMachines) -> None:
     """The first home's cluster was removed outside Pulumi, and another home created one with the same name."""
     groups = {"gpu": {"count": 1, "size": LOGIN_SIZE}}
-    old = make("anew", groups=groups)
+    old = make("reused", groups=groups)
     old.up()
     old.remove_by_label()
-    new = make("anew", groups=groups)
+    new = make("reused", groups=groups)
     new.up()
     before = (new.containers(), new.leftovers())
-    assert "belongs to stack anew of another checkout" in old.up(check=False)
+    assert "belongs to stack reused of another checkout" in old.up(check=False)
     old.destroy()
     assert (new.containers(), new.leftovers()) == before
 

@@ -123,7 +123,7 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         "ec2/natGateway:NatGateway",
-        "nodes fetch packages and data sets, nobody outside can open a connection; not with `network.egress: false`",
+        "nodes fetch packages and data sets, nothing outside can open a connection; not with `network.egress: false`",
         "ec2: CreateNatGateway DescribeNatGateways DeleteNatGateway",
         ("nat-gateway", "nat-gateway-data"),
         _way_out,

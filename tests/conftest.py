@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,8 +15,15 @@ if TYPE_CHECKING:
 
 
 def pytest_configure() -> None:
-    """Unset COLUMNS: pytest-xdist sets it for its workers, and messages would be wrapped at that width."""
+    """Make tests independent of the terminal's width and of how busy the machine is."""
+    # pytest-xdist sets it for its workers, and messages would be wrapped at that width.
     os.environ.pop("COLUMNS", None)
+    if find_spec("hypothesis"):  # the trainer's tests run without it
+        from hypothesis import settings  # noqa: PLC0415
+
+        # The default limit of 200 ms per example is wall time, which other processes can use up.
+        settings.register_profile("muster", deadline=None)
+        settings.load_profile("muster")
 
 
 @pytest.fixture(scope="session")

@@ -81,6 +81,7 @@ class Moto:
     """Machines left by (instance type, zone); without an entry there is no limit."""
     tokens: dict[str, tuple[str, list[tuple[str, str]], bytes]] = field(default_factory=dict)
     """Answers to RunInstances by client token."""
+    clients: dict[str, Any] = field(default_factory=dict)
 
     def fail(self, action: str, code: str, times: int = 1) -> None:
         """Reject the next calls of `action` with this error."""
@@ -119,14 +120,16 @@ class Moto:
         return ENVIRONMENT | {"AWS_ENDPOINT_URL": self.url}
 
     def client(self, service: str) -> Any:
-        """Return a client for the test itself; its calls are recorded too."""
-        return boto3.client(
-            service,  # type: ignore[call-overload]
-            region_name=REGION,
-            endpoint_url=self.url,
-            aws_access_key_id="testing",
-            aws_secret_access_key="testing",
-        )
+        """Return a client for the test itself, the same for each service; its calls are recorded too."""
+        if service not in self.clients:
+            self.clients[service] = boto3.client(
+                service,  # type: ignore[call-overload]
+                region_name=REGION,
+                endpoint_url=self.url,
+                aws_access_key_id="testing",
+                aws_secret_access_key="testing",
+            )
+        return self.clients[service]
 
     def reset(self) -> None:
         moto_api_backend.reset()

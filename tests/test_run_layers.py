@@ -119,6 +119,8 @@ def test_a_failed_layer_is_shown_in_full_and_the_others_go_on(
         "def test_good():\n    pass\n\ndef test_bad():\n    raise AssertionError('seen')\n"
     )
     monkeypatch.setattr(run, "REPO", tmp_path)
+    # The three runs of pytest need no plugins, and importing them takes longer than the tests.
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.setattr(run, "LAYERS", dict.fromkeys(("first", "second", "third"), "not engine"))
     runner = Runner(("-p", "no:cacheprovider"), tmp_path)
     runner.run_lanes(("first", "second"), ("third",))

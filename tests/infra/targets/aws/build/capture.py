@@ -13,6 +13,7 @@ from unittest.mock import patch
 import pulumi
 from pulumi.runtime import rpc
 from pulumi.runtime.mocks import MockCallArgs, MockMonitor, MockResourceArgs, Mocks
+from pulumi.runtime.proto.source_pb2 import StackTrace
 
 from cluster.spec import ClusterSpec
 from infra.guard import ChangeGuard
@@ -75,7 +76,7 @@ def capture(spec: ClusterSpec, stack: str, *, preview: bool = False) -> tuple[Ca
         built = target("aws").build(plan(spec), Context(stack, guard, spec, secrets))
         return pulumi.Output.all(built.inventory, built.addresses, built.start())
 
-    with TemporaryDirectory() as home, patch.dict(os.environ, _environment(home)), _no_wheels(home):
+    with TemporaryDirectory() as home, patch.dict(os.environ, _environment(home)), _no_wheels(home), _no_traces():
         program()
     return tuple(sorted(monitor.captured, key=lambda resource: (resource.type, resource.parent, resource.name)))
 
@@ -96,6 +97,11 @@ def _environment(home: str) -> dict[str, str]:
 def _no_wheels(home: str) -> Any:
     """Download no wheels: the contents of the bundle do not matter here."""
     return patch.object(bundle, "fetch_wheels", lambda *_: Path(home))
+
+
+def _no_traces() -> Any:
+    """Pulumi records where each resource is created; under pytest the call stack is deep, and no test reads it."""
+    return patch("pulumi.runtime.resource._get_stack_trace", StackTrace)
 
 
 class _Recorder(MockMonitor):

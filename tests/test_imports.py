@@ -32,7 +32,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "trainer.auto.choose",
     ),
     "setup": (),
-    # The policy pack runs in an environment of its own.
+    # The policy pack runs in a separate environment.
     "policy": (),
     "benchmarks": ROOMS,
 }

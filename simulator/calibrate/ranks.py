@@ -46,7 +46,7 @@ class Ranks:
         return self.world.device
 
     def time_alone(self, work: Callable[[], object]) -> float:
-        """Return the seconds of a call by a rank with a core of its own: the faster fifth of batches, mean over ranks.
+        """Return the seconds of a call by a rank with a dedicated core: the faster fifth of batches, mean over ranks.
 
         Load by other users is not a property of the machine; readers of the profile account for shared cores.
         """

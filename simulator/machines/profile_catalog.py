@@ -22,13 +22,13 @@ MEMORY_TOLERANCE = 0.1
 """Share by which the memory of GPUs of the same name may differ: drivers reserve different amounts."""
 
 
-def joined(profile: Profile, machines: System, per_node: int = 0) -> RatedSystem:
+def apply_profile(profile: Profile, machines: System, per_node: int = 0) -> RatedSystem:
     """Return `machines` of the catalog with the profile's GPU and rates, with `per_node` ranks on each (0: all GPUs).
 
     If the profile has this number of nodes and ranks, the network is the profile's. Otherwise it is the catalog's,
     scaled by how much slower or faster the measured network was than the model of it.
     """
-    check(profile, machines)
+    check_profile(profile, machines)
     per_node = per_node or machines.gpus_per_node
     world = _nearest(profile.worlds, machines.nodes, per_node)
     measured = rate_system(profile.machine, world)
@@ -38,10 +38,10 @@ def joined(profile: Profile, machines: System, per_node: int = 0) -> RatedSystem
     return RatedSystem(replace(machines, gpu=gpu), _unmeasured_rates(rates, world, machines))
 
 
-def check(profile: Profile, machines: System) -> None:
+def check_profile(profile: Profile, machines: System) -> None:
     """Raise ConfigError if the profile is of another GPU, or of the same GPU with a different memory size."""
     kind, device = machines.gpu.name.partition("-")[0], profile.machine["device"]
-    if not same_gpu(kind, device):
+    if not is_same_gpu(kind, device):
         message = f"{device!r} in {profile.path}; allowed: {kind}, the GPU of a {machines.name}"
         raise _error("device", message)
     measured_gb, sheet_gb = profile.machine["memory_gb"], machines.gpu.memory_gb
@@ -51,7 +51,7 @@ def check(profile: Profile, machines: System) -> None:
         raise _error("memory_gb", message)
 
 
-def same_gpu(kind: str, device: str) -> bool:
+def is_same_gpu(kind: str, device: str) -> bool:
     """Return whether the driver's name of a GPU is of the catalog's type; `NVIDIA L40S` is not an l4."""
     return re.search(rf"\b{re.escape(kind)}\b", device, re.IGNORECASE) is not None
 

@@ -65,7 +65,7 @@ def threads_per_core(machine: dict[str, Any], world: dict[str, Any]) -> float:
 def _slow_down(world: dict[str, Any], times: float) -> dict[str, Any]:
     """Return the measurements with compute this many times slower.
 
-    Compute was measured on a core of its own; collectives and the trainer's runs already had all ranks in them.
+    Compute was measured on a dedicated core; collectives and the trainer's runs were measured with all ranks.
     """
     return {
         **world,

@@ -16,7 +16,7 @@ from simulator.hardware.system import System
 from simulator.machines import stack_names
 from simulator.machines.instances import system, with_gpus
 from simulator.machines.profile import CALIBRATE, Profile
-from simulator.machines.profile_catalog import check, joined
+from simulator.machines.profile_catalog import apply_profile, check_profile
 from simulator.machines.profile_fit import RatedSystem
 from simulator.machines.stack_names import MAX_NODES
 from trainer.config.errors import ConfigError, ConfigProblem
@@ -73,7 +73,9 @@ class InstanceMachines:
         if key not in self._cache:
             sheet = self.sheet(nodes)
             self._cache[key] = (
-                joined(self.profile, sheet, per_node) if self.profile else RatedSystem(sheet, load_fitted_rates())
+                apply_profile(self.profile, sheet, per_node)
+                if self.profile
+                else RatedSystem(sheet, load_fitted_rates())
             )
         return self._cache[key]
 
@@ -155,7 +157,7 @@ def named_machines(name: str, profile: Profile | None = None) -> InstanceMachine
     machines = InstanceMachines(_instance_of_stack(file, name) if file else name, profile)
     _check_instance(machines.instance)
     if profile:
-        check(profile, system(machines.instance, 1))
+        check_profile(profile, system(machines.instance, 1))
     return machines
 
 

@@ -11,7 +11,7 @@ from simulator.hardware.system import System
 from simulator.machines import profile as profiles
 from simulator.machines.instances import system, with_gpus
 from simulator.machines.profile import CALIBRATE
-from simulator.machines.profile_catalog import same_gpu
+from simulator.machines.profile_catalog import is_same_gpu
 from simulator.machines.profile_fit import threads_per_core
 from simulator.machines.sources import InstanceMachines
 from simulator.report.measured import MeasuredRun
@@ -92,8 +92,8 @@ class CatalogMachines:
         return RunMachine(system=rated.system, rates=rated.rates, wait_gb_s=wait_gb_s, write_gb_s=0.0)
 
     def _check(self, run: MeasuredRun) -> None:
-        if run.device and not same_gpu(self._gpu, run.device):
-            matching = [name for name in with_gpus() if same_gpu(_kind_of_gpu(name), run.device)]
+        if run.device and not is_same_gpu(self._gpu, run.device):
+            matching = [name for name in with_gpus() if is_same_gpu(_kind_of_gpu(name), run.device)]
             allowed = ", ".join(matching) or "none, the catalog has no machine with that GPU"
             message = f"{self.name!r} has {self._gpu}, {run.folder} ran on {run.device!r}; allowed: {allowed}"
             fix = f"calibrate that machine and use --profile: {CALIBRATE}"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from simulator.hardware.rates import load_fitted_rates
 from simulator.machines.instances import system
-from simulator.machines.profile_catalog import joined
+from simulator.machines.profile_catalog import apply_profile
 from simulator.machines.profile_fit import RatedSystem
 from simulator.search.fastest import FastestLayouts, find_fastest
 from simulator.search.option import Option, build_option
@@ -85,7 +85,7 @@ def fabric(nodes: int) -> str:
 def rate_machines(question: Question, instance: str, nodes: int) -> RatedSystem:
     """Return machines and rates, by the catalog or as measured; raise ConfigError if the profile is of another GPU."""
     machines = system(instance, nodes, fabric(nodes), question.region)
-    return joined(question.profile, machines) if question.profile else RatedSystem(machines, load_fitted_rates())
+    return apply_profile(question.profile, machines) if question.profile else RatedSystem(machines, load_fitted_rates())
 
 
 def _gain(runnable: list[Option], better: list[Option]) -> float:

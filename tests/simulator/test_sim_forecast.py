@@ -12,7 +12,7 @@ from simulator.job import layout_from_config
 from simulator.machines.instances import system
 from simulator.machines.job_machines import MachineRequest, find_job_machines
 from simulator.machines.profile import read
-from simulator.machines.profile_catalog import joined
+from simulator.machines.profile_catalog import apply_profile
 from simulator.memory.peak import GIB
 from simulator.models import build_model
 from simulator.search import auto_layout
@@ -158,7 +158,7 @@ def test_profile_rates_are_used_for_measured_machines(tmp_path: Path) -> None:
 def test_gpu_profile_applies_to_machines_of_a_stack(tmp_path: Path) -> None:
     profile = read(profile_factory.write(tmp_path / "p.json", profile_factory.gpu_profile()))
     result = predict_run("llama-1b batch.micro=4", stack=STACK, nodes=1, profile=profile)
-    there = joined(profile, system(P5EN, 1))
+    there = apply_profile(profile, system(P5EN, 1))
     prediction = predict(
         build_model(result.config.model), layout_from_config(result.config, 8, 8, 4), there.system, there.rates
     )

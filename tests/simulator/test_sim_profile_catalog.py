@@ -19,7 +19,7 @@ from simulator.job import Job
 from simulator.layout import Layout
 from simulator.machines.instances import system
 from simulator.machines.profile import Profile, read
-from simulator.machines.profile_catalog import check, joined, same_gpu
+from simulator.machines.profile_catalog import apply_profile, check_profile, is_same_gpu
 from simulator.machines.sources import InstanceMachines, ProfileMachines, find_machines, named_machines
 from simulator.models import find_model
 from simulator.step.compute import ComputeTimes
@@ -42,8 +42,8 @@ def write_profile(folder: Path, *, device: str = "NVIDIA H200", memory_gb: float
 def test_measured_number_of_ranks_uses_the_measured_exchanges(tmp_path: Path) -> None:
     profile = write_profile(tmp_path)
     layout = Layout(dp=8, micro_batch=2, global_batch=64)
-    alone, beside = profile.of(1, 8), joined(profile, system(P5EN, 1))
-    steps = [predict(LLAMA, layout, machine.system, machine.rates).step_s for machine in (alone, beside)]
+    measured, in_catalog = profile.of(1, 8), apply_profile(profile, system(P5EN, 1))
+    steps = [predict(LLAMA, layout, machine.system, machine.rates).step_s for machine in (measured, in_catalog)]
     assert steps[1] == pytest.approx(steps[0])
     assert steps[0] != pytest.approx(predict(LLAMA, layout, system(P5EN, 1)).step_s, rel=0.05)
 
@@ -55,7 +55,7 @@ def test_other_numbers_of_ranks_scale_the_catalog_network(tmp_path: Path, slower
         for size in (2**10, 2**22, 2**26)
         if (seconds := collective_time_s("all_reduce", size, Group(8, 8), system(P5EN, 1)))
     ]
-    machine = joined(write_profile(tmp_path, collectives=rows), system(P5EN, 4))
+    machine = apply_profile(write_profile(tmp_path, collectives=rows), system(P5EN, 4))
     assert machine.rates.links == pytest.approx(slower * load_fitted_rates().links)
     assert machine.system.exchanges is None
     assert machine.system.inter_gb_s == system(P5EN, 4).inter_gb_s
@@ -63,7 +63,7 @@ def test_other_numbers_of_ranks_scale_the_catalog_network(tmp_path: Path, slower
 
 def test_profile_of_one_rank_uses_fitted_exchange_rates(tmp_path: Path) -> None:
     content = profile_factory.gpu_profile((1,))
-    machine = joined(read(profile_factory.write(tmp_path / "p.json", content)), system(P5EN, 2))
+    machine = apply_profile(read(profile_factory.write(tmp_path / "p.json", content)), system(P5EN, 2))
     assert (machine.rates.slowed, machine.rates.jitter, machine.rates.links) == (
         load_fitted_rates().slowed,
         load_fitted_rates().jitter,
@@ -72,7 +72,7 @@ def test_profile_of_one_rank_uses_fitted_exchange_rates(tmp_path: Path) -> None:
 
 
 def test_power_and_generation_come_from_the_catalog(tmp_path: Path) -> None:
-    gpu = joined(write_profile(tmp_path), system(P5EN, 1)).system.gpu
+    gpu = apply_profile(write_profile(tmp_path), system(P5EN, 1)).system.gpu
     assert (gpu.name, gpu.generation, gpu.watts) == ("h200", "hopper", system(P5EN, 1).gpu.watts)
     assert gpu.memory_gb == pytest.approx(139.8)
 
@@ -96,7 +96,7 @@ def test_power_and_generation_come_from_the_catalog(tmp_path: Path) -> None:
 def test_profile_of_another_gpu_is_rejected(tmp_path: Path, device: str, memory_gb: float, message: str) -> None:
     profile = write_profile(tmp_path, device=device, memory_gb=memory_gb)
     with pytest.raises(ConfigError, match=message) as error:
-        check(profile, system(P5EN, 2))
+        check_profile(profile, system(P5EN, 2))
     assert "calibrate these: make submit JOB=" in str(error.value)
 
 
@@ -105,7 +105,7 @@ def test_profile_of_another_gpu_is_rejected(tmp_path: Path, device: str, memory_
     [("l4", "NVIDIA L40S", False), ("l40s", "NVIDIA L40S", True), ("a100", "NVIDIA A100-SXM4-40GB", True)],
 )
 def test_gpu_names_match_whole_words(kind: str, device: str, same: bool) -> None:
-    assert same_gpu(kind, device) == same
+    assert is_same_gpu(kind, device) == same
 
 
 def test_plan_uses_and_names_the_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -116,7 +116,7 @@ def test_plan_uses_and_names_the_profile(tmp_path: Path, capsys: pytest.CaptureF
     profiled = json.loads(capsys.readouterr().out)
     assert (usual["profile"], profiled["profile"]) == (None, str(profile.path))
     row = next(row for row in profiled["front"] if row["nodes"] == 1)
-    machine = joined(profile, system(P5EN, 1, "tcp"))
+    machine = apply_profile(profile, system(P5EN, 1, "tcp"))
     layout = Layout(**row["layout"])
     assert row["step_s"][1] == pytest.approx(
         predict(find_model("llama-8b").model, layout, machine.system, machine.rates).step_s
@@ -197,7 +197,7 @@ def test_trace_uses_the_profile(tmp_path: Path, capsys: pytest.CaptureFixture[st
         str(tmp_path / "s.json"),
     ]
     assert main([*arguments, "--layout", "dp=16"]) == 0
-    machine = joined(profile, system(P5EN, 2))
+    machine = apply_profile(profile, system(P5EN, 2))
     step_s = predict(LLAMA, Layout(dp=16, global_batch=16), machine.system, machine.rates).step_s
     assert f"events of a step of {1000 * step_s:,.1f} ms" in capsys.readouterr().out
 

@@ -1,4 +1,4 @@
-"""A small good cluster on AWS to lay changes over."""
+"""A small valid cluster on AWS, to which tests apply changes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from infra.targets.registry import load_spec as load
 
 
 def good(**changes: Any) -> dict[str, Any]:
+    """Return the data of a valid spec, with changes."""
     return {
         "name": "demo",
         "target": "aws",
@@ -20,9 +21,10 @@ def good(**changes: Any) -> dict[str, Any]:
 
 
 def spec(**changes: Any) -> ClusterSpec:
+    """Return a valid spec, with changes."""
     return load(good(**changes))
 
 
 def group(**fields: Any) -> dict[str, Any]:
-    """One group `gpu`, of p5 unless it says otherwise."""
+    """Return the group `gpu`, with p5 nodes unless `fields` name another type."""
     return {"gpu": {"instance_type": "p5.48xlarge", "count": 2, **fields}}

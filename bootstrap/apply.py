@@ -58,7 +58,7 @@ def apply(desired: Desired, connect: Connect, report: Report = emit) -> ApplyRes
     except BootstrapError as error:
         if not _is_cgroup_error(error):
             raise
-        detail = f"{error.node} refuses cgroups ({error.line}); Slurm continues without memory limits"
+        detail = f"{error.node} rejects the cgroups ({error.line}); Slurm continues without memory limits"
         report(Event("bootstrap", error.node, error.step, "start", detail))
     with Sessions(connect) as sessions:
         sessions.open(desired.inventory.controller).put(f"/var/lib/muster/{CGROUP_MARKER}", b"none\n")

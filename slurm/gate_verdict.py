@@ -70,7 +70,7 @@ def find_unfit_node(expected: Sequence[str], nodes: Mapping[str, NodeState]) -> 
         if node is None:
             return GateError(name, "registration", "slurmctld does not know it", "run `muster up` again")
         if not node.works and not node.left_out:
-            line = f"slurmctld has it as {node}" + (f" ({node.reason})" if node.reason else "")
+            line = f"slurmctld reports it as {node}" + (f" ({node.reason})" if node.reason else "")
             fix = (
                 f"`scontrol update nodename={name} state=resume` once the cause is fixed"
                 if "DRAIN" in node.flags

@@ -141,7 +141,7 @@ def _attempt(node: Node, key: paramiko.PKey, user: str, left: float) -> paramiko
         client.close()
         raise TransportError(
             node.name,
-            f"SSH at {node.address} refused the cluster's key for user {user}",
+            f"SSH at {node.address} rejected the cluster's key for user {user}",
             "the key in the stack's state and the node's authorized_keys differ: replace the node",
         ) from None
     except (OSError, EOFError, paramiko.SSHException) as error:

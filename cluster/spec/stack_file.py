@@ -59,13 +59,13 @@ def _text(stack_file: Path) -> str:
         return stack_file.read_text(encoding="utf-8")
     except FileNotFoundError:
         stack_files = sorted(f.name for f in stack_file.parent.glob("Pulumi.*.yaml"))
-        message = f"no such stack file in {stack_file.parent}; there are: {', '.join(stack_files) or 'none'}"
-        raise SpecError([error("no_file", where, message, "name one of them, or write this one")]) from None
+        message = f"there is no such file in {stack_file.parent}; stack files there: {', '.join(stack_files) or 'none'}"
+        raise SpecError([error("no_file", where, message, "use one of them, or create this file")]) from None
     except UnicodeDecodeError as bad:
         message = f"byte {bad.start} is not UTF-8 text"
         raise SpecError([error("not_text", where, message, "save the file as UTF-8")]) from None
     except OSError as bad:
-        fix = "make it a file you may read"
+        fix = "make the file readable"
         raise SpecError([error("unreadable", where, f"cannot be read: {bad.strerror}", fix)]) from None
 
 
@@ -81,9 +81,9 @@ def _parse(name: str, text: str) -> Any:
         raise SpecError([_syntax(name, bad)]) from None
     except yaml.YAMLError as bad:
         message = f"not YAML: {str(bad).splitlines()[0]}"
-        raise SpecError([error("syntax", name, message, "remove what is not plain text")]) from None
+        raise SpecError([error("syntax", name, message, "remove characters that are not plain text")]) from None
     except RecursionError:
-        fix = "write it as the examples in stacks/ are written"
+        fix = "reduce the nesting; stacks/ has examples"
         raise SpecError([error("syntax", name, "nested too deeply", fix)]) from None
 
 
@@ -118,8 +118,8 @@ def _duplicates_in(name: str, mapping: yaml.MappingNode) -> Iterator[Issue]:
         line = key.start_mark.line + 1
         if key.value in first:
             where = f"{name}, line {line}, column {key.start_mark.column + 1}"
-            message = f"key `{key.value}` is written twice, first in line {first[key.value]}"
-            yield error("duplicate_key", where, message, "keep one of the two")
+            message = f"duplicate key `{key.value}`, first set in line {first[key.value]}"
+            yield error("duplicate_key", where, message, "remove one of the two")
         first.setdefault(key.value, line)
 
 

@@ -34,7 +34,7 @@ def render_topology(nodes: Collection[str], places: Mapping[str, tuple[str, ...]
         below[switch].add(leaf)
     leaves = [f"SwitchName={switch} Nodes={hostlist(members[switch])}" for switch in sorted(members)]
     others = [f"SwitchName={switch} Switches={','.join(sorted(below[switch]))}" for switch in sorted(below)]
-    return "\n".join(["# Written by muster: where the nodes stand.", *leaves, *others, ""])
+    return "\n".join(["# Written by muster: the nodes' places in the network.", *leaves, *others, ""])
 
 
 def fit_topology(text: str, nodes: Collection[str]) -> str:

@@ -75,13 +75,13 @@ def blame_nodes(findings: Sequence[Finding], pairs: Sequence[PairSpeed], expecte
     }
     if len(reasons) * 2 > len(nodes):
         return Blame(
-            unclear=f"{len(reasons)} of {len(nodes)} nodes are below ({', '.join(reasons)}): not a fault of single "
-            "nodes; look at what they have in common, such as driver, plugin, image and job environment"
+            unclear=f"{len(reasons)} of {len(nodes)} nodes have problems ({', '.join(reasons)}), so no single "
+            "node is at fault; check what they have in common, such as driver, plugin, image and job environment"
         )
     if reasons:
         return Blame(reasons)
     if slow and len(nodes) < MIN_NODES:
-        return Blame(unclear=f"{' or '.join(nodes)} is slow: two nodes cannot tell which; measure them with a third")
+        return Blame(unclear=f"{' or '.join(nodes)} is slow: two nodes do not show which; measure them with a third")
     between = [f"{' and '.join(pair.nodes)} are slow with each other, not with others" for pair in slow]
     return Blame(unclear="; ".join([*map(str, findings), *between]))
 

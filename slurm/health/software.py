@@ -12,7 +12,7 @@ def judge(output: str, expected: Expected) -> list[str]:
     """Return the components whose file no longer shows the version, given `file<tab>line` for each line."""
     lines = [line.partition("\t")[::2] for line in output.splitlines()]
     return [
-        f"{name} is no longer {component['version']}: {path} says {_quote_first(path, lines)}"
+        f"{name} is no longer {component['version']}: {path} shows {_quote_first(path, lines)}"
         for name, component in expected.software.items()
         if (path := component["file"]) and not _shows_version(component["version"], path, lines)
     ]

@@ -98,9 +98,9 @@ def _take_over(context: Context, existing: MachineList, requests: Sequence[NodeR
     old = [machine for name, machine in machines.items() if name not in young]
     if old:
         ended = context.launcher.terminate(old)
-        log.info("%s: ended %s, left from before", hostlist(m.name for m in old), ended)
+        log.info("%s: terminated %s, left over from an earlier request", hostlist(m.name for m in old), ended)
     if young:
-        log.info("%s: taken over, already starting", hostlist(young))
+        log.info("%s: reusing a machine that is already starting", hostlist(young))
     return young
 
 

@@ -69,7 +69,7 @@ def _finish_requests(context: Context, existing: MachineList, nodes: Nodes, stat
     mark_down(context, dict.fromkeys(sorted(list_nodes(unfinished) - list_nodes(requests)), UNWANTED))
     retried: list[NodeRequest] = []
     if requests:
-        log.info("%s: requested and not there, launched now", hostlist(sorted(list_nodes(requests))))
+        log.info("%s: requested but missing, launching now", hostlist(sorted(list_nodes(requests))))
         retried = report_down(context, requests, bring_up(context, existing, requests))
     replace_unfinished(context.memory, retried)
     return list_nodes(retried)

@@ -119,7 +119,7 @@ def test_a_wrong_host_key_is_rejected_with_both_fingerprints(sshd: Sshd) -> None
 
 def test_a_rejected_key_fails_at_once(sshd: Sshd) -> None:
     began = time.monotonic()
-    with pytest.raises(TransportError, match="refused the cluster's key for user root"):
+    with pytest.raises(TransportError, match="rejected the cluster's key for user root"):
         SshTransport.connect(node(sshd.port), STRANGER, deadline_s=20)
     assert time.monotonic() - began < 5
 

@@ -56,8 +56,8 @@ CASES = {
     "duplicate key": (
         GOOD + "    name: y\n",
         "Pulumi.x.yaml, line 6, column 5",
-        "key `name` is written twice, first in line 3",
-        "keep one of the two",
+        "duplicate key `name`, first set in line 3",
+        "remove one of the two",
     ),
     "list as a key": (
         "config: {[1]: 2}\n",
@@ -65,12 +65,12 @@ CASES = {
         "not YAML: found unhashable key",
         SYNTAX,
     ),
-    "too deep": ("[" * 5000, "Pulumi.x.yaml", "nested too deeply", "write it as the examples in stacks/ are written"),
+    "too deep": ("[" * 5000, "Pulumi.x.yaml", "nested too deeply", "reduce the nesting; stacks/ has examples"),
     "control character": (
         "config: \x01\n",
         "Pulumi.x.yaml",
         "not YAML: unacceptable character #x0001: special characters are not allowed",
-        "remove what is not plain text",
+        "remove characters that are not plain text",
     ),
 }
 
@@ -88,7 +88,7 @@ def test_missing_file_names_those_that_exist(tmp_path: Path) -> None:
     (tmp_path / "Pulumi.local.yaml").write_text(GOOD)
     with pytest.raises(SpecError) as caught:
         read(tmp_path / "Pulumi.lcoal.yaml")
-    message = f"no such stack file in {tmp_path}; there are: Pulumi.local.yaml"
+    message = f"there is no such file in {tmp_path}; stack files there: Pulumi.local.yaml"
     assert [(i.where, i.message) for i in caught.value.issues] == [("Pulumi.lcoal.yaml", message)]
 
 

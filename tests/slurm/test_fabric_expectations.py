@@ -131,13 +131,15 @@ def test_a_single_slow_link_blames_no_node() -> None:
 
 def test_a_slow_pair_alone_blames_no_node() -> None:
     judged = blame_nodes([], ring(2, lambda _: 100.0), P5EN)
-    assert judged == Blame(unclear="gpu-1 or gpu-2 is slow: two nodes cannot tell which; measure them with a third")
+    assert judged == Blame(unclear="gpu-1 or gpu-2 is slow: two nodes do not show which; measure them with a third")
 
 
 def test_a_majority_of_slow_nodes_blames_no_node() -> None:
     judged = blame_nodes([], ring(4, lambda _: 100.0), P5EN)
     assert not judged.reasons
-    assert judged.unclear.startswith("4 of 4 nodes are below (gpu-1, gpu-2, gpu-3, gpu-4): not a fault of single nodes")
+    assert judged.unclear.startswith(
+        "4 of 4 nodes have problems (gpu-1, gpu-2, gpu-3, gpu-4), so no single node is at fault"
+    )
 
 
 def test_a_slow_run_with_equal_pairs_blames_no_node() -> None:

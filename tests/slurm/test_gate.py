@@ -125,7 +125,7 @@ def test_the_gate_waits_for_a_node_that_registers_late():
 
 def test_a_node_that_stays_down_is_named_with_slurms_reason():
     controller, events = Controller({"gpu-2": "State=DOWN Reason=Not responding [slurm@2026]"}), list[tuple[str, str]]()
-    with pytest.raises(GateError, match=r"node gpu-2, step registration: slurmctld has it as down"):
+    with pytest.raises(GateError, match=r"node gpu-2, step registration: slurmctld reports it as down"):
         run_check(controller, events=events)
     assert ("gpu-2", "failed") in events
 
@@ -231,7 +231,7 @@ def test_a_job_that_does_not_start_is_blamed_on_the_node_slurm_has_lost():
 
     controller.srun = lose_gpu_2
     with pytest.raises(
-        GateError, match=r"node gpu-2, step job start: slurmctld has it as down\+not_responding; srun: error"
+        GateError, match=r"node gpu-2, step job start: slurmctld reports it as down\+not_responding; srun: error"
     ):
         run_check(controller)
 

@@ -138,7 +138,7 @@ def test_the_reason_of_a_drained_node_is_reported():
     problem = find_unfit_node(HOSTS, parse_nodes(text))
     assert problem is not None
     assert (problem.node, problem.step) == ("gpu-2", "registration")
-    assert problem.line == "slurmctld has it as idle+drain (Kill task failed)"
+    assert problem.line == "slurmctld reports it as idle+drain (Kill task failed)"
     assert "state=resume" in problem.fix
 
 

@@ -16,13 +16,14 @@ from trainer.data.registry import open_source
 from trainer.data.source import Source
 from trainer.world import World
 
-LOCAL = 2
+NODES = 2
 
 
 def train_preset(preset: str, overrides: list[str], folder: str, steps: int) -> dict[str, Any]:
     """Return the losses, the last one again after loading a checkpoint, the resolved settings and the layout."""
     rank, size = dist.get_rank(), dist.get_world_size()
-    world = World(rank, size, rank % LOCAL, LOCAL, "here", torch.device("cpu"), (), dist.group.WORLD)
+    local = size // NODES
+    world = World(rank, size, rank % local, local, "here", torch.device("cpu"), (), dist.group.WORLD)
     config = load(preset, overrides)
     source = open_source(config)
     resolved = resolve_auto(config, world, source, Path(folder))

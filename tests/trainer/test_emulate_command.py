@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-from tests.trainer.launch import REPO, SMALL_LLAMA
+from tests.trainer.launch import SMALL_LLAMA, alone, assert_finished
 
 STEPS = 2
 
 
 def emulate(folder: Path, *arguments: str) -> tuple[str, dict[str, Any]]:
-    command = [sys.executable, "-m", "simulator", "emulate", *arguments, "--out", str(folder)]
-    done = subprocess.run(command, cwd=REPO, text=True, capture_output=True, timeout=240)
-    assert done.returncode == 0, done.stderr
-    return done.stdout, json.loads((folder / "emulate.json").read_text())
+    with alone(["emulate", *arguments, "--out", str(folder)], folder / "logs", program="simulator") as run:
+        assert_finished(run)
+    return run.output, json.loads((folder / "emulate.json").read_text())
 
 
 def test_emulating_64_ranks_writes_numbers_and_a_chart(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from tests.trainer.curves import config_of
 from tests.trainer.ranks import on_ranks
 from tests.trainer.test_parallel_engines import FEW, LOSS_TOLERANCE, NORM_TOLERANCE, settings
 
-RANKS, STEPS, MICRO = 8, 3, 1
+RANKS, STEPS, MICRO = 8, 2, 1
 STRATEGIES = {
     "hsdp with tensor": "hsdp shard=2 tensor=2",
     "hsdp with pipeline": "hsdp shard=2 pipeline=2",

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,18 +10,11 @@ import pytest
 from PIL import Image
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from tests.trainer.launch import REPO, SMALL_LLAMA
+from tests.trainer.launch import SMALL_LLAMA, alone, assert_finished
 from trainer.data.prepare import main as prepare
 
 OPTIONAL = {"PIL", "tokenizers", "transformers", "safetensors", "tensorboard", "matplotlib", "rich", "huggingface_hub"}
 RESNET = ("tiny-resnet", "data.kind=images", "metrics.peak_tflops=1", "run.device=cpu", "batch.size=4")
-CODE = """
-import json, sys
-from trainer.__main__ import main
-status = main(sys.argv[1:])
-print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))
-sys.exit(status)
-"""
 
 
 def test_training_on_text_does_not_import_the_tokenizer(tmp_path: Path) -> None:
@@ -53,7 +44,7 @@ def test_pillow_is_imported_only_for_folders_that_need_it(kind: str, expected: s
 
 def list_imported(arguments: list[str], tmp_path: Path) -> set[str]:
     """Run the trainer and return the optional packages it imported."""
-    command = [sys.executable, "-c", CODE, *arguments, "steps=2", "schedule.warmup=0", f"run.folder={tmp_path / 'run'}"]
-    done = subprocess.run(command, cwd=REPO, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return OPTIONAL & set(json.loads(done.stdout.splitlines()[-1]))
+    arguments = [*arguments, "steps=2", "schedule.warmup=0", f"run.folder={tmp_path / 'run'}"]
+    with alone(arguments, tmp_path, program="tests.trainer.list_imports") as run:
+        assert_finished(run)
+    return OPTIONAL & set(json.loads(run.output.splitlines()[-1]))

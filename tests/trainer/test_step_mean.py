@@ -11,7 +11,7 @@ from tests.trainer.curves import config_of
 from tests.trainer.ranks import on_ranks
 from tests.trainer.test_parallel_engines import FEW, LOSS_TOLERANCE, NORM_TOLERANCE, settings
 
-STEPS = 4
+STEPS = 2
 STRATEGIES = {
     "ddp": "ddp",
     "ddp, compiled whole": "ddp",

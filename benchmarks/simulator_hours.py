@@ -106,7 +106,7 @@ def hours(run: Trained) -> float:
     )
     steps = int(run.tokens / (layout.global_batch * model.seq))
     work = Work(steps=steps, step_s=step.step_s, low_s=step.low_s, high_s=step.high_s)
-    return goodput.outlook(conditions, work).wall_s * run.gpus / 3600
+    return goodput.predict_outlook(conditions, work).wall_s * run.gpus / 3600
 
 
 def main() -> int:

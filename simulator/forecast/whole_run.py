@@ -57,7 +57,10 @@ def predict_whole_run(config: Config, machines: JobMachines, prediction: Predict
     run_conditions = _conditions(machines, gb, prediction.step_s)
     # Without checkpoints, a failure costs all progress.
     every = min(config.checkpoint.every or config.steps, config.steps)
-    planned, best = goodput.outlook(run_conditions, work, every=every), goodput.outlook(run_conditions, work)
+    planned, best = (
+        goodput.predict_outlook(run_conditions, work, every=every),
+        goodput.predict_outlook(run_conditions, work),
+    )
     return WholeRun(
         steps=config.steps,
         outlook=planned,

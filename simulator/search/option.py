@@ -61,7 +61,7 @@ def build_option(question: Question, system: System, purchase: Purchase, timed: 
     work = Work(steps=steps, step_s=prediction.step_s, low_s=prediction.low_s, high_s=prediction.high_s)
     wait = failures.replacement_s(purchase) if question.wait_s is None else question.wait_s
     run_conditions = conditions(question.spec, gb, system, purchase, prediction.step_s)
-    outlook = goodput.outlook(run_conditions, work, wait)
+    outlook = goodput.predict_outlook(run_conditions, work, wait)
     checkpoints = question.named.preset.checkpoint.keep if question.named.preset else 3
     stored = checkpoints * gb
 

@@ -60,20 +60,20 @@ class Outlook:
     interruptions: float
 
 
-def young(c: Conditions) -> float:
+def young_interval_s(c: Conditions) -> float:
     """Return the classic first-order interval (Young 1974)."""
     return math.sqrt(2 * c.failure_s * c.save_s)
 
 
-def best_availability(c: Conditions) -> float:
+def availability_interval_s(c: Conditions) -> float:
     """Return the interval that maximizes the share of time available (ar5iv.org/abs/2410.18124)."""
     return c.save_s + math.sqrt(2 * (c.failure_s + c.restart_s) * c.save_s + c.save_s**2)
 
 
-def optimal(c: Conditions) -> float:
+def optimal_interval_s(c: Conditions) -> float:
     """Return the interval that minimizes `stretch`: its derivative is 0 at e^((t + save) / mean) (1 - t / mean) = 1."""
     if c.save_s <= 0 or math.isinf(c.failure_s):
-        return young(c) if c.save_s > 0 else 0.0
+        return young_interval_s(c) if c.save_s > 0 else 0.0
     cost = c.save_s / c.failure_s
     low, high = 0.0, 1.0
     while high - low > _PRECISION:
@@ -83,7 +83,7 @@ def optimal(c: Conditions) -> float:
         else:
             high = middle
     # The bisection stops at a billionth of the mean time; below that Young's rule is exact enough.
-    return low * c.failure_s or young(c)
+    return low * c.failure_s or young_interval_s(c)
 
 
 def stretch(c: Conditions, interval_s: float) -> float:
@@ -117,11 +117,11 @@ def _best_within(c: Conditions, step_s: float, share: float) -> int:
     least = max(1, math.ceil(c.write_s / share / step_s))
     if math.isinf(c.failure_s):
         return least
-    near = optimal(c) / step_s
+    near = optimal_interval_s(c) / step_s
     return min((max(least, math.floor(near)), max(least, math.ceil(near))), key=lambda n: stretch(c, n * step_s))
 
 
-def outlook(c: Conditions, work: Work, wait_s: float = 0.0, every: int = 0) -> Outlook:
+def predict_outlook(c: Conditions, work: Work, wait_s: float = 0.0, every: int = 0) -> Outlook:
     """Estimate the whole run; `wait_s` is the wait for the first machines, `every` the steps between checkpoints.
 
     `every` = 0 chooses the best number. Errors of step time and failure rate are independent, so the squares of their
@@ -139,7 +139,11 @@ def outlook(c: Conditions, work: Work, wait_s: float = 0.0, every: int = 0) -> O
         goodput=training / wall,
         interval_s=every * work.step_s,
         interval_steps=every,
-        rules_s={"Young": young(c), "availability": best_availability(c), "least time": optimal(c)},
+        rules_s={
+            "Young": young_interval_s(c),
+            "availability": availability_interval_s(c),
+            "least time": optimal_interval_s(c),
+        },
         interruptions=wall / c.failure_s + wall / c.warned_s,
     )
 

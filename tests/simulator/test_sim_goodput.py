@@ -25,8 +25,8 @@ conditions = st.builds(
 
 def test_young_and_best_availability_match_their_formulas() -> None:
     c = Conditions(failure_s=50_000, save_s=4, restart_s=100)
-    assert goodput.young(c) == pytest.approx(math.sqrt(2 * 50_000 * 4))
-    assert goodput.best_availability(c) == pytest.approx(4 + math.sqrt(2 * 50_100 * 4 + 16))
+    assert goodput.young_interval_s(c) == pytest.approx(math.sqrt(2 * 50_000 * 4))
+    assert goodput.availability_interval_s(c) == pytest.approx(4 + math.sqrt(2 * 50_100 * 4 + 16))
 
 
 def test_stretch_without_failures_contains_only_saves() -> None:
@@ -52,10 +52,10 @@ def test_job_that_fails_faster_than_it_restarts_never_ends() -> None:
 @settings(deadline=None)
 @given(conditions, st.floats(0.05, 20))
 def test_no_interval_beats_the_optimal_one(c: Conditions, factor: float) -> None:
-    best = goodput.optimal(c)
+    best = goodput.optimal_interval_s(c)
     assert goodput.stretch(c, best) <= goodput.stretch(c, best * factor) * (1 + 1e-9)
-    assert goodput.stretch(c, best) <= goodput.stretch(c, goodput.young(c)) * (1 + 1e-9)
-    assert goodput.stretch(c, best) <= goodput.stretch(c, goodput.best_availability(c)) * (1 + 1e-9)
+    assert goodput.stretch(c, best) <= goodput.stretch(c, goodput.young_interval_s(c)) * (1 + 1e-9)
+    assert goodput.stretch(c, best) <= goodput.stretch(c, goodput.availability_interval_s(c)) * (1 + 1e-9)
 
 
 @settings(deadline=None)
@@ -79,7 +79,7 @@ def test_saves_are_less_frequent_if_that_costs_little() -> None:
 @given(conditions, st.integers(1000, 100_000), st.floats(0.1, 10), st.floats(0, DAY))
 def test_outlook_is_consistent(c: Conditions, steps: int, step_s: float, wait_s: float) -> None:
     work = Work(steps=steps, step_s=step_s, low_s=0.9 * step_s, high_s=1.2 * step_s)
-    outlook = goodput.outlook(replace(c, failure_factors=(0.3, 3.0)), work, wait_s)
+    outlook = goodput.predict_outlook(replace(c, failure_factors=(0.3, 3.0)), work, wait_s)
     assert outlook.wall_s >= steps * step_s + wait_s
     assert 0 <= outlook.goodput <= 1
     assert outlook.low_s < outlook.wall_s < outlook.high_s or math.isinf(outlook.wall_s)

@@ -60,8 +60,7 @@ class ForkedProgram:
 
 
 def _run(program: str, arguments: list[str], cwd: Path, environment: dict[str, str], log: Path) -> None:
-    import torch  # noqa: PLC0415
-
+    # No torch.set_num_threads here: it makes a pool of threads, which the ranks that the program forks cannot use.
     handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(handle, sys.stdout.fileno())
     os.dup2(handle, sys.stderr.fileno())
@@ -69,6 +68,5 @@ def _run(program: str, arguments: list[str], cwd: Path, environment: dict[str, s
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(cwd)
-    torch.set_num_threads(1)
     sys.argv = [program, *arguments]
     runpy.run_module(program, run_name="__main__", alter_sys=True)

@@ -12,18 +12,12 @@ from pydantic_core import to_jsonable_python
 
 from cluster.spec.fields import expected, part_of, policy_of, slot_of, walk
 from cluster.spec.written import inline
-from infra.home import DEFAULT_STACK
 from infra.targets.registry import plan_of, read_spec, spec_model, targets
 
 SCHEMA = Path("docs/cluster.schema.json")
 STACK_SCHEMA = Path("docs/stack.schema.json")
 FIELDS = Path("docs/spec.md")
 GOLDEN = Path("tests/golden")
-# The stack files of the repository. Stack files that users add have no golden copy.
-EXAMPLES = (
-    *(DEFAULT_STACK, "local-full", "local-required"),
-    *("aws-existing-vpc", "aws-full", "aws-g6-pair", "aws-p5-autoscaled", "aws-p5en-lustre"),
-)
 BEGIN, END = "<!-- {name}: begin -->", "<!-- {name}: end -->"
 
 
@@ -83,7 +77,8 @@ def render_field_table() -> str:
 
 
 def _plans(stacks: Path) -> Iterator[tuple[str, str]]:
-    for name in EXAMPLES:
+    # Stack files that users add have no golden copy.
+    for name in (name for target in targets().values() for name in target.examples):
         yield name, _json(plan_of(read_spec(stacks / f"Pulumi.{name}.yaml")).model_dump(mode="json"))
 
 

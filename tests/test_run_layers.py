@@ -87,7 +87,7 @@ def test_modes_choose_layers(
         ("", 5, (0, 1)),
     ],
 )
-def test_what_did_not_pass_failed(report: str, code: int, expected: tuple[int, int]) -> None:
+def test_skipped_and_missing_tests_count_as_failed(report: str, code: int, expected: tuple[int, int]) -> None:
     assert count_results(report, code) == expected
 
 

@@ -139,6 +139,8 @@ class Target(ABC):
     capabilities: ClassVar[Capabilities]
     section: ClassVar[type[SpecModel] | None] = None
     """Model of the target's own section of the spec, whose key is the target's name."""
+    examples: ClassVar[tuple[str, ...]] = ()
+    """Stacks of the repository for this target; `muster golden` keeps a copy of their plans."""
     setup_phases: ClassVar[tuple[str, ...]] = ()
     """Phases of `python -m setup` that this target needs; empty means all."""
     connect_timeout_s: ClassVar[int] = 5

@@ -8,12 +8,12 @@ import pytest
 
 from cluster import names
 from cluster.spec.issue import render
+from infra.targets.local.target import LocalTarget
 from infra.targets.registry import load_spec as load
 from infra.targets.registry import read_spec as read
 from infra.targets.target import HostFacts
 from infra.validate import validate
 from infra.validate.slurm_options import parse_time_limit
-from muster.documents import EXAMPLES
 from tests.infra.bad_spec_table import BadSpec, read_table, valid_spec
 
 ROOT = Path(__file__).parents[2]
@@ -33,7 +33,7 @@ def test_valid_spec_has_no_issues() -> None:
     assert render([]) == ""
 
 
-@pytest.mark.parametrize("stack", [name for name in EXAMPLES if name.startswith("local")])
+@pytest.mark.parametrize("stack", LocalTarget.examples)
 def test_examples_have_no_issues(stack: str) -> None:
     assert validate(read(ROOT / "stacks" / f"Pulumi.{stack}.yaml"), LARGE_HOST, ROOT) == []
 

@@ -13,9 +13,8 @@ import yaml
 
 from cluster.spec.fields import walk
 from infra.targets.aws import documents
-from infra.targets.registry import spec_model
+from infra.targets.registry import spec_model, targets
 from muster.documents import (
-    EXAMPLES,
     FIELDS,
     GOLDEN,
     SCHEMA,
@@ -103,7 +102,7 @@ def test_schema_contains_policies_and_limits() -> None:
     assert (count["policy"], count["anyOf"][0]["maximum"]) == ("drain", 1024)
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", [name for target in targets().values() for name in target.examples])
 def test_example_refers_to_its_schema(name: str) -> None:
     stack = ROOT / "stacks" / f"Pulumi.{name}.yaml"
     reference = re.fullmatch(r"# yaml-language-server: \$schema=(\S+)", stack.read_text().splitlines()[0])

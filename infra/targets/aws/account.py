@@ -58,7 +58,7 @@ def clear_for_creation(
     if full:
         return _check_all(spec, issues, account, record, console, must_answer=True)
     result = _run_preflight(spec, account, record, console, must_answer=True, full=False)
-    console.say("no pre-flight: quotas, zones, capacity, images, rights and today's prices are not checked")
+    console.say("no pre-flight: quotas, zones, capacity, images, permissions and today's prices are not checked")
     return Flight([*issues, *result.issues])
 
 

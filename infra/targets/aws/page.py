@@ -1,4 +1,4 @@
-"""The tables of docs/aws.md, generated from the code: resources, rights, software, validators, the pre-flight."""
+"""The tables of docs/aws.md, generated from the code: resources, permissions, software, validators, the pre-flight."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def rights() -> str:
 
 
 def roles() -> str:
-    """Return the table of the nodes' rights; a statement that several roles share is listed once."""
+    """Return the table of the nodes' permissions; a statement that several roles share is listed once."""
     statements_by_role = {
         "controller": iam.controller(_SAMPLE),
         "login": iam.login(_SAMPLE),

@@ -1,6 +1,6 @@
 """Every kind of resource of a cluster on AWS: why it exists, what it costs, and which permissions it requires.
 
-The pre-flight checks the caller's rights with this table, and docs/aws.md shows it; a test compares it with the
+The pre-flight checks the caller's permissions with this table, and docs/aws.md shows it; a test compares it with the
 resources of the examples.
 """
 
@@ -286,13 +286,13 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         "iam/role:Role",
-        "one per kind of machine, with as few rights as AWS can express",
+        "one per kind of machine, with as few permissions as AWS can express",
         "iam: CreateRole GetRole TagRole UpdateRole UpdateAssumeRolePolicy PutRolePermissionsBoundary ListRolePolicies"
         " ListAttachedRolePolicies ListInstanceProfilesForRole DeleteRole",
     ),
     Kind(
         "iam/rolePolicy:RolePolicy",
-        "the rights of each role, listed in the table below",
+        "the permissions of each role, listed in the table below",
         "iam: PutRolePolicy GetRolePolicy DeleteRolePolicy",
     ),
     Kind(

@@ -47,6 +47,7 @@ class AwsTarget(Target, Launches, Preflight, Budgeted, ManagedStorage):
     """The target whose nodes are EC2 instances; Slurm launches compute nodes as the queue needs them."""
 
     name = "aws"
+    examples = ("aws-existing-vpc", "aws-full", "aws-g6-pair", "aws-p5-autoscaled", "aws-p5en-lustre")
     capabilities = CAPABILITIES
     section = Aws
     setup_phases = ("apt", "venv", "pulumi")
@@ -54,7 +55,9 @@ class AwsTarget(Target, Launches, Preflight, Budgeted, ManagedStorage):
     connect_timeout_s = 15
     # At most, these are stopped and started with another type; they keep their address, queue and accounting.
     stable_nodes = frozenset({names.CONTROLLER, names.LOGIN})
-    not_checked = "no AWS credentials found: quotas, zones, capacity, images, rights and today's prices are not checked"
+    not_checked = (
+        "no AWS credentials found: quotas, zones, capacity, images, permissions and today's prices are not checked"
+    )
     price_issues = BY_PRICE
     storage_removal = "delete the filesystems in AWS by hand"
 

@@ -34,7 +34,7 @@ def test_check_prints_nodes_and_price(stacks: Path) -> None:
     done = muster(stacks, "check", "--stack", "pair")
     assert (done.returncode, done.stderr) == (0, "")
     account, line = done.stdout.splitlines()
-    unchecked = "quotas, zones, capacity, images, rights and today's prices"
+    unchecked = "quotas, zones, capacity, images, permissions and today's prices"
     assert account == f"no AWS credentials found: {unchecked} are not checked"
     assert line.startswith("✓ Pulumi.pair.yaml: cluster pair, controller, up to 2 autoscaled nodes, 0.")
     assert line.endswith(" USD per hour on target aws")

@@ -91,7 +91,7 @@ def test_without_credentials_check_opens_no_connection(
     assert account.find_account(spec()) is None
     check("pair")
     assert (
-        "no AWS credentials found: quotas, zones, capacity, images, rights and today's prices are not checked"
+        "no AWS credentials found: quotas, zones, capacity, images, permissions and today's prices are not checked"
         in capsys.readouterr().out
     )
 

@@ -39,7 +39,7 @@ def test_without_preflight_only_identity_and_instances_are_read(aws: Moto, capsy
     flight = account.clear_for_creation(expensive_spec(usd=6), [], None, screen, full=False)
     assert (flight.issues, flight.by_todays_prices) == ([], False)
     assert set(aws.count()) == {"GetCallerIdentity", "DescribeInstances"}
-    assert "no pre-flight: quotas, zones, capacity, images, rights and today's prices" in capsys.readouterr().out
+    assert "no pre-flight: quotas, zones, capacity, images, permissions and today's prices" in capsys.readouterr().out
 
 
 def test_without_preflight_up_continues_despite_a_missing_reservation(stacks: Path, aws: Moto) -> None:

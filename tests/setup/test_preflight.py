@@ -148,7 +148,7 @@ def test_the_documentation_names_the_required_disk_space() -> None:
     total = sum(size for _, size in DISK_GB.values())
     built = total - DISK_GB["pulumi"][1] + PULUMI_BUILD_GB
     page = " ".join((Path(__file__).parents[2] / "docs" / "setup.md").read_text().split())
-    assert f"It takes {total} GB of disk where Pulumi's release can be downloaded, {built} GB where" in page
+    assert f"It takes {total} GB of disk if Pulumi's release can be downloaded, {built} GB if" in page
 
 
 def test_all_problems_are_reported_together() -> None:

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests.gpu.gpu_ranks import finish, start
 from tests.trainer.launch import assert_finished, lines, losses, torchrun
-from tests.trainer.test_life_ranks import finish, start
 from trainer.config.load import load
 from trainer.models.registry import build_model
 
@@ -72,7 +72,7 @@ def test_the_size_of_an_all_reduce_is_that_of_the_gradients(tmp_path: Path) -> N
 def test_a_rank_that_hangs_is_named_and_all_collectives_are_recorded(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     arguments = [*COMMON[:-1], f"run.folder={folder}", "parallel.strategy=ddp", "watchdog.hang_s=6"]
-    statuses, output = finish(start(2, "-m", "tests.gpu.one_gpu_rank", *arguments, HOLD="1:7"))
+    statuses, output = finish(start(2, "tests.gpu.one_gpu_rank", *arguments, HOLD="1:7"))
     assert 76 in statuses, output
     assert 0 not in statuses, output
     host = socket.gethostname()

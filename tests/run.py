@@ -1,4 +1,4 @@
-"""`make test`: run lint, then every layer of tests, in lanes side by side; print the slowest tests and one summary.
+"""`make test`: run lint, then every layer of tests, two at a time; print the slowest tests and one summary.
 
     python -m tests.run             all layers, without the tests marked `nightly`
     python -m tests.run --quick     lint and the pure layer: before each commit
@@ -34,8 +34,9 @@ LAYERS = {
 }
 # Layers whose tests are all in certain folders: importing every other test file takes longer than some layers run.
 FOLDERS = {"e2e": ("tests/e2e", "tests/infra/targets/aws/node"), "faults": ("tests/faults",)}
-# Two lanes for two cores: one computes, the other mostly waits for clusters.
-LANES = (("pure", "trainer", "engine"), ("e2e", "faults"))
+# The longest layer is first and runs next to all others.
+ORDER = ("e2e", "pure", "trainer", "engine", "faults")
+LAYERS_AT_ONCE = 2
 QUICK = ("pure",)
 # Tests of these layers have no machine in common, so several run at a time: the number of processes.
 PROCESSES = {"pure": 2, "trainer": 2}
@@ -57,7 +58,7 @@ class Layer:
 
 @dataclass
 class Runner:
-    """Runs layers in lanes and collects their results; `options` go to pytest."""
+    """Runs layers and collects their results; `options` go to pytest."""
 
     options: tuple[str, ...]
     folder: Path
@@ -66,10 +67,10 @@ class Runner:
     done: list[Layer] = field(default_factory=list)
     stopped: threading.Event = field(default_factory=threading.Event)
 
-    def run_lanes(self, *lanes: tuple[str, ...]) -> None:
-        """Run lanes at the same time, the layers of a lane one after another; a failed layer stops no other."""
-        with ThreadPoolExecutor(len(lanes)) as pool:
-            running = [pool.submit(self._run_lane, lane) for lane in lanes]
+    def run(self, names: tuple[str, ...]) -> None:
+        """Run layers in this order, `LAYERS_AT_ONCE` at a time; a failed layer stops no other."""
+        with ThreadPoolExecutor(LAYERS_AT_ONCE) as pool:
+            running = [pool.submit(self._run_and_print, name) for name in names]
             try:
                 while wait(running, PROGRESS_INTERVAL_S).not_done:
                     minutes = (time.monotonic() - self.started_at) / 60
@@ -78,16 +79,16 @@ class Runner:
                 # The layers received the interrupt too, and clean up before they end.
                 self.stopped.set()
                 raise
-        for lane in running:
-            lane.result()
+        for layer in running:
+            layer.result()
 
-    def _run_lane(self, names: tuple[str, ...]) -> None:
-        for name in names:
-            if not self.stopped.is_set():
-                layer = self._run_layer(name)
-                output = self._output(name).read_text(errors="replace").strip()
-                print(f"\n== {name}, {layer.seconds:.0f} s\n{output}\n\n{format_slowest(layer)}\n", flush=True)
-                self.done.append(layer)
+    def _run_and_print(self, name: str) -> None:
+        if self.stopped.is_set():
+            return
+        layer = self._run_layer(name)
+        output = self._output(name).read_text(errors="replace").strip()
+        print(f"\n== {name}, {layer.seconds:.0f} s\n{output}\n\n{format_slowest(layer)}\n", flush=True)
+        self.done.append(layer)
 
     def _run_layer(self, name: str) -> Layer:
         started_at, report = time.monotonic(), self.folder / name / "report.xml"
@@ -175,12 +176,12 @@ def summarize(layers: list[Layer], seconds: float) -> str:
 def main(arguments: list[str]) -> int:
     """Run what the arguments select and return the exit code: 0 if everything passed."""
     options = [word for word in arguments if word not in ("--quick", "--nightly")]
-    lanes = (QUICK,) if "--quick" in arguments else LANES
+    names = QUICK if "--quick" in arguments else ORDER
     with tempfile.TemporaryDirectory() as folder:
         runner = Runner(tuple(options), Path(folder), nightly="--nightly" in arguments)
         if not options:
             runner.done.append(run_lint())
-        runner.run_lanes(*lanes)
+        runner.run(names)
     order = ["lint", *LAYERS]
     layers = sorted(runner.done, key=lambda layer: order.index(layer.name))
     print(f"\n{summarize(layers, time.monotonic() - runner.started_at)}", flush=True)

@@ -1,4 +1,4 @@
-"""The runner of `make test`: every test is in one layer, every layer in one lane, and every failure is counted."""
+"""The runner of `make test`: every test is in one layer, every layer runs once, and every failure is counted."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from tests import run
 from tests.run import (
     FOLDERS,
-    LANES,
     LAYERS,
+    ORDER,
     QUICK,
     REPO,
     SLOWEST_TESTS,
@@ -26,8 +26,8 @@ from tests.run import (
 REPORT = '<testsuites><testsuite tests="9" failures="1" errors="2" skipped="1"/></testsuites>'
 
 
-def test_every_layer_is_in_one_lane() -> None:
-    assert sorted(name for lane in LANES for name in lane) == sorted(LAYERS)
+def test_every_layer_runs_once() -> None:
+    assert sorted(ORDER) == sorted(LAYERS)
 
 
 @pytest.mark.parametrize(
@@ -62,19 +62,17 @@ def test_long_drills_run_only_at_night(layer: str) -> None:
     assert "not nightly" not in " ".join(by_night)
 
 
-@pytest.mark.parametrize(("arguments", "lanes"), [([], LANES), (["--quick"], (QUICK,)), (["--nightly"], LANES)])
-def test_modes_choose_layers(
-    arguments: list[str], lanes: tuple[tuple[str, ...], ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize(("arguments", "layers"), [([], ORDER), (["--quick"], QUICK), (["--nightly"], ORDER)])
+def test_modes_choose_layers(arguments: list[str], layers: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[object, ...]] = []
 
-    def run_lanes(runner: Runner, *names: tuple[str, ...]) -> None:
+    def note(runner: Runner, names: tuple[str, ...]) -> None:
         seen.append((runner.options, runner.nightly, names))
 
-    monkeypatch.setattr(Runner, "run_lanes", run_lanes)
+    monkeypatch.setattr(Runner, "run", note)
     monkeypatch.setattr(run, "run_lint", lambda: Layer("lint", 1, 0, 0))
     assert run.main(arguments) == 0
-    assert seen == [((), "--nightly" in arguments, lanes)]
+    assert seen == [((), "--nightly" in arguments, layers)]
 
 
 @pytest.mark.parametrize(
@@ -112,7 +110,7 @@ def test_the_summary_shows_the_seconds_of_each_layer() -> None:
 def test_a_failed_layer_is_shown_in_full_and_the_others_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The same small file serves as three layers; two of them share a lane."""
+    """The same small file serves as three layers; the third waits for one of the others."""
     tests = tmp_path / "tests"
     tests.mkdir()
     (tests / "test_example.py").write_text(
@@ -123,7 +121,7 @@ def test_a_failed_layer_is_shown_in_full_and_the_others_go_on(
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.setattr(run, "LAYERS", dict.fromkeys(("first", "second", "third"), "not engine"))
     runner = Runner(("-p", "no:cacheprovider"), tmp_path)
-    runner.run_lanes(("first", "second"), ("third",))
+    runner.run(("first", "second", "third"))
     assert {(layer.name, layer.passed, layer.failed) for layer in runner.done} == {
         (name, 1, 1) for name in ("first", "second", "third")
     }

@@ -1,4 +1,4 @@
-"""`make test`: run lint, then every layer of tests, two at a time; print the slowest tests and one summary.
+"""`make test`: run lint and every layer of tests, two at a time; print the slowest tests and one summary.
 
     python -m tests.run             all layers, without the tests marked `nightly`
     python -m tests.run --quick     lint and the pure layer: before each commit
@@ -35,9 +35,9 @@ LAYERS = {
 # Layers whose tests are all in certain folders: importing every other test file takes longer than some layers run.
 FOLDERS = {"e2e": ("tests/e2e", "tests/infra/targets/aws/node"), "faults": ("tests/faults",)}
 # The longest layer is first and runs next to all others.
-ORDER = ("e2e", "pure", "trainer", "engine", "faults")
+ORDER = ("e2e", "lint", "pure", "trainer", "engine", "faults")
 LAYERS_AT_ONCE = 2
-QUICK = ("pure",)
+QUICK = ("lint", "pure")
 # Tests of these layers have no machine in common, so several run at a time: the number of processes.
 PROCESSES = {"pure": 2, "trainer": 2}
 PROGRESS_INTERVAL_S = 60.0
@@ -84,6 +84,9 @@ class Runner:
 
     def _run_and_print(self, name: str) -> None:
         if self.stopped.is_set():
+            return
+        if name == "lint":
+            self.done.append(run_lint())
             return
         layer = self._run_layer(name)
         output = self._output(name).read_text(errors="replace").strip()
@@ -179,9 +182,7 @@ def main(arguments: list[str]) -> int:
     names = QUICK if "--quick" in arguments else ORDER
     with tempfile.TemporaryDirectory() as folder:
         runner = Runner(tuple(options), Path(folder), nightly="--nightly" in arguments)
-        if not options:
-            runner.done.append(run_lint())
-        runner.run(names)
+        runner.run(tuple(name for name in names if name != "lint" or not options))
     order = ["lint", *LAYERS]
     layers = sorted(runner.done, key=lambda layer: order.index(layer.name))
     print(f"\n{summarize(layers, time.monotonic() - runner.started_at)}", flush=True)

@@ -27,7 +27,7 @@ REPORT = '<testsuites><testsuite tests="9" failures="1" errors="2" skipped="1"/>
 
 
 def test_every_layer_runs_once() -> None:
-    assert sorted(ORDER) == sorted(LAYERS)
+    assert sorted(ORDER) == sorted(["lint", *LAYERS])
 
 
 @pytest.mark.parametrize(
@@ -70,9 +70,11 @@ def test_modes_choose_layers(arguments: list[str], layers: tuple[str, ...], monk
         seen.append((runner.options, runner.nightly, names))
 
     monkeypatch.setattr(Runner, "run", note)
-    monkeypatch.setattr(run, "run_lint", lambda: Layer("lint", 1, 0, 0))
     assert run.main(arguments) == 0
     assert seen == [((), "--nightly" in arguments, layers)]
+    assert run.main([*arguments, "-k", "name"]) == 0
+    without_lint = tuple(name for name in layers if name != "lint")
+    assert seen[1:] == [(("-k", "name"), "--nightly" in arguments, without_lint)]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,11 @@
-"""A node that fails its checks is taken away and given back; the fabric job judges what it measured."""
+"""A node that fails its checks is drained and resumed; the fabric job compares measurements with expectations.
+
+By day, tests/slurm/test_jobs_fabric.py runs the fabric job with stubs, and test_fabric.py on nodes by `muster fabric`.
+"""
 
 from __future__ import annotations
+
+import pytest
 
 from tests.harness import Stack
 
@@ -37,11 +42,13 @@ def test_a_reason_that_a_person_gave_stays(cluster: Stack) -> None:
     assert state == "drained|new memory"
 
 
+@pytest.mark.nightly
 def test_the_fabric_job_passes_where_nothing_faster_is_promised(cluster: Stack) -> None:
     out = cluster.ssh("login", f"cd ~ && sbatch --wait -J fast /shared/muster/{FABRIC} && cat fast-*.out")
     assert "fabric: passed" in out
 
 
+@pytest.mark.nightly
 def test_below_what_the_machine_should_reach_pairs_are_measured_and_the_job_fails(cluster: Stack) -> None:
     promised = '"busbw": {"67108864": 900.0}'
     cluster.ssh("gpu-1", f"{KEEP}; sed -i 's#\"busbw\": {{}}#{promised}#' {EXPECTED}", user="root")

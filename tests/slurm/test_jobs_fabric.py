@@ -1,0 +1,110 @@
+"""fabric.sbatch with stubs for Slurm's commands and the smoke job: what is measured, and when the job fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+SLURM = Path(__file__).resolve().parents[2] / "slurm"
+SIZE = str(64 * 2**20)
+STUBS = {
+    "scontrol": "printf '%s\\n' $NODES",
+    "srun": 'while [ "$1" != python3 ]; do shift; done; for node in $NODES; do SLURMD_NODENAME=$node "$@"; done',
+}
+# Measures the speed of $GB_PER_S; pairs with the node $SLOW_NODE reach a tenth of it.
+SMOKE = f"""echo "measured $SLURM_JOB_NODELIST"
+[ "$SLURM_JOB_NODELIST" != "${{UNREACHABLE:-}}" ] || exit 1
+case $SLURM_JOB_NODELIST in *"${{SLOW_NODE:-none}}"*) GB_PER_S=$((GB_PER_S / 10)) ;; esac
+echo "{{\\"{SIZE}\\": $GB_PER_S}}" >"$SMOKE_JSON"
+"""
+RunJob = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def run_job(tmp_path: Path) -> RunJob:
+    for name, body in STUBS.items():
+        stub = tmp_path / "bin" / name
+        stub.parent.mkdir(exist_ok=True)
+        stub.write_text(f"#!/bin/bash\n{body}\n")
+        stub.chmod(0o755)
+    root, expected = tmp_path / "root" / "slurm", tmp_path / "expected.json"
+    shutil.copytree(SLURM, root, ignore=shutil.ignore_patterns("__pycache__"))
+    (root / "jobs" / "smoke.sbatch").write_text(SMOKE)
+    command = root / "fabric" / "__main__.py"
+    command.write_text(command.read_text().replace("/etc/muster/expected.json", str(expected)))
+
+    def run(*nodes: str, expected_gb_per_s: float | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
+        busbw = {} if expected_gb_per_s is None else {SIZE: expected_gb_per_s}
+        expected.write_text(json.dumps({"fabric": "tcp", "busbw": busbw}))
+        environment = {
+            "PATH": f"{tmp_path}/bin:{os.environ['PATH']}",
+            "MUSTER_ROOT": str(root.parent),
+            "SLURM_SUBMIT_DIR": str(tmp_path),
+            "SLURM_JOB_ID": "7",
+            "SLURM_JOB_NODELIST": "all",
+            "SLURM_NNODES": str(len(nodes)),
+            "NODES": " ".join(nodes),
+            "GB_PER_S": "40",
+        }
+        return subprocess.run(
+            ["bash", SLURM / "jobs" / "fabric.sbatch"],
+            cwd=tmp_path,
+            env=environment | variables,
+            text=True,
+            capture_output=True,
+            timeout=60,
+        )
+
+    return run
+
+
+def list_pairs(folder: Path) -> set[str]:
+    """Return the names of the pairs that were measured, and of those that were measured again."""
+    return {file.name.removeprefix("pair.").removesuffix(".json") for file in folder.glob("fabric-7/pair.*.json")}
+
+
+def test_as_fast_as_expected_passes_without_measuring_pairs(run_job: RunJob, tmp_path: Path) -> None:
+    done = run_job("gpu-1", "gpu-2", expected_gb_per_s=40)
+    assert (done.returncode, done.stdout.splitlines()) == (0, ["measured all", "fabric: passed"])
+    assert list_pairs(tmp_path) == set()
+
+
+def test_without_an_expected_speed_the_job_passes(run_job: RunJob) -> None:
+    done = run_job("gpu-1", "gpu-2")
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "fabric: passed")
+
+
+def test_below_the_expected_speed_pairs_are_measured_twice_and_the_job_fails(run_job: RunJob, tmp_path: Path) -> None:
+    done = run_job("gpu-1", "gpu-2", expected_gb_per_s=900)
+    assert done.returncode == 1
+    assert "fabric: 40.0 GB/s at 64 MiB is 4% of the expected 900.0" in done.stdout
+    assert "fabric: gpu-1 and gpu-2: 40.00 GB/s" in done.stdout
+    assert done.stderr.startswith("fabric: FAILED: see above; measurements in ")
+    assert list_pairs(tmp_path) == {"gpu-1,gpu-2", "gpu-1,gpu-2.again"}
+
+
+def test_a_slow_node_is_named(run_job: RunJob, tmp_path: Path) -> None:
+    done = run_job("gpu-1", "gpu-2", "gpu-3", FABRIC_PAIRS="always", SLOW_NODE="gpu-2")
+    assert done.returncode == 1
+    assert "fabric: below: gpu-2: 4.00 GB/s at best with its neighbours, others reach 40.00" in done.stdout
+    assert json.loads((tmp_path / "fabric-7" / "result.json").read_text())["below"].keys() == {"gpu-2"}
+
+
+def test_pairs_show_where_a_failed_run_failed(run_job: RunJob, tmp_path: Path) -> None:
+    done = run_job("gpu-1", "gpu-2", "gpu-3", UNREACHABLE="all", SLOW_NODE="gpu-3")
+    assert done.returncode == 1
+    assert "fabric: the run across all nodes failed" in done.stdout
+    assert "fabric: below: gpu-3" in done.stdout
+    assert {"gpu-1,gpu-2", "gpu-2,gpu-3", "gpu-1,gpu-3"} <= list_pairs(tmp_path)
+
+
+def test_all_pairs_are_measured_on_request_and_equal_speeds_pass(run_job: RunJob, tmp_path: Path) -> None:
+    done = run_job("gpu-1", "gpu-2", "gpu-3", FABRIC_PAIRS="always")
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "fabric: passed")
+    assert list_pairs(tmp_path) == {"gpu-1,gpu-2", "gpu-2,gpu-3", "gpu-1,gpu-3"}

@@ -146,7 +146,7 @@ def test_with_the_right_driver_efa_is_installed_and_the_node_becomes_ready(
     prolog = cloud.do("gpu-1", "/etc/muster/prolog")
     assert prolog.code == 1
     assert (
-        "health: software: driver is no longer 580.126.09: /proc/driver/nvidia/version says 'NVRM version" in prolog.out
+        "health: software: driver is no longer 580.126.09: /proc/driver/nvidia/version shows 'NVRM version" in prolog.out
     )
 
 

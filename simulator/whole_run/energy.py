@@ -17,7 +17,7 @@ def kwh(system: System, seconds: float, busy: float) -> float:
     """Return the energy that the run takes; `busy` is the share of time in which GPU kernels compute."""
     power = _power()
     gpu = system.gpu.watts * (busy * power["working"] + (1 - busy) * power["waiting"])
-    return system.gpus * (gpu + power["beside"]) * power["pue"] * seconds / JOULES_PER_KWH
+    return system.gpus * (gpu + power["other_watts_per_gpu"]) * power["pue"] * seconds / JOULES_PER_KWH
 
 
 @cache

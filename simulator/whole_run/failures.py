@@ -91,7 +91,7 @@ def blocked_s(gb: float, copy_s: float, step_s: float) -> float:
     The copy to the host overlaps with the next step and slows it; after the step, training waits for the remainder.
     """
     measured = _read("recovery.yaml")["checkpoint"]
-    overlapped = measured["slower_beside_copy"] * min(copy_s, step_s)
+    overlapped = measured["slowdown_during_copy"] * min(copy_s, step_s)
     return float(measured["blocked_s_per_gb"] * gb + overlapped + max(0.0, copy_s - step_s))
 
 

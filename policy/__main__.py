@@ -22,7 +22,7 @@ def build_policy(rule: Rule) -> ResourceValidationPolicy:
     """Return the policy that enforces a rule."""
 
     def validate(args: ResourceValidationArgs, report: Callable[[str], None]) -> None:
-        if args.resource_type in rule.types and not rule.holds(args.props):
+        if not rule.allows(args.resource_type, args.props):
             report(f"{rule.id}: {rule.description}")
 
     return ResourceValidationPolicy(name=rule.policy_name, description=rule.description, validate=validate)

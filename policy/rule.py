@@ -22,6 +22,10 @@ class Rule:
     violations: tuple[tuple[str, Props], ...]
     """Type and properties of resources that break the rule, for the tests."""
 
+    def allows(self, type_: str, props: Props) -> bool:
+        """Return whether a resource satisfies the rule; resources of other types always do."""
+        return type_ not in self.types or self.holds(props)
+
     @property
     def policy_name(self) -> str:
         return self.id.lower().replace("_", "-").replace("/", "-")

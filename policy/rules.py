@@ -6,16 +6,7 @@ package imports nothing of muster, because the policy pack runs in an environmen
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from policy import permission_rules, resource_rules
+from policy.rule import Rule
 
-from policy import rules_of_resources, rules_of_rights
-from policy.rule import Props, Rule
-
-RULES: tuple[Rule, ...] = (*rules_of_resources.RULES, *rules_of_rights.RULES)
-
-
-def find_violations(type_: str, props: Props) -> Iterator[str]:
-    """Yield the ids of the rules that a resource breaks."""
-    for rule in RULES:
-        if type_ in rule.types and not rule.holds(props):
-            yield rule.id
+RULES: tuple[Rule, ...] = (*resource_rules.RULES, *permission_rules.RULES)

@@ -24,7 +24,6 @@ from infra.targets.registry import get_target as target
 from infra.targets.registry import plan_of as plan
 from infra.targets.registry import read_spec as read
 from infra.targets.target import Context
-from policy.rules_of_resources import strings  # noqa: F401  # for the tests that import it from here
 
 ROOT = Path(__file__).resolve().parents[5]
 STACKS = sorted(path.name.split(".")[1] for path in (ROOT / "stacks").glob("Pulumi.aws-*.yaml"))

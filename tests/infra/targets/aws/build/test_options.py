@@ -7,6 +7,7 @@ import json
 import pytest
 
 from infra.targets.registry import read_spec as read
+from policy.resource_rules import strings
 from tests.infra.targets.aws.build.capture import (
     ROOT,
     SECRETS,
@@ -16,7 +17,6 @@ from tests.infra.targets.aws.build.capture import (
     example,
     named,
     of_type,
-    strings,
 )
 
 LUSTRE, EFS = "aws:fsx/lustreFileSystem:LustreFileSystem", "aws:efs/fileSystem:FileSystem"

@@ -12,10 +12,10 @@ import pytest
 
 from infra.targets.aws.plan import security
 from infra.targets.registry import read_spec as read
+from policy.resource_rules import EGRESS, INGRESS, INSTANCE, TEMPLATE, strings
 from policy.rule import Rule
-from policy.rules import RULES, find_violations
-from policy.rules_of_resources import EGRESS, INGRESS, INSTANCE, TEMPLATE
-from tests.infra.targets.aws.build.capture import ROOT, SECRETS, STACKS, capture, example, of_type, strings
+from policy.rules import RULES
+from tests.infra.targets.aws.build.capture import ROOT, SECRETS, STACKS, capture, example, of_type
 
 SUPPRESSED: dict[tuple[str, str], str] = {}
 """Reasons for exceptions, by rule and resource; it is empty and should stay empty."""
@@ -24,7 +24,10 @@ SUPPRESSED: dict[tuple[str, str], str] = {}
 @pytest.mark.parametrize("stack", STACKS)
 def test_no_example_breaks_a_rule(stack: str) -> None:
     violations = [
-        (rule, resource.label) for resource in example(stack) for rule in find_violations(resource.type, resource.props)
+        (rule.id, resource.label)
+        for resource in example(stack)
+        for rule in RULES
+        if not rule.allows(resource.type, resource.props)
     ]
     assert [(rule, label) for rule, label in violations if (rule, label) not in SUPPRESSED] == []
 

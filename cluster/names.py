@@ -15,7 +15,6 @@ HOME = "muster.home"
 HOME_PATH = "muster.home.path"
 CACHE = "muster.cache"
 ID = "muster.id"
-HASH = "muster.hash"
 KEEP = "muster.keep"
 
 CONTROLLER = "controller"

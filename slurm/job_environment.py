@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -96,11 +96,6 @@ def _parse_assignments(command: str) -> Iterator[tuple[str, str]]:
     while match := _ASSIGNMENT.match(command, position):
         yield match["name"], match["value"].strip("\"'")
         position = match.end()
-
-
-def read_environment(environment: Mapping[str, str]) -> Iterator[Setting]:
-    """Yield the settings of an environment."""
-    yield from (Setting(name, value) for name, value in sorted(environment.items()))
 
 
 def check_settings(settings: Iterable[Setting], fabric: Fabric) -> list[Finding]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm.job_environment import RULES, Fabric, Setting, check_settings, parse_settings, read_environment
+from slurm.job_environment import RULES, Fabric, Setting, check_settings, parse_settings
 
 JOBS = Path(__file__).parents[2] / "slurm" / "jobs"
 JOB = """\
@@ -60,7 +60,7 @@ def test_findings_of_a_job_with_outdated_settings() -> None:
     ],
 )
 def test_verdict(variable: str, value: str, fabric: Fabric, verdicts: list[str]) -> None:
-    assert [finding.verdict for finding in check_settings(read_environment({variable: value}), fabric)] == verdicts
+    assert [finding.verdict for finding in check_settings([Setting(variable, value)], fabric)] == verdicts
 
 
 def test_each_variable_has_one_rule() -> None:

@@ -63,6 +63,6 @@ def check_files(paths: Sequence[Path]) -> None:
 def _facts_if_any(host: OnThisMachine) -> HostFacts | None:
     try:
         return host.host_facts()
-    except ResourceError:
-        screen.say("the Docker engine does not answer: the capacity of this machine is not checked")
+    except ResourceError as error:
+        screen.say(f"the capacity of this machine is not checked: {error}")
         return None

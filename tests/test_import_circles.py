@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -24,34 +23,14 @@ MODULES = {
     for path in sorted(room.rglob("*.py"))
 }
 
-# Rooms that still have circles. Remove entries, never add one.
-ROOMS_WITH_CIRCLES: set[str] = set()
-
 
 def test_there_are_no_import_circles() -> None:
-    circles = list_circles()
-    assert [circle for circle in circles if not {name_room(module) for module in circle} <= ROOMS_WITH_CIRCLES] == []
-
-
-def test_rooms_listed_with_circles_have_one() -> None:
-    rooms = {name_room(module) for circle in list_circles() for module in circle}
-    assert ROOMS_WITH_CIRCLES - rooms == set(), "remove these rooms from ROOMS_WITH_CIRCLES"
+    assert find_circles({module: set(list_imports(module)) - {module} for module in MODULES}) == []
 
 
 def test_shared_import_is_not_a_circle() -> None:
     graph = {"a": {"b", "d"}, "b": {"c", "d"}, "c": {"a"}, "d": {"e"}, "e": set[str]()}
     assert find_circles(graph) == [{"a", "b", "c"}]
-
-
-@cache
-def list_circles() -> list[set[str]]:
-    """Return the circles among the files of this repository."""
-    return find_circles({module: set(list_imports(module)) - {module} for module in MODULES})
-
-
-def name_room(module: str) -> str:
-    """Return the top-level package of a module."""
-    return module.partition(".")[0]
 
 
 def list_imports(module: str) -> Iterator[str]:

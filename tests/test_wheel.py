@@ -27,8 +27,10 @@ EXTRAS = (
     "docker",
     "paramiko",
     "jinja2",
-    "tenacity",
+    "matplotlib",
     "numpy",
+    "ruamel",
+    "scipy",
 )
 
 

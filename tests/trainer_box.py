@@ -1,6 +1,6 @@
 """Run the trainer's tests in a node container: the nodes' own Python and torch, and no network but loopback.
 
-.venv/bin/python -m tests.trainer_box tests/trainer/test_config.py -x
+.venv/bin/python -m tests.trainer_box tests/trainer/test_config_check.py -x
 """
 
 from __future__ import annotations

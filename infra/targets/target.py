@@ -120,6 +120,8 @@ class Leftover:
     """Its cost while it exists."""
     keep_reason: str = ""
     """Why it must not be removed; empty if it should be removed."""
+    is_node: bool = False
+    """Whether it is the machine of a node."""
 
 
 @dataclass(frozen=True)
@@ -238,6 +240,10 @@ class Target(ABC):
     @abstractmethod
     def remove(self, leftover: Leftover, until: float) -> None:
         """Remove a leftover; if it is in use, retry until the deadline `until` (time.monotonic)."""
+
+    def price_notes(self, remaining: Iterable[Leftover]) -> Sequence[str]:  # noqa: ARG002
+        """Return remarks on the prices of resources that remain after teardown, for the receipt."""
+        return ()
 
 
 class Launches:

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from cluster.catalog.prices import service_price
 from infra import receipt as receipts
 from infra.engine import lock, pulumi
 from infra.engine.command_line import format_command
@@ -154,17 +153,9 @@ def _remove(cluster: _Cluster, before: list[Leftover], held: int) -> Receipt:
         at=datetime.now(UTC).isoformat(timespec="seconds"),
         seconds=round(time.monotonic() - began, 1),
         items=receipts.mark_removed(map(_item, before), map(_item, after.resources)),
-        notes=(*notes, *_price_notes(cluster.deployment, after)),
+        notes=(*notes, *cluster.target.price_notes(after.resources)),
         unseen=after.unseen,
     )
-
-
-def _price_notes(deployment: Deployment, after: Leftovers) -> Iterator[str]:
-    """Warn if remaining costs use another region's prices: only instance prices are known for every region."""
-    table = service_price("nat-gateway").region
-    others = any(leftover.usd_per_hour and leftover.kind != "instance" for leftover in after.resources)
-    if deployment.region not in ("", table) and others:
-        yield f"prices are those of {table}; {deployment.region} may cost up to a third more"
 
 
 def _sweep(cluster: _Cluster) -> Iterator[str]:
@@ -214,11 +205,12 @@ def _item(leftover: Leftover) -> Item:
 def _confirmed(cluster: _Cluster, leftovers: list[Leftover]) -> bool:
     if not screen.out().is_terminal:
         raise Stop("teardown asks for confirmation, but there is no terminal", "add --yes")
-    nodes = sum(leftover.kind in ("container", "instance") for leftover in leftovers)
+    nodes = sum(leftover.is_node for leftover in leftovers)
     staying = [f"{leftover.kind} {leftover.name}" for leftover in leftovers if leftover.keep_reason]
     stays = f" ({', '.join(staying)} {'stays' if len(staying) == 1 else 'stay'})" if staying else ""
     question = (
-        f"remove stack {cluster.stack.name}: cluster {cluster.name}, {nodes} nodes and all data on them{stays}? [y/N] "
+        f"remove stack {cluster.stack.name}: cluster {cluster.name}, {nodes} {'node' if nodes == 1 else 'nodes'} "
+        f"and all data{stays}? [y/N] "
     )
     return screen.out().input(question).strip().lower() in ("y", "yes")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from infra.targets.facts import Machine, Slurm, SlurmNode, parse
 from infra.targets.local import caches as local_caches
 from infra.targets.local.target import LocalTarget
 from infra.targets.registry import plan_of as plan
-from infra.targets.target import Leftover
+from infra.targets.target import Deployment, Leftover
 from muster.commands import bootstrap, cost, demo, screen, stacks, status, teardown
 from muster.commands.failure import explain_failure
 from muster.deployments import exclude_other_stacks
@@ -138,6 +139,22 @@ def test_setup_times_are_read_from_the_log(tmp_path: Path) -> None:
 def test_resources_of_another_stack_are_excluded() -> None:
     ours, nobodys, theirs = (Leftover("container", n, stack=s) for n, s in (("a", "mine"), ("b", ""), ("c", "other")))
     assert exclude_other_stacks([ours, nobodys, theirs], "mine") == [ours, nobodys]
+
+
+def test_teardown_asks_with_the_number_of_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the target knows which of its resources are nodes."""
+    questions: list[str] = []
+
+    def decline(question: str) -> str:
+        questions.append(question)
+        return "n"
+
+    monkeypatch.setattr(screen, "out", lambda: SimpleNamespace(is_terminal=True, input=decline))
+    stack = Home.of({}).stack("mine")
+    cluster = teardown._Cluster(stack, LocalTarget(), Deployment("demo", "mine"))
+    leftovers = [Leftover("blade", "a", is_node=True), Leftover("disk", "b", keep_reason="keep: true")]
+    assert not teardown._confirmed(cluster, leftovers)
+    assert questions == ["remove stack mine: cluster demo, 1 node and all data (disk b stays)? [y/N] "]
 
 
 def test_secrets_of_an_exported_state_are_unwrapped() -> None:

@@ -179,3 +179,8 @@ class AwsTarget(Target, Launches, Preflight, Budgeted, ManagedStorage):
         from infra.targets.aws.leftovers.search import remove_leftover
 
         remove_leftover(leftover, until)
+
+    def price_notes(self, remaining: Iterable[Leftover]) -> Sequence[str]:
+        from infra.targets.aws.leftovers.search import list_price_notes
+
+        return list_price_notes(remaining)

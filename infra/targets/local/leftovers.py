@@ -25,7 +25,14 @@ def find(cluster: str) -> list[Leftover]:
         groups = [(group, owner) for group in cgroup_tree.groups(cluster)]
     kinds = {"container": containers, "network": networks, "volume": volumes, "cgroup": groups}
     return [
-        Leftover(kind, name, labels.get(names.CREATED, ""), labels.get(names.STACK, ""), labels.get(names.HOME, ""))
+        Leftover(
+            kind,
+            name,
+            labels.get(names.CREATED, ""),
+            labels.get(names.STACK, ""),
+            labels.get(names.HOME, ""),
+            is_node=kind == "container",
+        )
         for kind, resources in kinds.items()
         for name, labels in sorted(resources)
         if not engine_client.is_foreign(labels)

@@ -14,8 +14,10 @@ from typing import TypeVar
 from botocore.exceptions import BotoCoreError, ClientError
 
 from cluster import names
+from cluster.catalog.prices import service_price
 from infra.resources.error import ResourceError
 from infra.targets.aws.launcher.errors import classify_error
+from infra.targets.aws.leftovers.ec2 import INSTANCE
 from infra.targets.aws.leftovers.kind import AccountRegion, ClusterResource, ResourceKind, read_tags
 from infra.targets.aws.leftovers.registry import FILESYSTEM_DEPENDENCIES, FILESYSTEMS, KINDS
 from infra.targets.target import Leftover, Leftovers
@@ -70,6 +72,13 @@ def remove_leftover(leftover: Leftover, until: float, *, sleep: Callable[[float]
         wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
 
 
+def list_price_notes(remaining: Iterable[Leftover]) -> list[str]:
+    """Return a warning if costs use another region's prices: only instance prices are known for every region."""
+    table = service_price("nat-gateway").region
+    others = {leftover.region for leftover in remaining if leftover.usd_per_hour and not leftover.is_node} - {table}
+    return [f"prices are those of {table}; {region} may cost up to a third more" for region in sorted(others)]
+
+
 def _to_leftover(
     kind: ResourceKind, resource: ClusterResource, region: str, required_ids: set[str], *, unsure: bool
 ) -> Leftover:
@@ -88,6 +97,7 @@ def _to_leftover(
         usd_per_hour=resource.usd_per_hour,
         keep_reason=keep_reason,
         region=region,
+        is_node=kind is INSTANCE,
     )
 
 

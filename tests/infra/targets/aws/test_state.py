@@ -13,7 +13,7 @@ from infra.home import Home, StackHome
 from infra.resources.error import ResourceError
 from infra.targets.aws.state import StateRecord, read_state_record
 from infra.targets.aws.target import AwsTarget
-from infra.targets.target import Deployment, Leftover, Leftovers
+from infra.targets.target import Deployment, Leftover
 from muster.commands import teardown
 from muster.deployments import search_deployment
 from tests.infra.targets.aws.test_facts import start_instance
@@ -159,5 +159,6 @@ def test_resources_of_another_home_are_not_removed_by_name(
     ],
 )
 def test_prices_of_another_region_have_a_note(region: str, kind: str, notes: list[str]) -> None:
-    left = Leftovers([Leftover(kind, "x", usd_per_hour=1.0), Leftover("role", "y")])
-    assert list(teardown._price_notes(Deployment("pair", "s", region), left)) == notes
+    is_node = kind == "instance"
+    left = [Leftover(kind, "x", region=region, usd_per_hour=1.0, is_node=is_node), Leftover("role", "y", region=region)]
+    assert AwsTarget().price_notes(left) == notes

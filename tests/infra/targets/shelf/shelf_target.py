@@ -81,7 +81,7 @@ class ShelfTarget(Target):
 
     def leftovers(self, deployment: Deployment) -> Leftovers:
         folder = _folder(deployment.cluster)
-        return Leftovers([Leftover("machine", str(file)) for file in sorted(folder.glob("*.json"))])
+        return Leftovers([Leftover("machine", str(file), is_node=True) for file in sorted(folder.glob("*.json"))])
 
     def remove(self, leftover: Leftover, until: float) -> None:  # noqa: ARG002  # removing a file takes no time
         Path(leftover.name).unlink(missing_ok=True)

@@ -27,12 +27,14 @@ for unit in {" ".join(DAEMONS)}; do echo "$unit|$(systemctl is-active $unit)"; d
 
 @dataclass(frozen=True)
 class Machine:
-    """A node's machine; `state` is that of Docker or EC2, `gone`, or `off` if it starts when a job needs it."""
+    """A node's machine."""
 
     state: str
+    """`running`, `pending`, `exited` or another state of the target; `gone`; `off` if it starts when a job needs it."""
     up_s: float | None = None
     exit_code: int = 0
-    kind: str = "container"
+    kind: str = "machine"
+    """What messages call it."""
 
 
 @dataclass(frozen=True)

@@ -50,9 +50,9 @@ def _list_members(node_set: NodeSet) -> Iterator[tuple[str, str]]:
 
 def _to_machine(instance: Instance | None, missing: str, now: datetime) -> Machine:
     if instance is None:
-        return Machine(missing, kind="machine")
+        return Machine(missing)
     up_s = (now - instance.launched).total_seconds() if instance.state == _RUNNING else None
-    return Machine(instance.state, up_s, kind="machine")
+    return Machine(instance.state, up_s)
 
 
 def _to_node(node_set: NodeSet, name: str) -> Node:

@@ -54,10 +54,10 @@ def _inspect(api: docker.APIClient, container: str) -> Any:
 
 def _machine(container: Any, now: datetime) -> Machine:
     if container is None:
-        return Machine("gone")
+        return Machine("gone", kind="container")
     state = container["State"]
     if state["Status"] != "running":
-        return Machine(state["Status"], exit_code=int(state["ExitCode"]))
+        return Machine(state["Status"], exit_code=int(state["ExitCode"]), kind="container")
     # Docker writes nanoseconds; datetime reads at most microseconds.
     started = datetime.fromisoformat(state["StartedAt"][:19] + "+00:00")
-    return Machine("running", (now - started).total_seconds())
+    return Machine("running", (now - started).total_seconds(), kind="container")

@@ -59,6 +59,7 @@ def test_cluster_from_check_to_teardown(stack: Stack) -> None:
         "work-1": "idle",
         "work-2": "idle",
     }
+    assert status["usd_per_hour"] == {"min": 1.5, "max": 1.5, "now": 1.5}
     stack.spec = {**SPEC, "groups": {"work": {"count": 3}}}
     stack.up()
     grown = stack.machine_ids()

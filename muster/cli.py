@@ -158,15 +158,16 @@ def check(
         list[Path] | None, typer.Argument(help="Stack files (Pulumi.NAME.yaml) to check instead of --stack.")
     ] = None,
     stack: Stack = DEFAULT_STACK,
+    as_json: Json = False,
 ) -> None:
     """Validate stack files without creating anything."""
     from muster.commands.check import check as run
     from muster.commands.check import check_files
 
     if files:
-        check_files(files)
+        check_files(files, as_json=as_json)
     else:
-        run(stack)
+        run(stack, as_json=as_json)
 
 
 @app.command()

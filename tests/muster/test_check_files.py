@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -43,6 +44,22 @@ def test_invalid_file_does_not_stop_the_check(tmp_path: Path) -> None:
     assert "Pulumi.bad.yaml" in done.stderr
     assert "Pulumi.worse.yaml" in done.stderr
     assert "cluster good" in done.stdout
+
+
+def test_issues_are_json(tmp_path: Path) -> None:
+    (tmp_path / "Pulumi.bad.yaml").write_text(STACK.format(name="bad", count=-1))
+    (tmp_path / "Pulumi.good.yaml").write_text(STACK.format(name="good", count=1))
+    done = check(tmp_path, "--json", "Pulumi.bad.yaml", "Pulumi.good.yaml")
+    assert (done.returncode, done.stderr) == (2, "")
+    bad, good = json.loads(done.stdout)
+    assert (bad["file"], bad["valid"]) == (str(tmp_path / "Pulumi.bad.yaml"), False)
+    assert [(issue["level"], issue["where"]) for issue in bad["issues"]] == [("error", "groups.gpu.count")]
+    assert good == {
+        "file": str(tmp_path / "Pulumi.good.yaml"),
+        "valid": True,
+        "account_checked": False,
+        "issues": [],
+    }
 
 
 def test_other_file_name_is_rejected(tmp_path: Path) -> None:

@@ -161,6 +161,11 @@ def test_status_of_a_stack_without_a_cluster_is_json(home: Path) -> None:
     assert json.loads(done.stdout) == {"stack": "good", "up": False, "last_up": None}
 
 
+def test_check_of_a_stack_is_json(home: Path) -> None:
+    done = muster("check", "--stack", "good", "--json", home=home, DOCKER_HOST="unix:///nonexistent/docker.sock")
+    assert (done.returncode, json.loads(done.stdout)["valid"]) == (0, True), done.stderr
+
+
 @pytest.mark.parametrize(("stack", "target"), [("local", "local"), ("aws-g6-pair", "aws")])
 def test_cost_is_json(home: Path, stack: str, target: str) -> None:
     # Without credentials, prices come from the committed table.

@@ -19,6 +19,7 @@ from infra.engine.command_line import format_command
 from infra.engine.stop import Stop
 from infra.home import StackHome
 from infra.shell import read_inventory
+from infra.targets.cost import Cost
 from infra.targets.facts import DAEMONS, Facts, Machine, Slurm
 from infra.targets.registry import read_spec, target_of
 from infra.targets.target import OnThisMachine
@@ -191,12 +192,28 @@ def _cost(stack: StackHome, facts: Facts) -> str:
 
 def describe_current_cost(spec: ClusterSpec, facts: Facts) -> str:
     """Return the current cost of the nodes that have a machine, from the committed price table."""
+    now, up = _current_cost(spec, facts)
+    return f"{format_usd_per_hour(now)} now, with {up} compute {'node' if up == 1 else 'nodes'} up"
+
+
+def _current_cost(spec: ClusterSpec, facts: Facts) -> tuple[Cost, int]:
+    """Return the cost of the nodes that have a machine, and the number of compute nodes among them."""
     with_machine = {name for name, machine in facts.machines.items() if machine.state in ("running", _STARTING)}
     up = Counter(node.group for node in facts.nodes if node.role == "compute" and node.name in with_machine)
     sizes = {name: {"count": up[name], "min": None, "max": None} for name in spec.groups}
     groups = {name: group.model_copy(update=sizes[name]) for name, group in spec.groups.items()}
-    now = format_usd_per_hour(target_of(spec).cost(spec.model_copy(update={"groups": groups})))
-    return f"{now} now, with {up.total()} compute {'node' if up.total() == 1 else 'nodes'} up"
+    return target_of(spec).cost(spec.model_copy(update={"groups": groups})), up.total()
+
+
+def _usd_per_hour(stack: StackHome, facts: Facts) -> dict[str, float] | None:
+    """Return the cost of the whole cluster and of what is running; None if the stack file cannot be read."""
+    try:
+        spec = read_spec(stack.file)
+    except SpecError:
+        return None
+    whole, now = target_of(spec).cost(spec), _current_cost(spec, facts)[0]
+    amounts = {"min": whole.usd_per_hour_min, "max": whole.usd_per_hour, "now": now.usd_per_hour}
+    return {name: round(amount, 4) for name, amount in amounts.items()}
 
 
 def _count_problems(number: int) -> str:
@@ -223,6 +240,7 @@ def _as_json(stack: StackHome, facts: Facts) -> dict[str, Any]:
         "controller_problem": facts.slurm.problem,
         "last_up": asdict(last) if last else None,
         "cost": _cost(stack, facts),
+        "usd_per_hour": _usd_per_hour(stack, facts),
     }
 
 

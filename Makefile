@@ -68,7 +68,7 @@ plan: $(if $(PLANNED),$(MUSTER)) ## choose machines for a run (STACK=aws-p5en-lu
 env: $(MUSTER) ## print variables for the Pulumi CLI: eval "$$(make -s env)"
 	@$(MUSTER) env
 
-test: setup ## run lint and all tests: pure, trainer, engine, e2e, faults
+test: setup ## run lint and the tests of every layer: pure, trainer, engine, e2e, faults
 	@$(PYTHON) -m setup browser || true
 	@.venv/bin/python -m tests.run; code=$$?; $(PYTHON) -m setup stop-docker --if-started-by-last-run >/dev/null; exit $$code
 

@@ -92,7 +92,7 @@ def _decode_with_pillow(path: str) -> Pixels:
 
 def _has_pillow() -> bool:
     try:
-        import PIL.Image  # noqa: F401, PLC0415
+        import PIL.Image  # noqa: F401, PLC0415 - optional
     except ImportError:
         return False
     return True

@@ -63,7 +63,7 @@ class Profiler:
             yield
             return
         self._start()
-        from torch.profiler import record_function  # noqa: PLC0415
+        from torch.profiler import record_function  # noqa: PLC0415 - only for profiled steps
 
         self._wait_for_device()
         with record_function(STEP_EVENT):
@@ -90,7 +90,7 @@ class Profiler:
         # The profiler's own messages ("no GPU", "profiler_start", cycles) mean nothing to the user of a run.
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")
         warnings.filterwarnings("ignore", message="Warning: Profiler clears events")
-        from torch.profiler import ProfilerActivity, profile  # noqa: PLC0415
+        from torch.profiler import ProfilerActivity, profile  # noqa: PLC0415 - only for profiled steps
 
         activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self._device.type == "cuda" else [])]
         self._running = profile(activities=activities, record_shapes=True)
@@ -129,7 +129,7 @@ def _read_flight_recorders() -> list[FlightEntry]:
     """
     if not torch.distributed.is_available() or not torch.distributed.is_initialized():
         return []
-    from torch._C import _distributed_c10d  # noqa: PLC0415
+    from torch._C import _distributed_c10d  # noqa: PLC0415 - missing in builds without distributed
 
     entries: dict[tuple[str, int], FlightEntry] = {}
     for name in ("_dump_fr_trace_json", "_dump_nccl_trace_json"):

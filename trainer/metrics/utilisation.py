@@ -86,7 +86,7 @@ class Nvml:
 
     def _open(self, device: torch.device) -> None:
         try:
-            import pynvml  # noqa: PLC0415
+            import pynvml  # noqa: PLC0415 - optional
         except ImportError:
             return
         try:

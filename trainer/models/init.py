@@ -53,6 +53,7 @@ def _slice_local_part(whole: torch.Tensor, parameter: Any) -> torch.Tensor:
     """Return this rank's slice of a tensor that every rank holds whole, without communication."""
     if not hasattr(parameter, "to_local"):
         return whole
+    # Start-up: only sharded models need it.
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset  # noqa: PLC0415
 
     shape, offset = compute_local_shape_and_global_offset(whole.shape, parameter.device_mesh, parameter.placements)

@@ -255,13 +255,13 @@ def _legend_above(axes: Any, order: Sequence[str] = ()) -> None:
 
 
 def _engineering_format() -> Any:
-    from matplotlib.ticker import EngFormatter  # noqa: PLC0415
+    from matplotlib.ticker import EngFormatter  # noqa: PLC0415 - optional
 
     return EngFormatter(sep="")
 
 
 def _integer_ticks() -> Any:
-    from matplotlib.ticker import MaxNLocator  # noqa: PLC0415
+    from matplotlib.ticker import MaxNLocator  # noqa: PLC0415 - optional
 
     return MaxNLocator(integer=True)
 

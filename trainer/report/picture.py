@@ -46,7 +46,7 @@ class Picture:
 def draw_picture(name: str, title: str, draw: Callable[[Any], str | None]) -> Picture | None:
     """Draw a chart; `draw` fills a figure and returns its caption, or None if there is nothing to show."""
     try:
-        import matplotlib  # noqa: PLC0415
+        import matplotlib  # noqa: PLC0415 - optional
         from matplotlib.figure import Figure  # noqa: PLC0415
     except ImportError as error:
         message = "charts need the package matplotlib: pip install matplotlib, or use --no-pictures"

@@ -12,16 +12,8 @@ from rich.live import Live
 
 from bootstrap.progress import Event
 from infra.targets.registry import plan_of as plan
-from muster.commands.progress import (
-    Board,
-    EventTail,
-    NodeRow,
-    ProgressLog,
-    ProgressTable,
-    format_phase,
-    parse_events,
-    select_visible,
-)
+from muster.commands.progress import ProgressLog, ProgressTable, format_phase, select_visible
+from muster.commands.progress_board import Board, EventTail, NodeRow, parse_events
 from muster.commands.stack_spec import list_permanent_nodes
 from tests.infra.targets.aws.specs import spec as aws_spec
 

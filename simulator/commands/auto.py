@@ -29,7 +29,7 @@ def main(arguments: list[str]) -> int:
         description="Print the trainer's arguments with a chosen layout in place of strategy auto.",
     )
     parser.add_argument("config", nargs="+", help="preset or YAML file, then settings, as for `python -m trainer`")
-    parser.add_argument("--stack", required=True, help="name in stacks/, or a stack file")
+    parser.add_argument("--stack", "-s", required=True, help="name in stacks/, or a stack file")
     parser.add_argument("--group", help="node group of the stack (default: the default partition)")
     parser.add_argument("--nodes", required=True, help="number of nodes of the job")
     options = parser.parse_intermixed_args(arguments)

@@ -52,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--model", required=True, help="preset of the trainer, or a published model")
     parser.add_argument("--tokens", required=True, help="number of tokens to train on, such as 1e12")
-    parser.add_argument("--stack", required=True, help="name in stacks/, or a stack file")
+    parser.add_argument("--stack", "-s", required=True, help="name in stacks/, or a stack file")
     parser.add_argument("--group", help="node group of the stack; required if it has several")
     parser.add_argument("--instance", nargs="+", help="instance types to consider (default: the group's)")
     parser.add_argument(

@@ -26,9 +26,9 @@ NOTHING_PREDICTED = 1
 """Exit status if every row of a table has an error."""
 ABOUT = """Predict a run of the trainer from its settings, or a CSV file of runs or collectives.
 
-  python -m simulator predict llama-8b parallel.strategy=auto --stack aws-p5en-lustre --nodes 4
-  python -m simulator predict train.yaml --profile profile.json --ranks 4 --json
-  python -m simulator predict --runs IN.csv --out OUT.csv"""
+  %(prog)s llama-8b parallel.strategy=auto --stack aws-p5en-lustre --nodes 4
+  %(prog)s train.yaml --profile profile.json --ranks 4 --json
+  %(prog)s --runs IN.csv --out OUT.csv"""
 
 
 def main(arguments: list[str]) -> int:
@@ -63,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("settings", metavar="key=value", nargs="*", help="settings, as for `python -m trainer`")
     where = parser.add_argument_group("a single run")
     which = where.add_mutually_exclusive_group()
-    which.add_argument("--stack", default="", help="name in stacks/, or a stack file: use its nodes and prices")
+    which.add_argument("--stack", "-s", default="", help="name in stacks/, or a stack file: use its nodes and prices")
     instance = f"instance type of the catalog (default: {DEFAULT_INSTANCE})"
     which.add_argument("--instance", default="", metavar="TYPE", help=instance)
     where.add_argument("--group", default="", help="node group of the stack (default: the default partition)")

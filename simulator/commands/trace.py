@@ -24,7 +24,7 @@ MAX_MICRO_BATCHES = 1024
 GPUS_OPTION = f"{layout_option.WHERE} dp x tp x pp x cp"
 ABOUT = """Write the predicted events of one step, for a trace viewer (.json) or as a picture (.png).
 
-  python -m simulator trace llama-8b --layout dp=8,tp=4 --out step.json"""
+  %(prog)s llama-8b --layout dp=8,tp=4 --out step.json"""
 
 
 def main(arguments: list[str]) -> int:

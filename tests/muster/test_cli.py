@@ -201,6 +201,10 @@ def test_help_of_plan_is_the_simulators() -> None:
     assert "--stack" in done.stdout
 
 
+def test_examples_in_the_help_of_predict_name_muster() -> None:
+    assert "\n  muster predict llama-8b " in installed_muster("predict", "--help").stdout
+
+
 def test_completion_prints_a_script_for_the_shell() -> None:
     done = installed_muster("--show-completion", "bash")
     assert done.returncode == 0, done.stderr

@@ -14,7 +14,7 @@ from simulator.machines import stacks
 from trainer.config.check import check_world
 from trainer.config.load import load
 
-STACK = ["--stack", "aws-p5en-lustre", "--nodes", "4"]
+STACK = ["-s", "aws-p5en-lustre", "--nodes", "4"]
 AUTO = ["llama-8b", "parallel.strategy=auto"]
 
 

@@ -115,7 +115,7 @@ def test_output_fits_the_terminal(
         (["llama-8b", "--out", "x.csv"], "--out is for tables; --json prints a single run for programs"),
         (["llama-8b", "--group", "h200"], "--group is a node group of a stack: add --stack"),
         (["llama-8b", "--nodes", "2", "--ranks", "2"], "not allowed with argument"),
-        (["llama-8b", "--stack", "local", "--instance", "p5.48xlarge"], "not allowed with argument"),
+        (["llama-8b", "-s", "local", "--instance", "p5.48xlarge"], "not allowed with argument"),
     ],
 )
 def test_conflicting_arguments_are_rejected(

@@ -1,7 +1,8 @@
 # Short names for `muster`, `setup` and `tests/run.py`, which do the work.
 SHELL := /bin/bash
 PYTHON ?= python3
-STACK ?= local
+# Also for `STACK=` without a name.
+override STACK := $(or $(strip $(STACK)),local)
 JOB ?= slurm/jobs/smoke.sbatch
 MUSTER := .venv/bin/muster
 # Not empty if the environment was created in another folder: its programs would run the code there.
@@ -38,8 +39,8 @@ up: $(MUSTER) ## create or update the cluster (FORCE=1: even if jobs are running
 	@phases=$$($(MUSTER) setup-phases --stack $(STACK)) && $(PYTHON) -m setup $$phases
 	@$(MUSTER) up --stack $(STACK) $(if $(FORCE),--force) $(if $(WAIT),--wait) $(if $(NO_PREFLIGHT),--no-preflight)
 
-status: $(MUSTER) ## show nodes, queue, health, cost per hour
-	@$(MUSTER) status --stack $(STACK)
+status: $(MUSTER) ## show nodes, queue, health, cost per hour (ARGS=--json)
+	@$(MUSTER) status --stack $(STACK) $(ARGS)
 
 ssh: $(MUSTER) ## open a shell on the login node (NODE=gpu-1: on that node)
 	@$(MUSTER) ssh --stack $(STACK) $(NODE)
@@ -53,11 +54,11 @@ fabric: $(MUSTER) ## measure the network between nodes, drain slow ones (NODES=.
 teardown: $(MUSTER) ## remove the cluster and print a receipt (FORCE=1: even if jobs are running)
 	@$(MUSTER) teardown --stack $(STACK) --yes $(if $(FORCE),--force)
 
-check: $(MUSTER) ## validate the stack file without creating anything
-	@$(MUSTER) check --stack $(STACK)
+check: $(MUSTER) ## validate the stack file without creating anything (ARGS=--json)
+	@$(MUSTER) check --stack $(STACK) $(ARGS)
 
-cost: $(MUSTER) ## show what each part costs per hour
-	@$(MUSTER) cost --stack $(STACK)
+cost: $(MUSTER) ## show what each part costs per hour (ARGS=--json)
+	@$(MUSTER) cost --stack $(STACK) $(ARGS)
 
 # Missing arguments are reported before an environment is created.
 PLANNED := $(or $(and $(MODEL),$(TOKENS)),$(filter --model% --tokens% --help -h,$(ARGS)))

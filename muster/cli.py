@@ -27,6 +27,23 @@ cache_app = typer.Typer(no_args_is_help=True, help="List or delete cached images
 app.add_typer(cache_app, name="cache")
 
 
+def _print_version(print_it: bool) -> None:
+    if print_it:
+        from importlib.metadata import version
+
+        print(f"muster {version('muster')}")
+        raise typer.Exit
+
+
+@app.callback()
+def read_general_options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Read the options that come before a command."""
+
+
 class CommandAfterDashes(TyperCommand):
     """A command such as `muster ssh NODE -- COMMAND`: what follows the dashes is not parsed, even without NODE."""
 

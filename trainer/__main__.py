@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from trainer.config.errors import ConfigProblem
     from trainer.config.schema import Config
 
@@ -37,12 +39,25 @@ def main(argv: list[str]) -> int:
 
         return report(arguments)
     if command == "export":
-        return _export(arguments)
+        return _run_with_torch(lambda: _export(arguments), f"/shared/muster/trainer/run {' '.join(argv)}")
     if command == "settings":
         return _list_settings(arguments)
     if command in ("", "help", *HELP_OPTIONS) or any(argument in HELP_OPTIONS for argument in arguments):
         return _print_help(sys.stdout if argv else sys.stderr)
-    return _train(command, arguments)
+    on_cluster = f'make submit JOB=slurm/jobs/train.sbatch ARGS="{" ".join(argv)}"'
+    return _run_with_torch(lambda: _train(command, arguments), on_cluster)
+
+
+def _run_with_torch(run: Callable[[], int], on_cluster: str) -> int:
+    """Run a command that needs torch; without torch, print the command that works on the cluster instead."""
+    try:
+        return run()
+    except ModuleNotFoundError as missing:
+        if missing.name != "torch":
+            raise
+        fix = f"on the cluster: `{on_cluster}`; here: use an environment with `pip install '.[trainer]'`"
+        print(f"trainer: torch is not installed in this environment; {fix}", file=sys.stderr, flush=True)
+        return 2
 
 
 def _print_help(stream: TextIO) -> int:
@@ -177,8 +192,14 @@ def _read_process_start() -> float:
 BEGAN = _read_process_start() if Path("/proc/self/stat").exists() else time.time()
 
 if __name__ == "__main__":
-    status = main(sys.argv[1:])
-    sys.stdout.flush()
+    try:
+        status = main(sys.argv[1:])
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader of the list has closed the pipe, as `head` does. In a run it is an error, with a traceback.
+        if sys.argv[1] != "settings":
+            raise
+        status = 1
     sys.stderr.flush()
     # Everything is on disk. An orderly shutdown of torch takes seconds and can hang in a library's exit handler.
     os._exit(status)

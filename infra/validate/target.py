@@ -30,7 +30,7 @@ def check_fabrics(spec: ClusterSpec) -> Iterator[Issue]:
         if group.fabric not in offered:
             owners = _offering("fabrics", group.fabric)
             message = f"target '{spec.target}' has no fabric '{group.fabric}'; targets that have it: {owners}"
-            yield error("fabric", f"groups.{name}.fabric", message, f"choose from: {_listed(offered)}")
+            yield error("fabric", f"groups.{name}.fabric", message, _choose("fabric", offered))
 
 
 def check_gpus(spec: ClusterSpec) -> Iterator[Issue]:
@@ -61,7 +61,7 @@ def check_storage_kinds(spec: ClusterSpec) -> Iterator[Issue]:
         if storage.kind not in offered:
             owners = _offering("storage", storage.kind)
             message = f"target '{spec.target}' has no storage '{storage.kind}'; targets that have it: {owners}"
-            yield error("storage_kind", f"storage.{name}.kind", message, f"choose from: {_listed(offered)}")
+            yield error("storage_kind", f"storage.{name}.kind", message, _choose("kind", offered))
 
 
 def check_fields(spec: ClusterSpec) -> Iterator[Issue]:
@@ -101,6 +101,11 @@ def _offering(capability: str, value: str) -> str:
 
 def _machines(spec: ClusterSpec) -> dict[str, Machine]:
     return {"controller": spec.controller, "login": spec.login} | {f"groups.{n}": g for n, g in spec.groups.items()}
+
+
+def _choose(field: str, offered: frozenset[str]) -> str:
+    """Return the fix for a field whose value must be among those that the target has."""
+    return f"choose from: {_listed(offered)}" if len(offered) > 1 else f"write `{field}: {_listed(offered)}`"
 
 
 def _listed(names: frozenset[str]) -> str:

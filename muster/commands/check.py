@@ -57,7 +57,9 @@ def check_files(paths: Sequence[Path], *, as_json: bool = False) -> None:
         name = re.fullmatch(r"Pulumi\.(.+)\.yaml", path.name)
         if name is None:
             message = f"{path}: '{path.name}' is not the name of a stack file; allowed: Pulumi.NAME.yaml"
-            raise Stop(message, code=BAD_INPUT)
+            screen.print_stop(Stop(message, "rename it to `Pulumi.NAME.yaml`, or use `--stack NAME`"))
+            failed = True
+            continue
         os.environ["MUSTER_STACKS"] = str(path.resolve().parent)
         try:
             if as_json:

@@ -15,11 +15,11 @@ from infra.shell import read_inventory, run, unattended
 from muster.commands import screen
 from muster.commands.stacks import require_running_stack
 from muster.commands.submit import submit
+from muster.commands.train import TRAINER_ON_NODE
 from muster.commands.up import list_next_steps, up
 
 SMOKE_JOB = "slurm/jobs/smoke.sbatch"
 TRAINING_JOB = "slurm/jobs/train.sbatch"
-_TRAINER = "/shared/muster/trainer/run"
 # Real text that is on every node without a download.
 _TEXT = "/shared/muster/env/lib/python3*/site-packages/torch/nn"
 _SHARDS = "data/torch-source"
@@ -84,7 +84,7 @@ def _train(name: str) -> dict[str, float]:
     home = run(stack, login, "pwd").stdout.strip()
     folder = f"{home}/runs/demo-{time.strftime('%Y%m%dT%H%M%S')}"
     began = time.monotonic()
-    _follow(stack, login, f"{_TRAINER} prepare {_TEXT} --out {_SHARDS} --workers 2", "prepare the text")
+    _follow(stack, login, f"{TRAINER_ON_NODE} prepare {_TEXT} --out {_SHARDS} --workers 2", "prepare the text")
     prepared = time.monotonic()
     submit(name, TRAINING_JOB, ["demo", f"data.path={home}/{_SHARDS}", f"run.folder={folder}"])
     trained = time.monotonic()
@@ -101,7 +101,7 @@ def _follow(stack: StackHome, login: str, script: str, what: str) -> None:
 
 
 def _fetch_report(stack: StackHome, login: str, folder: str) -> Path:
-    _follow(stack, login, f"{_TRAINER} report {folder}", "draw the report")
+    _follow(stack, login, f"{TRAINER_ON_NODE} report {folder}", "draw the report")
     # Next to the receipts, so that it outlives the cluster.
     page = stack.home.root / "reports" / f"{stack.name}-{Path(folder).name}.html"
     page.parent.mkdir(parents=True, exist_ok=True)

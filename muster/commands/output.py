@@ -8,19 +8,21 @@ from typing import Any
 from infra.engine import pulumi
 from infra.engine.stop import BAD_INPUT, Stop
 from muster.commands import last_up
-from muster.commands.stacks import require_stack
+from muster.commands.stacks import not_up_error, require_stack
 
 
 def output(name: str, key: str | None) -> None:
-    """Print all outputs of a stack, or one."""
+    """Print all outputs of a stack, or one; raise Stop if it is not up."""
     stack = require_stack(name)
-    outputs = drop_stale_ready(pulumi.outputs(stack), last_up.read_last_up(stack))
+    recorded = pulumi.outputs(stack)
+    if not recorded:
+        raise not_up_error(name)
+    outputs = drop_stale_ready(recorded, last_up.read_last_up(stack))
     if key is None:
         print(json.dumps(outputs, indent=2))
         return
     if key not in outputs:
-        keys = ", ".join(sorted(outputs)) or "none: is the stack up?"
-        raise Stop(f"output: stack {name} has no '{key}'", f"available: {keys}", BAD_INPUT)
+        raise Stop(f"output: stack {name} has no '{key}'", f"choose one of: {', '.join(sorted(outputs))}", BAD_INPUT)
     print(json.dumps(outputs[key], indent=2) if not isinstance(outputs[key], str) else outputs[key])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from cluster.catalog.similar import find_similar
 from infra.engine.command_line import format_command
 from infra.engine.stop import BAD_INPUT, Stop
 from infra.home import Home, StackHome
@@ -14,7 +15,7 @@ def resolve_stack(name: str) -> StackHome:
     try:
         return Home.of(os.environ).stack(name)
     except ValueError as bad:
-        raise Stop(str(bad), _list_choices(), BAD_INPUT) from None
+        raise Stop(str(bad), _list_choices(name), BAD_INPUT) from None
 
 
 def require_stack_file(name: str) -> StackHome:
@@ -42,17 +43,25 @@ def require_running_stack(name: str) -> StackHome:
     """Return the stack with this name; raise Stop if it is not up."""
     stack = require_stack(name)
     if not stack.inventory.exists():
-        raise Stop(f"stack {name} is not up", format_command("up", name))
+        raise not_up_error(name)
     return stack
+
+
+def not_up_error(name: str) -> Stop:
+    """Return the error for a command that needs a running cluster."""
+    return Stop(f"stack {name} is not up", format_command("up", name))
 
 
 def missing_stack_error(stack: StackHome) -> Stop:
     """Return the error for a stack without a stack file, with the available names."""
     repo, file = stack.home.repo, stack.file
     shown = file.relative_to(repo) if file.is_relative_to(repo) else file
-    return Stop(f"stack: {shown} does not exist", _list_choices(), BAD_INPUT)
+    return Stop(f"stack: {shown} does not exist", _list_choices(stack.name), BAD_INPUT)
 
 
-def _list_choices() -> str:
+def _list_choices(name: str) -> str:
     names = Home.of(os.environ).stack_names()
-    return f"choose one of: {', '.join(names)}" if names else "write a stack file; the README shows the smallest"
+    if not names:
+        return "write a stack file; the README shows the smallest"
+    guess = "".join(f"did you mean `{near}`? Otherwise " for near in find_similar(name, names, limit=1))
+    return f"{guess}choose one of: {', '.join(names)}"

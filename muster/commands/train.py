@@ -10,13 +10,17 @@ from infra.home import DEFAULT_STACK
 
 # These commands of the trainer need no torch.
 _WITHOUT_TORCH = ("settings", "prepare", "report", "help", "-h", "--help")
+TRAINER_ON_NODE = "/shared/muster/trainer/run"
 
 
 def train(arguments: list[str]) -> int:
     """Run the trainer with its own arguments and return its exit status."""
     if find_spec("torch") is None and arguments and arguments[0] not in _WITHOUT_TORCH:
-        settings = ("JOB=slurm/jobs/train.sbatch", f'ARGS="{" ".join(arguments)}"')
-        on_cluster = format_command("submit", DEFAULT_STACK, *settings)
+        if arguments[0] == "export":
+            on_cluster = format_command("ssh", DEFAULT_STACK, then=f"{TRAINER_ON_NODE} {' '.join(arguments)}")
+        else:
+            settings = ("JOB=slurm/jobs/train.sbatch", f'ARGS="{" ".join(arguments)}"')
+            on_cluster = format_command("submit", DEFAULT_STACK, *settings)
         fix = f"on the cluster: `{on_cluster}`; here: use an environment with `pip install '.[trainer]'`"
         raise Stop("train: torch is not installed in this environment", fix, BAD_INPUT)
     from trainer.__main__ import main  # noqa: PLC0415  # most commands need nothing of the trainer

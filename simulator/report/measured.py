@@ -99,7 +99,7 @@ def _open(folder: Path) -> tuple[Run, Config]:
     try:
         run = open_run(folder)
     except NoRunError as error:
-        raise _error(f"{error}; allowed: folders of runs", "look in runs/ where the trainer was started") from None
+        raise ConfigError([ConfigProblem("RUN", str(error))]) from None
     if not run.config_text:
         raise _error(f"{folder} has no config.yaml; allowed: a run that wrote its settings", "name another run")
     return run, load(str(folder / "config.yaml"), [])

@@ -62,7 +62,12 @@ def test_issues_are_json(tmp_path: Path) -> None:
     }
 
 
-def test_other_file_name_is_rejected(tmp_path: Path) -> None:
-    done = check(tmp_path, "values.yaml")
+def test_other_file_name_is_rejected_and_the_next_file_is_checked(tmp_path: Path) -> None:
+    (tmp_path / "Pulumi.good.yaml").write_text(STACK.format(name="good", count=1))
+    done = check(tmp_path, "values.yaml", "Pulumi.good.yaml")
     assert done.returncode == 2
-    assert "'values.yaml' is not the name of a stack file; allowed: Pulumi.NAME.yaml" in " ".join(done.stderr.split())
+    assert done.stderr.splitlines() == [
+        "✗ values.yaml: 'values.yaml' is not the name of a stack file; allowed: Pulumi.NAME.yaml",
+        "  fix: rename it to `Pulumi.NAME.yaml`, or use `--stack NAME`",
+    ]
+    assert "cluster good" in done.stdout

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ import yaml
 
 from infra.engine.stop import BAD_INPUT, Stop
 from muster.cli import CommandAfterDashes, app
-from muster.commands import train
+from muster.commands import output, train
 from tests import lint
 from tests.forked_muster import run_muster
 from tests.harness import small_spec
@@ -89,8 +90,16 @@ def test_missing_stack_error_lists_existing_stacks(home: Path, command: str) -> 
     ]
 
 
+def test_mistyped_stack_name_gets_a_suggestion(home: Path) -> None:
+    done = muster("check", "--stack", "goood", home=home)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[1] == "  fix: did you mean `good`? Otherwise choose one of: good"
+
+
 @pytest.mark.parametrize(
-    "command", [("ssh",), ("submit", "slurm/jobs/smoke.sbatch"), ("bootstrap",)], ids=lambda c: str(c[0])
+    "command",
+    [("ssh",), ("submit", "slurm/jobs/smoke.sbatch"), ("bootstrap",), ("output",), ("output", "ready")],
+    ids=" ".join,
 )
 def test_cluster_that_is_not_up_is_reported(home: Path, command: tuple[str, ...]) -> None:
     done = muster(command[0], "--stack", "good", *command[1:], home=home)
@@ -150,9 +159,21 @@ def test_broken_pipe_prints_nothing(home: Path) -> None:
     assert done.stderr == ""
 
 
-def test_output_of_a_stack_that_was_never_up_is_empty(home: Path) -> None:
-    assert muster("output", "--stack", "good", home=home).stdout == "{}\n"
-    assert muster("output", "--stack", "good", "ready", home=home).returncode == 2
+def test_unknown_output_error_lists_the_outputs(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MUSTER_HOME", str(home))
+    monkeypatch.setenv("MUSTER_STACKS", str(home / "stacks"))
+    monkeypatch.setattr(output.pulumi, "outputs", lambda _stack: {"ready": True, "inventory": "{}"})
+    with pytest.raises(Stop) as stop:
+        output.output("good", "foo")
+    assert (stop.value.what, stop.value.fix, stop.value.code) == (
+        "output: stack good has no 'foo'",
+        "choose one of: inventory, ready",
+        BAD_INPUT,
+    )
+
+
+def test_version_is_printed() -> None:
+    assert start_muster("--version").stdout == f"muster {version('muster')}\n"
 
 
 def test_status_of_a_stack_without_a_cluster_is_json(home: Path) -> None:
@@ -192,6 +213,48 @@ def test_train_without_torch_names_the_commands_that_work(monkeypatch: pytest.Mo
         'on the cluster: `make submit JOB=slurm/jobs/train.sbatch ARGS="demo steps=9"`; '
         "here: use an environment with `pip install '.[trainer]'`"
     )
+
+
+def test_export_without_torch_is_advised_on_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(train, "find_spec", lambda _name: None)
+    with pytest.raises(Stop) as stop:
+        train.train(["export", "runs/a", "out"])
+    assert stop.value.fix == (
+        "on the cluster: `.venv/bin/muster ssh -- /shared/muster/trainer/run export runs/a out`; "
+        "here: use an environment with `pip install '.[trainer]'`"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "on_cluster"),
+    [
+        (["tiny-llama", "steps=9"], 'make submit JOB=slurm/jobs/train.sbatch ARGS="tiny-llama steps=9"'),
+        (["export", "runs/a", "out"], "/shared/muster/trainer/run export runs/a out"),
+    ],
+)
+def test_trainer_without_torch_names_the_commands_that_work(
+    tmp_path: Path, arguments: list[str], on_cluster: str
+) -> None:
+    (tmp_path / "torch.py").write_text("raise ModuleNotFoundError(name='torch')")
+    done = subprocess.run(
+        [sys.executable, "-m", "trainer", *arguments],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{REPO}"},
+        text=True,
+        capture_output=True,
+    )
+    assert (done.returncode, done.stderr) == (
+        2,
+        f"trainer: torch is not installed in this environment; on the cluster: `{on_cluster}`; "
+        "here: use an environment with `pip install '.[trainer]'`\n",
+    )
+
+
+@pytest.mark.parametrize("command", ["trainer settings", "simulator --help"])
+def test_broken_pipe_of_other_programs_prints_nothing(command: str) -> None:
+    line = f"set -o pipefail; {sys.executable} -u -m {command} | true"
+    done = subprocess.run(["bash", "-c", line], cwd=REPO, text=True, capture_output=True)
+    assert (done.returncode, done.stderr) in ((0, ""), (1, ""))
 
 
 def test_help_of_plan_is_the_simulators() -> None:
@@ -246,6 +309,19 @@ def test_ssh_passes_on_arguments_after_dashes(
     assert isinstance(ssh, CommandAfterDashes)
     context = ssh.make_context("ssh", list(arguments))
     assert (context.params["node"], context.params["user"], context.obj) == (node, user, command)
+
+
+@pytest.mark.parametrize(
+    ("command", "passed_on"),
+    [
+        (("cost", "ARGS=--json"), "cost --stack local --json"),
+        (("check", "STACK="), "check --stack local"),
+        (("status", "STACK=mine"), "status --stack mine"),
+    ],
+)
+def test_make_passes_on_stack_and_arguments(command: tuple[str, ...], passed_on: str) -> None:
+    lines = subprocess.run(["make", "-n", *command], cwd=REPO, text=True, capture_output=True).stdout.splitlines()
+    assert lines[-1].split() == [".venv/bin/muster", *passed_on.split()]
 
 
 def test_make_help_lists_the_targets() -> None:

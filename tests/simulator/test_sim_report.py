@@ -267,7 +267,10 @@ def invalid_commands(folder: Path) -> list[tuple[list[str], str]]:
     for path in (silent / "metrics").iterdir():
         path.unlink()
     return [
-        ([str(folder / "none"), "--profile", profile], "RUN: .*none is not a folder.* allowed: folders of runs"),
+        (
+            [str(folder / "none"), "--profile", profile],
+            "RUN: .*none is not a folder; give the folder of a run, such as runs/NAME$",
+        ),
         ([str(folder / "empty"), "--profile", profile], "RUN: .*empty has neither .*events.jsonl"),
         ([str(silent), "--profile", profile], "RUN: .*silent has no steps in metrics.*allowed: a run that trained"),
         (

@@ -51,7 +51,7 @@ class Run:
 def open_run(folder: Path) -> Run:
     """Read the records of a run, or raise NoRunError."""
     if not folder.is_dir():
-        raise NoRunError(f"{folder} is not a folder; give the run.folder of a run")
+        raise NoRunError(f"{folder} is not a folder; give the folder of a run, such as runs/NAME")
     run = Run(folder, config_text=_read_text(folder / "config.yaml"))
     run.config = _parse_mapping(run.config_text)
     for path in sorted((folder / "metrics").glob("rank-*.jsonl")):
@@ -62,7 +62,8 @@ def open_run(folder: Path) -> Run:
     run.events = [event for event in read_lines(folder / "events.jsonl") if "time" in event]
     run.outcome = _parse_mapping(_read_text(folder / "outcome.json"))
     if not run.ranks and not run.events:
-        raise NoRunError(f"{folder} has neither metrics/rank-*.jsonl nor events.jsonl; give the run.folder of a run")
+        message = f"{folder} has neither metrics/rank-*.jsonl nor events.jsonl"
+        raise NoRunError(f"{message}; give the folder of a run, such as runs/NAME")
     return run
 
 

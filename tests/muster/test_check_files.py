@@ -46,6 +46,12 @@ def test_invalid_file_does_not_stop_the_check(tmp_path: Path) -> None:
     assert "cluster good" in done.stdout
 
 
+def test_commented_example_is_valid(tmp_path: Path) -> None:
+    done = check(tmp_path, str(ROOT / "examples" / "Pulumi.commented.yaml"))
+    assert done.returncode == 0, done.stderr
+    assert "cluster lab, 5 nodes" in done.stdout
+
+
 def test_issues_are_json(tmp_path: Path) -> None:
     (tmp_path / "Pulumi.bad.yaml").write_text(STACK.format(name="bad", count=-1))
     (tmp_path / "Pulumi.good.yaml").write_text(STACK.format(name="good", count=1))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
 from itertools import dropwhile
 from pathlib import Path
 
@@ -102,9 +103,19 @@ def test_schema_contains_policies_and_limits() -> None:
     assert (count["policy"], count["anyOf"][0]["maximum"]) == ("drain", 1024)
 
 
-@pytest.mark.parametrize("name", [name for target in targets().values() for name in target.examples])
+STACK_FILES = sorted(f"stacks/Pulumi.{name}.yaml" for target in targets().values() for name in target.examples)
+
+
+def test_every_stack_file_is_an_example_of_its_target() -> None:
+    """Otherwise it has no golden copy. Users' own files in this folder are not in git."""
+    command = ["git", "ls-files", "stacks/Pulumi.*.yaml"]
+    listed = subprocess.run(command, cwd=ROOT, text=True, capture_output=True, check=True).stdout
+    assert listed.splitlines() == STACK_FILES
+
+
+@pytest.mark.parametrize("name", [*STACK_FILES, "examples/Pulumi.commented.yaml"])
 def test_example_refers_to_its_schema(name: str) -> None:
-    stack = ROOT / "stacks" / f"Pulumi.{name}.yaml"
+    stack = ROOT / name
     reference = re.fullmatch(r"# yaml-language-server: \$schema=(\S+)", stack.read_text().splitlines()[0])
     assert reference
     path = (stack.parent / reference[1]).resolve()

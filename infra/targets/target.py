@@ -147,6 +147,8 @@ class Target(ABC):
     """Phases of `python -m setup` that this target needs; empty means all."""
     connect_timeout_s: ClassVar[int] = 5
     """Timeout for opening an SSH connection to a node."""
+    reserved_tags: ClassVar[tuple[str, ...]] = ()
+    """Prefixes of tag keys that belong to the platform; no spec may use them, so that it can move between targets."""
     stable_nodes: ClassVar[frozenset[str]] = frozenset()
     """Nodes that keep their address and data when a field with policy `replace` changes."""
 

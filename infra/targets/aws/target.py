@@ -50,6 +50,7 @@ class AwsTarget(Target, Launches, Preflight, Budgeted, ManagedStorage):
     examples = ("aws-existing-vpc", "aws-full", "aws-g6-pair", "aws-p5-autoscaled", "aws-p5en-lustre")
     capabilities = CAPABILITIES
     section = Aws
+    reserved_tags = ("aws:",)
     setup_phases = ("apt", "venv", "pulumi")
     # Opening a connection includes starting a Session Manager session between the AWS CLI and the machine's agent.
     connect_timeout_s = 15

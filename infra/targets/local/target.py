@@ -39,6 +39,7 @@ class LocalTarget(Target, OnThisMachine, Pushes):
     """The target whose nodes are containers that run systemd and sshd, with simulated GPUs."""
 
     name = "local"
+    reserved_tags = ("com.docker.",)
     examples = ("local", "local-full", "local-required")
     capabilities = Capabilities(
         machine=frozenset({"size"}), gpus=frozenset({"simulated"}), storage=frozenset({"volume"})

@@ -54,6 +54,13 @@ def test_shapes_of_the_presets_match_the_models() -> None:
     assert all(size < 300_000 for name, size in sizes.items() if name.startswith("tiny"))
 
 
+def test_family_without_a_branch_is_an_error() -> None:
+    forgotten: Any = object()
+    for function in (build_model, shape_of):
+        with pytest.raises(AssertionError, match="Expected code to be unreachable"):
+            function(forgotten)
+
+
 @every_model
 def test_shapes_count_the_operations_that_torch_counts(config: Any) -> None:
     shape = shape_of(config)

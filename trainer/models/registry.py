@@ -3,9 +3,11 @@
 # ruff: noqa: PLC0415 - a run imports only the family that it trains.
 from __future__ import annotations
 
+from typing import assert_never
+
 from torch import nn
 
-from trainer.config.schema import Gpt2Config, LlamaConfig, ModelConfig, ResNetConfig
+from trainer.config.schema import Gpt2Config, LlamaConfig, MlpConfig, ModelConfig, ResNetConfig
 
 
 def build_model(config: ModelConfig) -> nn.Module:
@@ -25,6 +27,8 @@ def build_model(config: ModelConfig) -> nn.Module:
         from trainer.models.resnet import ResNet
 
         return ResNet(config)
-    from trainer.models.mlp import Mlp
+    if isinstance(config, MlpConfig):
+        from trainer.models.mlp import Mlp
 
-    return Mlp(config)
+        return Mlp(config)
+    assert_never(config)

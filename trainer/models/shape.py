@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, assert_never
 
 from trainer.config.schema import Gpt2Config, LlamaConfig, MlpConfig, ModelConfig, ResNetConfig
 
@@ -85,7 +85,9 @@ def shape_of(config: ModelConfig) -> Shape:
         return _measure_gpt2(config)
     if isinstance(config, ResNetConfig):
         return _measure_resnet(config)
-    return _measure_mlp(config)
+    if isinstance(config, MlpConfig):
+        return _measure_mlp(config)
+    assert_never(config)
 
 
 def _measure_llama(c: LlamaConfig) -> Shape:

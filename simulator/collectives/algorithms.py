@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from math import ceil, log2
+from typing import get_args
 
 from simulator.collectives.constants import ADDITIVE, Constants, LatencyMix, load_fitted_constants
 from simulator.collectives.fabric import Fabric, build_fabric
@@ -40,6 +41,7 @@ SEND_NET_MAX_GB_S = 25.0
 MANY_NODES = 3
 """Nodes from which NCCL's tables do not change any more."""
 NODE_GPUS = 8
+RING_OPS: tuple[Op, ...] = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")
 NVLS_FAR_US = 1.5
 """Latency of NVLS per GPU of a rack beyond the first node: the switches have two layers."""
 
@@ -76,8 +78,10 @@ def _all_candidates(op: Op, fabric: Fabric, constants: Constants) -> Iterator[Ca
         yield from _send(fabric, constants)
     elif op == "all_to_all":
         yield from _all_to_all(fabric, constants)
-    else:
+    elif op in RING_OPS:
         yield from _rings(op, fabric, constants)
+    else:
+        raise ValueError(f"op: {op!r}; allowed: {', '.join(get_args(Op))}")
     if op == "all_reduce":
         yield from _trees(fabric, constants)
         yield from _nvls(fabric, constants)

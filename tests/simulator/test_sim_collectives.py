@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -166,6 +167,12 @@ def test_one_rank_exchanges_nothing() -> None:
 def test_invalid_group_is_rejected(numbers: tuple[int, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Group(*numbers)
+
+
+def test_unknown_operation_is_rejected() -> None:
+    unknown: Any = "gather"
+    with pytest.raises(ValueError, match=r"op: 'gather'; allowed: all_reduce, .*send"):
+        collective_time_s(unknown, 8, PAIR, h100(2))
 
 
 def test_unknown_network_error_lists_allowed_networks() -> None:

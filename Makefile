@@ -103,9 +103,10 @@ bench-simulator: setup ## measure the simulator: refits, and predictions of runs
 bench-trainer: setup ## measure the trainer: overhead, start, checkpoints, recovery
 	@.venv/bin/python benchmarks/trainer.py
 
-golden: $(MUSTER) ## regenerate schema, tables and golden files from the spec and trainer settings
+golden: $(MUSTER) ## regenerate schemas, tables in the docs and golden files; review their diff
 	@$(MUSTER) golden
 	@.venv/bin/python -m tests.infra.targets.aws.build.golden
+	@.venv/bin/python -m tests.slurm.test_render
 	@.venv/bin/python -m trainer settings --markdown >docs/trainer-settings.md
 
 clean-cache: $(MUSTER) ## delete cached images, training environments and tools

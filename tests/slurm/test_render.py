@@ -1,6 +1,6 @@
 """The Slurm files of four clusters against their golden copies, and the rules that they follow.
 
-`python tests/slurm/test_render.py` rewrites the copies; review their diff.
+`make golden` rewrites the copies; review their diff.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -73,16 +73,7 @@ class Constants:
     networks: dict[str, Network]
 
 
-SHARED_CONSTANTS = (
-    "launch_us",
-    "peer_us",
-    "ll128_share",
-    "nvls_tree_share",
-    "many_tree_share",
-    "many_nvls_share",
-    "all_to_all_share",
-    "channel_gb_s",
-)
+SHARED_CONSTANTS = tuple(field.name for field in fields(Constants) if field.type == "float")
 """Constants that are not tied to a link or network."""
 ADDITIVE = LatencyMix(1.0)
 OVERLAPPED = LatencyMix(2.0)

@@ -17,7 +17,7 @@ DEFAULT_COLUMNS = 116
 MIN_COLUMNS = 40
 INDENT = "  "
 ALLOWED = "; allowed: "
-UNIT = re.compile(r"(?<=\d) (?=(?:d|h|min|s|USD|GB|GB/s)\b)")
+UNIT = re.compile(r"(?<=\d) (?=(?:d|h|min|s|USD|MB|GB|GB/s)\b)")
 NO_BREAK_SPACE = "\u00a0"
 """Keeps a figure and its unit on the same line."""
 
@@ -28,6 +28,12 @@ Table = tuple[Sequence[str], Sequence[Sequence[str]]]
 def program_name(command: str) -> str:
     """Return how the user started a command, for its usage line: through `muster` or directly."""
     return f"muster {command}" if Path(sys.argv[0]).name == "muster" else f"python -m simulator {command}"
+
+
+def error_prefix() -> str:
+    """Return the start of an error message: the command as it was typed after `muster`, or this package."""
+    started_by_muster = Path(sys.argv[0]).name == "muster" and len(sys.argv) > 1
+    return program_name(sys.argv[1]) if started_by_muster else "simulator"
 
 
 def terminal_width() -> int:
@@ -55,9 +61,9 @@ def format_problem(problem: ConfigProblem, columns: int) -> str:
     """Format a problem for the terminal; an allowed list longer than a line comes last, after the fix."""
     message, listed, names = problem.message.partition(ALLOWED)
     if not (listed and problem.fix) or len(problem.message) <= columns:
-        return wrap_text(f"simulator: {problem}", columns)
+        return wrap_text(f"{error_prefix()}: {problem}", columns)
     advice = ConfigProblem(problem.where, message, problem.fix)
-    return wrap_text(f"simulator: {advice}\n{INDENT}allowed: {names}", columns)
+    return wrap_text(f"{error_prefix()}: {advice}\n{INDENT}allowed: {names}", columns)
 
 
 def _split_columns(columns: int, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

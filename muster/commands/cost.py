@@ -53,8 +53,16 @@ def _as_json(spec: ClusterSpec, quote: Quote) -> dict[str, Any]:
         "usd_per_hour": {"min": round(cost.usd_per_hour_min, 4), "max": round(cost.usd_per_hour, 4)},
         "usd_per_month": {"min": round(cost.usd_per_month_min, 2), "max": round(cost.usd_per_month, 2)},
         "prices": quote.source,
-        "lines": [asdict(line) for line in cost.lines],
+        "lines": [_line_as_json(line) for line in cost.lines],
         "not_included": list(cost.not_included),
+    }
+
+
+def _line_as_json(line: Line) -> dict[str, Any]:
+    return asdict(line) | {
+        "usd_per_hour": round(line.usd_per_hour, 4),
+        "count_min": line.count if line.count_min is None else line.count_min,
+        "usd_per_hour_min": round(line.least, 4),
     }
 
 

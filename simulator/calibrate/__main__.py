@@ -18,6 +18,7 @@ import torch
 from simulator.calibrate import arithmetic, exchanges, parts, profile_file, saves, short_runs
 from simulator.calibrate.options import parse_options
 from simulator.calibrate.ranks import Ranks
+from simulator.terminal import error_prefix
 from trainer.world import World, WorldError, start
 
 
@@ -27,7 +28,7 @@ def main(arguments: list[str]) -> int:
     try:
         _calibrate(options)
     except (WorldError, profile_file.OtherMachineError, saves.SaveError, OSError) as error:
-        print(f"simulator: {error}", file=sys.stderr, flush=True)
+        print(f"{error_prefix()}: {error}", file=sys.stderr, flush=True)
         return 2
     return 0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from simulator.calibrate.options import parse_options
+from simulator.terminal import error_prefix, program_name
 
 
 def main(arguments: list[str]) -> int:
@@ -13,7 +14,7 @@ def main(arguments: list[str]) -> int:
     try:
         from simulator.calibrate.__main__ import main as measure  # noqa: PLC0415  # needs torch
     except ModuleNotFoundError as error:
-        message = f"{error.name} is not installed; allowed: an environment with the trainer's packages"
-        print(f"simulator: calibrate: {message}; `calibrate --help` shows the commands", file=sys.stderr)
+        fix = f"`{program_name('calibrate')} --help` shows how to get it"
+        print(f"{error_prefix()}: {error.name} is not installed here; {fix}", file=sys.stderr)
         return 2
     return measure(arguments)

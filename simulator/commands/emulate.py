@@ -131,8 +131,8 @@ def _start(config: Config, machines: MachineSource, options: argparse.Namespace)
     try:
         from simulator.emulate.run import Emulation  # noqa: PLC0415  # needs torch
     except ModuleNotFoundError as missing:
-        message = f"{missing.name} is not installed; allowed: an environment with the trainer's packages"
-        raise ConfigError([ConfigProblem("emulate", message, "`emulate --help` shows the commands")]) from missing
+        fix = f"`{program_name('emulate')} --help` shows how to get it"
+        raise ConfigError([ConfigProblem("", f"{missing.name} is not installed here", fix)]) from missing
     return Emulation(config, options.ranks, machines.per_node(options.ranks), options.algorithm, _show_rank)
 
 

@@ -8,7 +8,7 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import get_args
+from typing import NoReturn, get_args
 
 from cluster.spec import Purchase
 from simulator import terminal
@@ -45,8 +45,17 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser that adds an example to the error for missing options."""
+
+    def error(self, message: str) -> NoReturn:
+        if "required" in message:
+            message += f"; for example: --model llama-8b --tokens 1e12 --stack {stacks.priced_examples()[-1]}"
+        super().error(message)
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog=terminal.program_name("plan"),
         description="Choose the machines, the number of nodes and the layout of a training run by time and cost.",
     )

@@ -15,7 +15,7 @@ from simulator.machines.profile import read
 from simulator.machines.stack_names import MAX_NODES
 from simulator.rows.tables import TableError, describe_unread_columns, read_table, write_table
 from simulator.search.question import parse_node_count
-from simulator.terminal import program_name
+from simulator.terminal import error_prefix, program_name
 from trainer.config.errors import ConfigError, ConfigProblem
 
 DEFAULT_INSTANCE = "p5.48xlarge"
@@ -117,16 +117,16 @@ def _predict_table(kind: str, file: Path, out: Path) -> int:
     try:
         given = read_table(file)
         for warning in describe_unread_columns(given[0], module.list_columns()):
-            print(f"simulator: {warning}", file=sys.stderr)
+            print(f"{error_prefix()}: {warning}", file=sys.stderr)
         rows: list[dict[str, str]] = module.predict_rows(given)
         write_table(out, rows)
     except TableError as error:
-        print(f"simulator: {error}", file=sys.stderr)
+        print(f"{error_prefix()}: {error}", file=sys.stderr)
         return BAD_INPUT
     errors = [row["error"] for row in rows if row["error"]]
     print(f"{len(rows) - len(errors)} of {len(rows)} rows predicted, {len(errors)} with an error: {out}")
     if len(errors) == len(rows):
-        print(f"simulator: no row could be predicted; the first: {errors[0]}", file=sys.stderr)
+        print(f"{error_prefix()}: no row could be predicted; the first: {errors[0]}", file=sys.stderr)
         return NOTHING_PREDICTED
     return 0
 

@@ -111,14 +111,14 @@ def _whole_lines(forecast: Forecast) -> Iterator[tuple[str, str]]:
     elif forecast.machines.of_catalog:
         yield "cost", f"there is no price of {forecast.machines.sheet.name} as {forecast.machines.purchase}"
     if run.kwh is not None:
-        yield "electricity", f"{run.kwh:,.0f} kWh"
+        yield "electricity", f"{run.kwh:,.0f} kWh" if run.kwh >= 1 else "under 1 kWh"
     if not forecast.machines.of_catalog:
         yield "cost", "unknown for machines that are not in the catalog, as is electricity"
 
 
 def _describe_checkpoints(forecast: Forecast) -> str:
     run, every = forecast.run, forecast.config.checkpoint.every
-    saved = f"{run.checkpoint_gb:.3g} GB"
+    saved = f"{run.checkpoint_gb:.3g} GB" if run.checkpoint_gb >= 1 else f"{1e3 * run.checkpoint_gb:.3g} MB"
     now = f"a checkpoint of {saved} every {every} steps" if every else f"no checkpoint of {saved} during the run"
     if run.gain < MIN_GAIN:
         return now

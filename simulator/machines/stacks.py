@@ -34,10 +34,16 @@ def spec_of(file: Path) -> ClusterSpec:
     """Return the description in a stack file whose machines are in the catalog; raise ConfigError for others."""
     spec = any_spec_of(file)
     if not target_of(spec).capabilities.rents_machines or not target_of(spec).region(spec):
-        allowed = ", ".join(name for name, target in targets().items() if target.capabilities.rents_machines)
-        message = f"target {spec.target} has neither instance types nor prices; allowed: {allowed}"
-        raise ConfigError([ConfigProblem("stack", message, f"name a stack with target {allowed}")])
+        message = f"target {spec.target} has neither instance types nor prices; allowed: {', '.join(priced_examples())}"
+        example = priced_examples()[-1]
+        fix = f"name one of them, such as `--stack {example}`, or with make `STACK={example}`"
+        raise ConfigError([ConfigProblem("stack", message, fix)])
     return spec
+
+
+def priced_examples() -> list[str]:
+    """Return the example stacks of the targets that have instance types and prices."""
+    return [name for target in targets().values() if target.capabilities.rents_machines for name in target.examples]
 
 
 def group_of(spec: ClusterSpec, word: str | None) -> str:

@@ -201,6 +201,9 @@ def test_cost_is_json(home: Path, stack: str, target: str) -> None:
     cost = json.loads(done.stdout)
     assert cost["target"] == target
     assert 0 <= cost["usd_per_hour"]["min"] <= cost["usd_per_hour"]["max"]
+    for line in cost["lines"]:
+        assert 0 <= line["count_min"] <= line["count"]
+        assert line["usd_per_hour"] == round(line["usd_per_hour"], 4) >= line["usd_per_hour_min"]
     assert bool(cost["lines"]) is (cost["usd_per_hour"]["max"] > 0) is (target == "aws")
 
 

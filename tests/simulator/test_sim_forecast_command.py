@@ -36,6 +36,13 @@ def test_table_shows_every_figure(capsys: pytest.CaptureFixture[str]) -> None:
     assert " kWh\n" in out
 
 
+def test_figures_of_a_tiny_model_are_not_rounded_to_0(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["predict", "tiny-llama"]) == 0
+    out = capsys.readouterr().out
+    assert "a checkpoint of 2.27 MB every 20 steps" in out
+    assert "electricity   under 1 kWh" in out
+
+
 def test_json_has_the_same_figures(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*USUAL, "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
@@ -138,7 +145,7 @@ def test_conflicting_arguments_are_rejected(
             "batch.size: 99999999999999999999 is not divisible by 8 data",
         ),
         (["llama-8b", "--profile", "none.json"], "profile.file: none.json cannot be read (No such file"),
-        (["deepseek-v3"], "deepseek-v3: cannot be read (No such file or directory); give a YAML file or one of "),
+        (["deepseek-v3"], "deepseek-v3: neither a preset nor a file; give a YAML file or one of "),
     ],
 )
 def test_invalid_values_are_rejected(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,6 +16,15 @@ from trainer.config import load
 USUAL = ["--model", "llama-8b", "--tokens", "1e12", "--stack", "aws-p5en-lustre", "--nodes", "4,64"]
 
 
+def test_missing_options_error_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--model", "llama-8b"])
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "python -m simulator plan: error: the following arguments are required: --tokens, --stack/-s; "
+        "for example: --model llama-8b --tokens 1e12 --stack aws-p5en-lustre"
+    )
+
+
 def test_table_has_a_chosen_row_with_its_settings(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*USUAL, "--deadline", "90d"]) == 0
     out = capsys.readouterr().out
@@ -91,6 +100,7 @@ def test_any_includes_models_the_trainer_does_not_support(capsys: pytest.Capture
         (["--stack", "aws-p5en-luster"], "did you mean aws-p5en-lustre"),
         (["-s", "aws-p5en-luster"], "did you mean aws-p5en-lustre"),
         (["--stack", "local"], "stack: target local has neither instance types nor prices"),
+        (["--stack", "local"], "or with make `STACK=aws-p5en-lustre`\n  allowed: aws-existing-vpc, aws-full, "),
         (["--instance", "p5.48xlrge"], "instance: 'p5.48xlrge' is not in the catalog; nearest: p5.48xlarge"),
         (["--nodes", "0"], "nodes: 0 is outside of 1 to 1024"),
         (["--nodes", "9..3"], "nodes: 9..3 is outside"),

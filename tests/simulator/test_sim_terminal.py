@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 
 import pytest
 from hypothesis import given
@@ -53,6 +54,11 @@ def test_long_list_of_allowed_values_follows_the_fix() -> None:
     assert lines[1].startswith("  allowed: model-0, model-1, ")
     assert max(map(len, lines)) <= 100
     assert "model-59" in lines[-1]
+
+
+def test_error_starts_with_the_command_as_typed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["/somewhere/bin/muster", "plan", "--model", "x"])
+    assert format_problem(ConfigProblem("model", "'x' is not known"), 100) == "muster plan: model: 'x' is not known"
 
 
 def test_short_problem_is_unchanged() -> None:

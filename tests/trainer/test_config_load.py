@@ -149,7 +149,7 @@ def test_invalid_files_are_rejected(text: str, message: str, tmp_path: Path) -> 
 
 def test_an_unknown_preset_is_rejected_with_a_suggestion(tmp_path: Path) -> None:
     assert "did you mean the preset llama-8b?" in error_text("lama-8b", [])
-    assert "cannot be read (No such file or directory)" in error_text("what", [])
+    assert "neither a preset nor a file" in error_text("what", [])
     assert "Is a directory" in error_text(str(tmp_path), [])
 
 
@@ -190,8 +190,8 @@ def test_a_model_of_another_family_replaces_the_model_of_the_base(tmp_path: Path
 @pytest.mark.parametrize(
     ("base", "message"),
     [
-        ("lama-8b", "cannot be read (No such file or directory); did you mean the preset llama-8b?"),
-        ("comon.yaml", "cannot be read (No such file or directory); did you mean common.yaml?"),
+        ("lama-8b", "neither a preset nor a file; did you mean the preset llama-8b?"),
+        ("comon.yaml", "neither a preset nor a file; did you mean common.yaml?"),
         ("what", "give a YAML file or one of demo, gpt2-124m,"),
         ("mine.yaml", "is circular: mine.yaml -> mine.yaml; remove base from one of them"),
         ("common.yaml", "is circular: mine.yaml -> common.yaml -> mine.yaml; remove base from one of them"),

@@ -263,6 +263,14 @@ def test_invalid_input_is_reported(tmp_path, capsys, name, content, more, messag
     assert message in capsys.readouterr().err
 
 
+def test_a_tiny_text_is_reported_in_bytes_and_one_shard(tmp_path, capsys):
+    (tmp_path / "a.txt").write_text("hello world\n")
+    assert main([str(tmp_path / "a.txt"), "--out", str(tmp_path / "out"), "--workers", "1"]) == 0
+    output = capsys.readouterr()
+    assert "13 tokens in 1 shard of uint16" in output.out
+    assert "12.0 of 12.0 B " in output.err
+
+
 def test_an_unwritable_folder_is_reported(tmp_path, capsys):
     (tmp_path / "file").write_text("x")
     assert main([str(tmp_path / "file"), "--out", str(tmp_path / "file" / "out")]) == 2

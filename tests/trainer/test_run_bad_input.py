@@ -36,7 +36,7 @@ INVALID_SETTINGS = {
     "unknown preset": (
         ["tiny-lama"],
         {},
-        ["tiny-lama: cannot be read (No such file or directory); did you mean the preset tiny-llama?"],
+        ["tiny-lama: neither a preset nor a file; did you mean the preset tiny-llama?"],
     ),
     "no data": (
         ["tiny-llama", "data.kind=tokens"],
@@ -97,7 +97,7 @@ def test_a_job_script_gets_the_reason_in_the_outcome_file(tmp_path: Path) -> Non
     status, _ = without_torch(["tiny-lama"], {FILE_VARIABLE: str(file)}, tmp_path)
     assert status == 0  # or torchrun would start the ranks again
     assert outcome(tmp_path)["outcome"] == "bad_input"
-    assert outcome(tmp_path)["reason"].startswith("tiny-lama: cannot be read")
+    assert outcome(tmp_path)["reason"].startswith("tiny-lama: neither a preset nor a file")
 
 
 def test_missing_data_is_reported(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -108,7 +108,8 @@ def _describe_unreadable(path: Path, name: str, children: tuple[Path, ...], erro
     kind = "the preset " if near in list_presets() else ""
     fix = f"did you mean {kind}{near}?" if near else f"give a YAML file or one of {', '.join(list_presets())}"
     where = f"{children[-1]}: base: {path}" if children else name
-    return ConfigProblem(where, f"cannot be read ({reason})", fix)
+    missing = isinstance(error, FileNotFoundError)
+    return ConfigProblem(where, "neither a preset nor a file" if missing else f"cannot be read ({reason})", fix)
 
 
 def _merge(base: dict[str, Any], child: dict[str, Any]) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from trainer.data.tokenizer import Tokenizer, load_tokenizer
 from trainer.data.workers import FinishedTask, WorkerSettings, run_tasks
 
 JOB_FILE = "job.json"
+_SIZE_UNITS = ((1e6, "MB"), (1e3, "kB"), (1, "B"))
 # Amount of text that is tokenized first, to estimate the bytes per token.
 _ESTIMATE_BYTES = 1 << 20
 
@@ -110,7 +111,9 @@ def _print_summary(contents: Index, reused: int, folder: Path) -> None:
     if contents.eos is None:
         print("the tokenizer has no end-of-text token: nothing separates the documents")
     tokens = sum(shard.tokens for shard in contents.shards)
-    print(f"{tokens} tokens in {len(contents.shards)} shards of {contents.dtype}, vocabulary {contents.vocab_size}")
+    count = len(contents.shards)
+    shards = "1 shard" if count == 1 else f"{count} shards"
+    print(f"{tokens} tokens in {shards} of {contents.dtype}, vocabulary {contents.vocab_size}")
     print(f"train with: data.kind=tokens data.path={folder} (model.vocab_size at least {contents.vocab_size})")
 
 
@@ -203,7 +206,9 @@ class _Progress:
         rate = self._done / max(1e-9, self._shown - self._started)
         left = (self._total - self._done) / rate if rate else float("inf")
         bar = ("#" * int(share * self.WIDTH)).ljust(self.WIDTH, ".")
-        text = f"[{bar}] {share:4.0%}  {self._done / 1e6:.1f} of {self._total / 1e6:.1f} MB  {rate / 1e6:.1f} MB/s"
+        size, unit = next((pair for pair in _SIZE_UNITS if self._total >= pair[0]), _SIZE_UNITS[-1])
+        amount = f"{self._done / size:.1f} of {self._total / size:.1f} {unit}"
+        text = f"[{bar}] {share:4.0%}  {amount}  {rate / size:.1f} {unit}/s"
         text += f"  {left:.0f} s left" if 0 < left < float("inf") else ""
         self._stream.write(f"\r{text}\x1b[K" if self._is_terminal else f"{text}\n")
         self._stream.flush()

@@ -18,17 +18,16 @@ import torch
 from simulator.calibrate import arithmetic, exchanges, parts, profile_file, saves, short_runs
 from simulator.calibrate.options import parse_options
 from simulator.calibrate.ranks import Ranks
-from simulator.terminal import error_prefix
 from trainer.world import World, WorldError, start
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: list[str], error_prefix: str = "simulator") -> int:
     """Run the command and return its exit status."""
     options = parse_options(arguments)
     try:
         _calibrate(options)
     except (WorldError, profile_file.OtherMachineError, saves.SaveError, OSError) as error:
-        print(f"{error_prefix()}: {error}", file=sys.stderr, flush=True)
+        print(f"{error_prefix}: {error}", file=sys.stderr, flush=True)
         return 2
     return 0
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from simulator.terminal import program_name
-
 DEFAULT_FIGURE_S = 0.2
 """Seconds to spend on each figure; a busy machine needs more."""
 ABOUT = """Measure this machine or cluster with the trainer's code (matrix products, memory, layers,
@@ -20,11 +18,9 @@ On another machine, create an environment with the trainer's packages (.venv has
   .venv-torch/bin/torchrun --nproc-per-node 4 -m simulator.calibrate --out profile.json   # 4 ranks"""
 
 
-def parse_options(arguments: list[str]) -> argparse.Namespace:
-    """Parse the command line; exit with a usage message if it is invalid."""
-    parser = argparse.ArgumentParser(
-        program_name("calibrate"), description=ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def parse_options(arguments: list[str], program: str = "python -m simulator.calibrate") -> argparse.Namespace:
+    """Parse the command line; exit with a usage message that names the program if it is invalid."""
+    parser = argparse.ArgumentParser(program, description=ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--out",
         type=Path,

@@ -6,7 +6,10 @@ import json
 from dataclasses import asdict
 from typing import Any
 
+from rich.console import Console, RenderableType
+from rich.measure import Measurement
 from rich.table import Table
+from rich.text import Text
 
 from cluster.catalog.prices import HOURS_PER_MONTH
 from cluster.spec import ClusterSpec
@@ -15,6 +18,9 @@ from infra.targets.registry import target_of
 from muster.commands import screen
 from muster.commands.stack_spec import examine_spec, list_price_issues, require_valid_spec
 from muster.commands.stacks import require_stack_file
+
+NO_LIMIT_COLUMNS = 10_000
+"""Width at which no table wraps."""
 
 
 def cost(name: str, *, as_json: bool = False) -> None:
@@ -30,7 +36,8 @@ def cost(name: str, *, as_json: bool = False) -> None:
         print(json.dumps(_as_json(spec, quote), indent=2))
         return
     if quote.cost.lines:
-        screen.out().print(build_cost_table(quote.cost), "")
+        for part in lay_out_cost_table(quote.cost, screen.out()):
+            screen.out().print(part)
         for note in [f"{quote.source}; a month has {HOURS_PER_MONTH} hours", *list_footnotes(quote.cost)]:
             screen.say(note)
         screen.out().print()
@@ -71,14 +78,25 @@ def format_usd_per_hour(priced: Cost) -> str:
     return _range(priced.usd_per_hour_min, priced.usd_per_hour)
 
 
-def build_cost_table(priced: Cost) -> Table:
+def lay_out_cost_table(priced: Cost, console: Console) -> list[RenderableType]:
+    """Return the cost table, or if it is too wide for the console, a table without notes and the notes below it."""
+    table = build_cost_table(priced)
+    unlimited = console.options.update(width=NO_LIMIT_COLUMNS)
+    if Measurement.get(console, unlimited, table).maximum <= console.width:
+        return [table, ""]
+    notes = [f"{line.part} ({line.what}): {line.note}" for line in priced.lines if line.note]
+    return [build_cost_table(priced, notes=False), "", *(Text(note, style="dim") for note in notes)]
+
+
+def build_cost_table(priced: Cost, *, notes: bool = True) -> Table:
     """Return the table of the parts of a cluster with their cost."""
-    heads = ("part", "what", "count", "USD per hour", "USD per month", "note")
+    heads = ("part", "what", "count", "USD per hour", "USD per month", *(["note"] if notes else []))
     table = screen.new_table(*heads, right=heads[2:5], wraps=("what", "note"))
     for line in priced.lines:
-        table.add_row(line.part, line.what, _count(line), *_money(line.least, line.usd_per_hour), line.note)
+        money = _money(line.least, line.usd_per_hour)
+        table.add_row(line.part, line.what, _count(line), *money, *([line.note] if notes else []))
     table.add_section()
-    table.add_row("total", "", "", *_money(priced.usd_per_hour_min, priced.usd_per_hour), "", style="bold")
+    table.add_row("total", "", "", *_money(priced.usd_per_hour_min, priced.usd_per_hour), style="bold")
     return table
 
 

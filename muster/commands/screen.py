@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import io
-import os
+import re
 import sys
 from collections.abc import Collection, Iterable
 from functools import cache
+from typing import IO, TextIO, cast
 
 from rich import box
 from rich.console import Console
@@ -17,8 +18,9 @@ from rich.text import Text
 
 from infra.engine.stop import Stop
 
-# Wide enough that tables are not cut in a pipe or a log.
-_PIPE_WIDTH = 160
+# No line is this long, so that nothing is wrapped in a pipe or a log.
+_PIPE_WIDTH = 10_000
+_TRAILING_SPACES = re.compile(r" +$", re.MULTILINE)
 _UNITS = {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
 
 
@@ -125,5 +127,33 @@ def format_duration(seconds: float) -> str:
 
 def _console(*, stderr: bool) -> Console:
     stream = sys.stderr if stderr else sys.stdout
-    width = None if stream.isatty() else max(_PIPE_WIDTH, int(os.environ.get("COLUMNS", "0") or 0))
-    return Console(stderr=stderr, width=width, highlight=False)
+    if stream.isatty():
+        return Console(stderr=stderr, highlight=False)
+    return Console(file=cast("IO[str]", _Pipe(stderr=stderr)), width=_PIPE_WIDTH, highlight=False)
+
+
+class _Pipe:
+    """Standard output or error without the spaces that fill up the last column of a table."""
+
+    def __init__(self, *, stderr: bool) -> None:
+        self._stderr = stderr
+
+    @property
+    def encoding(self) -> str:
+        return self._stream.encoding
+
+    @property
+    def _stream(self) -> TextIO:
+        return sys.stderr if self._stderr else sys.stdout
+
+    def isatty(self) -> bool:
+        return False
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+    def write(self, text: str) -> int:
+        return self._stream.write(_TRAILING_SPACES.sub("", text))
+
+    def flush(self) -> None:
+        self._stream.flush()

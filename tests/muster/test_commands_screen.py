@@ -63,6 +63,19 @@ def test_wrapped_error_keeps_its_indent(lead: str) -> None:
     assert all(line.startswith(" " * len(lead)) and line[len(lead)] != " " and len(line) <= 40 for line in continued)
 
 
+def test_log_is_neither_wrapped_nor_padded(capsys: pytest.CaptureFixture[str]) -> None:
+    screen.out.cache_clear()
+    table = screen.new_table("what", "note")
+    table.add_row("a", "long note")
+    table.add_row("b", "x")
+    screen.out().print(table)
+    screen.say("word " * 100 + "end")
+    lines = capsys.readouterr().out.splitlines()
+    screen.out.cache_clear()
+    assert lines[2:] == ["a     long note", "b     x", "word " * 100 + "end"]
+    assert lines[0] == "what  note"
+
+
 def test_error_is_one_line_in_a_log() -> None:
     out = io.StringIO()
     screen.print_hanging(Console(file=out, width=40), Text("✗ "), REASON)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from cluster.catalog.prices import HOURS_PER_MONTH, instance_price, service_price
 from infra.targets.aws.cost import cost
@@ -137,6 +138,16 @@ def test_the_table_fits_into_100_columns() -> None:
     for cell in ("groups.burst", "0 to 16", "0.00 to 32.23", "USD per month", "total", "storage.shared"):
         assert cell in text
     assert "…" not in text
+
+
+def test_notes_are_below_a_table_that_is_too_wide() -> None:
+    narrow = "".join(render(part, 80) for part in command.lay_out_cost_table(cost(FULL), Console(width=80)))
+    assert "…" not in narrow
+    assert "note" not in narrow.splitlines()[0]
+    assert "storage.home (EFS): 0.30 USD per GB and month of what is stored" in " ".join(narrow.split())
+    wide = command.lay_out_cost_table(cost(FULL), Console(width=200))
+    assert render(wide[0], 200).splitlines()[0].split()[-1] == "note"
+    assert wide[1:] == [""]
 
 
 def test_footnotes_list_what_is_not_in_the_total() -> None:

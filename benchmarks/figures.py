@@ -51,7 +51,7 @@ def main_figures(shape: Shape) -> list[Figure]:
         Figure(f"up to the first srun across {shape.nodes} nodes", shape.srun, reference=floor, at_most=30),
         Figure("up to the first srun, times the floor", shape.srun / shape.floor, "x", floor, 2.5),
         Figure("up to ready: torch has all-reduced on every node", shape.up, reference=floor, at_most=30),
-        Figure("second up without changes", shape.again, reference=f"first up {shape.up:.1f} s", at_most=10),
+        Figure("second up without changes", shape.again, reference=f"first up {shape.up:.1f} s", at_most=5),
         Figure("teardown", shape.teardown, reference=f"up {shape.up:.1f} s", at_most=15),
     ]
 

@@ -1,7 +1,7 @@
 """Fit the constants of hardware/rates.py to data/*runs.csv and write them to data/rates.yaml.
 
-The fit is not plain least squares: it has a robust loss (Cauchy), one offset per source, a prior and bounds for every
-constant. It iterates Gauss-Newton steps with reweighted, bounded least squares inside.
+scipy's least squares minimizes the squares of three kinds of residuals: the errors of the runs (less an offset per
+source, with a robust loss), the offsets, and the distances of the constants from their priors, within bounds.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from dataclasses import fields
 from typing import Any
 
 import numpy as np
+from scipy.optimize import least_squares
 
 from simulator.hardware.rates import DATA, Rates, rate_bounds
 from simulator.rows.measured import MeasuredRun, load_measured_runs
 from simulator.step.prediction import TransformerStep
 
-ROUNDS = 6
-REWEIGHTING_ROUNDS = 12
+MAX_EVALUATIONS = 30
 NOISE = 0.08
 """Standard deviation of log(predicted / measured) that no constant explains."""
 OUTLIER_ERROR = 0.15
@@ -30,8 +30,9 @@ MAX_SOURCE_WEIGHT = 16
 """Largest total weight of a source, in runs: its runs resemble each other."""
 MAX_RUNS_PER_SOURCE = 48
 """Runs of a source that take part, evenly spaced over all of its runs."""
-BOUND_TOLERANCE = 1e-12
-MIN_GAIN = 1e-3
+SMALL_SHARE = 1e-6
+"""Errors below this share of OUTLIER_ERROR have a loss without any robustness."""
+TOLERANCE = 1e-4
 """Relative decrease of the cost below which the search ends."""
 
 RATE_NAMES = tuple(field.name for field in fields(Rates) if field.metadata)
@@ -40,25 +41,18 @@ Array = np.ndarray[Any, np.dtype[np.float64]]
 
 def fit_rates(runs: Sequence[MeasuredRun], near: Rates | None = None) -> Rates:
     """Fit the constants to measured runs; `near` is where the search starts and does not affect the optimum."""
-    cost_model = _FitCost(runs)
-    here = _to_array(near or Rates())
-    errors = cost_model.errors(here)
-    cost = cost_model.cost(errors, here)
-    for _ in range(ROUNDS):
-        target = cost_model.linear_optimum(errors, cost_model.slopes(here, errors), here)
-        for share in (1.0, 0.5, 0.2):
-            candidate = here + share * (target - here)
-            candidate_errors = cost_model.errors(candidate)
-            candidate_cost = cost_model.cost(candidate_errors, candidate)
-            if candidate_cost < cost:
-                break
-        else:
-            break
-        converged = cost - candidate_cost < MIN_GAIN * cost
-        here, errors, cost = candidate, candidate_errors, candidate_cost
-        if converged:
-            break
-    return _to_rates(here)
+    residuals = _Residuals(runs)
+    unbounded = np.full(residuals.sources, np.inf)
+    fitted = least_squares(
+        residuals.of,
+        np.concatenate([_to_array(near or Rates()), np.zeros(residuals.sources)]),
+        residuals.slopes,
+        bounds=(np.concatenate([residuals.low, -unbounded]), np.concatenate([residuals.high, unbounded])),
+        x_scale=np.concatenate([residuals.scale, np.full(residuals.sources, SOURCE_SPREAD)]),
+        ftol=TOLERANCE,
+        max_nfev=MAX_EVALUATIONS,
+    )
+    return _to_rates(np.clip(fitted.x[: len(RATE_NAMES)], residuals.low, residuals.high))
 
 
 def step_s(run: MeasuredRun, rates: Rates) -> float:
@@ -66,93 +60,70 @@ def step_s(run: MeasuredRun, rates: Rates) -> float:
     return sum(TransformerStep(run.run.model, run.run.system, rates).parts(run.run.layout).values())
 
 
-class _FitCost:
-    """The cost of a vector of constants on measured runs, and its linearization."""
+class _Residuals:
+    """The residuals of a vector of constants and offsets on measured runs, and their derivatives."""
 
     def __init__(self, runs: Sequence[MeasuredRun]) -> None:
         self.runs = _spread(runs)
-        sources = sorted({run.source for run in self.runs})
-        self.membership: Array = np.array([[float(run.source == source) for source in sources] for run in self.runs])
+        names = sorted({run.source for run in self.runs})
+        self.sources = len(names)
+        self.membership: Array = np.array([[float(run.source == name) for name in names] for run in self.runs])
         run_weights = np.minimum(1.0, MAX_SOURCE_WEIGHT / self.membership.sum(axis=0))
-        self.weights: Array = self.membership @ run_weights / NOISE**2
+        self.weights: Array = np.sqrt(self.membership @ run_weights) / NOISE
         self.prior = _to_array(Rates())
         self.low, self.high = np.array([rate_bounds(name) for name in RATE_NAMES]).T
         self.scale: Array = (self.high - self.low) * PRIOR_SPREAD
         self.measured: Array = np.log([run.step_s for run in self.runs])
         self.depends: np.ndarray[Any, np.dtype[np.bool_]] = np.array([_dependencies(run) for run in self.runs])
 
-    def errors(self, values: Array) -> Array:
+    def of(self, values: Array) -> Array:
+        """Return the residuals: of the runs, of the constants, of the offsets."""
+        constants, offsets = np.split(values, [len(RATE_NAMES)])
+        robust, _ = _robust(self._errors(constants) - self.membership @ offsets)
+        return np.concatenate([self.weights * robust, (constants - self.prior) / self.scale, offsets / SOURCE_SPREAD])
+
+    def slopes(self, values: Array) -> Array:
+        """Return the derivatives of the residuals, by finite differences where they depend on predictions."""
+        constants, offsets = np.split(values, [len(RATE_NAMES)])
+        errors = self._errors(constants)
+        _, slope = _robust(errors - self.membership @ offsets)
+        by_error = (self.weights * slope)[:, None]
+        return np.block(
+            [
+                [by_error * self._error_slopes(constants, errors), -by_error * self.membership],
+                [np.diag(1 / self.scale), np.zeros((constants.size, offsets.size))],
+                [np.zeros((offsets.size, constants.size)), np.eye(offsets.size) / SOURCE_SPREAD],
+            ]
+        )
+
+    def _errors(self, constants: Array) -> Array:
         """Return log(predicted / measured) of each run."""
-        rates = _to_rates(values)
+        rates = _to_rates(constants)
         errors: Array = np.log([step_s(run, rates) for run in self.runs]) - self.measured
         return errors
 
-    def slopes(self, values: Array, errors: Array) -> Array:
+    def _error_slopes(self, constants: Array, errors: Array) -> Array:
         """Return the derivatives of the errors by finite differences that stay inside the bounds."""
-        columns = []
-        for index in range(values.size):
-            extent = self.high[index] - self.low[index]
-            step = 1e-3 * extent * (1 if values[index] < self.low[index] + extent / 2 else -1)
-            moved = values.copy()
+        slopes: Array = np.zeros((errors.size, constants.size))
+        for index, (low, high) in enumerate(zip(self.low, self.high, strict=True)):
+            step = 1e-3 * (high - low) * (1 if constants[index] < (low + high) / 2 else -1)
+            moved = constants.copy()
             moved[index] += step
-            columns.append(self._differences(index, _to_rates(moved), errors) / step)
-        return np.array(columns).T
+            rates = _to_rates(moved)
+            # Most runs do not depend on most constants.
+            for row in np.flatnonzero(self.depends[:, index]):
+                error = np.log(step_s(self.runs[row], rates)) - self.measured[row]
+                slopes[row, index] = (error - errors[row]) / step
+        return slopes
 
-    def _differences(self, index: int, moved: Rates, errors: Array) -> Array:
-        """Return the change of the errors when one constant moves; most runs do not depend on it."""
-        differences: Array = np.zeros(errors.size)
-        for row in np.flatnonzero(self.depends[:, index]):
-            differences[row] = np.log(step_s(self.runs[row], moved)) - self.measured[row] - errors[row]
-        return differences
 
-    def cost(self, errors: Array, values: Array) -> float:
-        offsets = self.offsets(errors)
-        residuals = errors - self.membership @ offsets
-        data = (self.weights * OUTLIER_ERROR**2 * np.log1p((residuals / OUTLIER_ERROR) ** 2)).sum()
-        prior = (((values - self.prior) / self.scale) ** 2).sum()
-        return float(data + ((offsets / SOURCE_SPREAD) ** 2).sum() + prior)
-
-    def offsets(self, errors: Array) -> Array:
-        """Return the best offset of each source for these errors."""
-        offsets: Array = np.zeros(self.membership.shape[1])
-        for _ in range(REWEIGHTING_ROUNDS):
-            weights = self._robust_weights(errors - self.membership @ offsets)
-            normal = self.membership.T @ weights + SOURCE_SPREAD**-2
-            offsets = (self.membership.T @ (weights * errors)) / normal
-        return offsets
-
-    def linear_optimum(self, errors: Array, slopes: Array, here: Array) -> Array:
-        """Return the constants with the least cost if the errors were linear in them."""
-        design = np.hstack([slopes, -self.membership])
-        sources = self.membership.shape[1]
-        precision = np.concatenate([self.scale**-2, np.full(sources, SOURCE_SPREAD**-2)])
-        centre = np.concatenate([self.prior - here, np.zeros(sources)])
-        move: Array = np.concatenate([np.zeros(here.size), self.offsets(errors)])
-        for _ in range(REWEIGHTING_ROUNDS):
-            weights = self._robust_weights(errors + design @ move)
-            normal = design.T @ (weights[:, None] * design) + np.diag(precision)
-            target = -design.T @ (weights * errors) + precision * centre
-            move = self._solve_bounded(normal, target, here)
-        return here + move[: here.size]
-
-    def _solve_bounded(self, normal: Array, target: Array, here: Array) -> Array:
-        """Solve the normal equations; constants that would leave their bounds are fixed on them."""
-        free = np.ones(target.size, dtype=bool)
-        move: Array = np.zeros(target.size)
-        for _ in range(target.size):
-            remaining = target[free] - normal[np.ix_(free, ~free)] @ move[~free]
-            move[free] = np.linalg.solve(normal[np.ix_(free, free)], remaining)
-            inside = np.clip(here + move[: here.size], self.low, self.high) - here
-            beyond = free[: here.size] & (np.abs(inside - move[: here.size]) > BOUND_TOLERANCE)
-            if not beyond.any():
-                break
-            move[: here.size] = inside
-            free[: here.size] &= ~beyond
-        return move
-
-    def _robust_weights(self, residuals: Array) -> Array:
-        weights: Array = self.weights / (1 + (residuals / OUTLIER_ERROR) ** 2)
-        return weights
+def _robust(errors: Array) -> tuple[Array, Array]:
+    """Return residuals whose squares are the Cauchy loss of the errors, and their derivatives."""
+    shares = errors / OUTLIER_ERROR
+    residuals: Array = np.sign(shares) * OUTLIER_ERROR * np.sqrt(np.log1p(shares**2))
+    small = np.abs(shares) < SMALL_SHARE
+    slopes: Array = np.where(small, 1.0, errors / np.where(small, 1.0, residuals) / (1 + shares**2))
+    return residuals, slopes
 
 
 class _RecordingRates:

@@ -19,7 +19,7 @@ def test_bounds_of_bring_up():
     ratio = figures["up to the first srun, times the floor"]
     assert (ratio.value, ratio.unit, ratio.at_most, ratio.verdict) == (2.5, "x", 2.5, "pass")
     bounds = {f.at_most for f in figures.values()}
-    assert bounds == {None, 30, 2.5, 10, 15}
+    assert bounds == {None, 30, 2.5, 5, 15}
 
 
 def build_shape(nodes: int, up: float, floor: float) -> Shape:

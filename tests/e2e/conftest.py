@@ -12,8 +12,10 @@ from tests.e2e.training import STRATEGIES, Job, Undisturbed, completed, submit
 from tests.harness import Spec, Stack, small_spec
 
 MakeStack = Callable[[str, Spec], Stack]
-# Scenarios that run at once: most of the time a scenario waits for the queue, a timeout or starting processes.
-AT_ONCE = 3
+# Scenarios that run at once: with more, starting processes can take longer than the rendezvous waits for a silent node.
+AT_ONCE = 2
+# Two nodes for a job, two for the preempted one, two and a spare for the one that loses a node.
+TRAINING_NODES = 7
 PREEMPTION = {"PreemptType": "preempt/qos", "PreemptMode": "REQUEUE"}
 URGENT = """sacctmgr -i modify qos normal set gracetime=120
     sacctmgr -i add qos urgent preempt=normal
@@ -43,9 +45,9 @@ def cluster(make_stack: MakeStack) -> Iterator[Stack]:
 
 @pytest.fixture(scope="session")
 def training_cluster(make_stack: MakeStack) -> Iterator[Stack]:
-    """Return a cluster for three jobs and a spare node; lost nodes are noticed soon, and urgent jobs preempt."""
+    """Return a cluster for several jobs and a spare node; lost nodes are noticed soon, and urgent jobs preempt."""
     spec = small_spec(slurm={"slurmd_timeout_s": 10, "extra": PREEMPTION})
-    spec["groups"]["gpu"]["count"] = 2 * AT_ONCE + 1
+    spec["groups"]["gpu"]["count"] = TRAINING_NODES
     stack = make_stack("train", spec)
     stack.up()
     stack.ssh("controller", URGENT, user="root")

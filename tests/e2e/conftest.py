@@ -12,8 +12,8 @@ from tests.e2e.training import STRATEGIES, Job, Undisturbed, completed, submit
 from tests.harness import Spec, Stack, small_spec
 
 MakeStack = Callable[[str, Spec], Stack]
-# Scenarios that run at once: with more, starting processes can take longer than the rendezvous waits for a silent node.
-AT_ONCE = 2
+# Scenarios that run at once: most of the time a scenario waits for the queue, a timeout or starting processes.
+AT_ONCE = 3
 # Two nodes for a job, two for the preempted one, two and a spare for the one that loses a node.
 TRAINING_NODES = 7
 PREEMPTION = {"PreemptType": "preempt/qos", "PreemptMode": "REQUEUE"}

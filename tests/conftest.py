@@ -18,8 +18,8 @@ def pytest_configure() -> None:
     """Make tests independent of the terminal's width and of how busy the machine is."""
     # pytest-xdist sets it for its workers, and messages would be wrapped at that width.
     os.environ.pop("COLUMNS", None)
-    if find_spec("hypothesis"):  # the trainer's tests run without it
-        from hypothesis import settings  # noqa: PLC0415
+    if find_spec("hypothesis"):
+        from hypothesis import settings  # noqa: PLC0415  # the trainer's tests run without it
 
         # The default limit of 200 ms per example is wall time, which other processes can use up.
         settings.register_profile("muster", deadline=None)

@@ -43,7 +43,8 @@ def _server() -> subprocess.Popen[str]:
 
 def serve() -> None:
     """Load the modules of the commands, then run each command that standard input requests in a fork."""
-    import boto3  # noqa: F401, PLC0415  # imports of this process only
+    # Imported here, because only this process needs them, and only so that its forks have them.
+    import boto3  # noqa: F401, PLC0415
     import docker  # noqa: F401, PLC0415
 
     import muster.cli  # noqa: PLC0415

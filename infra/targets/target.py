@@ -5,6 +5,8 @@ is the checklist. Modules that implement this protocol stay light: they load the
 Pulumi inside the methods that need them, because every command imports every target's class.
 """
 
+# ruff: noqa: ARG002  # Default methods ignore arguments that only some targets need.
+
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
@@ -168,11 +170,11 @@ class Target(ABC):
     def cost(self, spec: ClusterSpec) -> Cost:
         """Return the cost of a valid spec by the prices that come with muster."""
 
-    def quote(self, spec: ClusterSpec, console: Console) -> Quote:  # noqa: ARG002  # a target may report progress
+    def quote(self, spec: ClusterSpec, console: Console) -> Quote:
         """Return the cost of a spec by the best prices available, and their source."""
         return Quote(self.cost(spec))
 
-    def region(self, spec: ClusterSpec) -> str:  # noqa: ARG002  # most targets have none
+    def region(self, spec: ClusterSpec) -> str:  # most targets have none
         """Return the region that a spec names; empty if the target has none."""
         return ""
 
@@ -191,27 +193,27 @@ class Target(ABC):
     def prepare(self, home: Home, console: Console) -> None:  # noqa: B027  # most targets need nothing
         """Fetch what `up` needs on this machine and set-up does not install."""
 
-    def explain_failure(self, message: str, again: str) -> str:  # noqa: ARG002  # for targets that know their errors
+    def explain_failure(self, message: str, again: str) -> str:  # for targets that know their errors
         """Return the fix for an error of the target's API, or an empty string; `again` is the command to retry."""
         return ""
 
-    def change_issues(self, old: ClusterSpec, new: ClusterSpec) -> Iterable[Issue]:  # noqa: ARG002
+    def change_issues(self, old: ClusterSpec, new: ClusterSpec) -> Iterable[Issue]:
         """Yield an issue for each change that the policies of the fields allow but this target cannot make."""
         return ()
 
-    def nodes_concerned(self, path: str, spec: ClusterSpec) -> Sequence[str] | None:  # noqa: ARG002
+    def nodes_concerned(self, path: str, spec: ClusterSpec) -> Sequence[str] | None:
         """Return the nodes that a field of the target's own section affects; None for any other field."""
         return None
 
-    def deployment(self, stack: StackHome, cluster: str, spec: ClusterSpec | None) -> Deployment:  # noqa: ARG002
+    def deployment(self, stack: StackHome, cluster: str, spec: ClusterSpec | None) -> Deployment:
         """Return where a stack's cluster is; raise Stop if that is unknown."""
         return Deployment(cluster, stack.name)
 
-    def deployment_in_state(self, stack: StackHome, spec: ClusterSpec | None) -> Deployment | None:  # noqa: ARG002
+    def deployment_in_state(self, stack: StackHome, spec: ClusterSpec | None) -> Deployment | None:
         """Return the cluster in the stack's Pulumi state; None unless the state shows that it is on this target."""
         return None
 
-    def labelled_clusters(self, stack: str) -> Sequence[str]:  # noqa: ARG002
+    def labelled_clusters(self, stack: str) -> Sequence[str]:
         """Return the clusters whose resources have the stack's label, if the target can search by that label alone."""
         return ()
 
@@ -243,7 +245,7 @@ class Target(ABC):
     def remove(self, leftover: Leftover, until: float) -> None:
         """Remove a leftover; if it is in use, retry until the deadline `until` (time.monotonic)."""
 
-    def price_notes(self, remaining: Iterable[Leftover]) -> Sequence[str]:  # noqa: ARG002
+    def price_notes(self, remaining: Iterable[Leftover]) -> Sequence[str]:
         """Return remarks on the prices of resources that remain after teardown, for the receipt."""
         return ()
 

@@ -74,7 +74,9 @@ def test_a_node_whose_drain_reason_is_gone_is_resumed_once() -> None:
 
 
 def test_a_node_that_stays_unusable_is_named_with_reason_and_log_line() -> None:
-    log_line = lambda _: Completed(0, "", "error: Couldn't find the specified plugin name")  # noqa: E731
+    def log_line(_: str) -> Completed:
+        return Completed(0, "", "error: Couldn't find the specified plugin name")
+
     with pytest.raises(BootstrapError) as caught:
         wait_for_nodes(inventory(), opener(Scripted(sequence(GRES)), log_line), deadline_s=0.01)
     text = str(caught.value)
@@ -94,6 +96,8 @@ def test_a_node_that_dies_is_named_before_the_deadline() -> None:
 
 
 def test_a_slurmd_that_stopped_is_named_before_the_deadline() -> None:
-    stopped = lambda _: Completed(1, "", "fatal: Hybrid mode is not supported")  # noqa: E731
+    def stopped(_: str) -> Completed:
+        return Completed(1, "", "fatal: Hybrid mode is not supported")
+
     with pytest.raises(BootstrapError, match="slurmd stopped: fatal: Hybrid mode is not supported"):
         wait_for_nodes(inventory(), opener(Scripted(sequence(UNKNOWN)), stopped), deadline_s=30)

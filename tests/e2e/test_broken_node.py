@@ -12,9 +12,10 @@ from tests.harness import Stack
 FABRIC = "slurm/jobs/fabric.sbatch"
 EXPECTED = "/etc/muster/expected.json"
 KEEP = f"cp {EXPECTED} /root/expected.json"
-# Slurm takes a node that was given back for silent until its next answer.
-BACK = """for second in $(seq 60); do
-    state=$(sinfo -h -n gpu-2 -o '%T|%E'); [ "$state" = 'idle|none' ] && break; sleep 1
+# A node takes a moment to reach a state: it is draining until the epilog of its last job has ended, and a node that was
+# given back is taken for silent until its next answer.
+WAIT_FOR_STATE = """for second in $(seq 60); do
+    state=$(sinfo -h -n gpu-2 -o '%T|%E' | head -n 1); case $state in {0}\\|*) break ;; esac; sleep 1
 done; echo "$state\""""
 RESTORE = f"cp /root/expected.json {EXPECTED}"
 
@@ -23,11 +24,11 @@ def test_a_broken_node_is_drained_with_the_reason_and_comes_back(cluster: Stack)
     cluster.ssh("gpu-2", f'{KEEP}; sed -i \'s#"/shared"#"/shared", "/nowhere"#\' {EXPECTED}', user="root")
     try:
         cluster.ssh("gpu-2", "/etc/muster/health", user="root")
-        state = cluster.ssh("login", "sinfo -h -n gpu-2 -o '%T|%E'").splitlines()[0]
+        state = cluster.ssh("login", WAIT_FOR_STATE.format("drained"))
     finally:
         cluster.ssh("gpu-2", f"{RESTORE}; for round in 1 2 3; do /etc/muster/health; done", user="root")
     assert state == "drained|health: mounts: /nowhere is not mounted"
-    assert cluster.ssh("login", BACK).splitlines()[0] == "idle|none"
+    assert cluster.ssh("login", WAIT_FOR_STATE.format("idle")) == "idle|none"
 
 
 def test_a_reason_that_a_person_gave_stays(cluster: Stack) -> None:
@@ -35,7 +36,7 @@ def test_a_reason_that_a_person_gave_stays(cluster: Stack) -> None:
     try:
         cluster.ssh("gpu-2", f'{KEEP}; sed -i \'s#"/shared"#"/nowhere"#\' {EXPECTED}; /etc/muster/health', user="root")
         cluster.ssh("gpu-2", f"{RESTORE}; for round in 1 2 3; do /etc/muster/health; done", user="root")
-        state = cluster.ssh("login", "sinfo -h -n gpu-2 -o '%T|%E'").splitlines()[0]
+        state = cluster.ssh("login", WAIT_FOR_STATE.format("drained"))
     finally:
         cluster.ssh("gpu-2", RESTORE, user="root")
         cluster.ssh("controller", "scontrol update nodename=gpu-2 state=resume", user="root")

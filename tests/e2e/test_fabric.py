@@ -8,7 +8,9 @@ from tests.harness import Stack
 
 SLOW = "tc qdisc add dev eth0 root tbf rate 500mbit burst 256kb latency 50ms"
 HEAL = "tc qdisc del dev eth0 root"
-STATES = "sinfo -h -N -p cpu -o '%N|%T|%E' | sort"
+# A node of the measuring job is completing, or draining instead of drained, until its epilog has ended.
+STATES = """for second in $(seq 60); do sinfo -h -p cpu -t completing | grep -q . || break; sleep 1; done
+    sinfo -h -N -p cpu -o '%N|%T|%E' | sort"""
 
 
 def test_a_node_that_is_below_is_drained_and_the_others_are_not(cluster: Stack) -> None:

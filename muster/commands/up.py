@@ -13,9 +13,10 @@ from infra.engine.events import Failure, Result
 from infra.engine.stop import FAILED, INTERRUPTED, Stop
 from infra.home import StackHome
 from infra.plan import BuildPlan
+from infra.resources.error import ResourceError
 from infra.targets.cost import Quote
 from infra.targets.registry import target_of
-from infra.targets.target import Preflight, Target
+from infra.targets.target import HostFacts, Preflight, Target
 from muster.commands import last_up, screen
 from muster.commands.cost import describe_cost
 from muster.commands.last_up import LastUp
@@ -37,8 +38,7 @@ _CANCELLED = "update canceled"
 def up(name: str, *, force: bool, wait: bool, preflight: bool = True) -> LastUp:
     """Create or update the cluster of a stack and return the result; raise Stop if it fails."""
     stack = require_stack_file(name)
-    host = find_host_target(stack)
-    spec, issues = examine_spec(stack, host.host_facts() if host else None)
+    spec, issues = examine_spec(stack, _query_host(stack))
     options = RunOptions(force=force)
     flight = None
     if spec and isinstance(preflighted := target_of(spec), Preflight):
@@ -53,6 +53,19 @@ def up(name: str, *, force: bool, wait: bool, preflight: bool = True) -> LastUp:
     with lock.held(stack, "up", wait=wait, say=screen.say) as held:
         pulumi.wait_for_others(stack, wait=wait, say=screen.say)
         return _run(stack, target, target.plan(spec), held, options)
+
+
+def _query_host(stack: StackHome) -> HostFacts | None:
+    """Return the facts about this machine if the nodes run on it; raise ResourceError if its engine does not answer.
+
+    Errors of the stack file are reported first: they can be fixed without the engine.
+    """
+    host = find_host_target(stack)
+    try:
+        return host.host_facts() if host else None
+    except ResourceError:
+        require_valid_spec(stack, *examine_spec(stack, None))
+        raise
 
 
 def _run(stack: StackHome, target: Target, built: BuildPlan, held: int, options: RunOptions) -> LastUp:

@@ -64,10 +64,11 @@ def test_help_imports_no_slow_modules() -> None:
     assert subprocess.run([sys.executable, "-c", code], cwd=REPO, text=True, capture_output=True).stdout.strip() == "[]"
 
 
-def test_up_reports_all_errors_of_a_spec_and_starts_nothing(home: Path) -> None:
+@pytest.mark.parametrize("engine", [{}, {"DOCKER_HOST": "unix:///nowhere/docker.sock"}], ids=["default", "unreachable"])
+def test_up_reports_all_errors_of_a_spec_and_starts_nothing(home: Path, engine: dict[str, str]) -> None:
     spec = small_spec(name="bad") | {"colour": "red", "groups": {"gpu": {"count": -1}}}
     (home / "stacks" / "Pulumi.bad.yaml").write_text(stack_file(spec))
-    done = muster("up", "--stack", "bad", home=home)
+    done = muster("up", "--stack", "bad", home=home, **engine)
     assert done.returncode == 2
     assert "colour" in done.stderr
     assert "groups.gpu.count" in done.stderr

@@ -55,6 +55,10 @@ class NodeSet(InventoryModel):
     static: int
     """Number of nodes, from the first, that always run; the others are launched on demand."""
     cpus: int
+    cores: int = 0
+    """Physical cores; set together with `sockets`."""
+    sockets: int = 0
+    """CPU sockets; 0 if unknown, and Slurm then treats each CPU as a core of its own socket."""
     memory_mb: int
     gpus: NodeGpus = NodeGpus()
     fabric: Literal["tcp", "efa", "infiniband"] = "tcp"

@@ -16,6 +16,10 @@ Purchase = Literal["on-demand", "spot", "reservation", "block"]
 NAME = r"^[a-z]([a-z0-9-]{0,18}[a-z0-9])?$"
 USER_NAME = r"^[a-z][a-z0-9_-]{0,30}$"
 MOUNT = r"^(/[a-z0-9][a-z0-9_-]*)+$"
+# A pause of the network must not cost a healthy node its jobs, and on targets that replace nodes its machine.
+# Containers of one machine have no network between them.
+NODE_TIMEOUT_S = 300
+SINGLE_HOST_NODE_TIMEOUT_S = 30
 PATTERN_WORDS = {
     NAME: "a name (at most 20 lower-case letters, digits and '-'; starts with a letter, does not end with '-')",
     USER_NAME: "a user name (at most 31 lower-case letters, digits, '_' and '-'; starts with a letter)",
@@ -211,8 +215,13 @@ class SlurmOptions(SpecModel):
     )
     default_time: str = field("time limit of jobs that set none", "safe", default="1:00:00")
     max_time: str = field("longest time limit of a job", "safe", default="UNLIMITED")
-    slurmd_timeout_s: int = field(
-        "seconds without an answer after which a node is down", "safe", default=30, ge=10, le=3600
+    slurmd_timeout_s: int | None = field(
+        "seconds without an answer after which a node is down; by default 30 if all nodes share one machine, else 300",
+        "safe",
+        default=None,
+        ge=10,
+        le=3600,
+        examples=[300],
     )
     kill_wait_s: int = field("seconds between SIGTERM and SIGKILL", "safe", default=30, ge=1, le=600)
     suspend_s: int = field(
@@ -222,6 +231,12 @@ class SlurmOptions(SpecModel):
     extra: dict[str, str] = field(
         "additional slurm.conf settings by key", "safe", default={}, examples=[{"MaxArraySize": "5000"}]
     )
+
+    def node_timeout_s(self, *, single_host: bool) -> int:
+        """Return the seconds without an answer after which a node is down; `single_host`: nodes share one machine."""
+        if self.slurmd_timeout_s is not None:
+            return self.slurmd_timeout_s
+        return SINGLE_HOST_NODE_TIMEOUT_S if single_host else NODE_TIMEOUT_S
 
 
 class Software(SpecModel):

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from datetime import date
 
 from cluster.spec import ClusterSpec, Purchase
+from infra.targets.registry import target_of
+from infra.targets.target import OnThisMachine
 from simulator.hardware.system import System
 from simulator.layout import Layout
 from simulator.parameters import checkpoint_gb
@@ -95,7 +97,8 @@ def conditions(spec: ClusterSpec, gb: float, system: System, purchase: Purchase,
     failure_s = rate.mean_s(system.gpus)
     replacement_s = failures.replacement_s(purchase)
     # All ranks together read the checkpoint once, as fast as it is written.
-    restart_s = failures.restart_s(spec.slurm.slurmd_timeout_s) + replacement_s + write_s
+    node_timeout_s = spec.slurm.node_timeout_s(single_host=isinstance(target_of(spec), OnThisMachine))
+    restart_s = failures.restart_s(node_timeout_s) + replacement_s + write_s
     spot_s = failures.spot_mean_s(system.gpu.name, system.nodes) if purchase == "spot" else float("inf")
     warned = save_s + write_s <= failures.spot_notice_s()
     return Conditions(

@@ -83,6 +83,7 @@ def _make_context(inventory: Inventory, spec: ClusterSpec, cgroup: Cgroup) -> di
         # Every job waits for the prolog, so only nodes whose hardware can break between two health checks have one.
         "checked": any(size.gpus.count and size.gpus.kind == "real" for size in sizes),
         "options": spec.slurm,
+        "node_timeout_s": spec.slurm.node_timeout_s(single_host=inventory.single_host),
         "default": spec.slurm.default_group or next(iter(spec.groups)),
         "extra": spec.slurm.extra,
         "nodes": [_describe_node(node) for node in inventory.compute],
@@ -108,7 +109,15 @@ def _describe_set(nodes: NodeSet) -> list[dict[str, object]]:
 
 def _describe_size(nodes: Node | NodeSet) -> dict[str, object]:
     gres = f"gpu:{nodes.gpus.type}:{nodes.gpus.count}" if nodes.gpus.count else ""
-    return {"cpus": nodes.cpus, "memory_mb": schedulable_mb(nodes), "gres": gres}
+    return {"cpus": _describe_cpus(nodes), "memory_mb": schedulable_mb(nodes), "gres": gres}
+
+
+def _describe_cpus(nodes: Node | NodeSet) -> str:
+    """Return CPUs and, where known, sockets: Slurm then places a task on one socket and never splits a core."""
+    if not isinstance(nodes, NodeSet) or not nodes.sockets:
+        return f"CPUs={nodes.cpus}"
+    per_socket, threads = nodes.cores // nodes.sockets, nodes.cpus // nodes.cores
+    return f"CPUs={nodes.cpus} Sockets={nodes.sockets} CoresPerSocket={per_socket} ThreadsPerCore={threads}"
 
 
 def _describe_partition(group: str, inventory: Inventory) -> dict[str, object]:

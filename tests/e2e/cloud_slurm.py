@@ -123,6 +123,7 @@ def _write_files(folder: Path, fleet: Fleet, sets: tuple[NodeSet, ...], endpoint
             "slurm": {
                 "suspend_s": 3600,
                 "resume_s": 600,
+                "slurmd_timeout_s": 30,
                 # There is no accounting database here, and a short SuspendTimeout keeps the test fast.
                 "extra": {
                     "AccountingStorageType": "accounting_storage/none",

@@ -77,6 +77,8 @@ LAUNCHED = Inventory(
             count=64,
             static=2,
             cpus=192,
+            cores=96,
+            sockets=2,
             memory_mb=2_097_152,
             fabric="efa",
             gpus=NodeGpus(count=8, kind="real", devices=tuple(f"/dev/nvidia{n}" for n in range(8))),
@@ -127,6 +129,19 @@ def render_case(case: str) -> dict[str, str]:
 def test_golden_copies(case: str) -> None:
     golden = {path.name: path.read_text() for path in (GOLDEN / case).iterdir()}
     assert render_case(case) == golden
+
+
+def test_a_node_is_down_after_30_s_on_one_machine_and_after_300_s_across_a_network() -> None:
+    def render(inventory: Inventory, **options: object) -> str:
+        spec = ClusterSpec.model_validate(
+            {"name": "demo", "target": "local", "groups": {"gpu": {"count": 2}}, "slurm": options}
+        )
+        conf = render_files(inventory, spec, cgroup="v2", db_password="none")["/etc/slurm/slurm.conf"].content
+        return next(line for line in conf.splitlines() if line.startswith("SlurmdTimeout="))
+
+    assert render(LOCAL) == "SlurmdTimeout=30"
+    assert render(LAUNCHED) == "SlurmdTimeout=300"
+    assert render(LOCAL, slurmd_timeout_s=60) == render(LAUNCHED, slurmd_timeout_s=60) == "SlurmdTimeout=60"
 
 
 def test_only_slurm_can_read_the_file_with_the_database_password() -> None:

@@ -90,6 +90,8 @@ def _node_set(name: str, group: NodeGroup) -> NodeSet:
         count=group.count if group.count is not None else group.max or 0,
         static=group.count if group.count is not None else group.min or 0,
         cpus=instance_type.vcpus,
+        cores=instance_type.cores if instance_type.sockets else 0,
+        sockets=instance_type.sockets or 0,
         memory_mb=memory_mb(instance_type),
         gpus=_gpus(instance_type),
         fabric=group.fabric,

@@ -16,6 +16,7 @@ def test_controller_and_login_are_nodes_and_groups_are_sets() -> None:
     ]
     (gpu,) = built.sets
     assert (gpu.group, gpu.count, gpu.static, gpu.instance_type, gpu.fabric) == ("gpu", 2, 2, "p5.48xlarge", "efa")
+    assert (gpu.sockets, gpu.cores) == (2, 96)
     assert (gpu.cpus, gpu.memory_mb) == (192, int(2048 * 1024 * 0.97))
     assert (gpu.gpus.count, gpu.gpus.kind, gpu.gpus.type) == (8, "real", "h100")
     assert gpu.gpus.devices == tuple(f"/dev/nvidia{number}" for number in range(8))
@@ -29,6 +30,11 @@ def test_an_autoscaled_group_has_max_nodes_of_which_min_are_static() -> None:
 
 def test_a_group_without_gpus_has_none() -> None:
     assert plan(spec(groups=group(instance_type="m7i.48xlarge"))).sets[0].gpus.count == 0
+
+
+def test_sockets_are_unset_for_types_whose_sockets_are_not_documented() -> None:
+    built = plan(spec(groups=group(instance_type="p5en.48xlarge"))).sets[0]
+    assert (built.cpus, built.cores, built.sockets) == (192, 0, 0)
 
 
 def test_a_disabled_login_node_is_left_out() -> None:

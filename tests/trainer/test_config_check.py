@@ -75,6 +75,22 @@ CONFLICTS = [
     ("tiny-mlp", ["optimizer.beta2=1"], "optimizer.beta2: at 1 the moving average never decays; use less than 1"),
     (
         "tiny-mlp",
+        ["schedule.kind=inverse_sqrt", "schedule.warmup=0"],
+        "schedule.warmup: 0, but inverse_sqrt decays from the end of the warm-up; use 1 or more, such as 1000",
+    ),
+    (
+        "tiny-mlp",
+        ["schedule.kind=wsd", "schedule.decay_share=0"],
+        "schedule.decay_share: 0, but wsd ends with a decay; use more than 0, or kind constant",
+    ),
+    (
+        "tiny-mlp",
+        ["steps=10", "schedule.kind=wsd", "schedule.warmup=4", "schedule.decay_share=0.7"],
+        "schedule.decay_share: 0.7 of 10 steps is a decay of 7, which does not fit after a warm-up of 4; use a smaller "
+        "schedule.decay_share or schedule.warmup, or more steps",
+    ),
+    (
+        "tiny-mlp",
         ["parallel.shard=2", "parallel.strategy=fsdp"],
         "parallel.shard: 2, but the strategy is fsdp; set para",
     ),

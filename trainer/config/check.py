@@ -9,6 +9,7 @@ from dataclasses import replace
 from trainer.config.errors import ConfigError, ConfigProblem, list_divisors, list_nearest_multiples
 from trainer.config.layout import resolve_layout
 from trainer.config.schema import BatchConfig, Config, Gpt2Config, LlamaConfig, MlpConfig, ParallelConfig, ResNetConfig
+from trainer.schedule import count_decay_steps
 
 Rule = Callable[[Config], Iterator[ConfigProblem]]
 
@@ -120,6 +121,24 @@ def check_optimizer(config: Config) -> Iterator[ConfigProblem]:
             yield ConfigProblem(f"optimizer.{name}", f"at {value:g} the moving average never decays", "use less than 1")
 
 
+def check_schedule(config: Config) -> Iterator[ConfigProblem]:
+    """Check that the learning-rate schedule has the phases it is named after."""
+    schedule, steps = config.schedule, config.steps
+    if schedule.kind == "inverse_sqrt" and not schedule.warmup:
+        message = "0, but inverse_sqrt decays from the end of the warm-up"
+        yield ConfigProblem("schedule.warmup", message, "use 1 or more, such as 1000")
+    if schedule.kind != "wsd":
+        return
+    if not schedule.decay_share:
+        yield ConfigProblem("schedule.decay_share", "0, but wsd ends with a decay", "use more than 0, or kind constant")
+    decay = count_decay_steps(schedule, steps)
+    if schedule.warmup + decay > steps:
+        message = f"{schedule.decay_share:g} of {steps} steps is a decay of {decay}, "
+        message += f"which does not fit after a warm-up of {schedule.warmup}"
+        fix = "use a smaller schedule.decay_share or schedule.warmup, or more steps"
+        yield ConfigProblem("schedule.decay_share", message, fix)
+
+
 def check_strategy_options(config: Config) -> Iterator[ConfigProblem]:
     """Check that the strategy supports the options that are set."""
     parallel = config.parallel
@@ -186,6 +205,7 @@ RULES: tuple[Rule, ...] = (
     check_data,
     check_micro_batch,
     check_optimizer,
+    check_schedule,
     check_rollback,
     check_strategy_options,
     check_tensor_parallel,

@@ -118,9 +118,21 @@ class OptimizerConfig:
 class ScheduleConfig:
     """Settings of the learning-rate schedule."""
 
-    kind: Literal["constant", "linear", "cosine"] = setting("shape of the decay after the warm-up", "cosine")
+    kind: Literal["constant", "linear", "cosine", "wsd", "inverse_sqrt"] = setting(
+        "rate after the warm-up: constant, a linear or cosine decay to the floor, wsd (warm-up, stable, decay), "
+        "or inverse_sqrt (the peak times the square root of warmup / step)",
+        "cosine",
+    )
     warmup: int = setting("steps of linear warm-up from zero to the peak", 0, low=0)
-    floor: float = setting("learning rate of the last step, as a fraction of the peak", 0.1, low=0, high=1)
+    floor: float = setting(
+        "learning rate of the last step, as a fraction of the peak; inverse_sqrt: the lowest one", 0.1, low=0, high=1
+    )
+    decay_share: float = setting(
+        "wsd: share of the run's steps, at its end, in which the rate decays", 0.1, low=0, high=1
+    )
+    decay_shape: Literal["linear", "cosine", "sqrt"] = setting(
+        "wsd: shape of the decay; sqrt falls as 1 - the square root of the progress", "sqrt"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,8 +8,10 @@ from statistics import median
 # Imports, compilation and loading a checkpoint normally take minutes, but not a quarter of an hour.
 BEFORE_STEPS_S = 900.0
 _ENOUGH_STEPS = 5
-_MIN_LIMIT_S = 60.0
-_LIMIT_IN_STEPS = 20
+# Idle GPUs cost money, so the limit grows slowly with the step time: 210 s for steps of 50 s. The fixed part covers what
+# does not grow with it, such as a shared filesystem that stalls.
+_FIXED_LIMIT_S = 60.0
+_LIMIT_IN_STEPS = 3
 _TERM_LIMIT_IN_STEPS = 5
 _MIN_TERM_LIMIT_S = 5.0
 _TERM_LIMIT_BEFORE_STEPS_S = 1.0
@@ -42,7 +44,7 @@ class HangLimit:
             return self._hang_s
         if len(self._step_times) < _ENOUGH_STEPS:
             return max(BEFORE_STEPS_S, self._hang_s)
-        return max(_MIN_LIMIT_S, _LIMIT_IN_STEPS * median(self._step_times))
+        return _FIXED_LIMIT_S + _LIMIT_IN_STEPS * median(self._step_times)
 
     def limit_after_term_s(self) -> float:
         """Return the seconds without progress after which a rank that received SIGTERM gives up.

@@ -23,13 +23,15 @@ STUBS = {
         "show partition") echo "PartitionName=$3 MaxTime=UNLIMITED PreemptMode=${PREEMPT_MODE-OFF} State=UP" ;;
         "show job")
             state=$(cat "$STATES/$3" 2>/dev/null || echo RUNNING)
-            echo "JobId=$3 JobName=x JobState=$state Reason=None PreemptTime=${PREEMPTED-None} Nice=0" ;;
+            echo "JobId=$3 JobName=x JobState=$state Reason=None PreemptTime=${PREEMPTED-None}" \\
+                "ExcNodeList=$(cat "$STATES/excluded" 2>/dev/null || echo "(null)") Nice=0" ;;
+        update*) echo "${3#ExcNodeList=}" >"$STATES/excluded" ;;
         "requeue "*) [ -z "${REQUEUE_FAILS:-}" ] || exit 1; kill -TERM $PPID; sleep 0.2 ;;
         esac""",
     "getent": 'case "$2" in [0-9]*) echo "$2 STREAM $2" ;; localhost*) echo "127.0.0.1 STREAM x" ;; *) exit 2 ;; esac',
     "ip": 'echo "$5 via 10.88.0.1 dev eth0 src ${LOCAL_ADDR-10.88.0.$((3 + SLURM_NODEID))} uid 0"',
     "ss": '[ "$SLURMD_NODENAME" = "${CUT_OFF:-}" ] || echo ESTAB',
-    "sinfo": 'echo "${DOWN:-}"',
+    "sinfo": 'case "$*" in *--partition=*) printf "%s\\n" "${PARTITION:-}" ;; *) echo "${DOWN:-}" ;; esac',
     # Runs the step on both nodes, one after the other, and fails if it fails on either.
     "srun": """echo "srun $*"
         while [ "$1" != bash ]; do shift; done
@@ -194,13 +196,47 @@ def list_processes(tmp_path: Path) -> list[str]:
     return commands
 
 
-def test_requeues_stop_without_progress(job: Run, tmp_path: Path) -> None:
-    job(TORCHRUN="1", CHECKPOINT="00000010")
+def test_requeues_without_progress_stop_after_three(job: Run, tmp_path: Path) -> None:
+    """The first requeue is at a new checkpoint, such as that of the time limit; then three attempts are lost."""
+    for count in range(3):
+        assert job(TORCHRUN="1", CHECKPOINT="00000010", SLURM_RESTART_COUNT=str(count)).returncode == 0
     (tmp_path / "calls").unlink()
-    done = job(TORCHRUN="1", SLURM_RESTART_COUNT="1")
+    done = job(TORCHRUN="1", SLURM_RESTART_COUNT="3")
     assert done.returncode == 1
-    assert "not requeued: no newer checkpoint than 00000010 since the last requeue" in done.stderr
+    expected = "not requeued: no newer checkpoint than 00000010 in 3 requeues (MAX_STALLED_REQUEUES=3)"
+    assert expected in done.stderr
     assert not is_requeued(tmp_path)
+
+
+def test_a_newer_checkpoint_renews_the_requeues_without_progress(job: Run) -> None:
+    for count, step in enumerate(("00000010", "00000010", "00000020", "00000020")):
+        variables = {"SLURM_RESTART_COUNT": str(count), "MAX_STALLED_REQUEUES": "2"}
+        assert job(TORCHRUN="1", CHECKPOINT=step, **variables).returncode == 0
+    done = job(TORCHRUN="1", SLURM_RESTART_COUNT="4", MAX_STALLED_REQUEUES="2")
+    assert "no newer checkpoint than 00000020 in 2 requeues (MAX_STALLED_REQUEUES=2)" in done.stderr
+
+
+ENOUGH_NODES = "gpu-1 idle\ngpu-2 alloc\ngpu-3 idle~\ngpu-3 idle~\ngpu-4 down*"
+
+
+def test_a_lost_node_is_excluded_from_the_next_attempt_only(job: Run, tmp_path: Path) -> None:
+    """Slurm may still consider a node that did not join healthy, and would use it again."""
+    excluded = tmp_path / "states" / "excluded"
+    excluded.write_text("gpu-9")
+    done = job(TORCHRUN="1", CUT_OFF="gpu-2", PARTITION=ENOUGH_NODES)
+    assert "train: the next attempt excludes gpu-9,gpu-2" in done.stdout
+    assert excluded.read_text() == "gpu-9,gpu-2\n"
+    calls = (tmp_path / "calls").read_text()
+    assert calls.index("scontrol requeue") < calls.index("scontrol update JobId=12345 ExcNodeList=gpu-9,gpu-2")
+    job(OUTCOME="requeue", SLURM_RESTART_COUNT="1", PARTITION=ENOUGH_NODES)
+    assert excluded.read_text() == "gpu-9\n"
+
+
+def test_a_lost_node_is_not_excluded_if_the_job_could_not_start_without_it(job: Run, tmp_path: Path) -> None:
+    done = job(TORCHRUN="1", CUT_OFF="gpu-2", PARTITION="gpu-1 idle\ngpu-2 idle\ngpu-3 drain")
+    assert done.returncode == 0
+    assert "train: the partition has too few other nodes in service to exclude gpu-2" in done.stdout
+    assert not (tmp_path / "states" / "excluded").read_text().strip()
 
 
 def test_requeues_continue_up_to_the_limit_while_there_is_progress(job: Run, tmp_path: Path) -> None:
@@ -282,8 +318,8 @@ def test_a_preempted_job_that_only_received_sigterm_reports_the_preemption(job: 
 
 def test_a_preemption_does_not_count_as_lack_of_progress(job: Run) -> None:
     job(OUTCOME="requeue", REASON="preempted", CHECKPOINT="00000010")
-    assert job(TORCHRUN="1", SLURM_RESTART_COUNT="1").returncode == 0
-    assert job(TORCHRUN="1", SLURM_RESTART_COUNT="2").returncode == 1
+    assert job(TORCHRUN="1", SLURM_RESTART_COUNT="1", MAX_STALLED_REQUEUES="1").returncode == 0
+    assert job(TORCHRUN="1", SLURM_RESTART_COUNT="2", MAX_STALLED_REQUEUES="1").returncode == 1
 
 
 def test_a_warning_does_not_replace_a_persons_stop_file(start: Start, run_folder: Path) -> None:

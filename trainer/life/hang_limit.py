@@ -8,8 +8,8 @@ from statistics import median
 # Imports, compilation and loading a checkpoint normally take minutes, but not a quarter of an hour.
 BEFORE_STEPS_S = 900.0
 _ENOUGH_STEPS = 5
-# Idle GPUs cost money, so the limit grows slowly with the step time: 210 s for steps of 50 s. The fixed part covers what
-# does not grow with it, such as a shared filesystem that stalls.
+# Idle GPUs cost money, so the limit grows slowly with the step time: 210 s for steps of 50 s. The fixed part covers
+# what does not grow with it, such as a shared filesystem that stalls.
 _FIXED_LIMIT_S = 60.0
 _LIMIT_IN_STEPS = 3
 _TERM_LIMIT_IN_STEPS = 5

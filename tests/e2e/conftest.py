@@ -16,6 +16,8 @@ MakeStack = Callable[[str, Spec], Stack]
 AT_ONCE = 3
 # Two nodes for a job, two for the preempted one, two and a spare for the one that loses a node.
 TRAINING_NODES = 7
+# Short, because scenarios wait for it; but a node that is only slow on a busy machine must not be taken for dead.
+SLURMD_TIMEOUT_S = 20
 PREEMPTION = {"PreemptType": "preempt/qos", "PreemptMode": "REQUEUE"}
 URGENT = """sacctmgr -i modify qos normal set gracetime=120
     sacctmgr -i add qos urgent preempt=normal
@@ -46,7 +48,7 @@ def cluster(make_stack: MakeStack) -> Iterator[Stack]:
 @pytest.fixture(scope="session")
 def training_cluster(make_stack: MakeStack) -> Iterator[Stack]:
     """Return a cluster for several jobs and a spare node; lost nodes are noticed soon, and urgent jobs preempt."""
-    spec = small_spec(slurm={"slurmd_timeout_s": 10, "extra": PREEMPTION})
+    spec = small_spec(slurm={"slurmd_timeout_s": SLURMD_TIMEOUT_S, "extra": PREEMPTION})
     spec["groups"]["gpu"]["count"] = TRAINING_NODES
     stack = make_stack("train", spec)
     stack.up()

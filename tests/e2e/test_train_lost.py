@@ -87,7 +87,7 @@ def dead(cluster: Stack, node: str) -> Iterator[float]:
 
 @checks(rank_killed)
 def test_a_killed_rank_restarts_in_its_job_with_the_same_result(result: Job, undisturbed: Undisturbed) -> None:
-    assert len(result.events("started")) == 2, result.log
+    assert len(result.events("started")) == 2, result.history
     assert "requeue" not in result.log
     assert_same_end(result, undisturbed("ddp"))
 
@@ -113,7 +113,7 @@ def test_an_elastic_run_continues_on_the_remaining_nodes(result: Lost) -> None:
     assert len(joined["hosts"]) == 1
     assert result.node not in joined["hosts"]
     assert result.job.events("loaded")[-1]["written_by"] == RANKS
-    assert result.restarts == 0, result.job.log
+    assert result.restarts == 0, result.job.history
     assert_whole(result.job)
 
 
@@ -124,5 +124,5 @@ def test_a_spare_node_replaces_a_dead_one(result: Lost, undisturbed: Undisturbed
     assert result.node not in second["hosts"]
     assert len(set(second["hosts"]) - set(first["hosts"])) == 1
     assert (first["world_size"], second["world_size"]) == (RANKS, RANKS)
-    assert result.restarts == 0, result.job.log
+    assert result.restarts == 0, result.job.history
     assert_same_end(result.job, undisturbed("fsdp"))

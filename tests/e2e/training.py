@@ -43,6 +43,12 @@ class Job:
     def log(self) -> str:
         return self.stack.ssh("login", f"cat ~/train-{self.number}.out 2>/dev/null || true")
 
+    @property
+    def history(self) -> str:
+        """Return the job's log, and what the controller logged about the job and about nodes that did not answer."""
+        ask = f"grep -E 'JobId={self.number}\\b|not responding|now responding' /var/log/slurm/slurmctld.log"
+        return f"{self.log}\n{self.stack.ssh('controller', ask, user='root', check=False)}"
+
     def events(self, kind: str) -> list[dict[str, Any]]:
         events = [json.loads(line) for line in self.read("events.jsonl").splitlines()]
         return [event for event in events if event["event"] == kind]

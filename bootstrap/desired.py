@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from functools import cached_property
-from hashlib import sha256
 from pathlib import Path
 
 from bootstrap.bundle import Bundle, pack_shared
-from cluster.inventory import Cloud, Inventory
+from bootstrap.training_environment import environment_folder
+from cluster.inventory import Cloud, Interpreter, Inventory
 from cluster.spec import ClusterSpec
 from slurm.config.render import Cgroup, File, render_files
 
@@ -60,9 +60,14 @@ class Desired:
         return (self.root / self.spec.software.training_lock).read_bytes()
 
     @property
+    def interpreter(self) -> Interpreter | None:
+        """Python of the training environment; None for the distribution's own."""
+        return self.cloud.interpreter if self.cloud else None
+
+    @property
     def environment(self) -> str:
-        """Folder of the training environment that this lock file defines."""
-        return f"{self.shared}/env/{sha256(self.lock).hexdigest()[:16]}"
+        """Folder of the training environment that lock file and interpreter define."""
+        return environment_folder(self.shared, self.lock, self.interpreter)
 
     @cached_property
     def bundle(self) -> Bundle:

@@ -13,7 +13,7 @@ from typing import Literal
 
 LOCK = "bootstrap/requirements.lock"
 Architecture = Literal["x86_64", "aarch64"]
-# Python of the machine images: 3.11 is installed on Ubuntu 22.04, Ubuntu 24.04 has 3.12, Debian 13 has 3.13.
+# Python of the machine images: 3.11 on Debian 12, 3.12 on Ubuntu 24.04, 3.13 on Debian 13 and, pinned, on Ubuntu 22.04.
 PYTHONS = ("3.11", "3.12", "3.13")
 # Oldest glibc first: a wheel's tag names the oldest that it runs with.
 TAGS = ("manylinux2014", "manylinux_2_17", "manylinux_2_28", "manylinux_2_34")

@@ -1,16 +1,27 @@
 #!/bin/sh
-# Builds the Python training environment of a lock file, once: training-env.sh LOCK DEST
+# Builds the Python training environment of a lock file, once: training-env.sh LOCK DEST [ARCHIVES]
+#
+# Each line of the file ARCHIVES is `machine sha256 address` of a relocatable Python. The one for this machine becomes part of
+# DEST: on a shared filesystem every node then has the same interpreter, with its headers. Without ARCHIVES the environment
+# uses the distribution's Python.
 #
 # DEST/.complete exists only when everything is in place, so a program that sees it can use DEST without further checks.
 # Safe to run on several nodes at once and after a kill at any point: one run builds, the others wait for it.
 set -eu
 umask 022
 
-[ $# -eq 2 ] || { echo "usage: training-env.sh LOCK DEST" >&2; exit 2; }
+[ $# -eq 2 ] || [ $# -eq 3 ] || { echo "usage: training-env.sh LOCK DEST [ARCHIVES]" >&2; exit 2; }
 lock=$1
 dest=$2
+archives=${3:-}
 log=
 pip=
+# Not urlretrieve, which has no timeout.
+DOWNLOAD='
+import shutil, sys, urllib.request
+with urllib.request.urlopen(sys.argv[1], timeout=60) as source, open(sys.argv[2], "wb") as target:
+    shutil.copyfileobj(source, target)
+'
 began=$(date +%s)
 
 say() { echo "training-env: $*"; }
@@ -64,7 +75,36 @@ find_python() {
       return
     fi
   done
-  fail "no Python 3.11 or newer; install one (Ubuntu 22.04: python3.11 and python3.11-venv)"
+  fail "no Python 3.11 or newer; install one, with its package python3-venv"
+}
+
+# Copies the pinned Python of this machine into DEST and prints its path. The machine keeps a copy named by its checksum, so
+# that an image made from it needs no network.
+copy_python() {
+  line=$(grep "^$(uname -m) " "$archives") ||
+    fail "no pinned Python for $(uname -m); allowed: $(cut -d ' ' -f 1 "$archives" | paste -sd ' ')"
+  sha256=$(echo "$line" | cut -d ' ' -f 2)
+  copy=/opt/muster/python/$sha256
+  [ -e "$copy/bin/python3" ] || fetch_python "$(echo "$line" | cut -d ' ' -f 3)"
+  cp -a "$copy" "$dest/python" 2>"$log" || explain "copying Python"
+  echo "$dest/python/bin/python3"
+}
+
+# Downloads, checks and unpacks a Python to `copy`.
+fetch_python() { # ADDRESS
+  archive=$dest/.tmp/python.tar.gz
+  for pause in 2 10 30 0; do
+    if python3 -c "$DOWNLOAD" "$1" "$archive" >"$log" 2>&1; then break; fi
+    [ "$pause" != 0 ] || fail "cannot fetch $1: $(tail -n 1 "$log"); set network.egress to true, or use an image that has $copy"
+    sleep "$pause"
+  done
+  actual=$(sha256sum <"$archive" | cut -d ' ' -f 1)
+  [ "$actual" = "$sha256" ] || fail "$1 has sha256 $actual, expected $sha256"
+  rm -rf "$copy.new"
+  { mkdir -p "$copy.new" && tar -x -z -f "$archive" -C "$copy.new" --strip-components 1 --no-same-owner; } >"$log" 2>&1 ||
+    explain "unpacking Python"
+  mv -T "$copy.new" "$copy"
+  rm -f "$archive"
 }
 
 [ -r "$lock" ] || fail "cannot read lock file $lock"
@@ -92,12 +132,17 @@ if [ -e "$dest" ]; then
 fi
 
 say "building $dest"
-python=$(find_python)
-{ mkdir "$dest" "$dest/.tmp" && "$python" -m venv "$dest"; } >"$log" 2>&1 || explain "$python -m venv"
+mkdir "$dest" "$dest/.tmp" 2>"$log" || explain "mkdir"
+if [ -n "$archives" ]; then
+  python=$(copy_python)
+else
+  python=$(find_python)
+fi
+"$python" -m venv "$dest" >"$log" 2>&1 || explain "$python -m venv"
 install || explain "pip install"
 # Bytecode is compiled now, on all cores, because users cannot write it here and first imports would be slow.
 say "compiling"
-"$dest/bin/python" -m compileall -q -j 0 "$dest/lib" >"$log" 2>&1 || ! grep -qi 'no space left' "$log" || explain "compiling"
+"$dest/bin/python" -m compileall -q -j 0 "$dest/lib" ${archives:+"$dest/python/lib"} >"$log" 2>&1 || ! grep -qi 'no space left' "$log" || explain "compiling"
 rm -rf "$dest/.tmp"
 chmod -R go-w,a+rX "$dest"
 sync -f "$dest"

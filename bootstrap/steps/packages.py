@@ -18,8 +18,8 @@ BY_ROLE: dict[Role, tuple[str, ...]] = {
 }
 # Built by the controller if the distribution's release of Slurm does not match the spec.
 SLURM = frozenset({"slurm-client", "slurmctld", "slurmdbd", "slurm-wlm-mysql-plugin", "sackd", "slurmd"})
-# For the training environment, if the distribution's own Python is too old.
-PYTHON: dict[str, tuple[str, ...]] = {"ubuntu 22.04": ("python3.11-venv",)}
+# torch.compile builds C and C++ code on the nodes, against the headers of the pinned interpreter.
+COMPILER = ("g++",)
 
 
 def list_packages(node: Node) -> tuple[str, ...]:
@@ -38,18 +38,19 @@ def plan_packages(facts: Facts, node: Node, desired: Desired) -> list[Action]:
             f"Slurm {installed} is installed, but software.slurm is {release}",
             fix=f"use an image or distribution with Slurm {release} (Debian 13 has it)",
         )
-    missing = [name for name in _list_required(facts, node) if name not in facts.packages]
+    missing = [name for name in _list_required(facts, node, desired) if name not in facts.packages]
     return [install_packages(missing, start_daemons=False)] if missing else []
 
 
-def _list_required(facts: Facts, node: Node) -> tuple[str, ...]:
+def _list_required(facts: Facts, node: Node, desired: Desired) -> tuple[str, ...]:
+    compiler = COMPILER if desired.interpreter else ()
     if not is_built_here(facts):
-        return list_packages(node)
-    return tuple(name for name in list_packages(node) if name not in SLURM) + PYTHON.get(facts.distribution, ())
+        return list_packages(node) + compiler
+    return tuple(name for name in list_packages(node) if name not in SLURM) + compiler
 
 
 def _list_read(node: Node) -> tuple[str, ...]:
-    return (*list_packages(node), *(name for names in PYTHON.values() for name in names))
+    return list_packages(node) + COMPILER
 
 
 STEP = Step("packages", "distribution packages of the role", plan_packages, packages=_list_read)

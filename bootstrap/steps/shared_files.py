@@ -9,6 +9,7 @@ from bootstrap.action import Action
 from bootstrap.desired import Desired
 from bootstrap.facts.model import Facts
 from bootstrap.steps.step import Step
+from bootstrap.training_environment import list_archives
 from cluster.inventory import Node
 
 ENVIRONMENT_SCRIPT = Path(__file__).parent.parent / "scripts" / "training-env.sh"
@@ -38,18 +39,21 @@ ls -1dt {store}/*/ | tail -n +{BUNDLES_TO_KEEP + 1} | xargs -r rm -rf"""
 
 
 def plan_environment(facts: Facts, node: Node, desired: Desired) -> list[Action]:  # noqa: ARG001
-    """Build the training environment, once per lock file."""
+    """Build the training environment, once per lock file and interpreter."""
     if facts.environment_complete:
         return []
-    script, lock = ENVIRONMENT_SCRIPT.read_bytes(), desired.lock
+    script, lock, archives = ENVIRONMENT_SCRIPT.read_bytes(), desired.lock, list_archives(desired.interpreter)
+    python = ' "$folder/python"' if archives else ""
     run = (
         "folder=$(mktemp -d)\n"
         "trap 'rm -rf \"$folder\"' EXIT\n"
         f'head -c {len(script)} > "$folder/training-env.sh"\n'
         f'head -c {len(lock)} > "$folder/lock"\n'
-        f'sh "$folder/training-env.sh" "$folder/lock" {shlex.quote(desired.environment)} </dev/null'
+        f'head -c {len(archives)} > "$folder/python"\n'
+        f'sh "$folder/training-env.sh" "$folder/lock" {shlex.quote(desired.environment)}{python} </dev/null'
     )
-    return [Action(f"build {desired.environment}", run, script + lock, ENVIRONMENT_TIMEOUT_S, slow=True)]
+    data = script + lock + archives
+    return [Action(f"build {desired.environment}", run, data, ENVIRONMENT_TIMEOUT_S, slow=True)]
 
 
 BUNDLE_STEP = Step("bundle", "trainer and job scripts", plan_bundle, roles=("controller",))

@@ -1,11 +1,13 @@
 """The inventory: the machines that exist, in the form that every target uses."""
 
-from cluster.inventory.cloud import Cloud, Filesystem, PackageRepository
+from cluster.inventory.cloud import Cloud, Filesystem, Interpreter, InterpreterArchive, PackageRepository
 from cluster.inventory.model import Inventory, InventoryModel, Node, NodeGpus, NodeSet, Role
 
 __all__ = [
     "Cloud",
     "Filesystem",
+    "Interpreter",
+    "InterpreterArchive",
     "Inventory",
     "InventoryModel",
     "Node",

@@ -32,6 +32,21 @@ class PackageRepository(InventoryModel):
     key_url: str
 
 
+class InterpreterArchive(InventoryModel):
+    """A build of Python for one kind of machine; the archive has one folder, `python`."""
+
+    url: str
+    sha256: str
+
+
+class Interpreter(InventoryModel):
+    """A pinned Python that runs from any folder and has its headers."""
+
+    version: str
+    archives: dict[str, InterpreterArchive]
+    """Builds by machine, as `uname -m` prints it."""
+
+
 class Cloud(InventoryModel):
     """The cloud data in the bundle of a machine that sets itself up.
 
@@ -51,6 +66,8 @@ class Cloud(InventoryModel):
     """Model, as the kernel reports it, of disks that belong to the machine and are lost with it."""
     lustre_client: PackageRepository | None = None
     """Where packages of the Lustre client for the machines' kernels come from."""
+    interpreter: Interpreter | None = None
+    """Python of the training environment; None for the distribution's own."""
     package_store: tuple[str, ...] = ()
     """Command that shares packages between nodes; the arguments `NAME fetch|store PATH` are appended to it."""
     image_fix: str = ""

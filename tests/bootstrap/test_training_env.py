@@ -30,8 +30,8 @@ class Box:
     def sh(self, script: str) -> subprocess.CompletedProcess[str]:
         return docker("exec", self.name, "sh", "-c", script, check=False)
 
-    def make(self) -> subprocess.CompletedProcess[str]:
-        return self.sh(f"/scripts/training-env.sh /lock {DEST}")
+    def make(self, archives: str = "") -> subprocess.CompletedProcess[str]:
+        return self.sh(f"/scripts/training-env.sh /lock {DEST} {archives}")
 
 
 def docker(*args: str, check: bool = True) -> subprocess.CompletedProcess[str]:
@@ -179,3 +179,44 @@ def test_a_wheel_with_a_wrong_hash_is_rejected(tmp_path: Path, wheel: Path, boxe
 def test_a_missing_lock_file_is_reported(box: Box):
     done = box.sh(f"/scripts/training-env.sh /nowhere {DEST}")
     assert (done.returncode, done.stderr) == (1, "training-env: cannot read lock file /nowhere\n")
+
+
+# Packs a stand-in for the pinned Python: its interpreter is the image's own, in the folders of a real archive.
+PACK = """
+mkdir -p /tmp/build/python/bin /tmp/build/python/lib /tmp/build/python/include/python3.13
+printf '#!/bin/sh\\nexec /usr/bin/python3 "$@"\\n' >/tmp/build/python/bin/python3
+chmod +x /tmp/build/python/bin/python3
+: >/tmp/build/python/include/python3.13/Python.h
+tar -C /tmp/build -czf /tmp/python.tar.gz python
+echo "$(uname -m) $(sha256sum </tmp/python.tar.gz | cut -d ' ' -f 1) file:///tmp/python.tar.gz" >/tmp/archives
+"""
+
+
+def test_a_pinned_python_with_headers_becomes_part_of_the_environment(box: Box):
+    box.sh(PACK)
+    done = box.make("/tmp/archives")
+    assert done.returncode == 0, done.stderr
+    assert (
+        box.sh(f"test -e {DEST}/python/include/python3.13/Python.h && test -x {DEST}/python/bin/python3").returncode
+        == 0
+    )
+    assert box.sh(f"{DEST}/bin/python -c 'import tiny_part'").returncode == 0
+    # The machine keeps a copy, so a second environment needs no download.
+    box.sh(f"rm -rf {DEST} /tmp/python.tar.gz")
+    assert box.make("/tmp/archives").returncode == 0
+
+
+def test_a_pinned_python_with_another_checksum_is_rejected(box: Box):
+    box.sh(PACK)
+    box.sh("echo more >>/tmp/python.tar.gz")
+    done = box.make("/tmp/archives")
+    assert done.returncode == 1
+    assert done.stderr.startswith("training-env: file:///tmp/python.tar.gz has sha256 ")
+    assert box.sh("ls -A /shared/env; ls /opt/muster/python 2>/dev/null").stdout.split() == ["key.lock"]
+
+
+def test_a_machine_without_a_pinned_python_is_told_which_machines_have_one(box: Box):
+    box.sh("echo 'vax 0 file:///none' >/tmp/archives")
+    done = box.make("/tmp/archives")
+    machine = box.sh("uname -m").stdout.strip()
+    assert (done.returncode, done.stderr) == (1, f"training-env: no pinned Python for {machine}; allowed: vax\n")

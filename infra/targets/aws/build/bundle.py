@@ -14,6 +14,7 @@ import pulumi
 from bootstrap import bundle as bundle_files
 from bootstrap.bundle import pack_node
 from bootstrap.wheels import Architecture, fetch_wheels
+from cluster.catalog.interpreter import PYTHON
 from cluster.inventory import Role
 from infra.home import Home, private_folder
 from infra.targets.aws.build.component import Site
@@ -126,6 +127,7 @@ def _render_user_data(
             region=site.aws.region,
             role=role,
             cluster=site.cluster,
+            python=PYTHON.archives[_ARCHITECTURES[machines.controller(site.spec).architecture]],
         )
 
     return pulumi.Output.all(bundle=bundle, bucket=bucket).apply(render)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from functools import partial
-from hashlib import sha256
 from typing import Any
 
 import pulumi
 
+from bootstrap.training_environment import environment_folder
+from cluster.catalog.interpreter import PYTHON
 from cluster.inventory import Inventory, Role
 from infra.home import Home
 from infra.plan import BuildPlan
@@ -94,4 +95,4 @@ def _add_static_nodes(domain: str, text: str) -> str:
 def _environment(context: Context) -> str:
     """Return the folder in which nodes have the training environment of the spec's lock file."""
     lock = (Home.of(os.environ).repo / context.spec.software.training_lock).read_bytes()
-    return f"/shared/env/{sha256(lock).hexdigest()[:16]}"
+    return environment_folder("/shared", lock, PYTHON)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bootstrap.bundle import INSTALLED_PYTHON
+from cluster.catalog.interpreter import PYTHON
 from cluster.inventory import Cloud, Filesystem, PackageRepository
 
 METADATA_ADDRESSES = ("169.254.169.254", "fd00:ec2::254")
@@ -44,6 +45,7 @@ def describe_cloud(  # noqa: PLR0913
         time_server=TIME_SERVER,
         scratch_disk_model=SCRATCH_DISK_MODEL,
         lustre_client=LUSTRE_CLIENT,
+        interpreter=PYTHON,
         package_store=(INSTALLED_PYTHON, "-m", "infra.targets.aws.node.package_store", region, bucket),
         image_fix=image_fix,
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+import urllib.request
 
 from infra.targets.aws.node import imds, signed
 
@@ -48,18 +49,32 @@ def report(region: str, parameter: str, values: dict[str, str]) -> None:
 
 def get(region: str, bucket: str, key: str, path: str, sha256: str) -> None:
     """Download an object; raise RuntimeError if it does not have the expected SHA-256."""
-    actual = signed.fetch(region, bucket, key, path)
-    if actual != sha256:
-        raise RuntimeError(f"s3://{bucket}/{key} has sha256 {actual}, expected {sha256}")
+    _check(f"s3://{bucket}/{key}", signed.fetch(region, bucket, key, path), sha256)
+
+
+def download(url: str, path: str, sha256: str) -> None:
+    """Download a public file; raise RuntimeError if it does not have the expected SHA-256."""
+
+    def save() -> str:
+        return signed.save(urllib.request.urlopen(url, timeout=signed.TIMEOUT_S), path)  # noqa: S310
+
+    _check(url, signed.retry(save, url), sha256)
+
+
+def _check(what: str, actual: str, expected: str) -> None:
+    if actual != expected:
+        raise RuntimeError(f"{what} has sha256 {actual}, expected {expected}")
 
 
 def main(command: str, *arguments: str) -> int:
-    """Run `name`, `get` or `report` and return the exit code."""
+    """Run `name`, `get`, `download` or `report` and return the exit code."""
     try:
         if command == "name":
             print(read_name(*arguments))
         elif command == "get":
             get(*arguments)
+        elif command == "download":
+            download(*arguments)
         else:
             region, parameter, bundle, state, step, line = arguments
             report(region, parameter, {"bundle": bundle, "state": state, "step": step, "line": line})

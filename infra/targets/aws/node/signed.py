@@ -44,14 +44,19 @@ def fetch(region: str, bucket: str, key: str, path: str, retry_for_s: float = RE
     """Download an object to a file and return its SHA-256."""
 
     def download() -> str:
-        digest = hashlib.sha256()
-        with request(Call("GET", "s3", region, f"/{bucket}/{key}")) as answer, open(path, "wb") as file:
-            while chunk := answer.read(CHUNK):
-                digest.update(chunk)
-                file.write(chunk)
-        return digest.hexdigest()
+        return save(request(Call("GET", "s3", region, f"/{bucket}/{key}")), path)
 
     return retry(download, f"s3://{bucket}/{key}", retry_for_s)
+
+
+def save(answer: Any, path: str) -> str:
+    """Write an open answer to a file and return its SHA-256."""
+    digest = hashlib.sha256()
+    with answer, open(path, "wb") as file:
+        while chunk := answer.read(CHUNK):
+            digest.update(chunk)
+            file.write(chunk)
+    return digest.hexdigest()
 
 
 def store(region: str, bucket: str, key: str, path: str) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import shlex
 from pathlib import Path
 
+from cluster.inventory import InterpreterArchive
 from infra.targets.aws.node import parameters
 
 SCRIPT = (Path(__file__).parent / "user_data.sh").read_text(encoding="utf-8")
@@ -15,8 +17,10 @@ MAX_BYTES = 16 * 1024
 """AWS's limit, before base64."""
 
 
-def user_data(*, bucket: str, digest: str, sha256: str, region: str, role: str, cluster: str) -> str:  # noqa: PLR0913
-    """Return the script as plain text, not yet encoded in base64."""
+def user_data(  # noqa: PLR0913
+    *, bucket: str, digest: str, sha256: str, region: str, role: str, cluster: str, python: InterpreterArchive
+) -> str:
+    """Return the script as plain text, not yet encoded in base64; `python` is for images without a recent one."""
     settings = {
         "cluster": cluster,
         "role": role,
@@ -25,6 +29,8 @@ def user_data(*, bucket: str, digest: str, sha256: str, region: str, role: str, 
         "key": parameters.bundle(sha256),
         "digest": digest,
         "sha256": sha256,
+        "python_url": python.url,
+        "python_sha256": python.sha256,
         "tag": parameters.NODE_TAG,
         "nodes": parameters.nodes(cluster),
     }
@@ -38,5 +44,17 @@ def user_data(*, bucket: str, digest: str, sha256: str, region: str, role: str, 
 
 
 def _render_file(name: str) -> str:
-    content = (ROOT / name).read_text(encoding="utf-8")
+    content = _drop_docstrings((ROOT / name).read_text(encoding="utf-8"))
     return f"cat >\"$early/{name}\" <<'MUSTER_FILE'\n{content}MUSTER_FILE"
+
+
+def _drop_docstrings(source: str) -> str:
+    """Return Python source without its docstrings, which would take a sixth of the space."""
+    documented = [
+        node.body[0]
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node)
+    ]
+    dropped = {line for text in documented for line in range(text.lineno, (text.end_lineno or 0) + 1)}
+    lines = source.splitlines(keepends=True)
+    return "".join(line for number, line in enumerate(lines, 1) if number not in dropped)

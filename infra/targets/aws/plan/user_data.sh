@@ -7,6 +7,7 @@ umask 022
 export DEBIAN_FRONTEND=noninteractive PYTHONDONTWRITEBYTECODE=1
 @SETTINGS@
 home=/opt/muster/$digest
+pinned=/opt/muster/python/$python_sha256
 early=/run/muster/early
 log=/var/log/muster/node.log
 last=/run/muster/last
@@ -33,18 +34,11 @@ failed() {
   exit 1
 }
 
-retry() {
-  for pause in 2 5 15 30 0; do
-    "$@" && return 0
-    sleep "$pause"
-  done
-  return 1
-}
-
-is_recent() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }
+# Ubuntu 22.04 calls a release candidate python3.11.
+is_recent() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11, 0, "final"))' 2>/dev/null; }
 
 find_python() {
-  for python in python3 python3.13 python3.12 python3.11; do
+  for python in "$pinned/bin/python3" python3 python3.13 python3.12 python3.11; do
     if is_recent "$python"; then command -v "$python" >/run/muster/python && return 0; fi
   done
   return 1
@@ -52,7 +46,8 @@ find_python() {
 
 install_python() {
   find_python && return 0
-  retry apt-get -q update && retry apt-get -q -o DPkg::Lock::Timeout=120 install -y --no-install-recommends python3.11
+  rm -rf "$pinned" && mkdir -p "$pinned" && early download "$python_url" "$pinned.tar.gz" "$python_sha256" &&
+    tar -x -z -f "$pinned.tar.gz" -C "$pinned" --strip-components 1 --no-same-owner && rm -f "$pinned.tar.gz"
   find_python
 }
 

@@ -22,6 +22,7 @@ from bootstrap import bundle as bundle_files
 from bootstrap.bundle import Bundle, pack_node
 from bootstrap.wheels import fetch_wheels
 from cluster import names
+from cluster.catalog.interpreter import PYTHON
 from cluster.inventory import Filesystem, Inventory, Node, NodeSet, Role
 from cluster.spec import ClusterSpec
 from infra.home import Home
@@ -170,7 +171,9 @@ class Machines:
 
     def script(self, bundle: Bundle, role: Role, **other: str) -> str:
         fields = {"digest": bundle.digest, "sha256": bundle.sha256} | other
-        return user_data(bucket=BUCKET, region=REGION, role=role, cluster=CLUSTER, **fields)
+        return user_data(
+            bucket=BUCKET, region=REGION, role=role, cluster=CLUSTER, python=PYTHON.archives["x86_64"], **fields
+        )
 
     def _attach(self, host: dict[str, Any], disk: StateDisk) -> None:
         device = {"PathOnHost": disk.device, "PathInContainer": f"/dev/{DISK}", "CgroupPermissions": "rwm"}
@@ -193,6 +196,8 @@ class Machines:
             region=REGION, bucket=BUCKET, domain=f"{CLUSTER}.muster.internal", filesystems=(shared,),
             state_volume=self.disk.volume if self.disk else None, image_fix=image_fix(Aws(region=REGION)),
         )  # fmt: skip
+        # These machines have no route out: the environment on the cache volume has the Python of their image.
+        cloud = cloud.model_copy(update={"interpreter": None})
         inventory = Inventory(cluster=CLUSTER, target="aws", nodes=(controller,), sets=(group,))
         return {
             bundle_files.SPEC: ClusterSpec.model_validate(spec).model_dump_json().encode(),

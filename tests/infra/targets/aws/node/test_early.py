@@ -15,6 +15,7 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
 from cluster import names as plan_names
+from cluster.catalog.interpreter import PYTHON
 from infra.targets.aws.launcher import node_names
 from infra.targets.aws.node import cluster_secrets, early, imds, package_store, signed
 from infra.targets.aws.node import parameters as names
@@ -157,13 +158,14 @@ def test_early_files_need_only_python_310(path: str) -> None:
 
 
 def text(**more: str) -> str:
-    given = {
+    given: dict[str, object] = {
         "bucket": "b",
         "digest": "d" * 16,
         "sha256": "5" * 64,
         "region": REGION,
         "role": "compute",
         "cluster": "toy",
+        "python": PYTHON.archives["aarch64"],
     }
     return user_data(**given | more)  # type: ignore[arg-type]
 
@@ -186,3 +188,21 @@ def test_user_data_over_the_limit_is_an_error(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(module, "SCRIPT", module.SCRIPT + "#" * MAX_BYTES)
     with pytest.raises(ValueError, match=r"user data has \d+ bytes, AWS allows 16384"):
         text()
+
+
+def test_the_files_in_user_data_are_python_without_docstrings() -> None:
+    parts = text().split("<<'MUSTER_FILE'\n")[1:]
+    sources = [part.partition("MUSTER_FILE")[0] for part in parts]
+    assert len(sources) == len(EARLY_FILES)
+    assert [ast.get_docstring(ast.parse(source)) for source in sources] == [None] * len(EARLY_FILES)
+    assert "def download(" in sources[-1]
+
+
+def test_a_public_file_is_downloaded_only_with_its_checksum(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.write_bytes(b"python")
+    right = hashlib.sha256(b"python").hexdigest()
+    assert early.main("download", source.as_uri(), str(target), right) == 0
+    assert target.read_bytes() == b"python"
+    assert early.main("download", source.as_uri(), str(target), "0" * 64) == 1
+    assert capsys.readouterr().err == f"{source.as_uri()} has sha256 {right}, expected {'0' * 64}\n"

@@ -169,13 +169,8 @@ def _check_ranks(config: Config) -> list[ConfigProblem]:
 
 def _run(config: Config) -> int:
     from trainer.loop.session import Session
-    from trainer.world import WorldError
 
-    try:
-        return Session(config, BEGAN).run()
-    except WorldError as error:
-        print(f"trainer: FAILED on rank {_rank()}: {error}", file=sys.stderr, flush=True)
-        return 1
+    return Session(config, BEGAN).run()
 
 
 def _rank() -> int:

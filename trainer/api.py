@@ -41,6 +41,7 @@ from trainer.config.schema import (
     RunConfig,
     ScheduleConfig,
 )
+from trainer.life.uncaught import UncaughtErrors
 from trainer.metrics.utilisation import read_memory_gb
 from trainer.models.functional import compute_loss
 from trainer.models.init import fill
@@ -96,6 +97,8 @@ class Trainer:
             run=RunConfig(folder=str(folder), seed=seed, device=cast(Any, device)),
         )
         self._set_up(config, start(device, config.run.join_timeout_s), model, loss, micro=micro_batch, weights=None)
+        hosts = [member.host for member in self.world.members]
+        self._uncaught = UncaughtErrors(Path(folder), self.world.rank, hosts, lambda: self.step)
 
     @classmethod
     def from_config(cls, config: Config, world: World, micro: int) -> Trainer:
@@ -125,6 +128,7 @@ class Trainer:
         self._last: StepResult | None = None
         self._samples = 0
         self._began = time.perf_counter()
+        self._uncaught: UncaughtErrors | None = None
 
     @property
     def step(self) -> int:
@@ -245,6 +249,8 @@ class Trainer:
 
     def close(self) -> None:
         """Finish the save under way and leave the process group."""
+        if self._uncaught is not None:
+            self._uncaught.close()
         self.checkpoints.close()
         self.world.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import numpy as np
@@ -35,4 +36,6 @@ def test_a_bad_file_on_one_rank_ends_the_run(tmp_path: Path) -> None:
     assert f"data.path: {bad} cannot be decoded (" in run.output
     assert outcome(folder)["outcome"] == "bad_input"
     assert str(bad) in outcome(folder)["reason"]
+    blamed = outcome(folder)["failure"]
+    assert (blamed["cause"], blamed["rank"], blamed["host"]) == ("data", 1, socket.gethostname())
     assert max(losses(folder)) < STEP

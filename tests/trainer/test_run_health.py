@@ -35,6 +35,7 @@ def test_nonfinite_updates_are_skipped_up_to_a_limit(tmp_path: Path) -> None:
     ended = outcome(folder)
     assert ended["outcome"] == "broken"
     assert "4 updates in a row (health.max_skips=3): lower optimizer.lr" in ended["reason"]
+    assert ended["failure"]["cause"] == "numerics"
     messages = [event["message"] for event in events(folder, "unhealthy")]
     assert len(messages) == 4
     assert messages[0].endswith("skipped, 1 in a row")

@@ -9,11 +9,15 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from enum import IntEnum
 from pathlib import Path
+from typing import Any
 
+from trainer.life.failure import find_first, is_repeated, name_attempt, read_failures, select_attempt
 from trainer.life.stop import StopReason
 
 FILE_VARIABLE = "MUSTER_OUTCOME_FILE"
-UNDECIDED = "terminated"
+# Outcomes that decide nothing: the ranks may be restarted, and then the file is deleted.
+TERMINATED = "terminated"
+FAILED = "failed"
 
 
 class Code(IntEnum):
@@ -29,12 +33,14 @@ class Code(IntEnum):
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """The content of the outcome file."""
+    """The content of the outcome file; train.sbatch reads the first three values in this order."""
 
     outcome: str
     reason: str
     step: int
     time: float
+    failure: dict[str, Any] | None = None
+    """The first cause of a run that did not end as intended: cause, rank, host, error, place and fix."""
 
 
 def clear(folder: Path, rank: int) -> None:
@@ -44,7 +50,9 @@ def clear(folder: Path, rank: int) -> None:
             _outcome_file(folder).unlink(missing_ok=True)
 
 
-def end(code: Code, reason: str, step: int, folder: Path, rank: int) -> int:
+def end(  # noqa: PLR0913
+    code: Code, reason: str, step: int, folder: Path, rank: int, *, failure: dict[str, Any] | None = None
+) -> int:
     """Write how the run ended and return the exit status of the process.
 
     Under a job script, a process whose run has ended exits with 0, because torchrun would otherwise restart its
@@ -53,7 +61,7 @@ def end(code: Code, reason: str, step: int, folder: Path, rank: int) -> int:
     file = _outcome_file(folder)
     # A rank that fails alone has to write the file itself: rank 0 does not know the reason.
     if code is not Code.HANG and (rank == 0 or (code in (Code.BROKEN, Code.BAD_INPUT) and not file.exists())):
-        _write(file, RunOutcome(code.name.lower(), reason, step, time.time()))
+        _write(file, RunOutcome(code.name.lower(), reason, step, time.time(), failure))
     return 0 if FILE_VARIABLE in os.environ and code is not Code.HANG else int(code)
 
 
@@ -65,10 +73,33 @@ def end_after_stop(reason: StopReason, note: str, step: int, folder: Path, rank:
     """
     if reason is StopReason.TERMINATED and FILE_VARIABLE in os.environ:
         if rank == 0:
-            _write(_outcome_file(folder), RunOutcome(UNDECIDED, reason.text, step, time.time()))
+            _write(_outcome_file(folder), RunOutcome(TERMINATED, reason.text, step, time.time()))
         return int(Code.REQUEUE)
     code = Code.REQUEUE if reason.requeue else Code.STOPPED
     return end(code, note or reason.text, step, folder, rank)
+
+
+def end_after_failure(folder: Path, began: float) -> tuple[int, RunOutcome]:
+    """Write the first cause among the failures of all ranks; return the exit status of this process and the outcome.
+
+    Every failed rank calls this after it has recorded its own failure, so the last one knows all of them. `began` is
+    when this process started. An error that a restart cannot fix ends the run; otherwise torchrun or the job script
+    may start the ranks again.
+    """
+    file = _outcome_file(folder)
+    outcome = _read(file)
+    if outcome is None or outcome.time < began or _is_open(outcome):
+        outcome = _find_failed_outcome(folder, began)
+        with suppress(OSError):  # the disk may be full, and the reason is printed as well
+            _write(file, outcome)
+            # Another rank may have recorded an earlier cause in the meantime, but written its outcome first.
+            latest = _find_failed_outcome(folder, began)
+            if latest.failure != outcome.failure:
+                _write(file, latest)
+                outcome = latest
+    if _is_open(outcome):
+        return int(Code.BROKEN), outcome
+    return (0 if FILE_VARIABLE in os.environ else int(Code[outcome.outcome.upper()])), outcome
 
 
 def read_decided() -> RunOutcome | None:
@@ -76,7 +107,23 @@ def read_decided() -> RunOutcome | None:
     if FILE_VARIABLE not in os.environ:
         return None
     outcome = _read(Path(os.environ[FILE_VARIABLE]))
-    return None if outcome is None or outcome.outcome == UNDECIDED else outcome
+    return None if outcome is None or _is_open(outcome) else outcome
+
+
+def _is_open(outcome: RunOutcome) -> bool:
+    return outcome.outcome in (TERMINATED, FAILED)
+
+
+def _find_failed_outcome(folder: Path, began: float) -> RunOutcome:
+    failures = read_failures(folder)
+    first = find_first(select_attempt(failures, name_attempt(), began))
+    if first is None:  # the failure could not be recorded
+        return RunOutcome(FAILED, "a rank failed; its output has the error", 0, time.time())
+    if is_repeated(first, failures):
+        reason = f"{first}; not restarted: the error is the same as in an earlier attempt"
+        return RunOutcome(Code.BROKEN.name.lower(), reason, first.step, time.time(), first.summarise())
+    name = Code.BROKEN.name.lower() if first.cause.is_permanent else FAILED
+    return RunOutcome(name, str(first), first.step, time.time(), first.summarise())
 
 
 def _read(file: Path) -> RunOutcome | None:

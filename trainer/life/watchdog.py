@@ -14,9 +14,11 @@ from typing import Any
 
 import torch
 
+from trainer.life.cause import Cause
+from trainer.life.failure import Failure, name_attempt, record
 from trainer.life.hang_limit import HangLimit
 from trainer.life.heartbeat import Beat, BeatBoard, SilenceDetector, explain_hang
-from trainer.life.outcome import Code
+from trainer.life.outcome import Code, end_after_failure
 from trainer.world import World
 
 _TICK_S = 1.0
@@ -47,7 +49,9 @@ class Watchdog:
         self, world: World, folder: Path, hang_s: float = 0.0, is_terminated: Callable[[], bool] = lambda: False
     ) -> None:
         self._world = world
+        self._run_folder = folder
         self._folder = folder / "hang"
+        self._created_at = time.time()
         self._hang_limit = HangLimit(hang_s)
         self._is_terminated = is_terminated
         self._board = BeatBoard(world) if world.store is not None and world.size > 1 else None
@@ -109,7 +113,10 @@ class Watchdog:
         if age > limit_s:
             self._end_hung_rank(f"no progress for {age:.0f} s (limit {limit_s:.0f} s)")
         if self._phase_limit_s is None and age > self._hang_limit.limit_after_term_s() and self._is_terminated():
-            self._exit(f"received SIGTERM and made no progress for {age:.0f} s: exiting without a save")
+            reason = f"received SIGTERM and made no progress for {age:.0f} s: exiting without a save"
+            self._record_failure(Cause.LOST_PEER, reason)
+            end_after_failure(self._run_folder, self._created_at)
+            self._exit(reason)
         if self._board is None:
             return
         is_stalled = age > _STALLED_S and self._hang_limit.step_count > 0
@@ -142,13 +149,17 @@ class Watchdog:
     def _end_hung_rank(self, reason: str) -> None:
         # This thread runs, so the timer must not interrupt it. It is armed again in case the filesystem hangs too.
         faulthandler.dump_traceback_later(_WRITE_TIMEOUT_S, exit=True, file=_STDERR)
+        self._record_failure(Cause.HANG, reason)
         try:
             self._write_stacks(reason)
             where = f"stacks in {self._folder}"
         except (OSError, RuntimeError, AttributeError) as error:
             # A full or hanging disk may be the cause of the hang; the rank has to end anyway.
             where = f"stacks cannot be written to {self._folder}: {error}"
-        self._exit(f"{reason}; {self._report_hang(reason)}{where}")
+        message = f"{reason}; {self._report_hang(reason)}{where}"
+        # All ranks that are alive have recorded their progress by now, so the rank that holds them up can be named.
+        end_after_failure(self._run_folder, self._created_at)
+        self._exit(message)
 
     def _write_stacks(self, reason: str) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -196,6 +207,21 @@ class Watchdog:
         c10d: Any = torch._C._distributed_c10d
         dump = c10d._dump_nccl_trace if self._world.device.type == "cuda" else c10d._dump_fr_trace
         (self._folder / f"collectives-rank-{self._world.rank}").write_bytes(dump())
+
+    def _record_failure(self, cause: Cause, reason: str) -> None:
+        count, step, phase = self._place
+        failure = Failure(
+            time=round(time.time(), 3),
+            attempt=name_attempt(),
+            rank=self._world.rank,
+            host=self._world.host,
+            step=max(step - 1, 0),
+            cause=cause,
+            error=f"{reason}, in {phase} of step {step}",
+            beats=count,
+            hosts=tuple(member.host for member in self._world.members),
+        )
+        record(self._run_folder, failure)
 
     def _exit(self, message: str) -> None:
         if self._closed.is_set():

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from trainer.data.loader import Loader
 from trainer.data.registry import open_source
 from trainer.data.source import Source
 from trainer.host import processor_name
-from trainer.life import outcome
+from trainer.life import failure, outcome
 from trainer.life.health import Health
 from trainer.life.outcome import Code
 from trainer.life.stop import StopListener
@@ -41,7 +42,6 @@ from trainer.weights import load_initial
 from trainer.world import World, start
 
 _LOG_WIDTH = 120
-_OUT_OF_MEMORY_FIX = "use a smaller batch.micro, parallel.recompute=full, or more ranks with parallel.strategy=fsdp"
 
 
 class Session:
@@ -58,16 +58,19 @@ class Session:
         self._folder = Path(config.run.folder.format(name=config.name)).absolute()
         self._rank = int(os.environ.get("RANK", "0"))
         self._recorder = Recorder(self._folder, self._rank, config)
+        self._world: World | None = None
         self._trainer: Trainer | None = None
         self._is_accepted = False
+        self._failure: failure.Failure | None = None
 
     def run(self) -> int:
         """Run to the end and return the exit status; raise ConfigError if the run cannot be accepted."""
-        source = open_source(self._config)
         run_folder = RunFolder(self._folder, self._rank)
         try:
-            run_folder.create()
-            return self._start(source)
+            with self._record_failure():
+                source = open_source(self._config)
+                run_folder.create()
+                return self._start(source)
         except ConfigError as error:
             if self._trainer is None or not self._is_accepted:
                 self._recorder.close()
@@ -77,17 +80,15 @@ class Session:
             # A save under way is worth finishing. Waiting for the other ranks is not: they are stuck in a collective.
             self._trainer.checkpoints.close()
             return status
+        except Exception:  # whatever it is, its failure is recorded
+            return self._conclude_failure()
 
     def _start(self, source: Source) -> int:
         self._recorder.event("started", began=self._began, attempt=_attempt())
         self._recorder.event("imported")
-        world = self._join()
-        try:
-            with closing(StopListener(self._folder, self._rank, self._config.stop.margin_s).listen()) as stop:
-                return self._train(source, world, stop)
-        except torch.OutOfMemoryError as error:
-            reason = f"out of memory on {world.host}: {_first_line(error)}; {_OUT_OF_MEMORY_FIX}"
-            return self._conclude(End(Code.BROKEN, reason))
+        self._world = world = self._join()
+        with closing(StopListener(self._folder, self._rank, self._config.stop.margin_s).listen()) as stop:
+            return self._train(source, world, stop)
 
     def _join(self) -> World:
         run = self._config.run
@@ -141,7 +142,8 @@ class Session:
                     vote=Vote(world),
                     stragglers=StragglerDetector([member.host for member in world.members], config.watchdog.straggler),
                 )
-                end = steps.run()
+                with self._record_failure():
+                    end = steps.run()
             status = self._conclude(end)
             # After an error the trainer is not closed: closing would wait for ranks that are stuck in a collective.
             trainer.close()
@@ -220,7 +222,37 @@ class Session:
         self._recorder.close()
         if end.stop is not None:
             return outcome.end_after_stop(end.stop, end.reason, step, self._folder, self._rank)
-        return outcome.end(end.code, end.reason, step, self._folder, self._rank)
+        cause = self._failure.summarise() if self._failure else None
+        if end.cause is not None:
+            cause = failure.summarise_cause(end.cause, end.reason)
+        return outcome.end(end.code, end.reason, step, self._folder, self._rank, failure=cause)
+
+    @contextmanager
+    def _record_failure(self) -> Iterator[None]:
+        """Record an error of the block at once: closing threads and files may take long, and this rank may be killed.
+
+        A run that is not accepted yet leaves no trace, so an error in its settings is not recorded.
+        """
+        try:
+            yield
+        except Exception as error:
+            is_rejected = isinstance(error, ConfigError) and not self._is_accepted
+            if self._failure is None and not is_rejected:
+                hosts = [member.host for member in self._world.members] if self._world else ()
+                step = 0 if self._trainer is None else self._trainer.step
+                self._failure = failure.describe(error, rank=self._rank, step=step, hosts=hosts)
+                failure.report(self._folder, self._failure, error)
+                if not isinstance(error, ConfigError):
+                    outcome.end_after_failure(self._folder, self._began)
+            raise
+
+    def _conclude_failure(self) -> int:
+        """Record the first cause of all ranks' failures as the end of this attempt, and return the exit status."""
+        status, ended = outcome.end_after_failure(self._folder, self._began)
+        self._recorder.event("ended", outcome=ended.outcome, reason=ended.reason, step=ended.step)
+        self._recorder.say(f"{ended.outcome} at step {ended.step}: {ended.reason}")
+        self._recorder.close()
+        return status
 
 
 def _flops_per_sample(config: Config) -> float:
@@ -230,7 +262,3 @@ def _flops_per_sample(config: Config) -> float:
 def _attempt() -> str:
     """Return how often Slurm has restarted the job and torchrun the ranks, as "job.ranks"."""
     return f"{os.environ.get('SLURM_RESTART_COUNT', '0')}.{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -9,6 +9,7 @@ from trainer.api import Trainer
 from trainer.config.errors import ConfigError
 from trainer.config.schema import Config
 from trainer.data.loader import Batch, Loader
+from trainer.life.cause import Cause
 from trainer.life.health import Action, Health
 from trainer.life.outcome import Code
 from trainer.life.stop import StopListener, StopReason
@@ -23,11 +24,12 @@ from trainer.metrics.recorder import Recorder
 
 @dataclass(frozen=True)
 class End:
-    """The end of a run: its exit code, the reason as text, and the stop request that led to it, if any."""
+    """The end of a run: its exit code, the reason as text, and the stop request or the cause that led to it, if any."""
 
     code: Code
     reason: str
     stop: StopReason | None = None
+    cause: Cause | None = None
 
     @classmethod
     def after_stop(cls, stop: StopReason, note: str) -> End:
@@ -118,7 +120,7 @@ class StepLoop:
                 self.recorder.say(f"UNHEALTHY {verdict.message}")
                 self.recorder.event("unhealthy", step=reading.step, message=verdict.message)
             if verdict.action is Action.STOP:
-                return End(Code.BROKEN, verdict.message)
+                return End(Code.BROKEN, verdict.message, cause=Cause.NUMERICS)
             if verdict.action is Action.ROLLBACK:
                 self.saves.roll_back(reading.step)
                 return None
@@ -133,7 +135,8 @@ class StepLoop:
     def _finish(self, end: End) -> End:
         is_saved = self.saves.save_last(self._loss, end.reason)
         if end.code is Code.FINISHED and not is_saved:
-            return End(Code.BROKEN, f"{end.reason}, but the last state could not be saved")
+            reason = f"{end.reason}, but the last state could not be saved"
+            return End(Code.BROKEN, reason, cause=Cause.STORAGE)
         return end
 
     def _report_stragglers(self, agreed: VoteResult) -> None:

@@ -1,0 +1,48 @@
+"""Ranks of a run in which one rank fails in a given way before a step.
+
+python -m tests.trainer.forked_ranks RANKS tests.trainer.failing_rank MODE RANK STEP CONFIG [key.sub=value ...]
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from typing import Any
+
+import torch
+
+from trainer.__main__ import main
+from trainer.api import Trainer
+
+
+def fail(mode: str) -> None:
+    if mode == "memory":
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.\nGPU 0 has 3 GiB free.")
+    if mode == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if mode == "hang":
+        time.sleep(600)
+
+
+def fail_before_step(mode: str, at_step: int) -> None:
+    trainer_class: Any = Trainer
+    run_step = trainer_class.run_step
+
+    def failing_step(trainer: Trainer, batch: Any) -> Any:
+        if trainer.step + 1 == at_step:
+            fail(mode)
+        return run_step(trainer, batch)
+
+    trainer_class.run_step = failing_step
+
+
+if __name__ == "__main__":
+    mode, failing_rank, at_step, *arguments = sys.argv[1:]
+    if os.environ["RANK"] == failing_rank:
+        fail_before_step(mode, int(at_step))
+    status = main(arguments)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)

@@ -1,0 +1,166 @@
+"""The class of an error that ended a rank: found from the error's type, its text, and the code that raised it.
+
+Types are compared by name, so that neither torch nor a GPU library is imported here.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+import sysconfig
+from collections.abc import Iterator
+from enum import Enum
+from pathlib import Path
+from traceback import FrameSummary, extract_tb
+
+from trainer.config.errors import ConfigError
+
+TRAINER_ROOT = Path(__file__).resolve().parents[1]
+_STANDARD_LIBRARY = sysconfig.get_paths()["stdlib"]
+_INSTALLED = ("/site-packages/", "/dist-packages/")
+# Errors inside these packages are caused by the code that calls them.
+_LIBRARIES = ("torch", "numpy", "triton", "yaml")
+
+
+class Cause(Enum):
+    """Why a rank failed."""
+
+    OUT_OF_MEMORY = "out_of_memory"
+    HOST_MEMORY = "host_memory"
+    DATA = "data"
+    NUMERICS = "numerics"
+    SETTINGS = "settings"
+    COMPILER = "compiler"
+    USER_CODE = "user_code"
+    DEVICE = "device"
+    STORAGE = "storage"
+    NETWORK = "network"
+    HANG = "hang"
+    LOST_PEER = "lost_peer"
+    TRAINER = "trainer"
+
+    @property
+    def label(self) -> str:
+        """The cause as it appears in messages and in the report."""
+        return self.value.replace("_", " ")
+
+    @property
+    def fix(self) -> str:
+        """What the user can do about it; empty if the error itself says so."""
+        return _FIXES[self]
+
+    @property
+    def is_permanent(self) -> bool:
+        """Whether a restart would fail in the same way, so that it would only waste time."""
+        return self in _PERMANENT
+
+
+_FIXES = {
+    Cause.OUT_OF_MEMORY: (
+        "use a smaller batch.micro, parallel.recompute=full, or more ranks with parallel.strategy=fsdp"
+    ),
+    Cause.HOST_MEMORY: "use fewer data.workers, fewer ranks per node, or nodes with more memory",
+    Cause.DATA: "check the data that the error names; token ids must be below model.vocab_size",
+    Cause.NUMERICS: "lower optimizer.lr, use precision=bf16 or fp32, or check the data of these steps",
+    Cause.SETTINGS: "",
+    Cause.COMPILER: "set compile.mode=none to train without torch.compile",
+    Cause.USER_CODE: "fix the code at this place; failures/ has the traceback",
+    Cause.DEVICE: "check the GPU with nvidia-smi and dmesg on this node, and drain the node if it fails again",
+    Cause.STORAGE: "free or repair the filesystem that the error names, or use another run.folder",
+    Cause.NETWORK: "check the network between the nodes: slurm/jobs/fabric.sbatch names slow or broken links",
+    Cause.HANG: "read hang/report.txt, and the stack of this rank in hang/",
+    Cause.LOST_PEER: "check this node: `sinfo -R`, and dmesg for a process killed by the kernel for lack of memory",
+    Cause.TRAINER: "failures/ has the traceback; please report it with the settings of the run",
+}
+_PERMANENT = frozenset(
+    {
+        Cause.OUT_OF_MEMORY,
+        Cause.DATA,
+        Cause.NUMERICS,
+        Cause.SETTINGS,
+        Cause.COMPILER,
+        Cause.USER_CODE,
+    }
+)
+
+# The first pattern that matches decides. Each is searched in "type: text" of the error.
+_PATTERNS = [
+    (Cause.OUT_OF_MEMORY, r"OutOfMemoryError|CU(BLAS|DNN|SOLVER|SPARSE)_STATUS_ALLOC_FAILED|[Cc]uda.*out of memory"),
+    (Cause.HOST_MEMORY, r"\bMemoryError|can't allocate memory|[Cc]annot allocate memory"),
+    # On a GPU, an index outside a table is an assertion. It is nearly always a token or a class that does not exist.
+    (Cause.DATA, r"index out of range in self|Target -?\d+ is out of bounds|device-side assert"),
+    (Cause.NUMERICS, r"FloatingPointError|returned nan values"),
+    (Cause.HANG, r"Timed out waiting \d+ms|collective operation timeout|Watchdog caught collective"),
+    (
+        Cause.LOST_PEER,
+        r"(RuntimeError|Dist\w*Error): .*(closed by peer|reset by peer|Broken pipe|Socket closed|failed to recv)"
+        r"|ncclRemoteError|remote process (has )?exited|NCCL communicator was aborted",
+    ),
+    (Cause.NETWORK, r"WorldError|ncclSystemError|ncclInternalError|unhandled system error|Dist(Network|Store)Error"),
+    (
+        Cause.DEVICE,
+        r"CUDA (driver )?error|AcceleratorError|unhandled cuda error|uncorrectable ECC|cuDNN error|CUBLAS_STATUS_",
+    ),
+    (Cause.COMPILER, r"^(torch\._(dynamo|inductor|functorch)|triton)\.|BackendCompilerFailed|InductorError"),
+]
+_STORAGE_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE, errno.EFBIG})
+
+
+def classify(error: BaseException) -> Cause:
+    """Return the class of an error; the errors that it was raised from count too."""
+    for part in _chain(error):
+        if isinstance(part, ConfigError):
+            is_data = any(problem.where.startswith("data.") for problem in part.problems)
+            return Cause.DATA if is_data else Cause.SETTINGS
+        if isinstance(part, OSError) and part.errno in _STORAGE_ERRORS:
+            return Cause.STORAGE
+        text = f"{type(part).__module__}.{_describe_types(part)}: {part}"
+        for cause, pattern in _PATTERNS:
+            if re.search(pattern, text, re.DOTALL):
+                return cause
+    frame = find_frame(error)
+    return Cause.USER_CODE if frame is None else _classify_file(frame.filename)
+
+
+def find_place(error: BaseException) -> str:
+    """Return the file, line and function that the error comes from, as `model.py:12 in forward`."""
+    frame = find_frame(error)
+    if frame is None:
+        return ""
+    path = Path(frame.filename)
+    name = path.relative_to(TRAINER_ROOT.parent) if path.is_relative_to(TRAINER_ROOT) else path
+    return f"{name}:{frame.lineno} in {frame.name}"
+
+
+def find_frame(error: BaseException) -> FrameSummary | None:
+    """Return the innermost frame outside Python and torch; the frames inside them only show which call failed."""
+    frames = extract_tb(error.__traceback__)
+    outside = [frame for frame in frames if not _is_library(frame.filename)]
+    return (outside or frames or [None])[-1]
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    part: BaseException | None = error
+    while part is not None:
+        yield part
+        part = part.__cause__
+
+
+def _describe_types(error: BaseException) -> str:
+    """Return the names of the error's class and its bases, the most specific last: `RuntimeError OutOfMemoryError`."""
+    names = [kind.__name__ for kind in type(error).__mro__ if kind not in (object, BaseException, Exception)]
+    return " ".join(reversed(names))
+
+
+def _classify_file(filename: str) -> Cause:
+    path = Path(filename)
+    if not path.is_relative_to(TRAINER_ROOT):
+        return Cause.USER_CODE
+    return Cause.DATA if path.is_relative_to(TRAINER_ROOT / "data") else Cause.TRAINER
+
+
+def _is_library(filename: str) -> bool:
+    for folder in _INSTALLED:
+        if folder in filename:
+            return filename.rpartition(folder)[2].startswith(tuple(f"{name}/" for name in _LIBRARIES))
+    return filename.startswith((_STANDARD_LIBRARY, "<"))

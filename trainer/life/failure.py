@@ -1,0 +1,200 @@
+"""The failures of a run: each rank records its own before it exits, and the first cause is found from all of them."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from trainer.config.errors import ConfigError
+from trainer.life.cause import Cause, classify, find_place
+from trainer.metrics.json_lines import JsonLines, read_lines
+
+FAILURES_FOLDER = "failures"
+_MAX_MESSAGE_CHARACTERS = 500
+_MAX_TRACEBACK_CHARACTERS = 20_000
+_MAX_NAMED_RANKS = 8
+# The clocks of two nodes may differ, and a run may be started again in the same folder with the same attempt id.
+_CLOCK_TOLERANCE_S = 30.0
+# A rank that waits in vain fails later than the rank that it waits for, but its clock may be ahead.
+_CONSEQUENCES = (Cause.NETWORK, Cause.HANG, Cause.LOST_PEER)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """The failure of one rank, as it is stored in `failures/rank-00000.jsonl`."""
+
+    time: float
+    attempt: str
+    """The start of the ranks that it belongs to."""
+    rank: int
+    host: str
+    step: int
+    """Completed steps."""
+    cause: Cause
+    error: str
+    place: str = ""
+    """File, line and function."""
+    traceback: str = ""
+    beats: int = 0
+    """The rank's progress in a hang: the rank with the fewest beats holds up the others."""
+    hosts: tuple[str, ...] = ()
+    """The host of each rank, if this rank failed because of another one."""
+
+    def __str__(self) -> str:
+        place = f" ({self.place})" if self.place else ""
+        fix = f"; {self.cause.fix}" if self.cause.fix else ""
+        return f"rank {self.rank} on {self.host}: {self.cause.label}: {self.error}{place}{fix}"
+
+    def summarise(self) -> dict[str, Any]:
+        """Return the part of the failure that belongs into `outcome.json`."""
+        return {
+            "cause": self.cause.value,
+            "rank": self.rank,
+            "host": self.host,
+            "error": self.error,
+            "place": self.place,
+            "fix": self.cause.fix,
+        }
+
+
+def summarise_cause(cause: Cause, error: str) -> dict[str, Any]:
+    """Return the cause of a run's end that no single rank is to blame for, as in `Failure.summarise`."""
+    return {"cause": cause.value, "rank": None, "host": None, "error": error, "place": "", "fix": cause.fix}
+
+
+def describe(error: BaseException, *, rank: int, step: int, hosts: Sequence[str] = ()) -> Failure:
+    """Return an error as the failure of this rank; `hosts` are the hosts of all ranks, if they have joined."""
+    cause = classify(error)
+    return Failure(
+        time=round(time.time(), 3),
+        attempt=name_attempt(),
+        rank=rank,
+        host=socket.gethostname(),
+        step=step,
+        cause=cause,
+        error=_shorten(error),
+        place=find_place(error),
+        traceback="".join(traceback.format_exception(error))[-_MAX_TRACEBACK_CHARACTERS:],
+        hosts=tuple(hosts) if cause in _CONSEQUENCES else (),
+    )
+
+
+def report(folder: Path, failure: Failure, error: BaseException) -> None:
+    """Record the failure of this rank, print it, and let torchrun know.
+
+    The traceback is printed only if it can explain anything: if one of a thousand ranks fails, all others lose a peer.
+    """
+    record(folder, failure)
+    if isinstance(error, ConfigError):
+        return  # the caller prints it, because its text is for the user
+    if failure.cause not in (*_CONSEQUENCES, Cause.OUT_OF_MEMORY):
+        print(failure.traceback, file=sys.stderr)
+    print(f"trainer: FAILED on {failure}", file=sys.stderr, flush=True)
+    inform_torchrun(error)
+
+
+def inform_torchrun(error: BaseException) -> None:
+    """Let torchrun name this error in its summary, if this process runs under torchrun."""
+    if "TORCHELASTIC_ERROR_FILE" in os.environ:
+        from torch.distributed.elastic.multiprocessing.errors import get_error_handler  # noqa: PLC0415 - needs torch
+
+        get_error_handler().record_exception(error)
+
+
+def record(folder: Path, failure: Failure) -> None:
+    """Append the failure to the file of its rank; a rank that fails must not fail again because of a full disk."""
+    try:
+        file = JsonLines(folder / FAILURES_FOLDER / f"rank-{failure.rank:05d}.jsonl")
+        file.append({**asdict(failure), "cause": failure.cause.value})
+        file.close()
+    except OSError as error:
+        print(f"trainer: the failure cannot be written to {folder / FAILURES_FOLDER}: {error}", file=sys.stderr)
+
+
+def read_failures(folder: Path) -> list[Failure]:
+    """Return all failures of a run, the oldest first; incomplete lines are left out."""
+    names = {field.name for field in fields(Failure)}
+    failures = []
+    for path in sorted((folder / FAILURES_FOLDER).glob("rank-*.jsonl")):
+        for line in read_lines(path):
+            values = {name: value for name, value in line.items() if name in names}
+            try:
+                values |= {"cause": Cause(values["cause"]), "hosts": tuple(values.get("hosts", ()))}
+                failures.append(Failure(**values))
+            except (KeyError, TypeError, ValueError):
+                continue
+    return sorted(failures, key=lambda failure: failure.time)
+
+
+def select_attempt(failures: Sequence[Failure], attempt: str, began: float) -> list[Failure]:
+    """Return the failures of one start of the ranks, which began at this time."""
+    since = began - _CLOCK_TOLERANCE_S
+    return [failure for failure in failures if failure.attempt == attempt and failure.time >= since]
+
+
+def find_first(failures: Sequence[Failure]) -> Failure | None:
+    """Return the failure that caused the others, from the failures of one start of the ranks.
+
+    A rank that lost its peers or waited for them in vain is never the cause if another rank has an error of its own.
+    If all failures are of that kind, then the ranks without a record are to blame: they could not write one.
+    """
+    errors = [failure for failure in failures if failure.cause not in _CONSEQUENCES]
+    if errors or not failures:
+        return min(errors, key=lambda failure: failure.time, default=None)
+    return _find_lost_rank(failures) or _find_blocking_rank(failures)
+
+
+def is_repeated(first: Failure, failures: Sequence[Failure]) -> bool:
+    """Return whether an earlier start of the ranks ended with the same unexpected error at the same step."""
+    return first.cause is Cause.TRAINER and any(
+        (failure.cause, failure.error, failure.place, failure.step)
+        == (first.cause, first.error, first.place, first.step)
+        for failure in failures
+        if failure.attempt != first.attempt
+    )
+
+
+def name_attempt() -> str:
+    """Return a name for this start of the ranks that is the same on all of them, and different after a restart."""
+    run = os.environ.get("TORCHELASTIC_RUN_ID") or os.environ.get("MASTER_PORT") or str(os.getpid())
+    return f"{run}.{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+
+
+def _find_lost_rank(failures: Sequence[Failure]) -> Failure | None:
+    last = max(failures, key=lambda failure: len(failure.hosts))
+    lost = sorted(set(range(len(last.hosts))) - {failure.rank for failure in failures})
+    if not lost:
+        return None
+    others = ", ".join(f"rank {rank} on {last.hosts[rank]}" for rank in lost[1:_MAX_NAMED_RANKS])
+    also = f", as did {others}" + ", ..." * (len(lost) > _MAX_NAMED_RANKS) if others else ""
+    error = f"ended without a record{also}: its process was killed or is stuck, or its node was lost"
+    return Failure(
+        time=failures[0].time,
+        attempt=last.attempt,
+        rank=lost[0],
+        host=last.hosts[lost[0]],
+        step=last.step,
+        cause=Cause.LOST_PEER,
+        error=error,
+    )
+
+
+def _find_blocking_rank(failures: Sequence[Failure]) -> Failure:
+    order = [Cause.NETWORK, Cause.HANG, Cause.LOST_PEER]
+    return min(failures, key=lambda failure: (order.index(failure.cause), failure.beats, failure.time))
+
+
+def _shorten(error: BaseException) -> str:
+    """Return the type and the first line of the error's text, or all problems of a configuration."""
+    lines = [re.sub(r"\s+", " ", line.strip()) for line in str(error).splitlines() if line.strip()]
+    if isinstance(error, ConfigError):
+        return "; ".join(lines)[:_MAX_MESSAGE_CHARACTERS]
+    return ": ".join([type(error).__name__, *lines[:1]])[:_MAX_MESSAGE_CHARACTERS]

@@ -97,8 +97,7 @@ class Trainer:
             run=RunConfig(folder=str(folder), seed=seed, device=cast(Any, device)),
         )
         self._set_up(config, start(device, config.run.join_timeout_s), model, loss, micro=micro_batch, weights=None)
-        hosts = [member.host for member in self.world.members]
-        self._uncaught = UncaughtErrors(Path(folder), self.world.rank, hosts, lambda: self.step)
+        self._record_uncaught_errors()
 
     @classmethod
     def from_config(cls, config: Config, world: World, micro: int) -> Trainer:
@@ -129,6 +128,11 @@ class Trainer:
         self._samples = 0
         self._began = time.perf_counter()
         self._uncaught: UncaughtErrors | None = None
+
+    def _record_uncaught_errors(self) -> None:
+        """Record an error that ends the user's script; in a run of the CLI, its session does that."""
+        hosts = [member.host for member in self.world.members]
+        self._uncaught = UncaughtErrors(Path(self.config.run.folder), self.world.rank, hosts, lambda: self.step)
 
     @property
     def step(self) -> int:

@@ -166,6 +166,13 @@ def test_a_run_that_only_received_sigterm_is_requeued(job: Run, tmp_path: Path) 
     assert is_requeued(tmp_path)
 
 
+def test_a_run_that_failed_is_requeued_with_the_first_cause(job: Run, tmp_path: Path) -> None:
+    done = job(OUTCOME="failed", TORCHRUN="1", REASON="rank 3 on gpu-2: device: CUDA error")
+    assert done.returncode == 0
+    assert "train: rank 3 on gpu-2: device: CUDA error at step 7; newest checkpoint: none" in done.stdout
+    assert is_requeued(tmp_path)
+
+
 def test_a_lost_node_is_named_and_the_job_is_requeued(job: Run, tmp_path: Path) -> None:
     done = job(TORCHRUN="1", CUT_OFF="gpu-2", DOWN="gpu-2 down*")
     assert done.returncode == 0

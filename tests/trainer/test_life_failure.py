@@ -205,12 +205,11 @@ def test_an_outcome_that_is_decided_stays(tmp_path: Path) -> None:
     [
         ("memory", "out_of_memory", "broken", "OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB."),
         ("kill", "lost_peer", "failed", "ended without a record: "),
-        ("hang", "hang", "failed", "no progress for "),
     ],
 )
 def test_a_run_names_the_rank_that_failed_first(tmp_path: Path, mode: str, cause: str, name: str, error: str) -> None:
     folder = tmp_path / "run"
-    arguments = [*SMALL_LLAMA, "steps=1000000", "checkpoint.every=0", "parallel.strategy=ddp", "watchdog.hang_s=2"]
+    arguments = [*SMALL_LLAMA, "steps=1000000", "checkpoint.every=0", "parallel.strategy=ddp"]
     command = [mode, "1", "5", *arguments, "batch.size=3", "batch.micro=1", f"run.folder={folder}"]
     with forked(3, command, tmp_path, program="tests.trainer.failing_rank") as run:
         assert run.wait(60) != 0
@@ -221,10 +220,9 @@ def test_a_run_names_the_rank_that_failed_first(tmp_path: Path, mode: str, cause
     assert ended["failure"]["fix"] in ended["reason"]
     own = {failure.rank: failure for failure in read_failures(folder)}
     assert set(own) == ({0, 2} if mode == "kill" else {0, 1, 2})
-    if mode != "hang":
-        assert {own[rank].cause for rank in (0, 2)} == {Cause.LOST_PEER}
-        (event,) = events(folder, "ended")
-        assert event["reason"] == ended["reason"]
+    assert {own[rank].cause for rank in (0, 2)} == {Cause.LOST_PEER}
+    (event,) = events(folder, "ended")
+    assert event["reason"] == ended["reason"]
 
 
 class Model(nn.Module):

@@ -129,6 +129,9 @@ def test_a_hung_rank_is_named_and_every_stack_is_written(tmp_path: Path) -> None
     assert "all_reduce" in stacks[0]
     assert "in misbehave" in stacks[1]
     assert (tmp_path / "hang" / "collectives-rank-0").stat().st_size > 0
+    blamed = json.loads((tmp_path / "outcome.json").read_text())["failure"]
+    assert (blamed["cause"], blamed["rank"], blamed["host"]) == ("hang", 1, host)
+    assert blamed["error"].endswith("in data of step 8")
 
 
 def test_a_single_rank_ends_even_if_nothing_can_be_written(tmp_path: Path) -> None:
@@ -171,3 +174,5 @@ def test_a_silent_rank_is_detected_long_before_the_limit(frozen: tuple[list[Laun
         "ranks have been silent for 15 s; silent, because their process or node is dead or stuck: rank 1 on" in output
     )
     assert "all_reduce" in (folder / "hang" / "rank-00000.txt").read_text()
+    blamed = json.loads((folder / "outcome.json").read_text())["failure"]
+    assert (blamed["cause"], blamed["rank"]) == ("lost_peer", 1)

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from tests.trainer.fake_run import BEGAN, line, make_run, write
+from trainer.life.cause import Cause
+from trainer.life.failure import Failure, record
 from trainer.report.__main__ import main
 from trainer.report.attempts import list_attempts
 from trainer.report.curve import MAX_POINTS, find_not_finite, find_upper_limit, make_curve, needs_log_scale, smooth
@@ -156,6 +158,30 @@ def test_the_last_step_and_the_last_recorded_step_are_both_shown(tmp_path: Path)
     assert (summary["outcome"], summary["step"], summary["recorded_step"]) == ("stopped", 27, 20)
     text = " ".join(check_page(run / "report" / "index.html").texts)
     assert "step 27 of 400 · metrics up to step 20 ·" in text
+
+
+def test_failures_are_explained_by_their_first_cause(tmp_path: Path):
+    run = make_run(tmp_path / "run", finished=False)
+    place = {"attempt": "12.0", "step": 200, "host": "node-2", "hosts": ("node-1", "node-2")}
+    record(run, Failure(time=BEGAN + 41, rank=0, cause=Cause.LOST_PEER, error="Connection closed by peer", **place))
+    last = {"attempt": "12.1", "step": 400, "host": "node-1", "place": "model.py:12 in forward"}
+    error = Failure(
+        time=BEGAN + 99, rank=0, cause=Cause.USER_CODE, error="KeyError: <x>", traceback="Traceback", **last
+    )
+    record(run, error)
+    ended = {"outcome": "broken", "reason": str(error), "step": 400, "time": BEGAN + 100, "failure": error.summarise()}
+    (run / "outcome.json").write_text(json.dumps(ended))
+    assert main([str(run), "--no-pictures"]) == 0
+    summary = json.loads((run / "report" / "summary.json").read_text())
+    assert (summary["failure"]["cause"], summary["failure"]["rank"]) == ("user_code", 0)
+    causes = [(failure["cause"], failure["rank"], failure["host"]) for failure in summary["failures"]]
+    assert causes == [("lost_peer", 1, "node-2"), ("user_code", 0, "node-1")]
+    text = " ".join(" ".join(check_page(run / "report" / "index.html").texts).split())
+    assert (
+        "broken at step 400: rank 0 on node-1: user code: KeyError: <x> (model.py:12 in forward); fix the code" in text
+    )
+    assert "Attempts that failed before: 1x lost peer on node-2" in text
+    assert "user code KeyError: <x> model.py:12 in forward fix the code at this place" in text
 
 
 def test_the_outcome_of_an_earlier_attempt_is_ignored(tmp_path: Path):

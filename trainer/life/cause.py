@@ -136,7 +136,7 @@ def find_frame(error: BaseException) -> FrameSummary | None:
     """Return the innermost frame outside Python and torch; the frames inside them only show which call failed."""
     frames = extract_tb(error.__traceback__)
     outside = [frame for frame in frames if not _is_library(frame.filename)]
-    return (outside or frames or [None])[-1]
+    return next(reversed(outside or frames), None)
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

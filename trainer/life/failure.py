@@ -152,6 +152,14 @@ def find_first(failures: Sequence[Failure]) -> Failure | None:
     return _find_lost_rank(failures) or _find_blocking_rank(failures)
 
 
+def list_first_causes(failures: Sequence[Failure]) -> list[Failure]:
+    """Return the first cause of each start of the ranks that failed, the oldest first."""
+    attempts: dict[str, list[Failure]] = {}
+    for failure in failures:
+        attempts.setdefault(failure.attempt, []).append(failure)
+    return [first for group in attempts.values() if (first := find_first(group)) is not None]
+
+
 def is_repeated(first: Failure, failures: Sequence[Failure]) -> bool:
     """Return whether an earlier start of the ranks ended with the same unexpected error at the same step."""
     return first.cause is Cause.TRAINER and any(

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from statistics import median
 from typing import Any, Literal
 
 from trainer.config.schema import WatchdogConfig
 
+BAD_OUTCOMES = ("broken", "failed", "hang", "bad_input")
 Level = Literal["bad", "note", "good"]
 DATA_SHARE_LIMIT = 0.05
 COMMUNICATION_SHARE_LIMIT = 0.20
 CHECKPOINT_SHARE_LIMIT = 0.05
+_MAX_NAMED_CAUSES = 5
 DEFAULT_STRAGGLER_FACTOR = WatchdogConfig().straggler
 
 
@@ -37,12 +40,17 @@ def _judge_end(summary: dict[str, Any]) -> list[Finding]:
         findings.append(
             Finding("note", f"No end is recorded after step {step}: the run is still running, or it was killed.")
         )
-    elif name in ("broken", "hang", "bad_input"):
+    elif name in BAD_OUTCOMES:
         findings.append(
             Finding("bad", f"The run ended as {name} at step {step}: {summary['reason'] or 'no reason given'}.")
         )
     elif name == "finished":
         findings.append(Finding("good", f"All {steps or step} steps are complete."))
+    failures = summary["failures"] if name not in BAD_OUTCOMES else summary["failures"][:-1]
+    if failures:
+        causes = Counter(f"{first['cause'].replace('_', ' ')} on {first['host']}" for first in failures)
+        texts = ", ".join(f"{count}x {cause}" for cause, count in causes.most_common(_MAX_NAMED_CAUSES))
+        findings.append(Finding("note", f"Attempts that failed before: {texts}; see the failures below."))
     recovery = summary["recovery_s"]
     if recovery:
         times = ", ".join(f"{seconds:.1f} s" for seconds in recovery[:8])

@@ -11,12 +11,11 @@ from typing import Any
 
 from trainer.metrics.progress import format_count, format_duration
 from trainer.report.attempts import PHASES, list_attempts
-from trainer.report.findings import list_findings
+from trainer.report.findings import BAD_OUTCOMES, list_findings
 from trainer.report.picture import Picture
 from trainer.report.run_folder import Run
 
 GOOD_OUTCOMES = ("finished",)
-BAD_OUTCOMES = ("broken", "hang", "bad_input")
 
 
 def render_page(run: Run, summary: dict[str, Any], pictures: Sequence[Picture]) -> str:
@@ -28,6 +27,7 @@ def render_page(run: Run, summary: dict[str, Any], pictures: Sequence[Picture]) 
             _render_head(summary),
             _render_tiles(summary),
             _render_findings(run, summary),
+            _render_failures(run),
             _render_pictures(pictures),
             _render_attempts(run),
             _render_communication(run),
@@ -115,6 +115,31 @@ def _render_findings(run: Run, summary: dict[str, Any]) -> str:
     return f'<ul class="findings">\n{rows}\n</ul>' if rows else ""
 
 
+def _render_failures(run: Run) -> str:
+    """Return the first cause of each attempt that failed, and the traceback of the last."""
+    if not run.failures:
+        return ""
+    heads = ["time, UTC", "rank", "host", "step", "cause", "error", "place", "what to do"]
+    rows = [
+        [
+            _format_time(first.time),
+            str(first.rank),
+            first.host,
+            str(first.step),
+            first.cause.label,
+            first.error,
+            first.place,
+            first.cause.fix,
+        ]
+        for first in run.failures
+    ]
+    last = run.failures[-1].traceback
+    trace = f"<pre>{_escape(last.strip())}</pre>" if last else ""
+    return _render_details(
+        "Failures: the first cause of each attempt", _render_table(heads, rows) + trace, is_open=True
+    )
+
+
 def _render_pictures(pictures: Sequence[Picture]) -> str:
     cells = "\n".join(
         f'<figure id="{picture.name}">\n<h2>{_escape(picture.title)}</h2>\n'
@@ -173,7 +198,7 @@ def _render_events(run: Run) -> str:
     for event in run.events[-500:]:
         fields = {key: value for key, value in event.items() if key not in ("time", "event", "began")}
         text = ", ".join(f"{key} {_shorten(value)}" for key, value in fields.items() if value not in ("", None, []))
-        rows.append([time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(event["time"])), str(event.get("event")), text])
+        rows.append([_format_time(event["time"]), str(event.get("event")), text])
     note = f" (the last 500 of {len(run.events):,})" if len(rows) < len(run.events) else ""
     return _render_details(f"Events{note}", _render_table(["time, UTC", "event", ""], rows))
 
@@ -198,6 +223,10 @@ def _format_number(value: float | None, form: str, factor: float = 1.0) -> str |
 
 def _format_note(form: str, value: float | None, factor: float = 1) -> str:
     return _format_number(value, form, factor) or ""
+
+
+def _format_time(moment: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(moment))
 
 
 def _shorten(value: Any) -> str:

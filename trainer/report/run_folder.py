@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from trainer.life.failure import Failure, list_first_causes, read_failures
 from trainer.metrics.json_lines import read_lines
 
 Line = dict[str, Any]
@@ -29,6 +30,8 @@ class Run:
     profiles: list[Line] = field(default_factory=list)
     events: list[Line] = field(default_factory=list)
     outcome: dict[str, Any] = field(default_factory=dict)
+    failures: list[Failure] = field(default_factory=list)
+    """The first cause of each attempt that failed."""
 
     @property
     def name(self) -> str:
@@ -61,6 +64,7 @@ def open_run(folder: Path) -> Run:
     run.profiles = read_lines(folder / "metrics" / "communication-00000.jsonl")
     run.events = [event for event in read_lines(folder / "events.jsonl") if "time" in event]
     run.outcome = _parse_mapping(_read_text(folder / "outcome.json"))
+    run.failures = list_first_causes(read_failures(folder))
     if not run.ranks and not run.events:
         message = f"{folder} has neither metrics/rank-*.jsonl nor events.jsonl"
         raise NoRunError(f"{message}; give the folder of a run, such as runs/NAME")

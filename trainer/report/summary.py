@@ -29,6 +29,8 @@ def summarise(run: Run) -> dict[str, Any]:
         "name": run.name,
         "outcome": end["outcome"],
         "reason": end.get("reason", ""),
+        "failure": end.get("failure"),
+        "failures": [{"time": first.time, "step": first.step, **first.summarise()} for first in run.failures],
         "step": end.get("step", recorded),
         "recorded_step": recorded,
         "steps": run.config.get("steps"),

@@ -11,6 +11,8 @@ from bootstrap.facts.model import Facts, FileFact
 
 MARKERS = "/var/lib/muster"
 DONE = "@@muster-done"
+# By default `apt-get update` succeeds although it could not fetch a list, and the next installation fails instead.
+APT_GET = "apt-get -q -o APT::Update::Error-Mode=any -o Acquire::Retries=5"
 
 
 @dataclass(frozen=True)
@@ -72,8 +74,8 @@ def install_packages(
             "printf '#!/bin/sh\\nexit 101\\n' > /usr/sbin/policy-rc.d; chmod +x /usr/sbin/policy-rc.d\n"
             "trap 'rm -f /usr/sbin/policy-rc.d' EXIT\n"
         )
-    script += "apt-get -q update && " if update else ""
-    script += f"apt-get -q install -y --no-install-recommends {listed}"
+    script += f"{APT_GET} update && " if update else ""
+    script += f"{APT_GET} install -y --no-install-recommends {listed}"
     fix = "give the node access to its package mirror (network.egress), or use an image that has the packages"
     return Action(f"install {listed}", script, timeout=timeout, log="/var/log/apt/term.log", fix=fix, slow=True)
 

@@ -2,12 +2,35 @@
 
 from __future__ import annotations
 
+import shlex
+
 from bootstrap.action import Action, write_file
 from bootstrap.desired import Desired
 from bootstrap.facts.model import Facts
 from bootstrap.steps.daemon import START_TIMEOUT_S, restart, restart_digest, write_key
 from bootstrap.steps.step import Step
 from cluster.inventory import Node
+
+SLURMCTLD_PORT = 6817
+CONNECT_TIMEOUT_S = 5
+# sackd and slurmd do not notify systemd before they have the configuration: without slurmctld, `systemctl restart`
+# blocks until it is killed.
+WAIT_FOR_SLURMCTLD = """\
+began=$(date +%s)
+reported=-1
+until timeout {connect_s} bash -c {connect} 2>/dev/null; do
+  waited=$(($(date +%s) - began))
+  if [ $waited -ge {limit_s} ]; then
+    echo "slurmctld does not answer at {address} after $waited s" >&2
+    exit 1
+  fi
+  if [ $((waited / 60)) -gt $reported ]; then
+    reported=$((waited / 60))
+    echo "waiting for slurmctld at {address}, $waited s so far"
+  fi
+  sleep 1
+done
+"""
 
 
 def plan_login(facts: Facts, node: Node, desired: Desired) -> list[Action]:  # noqa: ARG001
@@ -25,14 +48,29 @@ def plan_compute(facts: Facts, node: Node, desired: Desired) -> list[Action]:
     return _plan_daemon(facts, desired, "slurmd", options, log="/var/log/slurm/slurmd.log")
 
 
+def wait_for_slurmctld(host: str, limit_s: float, port: int = SLURMCTLD_PORT) -> Action:
+    """Return the action that waits until slurmctld accepts connections, and prints its progress every minute."""
+    script = WAIT_FOR_SLURMCTLD.format(
+        connect_s=CONNECT_TIMEOUT_S,
+        connect=shlex.quote(f"</dev/tcp/{host}/{port}"),
+        limit_s=int(limit_s),
+        address=f"{host}:{port}",
+    )
+    fix = f"find out why {host} has not started slurmctld (`journalctl -u slurmctld` there), then run `muster up` again"
+    return Action("wait for slurmctld", script, timeout=limit_s + 2 * START_TIMEOUT_S, fix=fix, slow=True)
+
+
 def _conf_server(desired: Desired) -> str:
-    return f"--conf-server {desired.inventory.controller.name}:6817"
+    return f"--conf-server {desired.inventory.controller.name}:{SLURMCTLD_PORT}"
 
 
 def _plan_daemon(facts: Facts, desired: Desired, unit: str, options: str, log: str) -> list[Action]:
     todo = [*write_key(facts, desired), *write_file(facts, f"/etc/default/{unit}", options)]
     running = unit in facts.active and unit in facts.enabled
     if todo or not running or facts.markers.get(unit) != restart_digest(desired, options):
+        # A machine that sets itself up does not know how far the controller is.
+        if desired.cloud:
+            todo.append(wait_for_slurmctld(desired.inventory.controller.name, desired.cloud.controller_timeout_s))
         start = restart(unit, desired, options)
         todo.append(Action(f"start {unit}", start, timeout=START_TIMEOUT_S, log=log))
     return todo

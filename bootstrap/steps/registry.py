@@ -69,7 +69,7 @@ MACHINE: tuple[Step, ...] = (
     metadata.STEP,
     disks.STATE_STEP,
 )
-CLOUD: tuple[Step, ...] = (*MACHINE, power.STEP)
+CLOUD: tuple[Step, ...] = (*MACHINE, power.STEP, power.SWEEP_STEP)
 EVERY: tuple[Step, ...] = (*(step for step in CLOUD if step not in ALL), *ALL)
 
 
@@ -80,7 +80,7 @@ def select_steps(desired: Desired) -> tuple[Step, ...]:
 
 def select_after_machine(role: Role) -> tuple[Step, ...]:
     """Return the steps that follow MACHINE on a cloud machine, in the order in which it runs them."""
-    last = (power.STEP, *CONTROL, *SHIPPED) if role == "controller" else MEMBERS
+    last = (power.STEP, *CONTROL, *SHIPPED, power.SWEEP_STEP) if role == "controller" else MEMBERS
     return (*(step for step in BASE if step not in MACHINE), *last)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bootstrap.action import Action, enable_unit, write_file
+from bootstrap.action import APT_GET, Action, enable_unit, write_file
 from bootstrap.desired import Desired
 from bootstrap.facts.model import Facts
 from bootstrap.steps.step import Step
@@ -25,7 +25,7 @@ def plan_time(facts: Facts, node: Node, desired: Desired) -> list[Action]:  # no
 def _start_chrony(facts: Facts) -> list[Action]:
     if "chrony" in facts.active and "chrony" in facts.enabled:
         return []
-    install = "command -v chronyd >/dev/null || apt-get -q install -y --no-install-recommends chrony"
+    install = f"command -v chronyd >/dev/null || {APT_GET} install -y --no-install-recommends chrony"
     script = f"{install}\n{enable_unit('chrony')}\nsystemctl start chrony"
     fix = "give the node access to its package mirror, or use an image with chrony"
     log = "journalctl -u chrony"

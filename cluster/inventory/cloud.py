@@ -70,5 +70,7 @@ class Cloud(InventoryModel):
     """Python of the training environment; None for the distribution's own."""
     package_store: tuple[str, ...] = ()
     """Command that shares packages between nodes; the arguments `NAME fetch|store PATH` are appended to it."""
+    controller_timeout_s: float = 1800.0
+    """How long a machine waits for slurmctld before it starts its own daemon: both may have been created together."""
     image_fix: str = ""
     """How to choose another machine image, as the beginning of a sentence for error messages."""

@@ -1,4 +1,8 @@
-"""Power saving: the fleet that the controller may launch, the programs that Slurm runs, and the sweep's timer."""
+"""Power saving: the fleet that the controller may launch, the programs that Slurm runs, and the sweep's timer.
+
+The timer starts last. The sweep launches static nodes that are missing, and they would be billed while the controller
+is still being set up.
+"""
 
 from __future__ import annotations
 
@@ -17,22 +21,28 @@ from slurm.power import install
 
 TOPOLOGY = f"/etc/slurm/{topology.NAME}"
 _MARKER = "topology"
+_START_TIMER = f"systemctl daemon-reload\nsystemctl enable -q --now {install.TIMER}"
 
 
 def plan_power(facts: Facts, node: Node, desired: Desired) -> list[Action]:  # noqa: ARG001
-    """Write the fleet, the resume and suspend programs, the first topology, and start the timer."""
+    """Write the fleet, the resume and suspend programs, and the first topology."""
     todo = write_file(facts, install.FLEET, desired.fleet)
     for path, text in install.write_scripts(INSTALLED_PYTHON, INSTALLED, desired.launcher).items():
         todo += write_file(facts, path, text, 0o755)
     if TOPOLOGY in desired.slurm_files:
         todo += _plan_topology(facts, desired)
+    if todo:
+        todo.append(Action(f"create {install.STATE}", f"install -d -o slurm -g slurm {install.STATE}"))
+    return todo
+
+
+def plan_sweep(facts: Facts, node: Node, desired: Desired) -> list[Action]:  # noqa: ARG001
+    """Write the units of the sweep and start its timer."""
     unit_files = install.write_units(INSTALLED_PYTHON, INSTALLED, desired.launcher)
-    units = [action for path, text in unit_files.items() for action in write_file(facts, path, text)]
-    if units:
-        folder = f"install -d -o slurm -g slurm {install.STATE}"
-        start = f"{folder}\nsystemctl daemon-reload\nsystemctl enable -q --now {install.TIMER}"
-        units.append(Action(f"start {install.TIMER}", start))
-    return todo + units
+    todo = [action for path, text in unit_files.items() for action in write_file(facts, path, text)]
+    if todo:
+        todo.append(Action(f"start {install.TIMER}", _START_TIMER))
+    return todo
 
 
 def _plan_topology(facts: Facts, desired: Desired) -> list[Action]:
@@ -56,3 +66,4 @@ def skip(facts: Facts, node: Node, desired: Desired) -> str:  # noqa: ARG001
 
 
 STEP = Step("power", "what may be launched, and how", plan_power, roles=("controller",), skip=skip)
+SWEEP_STEP = Step("sweep", "the timer of the sweep", plan_sweep, roles=("controller",), skip=skip)

@@ -23,6 +23,9 @@ APT::Periodic::Update-Package-Lists "0";
 APT::Periodic::Unattended-Upgrade "0";
 // Images run apt themselves at their first boot.
 DPkg::Lock::Timeout "300";
+// By default `apt-get update` succeeds although it could not fetch a list, and the next installation fails instead.
+APT::Update::Error-Mode "any";
+Acquire::Retries "5";
 """
 # The modules of driver, fabric and Lustre are built for one kernel.
 HELD_PACKAGES = (

@@ -77,6 +77,8 @@ class AwsCluster(pulumi.ComponentResource):
         bundle_digest = node_files.bundle.apply(lambda packed: packed.digest)
         fleet = create_fleet(site, foundation, template_args, bundle_digest)
         prerequisites = (
+            # With its routes and endpoints: a machine that cannot reach its package mirror or AWS fails its set-up.
+            foundation.network,
             node_files.upload,
             *foundation.parameters.all,
             *foundation.file_systems.prerequisites,
@@ -91,7 +93,6 @@ class AwsCluster(pulumi.ComponentResource):
         self.node_prerequisites = prerequisites
         self.compute_prerequisites = (
             *prerequisites,
-            foundation.network,
             foundation.groups,
             roles,
             foundation.zone,

@@ -144,12 +144,11 @@ class Group:
         return [machine for machine in instances.machines if machine.group == self.name]
 
     def _launch(self, missing: Sequence[str]) -> dict[str, Machine]:
-        if not missing:
-            return {}
-        _emit(missing, "launch", "start")
+        if missing:
+            _emit(missing, "launch", "start")
         entry = self.fleet.group(self.name)
         deadline = self.clock() + entry.retry_s
-        while True:
+        while missing:
             result = launch(self.api, self.fleet, entry.options, [tuple(missing)], uuid.uuid4().hex)
             if not result.missing:
                 _emit(missing, "launch", "changed", next(iter(result.machines.values())).zone)
@@ -161,6 +160,9 @@ class Group:
                 raise _capacity_problem(self.name, len(missing), result.shortages, entry.retry_s)
             _emit(missing, "launch", "start", f"{reasons}; retrying")
             self.sleep(_RETRY_INTERVAL_S)
+            # Meanwhile the controller, which starts static nodes that are missing, may have launched some of them.
+            missing = self.missing()
+        return {}
 
     def _close(self, instances: MachineList) -> None:
         """Stop the controller from launching nodes of this group."""

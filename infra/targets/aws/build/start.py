@@ -35,8 +35,9 @@ def start_cluster(plan: BuildPlan, cluster: AwsCluster, context: Context) -> pul
         ssh_private_key=context.secrets.ssh_private_key,
         opts=pulumi.ResourceOptions(parent=cluster),
     )
-    reports = [_await_reports(cluster, role, {role: id_}, access) for role, id_ in cluster.instances.items()]
-    groups = _create_groups(plan, cluster)
+    permanent = {role: _await_reports(cluster, role, {role: id_}, access) for role, id_ in cluster.instances.items()}
+    groups = _create_groups(plan, cluster, permanent["controller"])
+    reports = list(permanent.values())
     if compute_nodes := static_names(plan):
         # No instance ids: the machine behind a name may change, because Slurm's side replaces broken ones.
         reports.append(_await_reports(cluster, "compute", dict.fromkeys(compute_nodes, ""), access, *groups))
@@ -55,8 +56,12 @@ def start_cluster(plan: BuildPlan, cluster: AwsCluster, context: Context) -> pul
     return gate.ready
 
 
-def _create_groups(plan: BuildPlan, cluster: AwsCluster) -> list[Nodes]:
-    """Create one resource per group, also for groups without static nodes: it removes their nodes with the cluster."""
+def _create_groups(plan: BuildPlan, cluster: AwsCluster, controller: NodeReports) -> list[Nodes]:
+    """Create one resource per group, also for groups without static nodes: it removes their nodes with the cluster.
+
+    Static nodes are launched once the controller is ready: until then they could only wait, at the price of their GPUs.
+    A group without them is created at once, so that even an `up` that fails leaves a group that teardown can remove.
+    """
     return [
         Nodes(
             NodesArgs(
@@ -68,7 +73,10 @@ def _create_groups(plan: BuildPlan, cluster: AwsCluster) -> list[Nodes]:
                 ),
                 fleet=cluster.fleet,
             ),
-            pulumi.ResourceOptions(parent=cluster, depends_on=list(cluster.compute_prerequisites)),
+            pulumi.ResourceOptions(
+                parent=cluster,
+                depends_on=[*cluster.compute_prerequisites, *([controller] if node_set.static else [])],
+            ),
         )
         for node_set in plan.sets
     ]

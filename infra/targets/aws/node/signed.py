@@ -26,6 +26,8 @@ RETRY_FOR_S = 300.0
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 20.0
 BAD_REQUEST = 400
+# Parts of error codes. Access is denied until a new role, policy or key is known everywhere.
+TRANSIENT = ("Throttl", "TooMany", "AccessDenied", "UnrecognizedClient")
 CHUNK = 1 << 20
 
 
@@ -139,6 +141,6 @@ def _describe(error: OSError) -> str:
 
 
 def _is_permanent(error: OSError, text: str) -> bool:
-    """Return whether AWS rejects the request itself: code 400, which it also uses for throttling."""
+    """Return whether AWS rejects the request itself: code 400, unless it is used for one of TRANSIENT."""
     rejected = isinstance(error, urllib.error.HTTPError) and error.code == BAD_REQUEST
-    return rejected and "Throttl" not in text and "TooMany" not in text
+    return rejected and not any(word in text for word in TRANSIENT)

@@ -156,3 +156,18 @@ def test_machines_that_do_not_terminate_are_named(
     with pytest.raises(ResourceError, match=r"groups.gpu: i-\w+, i-\w+ did not terminate within 1200 s"):
         group.remove()
     assert clock.now() - began < 1300
+
+
+def test_a_machine_that_the_controller_launched_during_a_shortage_is_not_launched_twice(
+    aws: Moto, group: Group, clock: Clock, context: Context
+) -> None:
+    """Both launch static nodes that are missing; the controller may be the first to get one."""
+    aws.capacity |= {(TYPE, zone): 1 for zone in ZONES}
+
+    def controller_launches(seconds: float) -> None:
+        clock.sleep(seconds)
+        resume(context, ["gpu-1"], [])
+        aws.capacity |= {(TYPE, zone): 1 for zone in ZONES}
+
+    replace(group, sleep=controller_launches).ensure()
+    assert sorted(machine.name for machine in list_instances(group.api, group.fleet).machines) == ["gpu-1", "gpu-2"]

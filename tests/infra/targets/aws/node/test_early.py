@@ -129,12 +129,14 @@ def test_objects_are_fetched_and_stored(aws: Moto, machine: Machine, tmp_path: P
     assert cluster_secrets.read_fleet(cloud()) == b"{}"
 
 
-def test_throttling_is_retried_and_an_invalid_request_is_not(
-    aws: Moto, machine: Machine, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("code", ["ThrottlingException", "AccessDeniedException", "UnrecognizedClientException"])
+def test_throttling_and_new_permissions_are_retried_and_an_invalid_request_is_not(
+    aws: Moto, machine: Machine, monkeypatch: pytest.MonkeyPatch, code: str
 ) -> None:
+    """Systems Manager answers all of them with 400; a new role is denied until it is known everywhere."""
     pauses: list[float] = []
     monkeypatch.setattr(signed.time, "sleep", pauses.append)
-    aws.fail("GetParameter", "ThrottlingException", times=3)
+    aws.fail("GetParameter", code, times=3)
     aws.client("ssm").put_parameter(Name="/a", Value="v", Type="String")
     assert signed.ssm(REGION, "GetParameter", Name="/a")["Parameter"]["Value"] == "v"
     assert len(pauses) == 3

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import re
+import socket
+import time as clock
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 
 import pytest
 
-from bootstrap.action import Action, digest
+from bootstrap.action import Action, digest, install_packages
 from bootstrap.desired import Desired
 from bootstrap.errors import BootstrapError
 from bootstrap.facts.model import Facts, FileFact
 from bootstrap.plan import choose_cgroup, plan_steps
 from bootstrap.steps import controller, members, packages, registry, ssh, time
 from bootstrap.steps.cloud import disks, metadata, mounts, names, power, slurm_packages, system
+from bootstrap.steps.daemon import DAEMONS
 from bootstrap.steps.step import Step
+from bootstrap.transport.local import LocalTransport
 from cluster.inventory import Node
 from infra.targets.aws.node.identity import add_node, find_node
 from tests.bootstrap.clusters import desired as local
@@ -57,6 +62,7 @@ def after(facts: Facts, actions: Iterable[Action]) -> Facts:
         (system.SYSCTL_STEP, GPU, ubuntu(), desired(), {}),
         (metadata.STEP, GPU, ubuntu(), desired(), {"active": frozenset({"muster-metadata"})}),
         (power.STEP, CONTROLLER, ubuntu(), desired(), {}),
+        (power.SWEEP_STEP, CONTROLLER, ubuntu(), desired(), {}),
         (time.STEP, GPU, ubuntu(), desired(), {"active": frozenset({"chrony"}), "enabled": frozenset({"chrony"})}),
         (disks.SCRATCH_STEP, GPU, ubuntu(disks=(STORE,)), desired(), {"mounts": {"/local": "xfs"}}),
         (
@@ -121,6 +127,15 @@ def test_a_machine_goes_through_every_step_of_its_role_once(node: Node) -> None:
         step.name for step in (*registry.MACHINE, *registry.select_after_machine(node.role)) if node.role in step.roles
     ]
     assert sorted(through) == sorted(step.name for step in registry.EVERY if node.role in step.roles)
+
+
+def test_apt_fails_if_it_cannot_fetch_a_package_list() -> None:
+    """Its default is a warning and exit status 0: the installation after it fails with a misleading message."""
+    assert registry.MACHINE[0] == system.UPDATES_STEP, "its file configures apt for all later steps"
+    conf = _written(system.UPDATES_STEP.actions(ubuntu(), GPU, desired()), "/etc/apt/apt.conf.d/99muster")
+    assert {'APT::Update::Error-Mode "any";', 'Acquire::Retries "5";'} <= set(conf.splitlines())
+    # Machines that are set up from outside do not have this file.
+    assert "-o APT::Update::Error-Mode=any -o Acquire::Retries=5" in install_packages(["sudo"]).script
 
 
 def test_the_lustre_client_matches_the_running_kernel_and_is_tuned() -> None:
@@ -215,6 +230,49 @@ def test_slurmd_gets_its_node_name_and_does_not_report_a_reboot() -> None:
     target = replace(desired(), inventory=add_node(inventory(), GPU))
     options = _written(members.COMPUTE_STEP.actions(ubuntu(), GPU, target), "/etc/default/slurmd")
     assert options == 'SLURMD_OPTIONS="-N gpu-3 --conf-server controller:6817"\n'
+
+
+@pytest.mark.parametrize(("step", "node"), [(members.LOGIN_STEP, LOGIN), (members.COMPUTE_STEP, GPU)])
+def test_a_daemon_starts_after_slurmctld_answers(step: Step, node: Node) -> None:
+    """The machines of a new cluster start at the same time, and the controller takes minutes longer."""
+    target = replace(desired(), inventory=add_node(inventory(), node))
+    *_, wait, start = step.actions(ubuntu(), node, target)
+    assert (wait.title, start.title) == ("wait for slurmctld", f"start {DAEMONS[node.role][0]}")
+    assert "/dev/tcp/controller/6817" in wait.script
+    assert wait.slow, "its progress is shown"
+    assert wait.timeout > 1800
+
+
+def test_a_machine_waits_until_slurmctld_listens() -> None:
+    transport, lines = LocalTransport(), list[str]()
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.settimeout(10)
+        wait = members.wait_for_slurmctld("127.0.0.1", 20.0, listener.getsockname()[1])
+        with ThreadPoolExecutor(1) as pool:
+            result = pool.submit(transport.run, wait.script, timeout=30.0, on_line=lines.append)
+            while not lines:
+                clock.sleep(0.05)
+            assert not result.done()
+            listener.listen()
+            assert result.result().code == 0
+    assert re.fullmatch(r"waiting for slurmctld at 127\.0\.0\.1:\d+, 0 s so far", lines[0])
+
+
+def test_a_machine_does_not_wait_for_ever() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        wait = members.wait_for_slurmctld("127.0.0.1", 1.0, unused.getsockname()[1])
+        completed = LocalTransport().run(wait.script, timeout=30.0)
+    assert completed.code == 1
+    assert re.search(r"slurmctld does not answer at 127\.0\.0\.1:\d+ after [12] s\n$", completed.err)
+
+
+def test_the_sweep_starts_when_everything_else_is_done() -> None:
+    """It launches static nodes that are missing, which would be billed while the controller is set up."""
+    assert registry.select_after_machine("controller")[-1] == power.SWEEP_STEP
+    assert "start muster-sweep.timer" not in titles(power.STEP, ubuntu(), CONTROLLER, desired())
+    assert titles(power.SWEEP_STEP, ubuntu(), CONTROLLER, desired())[-1] == "start muster-sweep.timer"
 
 
 def test_nodes_that_do_not_exist_yet_are_in_known_hosts() -> None:

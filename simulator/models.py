@@ -14,7 +14,15 @@ from simulator.model import Experts, LatentAttention, Model, Transformer
 from simulator.sequential_models import build_sequential_model
 from trainer.config import load
 from trainer.config.errors import ConfigError, ConfigProblem
-from trainer.config.schema import Config, Gpt2Config, LlamaConfig, MlpConfig, ModelConfig, ResNetConfig
+from trainer.config.schema import (
+    Config,
+    DecoderConfig,
+    Gpt2Config,
+    LlamaLikeConfig,
+    MlpConfig,
+    ModelConfig,
+    ResNetConfig,
+)
 
 DATA = Path(__file__).with_name("data") / "models.yaml"
 
@@ -43,7 +51,7 @@ def find_model(name: str) -> NamedModel:
 
 def list_model_names() -> list[str]:
     """Return the names of all transformers; other presets have no tokens to plan by."""
-    presets = [name for name in load.list_presets() if isinstance(load.load(name, []).model, LlamaConfig | Gpt2Config)]
+    presets = [name for name in load.list_presets() if isinstance(load.load(name, []).model, DecoderConfig)]
     return sorted({*presets, *_table()})
 
 
@@ -58,10 +66,10 @@ def build_model(config: ModelConfig, seq_len: int = 0) -> Model:
 
 def build_transformer(config: ModelConfig, seq_len: int = 0) -> Transformer:
     """Build a transformer; `seq_len` 0 means the model's default."""
-    if isinstance(config, LlamaConfig):
-        ffn, kv_heads, gated = config.ffn, config.kv_heads, True
+    if isinstance(config, LlamaLikeConfig):
+        ffn, kv_heads, head_width, gated = config.ffn, config.kv_heads, config.head_dim, True
     elif isinstance(config, Gpt2Config):
-        ffn, kv_heads, gated = 4 * config.dim, config.heads, False
+        ffn, kv_heads, head_width, gated = 4 * config.dim, config.heads, 0, False
     else:
         message = f"{config.family} has no tokens to plan by"
         raise ConfigError([ConfigProblem("model", message, f"choose one of {', '.join(list_model_names())}")])
@@ -70,6 +78,7 @@ def build_transformer(config: ModelConfig, seq_len: int = 0) -> Transformer:
         hidden=config.dim,
         heads=config.heads,
         kv_heads=kv_heads,
+        head_width=head_width,
         ffn=ffn,
         gated=gated,
         vocab=config.vocab_size,

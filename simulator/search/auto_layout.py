@@ -13,7 +13,7 @@ from simulator.search.fastest import TimedLayout, find_fastest
 from simulator.search.space import Batch, Fixed, Space
 from simulator.search.trainer_config import parallel_settings
 from trainer.config.errors import ConfigError, ConfigProblem
-from trainer.config.schema import Config, Gpt2Config, LlamaConfig
+from trainer.config.schema import Config, DecoderConfig
 
 COSTLY_SHARE = 0.05
 """Share of a step that a fixed setting may cost before it is mentioned."""
@@ -22,7 +22,7 @@ FREE: dict[str, Any] = {field.name: field.default for field in fields(Fixed)}
 
 def skip_reason(config: Config) -> str:
     """Return why the choice is left to the trainer, which chooses by free memory; empty if it is made here."""
-    if not isinstance(config.model, LlamaConfig | Gpt2Config):
+    if not isinstance(config.model, DecoderConfig):
         return f"{config.model.family} is not a transformer"
     if config.parallel.offload:
         return "parallel.offload is on"

@@ -41,7 +41,7 @@ def unsupported_reason(model: Transformer, layout: Layout) -> str:
         return "the trainer does not split models with tied embeddings into stages"
     if not model.gated and (model.kv_heads != model.heads or model.ffn != 4 * model.hidden):
         return "the trainer does not support this feed-forward layer"
-    if model.head_width and model.head_width * model.heads != model.hidden:
+    if not model.gated and model.head_width * model.heads not in (0, model.hidden):
         return "the trainer does not support these attention heads"
     return ""
 
@@ -114,5 +114,6 @@ def _model(model: Transformer) -> dict[str, Any]:
     sizes = {"vocab_size": model.vocab, "dim": model.hidden, "layers": model.layers, "heads": model.heads}
     sizes |= {"seq_len": model.seq, "tie_embeddings": model.tied}
     if model.gated:
-        return {"family": "llama", **sizes, "kv_heads": model.kv_heads, "ffn": model.ffn}
+        heads = {"kv_heads": model.kv_heads, "head_dim": model.head_width}
+        return {"family": "llama", **sizes, **heads, "ffn": model.ffn}
     return {"family": "gpt2", **sizes}

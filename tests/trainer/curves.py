@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from trainer.config.layout import resolve_layout
 from trainer.config.load import from_dict, load, to_dict
-from trainer.config.schema import Config
+from trainer.config.schema import Config, DecoderConfig
 from trainer.models.functional import IGNORED_TARGET, compute_loss
 from trainer.models.init import fill
 from trainer.models.registry import build_model
@@ -68,7 +68,7 @@ def global_batch(config: Config, index: int) -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(index % BATCHES)
     model: Any = config.model
     size = config.batch.size
-    if model.family in ("llama", "gpt2"):
+    if isinstance(model, DecoderConfig):
         tokens = torch.randint(model.vocab_size, (size, 17), generator=generator)
         return {"inputs": tokens[:, :-1], "targets": tokens[:, 1:]}
     shape = (3, model.image_size, model.image_size) if model.family == "resnet" else (model.inputs,)

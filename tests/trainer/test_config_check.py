@@ -29,6 +29,26 @@ CONFLICTS = [
     ),
     ("tiny-llama", ["model.kv_heads=3"], "model.kv_heads: 3 key-value heads do not divide 4 heads; use one of 1, 2, 4"),
     (
+        "tiny-llama",
+        ["model.head_dim=15"],
+        "model.head_dim: 15 is odd, but rotary positions need an even number; use 16",
+    ),
+    (
+        "tiny-llama",
+        ["model.rope_factor=8"],
+        "model.rope_factor: 8, but model.rope_scaling is none; set model.rope_scaling to linear or llama3, or",
+    ),
+    (
+        "tiny-llama",
+        ["model.rope_scaling=llama3"],
+        "model.rope_factor: 1, which stretches nothing, but model.rope_scaling is llama3; set it to more than 1",
+    ),
+    (
+        "tiny-llama",
+        ["model.rope_scaling=llama3", "model.rope_factor=8", "model.rope_low_freq_factor=4"],
+        "model.rope_low_freq_factor: 4 is not below model.rope_high_freq_factor 4; use less than 4",
+    ),
+    (
         "tiny-mlp",
         ["model.hidden=[8, 0]"],
         "model.hidden: [8, 0] has a layer of width 0 or less; use 1 or more for each",
@@ -44,7 +64,7 @@ CONFLICTS = [
     (
         "tiny-mlp",
         ["data.kind=tokens", "data.path=x"],
-        "data.kind: mlp does not read tokens; use synthetic, or a llama or",
+        "data.kind: mlp does not read tokens; use synthetic, or a model of llama, mistral, qwen2, qwen3, gpt2",
     ),
     (
         "tiny-llama",
@@ -185,3 +205,31 @@ def test_world_sizes_that_fit_are_accepted() -> None:
         assert check_world(config, 8, 8) == []
     assert check_world(load("llama-70b", []), 1024, 8) == []
     assert check_world(load("tiny-llama", ["parallel.pipeline=2", "parallel.tensor=2", "batch.micro=2"]), 8, 4) == []
+
+
+def test_heads_need_not_divide_the_width_if_their_own_is_set() -> None:
+    assert check(load("tiny-llama", ["model.heads=6", "model.head_dim=16"])) == []
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("model.head_dim=-2", "model.head_dim: -2 is below 0; set it to 0 or more"),
+        ("model.window=-1", "model.window: -1 is below 0; set it to 0 or more"),
+        ("model.rope_factor=0.5", "model.rope_factor: 0.5 is below 1; set it to 1 or more"),
+        ("model.rope_original_len=0", "model.rope_original_len: 0 is below 1; set it to 1 or more"),
+        ("model.rope_low_freq_factor=-1", "model.rope_low_freq_factor: -1.0 is below 0; set it to 0 or more"),
+        ("model.rope_high_freq_factor=-1", "model.rope_high_freq_factor: -1.0 is below 0; set it to 0 or more"),
+        ("model.rope_scaling=yarn", "model.rope_scaling: 'yarn' is not allowed; allowed: none, linear, llama3"),
+        ("model.qk_norm=true", "model.qk_norm: no such setting"),
+    ],
+)
+def test_invalid_settings_of_decoders_are_rejected(override: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load("mistral-7b", [override])
+    assert message in str(caught.value)
+
+
+def test_a_window_is_a_setting_of_mistral_only() -> None:
+    with pytest.raises(ConfigError, match=r"model\.window: no such setting for this model family"):
+        load("qwen3-8b", ["model.window=4096"])

@@ -20,7 +20,7 @@ SMALL = "name: small\nmodel: {family: mlp, hidden: [8]}\n"
 
 
 def test_every_preset_loads_and_round_trips() -> None:
-    assert len(list_presets()) == 13
+    assert len(list_presets()) == 23
     for name in list_presets():
         config = load(name, [])
         assert config.name == name
@@ -91,11 +91,15 @@ def test_family_chooses_the_model(tmp_path: Path) -> None:
         ("model.hidden=[a]", "model.hidden: ['a'] is not allowed; allowed: list of whole numbers"),
         (
             "model.family=mpl",
-            "model.family: 'mpl' is not a model family; allowed: llama, gpt2, resnet, mlp (did you mean mlp?)",
+            "model.family: 'mpl' is not a model family; allowed: llama, mistral, qwen2, qwen3, gpt2, resnet, mlp "
+            "(did you mean mlp?)",
         ),
-        ("model.family=[mlp]", "model.family: ['mlp'] is not a model family; allowed: llama, gpt2, resnet, mlp"),
+        (
+            "model.family=[mlp]",
+            "model.family: ['mlp'] is not a model family; allowed: llama, mistral, qwen2, qwen3, gpt2, resnet, mlp",
+        ),
         ("model.heads=3", "model.heads: no such setting"),
-        ("model=3", "model.family: is missing; allowed: llama, gpt2, resnet, mlp"),
+        ("model=3", "model.family: is missing; allowed: llama, mistral, qwen2, qwen3, gpt2, resnet, mlp"),
         ("data=3", "data: must be a section, not 3; write data: {key: value}"),
         ("data=", "data: must be a section, not ''; write data: {key: value}"),
         ("steps.more=3", "steps.more: steps is 1000, which is not a section"),
@@ -136,7 +140,10 @@ def test_all_problems_are_reported_at_once() -> None:
         ("- 1", "is [1], not a mapping of settings"),
         ("model: {family: mlp}", "name: is missing; set name (name of the run)"),
         ("name: a", "model: is missing"),
-        ("name: a\nmodel: {layers: 3}", "model.family: is missing; allowed: llama, gpt2, resnet, mlp"),
+        (
+            "name: a\nmodel: {layers: 3}",
+            "model.family: is missing; allowed: llama, mistral, qwen2, qwen3, gpt2, resnet, mlp",
+        ),
         ("name: a\nmodel: {family: mlp}\ndata:\n", "data: must be a section, not empty"),
         ("\x00", "special characters are not allowed"),
     ],

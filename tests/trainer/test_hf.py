@@ -1,4 +1,4 @@
-"""Weights exported to and imported from transformers' Llama and GPT-2 compute the same outputs."""
+"""Weights exported to and imported from transformers compute the same outputs, for every family of decoders."""
 
 from __future__ import annotations
 
@@ -9,25 +9,40 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
-from transformers import GPT2Config as TheirGpt2Config
-from transformers import LlamaConfig as TheirLlamaConfig
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from trainer import safetensors_file
 from trainer.config.errors import ConfigError
-from trainer.config.schema import Gpt2Config, LlamaConfig, MlpConfig
+from trainer.config.schema import Gpt2Config, LlamaConfig, MistralConfig, MlpConfig, Qwen2Config, Qwen3Config
 from trainer.models import hf
 from trainer.models.init import fill
 from trainer.models.registry import build_model
 
-LLAMA = LlamaConfig(vocab_size=97, dim=48, layers=2, heads=6, kv_heads=2, ffn=80, seq_len=32, rope_theta=10000.0)
+SIZES: dict[str, Any] = {"vocab_size": 97, "dim": 48, "layers": 2, "heads": 6, "kv_heads": 2, "ffn": 80, "seq_len": 32}
+LLAMA = LlamaConfig(**SIZES, rope_theta=10000.0)
+# Of the four frequencies, which turn 20, 2, 0.2 and 0.02 times, one stays, one is interpolated and two are divided.
+LLAMA3 = replace(LLAMA, rope_scaling="llama3", rope_factor=8.0, rope_original_len=128)
+MISTRAL = MistralConfig(**SIZES, window=9)
+QWEN2 = Qwen2Config(**SIZES)
+QWEN3 = Qwen3Config(**SIZES, head_dim=16)
 GPT2 = Gpt2Config(vocab_size=97, dim=48, layers=2, heads=4, seq_len=32)
 MODELS = {
     "llama, grouped queries": LLAMA,
     "llama, tied": replace(LLAMA, tie_embeddings=True, kv_heads=6),
+    "llama, wide heads": replace(LLAMA, head_dim=12),
+    "llama, linear scaling": replace(LLAMA, rope_scaling="linear", rope_factor=4.0),
+    "llama, llama3 scaling": LLAMA3,
+    "mistral": MISTRAL,
+    "mistral, without a window": replace(MISTRAL, window=0),
+    "qwen2": QWEN2,
+    "qwen2, tied": replace(QWEN2, tie_embeddings=True),
+    "qwen3": QWEN3,
+    "qwen3, tied, heads as wide as the model": replace(QWEN3, tie_embeddings=True, head_dim=0),
     "gpt2": GPT2,
     "gpt2, untied": replace(GPT2, tie_embeddings=False),
 }
+ROPE = {"rope_type": "llama3", "rope_theta": 1e4, "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+ROPE |= {"original_max_position_embeddings": 128}
 TOKENS = torch.randint(0, 97, (2, 32), generator=torch.Generator().manual_seed(3))
 
 
@@ -90,11 +105,55 @@ def test_the_published_gpt2_names_are_recognised(tmp_path: Path) -> None:
             replace(LLAMA, tie_embeddings=True),
             "model.tie_embeddings: True, but FOLDER has tie_word_embeddings False",
         ),
-        ({}, GPT2, "model.family: gpt2, but FOLDER contains llama"),
+        ({}, GPT2, "model.family: gpt2, but FOLDER contains llama; set model.family=llama"),
+        ({}, replace(LLAMA, head_dim=10), "model.head_dim: 10, but FOLDER has head_dim 8; set model.head_dim=8"),
+        ({}, LLAMA3, "model.rope_scaling: llama3, but FOLDER has rope_type none; set model.rope_scaling=none"),
+        ({"rope_parameters": ROPE}, LLAMA, "model.rope_scaling: none, but FOLDER has rope_type llama3; set"),
+        ({"rope_parameters": ROPE}, LLAMA3, "model.rope_factor: 8.0, but FOLDER has factor 32.0; set"),
         ({"attention_bias": True}, LLAMA, "FOLDER has attention_bias True; only False is supported"),
-        ({"rope_parameters": {"rope_type": "llama3", "rope_theta": 1e4}}, LLAMA, "FOLDER has rope_type llama3"),
-        ({"head_dim": 16}, LLAMA, "FOLDER has head_dim 16; only 8 is supported"),
-        ({}, MlpConfig(), "model.family: mlp has no Hugging Face format; allowed: llama, gpt2"),
+        ({"rope_parameters": {"rope_type": "llama3"}}, LLAMA, "config.json of FOLDER lacks factor"),
+        (
+            {"rope_parameters": {"rope_type": "yarn", "factor": 4.0}},
+            LLAMA,
+            "FOLDER has rope_type yarn; only default or linear or llama3 are supported",
+        ),
+        ({"rope_scaling": {"type": "dynamic"}, "rope_parameters": None}, LLAMA, "FOLDER has rope_type dynamic; only"),
+        (
+            {"rope_parameters": {"full_attention": {"rope_theta": 1e4}, "sliding_attention": {"rope_theta": 1e6}}},
+            LLAMA,
+            "FOLDER has rope_type per kind of layer; only",
+        ),
+        ({"rope_parameters": {"partial_rotary_factor": 0.5}}, LLAMA, "FOLDER has partial_rotary_factor 0.5; only 1.0"),
+        (
+            {"layer_types": ["full_attention", "sliding_attention"]},
+            LLAMA,
+            "FOLDER has layer_types sliding_attention; only full_attention is supported",
+        ),
+        (
+            {"architectures": ["LlamaForSequenceClassification"]},
+            LLAMA,
+            "FOLDER has architectures LlamaForSequenceClassification; only LlamaForCausalLM or LlamaModel are",
+        ),
+        ({"quantization_config": {"bits": 4}}, LLAMA, "FOLDER has quantization_config, which is not supported"),
+        ({"auto_map": {"AutoModel": "mine.Model"}}, LLAMA, "FOLDER has auto_map, which is not supported; use a folder"),
+        ({"hidden_size": None}, LLAMA, "config.json of FOLDER lacks hidden_size"),
+        (
+            {"model_type": "gemma2"},
+            LLAMA,
+            "FOLDER has model_type gemma2; supported: llama, mistral, qwen2, qwen3, gpt2",
+        ),
+        ({"model_type": "mistral"}, LLAMA, "FOLDER has architectures LlamaForCausalLM; only MistralForCausalLM or"),
+        (
+            {"model_type": "qwen2", "architectures": None, "use_sliding_window": True},
+            QWEN2,
+            "FOLDER has use_sliding_window True; only False is supported",
+        ),
+        (
+            {"model_type": "mistral", "architectures": None},
+            replace(MISTRAL, window=0),
+            "model.window: 0, but FOLDER has sliding_window 4096; set model.window=4096",
+        ),
+        ({}, MlpConfig(), "model.family: mlp has no Hugging Face format; allowed: llama, mistral, qwen2, qwen3, gpt2"),
     ],
 )
 def test_settings_of_another_model_are_rejected(
@@ -153,21 +212,25 @@ def randomise_norms_and_biases(model: torch.nn.Module) -> None:
 
 
 def their_config(config: Any) -> Any:
+    """Write the settings as a user of transformers would, not as our export does."""
+    ends = {"vocab_size": 97, "tie_word_embeddings": config.tie_embeddings}
     if isinstance(config, Gpt2Config):
-        return TheirGpt2Config(
-            vocab_size=97, n_embd=48, n_layer=2, n_head=4, n_positions=32, tie_word_embeddings=config.tie_embeddings
-        )
-    return TheirLlamaConfig(
-        vocab_size=97,
-        hidden_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=6,
-        num_key_value_heads=config.kv_heads,
-        intermediate_size=80,
-        max_position_embeddings=32,
-        rms_norm_eps=1e-5,
-        tie_word_embeddings=config.tie_embeddings,
-    )
+        return AutoConfig.for_model("gpt2", **ends, n_embd=48, n_layer=2, n_head=4, n_positions=32)
+    sizes: dict[str, Any] = {
+        "hidden_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 6,
+        "intermediate_size": 80,
+    }
+    sizes |= {"max_position_embeddings": 32, "num_key_value_heads": config.kv_heads, "rms_norm_eps": config.norm_eps}
+    sizes |= {"head_dim": config.head_width} if config.family in ("qwen3", "llama") else {}
+    sizes |= {"sliding_window": config.window or None} if config.family == "mistral" else {}
+    rope = {"rope_type": "default", "rope_theta": config.rope_theta}
+    if config.rope_scaling != "none":
+        rope |= {"rope_type": config.rope_scaling, "factor": config.rope_factor}
+    if config.rope_scaling == "llama3":
+        rope |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 128}
+    return AutoConfig.for_model(config.family, **ends, **sizes, rope_parameters=rope)
 
 
 def logits(model: torch.nn.Module) -> torch.Tensor:

@@ -15,20 +15,34 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tests.trainer.ranks import on_ranks
 from trainer.config.load import list_presets, load
-from trainer.config.schema import Gpt2Config, LlamaConfig, MlpConfig, ResNetConfig
-from trainer.models.functional import compute_loss
+from trainer.config.schema import (
+    DecoderConfig,
+    Gpt2Config,
+    LlamaConfig,
+    MistralConfig,
+    MlpConfig,
+    Qwen2Config,
+    Qwen3Config,
+    ResNetConfig,
+)
+from trainer.models import functional
+from trainer.models.functional import attend, compute_loss
 from trainer.models.init import fill
-from trainer.models.llama import rotary_table, rotate
 from trainer.models.registry import build_model
+from trainer.models.rotary import rotary_table, rotate, scale_frequencies
 from trainer.models.shape import shape_of
 
-LLAMA = LlamaConfig(vocab_size=61, dim=32, layers=3, heads=4, kv_heads=2, ffn=48, seq_len=16)
+SIZES: dict[str, Any] = {"vocab_size": 61, "dim": 32, "layers": 3, "heads": 4, "kv_heads": 2, "ffn": 48, "seq_len": 16}
+LLAMA = LlamaConfig(**SIZES)
+MISTRAL = MistralConfig(**SIZES, window=5)
+QWEN2 = Qwen2Config(**SIZES)
+QWEN3 = Qwen3Config(**SIZES, head_dim=16)
 GPT2 = Gpt2Config(vocab_size=61, dim=32, layers=3, heads=4, seq_len=16)
+DECODERS: dict[str, Any] = {"llama": LLAMA, "mistral": MISTRAL, "qwen2": QWEN2, "qwen3": QWEN3, "gpt2": GPT2}
 RESNET = ResNetConfig(depth=50, width=4, classes=5, image_size=32)
 MODELS: dict[str, Any] = {
-    "llama": LLAMA,
+    **DECODERS,
     "llama tied": replace(LLAMA, tie_embeddings=True),
-    "gpt2": GPT2,
     "gpt2 untied": replace(GPT2, tie_embeddings=False),
     "resnet18": replace(RESNET, depth=18),
     "resnet50": RESNET,
@@ -36,6 +50,7 @@ MODELS: dict[str, Any] = {
     "mlp without hidden layers": MlpConfig(inputs=12, hidden=(), classes=5),
 }
 every_model = pytest.mark.parametrize("config", MODELS.values(), ids=MODELS)
+every_decoder = pytest.mark.parametrize("config", DECODERS.values(), ids=DECODERS)
 
 
 def test_shapes_of_the_presets_match_the_models() -> None:
@@ -45,8 +60,14 @@ def test_shapes_of_the_presets_match_the_models() -> None:
         with torch.device("meta"):
             sizes[name] = sum(parameter.numel() for parameter in build_model(config).parameters())
         assert shape_of(config).params == sizes[name]
-    # The published sizes of Llama 3, torchvision and GPT-2, whose vocabulary is padded here.
-    assert sizes["llama-8b"] == 8_030_261_248
+    # The published sizes of Llama 3, Mistral, Qwen, torchvision and GPT-2, whose vocabulary is padded here.
+    assert sizes["llama-8b"] == sizes["llama3.1-8b"] == 8_030_261_248
+    assert sizes["llama3.2-1b"] == 1_235_814_400
+    assert sizes["mistral-7b"] == 7_241_732_096
+    assert sizes["qwen2.5-7b"] == 7_615_616_512
+    assert sizes["qwen3-0.6b"] == 596_049_920
+    assert sizes["qwen3-8b"] == 8_190_735_360
+    assert sizes["qwen3-32b"] == 32_762_123_264
     assert sizes["llama-70b"] == 70_553_706_496
     assert sizes["resnet50"] == 25_557_032
     assert sizes["resnet18"] == 11_689_512
@@ -96,7 +117,7 @@ def test_initial_weights_depend_only_on_seed_and_name(config: Any) -> None:
         assert compute_loss(whole(inputs), targets).item() == pytest.approx(math.log(classes), rel=0.1)
 
 
-@pytest.mark.parametrize("config", [LLAMA, GPT2], ids=["llama", "gpt2"])
+@every_decoder
 def test_initial_weights_have_the_expected_scale(config: Any) -> None:
     model = make_model(replace(config, dim=128))
     deviation = {name: value.std().item() for name, value in model.named_parameters()}
@@ -112,7 +133,9 @@ def test_sharded_and_whole_models_have_the_same_initial_weights() -> None:
         assert equal == {"shard": True, "replicate x shard": True, "shard x tensor": True}
 
 
-@pytest.mark.parametrize("config", [replace(LLAMA), replace(GPT2, tie_embeddings=False)], ids=["llama", "gpt2"])
+@pytest.mark.parametrize(
+    "config", [replace(config, tie_embeddings=False) for config in DECODERS.values()], ids=DECODERS
+)
 def test_two_pipeline_stages_compute_the_same_as_the_whole_model(config: Any) -> None:
     whole = make_model(config)
     first, last = copy.deepcopy(whole), copy.deepcopy(whole)
@@ -135,6 +158,8 @@ def test_the_model_and_its_loss_compile_as_one_graph(config: Any) -> None:
     def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return compute_loss(model(x), y)
 
+    # torch limits how often the same function is compiled, here once for each model.
+    torch.compiler.reset()
     whole = torch.compile(step, backend="eager", fullgraph=True)
     assert torch.equal(whole(inputs, targets), step(inputs, targets))
 
@@ -154,7 +179,7 @@ def test_the_model_learns(config: Any) -> None:
     assert curve[-1] < 0.8 * curve[0]
 
 
-@pytest.mark.parametrize("config", [LLAMA, GPT2], ids=["llama", "gpt2"])
+@every_decoder
 def test_attention_is_causal(config: Any) -> None:
     model = make_model(config).eval()
     inputs, _ = make_batch(config, 1)
@@ -175,6 +200,36 @@ def test_rotary_scores_depend_only_on_the_distance() -> None:
     for distance in range(4):
         assert torch.allclose(scores.diagonal(distance), scores[0, distance].expand(16 - distance), atol=1e-5)
     assert not torch.allclose(scores[0, 0], scores[0, 3], atol=1e-3)
+
+
+def test_llama3_scaling_divides_only_low_frequencies() -> None:
+    """The frequencies are given by their turns in the original context; the limits are 4 and 1."""
+    config = replace(LLAMA, rope_scaling="llama3", rope_factor=8.0)
+    frequencies = torch.tensor([1304.0, 4.0, 2.5, 1.0, 0.1]) * 2 * math.pi / 8192
+    ratios = scale_frequencies(frequencies, config) / frequencies
+    assert ratios.tolist() == pytest.approx([1, 1, 0.5 + 0.5 / 8, 1 / 8, 1 / 8])
+
+
+@pytest.mark.parametrize("length", [5, 6, 11, 12, 16])
+def test_windowed_attention_matches_a_mask(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some queries at a time give the same as one mask: within the window, at its end, and with several rounds."""
+    monkeypatch.setattr(functional, "WINDOW_QUERIES", 3)
+    generator = torch.Generator().manual_seed(2)
+    q, k, v = (torch.randn(2, heads, length, 8, generator=generator) for heads in (4, 2, 2))
+    distance = torch.arange(length)[:, None] - torch.arange(length)
+    mask = (distance >= 0) & (distance < 5)
+    expected = nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)
+    assert torch.allclose(attend(q, k, v, window=5), expected, atol=1e-6)
+    causal = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+    assert torch.equal(attend(q, k, v), causal)
+
+
+def test_a_window_lowers_the_counted_operations() -> None:
+    """Attention counts twice the pairs of tokens that see each other, as for causal attention without a window."""
+    whole, windowed = shape_of(replace(MISTRAL, window=0)), shape_of(MISTRAL)
+    attention = whole.flops_per_sample() - windowed.flops_per_sample()
+    assert attention == 12 * 3 * 32 * (16**2 - (2 * 16 * 5 - 5**2))
+    assert windowed.flops_per_sample(5) == whole.flops_per_sample(5)
 
 
 def test_rotary_angles_stay_in_fp32() -> None:
@@ -226,7 +281,7 @@ def make_model(config: Any, seed: int = 1) -> Any:
 
 def make_batch(config: Any, count: int) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(11)
-    if isinstance(config, LlamaConfig | Gpt2Config):
+    if isinstance(config, DecoderConfig):
         tokens = torch.randint(0, config.vocab_size, (count, config.seq_len + 1), generator=generator)
         return tokens[:, :-1], tokens[:, 1:]
     size = (3, config.image_size, config.image_size) if isinstance(config, ResNetConfig) else (config.inputs,)

@@ -67,6 +67,28 @@ def test_split_layers_train_like_one_rank(strategy: str, micro: int, steps: int)
     compare(tuple(FEW), strategy, micro=micro, steps=steps)
 
 
+# The decoders derived from Llama; a sample has 16 tokens.
+FAMILIES = {
+    "llama, llama3 scaling": ["model.rope_scaling=llama3", "model.rope_factor=8", "model.rope_original_len=32"],
+    "mistral": ["model.family=mistral", "model.window=5"],
+    "qwen2": ["model.family=qwen2"],
+    "qwen3": ["model.family=qwen3", "model.head_dim=12"],
+}
+
+
+@pytest.mark.parametrize("steps", [BATCHES, LONG])
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+def test_other_decoders_split_by_tensor_and_pipeline_train_like_one_rank(family: list[str], steps: int) -> None:
+    compare((*FEW, *family), "single tensor=2 pipeline=2", micro=4, steps=steps)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "hsdp shard=2", "fsdp tensor=2", "single tensor=4"])
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+def test_other_decoders_train_like_one_rank(family: list[str], strategy: str) -> None:
+    compare((*FEW, *family), strategy, steps=20)
+
+
 @pytest.mark.parametrize("strategy", ["fsdp", "hsdp shard=2 zero=1", "ddp tensor=2"])
 def test_tied_embeddings_stay_one_weight(strategy: str) -> None:
     small = ("model.dim=32", "model.layers=2", "model.vocab_size=64", "batch.size=16", "optimizer.clip_norm=0.3")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trainer.config.layout import Layout
-from trainer.config.schema import Config, Gpt2Config, LlamaConfig, MlpConfig, ParallelConfig, Precision
+from trainer.config.schema import Config, DecoderConfig, LlamaLikeConfig, MlpConfig, ParallelConfig, Precision
 from trainer.models.shape import shape_of
 
 WEIGHT_BYTES = 4
@@ -80,11 +80,13 @@ def bound_sizes(config: Config) -> ModelSizes | None:
         stored = WEIGHT_BYTES * 8 * (model.inputs + sum(model.hidden) + model.classes)
         outputs = WEIGHT_BYTES * model.classes
         return ModelSizes(parameters, parameters, states, len(model.hidden), stored, stored, stored, outputs)
-    if not isinstance(model, LlamaConfig | Gpt2Config):
+    if not isinstance(model, DecoderConfig):
         return None
     length = config.data.seq_len or model.seq_len
-    ffn = model.ffn if isinstance(model, LlamaConfig) else 4 * model.dim
-    per_token = _STREAM_MULTIPLE * model.dim + _FFN_MULTIPLE * ffn + _SCORES_MULTIPLE * model.heads * length
+    # The heads may be wider together than the residual stream.
+    width = max(model.dim, model.heads * model.head_width) if isinstance(model, LlamaLikeConfig) else model.dim
+    ffn = model.ffn if isinstance(model, LlamaLikeConfig) else 4 * model.dim
+    per_token = _STREAM_MULTIPLE * width + _FFN_MULTIPLE * ffn + _SCORES_MULTIPLE * model.heads * length
     block = WEIGHT_BYTES * length * per_token
     outputs = WEIGHT_BYTES * length * model.vocab_size
     # The embedding and the head are outside the blocks.

@@ -6,12 +6,23 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from trainer.config.convert import FAMILIES
 from trainer.config.errors import ConfigError, ConfigProblem, list_divisors, list_nearest_multiples
 from trainer.config.layout import resolve_layout
-from trainer.config.schema import BatchConfig, Config, Gpt2Config, LlamaConfig, MlpConfig, ParallelConfig, ResNetConfig
+from trainer.config.schema import (
+    BatchConfig,
+    Config,
+    DecoderConfig,
+    LlamaLikeConfig,
+    MlpConfig,
+    ParallelConfig,
+    ResNetConfig,
+)
 from trainer.schedule import count_decay_steps
 
 Rule = Callable[[Config], Iterator[ConfigProblem]]
+
+LANGUAGE_MODELS = ", ".join(family for family, model in FAMILIES.items() if issubclass(model, DecoderConfig))
 
 
 def check(config: Config) -> list[ConfigProblem]:
@@ -47,21 +58,43 @@ def check_names(config: Config) -> Iterator[ConfigProblem]:
 def check_heads(config: Config) -> Iterator[ConfigProblem]:
     """Check that attention heads divide the width, and key-value heads the query heads."""
     model = config.model
-    if not isinstance(model, LlamaConfig | Gpt2Config):
+    if not isinstance(model, DecoderConfig):
         return
-    if model.dim % model.heads:
+    is_divided = not (isinstance(model, LlamaLikeConfig) and model.head_dim)
+    if is_divided and model.dim % model.heads:
         fix = f"use {list_nearest_multiples(model.dim, model.heads)} for dim, "
         fix += f"or a number of heads out of {list_divisors(model.dim)}"
         yield ConfigProblem("model.heads", f"{model.heads} heads do not divide dim {model.dim}", fix)
-    if not isinstance(model, LlamaConfig):
+    if not isinstance(model, LlamaLikeConfig):
         return
-    if model.dim % model.heads == 0 and model.dim // model.heads % 2:
+    if model.head_dim % 2:
+        message = f"{model.head_dim} is odd, but rotary positions need an even number"
+        yield ConfigProblem("model.head_dim", message, f"use {model.head_dim + 1}, or 0 for dim / heads")
+    elif is_divided and model.dim % model.heads == 0 and model.dim // model.heads % 2:
         message = f"dim {model.dim} / heads {model.heads} = {model.dim // model.heads} is odd, "
         message += "but rotary positions need an even number"
         yield ConfigProblem("model.heads", message, f"use dim {2 * model.dim} or another number of heads")
     if model.heads % model.kv_heads:
         message = f"{model.kv_heads} key-value heads do not divide {model.heads} heads"
         yield ConfigProblem("model.kv_heads", message, f"use one of {list_divisors(model.heads)}")
+
+
+def check_rope_scaling(config: Config) -> Iterator[ConfigProblem]:
+    """Check that the settings of rotary positions stretch them, or all leave them as they are."""
+    model = config.model
+    if not isinstance(model, LlamaLikeConfig):
+        return
+    if model.rope_scaling == "none" and model.rope_factor != 1:
+        message = f"{model.rope_factor:g}, but model.rope_scaling is none"
+        yield ConfigProblem("model.rope_factor", message, "set model.rope_scaling to linear or llama3, or this to 1")
+    if model.rope_scaling != "none" and model.rope_factor == 1:
+        message = f"1, which stretches nothing, but model.rope_scaling is {model.rope_scaling}"
+        fix = "set it to more than 1 (Llama 3.1 has 8, Llama 3.2 has 32), or model.rope_scaling to none"
+        yield ConfigProblem("model.rope_factor", message, fix)
+    low, high = model.rope_low_freq_factor, model.rope_high_freq_factor
+    if model.rope_scaling == "llama3" and low >= high:
+        message = f"{low:g} is not below model.rope_high_freq_factor {high:g}"
+        yield ConfigProblem("model.rope_low_freq_factor", message, f"use less than {high:g}")
 
 
 def check_mlp_widths(config: Config) -> Iterator[ConfigProblem]:
@@ -75,10 +108,10 @@ def check_mlp_widths(config: Config) -> Iterator[ConfigProblem]:
 def check_data(config: Config) -> Iterator[ConfigProblem]:
     """Check that the model can read the data and its sequences."""
     model, data = config.model, config.data
-    longest = model.seq_len if isinstance(model, LlamaConfig | Gpt2Config) else 0
+    longest = model.seq_len if isinstance(model, DecoderConfig) else 0
     if data.kind == "tokens" and not longest:
         yield ConfigProblem(
-            "data.kind", f"{model.family} does not read tokens", "use synthetic, or a llama or gpt2 model"
+            "data.kind", f"{model.family} does not read tokens", f"use synthetic, or a model of {LANGUAGE_MODELS}"
         )
     if data.kind == "images" and not isinstance(model, ResNetConfig):
         yield ConfigProblem("data.kind", f"{model.family} does not read images", "use synthetic, or a resnet model")
@@ -162,12 +195,12 @@ def check_tensor_parallel(config: Config) -> Iterator[ConfigProblem]:
     model, ranks = config.model, config.parallel.tensor
     if ranks == 1:
         return
-    if not isinstance(model, LlamaConfig | Gpt2Config):
+    if not isinstance(model, DecoderConfig):
         message = f"{ranks}, but {model.family} has no tensor-parallel plan"
-        yield ConfigProblem("parallel.tensor", message, "set it to 1, or use a llama or gpt2 model")
+        yield ConfigProblem("parallel.tensor", message, f"set it to 1, or use a model of {LANGUAGE_MODELS}")
         return
     parts = {"heads": model.heads, "seq_len": config.data.seq_len or model.seq_len}
-    if isinstance(model, LlamaConfig):
+    if isinstance(model, LlamaLikeConfig):
         parts |= {"kv_heads": model.kv_heads, "ffn": model.ffn}
     for name, value in parts.items():
         if value % ranks:
@@ -180,9 +213,9 @@ def check_pipeline(config: Config) -> Iterator[ConfigProblem]:
     model, parallel = config.model, config.parallel
     if parallel.pipeline == 1:
         return
-    if not isinstance(model, LlamaConfig | Gpt2Config):
+    if not isinstance(model, DecoderConfig):
         message = f"{parallel.pipeline}, but {model.family} cannot be cut into stages"
-        yield ConfigProblem("parallel.pipeline", message, "set it to 1, or use a llama or gpt2 model")
+        yield ConfigProblem("parallel.pipeline", message, f"set it to 1, or use a model of {LANGUAGE_MODELS}")
         return
     if model.tie_embeddings:
         message = f"{parallel.pipeline} stages, but embedding and head share weights and would be on different ranks"
@@ -201,6 +234,7 @@ def check_pipeline(config: Config) -> Iterator[ConfigProblem]:
 RULES: tuple[Rule, ...] = (
     check_names,
     check_heads,
+    check_rope_scaling,
     check_mlp_widths,
     check_data,
     check_micro_batch,

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from trainer.config.schema import Config, Gpt2Config, LlamaConfig, ResNetConfig
+from trainer.config.schema import Config, DecoderConfig, ResNetConfig
 from trainer.metrics.clock import NOT_MEASURED, Clock, Phase, StepTimes
 from trainer.metrics.communication import Profile
 from trainer.metrics.device_values import DeviceValues, Reading
@@ -114,7 +114,7 @@ class Meter:
 
 def throughput_unit(config: Config) -> tuple[str, int]:
     """Return the unit of throughput and the number of units per sample."""
-    if isinstance(config.model, LlamaConfig | Gpt2Config):
+    if isinstance(config.model, DecoderConfig):
         return "tokens", config.data.seq_len or config.model.seq_len
     return ("images" if isinstance(config.model, ResNetConfig) else "samples"), 1
 

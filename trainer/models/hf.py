@@ -12,8 +12,8 @@ import torch
 
 from trainer import safetensors_file
 from trainer.config.errors import ConfigError, ConfigProblem
-from trainer.config.schema import Gpt2Config, LlamaConfig, ModelConfig
-from trainer.models import hf_names
+from trainer.config.schema import DecoderConfig, Gpt2Config, LlamaLikeConfig, ModelConfig
+from trainer.models import hf_config
 from trainer.models.hf_names import TensorMapping, map_tensors
 from trainer.models.registry import build_model
 
@@ -39,7 +39,7 @@ def load(folder: Path | str, config: ModelConfig) -> dict[str, torch.Tensor]:
     for mapping in mappings:
         reader, name = available[mapping.theirs]
         state |= _split(reader[name], mapping)
-    _check_shapes(folder, model, state)
+    _check_shapes(folder, config, state)
     return state
 
 
@@ -68,63 +68,32 @@ def export(
         total = sum(_count_bytes(mapping, state) for mapping in mappings)
         _write_json(folder / INDEX_FILE, {"metadata": {"total_size": total}, "weight_map": weight_map})
     dtype = str(state["norm.weight"].dtype).removeprefix("torch.")
-    _write_json(folder / "config.json", {**hf_names.make_config_json(model), "torch_dtype": dtype})
+    _write_json(folder / "config.json", {**hf_config.make_config_json(model), "torch_dtype": dtype})
 
 
-def _require_supported(config: ModelConfig) -> LlamaConfig | Gpt2Config:
-    if isinstance(config, LlamaConfig | Gpt2Config):
+def _require_supported(config: ModelConfig) -> LlamaLikeConfig | Gpt2Config:
+    if isinstance(config, LlamaLikeConfig | Gpt2Config):
         return config
-    raise ConfigError(
-        [ConfigProblem("model.family", f"{config.family} has no Hugging Face format", "allowed: llama, gpt2")]
-    )
+    fix = f"allowed: {', '.join(hf_config.FORMATS)}"
+    raise ConfigError([ConfigProblem("model.family", f"{config.family} has no Hugging Face format", fix)])
 
 
-def _check_settings(folder: Path, config: LlamaConfig | Gpt2Config) -> None:
-    try:
-        theirs = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        reason = f"config.json of {folder} cannot be read ({error})"
-        raise ConfigError(
-            [ConfigProblem("checkpoint.initial", reason, "give a folder that transformers wrote")]
-        ) from error
-    if theirs.get("model_type") != config.family:
-        message = f"{config.family}, but {folder} contains {theirs.get('model_type')}"
-        raise ConfigError([ConfigProblem("model.family", message, "use the model family of the weights")])
-    problems = _list_differences(theirs, config, folder) + _list_unsupported(theirs, config, folder)
+def _check_settings(folder: Path, config: DecoderConfig) -> None:
+    theirs = hf_config.read_settings(_read_config_json(folder), str(folder))
+    problems = hf_config.list_differences(theirs, config, str(folder))
     if problems:
         raise ConfigError(problems)
 
 
-def _list_differences(theirs: dict[str, Any], config: LlamaConfig | Gpt2Config, folder: Path) -> list[ConfigProblem]:
-    is_llama = isinstance(config, LlamaConfig)
-    names = hf_names.LLAMA_SETTINGS if is_llama else hf_names.GPT2_SETTINGS
-    defaults = hf_names.LLAMA_DEFAULTS if is_llama else hf_names.GPT2_DEFAULTS
-    theirs = {**defaults, **theirs, **(theirs.get("rope_parameters") or {})}
-    problems = []
-    for name, ours in names.items():
-        value = theirs.get(name)
-        if value is not None and value != getattr(config, ours):
-            message = f"{getattr(config, ours)}, but {folder} has {name} {value}"
-            problems.append(ConfigProblem(f"model.{ours}", message, f"set model.{ours}={json.dumps(value)}"))
-    return problems
-
-
-def _list_unsupported(theirs: dict[str, Any], config: LlamaConfig | Gpt2Config, folder: Path) -> list[ConfigProblem]:
-    """Return settings that our models do not implement, with which even correct weights would give wrong results."""
-    is_llama = isinstance(config, LlamaConfig)
-    fixed = dict(hf_names.LLAMA_FIXED if is_llama else hf_names.GPT2_FIXED)
-    if is_llama:
-        rope = theirs.get("rope_parameters") or theirs.get("rope_scaling") or {}
-        theirs = {**theirs, "rope_type": rope.get("rope_type", rope.get("type", "default"))}
-        fixed |= {"rope_type": "default", "head_dim": config.dim // config.heads}
-    # Files from before 2023 have null for a default, and n_inner as a number even if it is the default.
-    unsupported = {name: theirs[name] for name, value in fixed.items() if theirs.get(name) not in (None, value)}
-    if unsupported.get("n_inner") == 4 * config.dim:
-        del unsupported["n_inner"]
-    return [
-        ConfigProblem("checkpoint.initial", f"{folder} has {name} {value}", f"only {fixed[name]} is supported")
-        for name, value in unsupported.items()
-    ]
+def _read_config_json(folder: Path) -> dict[str, Any]:
+    try:
+        tree = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        if not isinstance(tree, dict):
+            raise ValueError("it is not a JSON object")
+    except (OSError, ValueError) as error:
+        reason = f"config.json of {folder} cannot be read ({error})"
+        raise ConfigError([ConfigProblem(hf_config.WHERE, reason, "give a folder that transformers wrote")]) from error
+    return tree
 
 
 def _open(folder: Path) -> dict[str, safetensors_file.Reader]:
@@ -141,13 +110,13 @@ def _open(folder: Path) -> dict[str, safetensors_file.Reader]:
         raise ConfigError([ConfigProblem("checkpoint.initial", f"{folder} cannot be read ({error})", fix)]) from error
 
 
-def _full_name(name: str, config: LlamaConfig | Gpt2Config) -> str:
+def _full_name(name: str, config: DecoderConfig) -> str:
     """Return the name with its prefix, which some files, such as those of the published GPT-2, leave out."""
-    prefix = "model." if isinstance(config, LlamaConfig) else "transformer."
+    prefix = "model." if isinstance(config, LlamaLikeConfig) else "transformer."
     return name if name.startswith((prefix, "lm_head.")) else prefix + name
 
 
-def _check_names(folder: Path, config: LlamaConfig | Gpt2Config, available: set[str], required: set[str]) -> None:
+def _check_names(folder: Path, config: DecoderConfig, available: set[str], required: set[str]) -> None:
     if config.tie_embeddings:
         available.discard("lm_head.weight")
     problems = []
@@ -162,7 +131,7 @@ def _check_names(folder: Path, config: LlamaConfig | Gpt2Config, available: set[
         raise ConfigError(problems)
 
 
-def _check_shapes(folder: Path, config: LlamaConfig | Gpt2Config, state: dict[str, torch.Tensor]) -> None:
+def _check_shapes(folder: Path, config: ModelConfig, state: dict[str, torch.Tensor]) -> None:
     with torch.device("meta"):
         expected = {name: tuple(parameter.shape) for name, parameter in build_model(config).named_parameters()}
     wrong = [name for name, shape in expected.items() if tuple(state[name].shape) != shape]

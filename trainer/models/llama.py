@@ -1,4 +1,8 @@
-"""The Llama decoder: pre-normalisation with RMSNorm, rotary positions, grouped queries, SwiGLU, no biases."""
+"""The Llama decoder: pre-normalisation with RMSNorm, rotary positions, grouped queries, SwiGLU.
+
+Mistral (sliding window), Qwen2 (biases on queries, keys and values) and Qwen3 (normalised queries and keys) differ from
+it only in the attention layer.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +12,19 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from trainer.config.schema import LlamaConfig
+from trainer.config.schema import LlamaLikeConfig
 from trainer.models.functional import attend, merge_heads, split_heads
+from trainer.models.rotary import rotary_table, rotate
 
 
 class Llama(nn.Module):
-    """A Llama language model.
+    """A Llama, Mistral, Qwen2 or Qwen3 language model.
 
     A pipeline stage is this class with `embed`, or `norm` and `head`, set to None and the layers of other ranks
     deleted.
     """
 
-    def __init__(self, config: LlamaConfig) -> None:
+    def __init__(self, config: LlamaLikeConfig) -> None:
         super().__init__()
         self.config = config
         self.embed: nn.Module | None = nn.Embedding(config.vocab_size, config.dim)
@@ -50,7 +55,7 @@ class Llama(nn.Module):
         Layers that write to the residual stream start smaller.
         """
         if len(shape) == 1:
-            return 1.0, 0.0
+            return (0.0 if name.endswith("bias") else 1.0), 0.0
         if name.endswith(("attention.o.weight", "ffn.down.weight")):
             return 0.0, 0.02 / (2 * self.config.layers) ** 0.5
         return 0.0, 0.02
@@ -59,7 +64,7 @@ class Llama(nn.Module):
 class Block(nn.Module):
     """A decoder block: attention and feed-forward, each added to the residual stream."""
 
-    def __init__(self, config: LlamaConfig) -> None:
+    def __init__(self, config: LlamaLikeConfig) -> None:
         super().__init__()
         self.attention_norm = nn.RMSNorm(config.dim, eps=config.norm_eps)
         self.attention = Attention(config)
@@ -77,28 +82,31 @@ class Attention(nn.Module):
     cos: torch.Tensor
     sin: torch.Tensor
 
-    def __init__(self, config: LlamaConfig) -> None:
+    def __init__(self, config: LlamaLikeConfig) -> None:
         super().__init__()
-        self.head_dim = config.dim // config.heads
-        self.q = nn.Linear(config.dim, config.heads * self.head_dim, bias=False)
-        self.k = nn.Linear(config.dim, config.kv_heads * self.head_dim, bias=False)
-        self.v = nn.Linear(config.dim, config.kv_heads * self.head_dim, bias=False)
+        self.head_dim, self.window = config.head_width, config.attention_window
+        self.q = nn.Linear(config.dim, config.heads * self.head_dim, bias=config.has_qkv_bias)
+        self.k = nn.Linear(config.dim, config.kv_heads * self.head_dim, bias=config.has_qkv_bias)
+        self.v = nn.Linear(config.dim, config.kv_heads * self.head_dim, bias=config.has_qkv_bias)
         self.o = nn.Linear(config.heads * self.head_dim, config.dim, bias=False)
+        self.q_norm = nn.RMSNorm(self.head_dim, eps=config.norm_eps) if config.has_qk_norm else None
+        self.k_norm = nn.RMSNorm(self.head_dim, eps=config.norm_eps) if config.has_qk_norm else None
         # These are buffers, not arguments: FSDP casts floating-point arguments to bf16, which is too coarse for angles.
         self.register_buffer("cos", torch.empty(0), persistent=False)
         self.register_buffer("sin", torch.empty(0), persistent=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        q = rotate(split_heads(self.q(x), self.head_dim), self.cos, self.sin)
-        k = rotate(split_heads(self.k(x), self.head_dim), self.cos, self.sin)
-        v = split_heads(self.v(x), self.head_dim)
-        return self.o(merge_heads(attend(q, k, v)))
+        q, k, v = (split_heads(project(x), self.head_dim) for project in (self.q, self.k, self.v))
+        q = self.q_norm(q) if self.q_norm is not None else q
+        k = self.k_norm(k) if self.k_norm is not None else k
+        q, k = rotate(q, self.cos, self.sin), rotate(k, self.cos, self.sin)
+        return self.o(merge_heads(attend(q, k, v, window=self.window)))
 
 
 class FeedForward(nn.Module):
     """The SwiGLU feed-forward layers."""
 
-    def __init__(self, config: LlamaConfig) -> None:
+    def __init__(self, config: LlamaLikeConfig) -> None:
         super().__init__()
         self.gate = nn.Linear(config.dim, config.ffn, bias=False)
         self.up = nn.Linear(config.dim, config.ffn, bias=False)
@@ -106,19 +114,3 @@ class FeedForward(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.down(F.silu(self.gate(x)) * self.up(x))
-
-
-def rotary_table(config: LlamaConfig, device: torch.device | str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return cosine and sine of each position and frequency, (seq_len, head_dim / 2), bitwise equal on every device."""
-    head_dim = config.dim // config.heads
-    powers = torch.arange(0, head_dim, 2, device="cpu", dtype=torch.float32) / head_dim
-    positions = torch.arange(config.seq_len, device="cpu", dtype=torch.float32)
-    angles = torch.outer(positions, 1.0 / config.rope_theta**powers)
-    return angles.cos().to(device), angles.sin().to(device)
-
-
-def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Rotate each pair (i, i + head_dim / 2) by the angle of its position; Hugging Face pairs them the same way."""
-    cos, sin = cos[: x.shape[2]], sin[: x.shape[2]]
-    a, b = x.float().chunk(2, dim=-1)
-    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1).type_as(x)

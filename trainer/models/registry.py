@@ -7,7 +7,7 @@ from typing import assert_never
 
 from torch import nn
 
-from trainer.config.schema import Gpt2Config, LlamaConfig, MlpConfig, ModelConfig, ResNetConfig
+from trainer.config.schema import Gpt2Config, LlamaLikeConfig, MlpConfig, ModelConfig, ResNetConfig
 
 
 def build_model(config: ModelConfig) -> nn.Module:
@@ -15,7 +15,7 @@ def build_model(config: ModelConfig) -> nn.Module:
 
     Its weights are not initialised yet: `trainer.models.init.fill` does that. Works under torch.device("meta").
     """
-    if isinstance(config, LlamaConfig):
+    if isinstance(config, LlamaLikeConfig):
         from trainer.models.llama import Llama
 
         return Llama(config)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, assert_never
 
-from trainer.config.schema import Gpt2Config, LlamaConfig, MlpConfig, ModelConfig, ResNetConfig
+from trainer.config.schema import Gpt2Config, LlamaLikeConfig, MlpConfig, ModelConfig, ResNetConfig
 
 RESNET_STAGES = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 """Blocks in each stage, by depth."""
@@ -31,7 +31,10 @@ class Shape:
     """The unit of throughput."""
     seq_len: int = 0
     layers: int = 0
-    dim: int = 0
+    attention_width: int = 0
+    """Width of all query heads together."""
+    window: int = 0
+    """Tokens that a token sees; 0 means all tokens before it."""
     products: int = 0
     """Multiply-adds per sample without attention, for models whose samples have no tokens."""
 
@@ -39,13 +42,16 @@ class Shape:
         """Return the operations of the forward and backward pass of one sample, without recomputation.
 
         A multiply-add counts as two, and the backward pass as twice the forward pass. With tokens: 6 x multiplied x T
-        + 12 x layers x dim x T^2, where causal attention counts in full (PaLM, appendix B:
-        https://arxiv.org/abs/2204.02311). Without: 6 x products.
+        + 12 x layers x width x T^2, where causal attention counts in full (PaLM, appendix B:
+        https://arxiv.org/abs/2204.02311). A window W below T leaves 2 x T x W - W^2 of T^2, by the same rule: twice the
+        pairs of tokens that see each other. Without tokens: 6 x products.
         """
         tokens = seq_len or self.seq_len
         if not tokens:
             return 6 * self.products
-        return 6 * self.multiplied * tokens + 12 * self.layers * self.dim * tokens**2
+        window = min(self.window or tokens, tokens)
+        pairs = 2 * tokens * window - window**2
+        return 6 * self.multiplied * tokens + 12 * self.layers * self.attention_width * pairs
 
 
 @dataclass(frozen=True)
@@ -79,7 +85,7 @@ def plan_blocks(config: ResNetConfig) -> list[BlockPlan]:
 
 def shape_of(config: ModelConfig) -> Shape:
     """Return the shape of a model."""
-    if isinstance(config, LlamaConfig):
+    if isinstance(config, LlamaLikeConfig):
         return _measure_llama(config)
     if isinstance(config, Gpt2Config):
         return _measure_gpt2(config)
@@ -90,13 +96,13 @@ def shape_of(config: ModelConfig) -> Shape:
     assert_never(config)
 
 
-def _measure_llama(c: LlamaConfig) -> Shape:
-    kv = c.dim // c.heads * c.kv_heads
-    block = 2 * c.dim * c.dim + 2 * c.dim * kv + 3 * c.dim * c.ffn + 2 * c.dim
-    inner = c.layers * block + c.dim
+def _measure_llama(c: LlamaLikeConfig) -> Shape:
+    q, kv = c.heads * c.head_width, c.kv_heads * c.head_width
+    attention = 2 * c.dim * q + 2 * c.dim * kv + c.has_qkv_bias * (q + 2 * kv) + c.has_qk_norm * 2 * c.head_width
+    inner = c.layers * (attention + 3 * c.dim * c.ffn + 2 * c.dim) + c.dim
     table = c.vocab_size * c.dim
     params = inner + table * (1 if c.tie_embeddings else 2)
-    return Shape(params, inner + table, "tokens", c.seq_len, c.layers, c.dim)
+    return Shape(params, inner + table, "tokens", c.seq_len, c.layers, q, c.attention_window)
 
 
 def _measure_gpt2(c: Gpt2Config) -> Shape:

@@ -16,8 +16,8 @@ from trainer.parallel.modules import is_tied
 def split_layers(model: nn.Module, mesh: Mesh) -> None:
     """Split the weights of a decoder over the tensor axis.
 
-    Between the layers each rank holds a part of the sequence, so norms are split too. The same rules serve Llama and
-    GPT-2: a rule for a layer that a model or a pipeline stage does not have is ignored.
+    Between the layers each rank holds a part of the sequence, so norms are split too. The same rules serve every
+    decoder: a rule for a layer that a model or a pipeline stage does not have is ignored.
     """
     from torch.distributed.tensor.parallel import parallelize_module
 
@@ -54,6 +54,9 @@ def _plan_block() -> dict[str, Any]:
         "attention.q": ColwiseParallel(),
         "attention.k": ColwiseParallel(),
         "attention.v": ColwiseParallel(),
+        # Each rank normalises its own heads (dimension 1), and the gradients of the weights are summed over ranks.
+        "attention.q_norm": SequenceParallel(sequence_dim=1, use_local_output=True),
+        "attention.k_norm": SequenceParallel(sequence_dim=1, use_local_output=True),
         "attention.o": RowwiseParallel(output_layouts=Shard(1)),
         "ffn_norm": SequenceParallel(),
         "ffn": gather_sequence(),

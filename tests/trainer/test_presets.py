@@ -18,23 +18,32 @@ from trainer.data.prepare import main as prepare
 from trainer.life.outcome import Code
 
 STEPS = 2
+SMALLER_LLAMA = [
+    "model.vocab_size=320",
+    "model.dim=64",
+    "model.layers=2",
+    "model.heads=4",
+    "model.kv_heads=2",
+    "model.ffn=128",
+    "model.seq_len=32",
+]
 SMALLER = {
-    "llama": [
-        "model.vocab_size=320",
-        "model.dim=64",
-        "model.layers=2",
-        "model.heads=4",
-        "model.kv_heads=2",
-        "model.ffn=128",
-        "model.seq_len=32",
-    ],
+    "llama": SMALLER_LLAMA,
+    "mistral": [*SMALLER_LLAMA, "model.window=8"],
+    "qwen2": SMALLER_LLAMA,
+    "qwen3": [*SMALLER_LLAMA, "model.head_dim=16"],
     "gpt2": ["model.vocab_size=320", "model.dim=64", "model.layers=2", "model.heads=4", "model.seq_len=32"],
     "resnet": ["model.width=8", "model.image_size=32", "model.classes=4"],
     "mlp": ["model.inputs=32", "model.hidden=[16, 16]", "model.classes=4"],
 }
 
 
-@pytest.mark.parametrize("preset", list_presets())
+# Made smaller, these are the same as other presets.
+OTHER_SIZES = ("llama3.1-8b", "qwen3-0.6b", "qwen3-1.7b", "qwen3-14b", "qwen3-32b", "qwen3-4b")
+PRESETS = [pytest.param(name, marks=pytest.mark.nightly if name in OTHER_SIZES else ()) for name in list_presets()]
+
+
+@pytest.mark.parametrize("preset", PRESETS)
 def test_preset_trains_on_one_rank(
     preset: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -62,7 +71,7 @@ def test_preset_trains_on_one_rank(
 LAYOUTS = {"ddp": Layout(replicate=2), "fsdp": Layout(shard=2), "hsdp": Layout(replicate=2, shard=2)}
 
 
-@pytest.mark.parametrize("preset", list_presets())
+@pytest.mark.parametrize("preset", PRESETS)
 def test_preset_trains_on_two_nodes(preset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     original = load(preset, [])
     monkeypatch.chdir(tmp_path)

@@ -55,6 +55,9 @@ ERRORS: list[tuple[Exception, Cause]] = [
     (torch.AcceleratorError("CUDA error: an illegal memory access was encountered"), Cause.DEVICE),
     (OSError(errno.ENOSPC, "No space left on device"), Cause.STORAGE),
     (OSError(errno.ESTALE, "Stale file handle"), Cause.STORAGE),
+    (ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"), Cause.NETWORK),
+    (OSError(errno.ETIMEDOUT, "Connection timed out"), Cause.NETWORK),
+    (OSError(errno.EHOSTUNREACH, "No route to host"), Cause.NETWORK),
     (InductorError("CppCompileError: C++ compile error"), Cause.COMPILER),
 ]
 

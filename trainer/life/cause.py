@@ -104,6 +104,7 @@ _PATTERNS = [
     (Cause.COMPILER, r"^(torch\._(dynamo|inductor|functorch)|triton)\.|BackendCompilerFailed|InductorError"),
 ]
 _STORAGE_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE, errno.EFBIG})
+_NETWORK_ERRORS = frozenset({errno.ENETUNREACH, errno.ENETDOWN, errno.EHOSTUNREACH, errno.EHOSTDOWN})
 
 
 def classify(error: BaseException) -> Cause:
@@ -114,6 +115,11 @@ def classify(error: BaseException) -> Cause:
             return Cause.DATA if is_data else Cause.SETTINGS
         if isinstance(part, OSError) and part.errno in _STORAGE_ERRORS:
             return Cause.STORAGE
+        # Also in the user's code: a server that does not answer may answer after a restart.
+        if isinstance(part, (ConnectionError, TimeoutError)) or (
+            isinstance(part, OSError) and part.errno in _NETWORK_ERRORS
+        ):
+            return Cause.NETWORK
         text = f"{type(part).__module__}.{_describe_types(part)}: {part}"
         for cause, pattern in _PATTERNS:
             if re.search(pattern, text, re.DOTALL):

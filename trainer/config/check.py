@@ -55,6 +55,14 @@ def check_names(config: Config) -> Iterator[ConfigProblem]:
         yield ConfigProblem("run.folder", message, "give a path; {name} in it is replaced by the run's name")
 
 
+def check_project(config: Config) -> Iterator[ConfigProblem]:
+    """Check that the project's name is allowed in Weights & Biases, whose rules are stricter than MLflow's."""
+    project = config.metrics.project
+    if not re.fullmatch(r"[^/\\#?%:]{1,128}", project) or not project.strip():
+        message = f"{project!r} is not a project name"
+        yield ConfigProblem("metrics.project", message, "use 1 to 128 characters other than / \\ # ? % :")
+
+
 def check_heads(config: Config) -> Iterator[ConfigProblem]:
     """Check that attention heads divide the width, and key-value heads the query heads."""
     model = config.model
@@ -233,6 +241,7 @@ def check_pipeline(config: Config) -> Iterator[ConfigProblem]:
 
 RULES: tuple[Rule, ...] = (
     check_names,
+    check_project,
     check_heads,
     check_rope_scaling,
     check_mlp_widths,

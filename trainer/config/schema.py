@@ -340,6 +340,13 @@ class MetricsConfig:
     tensorboard: bool = setting(
         "write TensorBoard event files; the tensorboard package is needed only to view them", True
     )
+    wandb: Literal["none", "online", "offline"] = setting(
+        "Weights & Biases: online (offline without a key or network), or offline in the run folder; needs wandb", "none"
+    )
+    mlflow: Literal["none", "online", "offline"] = setting(
+        "MLflow: online at MLFLOW_TRACKING_URI (offline without it), or offline in the run folder; needs mlflow", "none"
+    )
+    project: str = setting("project in Weights & Biases, experiment in MLflow", "muster")
     profile_every: int = setting(
         "steps between profiled steps (the tenth step after a start is profiled too); 0 disables profiling", 200, low=0
     )

@@ -37,6 +37,7 @@ from trainer.loop.saves import Saves
 from trainer.loop.steps import End, StepLoop
 from trainer.metrics.meter import Meter
 from trainer.metrics.recorder import Recorder
+from trainer.metrics.trackers import check_packages
 from trainer.models.shape import shape_of
 from trainer.weights import load_initial
 from trainer.world import World, start
@@ -68,6 +69,7 @@ class Session:
         run_folder = RunFolder(self._folder, self._rank)
         try:
             with self._record_failure():
+                check_packages(self._config)
                 source = open_source(self._config)
                 run_folder.create()
                 return self._start(source)
@@ -186,6 +188,7 @@ class Session:
         self._is_accepted = True
         outcome.clear(self._folder, self._rank)
         self._recorder.resume(trainer.step, trainer.world.size)
+        self._recorder.open_trackers(self._config)
         file = self._folder / "config.yaml"
         if self._rank == 0:
             resolved.save(self._folder)
@@ -217,15 +220,18 @@ class Session:
         This is called before the ranks leave the process group, so that a rank that dies while leaving changes nothing.
         """
         step = 0 if self._trainer is None else self._trainer.step
-        self._recorder.event("ended", outcome=end.code.name.lower(), reason=end.reason, step=step)
+        self._recorder.end(end.code.name.lower(), end.reason, step)
         self._recorder.say(f"{end.code.name.lower()} at step {step}: {end.reason}")
-        self._recorder.close()
-        if end.stop is not None:
-            return outcome.end_after_stop(end.stop, end.reason, step, self._folder, self._rank)
         cause = self._failure.summarise() if self._failure else None
         if end.cause is not None:
             cause = failure.summarise_cause(end.cause, end.reason)
-        return outcome.end(end.code, end.reason, step, self._folder, self._rank, failure=cause)
+        if end.stop is not None:
+            status = outcome.end_after_stop(end.stop, end.reason, step, self._folder, self._rank)
+        else:
+            status = outcome.end(end.code, end.reason, step, self._folder, self._rank, failure=cause)
+        # Last, because trackers may wait for a network.
+        self._recorder.close()
+        return status
 
     @contextmanager
     def _record_failure(self) -> Iterator[None]:
@@ -249,7 +255,7 @@ class Session:
     def _conclude_failure(self) -> int:
         """Record the first cause of all ranks' failures as the end of this attempt, and return the exit status."""
         status, ended = outcome.end_after_failure(self._folder, self._began)
-        self._recorder.event("ended", outcome=ended.outcome, reason=ended.reason, step=ended.step)
+        self._recorder.end(ended.outcome, ended.reason, ended.step)
         self._recorder.say(f"{ended.outcome} at step {ended.step}: {ended.reason}")
         self._recorder.close()
         return status

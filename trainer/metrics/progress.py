@@ -19,10 +19,13 @@ class Progress:
         self._is_terminal = stream.isatty()
         self._is_line_open = False
         self._reports: list[tuple[int, float]] = []
+        self.seconds_left: float | None = None
+        """Estimated time to the last step; None before the second report."""
 
     def show(self, step: int, values: Mapping[str, Any]) -> None:
         self._reports = [*self._reports[-9:], (step, time.monotonic())]
-        text = format_line(step, self._steps, values, self._estimate_seconds_left(step))
+        self.seconds_left = self._estimate_seconds_left(step)
+        text = format_line(step, self._steps, values, self.seconds_left)
         if not self._is_terminal:
             print(text, file=self._stream, flush=True)
             return

@@ -1,4 +1,4 @@
-"""The records of a run: metrics of each rank, and events, TensorBoard files and the progress line of rank 0."""
+"""The records of a run: metrics of each rank, and events, progress, TensorBoard files and trackers of rank 0."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from trainer.config.schema import Config
 from trainer.metrics.communication import Profile
 from trainer.metrics.json_lines import JsonLines, drop_after
 from trainer.metrics.progress import Progress
+from trainer.metrics.progress_file import ProgressFile
 from trainer.metrics.tensorboard import TensorBoard
+from trainer.metrics.trackers import BackgroundTracker, make_trackers
 
 
 class Recorder:
@@ -34,6 +36,14 @@ class Recorder:
         self._events: JsonLines | None = None
         self._board: TensorBoard | None = None
         self._progress = Progress(config.steps, stream or sys.stdout)
+        self._progress_file = ProgressFile(self._folder, config.name, config.steps)
+        self._trackers: list[BackgroundTracker] = []
+        self._outcome = ""
+
+    def open_trackers(self, config: Config) -> None:
+        """Start or continue the run in Weights & Biases and MLflow, with its resolved settings."""
+        if not self._rank:
+            self._trackers = make_trackers(config, self._folder, self.say)
 
     def resume(self, step: int, world_size: int) -> None:
         """Remove the lines after `step`, which the resumed run writes again, even those of ranks that no longer exist.
@@ -45,6 +55,8 @@ class Recorder:
         for path in sorted((self._folder / "metrics").glob("*-*.jsonl")):
             if int(path.stem.split("-")[1]) % world_size == self._rank:
                 drop_after(path, step)
+        if not self._rank:
+            self._try(self._progress_file.start, step)
 
     def record(self, step: int, values: Mapping[str, Any]) -> None:
         """Write a line of metrics; values that are None were not measured and are left out."""
@@ -55,6 +67,9 @@ class Recorder:
         if self._config.metrics.tensorboard:
             self._try(self._write_board, step, measured)
         self._progress.show(step, measured)
+        self._try(self._progress_file.update, step, measured, self._progress.seconds_left)
+        for tracker in self._trackers:
+            tracker.log(step, measured)
 
     def profile(self, profile: Profile) -> None:
         """Write the communication of a profiled step as a line, and as TensorBoard curves by collective and group."""
@@ -78,12 +93,23 @@ class Recorder:
         if not self._rank:
             self._try(self._write_event, kind, fields)
 
+    def end(self, outcome: str, reason: str, step: int) -> None:
+        """Write how the run ended."""
+        self._outcome = outcome
+        self.event("ended", outcome=outcome, reason=reason, step=step)
+        if not self._rank:
+            self._try(self._progress_file.end, step, outcome, reason)
+
     def say(self, text: str) -> None:
         """Print a message for the user, once per run and not once per rank."""
         if not self._rank:
             self._progress.say(text)
 
     def close(self) -> None:
+        """Close all files, and let the trackers send their last metrics."""
+        trackers, self._trackers = self._trackers, []
+        for tracker in trackers:
+            tracker.close(self._outcome)
         self._close_metrics()
         self._progress.close()
         if self._events is not None:

@@ -211,10 +211,10 @@ def test_a_tracker_without_its_package_is_refused(tmp_path: Path, capfd: pytest.
     lines = capfd.readouterr().err.splitlines()
     assert lines == [
         "trainer: 2 settings need fixing",
-        "metrics.wandb: offline, but the package wandb is not installed; on a cluster run `muster-env add wandb`, "
-        "elsewhere `pip install wandb`; or use none",
-        "metrics.mlflow: online, but the package mlflow is not installed; on a cluster run `muster-env add mlflow`, "
-        "elsewhere `pip install mlflow`; or use none",
+        "metrics.wandb: offline, but the package wandb is not installed; "
+        "`pip install wandb` (on a cluster: docs/trainer.md#measurement), or use none",
+        "metrics.mlflow: online, but the package mlflow is not installed; "
+        "`pip install mlflow` (on a cluster: docs/trainer.md#measurement), or use none",
     ]
     assert not (tmp_path / "run").exists()
 

@@ -49,7 +49,7 @@ def check_packages(config: Config) -> None:
     for name, package in _PACKAGES.items():
         value = getattr(config.metrics, name)
         if value != "none" and find_spec(package) is None:
-            fix = f"on a cluster run `muster-env add {package}`, elsewhere `pip install {package}`; or use none"
+            fix = f"`pip install {package}` (on a cluster: docs/trainer.md#measurement), or use none"
             message = f"{value}, but the package {package} is not installed"
             problems.append(ConfigProblem(f"metrics.{name}", message, fix))
     if problems:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -25,6 +26,7 @@ USAGE = """usage: python -m trainer CONFIG [key.sub=value ...]       train; CONF
 Run a command with --help for its options."""
 HELP_OPTIONS = ("-h", "--help")
 RANK_0_TIMEOUT_S = 10.0
+_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
 
 def main(argv: list[str]) -> int:
@@ -186,15 +188,28 @@ def _read_process_start() -> float:
 
 BEGAN = _read_process_start() if Path("/proc/self/stat").exists() else time.time()
 
-if __name__ == "__main__":
+
+def _main_to_status(argv: list[str]) -> int:
+    """Run the command and return the exit status, also after an unexpected error, whose traceback is printed."""
     try:
-        status = main(sys.argv[1:])
+        try:
+            status = main(argv)
+        except SystemExit as end:  # from argparse, always with a number
+            status = int(end.code or 0)
         sys.stdout.flush()
-    except BrokenPipeError:
+    except KeyboardInterrupt:
+        traceback.print_exc()
+        return _INTERRUPTED
+    except BaseException as error:
         # The reader of the list has closed the pipe, as `head` does. In a run it is an error, with a traceback.
-        if sys.argv[1] != "settings":
-            raise
-        status = 1
+        if not (isinstance(error, BrokenPipeError) and argv[0] == "settings"):
+            traceback.print_exc()
+        return 1
+    return status
+
+
+if __name__ == "__main__":
+    exit_status = _main_to_status(sys.argv[1:])
     sys.stderr.flush()
     # Everything is on disk. An orderly shutdown of torch takes seconds and can hang in a library's exit handler.
-    os._exit(status)
+    os._exit(exit_status)

@@ -23,7 +23,7 @@ import torch
 from torch import nn
 
 from trainer import rng
-from trainer.checkpoint.checkpoints import Checkpoints
+from trainer.checkpoint.checkpoints import SAVE_TIMEOUT_S, Checkpoints
 from trainer.checkpoint.folder import CHECKPOINTS_FOLDER
 from trainer.checkpoint.newest import GoodCheckpoint
 from trainer.config.errors import ConfigError, ConfigProblem
@@ -186,8 +186,11 @@ class Trainer:
             if event.kind == "failed":
                 raise OSError(event.message)
 
-    def start_save(self, metric: float | None, extra: Mapping[str, Any]) -> None:
-        """Start a save and return, so that training can continue; `checkpoints.poll()` returns its result later."""
+    def start_save(self, metric: float | None, extra: Mapping[str, Any], timeout_s: float = SAVE_TIMEOUT_S) -> None:
+        """Start a save and return, so that training can continue; `checkpoints.poll()` returns its result later.
+
+        The save fails if an earlier one does not end within `timeout_s` seconds.
+        """
         state = {
             **self._step.state(),
             "world_size": self.world.size,
@@ -195,7 +198,7 @@ class Trainer:
             "extra": dict(extra),
         }
         own = {"rng": rng.state(self.world.device)}
-        self.checkpoints.save(self.step, self._step.saved_tensors(), state, metric, own)
+        self.checkpoints.save(self.step, self._step.saved_tensors(), state, metric, own, timeout_s=timeout_s)
 
     def finish_save(self, timeout: float | None) -> bool:
         """Wait for the save under way, if there is one; return False if it takes longer than `timeout` seconds."""
@@ -251,11 +254,11 @@ class Trainer:
         """Return weights and buffers under their names in a checkpoint."""
         return {n: t for n, t in self._step.tensors().items() if n.startswith(("model.", "buffer."))}
 
-    def close(self) -> None:
-        """Finish the save under way and leave the process group."""
+    def close(self, timeout_s: float = SAVE_TIMEOUT_S) -> None:
+        """Wait up to `timeout_s` seconds for the save under way, and leave the process group."""
         if self._uncaught is not None:
             self._uncaught.close()
-        self.checkpoints.close()
+        self.checkpoints.close(timeout_s)
         self.world.close()
 
 

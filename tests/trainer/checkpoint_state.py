@@ -166,5 +166,26 @@ def save_with_bad_rank(path: Path, how: str) -> list[list[str]]:
     return history
 
 
+def save_behind_a_hanging_writer(path: Path) -> list[list[str]]:
+    """Return the events of three saves on this rank: the writer of rank 1 hangs in the first, the second gives up."""
+    import torch.distributed as dist  # noqa: PLC0415
+
+    checkpoints = open_checkpoints(path)
+    tensors = make_tensors(1 << 20, seed=1)
+    checkpoints.prepare(tensors)
+    writer = find_writer(os.getpid())
+    if dist.get_rank() == 1:
+        os.kill(writer, signal.SIGSTOP)
+    checkpoints.save(1, tensors, {})
+    checkpoints.save(2, tensors, {}, timeout_s=0.2)
+    history = [_kinds(checkpoints.poll())]
+    os.kill(writer, signal.SIGCONT)
+    assert checkpoints.wait(240)
+    history.append(_kinds(checkpoints.poll()))
+    history.append(_kinds(save_and_wait(checkpoints, 3, tensors)))
+    checkpoints.close()
+    return history
+
+
 def _kinds(events: list[SaveEvent]) -> list[str]:
     return [f"{event.kind}: {event.message}" for event in events]

@@ -207,6 +207,19 @@ def test_a_killed_writer_is_replaced(checkpoints: Checkpoints) -> None:
     assert not list(checkpoints.path.glob("*.partial"))
 
 
+def test_a_save_does_not_wait_forever_for_an_earlier_one(tmp_path: Path) -> None:
+    """The writer of one rank hangs: all ranks give up the next save together, and the one after it succeeds."""
+    histories = on_ranks(f"{HERE}:save_behind_a_hanging_writer", path=tmp_path, ranks=2)
+    for blocked, late, good in histories:
+        assert len(blocked) == 1
+        assert blocked[0].startswith("failed: step 2 was NOT saved: an earlier save, ")
+        assert ", has not ended within 0.2 s; training continues" in blocked[0]
+        assert [text.split(":")[0] for text in late] == ["published" if late is histories[0][1] else "written"]
+        assert [text.split(":")[0] for text in good] == ["published" if good is histories[0][2] else "written"]
+    assert "that of step 1" in histories[1][0][0]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000001", "step-00000003"]
+
+
 def test_a_save_without_memory_to_stage_it_fails_and_no_process_dies(
     checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,7 +1,8 @@
-"""The command line: every command prints its usage, without importing torch."""
+"""The command line, without importing torch: every command prints its usage, and an error ends the process."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -37,3 +38,14 @@ def test_every_command_prints_its_usage(case: str, tmp_path: Path) -> None:
     assert expected in (done.stderr if status else done.stdout)
     assert (done.stdout if status else done.stderr) == ""
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unexpected_error_ends_the_process_without_waiting_for_exit_handlers(tmp_path: Path) -> None:
+    """Exit handlers of libraries may hang while other ranks wait for this one to end."""
+    (tmp_path / "sitecustomize.py").write_text("import atexit, time\natexit.register(time.sleep, 600)\n")
+    (tmp_path / "outcome.json").write_text("{")  # unexpected: the trainer writes this file itself
+    variables = {"PYTHONPATH": f"{tmp_path}:{REPO}", "MUSTER_OUTCOME_FILE": str(tmp_path / "outcome.json")}
+    command = [sys.executable, "-m", "trainer", "tiny-mlp"]
+    done = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "JSONDecodeError" in done.stderr

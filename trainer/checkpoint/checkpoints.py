@@ -21,7 +21,7 @@ from trainer.checkpoint.plan import SavePlan, make_key, make_plan
 if TYPE_CHECKING:
     import torch
 
-CLOSE_TIMEOUT_S = 600.0
+SAVE_TIMEOUT_S = 600.0
 
 
 class Checkpoints:
@@ -69,21 +69,30 @@ class Checkpoints:
         if self._channel.prepare(plan.size):
             self._note_restart(step=0)
 
-    def save(
+    def save(  # noqa: PLR0913 - what is saved, and how long it may take
         self,
         step: int,
         tensors: Mapping[str, torch.Tensor],
         state: Mapping[str, Any],
         metric: float | None = None,
         own: Mapping[str, Any] | None = None,
+        *,
+        timeout_s: float = SAVE_TIMEOUT_S,
     ) -> None:
-        """Start a save and return; the tensors may change after `before_update`. `own` is state of this rank only."""
-        self._read_replies()
+        """Start a save and return; the tensors may change after `before_update`. `own` is state of this rank only.
+
+        An earlier save, and this one if saves are synchronous, may take `timeout_s` seconds. If the earlier save takes
+        longer on any rank, this one fails on all of them.
+        """
+        deadline = time.monotonic() + timeout_s
         is_changed = self._plan is None or make_key(tensors) != self._plan.key
-        is_changed_anywhere, last_failed_save = self._group.maximum([int(is_changed), self._last_failed_save])
+        flags = [int(is_changed), int(self.busy), self._last_failed_save]
+        is_changed_anywhere, is_busy_anywhere, last_failed_save = self._group.maximum(flags)
         if self._pending is not None and last_failed_save >= self._last_save:
             self._channel.abandon(self._pending.token)
-        self.wait()
+        if is_busy_anywhere and self._group.maximum([int(not self.wait(timeout_s))])[0]:
+            self._report_blocked_save(step, timeout_s)
+            return
         plan = self._make_plan(tensors, bool(is_changed_anywhere))
         self._last_save += 1
         self._pending = self._make_job(plan, step, state, metric, own or {})
@@ -91,7 +100,7 @@ class Checkpoints:
             self._note_restart(step)
         if not self._asynchronous:
             self.before_update()
-            self.wait()
+            self.wait(max(0.0, deadline - time.monotonic()))
 
     def before_update(self) -> None:
         """Wait until the last save has copied the tensors; call it before the optimizer changes anything."""
@@ -148,9 +157,9 @@ class Checkpoints:
         """Load into these tensors in place; `partial` allows the checkpoint to contain other tensors too."""
         load_tensors(checkpoint.path, tensors, self._group, partial)
 
-    def close(self) -> None:
-        """Finish the save under way and end the writer."""
-        self.wait(CLOSE_TIMEOUT_S)
+    def close(self, timeout_s: float = SAVE_TIMEOUT_S) -> None:
+        """Wait up to `timeout_s` seconds for the save under way, and end the writer."""
+        self.wait(timeout_s)
         self._channel.close()
 
     def _make_plan(self, tensors: Mapping[str, torch.Tensor], is_changed: bool) -> SavePlan:
@@ -179,6 +188,11 @@ class Checkpoints:
             best=self._best,
         )
 
+    def _report_blocked_save(self, step: int, timeout_s: float) -> None:
+        blocking = "another rank's" if self._pending is None else f"that of step {self._pending.step}"
+        reason = f"an earlier save, {blocking}, has not ended within {timeout_s:g} s"
+        self._events.append(SaveEvent("failed", step, _format_failure(step, reason, self.path)))
+
     def _note_restart(self, step: int) -> None:
         self._events.append(SaveEvent("restarted", step, "the writer process had died and was restarted"))
 
@@ -202,9 +216,13 @@ class Checkpoints:
 
 def _format_reply(reply: Mapping[str, Any], step: int, path: Path) -> str:
     if reply["kind"] == "failed":
-        return f"step {step} was NOT saved: {reply['reason']}; training continues, {_describe_last_good(path)}"
+        return _format_failure(step, reply["reason"], path)
     size = f"{reply['bytes'] / 1e9:.2f} GB in {reply['seconds']:.1f} s"
     return f"step {step} {reply['kind']}: {size}"
+
+
+def _format_failure(step: int, reason: str, path: Path) -> str:
+    return f"step {step} was NOT saved: {reason}; training continues, {_describe_last_good(path)}"
 
 
 def _describe_last_good(path: Path) -> str:

@@ -17,6 +17,7 @@ from trainer.checkpoint import folder
 from trainer.checkpoint.job import SaveJob
 
 _ROOT = Path(__file__).resolve().parents[2]
+_EXIT_TIMEOUT_S = 2.0
 
 
 class WriterProcess:
@@ -60,12 +61,18 @@ class WriterProcess:
         self._send({"abandon": token})
 
     def close(self) -> None:
-        """End the process by closing its input, even in the middle of a write."""
+        """End the process by closing its input, even in the middle of a write.
+
+        A process that waits for a dead file server cannot even be killed; it must not hold up the end of the run.
+        """
         assert self._process.stdin is not None  # noqa: S101 - it was opened above
         with suppress(OSError):
             self._process.stdin.close()
-        self._process.wait()
-        self._reader.join()
+        try:
+            self._process.wait(_EXIT_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+        self._reader.join(_EXIT_TIMEOUT_S)
 
     def _send(self, message: dict[str, Any]) -> None:
         assert self._process.stdin is not None  # noqa: S101 - it was opened above

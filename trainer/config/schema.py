@@ -294,7 +294,10 @@ class RunConfig:
 
     folder: str = setting("folder for checkpoints, metrics and reports; {name} is the run's name", "runs/{name}")
     seed: int = setting("seed of the weights, the data order and dropout", 1, low=0)
-    deterministic: bool = setting("use only bitwise reproducible kernels, even where a GPU has faster ones", False)
+    deterministic: bool = setting(
+        "use only bitwise reproducible kernels, even where a GPU has faster ones; an operation without one is an error",
+        False,
+    )
     join_timeout_s: float = setting("seconds to wait for all ranks to join", 300.0, low=1)
     device: Literal["auto", "cpu", "cuda"] = setting("auto uses a working GPU if there is one, else the CPU", "auto")
 
@@ -306,7 +309,11 @@ class StopConfig:
     margin_s: float = setting(
         "seconds before the job's time limit at which to stop; 0 derives it from step and save times", 0.0, low=0
     )
-    save_within_s: float = setting("seconds allowed for the checkpoint when the run is asked to stop", 600.0, low=1)
+    save_within_s: float = setting(
+        "seconds allowed for the checkpoint when the run ends, together with one that is still being written",
+        600.0,
+        low=1,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

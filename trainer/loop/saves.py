@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +43,8 @@ class Saves:
     is_due: bool = False
     last_save_s: float = 0.0
     """Duration of the last published save in seconds, 0 before the first."""
+    _deadline: float | None = None
+    """The end of the time for the last save, once the run is ending."""
 
     def after_step(self, step: int) -> None:
         """Mark a save as due if the interval has passed, and report saves that have ended since the last step."""
@@ -56,11 +59,11 @@ class Saves:
         self._suspend_hang_detector("save")  # a synchronous save takes its whole time here
         with self.meter.phase("checkpoint"):
             extra = {"position": self.loader.position, "health": self.health.state(), "data": self.data_identity}
-            self.trainer.start_save(loss if self.config.checkpoint.best else None, extra)
+            self.trainer.start_save(loss if self.config.checkpoint.best else None, extra, self._remaining_s())
 
     def save_last(self, loss: float | None, reason: str) -> bool:
         """Save the final state unless it is saved already, wait for it, and return whether it is on disk."""
-        self._suspend_hang_detector("save")
+        self._begin_end("save")
         self.meter.flush()
         self.recorder.event("stopping", reason=reason, step=self.trainer.step)
         if self.started_step != self.trainer.step:
@@ -93,18 +96,35 @@ class Saves:
         self.recorder.say(f"rolled back to {target.path.name}; continuing with the data after step {spike_step}")
         self.meter.clock.restart()
 
+    def close(self) -> None:
+        """Let a save under way finish, as the run may end while one is written, and leave the process group."""
+        self._begin_end("close")
+        self.trainer.close(self._remaining_s())
+
+    def _begin_end(self, phase: str) -> None:
+        """Start the time for the last save, if it has not started, and tell the watchdog about it."""
+        self._deadline = self._deadline or time.monotonic() + self.config.stop.save_within_s
+        self._suspend_hang_detector(phase)
+
+    def _remaining_s(self) -> float:
+        """Return the seconds that a save may take: all of them while the run continues, the rest of them at its end."""
+        if self._deadline is None:
+            return self.config.stop.save_within_s
+        return max(0.0, self._deadline - time.monotonic())
+
     def _suspend_hang_detector(self, phase: str) -> None:
         """Suspend the hang detector: the next operation may legitimately take longer than a training step."""
         self.watchdog.beat(self.trainer.step, phase, self.config.stop.save_within_s + _LEAVE_TIMEOUT_S)
 
     def _finish(self) -> None:
         """Wait for the save under way, if there is one, and report its result."""
-        timeout_s = self.config.stop.save_within_s
         with self.meter.phase("checkpoint"):
-            if not self.trainer.finish_save(timeout_s):
-                self.failed_step = self.started_step
-                self.recorder.say(f"SAVE FAILED: the checkpoint was not written within {timeout_s:g} s")
+            is_in_time = self.trainer.finish_save(self._remaining_s())
         self._report()
+        if not is_in_time and self.failed_step != self.started_step:
+            self.failed_step = self.started_step
+            limit_s = self.config.stop.save_within_s
+            self.recorder.say(f"SAVE FAILED: the checkpoint was not written within {limit_s:g} s (stop.save_within_s)")
 
     def _report(self) -> None:
         for event in self.trainer.checkpoints.poll():

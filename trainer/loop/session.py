@@ -10,8 +10,6 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from trainer.api import Trainer
 from trainer.auto_settings import ResolvedSettings, resolve_auto
 from trainer.checkpoint import space
@@ -24,6 +22,7 @@ from trainer.config.show import show
 from trainer.data.loader import Loader
 from trainer.data.registry import open_source
 from trainer.data.source import Source
+from trainer.determinism import name_irreproducible_operation, require_deterministic_kernels
 from trainer.host import processor_name
 from trainer.life import failure, outcome
 from trainer.life.health import Health
@@ -43,6 +42,7 @@ from trainer.weights import load_initial
 from trainer.world import World, start
 
 _LOG_WIDTH = 120
+_SAVE_TIMEOUT_AFTER_ERROR_S = 60.0
 
 
 class Session:
@@ -79,11 +79,12 @@ class Session:
                 run_folder.restore()
                 raise
             status = self._conclude(End(Code.BAD_INPUT, "; ".join(str(error).splitlines())))
-            # A save under way is worth finishing. Waiting for the other ranks is not: they are stuck in a collective.
-            self._trainer.checkpoints.close()
+            self._finish_save()
             return status
         except Exception:  # whatever it is, its failure is recorded
-            return self._conclude_failure()
+            status = self._conclude_failure()
+            self._finish_save()
+            return status
 
     def _start(self, source: Source) -> int:
         self._recorder.event("started", began=self._began, attempt=_attempt())
@@ -91,6 +92,14 @@ class Session:
         self._world = world = self._join()
         with closing(StopListener(self._folder, self._rank, self._config.stop.margin_s).listen()) as stop:
             return self._train(source, world, stop)
+
+    def _finish_save(self) -> None:
+        """After an error, let a save under way finish. The other ranks are stuck in a collective: do not wait for them.
+
+        The time is short, because the save of a rank that has died never becomes complete.
+        """
+        if self._trainer is not None:
+            self._trainer.checkpoints.close(_SAVE_TIMEOUT_AFTER_ERROR_S)
 
     def _join(self) -> World:
         run = self._config.run
@@ -100,8 +109,7 @@ class Session:
         machine = {"device": world.device.type, "cpu": processor_name()}
         self._recorder.event("joined", world_size=world.size, hosts=hosts, **machine)
         if run.deterministic and world.device.type == "cuda":
-            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-            torch.use_deterministic_algorithms(True, warn_only=True)
+            require_deterministic_kernels()
         return world
 
     def _train(self, source: Source, world: World, stop: StopListener) -> int:
@@ -144,11 +152,10 @@ class Session:
                     vote=Vote(world),
                     stragglers=StragglerDetector([member.host for member in world.members], config.watchdog.straggler),
                 )
-                with self._record_failure():
+                with self._record_failure(), name_irreproducible_operation():
                     end = steps.run()
             status = self._conclude(end)
-            # After an error the trainer is not closed: closing would wait for ranks that are stuck in a collective.
-            trainer.close()
+            saves.close()
             return status
 
     def _resume(self, trainer: Trainer, health: Health, data_identity: dict[str, Any]) -> int | None:

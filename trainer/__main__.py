@@ -21,7 +21,7 @@ USAGE = """usage: python -m trainer CONFIG [key.sub=value ...]       train; CONF
        python -m trainer prepare INPUT... --out FOLDER    turn text into token shards
        python -m trainer report RUN [--out FOLDER]        write a page with the curves and the time breakdown of a run
        python -m trainer export FROM FOLDER               write the newest checkpoint as Hugging Face safetensors
-       python -m trainer settings [--markdown]            list every setting with its default and meaning
+       python -m trainer settings [--from FOLDER]         list every setting, or write those of a Hugging Face folder
 
 Run a command with --help for its options."""
 HELP_OPTIONS = ("-h", "--help")
@@ -82,8 +82,31 @@ def _list_settings(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(
         "python -m trainer settings", description="List every setting with its default, allowed values and meaning."
     )
-    parser.add_argument("--markdown", action="store_true", help="print docs/trainer-settings.md")
-    print(describe.render_markdown() if parser.parse_args(arguments).markdown else describe.render_text())
+    formats = parser.add_mutually_exclusive_group()
+    formats.add_argument("--markdown", action="store_true", help="print docs/trainer-settings.md")
+    formats.add_argument(
+        "--from",
+        dest="folder",
+        metavar="FOLDER",
+        type=Path,
+        help="print a YAML file that trains this Hugging Face model",
+    )
+    options = parser.parse_args(arguments)
+    if options.folder:
+        return _print_settings_of_folder(options.folder)
+    print(describe.render_markdown() if options.markdown else describe.render_text())
+    return 0
+
+
+def _print_settings_of_folder(folder: Path) -> int:
+    from trainer.config.errors import ConfigError
+    from trainer.models.hf_settings import render_yaml
+
+    try:
+        print(render_yaml(folder), end="")
+    except ConfigError as error:
+        print(f"trainer: {error}", file=sys.stderr)
+        return 2
     return 0
 
 

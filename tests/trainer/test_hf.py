@@ -12,7 +12,9 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from trainer import safetensors_file
+from trainer.__main__ import main
 from trainer.config.errors import ConfigError
+from trainer.config.load import load
 from trainer.config.schema import Gpt2Config, LlamaConfig, MistralConfig, MlpConfig, Qwen2Config, Qwen3Config
 from trainer.models import hf
 from trainer.models.init import fill
@@ -64,6 +66,31 @@ def test_weights_from_transformers_can_be_loaded(config: Any, tmp_path: Path) ->
     ours = build_model(config).eval()
     ours.load_state_dict(hf.load(tmp_path, config), strict=not config.tie_embeddings)
     assert torch.allclose(logits(ours), logits(theirs), atol=1e-5)
+
+
+@pytest.mark.parametrize("config", MODELS.values(), ids=MODELS)
+def test_the_settings_of_a_folder_train_its_model(
+    config: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "org model"
+    their_config(config).save_pretrained(folder)
+    assert main(["settings", "--from", str(folder)]) == 0
+    file = tmp_path / "mine.yaml"
+    file.write_text(capsys.readouterr().out)
+    settings = load(str(file), [])
+    # Where it follows from other settings, the file has the width of a head and ours may have 0.
+    width = {} if isinstance(config, Gpt2Config) else {"head_dim": config.head_width}
+    assert settings.model == replace(config, **width)
+    assert settings.name == "org-model"
+    assert settings.checkpoint.initial == str(folder)
+
+
+def test_a_folder_without_settings_has_none_to_print(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["settings", "--from", str(tmp_path)]) == 2
+    assert "trainer: --from: config.json of" in capsys.readouterr().err
+    (tmp_path / "config.json").write_text('{"model_type": "gemma2"}')
+    assert main(["settings", "--from", str(tmp_path)]) == 2
+    assert "has model_type gemma2; supported: llama, mistral" in capsys.readouterr().err
 
 
 def test_a_large_model_is_split_into_several_files(tmp_path: Path) -> None:

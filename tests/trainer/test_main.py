@@ -21,7 +21,7 @@ COMMANDS = {
     "report": (["report", "-h"], 0, "usage: python -m trainer report "),
     "export": (["export", "--help"], 0, "usage: python -m trainer export [-h] FROM FOLDER"),
     "export of nothing": (["export"], 2, "the following arguments are required: FROM, FOLDER"),
-    "settings": (["settings", "--help"], 0, "usage: python -m trainer settings [-h] [--markdown]"),
+    "settings": (["settings", "--help"], 0, "usage: python -m trainer settings [-h] [--markdown | --from FOLDER]"),
     "settings of nothing": (["settings", "--markdwon"], 2, "unrecognized arguments: --markdwon"),
 }
 

@@ -79,21 +79,10 @@ def _require_supported(config: ModelConfig) -> LlamaLikeConfig | Gpt2Config:
 
 
 def _check_settings(folder: Path, config: DecoderConfig) -> None:
-    theirs = hf_config.read_settings(_read_config_json(folder), str(folder))
+    theirs = hf_config.read_settings(hf_config.read_config_json(folder), str(folder))
     problems = hf_config.list_differences(theirs, config, str(folder))
     if problems:
         raise ConfigError(problems)
-
-
-def _read_config_json(folder: Path) -> dict[str, Any]:
-    try:
-        tree = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        if not isinstance(tree, dict):
-            raise ValueError("it is not a JSON object")
-    except (OSError, ValueError) as error:
-        reason = f"config.json of {folder} cannot be read ({error})"
-        raise ConfigError([ConfigProblem(hf_config.WHERE, reason, "give a folder that transformers wrote")]) from error
-    return tree
 
 
 def _open(folder: Path) -> dict[str, safetensors_file.Reader]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from trainer.config.errors import ConfigError, ConfigProblem
@@ -97,6 +98,18 @@ ROPE_TYPES = {"default": 1, "linear": 2, "llama3": 5}
 """The supported types of rotary scaling, and how many of ROPE_SETTINGS each has."""
 UNSUPPORTED = ("quantization_config", "auto_map")
 """Settings that change what the weights mean, whatever their value: quantised weights, and code in the folder."""
+
+
+def read_config_json(folder: Path) -> dict[str, Any]:
+    """Return the config.json of a folder, or raise ConfigError."""
+    try:
+        tree = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        if not isinstance(tree, dict):
+            raise ValueError("it is not a JSON object")
+    except (OSError, ValueError) as error:
+        reason = f"config.json of {folder} cannot be read ({error})"
+        raise ConfigError([ConfigProblem(WHERE, reason, "give a folder that transformers wrote")]) from error
+    return tree
 
 
 def read_settings(tree: dict[str, Any], folder: str) -> dict[str, TheirSetting]:

@@ -1,0 +1,129 @@
+"""The config.json files of published models are understood, and the presets have their settings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from trainer.config.load import load
+from trainer.models.hf_config import list_differences, read_settings
+
+# The settings that matter for the model, as the files of the first releases have them: in the form of transformers 4.
+LLAMA: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "attention_bias": False,
+    "mlp_bias": False,
+    "hidden_act": "silu",
+    "max_position_embeddings": 131072,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "pretraining_tp": 1,
+    "rms_norm_eps": 1e-05,
+    "rope_theta": 500000.0,
+    "vocab_size": 128256,
+}
+LLAMA3_SCALING = {
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+    "rope_type": "llama3",
+}
+QWEN3: dict[str, Any] = {
+    "architectures": ["Qwen3ForCausalLM"],
+    "model_type": "qwen3",
+    "attention_bias": False,
+    "head_dim": 128,
+    "hidden_act": "silu",
+    "max_position_embeddings": 40960,
+    "num_key_value_heads": 8,
+    "rms_norm_eps": 1e-06,
+    "rope_scaling": None,
+    "rope_theta": 1000000,
+    "sliding_window": None,
+    "use_sliding_window": False,
+    "vocab_size": 151936,
+}
+PUBLISHED: dict[str, dict[str, Any]] = {
+    "llama3.1-8b": {
+        **LLAMA,
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_hidden_layers": 32,
+        "rope_scaling": {**LLAMA3_SCALING, "factor": 8.0},
+        "tie_word_embeddings": False,
+    },
+    "llama3.2-1b": {
+        **LLAMA,
+        "head_dim": 64,
+        "hidden_size": 2048,
+        "intermediate_size": 8192,
+        "num_hidden_layers": 16,
+        "rope_scaling": {**LLAMA3_SCALING, "factor": 32.0},
+        "tie_word_embeddings": True,
+    },
+    "mistral-7b": {
+        "architectures": ["MistralForCausalLM"],
+        "model_type": "mistral",
+        "hidden_act": "silu",
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "max_position_embeddings": 32768,
+        "num_attention_heads": 32,
+        "num_hidden_layers": 32,
+        "num_key_value_heads": 8,
+        "rms_norm_eps": 1e-05,
+        "rope_theta": 10000.0,
+        "sliding_window": 4096,
+        "tie_word_embeddings": False,
+        "vocab_size": 32000,
+    },
+    "qwen2.5-7b": {
+        "architectures": ["Qwen2ForCausalLM"],
+        "model_type": "qwen2",
+        "hidden_act": "silu",
+        "hidden_size": 3584,
+        "intermediate_size": 18944,
+        "max_position_embeddings": 131072,
+        "max_window_layers": 28,
+        "num_attention_heads": 28,
+        "num_hidden_layers": 28,
+        "num_key_value_heads": 4,
+        "rms_norm_eps": 1e-06,
+        "rope_theta": 1000000.0,
+        "sliding_window": 131072,
+        "tie_word_embeddings": False,
+        "use_mrope": False,
+        "use_sliding_window": False,
+        "vocab_size": 152064,
+    },
+    "qwen3-0.6b": {
+        **QWEN3,
+        "hidden_size": 1024,
+        "intermediate_size": 3072,
+        "num_attention_heads": 16,
+        "num_hidden_layers": 28,
+        "tie_word_embeddings": True,
+    },
+    "qwen3-8b": {
+        **QWEN3,
+        "hidden_size": 4096,
+        "intermediate_size": 12288,
+        "num_attention_heads": 32,
+        "num_hidden_layers": 36,
+        "tie_word_embeddings": False,
+    },
+}
+
+
+@pytest.mark.parametrize("preset", PUBLISHED)
+def test_a_preset_has_the_settings_of_the_published_model(preset: str) -> None:
+    config: Any = load(preset, []).model
+    assert list_differences(read_settings(PUBLISHED[preset], "FOLDER"), config, "FOLDER") == []
+
+
+def test_the_third_version_of_mistral_has_other_settings() -> None:
+    third = {**PUBLISHED["mistral-7b"], "rope_theta": 1000000.0, "sliding_window": None, "vocab_size": 32768}
+    config: Any = load("mistral-7b", ["model.vocab_size=32768", "model.rope_theta=1e6", "model.window=0"]).model
+    assert list_differences(read_settings(third, "FOLDER"), config, "FOLDER") == []

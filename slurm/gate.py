@@ -20,6 +20,8 @@ __all__ = ["GateError", "Ready", "check"]
 
 # Memory that a rank with torch needs, and the share of a very small node that it may take.
 RANK_MB = 512
+# With a GPU: CUDA, NCCL and the compiler need more.
+GPU_RANK_MB = 8192
 RANK_SHARE = 0.7
 # Two CPUs if they are free: nodes that share a machine would otherwise all run their rank on its first core.
 RANK_CPUS = 2
@@ -160,7 +162,8 @@ class _Gate:
 
     def prove(self, group: str, nodes: Sequence[Node]) -> _Proof:
         began = time.monotonic()
-        memory_mb = min(RANK_MB, int(min(n.memory_mb for n in nodes) * RANK_SHARE))
+        rank_mb = GPU_RANK_MB if _has_gpus(nodes) else RANK_MB
+        memory_mb = min(rank_mb, int(min(n.memory_mb for n in nodes) * RANK_SHARE))
         while True:
             states = self._wait_for_nodes(nodes, memory_mb, began)
             patient = time.monotonic() < began + self._patience_s(nodes, states)
@@ -247,13 +250,20 @@ class _Gate:
             f"--chdir={self.bundle}",
             f"--export={','.join(_VARIABLES)}",
         ]  # fmt: skip
-        if nodes[0].gpus.count and nodes[0].gpus.kind == "real":
+        if _has_gpus(nodes):
             srun.append("--gpus-per-node=1")
         # The ranks time out first, so that they can still report what they waited for.
         patience = max(10, self.deadline_s - 10)
         rank = [f"{self.env_path}/bin/python", "-m", "trainer.gate", nodes[0].name, nodes[0].address, f"{patience:g}"]
+        if _has_gpus(nodes):
+            rank.append("gpu")
         limit = ["timeout", "--kill-after=5", f"{self.deadline_s:g}"]
         return shlex.join(["runuser", "-u", self.user, "--", *limit, *srun, *rank]) + " </dev/null 2>&1"
+
+
+def _has_gpus(nodes: Sequence[Node]) -> bool:
+    """Return whether the nodes of a group, which are alike, have GPUs that compute."""
+    return nodes[0].gpus.count > 0 and nodes[0].gpus.kind == "real"
 
 
 def _sort_nodes(nodes: Sequence[Node], chosen: Sequence[Node], states: dict[str, NodeState]) -> _Proof:

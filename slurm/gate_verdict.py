@@ -14,7 +14,7 @@ TIMED_OUT = 124
 """Exit code of `timeout`."""
 START = "job start"
 
-_STAGES = ("started", "imported", "joined", "passed")
+_STAGES = ("started", "imported", "compiling", "compiled", "joined", "passed")
 # Errors that are only a consequence of another rank's end.
 _SECONDARY = ("did not join", "Connection was likely closed", "Connection closed by peer", "Connection reset by peer")
 
@@ -123,6 +123,8 @@ def _step(rank: Rank | None) -> str:
     return {
         "started": "import torch",
         "imported": "joining the fabric",
+        "compiling": "compiling for the GPU",
+        "compiled": "joining the fabric",
         "joined": "all-reduce",
         "passed": "end of the job",
     }[rank.stage]

@@ -1,6 +1,8 @@
 """One rank of the ready gate: join all other ranks over the fabric and report each stage that is reached.
 
-    srun --ntasks-per-node=1 python -m trainer.gate MASTER_HOST MASTER_ADDRESS TIMEOUT
+    srun --ntasks-per-node=1 python -m trainer.gate MASTER_HOST MASTER_ADDRESS TIMEOUT [gpu]
+
+With `gpu`, torch must also find a GPU and compile a function for it: most presets train with torch.compile.
 
 Each stage is a line, `muster-gate {...}`, so the last line of a rank that hangs or dies shows its host and stage.
 """
@@ -15,6 +17,7 @@ import sys
 PREFIX = "muster-gate"
 # Below the range from which the kernel assigns ports to outgoing connections, so that none is taken by chance.
 PORTS = range(20000, 30000)
+COMPILE_TIMEOUT_S = 120.0
 
 
 def main() -> int:
@@ -29,6 +32,8 @@ def main() -> int:
 
     report(host, rank, "imported")
     is_master = host == master_host
+    if "gpu" in sys.argv[4:] and not compile_for_gpu(host, rank, min(COMPILE_TIMEOUT_S, timeout_s / 2)):
+        return 1
     try:
         store = world.open_store(master, choose_port(int(os.environ["SLURM_JOB_ID"])), is_master, timeout_s)
         member = world.describe_member(rank, world_size, 0, master)
@@ -40,6 +45,23 @@ def main() -> int:
         report(host, rank, "failed", error=first_line(error))
         return 1
     return 0
+
+
+def compile_for_gpu(host: str, rank: int, timeout_s: float) -> bool:
+    """Compile a function for this node's GPU; report and return whether that worked."""
+    from trainer import compile_check, world  # noqa: PLC0415  # see main
+
+    report(host, rank, "compiling")
+    device = world.detect_device(0)
+    try:
+        if device == "cpu":
+            raise compile_check.CompileError("torch finds no GPU that works; `nvidia-smi` on the node shows more")
+        compile_check.check_compile(device, timeout_s)
+    except compile_check.CompileError as error:
+        report(host, rank, "failed", error=first_line(error))
+        return False
+    report(host, rank, "compiled")
+    return True
 
 
 def choose_port(job_id: int) -> int:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from cluster.inventory import Inventory, Node
+from cluster.inventory import Inventory, Node, NodeGpus
 from slurm import gate
 from slurm.gate import GateError, check
 
@@ -109,6 +109,20 @@ def test_one_job_per_group_runs_on_all_its_nodes_as_the_user():
     assert job[rank - 2 : rank + 3] == ["/shared/env/abc/bin/python", "-m", "trainer.gate", "gpu-1", "10.88.0.3"]
     assert set(events) == {(n, s) for n in ready.nodes for s in ("start", "ok")}
     assert (sorted(ready.tested), ready.proven_earlier, ready.left_out) == (["cpu-1", "gpu-1", "gpu-2"], [], {})
+
+
+def test_nodes_with_real_gpus_must_compile_for_one_of_them():
+    gpus = NodeGpus(count=8, kind="real")
+    nodes = tuple(n.model_copy(update={"gpus": gpus} if n.group == "gpu" else {}) for n in INVENTORY.nodes)
+    controller = Controller()
+    check(controller, INVENTORY.model_copy(update={"nodes": nodes}), "/shared/env/abc", "alice", lambda *_: None)
+    jobs = {job[job.index("trainer.gate") + 1]: job for job in controller.jobs}
+    assert "--gpus-per-node=1" in jobs["gpu-1"]
+    assert "gpu" in jobs["gpu-1"]
+    assert "gpu" not in jobs["cpu-1"]
+    # 70 % of a node with 2048 MB, where a rank without a GPU gets 512 MB.
+    assert "--mem=1433M" in jobs["gpu-1"]
+    assert "--mem=512M" in jobs["cpu-1"]
 
 
 def test_the_gate_waits_for_a_node_that_registers_late():

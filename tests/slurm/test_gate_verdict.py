@@ -50,6 +50,14 @@ CASES = {
         + report("gpu-2", "started", "imported", "joined", "failed", error="all-reduce of a vector is wrong"),
         "not ready: node gpu-2, step all-reduce: all-reduce of a vector is wrong.",
     ),
+    "a rank that cannot compile, while the others wait for it": (
+        1,
+        report(
+            "gpu-1", "started", "imported", "compiling", "compiled", "failed", error="did not join within 8 s: rank 1"
+        )
+        + report("gpu-2", "started", "imported", "compiling", "failed", error="torch.compile needs a C compiler"),
+        "not ready: node gpu-2, step compiling for the GPU: torch.compile needs a C compiler.",
+    ),
     "a host that was not requested": (
         0,
         passed("gpu-1") + passed("cpu-9"),

@@ -15,14 +15,14 @@ from trainer.world import Member
 VARIABLES = {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "FATAL", "CUDA_VISIBLE_DEVICES": "0,1"}
 
 
-def gate(folder: Path, ranks: range, world: int, job: int, timeout_s: int = 60) -> dict[int, list[dict]]:
+def gate(folder: Path, ranks: range, world: int, *options: str, job: int, timeout_s: int = 60) -> dict[int, list[dict]]:
     """Return the reports of each rank; the hosts are made-up names, n-<rank>, and n-0 serves the store."""
     reports: dict[int, list[dict]] = {}
     with ExitStack() as stack:
         started = [
             stack.enter_context(
                 alone(
-                    ["n-0", "127.0.0.1", str(timeout_s)],
+                    ["n-0", "127.0.0.1", str(timeout_s), *options],
                     folder / f"rank-{rank}",
                     program="trainer.gate",
                     SLURM_PROCID=str(rank),
@@ -52,6 +52,12 @@ def test_four_ranks_sum_correctly_on_cpu_even_if_gpus_are_announced(tmp_path: Pa
 
 def test_a_single_rank_is_a_world(tmp_path: Path) -> None:
     assert gate(tmp_path, range(1), 1, job=2)[0][-1]["sum"] == 1.0
+
+
+def test_a_node_whose_gpu_does_not_work_fails_before_it_joins(tmp_path: Path) -> None:
+    (reports,) = gate(tmp_path, range(1), 1, "gpu", job=4).values()
+    assert [entry["stage"] for entry in reports] == ["started", "imported", "compiling", "failed"]
+    assert reports[-1]["error"].startswith("torch finds no GPU that works")
 
 
 def test_a_rank_that_does_not_join_is_named(tmp_path: Path) -> None:

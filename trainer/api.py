@@ -113,9 +113,9 @@ class Trainer:
         self.config = config
         self.world = world
         self.layout = resolve_layout(config.parallel, world.size, world.local_size)
-        recipe = Recipe(config.parallel, config.precision, config.compile)
-        mesh = Mesh(self.layout, world.rank, world.device, is_sharded=recipe.is_sharded(self.layout))
-        self.engine = parallelize(model, recipe, mesh, weights)
+        self._recipe = Recipe(config.parallel, config.precision, config.compile)
+        mesh = Mesh(self.layout, world.rank, world.device, is_sharded=self._recipe.is_sharded(self.layout))
+        self.engine = parallelize(model, self._recipe, mesh, weights)
         rng.seed(config.run.seed, 0, self.layout.dp_rank(world.rank))
         self.checkpoints = self.open_checkpoints(Path(config.run.folder.format(name=config.name)) / CHECKPOINTS_FOLDER)
         # A user's batches may contain ignored targets. Our own data has none, so they need not be counted.
@@ -138,6 +138,11 @@ class Trainer:
     def step(self) -> int:
         """Optimizer steps done since the start of the run."""
         return self._step.index
+
+    def describe(self) -> list[str]:
+        """Return a line about the model's units, if they are in use, and one for each setting that was chosen."""
+        units = [f"units: {self.engine.units.describe()}"] if self._recipe.uses_units(self.layout) else []
+        return [*units, *self.engine.choices]
 
     def train_step(self, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Run one step on this rank's share {"inputs", "targets"} of a batch; return the mean loss, on the device."""

@@ -44,6 +44,7 @@ class VirtualRanks:
         self._turns = mesh
         self.share_of = share_of
         self.modules: list[nn.Module] = inner.modules
+        self.units = inner.units
         self.choices: list[str] = inner.choices
         self.before_rank: Callable[[], None] = _do_nothing
         self.losses: list[torch.Tensor] = []

@@ -8,11 +8,13 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from trainer.config.schema import LlamaConfig
+from tests.trainer.test_parallel_refusals import make_single_mesh
+from trainer.config.schema import LlamaConfig, ParallelConfig
 from trainer.models.functional import compute_loss
 from trainer.models.init import fill
 from trainer.models.registry import build_model
-from trainer.parallel.recompute import recompute
+from trainer.parallel.apply import parallelize
+from trainer.parallel.engine import Recipe
 
 CONFIG = LlamaConfig(vocab_size=16, dim=16, layers=2, heads=2, kv_heads=2, ffn=16, seq_len=8)
 # Four projections and two feed-forward products in each of two layers; the last product's result is not needed again.
@@ -43,7 +45,7 @@ def test_each_mode_recomputes_the_expected_operations(mode: Any, again: int, sil
 def run(mode: Any) -> tuple[dict[str, int], torch.Tensor, list[str]]:
     model = build_model(CONFIG)
     fill([model], seed=1)
-    recompute(model, mode)
+    parallelize(model, Recipe(ParallelConfig(strategy="single", recompute=mode)), make_single_mesh())
     tokens = torch.arange(8).unsqueeze(0)
     with Count() as count:
         compute_loss(model(tokens), tokens).backward()

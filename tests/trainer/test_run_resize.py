@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from tests.trainer.launch import (
@@ -42,6 +43,10 @@ def test_a_resized_run_skips_and_repeats_no_sample(tmp_path: Path) -> None:
     assert main([*ARGUMENTS, f"run.folder={straight}", "parallel.strategy=single"]) == Code.FINISHED
 
     assert [(e["step"], e["written_by"]) for e in events(folder, "loaded")] == [(first, 4), (second, 2)]
+    # Only the first of the three runs handles layers one by one, so only it prints them; all of them record them.
+    (line,) = [event["why"] for event in events(folder, "chosen") if event["why"].startswith("units: ")]
+    assert re.match(r"units: \d x Block \(layers.0 to layers.\d\) hold .*; other weights: embed, norm, head", line)
+    assert [e["units"][0]["class"] for e in events(folder, "units")] == ["Block"] * 3
     assert sample_ids(folder) == {step: expected_ids(step) for step in range(1, STEPS + 1)}
     every = [id_ for step in range(1, STEPS + 1) for id_ in sample_ids(folder)[step]]
     for epoch in range(STEPS * BATCH // SAMPLES):

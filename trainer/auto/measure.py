@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,6 +16,7 @@ from trainer import host
 from trainer.auto.memory import WEIGHT_BYTES, ModelSizes
 from trainer.config.schema import Config
 from trainer.models.registry import build_model
+from trainer.parallel.units import find_units
 from trainer.world import World
 
 
@@ -45,7 +46,8 @@ def measure_sizes(config: Config, batch: dict[str, torch.Tensor], device_type: s
     samples = len(inputs)
     with _without_memory(config, device_type), _autocast(config, device_type):
         model = build_model(config.model)
-        blocks = list(_list_blocks(model))
+        # A model that cannot be divided is one block.
+        blocks = [unit.module for unit in find_units(model).layers] or [model]
         few, twice = (
             _run_forward(model, blocks, torch.empty(times * samples, *inputs.shape[1:], dtype=inputs.dtype))
             for times in (1, 2)
@@ -123,12 +125,6 @@ class _FusedAttentionStorage(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         raise NotImplementedError
-
-
-def _list_blocks(model: nn.Module) -> Iterable[nn.Module]:
-    """Return the blocks that parallelism wraps one by one; a model without `layers` is one block."""
-    layers = getattr(model, "layers", None)
-    return layers.values() if isinstance(layers, nn.ModuleDict) else [model]
 
 
 @contextmanager

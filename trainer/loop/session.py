@@ -203,7 +203,8 @@ class Session:
         is_terminal = sys.stdout.isatty()
         width = shutil.get_terminal_size().columns if is_terminal else _LOG_WIDTH
         self._recorder.say("\n".join(show(self._config, str(file), width, is_terminal=is_terminal)))
-        for line in [*resolved.reasons, *trainer.engine.choices]:
+        self._recorder.event("units", units=trainer.engine.units.summarize(), others=list(trainer.engine.units.others))
+        for line in [*resolved.reasons, *trainer.describe()]:
             self._recorder.say(f"chosen: {line}")
             self._recorder.event("chosen", why=line)
 

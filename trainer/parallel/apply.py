@@ -9,16 +9,32 @@ import torch
 from torch import nn
 
 from trainer.config.errors import ConfigError, ConfigProblem
+from trainer.parallel.cast import cast_forward
+from trainer.parallel.compile import compile_units
 from trainer.parallel.engine import Engine, Recipe
-from trainer.parallel.materialize import Factory, Fill, build_model, initialize, materialize
+from trainer.parallel.materialize import Factory, Fill, allocate_weights, build_model, initialize
 from trainer.parallel.mesh import Mesh
-from trainer.parallel.modules import list_blocks
 from trainer.parallel.plain import PlainEngine
-from trainer.parallel.recompute import recompute
-from trainer.precision import autocast_forward
+from trainer.parallel.recompute import recompute_units
+from trainer.parallel.shard import ZERO_PARAMETERS, shard_units, zero_stage
+from trainer.parallel.tensor import split_layers
+from trainer.parallel.units import Units, find_units
 
 # Start-up: torch's modules for each way of spreading a model take long to import, so a run imports only those it uses.
 # ruff: noqa: PLC0415
+
+Pass = Callable[[nn.Module, Units, Recipe, Mesh], None]
+# Each pass changes a model or a pipeline stage in place, or does nothing if the recipe does not need it. Several passes
+# wrap the `forward` of a module, so later passes are outside of earlier ones: compiled graphs contain the
+# recomputation, while precision and sharding stay outside of them.
+PASSES: tuple[Pass, ...] = (
+    split_layers,
+    recompute_units,
+    compile_units,
+    cast_forward,
+    shard_units,
+    allocate_weights,
+)
 
 
 def parallelize(model: nn.Module | Factory, recipe: Recipe, mesh: Mesh, fill: Fill | None = None) -> Engine:
@@ -28,23 +44,25 @@ def parallelize(model: nn.Module | Factory, recipe: Recipe, mesh: Mesh, fill: Fi
     device. Otherwise the model's own values are used, and all ranks get those of rank 0.
     """
     _check_offload(recipe, mesh.device)
-    built = build_model(model, mesh.device, fill)
-    _check_names(built, mesh)
     choices: list[str] = []
+    built = build_model(model, mesh.device, fill, choices)
+    _check_names(built, mesh)
+    units = find_units(built)
+    _check_units(units, recipe, mesh)
     if recipe.compiled.mode == "whole" and recipe.compiles_blocks(mesh.layout):
         choices.append("compile: blocks, because the engine works between them")
     if mesh.layout.pipeline > 1:
         return _make_pipeline(built, recipe, mesh, choices, fill)
-    _apply_passes(built, recipe, mesh, fill)
+    _apply_passes(built, units, recipe, mesh, fill)
     if recipe.is_sharded(mesh.layout):
         from trainer.parallel.fsdp import FsdpEngine
 
-        return FsdpEngine(built, recipe, mesh, choices)
+        return FsdpEngine(built, units, recipe, mesh, choices)
     if mesh.layout.replicate == 1:
-        return PlainEngine(built, recipe, mesh, choices)
+        return PlainEngine(built, units, recipe, mesh, choices)
     from trainer.parallel.ddp import DdpEngine
 
-    return DdpEngine(built, recipe, mesh, choices)
+    return DdpEngine(built, units, recipe, mesh, choices)
 
 
 def _check_offload(recipe: Recipe, device: torch.device) -> None:
@@ -65,6 +83,28 @@ def _check_names(model: nn.Module, mesh: Mesh) -> None:
             raise ConfigError([ConfigProblem(f"parallel.{axis}", message, fix)])
 
 
+def _check_units(units: Units, recipe: Recipe, mesh: Mesh) -> None:
+    """Check that a model has units for every setting that works on them; without any it would have no effect."""
+    problems = []
+    if recipe.parallel.recompute != "none" and not units.layers:
+        problems.append(_describe_missing(units, "parallel.recompute", recipe.parallel.recompute))
+    if recipe.compiles_blocks(mesh.layout) and not units.layers:
+        problems.append(_describe_missing(units, "compile.mode", recipe.compiled.mode))
+    if recipe.is_sharded(mesh.layout) and zero_stage(recipe.parallel) == ZERO_PARAMETERS and not units.separable:
+        problems.append(_describe_missing(units, "parallel.zero", "3"))
+    if problems:
+        raise ConfigError(problems)
+
+
+def _describe_missing(units: Units, setting: str, value: str) -> ConfigProblem:
+    if units.layers:
+        message = f"{value}, but all layers of {units.model} share weights, so none can be gathered alone"
+    else:
+        message = f"{value}, but {units.model} has no layers that could be handled one by one"
+    fix = "2 or 1" if setting == "parallel.zero" else "none"
+    return ConfigProblem(setting, message, f"put layers into an nn.ModuleList or nn.Sequential, or use {fix}")
+
+
 def _make_pipeline(model: Any, recipe: Recipe, mesh: Mesh, choices: list[str], fill: Fill | None) -> Engine:
     from trainer.parallel.pipeline import PipelineEngine, Widths, cut_stage, list_stages, send_contiguous
 
@@ -72,53 +112,20 @@ def _make_pipeline(model: Any, recipe: Recipe, mesh: Mesh, choices: list[str], f
     stages = [
         cut_stage(model, index, recipe.parallel) for index in list_stages(recipe.parallel, mesh.coordinate("pipeline"))
     ]
-    for stage in stages:
-        _apply_passes(stage, recipe, mesh, fill)
+    units = [find_units(stage) for stage in stages]
+    for stage, stage_units in zip(stages, units, strict=True):
+        _apply_passes(stage, stage_units, recipe, mesh, fill)
         send_contiguous(stage)
     if mesh.layout.replicate > 1 and not recipe.is_sharded(mesh.layout):
         from trainer.parallel.ddp import wrap
 
         stages = [wrap(stage, recipe, mesh) for stage in stages]
-    return PipelineEngine(stages, widths, recipe, mesh, choices)
+    return PipelineEngine(stages, find_units(model), widths=widths, recipe=recipe, mesh=mesh, choices=choices)
 
 
-def _apply_passes(model: nn.Module, recipe: Recipe, mesh: Mesh, fill: Fill | None) -> None:
+def _apply_passes(model: nn.Module, units: Units, recipe: Recipe, mesh: Mesh, fill: Fill | None) -> None:
     """Apply all passes to a model or a pipeline stage, in place, and initialise its weights."""
     for change in PASSES:
-        change(model, recipe, mesh)
+        change(model, units, recipe, mesh)
     if fill is not None:
         initialize(model, mesh.device, fill)
-
-
-def _split_layers(model: nn.Module, _recipe: Recipe, mesh: Mesh) -> None:
-    if mesh.layout.tensor > 1:
-        from trainer.parallel.tensor import split_layers
-
-        split_layers(model, mesh)
-
-
-def _recompute_blocks(model: nn.Module, recipe: Recipe, _mesh: Mesh) -> None:
-    recompute(model, recipe.parallel.recompute)
-
-
-def _compile_blocks(model: nn.Module, recipe: Recipe, mesh: Mesh) -> None:
-    if recipe.compiles_blocks(mesh.layout):
-        for block in list_blocks(model):
-            # Only the forward is compiled: the hooks that fully_shard adds around it stay outside of the graph.
-            block.forward = torch.compile(block.forward, backend=recipe.compiled.backend)
-
-
-def _place_weights(model: nn.Module, recipe: Recipe, mesh: Mesh) -> None:
-    if recipe.is_sharded(mesh.layout):
-        from trainer.parallel.fsdp import shard_model
-
-        shard_model(model, recipe, mesh)
-    else:
-        materialize(model, mesh.device)
-        autocast_forward(model, recipe.precision, mesh.device)
-
-
-Pass = Callable[[nn.Module, Recipe, Mesh], None]
-# Several passes wrap the `forward` of a module, so later passes are outside of earlier ones: compiled graphs contain
-# the recomputation, while precision and sharding stay outside of them.
-PASSES: tuple[Pass, ...] = (_split_layers, _recompute_blocks, _compile_blocks, _place_weights)

@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from trainer.parallel.engine import Batch, LossFunction, Recipe
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.plain import PlainEngine
+from trainer.parallel.units import Units
 
 # broadcast_buffers was renamed after torch 2.11.
 _DDP_OPTIONS = inspect.signature(DistributedDataParallel.__init__).parameters
@@ -25,8 +26,8 @@ _BUFFER_OPTION = "forward_sync_buffers" if "forward_sync_buffers" in _DDP_OPTION
 class DdpEngine(PlainEngine):
     """The engine in which every rank runs its share of the batch and gradients are averaged over the replicate axis."""
 
-    def __init__(self, model: nn.Module, recipe: Recipe, mesh: Mesh, choices: list[str]) -> None:
-        super().__init__(wrap(_ModelWithLoss(model, recipe), recipe, mesh), recipe, mesh, choices)
+    def __init__(self, model: nn.Module, units: Units, recipe: Recipe, mesh: Mesh, choices: list[str]) -> None:
+        super().__init__(wrap(_ModelWithLoss(model, recipe), recipe, mesh), units, recipe, mesh, choices)
         self._is_deferred = recipe.parallel.accumulate != "sync"
         if recipe.parallel.accumulate == "auto":
             choices.append(

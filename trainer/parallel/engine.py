@@ -12,6 +12,7 @@ from torch import nn
 from trainer.config.layout import Layout
 from trainer.config.schema import CompileConfig, ParallelConfig, Precision
 from trainer.parallel.mesh import Mesh
+from trainer.parallel.units import Units
 
 Batch = dict[str, torch.Tensor]
 LossFunction = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -34,12 +35,18 @@ class Recipe:
         is_cut = self.is_sharded(layout) or layout.pipeline > 1
         return self.compiled.mode == "blocks" or (self.compiled.mode == "whole" and is_cut)
 
+    def uses_units(self, layout: Layout) -> bool:
+        """Return whether the model's units matter: whether they are sharded, recomputed or compiled."""
+        return self.is_sharded(layout) or self.compiles_blocks(layout) or self.parallel.recompute != "none"
+
 
 class Engine(Protocol):
     """A model spread over ranks, as the training step uses it."""
 
     mesh: Mesh
     modules: list[nn.Module]
+    units: Units
+    """The layers of the whole model that are sharded, recomputed and compiled one at a time."""
     choices: list[str]
     """Settings that were chosen automatically, with the reason, for the log."""
 

@@ -10,17 +10,28 @@ import torch.distributed as dist
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from trainer.parallel.engine import Recipe
+from trainer.parallel.mesh import Mesh
+from trainer.parallel.units import Units
+from trainer.precision import store_as_fp32
+
 Factory = Callable[[], nn.Module]
 Fill = Callable[[Sequence[nn.Module]], None]
 
 
-def build_model(model: nn.Module | Factory, device: torch.device, fill: Fill | None) -> nn.Module:
+def build_model(model: nn.Module | Factory, device: torch.device, fill: Fill | None, choices: list[str]) -> nn.Module:
     """Build the model, without memory if `fill` sets its values later, otherwise with rank 0's values on all ranks."""
     if fill is not None and not isinstance(model, nn.Module):
         with torch.device("meta"), _SkipInit():
             return model()
     built = model if isinstance(model, nn.Module) else model()
+    choices += store_as_fp32(built)
     return _broadcast(built.to(device))
+
+
+def allocate_weights(model: nn.Module, _units: Units, _recipe: Recipe, mesh: Mesh) -> None:
+    """Allocate the weights that no earlier pass has allocated."""
+    materialize(model, mesh.device)
 
 
 def materialize(module: nn.Module, device: torch.device) -> None:

@@ -1,4 +1,4 @@
-"""List the parts of a model for the engines: its blocks, and its parameters and buffers under the model's own names."""
+"""List the parameters and buffers of a model under the model's own names."""
 
 from __future__ import annotations
 
@@ -8,17 +8,6 @@ import torch
 from torch import nn
 
 _WRAPPERS = {"module", "_orig_mod", "_checkpoint_wrapped_module"}
-
-
-def list_blocks(model: nn.Module) -> list[nn.Module]:
-    """Return the parts of a model that are sharded, recomputed and compiled one by one.
-
-    These are the members of the model's own lists of layers; if it has none, its children that hold weights.
-    """
-    lists = [child for child in model.children() if isinstance(child, nn.ModuleDict | nn.ModuleList | nn.Sequential)]
-    members = [block for group in lists for block in group.children()]
-    candidates = members or list(model.children())
-    return [block for block in candidates if any(True for _ in block.parameters())]
 
 
 def is_tied(model: nn.Module) -> bool:

@@ -16,6 +16,7 @@ from trainer.config.schema import ParallelConfig
 from trainer.parallel import modules
 from trainer.parallel.engine import Batch, LossFunction, Recipe
 from trainer.parallel.mesh import Mesh
+from trainer.parallel.units import Units
 from trainer.precision import DTYPES
 
 
@@ -30,9 +31,12 @@ class Widths:
 class PipelineEngine:
     """The engine that runs torch's schedules, which reduce gradients once, after summing those of all micro-batches."""
 
-    def __init__(self, stages: list[nn.Module], widths: Widths, recipe: Recipe, mesh: Mesh, choices: list[str]) -> None:
+    def __init__(  # noqa: PLR0913
+        self, stages: list[nn.Module], units: Units, *, widths: Widths, recipe: Recipe, mesh: Mesh, choices: list[str]
+    ) -> None:
         self.mesh = mesh
         self.modules = stages
+        self.units = units
         self.choices = choices
         self._recipe = recipe
         self._widths = widths

@@ -11,17 +11,23 @@ from torch import nn
 from trainer.parallel import modules
 from trainer.parallel.engine import Batch, LossFunction, Recipe, split_batch
 from trainer.parallel.mesh import Mesh
+from trainer.parallel.unit_calls import check_calls
+from trainer.parallel.units import Units
 
 
 class PlainEngine:
     """The engine that runs micro-batches one after the other; derived engines decide what happens between them."""
 
-    def __init__(self, model: nn.Module, recipe: Recipe, mesh: Mesh, choices: list[str]) -> None:
+    def __init__(self, model: nn.Module, units: Units, recipe: Recipe, mesh: Mesh, choices: list[str]) -> None:
         self.mesh = mesh
         self.modules = [model]
+        self.units = units
         self.choices = choices
         self._recipe = recipe
         self._loss_functions: dict[LossFunction, Callable[[Batch], torch.Tensor]] = {}
+        # Hooks on the units would be part of a graph of the whole model, which would then be compiled twice.
+        is_whole = recipe.compiled.mode == "whole" and not recipe.compiles_blocks(mesh.layout)
+        self._checks_calls = recipe.uses_units(mesh.layout) and not is_whole
         # These are listed once, because the model lists gathered parameters while fully_shard has them gathered.
         self._parameters = modules.named_parameters(self.modules)
 
@@ -38,7 +44,7 @@ class PlainEngine:
         compute_loss = self._make_loss(loss_fn)
         total = torch.zeros((), device=self.mesh.device)
         for index, piece in enumerate(pieces):
-            with self.around(index, len(pieces)):
+            with self.around(index, len(pieces)), self._check_calls():
                 loss = compute_loss(piece) / len(pieces)
                 (loss if scale is None else loss * scale).backward()
             total += loss.detach()
@@ -47,6 +53,11 @@ class PlainEngine:
     def around(self, index: int, count: int) -> AbstractContextManager[None]:  # noqa: ARG002
         """Return the context in which micro-batch `index` of `count` runs."""
         return nullcontext()
+
+    def _check_calls(self) -> AbstractContextManager[None]:
+        """Return the context that checks the calls of units, in the first micro-batch only."""
+        checks, self._checks_calls = self._checks_calls, False
+        return check_calls(self.units) if checks else nullcontext()
 
     def _make_loss(self, loss_fn: LossFunction) -> Callable[[Batch], torch.Tensor]:
         """Return the function from a micro-batch to its loss, which is one graph if the whole model is compiled."""

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache, partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
 
-from trainer.parallel.modules import list_blocks
+from trainer.parallel.engine import Recipe
+from trainer.parallel.mesh import Mesh
+from trainer.parallel.units import Units
 
 # Start-up: torch.utils.checkpoint is imported only by runs that recompute.
 # ruff: noqa: PLC0415
 
 
-def recompute(model: nn.Module, mode: Literal["none", "selective", "full"]) -> None:
-    """Make each block's forward discard its activations; parameter names do not change."""
+def recompute_units(_model: nn.Module, units: Units, recipe: Recipe, _mesh: Mesh) -> None:
+    """Make each unit's forward discard its activations; parameter names do not change."""
+    mode = recipe.parallel.recompute
     if mode == "none":
         return
     from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
@@ -24,8 +27,8 @@ def recompute(model: nn.Module, mode: Literal["none", "selective", "full"]) -> N
     options: dict[str, Any] = {"use_reentrant": False}
     if mode == "selective":
         options["context_fn"] = partial(create_selective_checkpoint_contexts, _keep_products)
-    for block in list_blocks(model):
-        block.forward = _wrap(block.forward, checkpoint, options)
+    for unit in units.layers:
+        unit.module.forward = _wrap(unit.module.forward, checkpoint, options)
 
 
 def _wrap(forward: Callable[..., Any], checkpoint: Callable[..., Any], options: dict[str, Any]) -> Any:

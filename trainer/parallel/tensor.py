@@ -6,19 +6,23 @@ from typing import Any
 
 from torch import nn
 
+from trainer.parallel.engine import Recipe
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.modules import is_tied
+from trainer.parallel.units import Units
 
 # Start-up: torch.distributed.tensor is imported only by runs that split layers.
 # ruff: noqa: PLC0415
 
 
-def split_layers(model: nn.Module, mesh: Mesh) -> None:
+def split_layers(model: nn.Module, _units: Units, _recipe: Recipe, mesh: Mesh) -> None:
     """Split the weights of a decoder over the tensor axis.
 
     Between the layers each rank holds a part of the sequence, so norms are split too. The same rules serve every
     decoder: a rule for a layer that a model or a pipeline stage does not have is ignored.
     """
+    if mesh.layout.tensor == 1:
+        return
     from torch.distributed.tensor.parallel import parallelize_module
 
     tied = is_tied(model)

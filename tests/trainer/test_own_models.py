@@ -1,0 +1,121 @@
+"""Models of other people's shapes train on several ranks like on one, with their own units, types and weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from tests.trainer.own_shapes import LAYERS, VOCABULARY, Layer, make_shape
+from tests.trainer.ranks import RanksError, on_ranks
+from trainer.config.layout import resolve_layout
+from trainer.config.schema import Config, MlpConfig, OptimizerConfig, ParallelConfig
+from trainer.models.functional import compute_loss
+from trainer.parallel.apply import parallelize
+from trainer.parallel.engine import Recipe
+from trainer.parallel.mesh import Mesh
+from trainer.step import Step
+
+BATCH, STEPS = 8, 6
+# All runs start from the same weights and see the same samples; only the rounding of sums over ranks differs.
+TOLERANCE = 1e-5
+TRAINED = [
+    "hugging face",
+    "hugging face, tied",
+    "nanogpt",
+    "wrapped",
+    "looped",
+    "sharing layers",
+    "embedding as head",
+    "partly frozen",
+]
+
+
+@pytest.mark.parametrize("shape", TRAINED)
+def test_a_shape_trains_like_on_one_rank(shape: str) -> None:
+    (expected,) = train_on(1, shape, strategy="single")
+    assert expected["losses"][-1] < expected["losses"][0]
+    for strategy in ("ddp", "fsdp"):
+        for result in train_on(2, shape, strategy=strategy):
+            assert result["losses"] == pytest.approx(expected["losses"], rel=TOLERANCE), strategy
+            assert result["norms"] == pytest.approx(expected["norms"], rel=10 * TOLERANCE), strategy
+            assert result["names"] == expected["names"]
+
+
+@pytest.mark.parametrize("options", [{"recompute": "full"}, {"zero": 2}, {"recompute": "selective", "prefetch": 2}])
+def test_options_that_work_on_units_change_no_result(options: dict[str, Any]) -> None:
+    (expected,) = train_on(1, "nanogpt", strategy="single")
+    for result in train_on(2, "nanogpt", strategy="fsdp", **options):
+        assert result["losses"] == pytest.approx(expected["losses"], rel=TOLERANCE)
+
+
+def test_replicated_shards_train_like_one_rank() -> None:
+    (expected,) = train_on(1, "wrapped", strategy="single")
+    for result in train_on(4, "wrapped", strategy="hsdp", shard=2):
+        assert result["losses"] == pytest.approx(expected["losses"], rel=TOLERANCE)
+
+
+@pytest.mark.parametrize("shape", ["hugging face", "nanogpt"])
+def test_sharded_layers_are_gathered_one_at_a_time(shape: str) -> None:
+    layer = sum(weight.numel() for weight in Layer().parameters())
+    for sizes in on_ranks(f"{__name__}:gathered_sizes", ranks=2, shape=shape):
+        # Each layer in forward and again in backward, the root once.
+        assert sizes.count(layer) == 2 * LAYERS
+        assert len(sizes) == 2 * LAYERS + 1
+
+
+def test_a_layer_that_is_not_called_is_named() -> None:
+    with pytest.raises(RanksError) as error:
+        train_on(2, "bypassing", strategy="fsdp")
+    assert (
+        "Bypassing uses weights of model.layers.0, model.layers.1, model.layers.2 without calling the layer; call"
+        in (str(error.value))
+    )
+
+
+def train_on(ranks: int, shape: str, **options: Any) -> list[dict[str, Any]]:
+    return on_ranks(f"{__name__}:train", ranks=ranks, shape=shape, options=options)
+
+
+def train(shape: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Train on this rank and return mean losses, norms and the names of all tensors of a checkpoint."""
+    step = make_step(shape, **options)
+    mesh = step.engine.mesh
+    results = [step.run(share(mesh, index), 2) for index in range(STEPS)]
+    return {
+        "losses": [float(mesh.mean_over_data(result.loss)) for result in results],
+        "norms": [float(result.grad_norm) for result in results],
+        "names": sorted(step.tensors()),
+    }
+
+
+def gathered_sizes(shape: str) -> list[int]:
+    """Return the number of values that each all-gather of a step collects."""
+    from torch.profiler import ProfilerActivity, profile  # noqa: PLC0415
+
+    step = make_step(shape, strategy="fsdp")
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as recorded:
+        step.run(share(step.engine.mesh, 0), BATCH // 2)
+    events = recorded.profiler.kineto_results.events()
+    return [event.shapes()[0][0] for event in events if event.name() == "c10d::_allgather_base_"]
+
+
+def make_step(shape: str, dtype: torch.dtype = torch.float32, **options: Any) -> Step:
+    parallel = ParallelConfig(**options)
+    world = dist.get_world_size()
+    recipe = Recipe(parallel)
+    layout = resolve_layout(parallel, world, world)
+    mesh = Mesh(layout, dist.get_rank(), torch.device("cpu"), is_sharded=recipe.is_sharded(layout))
+    config = Config(name="own", model=MlpConfig(), optimizer=OptimizerConfig(lr=0.01), parallel=parallel)
+    return Step(parallelize(make_shape(shape, dtype), recipe, mesh), config, compute_loss)
+
+
+def share(mesh: Mesh, index: int) -> dict[str, torch.Tensor]:
+    """Return this rank's share of a batch in which every token is followed by the next one."""
+    first = torch.randint(VOCABULARY, (BATCH, 1), generator=torch.Generator().manual_seed(index))
+    tokens = (first + torch.arange(6)) % VOCABULARY
+    size = BATCH // mesh.layout.dp_size
+    mine = tokens[mesh.dp_rank * size :][:size]
+    return {"inputs": mine[:, :-1], "targets": mine[:, 1:]}

@@ -1,0 +1,93 @@
+"""Shard the weights of a model over the shard axis with torch's fully_shard, unit by unit."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+from torch import nn
+
+from trainer.config.schema import ParallelConfig
+from trainer.parallel.cast import is_cast_by_sharding
+from trainer.parallel.engine import Recipe
+from trainer.parallel.materialize import materialize
+from trainer.parallel.mesh import Mesh
+from trainer.parallel.modules import is_tied
+from trainer.parallel.units import Units
+from trainer.precision import DTYPES
+
+# Start-up: torch.distributed.fsdp is imported only by runs that shard.
+# ruff: noqa: PLC0415
+
+ZERO_GRADIENTS = 2
+ZERO_PARAMETERS = 3
+
+
+def shard_units(model: nn.Module, units: Units, recipe: Recipe, mesh: Mesh) -> None:
+    """Shard the model in place, part by part, so that only one part at a time is whole in memory."""
+    if not recipe.is_sharded(mesh.layout):
+        return
+    from torch.distributed.fsdp import fully_shard
+
+    # torch warns about the views that tensor parallel layers return, but our models never write into them.
+    warnings.filterwarnings("ignore", message=".*returned a view tensor")
+    options = {"mesh": mesh.submesh("replicate", "shard"), **_make_policies(model, recipe, mesh)}
+    # In a pipeline, every micro-batch would gather the weights again. Without resharding, a stage's whole weights stay
+    # in memory during a step, as its whole gradients do anyway.
+    reshard = zero_stage(recipe.parallel) == ZERO_PARAMETERS and recipe.parallel.pipeline == 1
+    groups = _group_modules(model, units)
+    for group in groups:
+        for part in group:
+            materialize(part, mesh.device)
+        fully_shard(group, reshard_after_forward=reshard, **options)
+    materialize(model, mesh.device)
+    # The root's own parameters are used at the end of forward and at the start of backward, so they stay gathered.
+    fully_shard(model, reshard_after_forward=False, **options)
+    _set_prefetch([group[0] for group in groups], recipe.parallel.prefetch)
+
+
+def zero_stage(parallel: ParallelConfig) -> int:
+    """Return the ZeRO stage; without a shard axis every rank stores everything, as in stage 1."""
+    return parallel.zero if parallel.strategy in ("fsdp", "hsdp") else 1
+
+
+def _group_modules(model: nn.Module, units: Units) -> list[list[nn.Module]]:
+    """Return the parts that are gathered together, in the order of use; tied weights stay with the root."""
+    layers = [[unit.module] for unit in units.separable]
+    # A model without a head may use the weight of its embedding instead, which must then stay gathered.
+    if is_tied(model) or not hasattr(model, "head"):
+        return layers
+    in_layers = {id(part) for unit in units.layers for part in unit.module.modules()}
+    ends = {name: getattr(model, name, None) for name in ("embed", "positions", "norm", "head")}
+    parts = {name: part for name, part in ends.items() if part is not None and _is_leaf(part, in_layers)}
+    first = [parts[name] for name in ("embed", "positions") if name in parts]
+    last = [parts[name] for name in ("norm", "head") if name in parts]
+    return [group for group in (first, *layers, last) if group]
+
+
+def _is_leaf(part: Any, in_layers: set[int]) -> bool:
+    """Return whether this is a single operation outside of all units."""
+    return isinstance(part, nn.Module) and not list(part.children()) and id(part) not in in_layers
+
+
+def _make_policies(model: nn.Module, recipe: Recipe, mesh: Mesh) -> dict[str, Any]:
+    from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy
+
+    policies: dict[str, Any] = {}
+    if recipe.parallel.offload:
+        policies["offload_policy"] = CPUOffloadPolicy()
+    if is_cast_by_sharding(model, recipe, mesh):
+        policies["mp_policy"] = MixedPrecisionPolicy(param_dtype=DTYPES[recipe.precision], reduce_dtype=torch.float32)
+    return policies
+
+
+def _set_prefetch(parts: list[Any], ahead: int) -> None:
+    """Gather the next parts while one is computed.
+
+    By default, backward prefetches the part that ran before this one in forward; for the first part, that is the last
+    part of the previous micro-batch. To prefetch nothing, the first part is set to prefetch itself.
+    """
+    for index, part in enumerate(parts):
+        part.set_modules_to_forward_prefetch(parts[index + 1 : index + 1 + ahead])
+        part.set_modules_to_backward_prefetch(parts[max(0, index - ahead) : index][::-1] or [part])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass
-from enum import Enum
+from enum import IntEnum
 from statistics import fmean, pstdev
 from typing import Any
 
@@ -16,13 +16,13 @@ _MIN_LOSSES = 10  # with fewer, the mean and the deviation are too uncertain to 
 _MIN_RELATIVE_DEVIATION = 0.01
 
 
-class Action(Enum):
-    """The reaction to a step's loss."""
+class Action(IntEnum):
+    """The reaction to a step's loss, ordered so that ranks can agree on the strongest."""
 
-    GO = "go"
-    WARN = "warn"
-    ROLLBACK = "rollback"
-    STOP = "stop"
+    GO = 0
+    WARN = 1
+    ROLLBACK = 2
+    STOP = 3
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,11 @@ class Verdict:
 
 
 class Health:
-    """A judge of each step's loss, which is the mean over all ranks, so that every rank reaches the same verdict."""
+    """A judge of each step's loss, which is the mean over all ranks.
+
+    On several axes of ranks, the means may differ in the last bit. So the ranks vote on verdicts that change the course
+    of the run.
+    """
 
     def __init__(self, config: HealthConfig, scaled: bool = False) -> None:
         """Start without history; `scaled` means that a loss scale is used, which makes an update overflow at times."""

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from trainer.life.health import Action
 from trainer.life.stop import StopReason
 from trainer.world import World
 
-_FLAGS = 2
+_FLAGS = 4
 
 
 @dataclass(frozen=True)
@@ -23,15 +24,21 @@ class Ballot:
     """Whether a checkpoint is still being written."""
     work_s: float = 0.0
     """Seconds this rank worked in the step, without waiting for others."""
+    action: Action = Action.GO
+    """This rank's reaction to the loss of a recent step."""
+    action_step: int = 0
+    """The step that this rank reacts to."""
 
 
 @dataclass(frozen=True)
 class VoteResult:
-    """The combined reports about a step: the strongest stop reason, whether any rank is busy, and the rank times."""
+    """The combined reports about a step: the strongest stop reason and action, whether any rank is busy, all times."""
 
     stop: StopReason | None
     busy: bool
     work_s: tuple[float, ...]
+    action: Action
+    action_step: int
 
 
 class Vote:
@@ -48,13 +55,23 @@ class Vote:
     def exchange(self, ballot: Ballot) -> VoteResult | None:
         """Start the vote of this step and return the result of the previous one; None in the first step."""
         previous = self.drain()
-        tensor = torch.zeros(_FLAGS + self._world.size, dtype=torch.float64)
-        tensor[0], tensor[1] = float(ballot.stop or 0), float(ballot.busy)
-        tensor[_FLAGS + self._world.rank] = ballot.work_s
-        self._sent = tensor
-        if self._world.group is not None:
-            self._work = dist.all_reduce(tensor, dist.ReduceOp.MAX, group=self._world.group, async_op=True)
+        self._send(ballot)
         return previous
+
+    def decide(self, ballot: Ballot) -> VoteResult:
+        """Vote, wait for the result and return it together with the requests of the vote that was under way.
+
+        Only for decisions that cannot be delayed by a step: every rank waits for the slowest one.
+        """
+        previous = self.drain()
+        self._send(ballot)
+        current = self.drain()
+        assert current is not None  # noqa: S101 - it was sent above
+        if previous is None:
+            return current
+        action, action_step = max((previous.action, previous.action_step), (current.action, current.action_step))
+        stop = max(previous.stop or 0, current.stop or 0)
+        return replace(current, stop=StopReason(stop) if stop else None, action=action, action_step=action_step)
 
     def drain(self) -> VoteResult | None:
         """Wait for the last vote and return its result; every rank calls it at the same step."""
@@ -64,5 +81,16 @@ class Vote:
         if self._work is not None:
             self._work.wait()
             self._work = None
-        stop, busy, *times = sent.tolist()
-        return VoteResult(StopReason(int(stop)) if stop else None, bool(busy), tuple(times))
+        stop, busy, action, action_step, *times = sent.tolist()
+        return VoteResult(
+            StopReason(int(stop)) if stop else None, bool(busy), tuple(times), Action(int(action)), int(action_step)
+        )
+
+    def _send(self, ballot: Ballot) -> None:
+        tensor = torch.zeros(_FLAGS + self._world.size, dtype=torch.float64)
+        flags = [float(ballot.stop or 0), float(ballot.busy), float(ballot.action), float(ballot.action_step)]
+        tensor[:_FLAGS] = torch.tensor(flags, dtype=torch.float64)
+        tensor[_FLAGS + self._world.rank] = ballot.work_s
+        self._sent = tensor
+        if self._world.group is not None:
+            self._work = dist.all_reduce(tensor, dist.ReduceOp.MAX, group=self._world.group, async_op=True)

@@ -10,7 +10,7 @@ from trainer.config.errors import ConfigError
 from trainer.config.schema import Config
 from trainer.data.loader import Batch, Loader
 from trainer.life.cause import Cause
-from trainer.life.health import Action, Health
+from trainer.life.health import Action, Health, Verdict
 from trainer.life.outcome import Code
 from trainer.life.stop import StopListener, StopReason
 from trainer.life.straggler import StragglerDetector
@@ -53,14 +53,18 @@ class StepLoop:
     vote: Vote
     stragglers: StragglerDetector
     _loss: float | None = None
+    _verdict: Verdict | None = None
+    """This rank's verdict that ends the run or rolls it back, until all ranks obey it."""
+    _verdict_step: int = 0
+    _is_busy: bool = False
+    """Whether a save was under way on any rank when the ranks last agreed."""
 
     def run(self) -> End:
         """Train, save the final state, and return how the run ended."""
         while True:
             end = self._train_to_last_step()
             if end is None:
-                self.vote.drain()
-                end = self._react(self.meter.flush(), None)
+                end = self._obey_verdict(self._decide())
             # The result of the last step can be a rollback to an earlier one.
             if end is not None or self.trainer.step >= self.config.steps:
                 return end or self._finish(End(Code.FINISHED, f"all {self.config.steps} steps done"))
@@ -84,16 +88,13 @@ class StepLoop:
             with meter.phase("checkpoint"):
                 saves.after_step(step)
             values = {"loss": loss, "grad_norm": result.grad_norm, "skipped": result.skipped}
-            readings = meter.done(step, values, {"lr": result.rate})
-            if saves.is_due:
-                # The metrics of a saved step must be on disk with it, because a resumed run does not repeat that step.
-                readings += meter.flush()
-            agreed = self.vote.exchange(Ballot(self.stop.reason, trainer.checkpoints.busy, work_s=meter.own_s))
-            if agreed is not None and agreed.stop is not None:
-                # The last step is checked before it is saved. If it leads to a rollback, the next vote stops the run.
-                readings += meter.flush()
+            self._judge(meter.done(step, values, {"lr": result.rate}))
+            is_saving = saves.is_due and not self._is_busy
+            # A step is judged before it is saved. Its metrics must be on disk with it, because a resumed run does not
+            # repeat that step.
+            agreed = self._decide() if is_saving else self.vote.exchange(self._fill_in_ballot())
             self.stop.set_pace(saves.last_save_s, meter.step_s)
-            end = self._react(readings, agreed)
+            end = None if agreed is None else self._obey(agreed, is_saving)
             if end is not None:
                 return end
         return None
@@ -108,28 +109,54 @@ class StepLoop:
                 print(f"trainer: rank {world.rank} on {world.host}: {error}", file=sys.stderr, flush=True)
             raise
 
-    def _react(self, readings: list[Reading], agreed: VoteResult | None) -> End | None:
-        """Act on the readings and the vote of the previous step; return the end of the run, or None to continue.
-
-        All ranks have the same readings and votes, so all of them act alike without communicating.
-        """
+    def _judge(self, readings: list[Reading]) -> None:
+        """Judge the losses of these steps. All ranks obey the strongest verdict once they have voted on it."""
         for reading in readings:
             self._loss = reading.values["loss"]
+            if self._verdict is not None:
+                continue
             verdict = self.health.judge(reading.step, self._loss, reading.values["skipped"] > 0)
             if verdict.message:
                 self.recorder.say(f"UNHEALTHY {verdict.message}")
                 self.recorder.event("unhealthy", step=reading.step, message=verdict.message)
-            if verdict.action is Action.STOP:
-                return End(Code.BROKEN, verdict.message, cause=Cause.NUMERICS)
-            if verdict.action is Action.ROLLBACK:
-                self.saves.roll_back(reading.step)
-                return None
-        if agreed is not None:
-            self._report_stragglers(agreed)
-            if agreed.stop is not None:
-                return self._finish(End.after_stop(agreed.stop, self.stop.note))
-        if self.saves.is_due and not (agreed and agreed.busy):
+            if verdict.action >= Action.ROLLBACK:
+                self._verdict, self._verdict_step = verdict, reading.step
+
+    def _fill_in_ballot(self) -> Ballot:
+        is_busy, verdict = self.trainer.checkpoints.busy, self._verdict
+        if verdict is None:
+            return Ballot(self.stop.reason, is_busy, self.meter.own_s)
+        return Ballot(self.stop.reason, is_busy, self.meter.own_s, verdict.action, self._verdict_step)
+
+    def _decide(self) -> VoteResult:
+        """Judge every step so far, the newest included, and return what the ranks agree on now."""
+        self._judge(self.meter.flush())
+        return self.vote.decide(self._fill_in_ballot())
+
+    def _obey(self, agreed: VoteResult, is_saving: bool) -> End | None:
+        """Act on a vote, alike on all ranks; return the end of the run, or None to continue."""
+        self._report_stragglers(agreed)
+        self._is_busy = agreed.busy
+        if agreed.stop is not None and not is_saving:
+            # The last step is judged before it is saved. If it leads to a rollback, the next vote stops the run.
+            agreed = self._decide()
+        if agreed.action >= Action.ROLLBACK:
+            return self._obey_verdict(agreed)
+        if agreed.stop is not None:
+            return self._finish(End.after_stop(agreed.stop, self.stop.note))
+        if is_saving and not agreed.busy:
             self.saves.start(self._loss)
+        return None
+
+    def _obey_verdict(self, agreed: VoteResult) -> End | None:
+        """Obey the strongest verdict of all ranks, even if this rank has reached another one."""
+        if agreed.action is Action.STOP:
+            reason = f"another rank has rejected the loss of step {agreed.action_step}"
+            return End(Code.BROKEN, self._verdict.message if self._verdict else reason, cause=Cause.NUMERICS)
+        if agreed.action is Action.ROLLBACK:
+            self.vote.drain()  # the vote under way may repeat the verdict
+            self.saves.roll_back(agreed.action_step)
+            self._verdict, self._is_busy = None, False
         return None
 
     def _finish(self, end: End) -> End:

@@ -1,4 +1,4 @@
-"""`python3 -m slurm.health prolog` fails before a job starts; `interval` drains the node and returns it to service."""
+"""`python3 -m slurm.health prolog` drains a broken node before a job starts; `interval` also returns it to service."""
 
 from __future__ import annotations
 
@@ -14,9 +14,12 @@ from slurm.health.registry import find_problems
 
 EXPECTED = Path("/etc/muster/expected.json")
 ROUNDS = Path("/var/lib/muster/health-rounds")
-# The prolog must be fast, because every job waits for it; slurmd kills a health program after a minute.
-PROLOG_S = 2.0
+# A healthy node answers in a second or two, and every job waits for it. But a busy driver can take several seconds, and
+# a node that is drained by mistake costs more than a late job. slurmctld requeues a job that takes a minute to start.
+PROLOG_S = 20.0
+# slurmd kills a health program after a minute.
 INTERVAL_S = 30.0
+COMMAND_TIMEOUT_S = 10.0
 
 
 def main(argv: list[str]) -> int:
@@ -30,15 +33,26 @@ def main(argv: list[str]) -> int:
 
 
 def _run_prolog() -> int:
-    """Fail if there is a problem: Slurm then drains the node and requeues the job."""
+    """Drain the node and fail if there is a problem: Slurm then requeues the job.
+
+    Slurm would also drain the node, but with the reason "Prolog error", which says neither why nor who may resume it.
+    """
     problems = find_problems(Expected.read(EXPECTED), before_job=True, limit_s=PROLOG_S)
+    if not problems:
+        return 0
     for problem in problems:
         print(f"health: {problem}", file=sys.stderr)
-    return 1 if problems else 0
+    # The next rounds resume the node once it is healthy, whichever reason it has.
+    _save_good_rounds(problems, Decision(None))
+    try:
+        _act(_get_node(), problems)
+    except (OSError, subprocess.SubprocessError) as error:
+        print(f"health: the reason was not set: {error}", file=sys.stderr)
+    return 1
 
 
 def _run_interval() -> int:
-    node = os.environ.get("SLURMD_NODENAME") or os.uname().nodename
+    node = _get_node()
     problems = find_problems(Expected.read(EXPECTED), before_job=False, limit_s=INTERVAL_S)
     # A healthy node that these checks did not drain does not contact slurmctld in every round.
     if problems or ROUNDS.exists():
@@ -46,16 +60,22 @@ def _run_interval() -> int:
     return 0
 
 
+def _get_node() -> str:
+    return os.environ.get("SLURMD_NODENAME") or os.uname().nodename
+
+
 def _act(node: str, problems: list[HealthProblem]) -> None:
     decision = decide(problems, _read_service(node), _read_good_rounds())
     if decision.state:
-        subprocess.run(nodes.update_nodes(node, decision.state, decision.reason), check=True)
+        command = nodes.update_nodes(node, decision.state, decision.reason)
+        subprocess.run(command, check=True, timeout=COMMAND_TIMEOUT_S)
     _save_good_rounds(problems, decision)
 
 
 def _read_service(node: str) -> Service:
-    text = subprocess.run(nodes.list_node(node), check=True, capture_output=True, text=True).stdout
-    listed = nodes.parse_listed(text)[0]
+    command = nodes.list_node(node)
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S)
+    listed = nodes.parse_listed(done.stdout)[0]
     return Service(listed.drained, listed.reason)
 
 

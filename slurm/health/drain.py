@@ -10,6 +10,8 @@ from slurm.health.check import HealthProblem
 PREFIX = "health: "
 FABRIC_PREFIX = f"{PREFIX}fabric: "
 """Reason of nodes that `muster fabric` drained; the node's own checks cannot see that fault and never resume it."""
+PROLOG_REASONS = ("Prolog error", "Prolog/Epilog failure")
+"""Reasons that Slurm sets itself if the prolog fails and could not set its own."""
 GOOD_ROUNDS = 3
 """Rounds without a problem before a node is resumed, so that an intermittent fault does not resume it in between."""
 REASON_MAX_CHARS = 200
@@ -25,8 +27,8 @@ class Service:
 
     @property
     def ours(self) -> bool:
-        """Whether an earlier round of these checks gave the reason."""
-        return self.reason.startswith(PREFIX) and not self.reason.startswith(FABRIC_PREFIX)
+        """Whether an earlier round of these checks, or the prolog, gave the reason."""
+        return self.reason.startswith((PREFIX, *PROLOG_REASONS)) and not self.reason.startswith(FABRIC_PREFIX)
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,14 @@ def _write_script(expected: Expected) -> str:
     )
 
 
-MOUNTS = Check("mounts", applies=lambda expected: bool(expected.mounts), command=_write_script, judge=judge_mounts)
+# Not before jobs: a server that is slow for a moment would drain every node on which a requeued job is tried next.
+MOUNTS = Check(
+    "mounts",
+    applies=lambda expected: bool(expected.mounts),
+    command=_write_script,
+    judge=judge_mounts,
+    before_jobs=False,
+)
 DISK = Check(
     "disk",
     applies=lambda _: True,

@@ -14,7 +14,17 @@ from slurm.control.nodes import NodeState
 from slurm.power.bring_up import COOLDOWN_S
 from slurm.power.launcher import Launcher, Machine, MachineList
 from slurm.power.limits import BUDGET_INTERVAL_S
-from slurm.power.reasons import BUDGET, CAPACITY, HEALTH, LOST, NEVER_CAME, SILENT, may_be_replaced, set_up_failed
+from slurm.power.reasons import (
+    BUDGET,
+    CAPACITY,
+    HEALTH,
+    JOB_FAULTS,
+    LOST,
+    NEVER_CAME,
+    SILENT,
+    may_be_replaced,
+    set_up_failed,
+)
 
 Rule = Literal["orphan", "lost", "never-came", "failed-set-up", "replace", "start"]
 
@@ -119,7 +129,7 @@ def _choose_grace(reason: str) -> float:
         return COOLDOWN_S
     if reason.startswith(BUDGET):
         return BUDGET_INTERVAL_S
-    return _RECOVERY_S if reason.startswith((HEALTH, SILENT)) else 0.0
+    return _RECOVERY_S if reason.startswith((HEALTH, SILENT, *JOB_FAULTS)) else 0.0
 
 
 def _list_running(existing: MachineList) -> set[str]:

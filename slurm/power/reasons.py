@@ -18,11 +18,13 @@ BUDGET = f"{OURS}budget: "
 # Reasons that slurmctld itself sets on a node that stopped responding or never came up.
 SILENT = "Not responding"
 SLURMS = (SILENT, "ResumeTimeout reached")
+# Reasons that slurmctld itself sets if a node cannot start or end a job; nobody else would resume the node.
+JOB_FAULTS = (*drain.PROLOG_REASONS, "Job env setup error", "Kill task failed", "batch job complete failure")
 
 
 def may_be_replaced(reason: str) -> bool:
     """Return whether a node with this reason may get a new machine; a node that a person drained may not."""
-    return reason.startswith((OURS, HEALTH, *SLURMS))
+    return reason.startswith((OURS, HEALTH, *SLURMS, *JOB_FAULTS))
 
 
 def set_up_failed(step: str, line: str) -> str:

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -151,10 +152,14 @@ REASON = PREFIX + "gpu: 7 of 8 GPUs answer"
         (BAD, Service(True, "maintenance by alice"), 0, Decision(None, REASON)),
         (BAD, Service(True, REASON), 2, Decision(None, REASON)),
         (BAD, Service(True, PREFIX + "xid: other"), 0, Decision("drain", REASON)),
+        (BAD, Service(True, "Prolog error"), 0, Decision("drain", REASON)),
         ([], Service(False), 0, Decision(None)),
         ([], Service(True, "maintenance by alice"), 9, Decision(None)),
         ([], Service(True, REASON), 0, Decision(None, good_rounds=1)),
         ([], Service(True, REASON), GOOD_ROUNDS - 1, Decision("resume")),
+        ([], Service(True, "Prolog error"), 0, Decision(None, good_rounds=1)),
+        ([], Service(True, "Prolog error"), GOOD_ROUNDS - 1, Decision("resume")),
+        ([], Service(True, "Prolog/Epilog failure"), GOOD_ROUNDS - 1, Decision("resume")),
         ([], Service(True, FABRIC_PREFIX + "slow"), GOOD_ROUNDS - 1, Decision(None)),
         (BAD, Service(True, FABRIC_PREFIX + "slow"), 0, Decision(None, REASON)),
     ],
@@ -163,39 +168,104 @@ def test_decision(problems: list[HealthProblem], service: Service, rounds: int, 
     assert decide(problems, service, rounds) == decision
 
 
-def test_the_program_drains_and_resumes_its_node(tmp_path: Path) -> None:
-    """Run the real program in its own process, with stubs of scontrol and sinfo that keep the node's state."""
-    tools, state = tmp_path / "bin", tmp_path / "node"
-    tools.mkdir()
-    state.write_text("gpu-1|idle|none")
-    (tools / "sinfo").write_text(f"#!/bin/sh\ncat {state}\n")
-    (tools / "scontrol").write_text(
-        f'#!/bin/sh\ncase "$3" in state=drain) printf "gpu-1|drained|%s" "${{4#reason=}}" >{state};; '
-        f'state=resume) printf "gpu-1|idle|none" >{state};; esac\n'
-    )
-    for tool in tools.iterdir():
-        tool.chmod(0o755)
-    expected = tmp_path / "health.json"
-    program = (
-        "import sys; from pathlib import Path; from slurm.health import __main__ as health; "
-        f"health.EXPECTED = Path({str(expected)!r}); health.ROUNDS = Path({str(tmp_path / 'rounds')!r}); "
-        "sys.exit(health.main(sys.argv[1:]))"
-    )
+@dataclass(frozen=True)
+class StubbedNode:
+    """A node on which the real program runs, with stubs of scontrol and sinfo that keep the node's state."""
 
-    def run(kind: str, mounts: list[str]) -> subprocess.CompletedProcess[str]:
-        expected.write_text(json.dumps({"mounts": mounts, "disabled": ["disk", "clock"]}))
-        environment = {"PATH": f"{tools}:/usr/bin:/bin", "SLURMD_NODENAME": "gpu-1"}
-        return subprocess.run(
-            [sys.executable, "-c", program, kind], env=environment, capture_output=True, text=True, cwd=Path.cwd()
+    folder: Path
+
+    @classmethod
+    def create(cls, folder: Path) -> StubbedNode:
+        (folder / "bin").mkdir()
+        node = cls(folder)
+        node.set_state("gpu-1|idle|none")
+        state = folder / "node"
+        node.write_tool("sinfo", f"cat {state}")
+        node.write_tool(
+            "scontrol",
+            f'case "$3" in state=drain) printf "gpu-1|drained|%s" "${{4#reason=}}" >{state};; '
+            f'state=resume) printf "gpu-1|idle|none" >{state};; esac',
         )
+        return node
 
-    failed = run("prolog", ["/nowhere"])
-    assert (failed.returncode, failed.stderr) == (1, "health: mounts: /nowhere is not mounted\n")
-    assert run("interval", ["/nowhere"]).returncode == 0
-    assert state.read_text() == "gpu-1|drained|health: mounts: /nowhere is not mounted"
+    @property
+    def state(self) -> str:
+        return (self.folder / "node").read_text()
+
+    @property
+    def rounds(self) -> Path:
+        return self.folder / "rounds"
+
+    def set_state(self, text: str) -> None:
+        (self.folder / "node").write_text(text)
+
+    def write_tool(self, name: str, script: str) -> None:
+        tool = self.folder / "bin" / name
+        tool.write_text(f"#!/bin/sh\n{script}\n")
+        tool.chmod(0o755)
+
+    def run(self, kind: str, **expected: object) -> subprocess.CompletedProcess[str]:
+        path = self.folder / "expected.json"
+        path.write_text(json.dumps({"disabled": ["disk", "clock"], **expected}))
+        program = (
+            "import sys; from pathlib import Path; from slurm.health import __main__ as health; "
+            f"health.EXPECTED = Path({str(path)!r}); health.ROUNDS = Path({str(self.rounds)!r}); "
+            "sys.exit(health.main(sys.argv[1:]))"
+        )
+        environment = {"PATH": f"{self.folder / 'bin'}:/usr/bin:/bin", "SLURMD_NODENAME": "gpu-1"}
+        command = [sys.executable, "-c", program, kind]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, cwd=Path.cwd())
+
+
+@pytest.fixture
+def stubbed(tmp_path: Path) -> StubbedNode:
+    return StubbedNode.create(tmp_path)
+
+
+OTHER_DRIVER = {"driver": {"version": "1.0", "file": "/nowhere"}}
+OTHER_DRIVER_REASON = "health: software: driver is no longer 1.0: /nowhere shows nothing"
+
+
+def test_the_program_drains_and_resumes_its_node(stubbed: StubbedNode) -> None:
+    assert stubbed.run("interval", mounts=["/nowhere"]).returncode == 0
+    assert stubbed.state == "gpu-1|drained|health: mounts: /nowhere is not mounted"
     for _ in range(GOOD_ROUNDS):
-        assert "drained" in state.read_text()
-        assert run("interval", ["/"]).returncode == 0
-    assert state.read_text() == "gpu-1|idle|none"
-    assert not (tmp_path / "rounds").exists()
-    assert run("prolog", ["/"]).returncode == 0
+        assert "drained" in stubbed.state
+        assert stubbed.run("interval", mounts=["/"]).returncode == 0
+    assert stubbed.state == "gpu-1|idle|none"
+    assert not stubbed.rounds.exists()
+
+
+def test_the_prolog_drains_a_broken_node_with_the_cause_and_rounds_resume_it(stubbed: StubbedNode) -> None:
+    assert stubbed.run("prolog").returncode == 0
+    failed = stubbed.run("prolog", software=OTHER_DRIVER)
+    assert (failed.returncode, failed.stderr) == (1, f"{OTHER_DRIVER_REASON}\n")
+    assert stubbed.state == f"gpu-1|drained|{OTHER_DRIVER_REASON}"
+    for _ in range(GOOD_ROUNDS):
+        assert "drained" in stubbed.state
+        stubbed.run("interval")
+    assert stubbed.state == "gpu-1|idle|none"
+
+
+def test_a_node_that_slurm_drained_for_a_failed_prolog_is_resumed(stubbed: StubbedNode) -> None:
+    """The prolog could not set its own reason, so Slurm sets its reason, which names no cause."""
+    stubbed.write_tool("scontrol", "exit 1")
+    failed = stubbed.run("prolog", software=OTHER_DRIVER)
+    assert failed.returncode == 1
+    assert "health: the reason was not set: " in failed.stderr
+    stubbed.set_state("gpu-1|drained|Prolog error")
+    stubbed.write_tool("scontrol", f'printf "%s %s" "$2" "$3" >{stubbed.folder / "changes"}')
+    for _ in range(GOOD_ROUNDS):
+        stubbed.run("interval")
+    assert (stubbed.folder / "changes").read_text() == "nodename=gpu-1 state=resume"
+
+
+def test_the_prolog_leaves_a_drain_set_by_a_person(stubbed: StubbedNode) -> None:
+    stubbed.set_state("gpu-1|draining|maintenance by alice")
+    assert stubbed.run("prolog", software=OTHER_DRIVER).returncode == 1
+    assert stubbed.state == "gpu-1|draining|maintenance by alice"
+
+
+def test_a_slow_filesystem_does_not_fail_the_prolog(stubbed: StubbedNode) -> None:
+    """Otherwise a requeued job would drain one node after the other."""
+    assert stubbed.run("prolog", mounts=["/nowhere"]).returncode == 0

@@ -46,6 +46,10 @@ def machine(name: str = "gpu-1", number: int = 1, **changes: object) -> Machine:
         (BUSY, "", False, "lost"),
         (DRAINED, "health: xid 79", True, "replace"),
         ("ALLOCATED+CLOUD+DRAIN", "health: xid 79", True, None),
+        (DRAINED, "Prolog error", True, "replace"),
+        (DRAINED, "Prolog/Epilog failure", True, "replace"),
+        (DRAINED, "Kill task failed", True, "replace"),
+        ("ALLOCATED+CLOUD+DRAIN", "Kill task failed", True, None),
         (DRAINED, "mine, Ann", True, None),
         (DRAINED, "mine, Ann", False, None),
         (DOWN, "Not responding", True, "replace"),
@@ -98,6 +102,7 @@ def test_a_stopped_machine_does_not_hide_a_running_one() -> None:
     [
         ("Not responding", 300),
         ("health: xid 79", 300),
+        ("Prolog error", 300),
         ("muster: capacity: p5.48xlarge: us-east-1a on-demand none", 180),
         ("muster: budget: 130 of 100 USD spent this month, nothing is launched", 900),
         ("muster: its machine is gone", 0),

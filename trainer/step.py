@@ -42,7 +42,8 @@ class Step:
         self.index = 0
         """Steps done."""
         self.before_update: Callable[[], None] = _do_nothing
-        self.optimizer = Optimizer(engine.named_parameters(), config.optimizer)
+        trained = ((name, value) for name, value in engine.named_parameters() if value.requires_grad)
+        self.optimizer = Optimizer(trained, config.optimizer)
         self.scale = LossScale(engine.mesh.device) if config.precision == "fp16" else None
         self._config = config
         self._loss_fn = loss_fn

@@ -115,6 +115,21 @@ CONFLICTS = [
         "parallel.shard: 2, but the strategy is fsdp; set para",
     ),
     (
+        "tiny-llama",
+        ["parallel.find_unused_parameters=true", "parallel.strategy=fsdp"],
+        "parallel.find_unused_parameters: true, but the strategy is fsdp, which needs no search; set it to false, or",
+    ),
+    (
+        "tiny-llama",
+        ["parallel.find_unused_parameters=true", "parallel.strategy=ddp", "parallel.static_graph=true"],
+        "parallel.find_unused_parameters: true, but parallel.static_graph assumes that every step uses all weights",
+    ),
+    (
+        "tiny-llama",
+        ["parallel.find_unused_parameters=true", "parallel.strategy=ddp", "parallel.pipeline=2"],
+        "parallel.find_unused_parameters: true, but pipeline stages do not search their graphs; set it to false, or",
+    ),
+    (
         "tiny-mlp",
         ["parallel.offload=true", "parallel.strategy=ddp"],
         "parallel.offload: ddp does not support offload; set parallel",

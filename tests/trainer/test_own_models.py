@@ -10,6 +10,8 @@ import torch.distributed as dist
 
 from tests.trainer.own_shapes import LAYERS, VOCABULARY, Layer, make_shape
 from tests.trainer.ranks import RanksError, on_ranks
+from tests.trainer.test_parallel_refusals import make_single_mesh
+from trainer.config.errors import ConfigError
 from trainer.config.layout import resolve_layout
 from trainer.config.schema import Config, MlpConfig, OptimizerConfig, ParallelConfig
 from trainer.models.functional import compute_loss
@@ -75,6 +77,68 @@ def test_a_layer_that_is_not_called_is_named() -> None:
     )
 
 
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_frozen_weights_stay_and_have_no_optimizer_state(strategy: str) -> None:
+    before = make_shape("partly frozen").state_dict()
+    for after, names in on_ranks(f"{__name__}:train_frozen", ranks=2, strategy=strategy):
+        trained = {name for name in before if not torch.equal(before[name], after[name])}
+        assert {name.rsplit(".", 2)[0] for name in trained if name.startswith("model.")} <= {
+            "model.layers.2",
+            "model.layers.2.mlp",
+        }
+        assert "lm_head.weight" in trained
+        # Every weight is stored once; a frozen one has nothing else.
+        assert {f"model.{name}" for name in before} <= set(names)
+        optimized = {name.removeprefix("optim.").rsplit(".", 1)[0] for name in names if name.startswith("optim.")}
+        assert optimized - {"updates"} == {"lm_head.weight", *(name for name in before if "layers.2." in name)}
+
+
+def test_a_model_without_trained_weights_is_refused() -> None:
+    model = make_shape("hugging face").requires_grad_(False)
+    with pytest.raises(ConfigError, match="model: HuggingFaceShaped has no weight with requires_grad, so there is"):
+        parallelize(model, Recipe(ParallelConfig(strategy="single")), make_single_mesh())
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_a_bf16_model_is_stored_as_fp32(strategy: str) -> None:
+    (expected,) = train_on(1, "nanogpt", strategy="single", dtype="bfloat16")
+    line = "weights: stored as fp32, the model has bfloat16; `precision` is the format of its matrix products"
+    assert line in expected["choices"]
+    for result in train_on(2, "nanogpt", strategy=strategy, dtype="bfloat16"):
+        assert set(result["dtypes"]) == {"torch.float32"}
+        assert result["losses"] == pytest.approx(expected["losses"], rel=TOLERANCE)
+        assert result["names"] == train_on(1, "nanogpt", strategy="single")[0]["names"]
+
+
+REFUSED_TENSORS = {
+    "model: model.embed_tokens.weight is float64; the allowed types are float32, bfloat16 and float16; weights are": (
+        torch.float64,
+        "cpu",
+    ),
+    r"model: model.embed_tokens.weight has no values \(device meta\); load the weights first": (torch.float32, "meta"),
+}
+
+
+@pytest.mark.parametrize("message", REFUSED_TENSORS)
+def test_weights_that_cannot_be_stored_as_fp32_are_refused(message: str) -> None:
+    dtype, device = REFUSED_TENSORS[message]
+    model = make_shape("hugging face", dtype).to(device)
+    with pytest.raises(ConfigError, match=message):
+        parallelize(model, Recipe(ParallelConfig(strategy="single")), make_single_mesh())
+
+
+def test_weights_without_a_gradient_are_named_or_searched() -> None:
+    (expected,) = train_on(1, "partly unused", strategy="single")
+    for options in ({"strategy": "fsdp"}, {"strategy": "ddp", "find_unused_parameters": True}):
+        for result in train_on(2, "partly unused", **options):
+            assert result["losses"] == pytest.approx(expected["losses"], rel=TOLERANCE)
+            assert result["norms"] == pytest.approx(expected["norms"], rel=10 * TOLERANCE)
+    with pytest.raises(RanksError) as error:
+        train_on(2, "partly unused", strategy="ddp")
+    message = "model: the loss does not depend on pooler.weight, pooler.bias, so ddp cannot average their gradients"
+    assert f"{message}; freeze them with requires_grad_(False), set parallel.find_unused_parameters" in str(error.value)
+
+
 def train_on(ranks: int, shape: str, **options: Any) -> list[dict[str, Any]]:
     return on_ranks(f"{__name__}:train", ranks=ranks, shape=shape, options=options)
 
@@ -88,7 +152,18 @@ def train(shape: str, options: dict[str, Any]) -> dict[str, Any]:
         "losses": [float(mesh.mean_over_data(result.loss)) for result in results],
         "norms": [float(result.grad_norm) for result in results],
         "names": sorted(step.tensors()),
+        "dtypes": sorted({str(value.dtype) for value in step.tensors().values()}),
+        "choices": step.engine.choices,
     }
+
+
+def train_frozen(strategy: str) -> tuple[dict[str, torch.Tensor], list[str]]:
+    """Return all weights after a few steps, and the names of all tensors of a checkpoint."""
+    step = make_step("partly frozen", strategy=strategy)
+    for index in range(2):
+        step.run(share(step.engine.mesh, index), 2)
+    weights = {name: getattr(value, "full_tensor", value.clone)() for name, value in step.engine.named_parameters()}
+    return {name: value.detach() for name, value in weights.items()}, list(step.tensors())
 
 
 def gathered_sizes(shape: str) -> list[int]:
@@ -102,14 +177,14 @@ def gathered_sizes(shape: str) -> list[int]:
     return [event.shapes()[0][0] for event in events if event.name() == "c10d::_allgather_base_"]
 
 
-def make_step(shape: str, dtype: torch.dtype = torch.float32, **options: Any) -> Step:
+def make_step(shape: str, dtype: str = "float32", **options: Any) -> Step:
     parallel = ParallelConfig(**options)
     world = dist.get_world_size()
     recipe = Recipe(parallel)
     layout = resolve_layout(parallel, world, world)
     mesh = Mesh(layout, dist.get_rank(), torch.device("cpu"), is_sharded=recipe.is_sharded(layout))
     config = Config(name="own", model=MlpConfig(), optimizer=OptimizerConfig(lr=0.01), parallel=parallel)
-    return Step(parallelize(make_shape(shape, dtype), recipe, mesh), config, compute_loss)
+    return Step(parallelize(make_shape(shape, getattr(torch, dtype)), recipe, mesh), config, compute_loss)
 
 
 def share(mesh: Mesh, index: int) -> dict[str, torch.Tensor]:

@@ -191,6 +191,8 @@ def check_strategy_options(config: Config) -> Iterator[ConfigProblem]:
         yield ConfigProblem(
             "parallel.offload", message, "set parallel.strategy to fsdp or hsdp, or parallel.offload to false"
         )
+    if parallel.find_unused_parameters:
+        yield from _check_unused(parallel)
     is_split = parallel.strategy in ("fsdp", "hsdp") or parallel.pipeline > 1
     if config.compile.mode == "whole" and is_split:
         reason = "a pipeline" if parallel.pipeline > 1 else parallel.strategy
@@ -254,6 +256,19 @@ RULES: tuple[Rule, ...] = (
     check_tensor_parallel,
     check_pipeline,
 )
+
+
+def _check_unused(parallel: ParallelConfig) -> Iterator[ConfigProblem]:
+    where = "parallel.find_unused_parameters"
+    if parallel.strategy not in ("ddp", "auto"):
+        message = f"true, but the strategy is {parallel.strategy}, which needs no search"
+        yield ConfigProblem(where, message, "set it to false, or parallel.strategy to ddp")
+    if parallel.static_graph:
+        message = "true, but parallel.static_graph assumes that every step uses all weights"
+        yield ConfigProblem(where, message, "set one of the two to false")
+    if parallel.pipeline > 1:
+        message = "true, but pipeline stages do not search their graphs"
+        yield ConfigProblem(where, message, "set it to false, or parallel.pipeline to 1")
 
 
 def _check_batch_size(batch: BatchConfig, dp_size: int) -> list[ConfigProblem]:

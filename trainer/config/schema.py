@@ -243,6 +243,9 @@ class ParallelConfig:
     bucket_mb: int = setting("ddp: size of the gradient buckets, in MB", 25, low=1)
     bucket_view: bool = setting("ddp: keep gradients in the buckets, which saves a copy", True)
     static_graph: bool = setting("ddp: assume that every step uses the same parameters", False)
+    find_unused_parameters: bool = setting(
+        "ddp: search the graph of each step for weights without a gradient, which are an error otherwise", False
+    )
     prefetch: int = setting("fsdp: layers to gather in advance", 1, low=0, high=16)
     offload: bool = setting("fsdp: keep parameters, gradients and optimizer state in host memory", False)
     recompute: Literal["none", "selective", "full"] = setting(

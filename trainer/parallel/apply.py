@@ -46,6 +46,7 @@ def parallelize(model: nn.Module | Factory, recipe: Recipe, mesh: Mesh, fill: Fi
     _check_offload(recipe, mesh.device)
     choices: list[str] = []
     built = build_model(model, mesh.device, fill, choices)
+    _check_trained(built)
     _check_names(built, mesh)
     units = find_units(built)
     _check_units(units, recipe, mesh)
@@ -70,6 +71,12 @@ def _check_offload(recipe: Recipe, device: torch.device) -> None:
         message = f"true, but the device is {device.type}: parameters are in host memory already"
         fix = "set parallel.offload to false, or run.device to cuda"
         raise ConfigError([ConfigProblem("parallel.offload", message, fix)])
+
+
+def _check_trained(model: nn.Module) -> None:
+    if not any(weight.requires_grad for weight in model.parameters()):
+        message = f"{type(model).__name__} has no weight with requires_grad, so there is nothing to train"
+        raise ConfigError([ConfigProblem("model", message, "call requires_grad_(True) on the parts to train")])
 
 
 def _check_names(model: nn.Module, mesh: Mesh) -> None:

@@ -13,10 +13,11 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from trainer.config.errors import ConfigError, ConfigProblem
 from trainer.parallel.engine import Batch, LossFunction, Recipe
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.plain import PlainEngine
-from trainer.parallel.units import Units
+from trainer.parallel.units import Units, list_names
 
 # broadcast_buffers was renamed after torch 2.11.
 _DDP_OPTIONS = inspect.signature(DistributedDataParallel.__init__).parameters
@@ -34,9 +35,25 @@ class DdpEngine(PlainEngine):
                 "accumulate: gradients are averaged after the last micro-batch, as ddp stores all of them anyway"
             )
 
+    def forward_backward(
+        self, batch: Batch, loss_fn: LossFunction, micro: int, scale: torch.Tensor | None
+    ) -> torch.Tensor:
+        loss = super().forward_backward(batch, loss_fn, micro, scale)
+        if not self._recipe.parallel.find_unused_parameters:
+            self._check_gradients()
+        return loss
+
     def around(self, index: int, count: int) -> AbstractContextManager[None]:
         model: Any = self.modules[0]
         return model.no_sync() if self._is_deferred and index < count - 1 else nullcontext()
+
+    def _check_gradients(self) -> None:
+        """Raise ConfigError if a weight has no gradient: DDP waits for it, so its whole bucket was not averaged."""
+        unused = [name for name, value in self.named_parameters() if value.requires_grad and value.grad is None]
+        if unused:
+            message = f"the loss does not depend on {list_names(unused)}, so ddp cannot average their gradients"
+            fix = "freeze them with requires_grad_(False), set parallel.find_unused_parameters to true, or use fsdp"
+            raise ConfigError([ConfigProblem("model", message, fix)])
 
     def _make_loss(self, loss_fn: LossFunction) -> Callable[[Batch], torch.Tensor]:
         model = self.modules[0]
@@ -70,6 +87,7 @@ def wrap(model: nn.Module, recipe: Recipe, mesh: Mesh) -> nn.Module:
         "bucket_cap_mb": recipe.parallel.bucket_mb,
         "gradient_as_bucket_view": recipe.parallel.bucket_view,
         "static_graph": recipe.parallel.static_graph,
+        "find_unused_parameters": recipe.parallel.find_unused_parameters,
         "init_sync": False,
         _BUFFER_OPTION: False,
     }

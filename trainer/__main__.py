@@ -1,9 +1,10 @@
-"""`python -m trainer CONFIG [key.sub=value ...]` trains; `prepare`, `report`, `export` and `settings` do other work."""
+"""`python -m trainer CONFIG [key.sub=value ...]` trains; `prepare`, `report` and other commands do other work."""
 
 # Start-up: each command imports only what it needs, and an invalid configuration is reported before torch is loaded.
 # ruff: noqa: PLC0415
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import time
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 USAGE = """usage: python -m trainer CONFIG [key.sub=value ...]       train; CONFIG is a preset or a YAML file
        python -m trainer prepare INPUT... --out FOLDER    turn text into token shards
        python -m trainer report RUN [--out FOLDER]        write a page with the curves and the time breakdown of a run
+       python -m trainer profile RUN [--steps N]          trace the next steps of a running job with torch's profiler
        python -m trainer export FROM FOLDER               write the newest checkpoint as Hugging Face safetensors
        python -m trainer settings [--from FOLDER]         list every setting, or write those of a Hugging Face folder
 
@@ -27,19 +29,16 @@ Run a command with --help for its options."""
 HELP_OPTIONS = ("-h", "--help")
 RANK_0_TIMEOUT_S = 10.0
 _INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+# Commands that need no torch, with the module whose `main` runs them.
+COMMANDS = {"prepare": "trainer.data.prepare", "report": "trainer.report.__main__", "profile": "trainer.trace_command"}
 
 
 def main(argv: list[str]) -> int:
     """Run the command and return the exit status."""
     command, *arguments = argv or [""]
-    if command == "prepare":
-        from trainer.data.prepare import main as prepare
-
-        return prepare(arguments)
-    if command == "report":
-        from trainer.report.__main__ import main as report
-
-        return report(arguments)
+    if command in COMMANDS:
+        status: int = importlib.import_module(COMMANDS[command]).main(arguments)
+        return status
     if command == "export":
         return _run_with_torch(lambda: _export(arguments), f"/shared/muster/trainer/run {' '.join(argv)}")
     if command == "settings":

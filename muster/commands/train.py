@@ -9,7 +9,7 @@ from infra.engine.stop import BAD_INPUT, Stop
 from infra.home import DEFAULT_STACK
 
 # These commands of the trainer need no torch.
-_WITHOUT_TORCH = ("settings", "prepare", "report", "help", "-h", "--help")
+_WITHOUT_TORCH = ("settings", "prepare", "report", "profile", "help", "-h", "--help")
 TRAINER_ON_NODE = "/shared/muster/trainer/run"
 
 

@@ -19,6 +19,7 @@ COMMANDS = {
     "unknown preset": (["no-such-preset", "-h"], 0, "python -m trainer report RUN"),
     "prepare": (["prepare", "--help"], 0, "usage: python -m trainer prepare "),
     "report": (["report", "-h"], 0, "usage: python -m trainer report "),
+    "profile": (["profile", "-h"], 0, "usage: python -m trainer profile [-h] [--steps STEPS] [--ranks RANKS] RUN"),
     "export": (["export", "--help"], 0, "usage: python -m trainer export [-h] FROM FOLDER"),
     "export of nothing": (["export"], 2, "the following arguments are required: FROM, FOLDER"),
     "settings": (["settings", "--help"], 0, "usage: python -m trainer settings [-h] [--markdown | --from FOLDER]"),

@@ -10,9 +10,10 @@ import torch.distributed as dist
 
 from trainer.life.health import Action
 from trainer.life.stop import StopReason
+from trainer.life.trace_request import TraceRequest
 from trainer.world import World
 
-_FLAGS = 4
+_FLAGS = 6
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,8 @@ class Ballot:
     """This rank's reaction to the loss of a recent step."""
     action_step: int = 0
     """The step that this rank reacts to."""
+    trace: TraceRequest | None = None
+    """A request for a trace, which only rank 0 receives."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,7 @@ class VoteResult:
     work_s: tuple[float, ...]
     action: Action
     action_step: int
+    trace: TraceRequest | None = None
 
 
 class Vote:
@@ -71,7 +75,13 @@ class Vote:
             return current
         action, action_step = max((previous.action, previous.action_step), (current.action, current.action_step))
         stop = max(previous.stop or 0, current.stop or 0)
-        return replace(current, stop=StopReason(stop) if stop else None, action=action, action_step=action_step)
+        return replace(
+            current,
+            stop=StopReason(stop) if stop else None,
+            action=action,
+            action_step=action_step,
+            trace=current.trace or previous.trace,
+        )
 
     def drain(self) -> VoteResult | None:
         """Wait for the last vote and return its result; every rank calls it at the same step."""
@@ -81,14 +91,20 @@ class Vote:
         if self._work is not None:
             self._work.wait()
             self._work = None
-        stop, busy, action, action_step, *times = sent.tolist()
+        stop, busy, action, action_step, trace_steps, trace_ranks, *times = sent.tolist()
         return VoteResult(
-            StopReason(int(stop)) if stop else None, bool(busy), tuple(times), Action(int(action)), int(action_step)
+            stop=StopReason(int(stop)) if stop else None,
+            busy=bool(busy),
+            work_s=tuple(times),
+            action=Action(int(action)),
+            action_step=int(action_step),
+            trace=TraceRequest(int(trace_steps), int(trace_ranks)) if trace_steps else None,
         )
 
     def _send(self, ballot: Ballot) -> None:
         tensor = torch.zeros(_FLAGS + self._world.size, dtype=torch.float64)
         flags = [float(ballot.stop or 0), float(ballot.busy), float(ballot.action), float(ballot.action_step)]
+        flags += [float(ballot.trace.steps), float(ballot.trace.ranks)] if ballot.trace else [0.0, 0.0]
         tensor[:_FLAGS] = torch.tensor(flags, dtype=torch.float64)
         tensor[_FLAGS + self._world.rank] = ballot.work_s
         self._sent = tensor

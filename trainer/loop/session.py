@@ -29,6 +29,7 @@ from trainer.life.health import Health
 from trainer.life.outcome import Code
 from trainer.life.stop import StopListener
 from trainer.life.straggler import StragglerDetector
+from trainer.life.trace_request import TraceRequests
 from trainer.life.vote import Vote
 from trainer.life.watchdog import Watchdog
 from trainer.loop.run_folder import RunFolder
@@ -36,6 +37,7 @@ from trainer.loop.saves import Saves
 from trainer.loop.steps import End, StepLoop
 from trainer.metrics.meter import Meter
 from trainer.metrics.recorder import Recorder
+from trainer.metrics.tracer import Tracer
 from trainer.metrics.trackers import check_packages
 from trainer.models.shape import shape_of
 from trainer.weights import load_initial
@@ -127,7 +129,11 @@ class Session:
             trainer.check_folder()
             self._accept(trainer, resolved)
             meter = Meter(self._recorder, config, world.device, world.size, _flops_per_sample(config))
-            with closing(self._open_loader(source, trainer, position or 0)) as loader:
+            with (
+                closing(self._open_loader(source, trainer, position or 0)) as loader,
+                closing(Tracer(self._folder, self._rank, world.device, self._recorder.say)) as tracer,
+                closing(TraceRequests(self._folder, self._rank, self._recorder.say)) as trace_requests,
+            ):
                 saves = Saves(
                     config=config,
                     trainer=trainer,
@@ -151,6 +157,8 @@ class Session:
                     stop=stop,
                     vote=Vote(world),
                     stragglers=StragglerDetector([member.host for member in world.members], config.watchdog.straggler),
+                    tracer=tracer,
+                    trace_requests=trace_requests,
                 )
                 with self._record_failure(), name_irreproducible_operation():
                     end = steps.run()

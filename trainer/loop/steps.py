@@ -14,12 +14,14 @@ from trainer.life.health import Action, Health, Verdict
 from trainer.life.outcome import Code
 from trainer.life.stop import StopListener, StopReason
 from trainer.life.straggler import StragglerDetector
+from trainer.life.trace_request import TraceRequests
 from trainer.life.vote import Ballot, Vote, VoteResult
 from trainer.life.watchdog import Watchdog
 from trainer.loop.saves import Saves
 from trainer.metrics.device_values import Reading
 from trainer.metrics.meter import Meter
 from trainer.metrics.recorder import Recorder
+from trainer.metrics.tracer import Tracer
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,8 @@ class StepLoop:
     stop: StopListener
     vote: Vote
     stragglers: StragglerDetector
+    tracer: Tracer
+    trace_requests: TraceRequests
     _loss: float | None = None
     _verdict: Verdict | None = None
     """This rank's verdict that ends the run or rolls it back, until all ranks obey it."""
@@ -78,7 +82,7 @@ class StepLoop:
             with meter.phase("data"):
                 batch = self._next_batch()
             watchdog.beat(step, "step")
-            with meter.step(step):
+            with self.tracer.around(step), meter.step(step, is_traced=self.tracer.is_active):
                 result = trainer.run_step(batch.tensors)
                 loss = trainer.mean_over_ranks(result.loss)
             self.recorder.samples(step, batch.ids.tolist())
@@ -123,10 +127,14 @@ class StepLoop:
                 self._verdict, self._verdict_step = verdict, reading.step
 
     def _fill_in_ballot(self) -> Ballot:
-        is_busy, verdict = self.trainer.checkpoints.busy, self._verdict
-        if verdict is None:
-            return Ballot(self.stop.reason, is_busy, self.meter.own_s)
-        return Ballot(self.stop.reason, is_busy, self.meter.own_s, verdict.action, self._verdict_step)
+        return Ballot(
+            stop=self.stop.reason,
+            busy=self.trainer.checkpoints.busy,
+            work_s=self.meter.own_s,
+            action=self._verdict.action if self._verdict else Action.GO,
+            action_step=self._verdict_step if self._verdict else 0,
+            trace=self.trace_requests.take(),
+        )
 
     def _decide(self) -> VoteResult:
         """Judge every step so far, the newest included, and return what the ranks agree on now."""
@@ -136,6 +144,9 @@ class StepLoop:
     def _obey(self, agreed: VoteResult, is_saving: bool) -> End | None:
         """Act on a vote, alike on all ranks; return the end of the run, or None to continue."""
         self._report_stragglers(agreed)
+        if agreed.trace is not None:
+            self.meter.cancel_profile()
+            self.tracer.begin(agreed.trace, self.trainer.step + 1)
         self._is_busy = agreed.busy
         if agreed.stop is not None and not is_saving:
             # The last step is judged before it is saved. If it leads to a rollback, the next vote stops the run.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -57,9 +57,14 @@ class Meter:
         return self.clock.phase(name)
 
     @contextmanager
-    def step(self, step: int) -> Iterator[None]:
-        with self._profiler.around(step), self.clock.phase("compute"):
+    def step(self, step: int, *, is_traced: bool = False) -> Iterator[None]:
+        """Measure a step, and profile it if that is due; torch allows only one profiler at a time."""
+        with nullcontext() if is_traced else self._profiler.around(step), self.clock.phase("compute"):
             yield
+
+    def cancel_profile(self) -> None:
+        """Stop a profiler that was started for the next step, because that step is traced."""
+        self._profiler.cancel()
 
     def done(self, step: int, values: Mapping[str, torch.Tensor], extra: Mapping[str, float]) -> list[Reading]:
         """End the step; `extra` are values that are already on the host, such as the learning rate."""

@@ -79,6 +79,10 @@ class Profiler:
         self._add_share(profile.exposed_share)
         self._done(profile)
 
+    def cancel(self) -> None:
+        """Stop profiling, if it was started for the next step."""
+        self._stop()
+
     def _is_due(self, step: int, count: int) -> bool:
         if not self._every:
             return False

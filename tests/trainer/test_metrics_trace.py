@@ -1,0 +1,86 @@
+"""A trace of a running job: the request, its checks, and the traces of two ranks."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.trainer.launch import SMALL_LLAMA, Launched, forked, wait_for_step
+from trainer.__main__ import main
+from trainer.life.outcome import Code
+from trainer.life.trace_request import TraceRequest, parse_request
+
+STEPS = 2
+
+
+@pytest.mark.parametrize(
+    ("text", "request_"),
+    [
+        ("3", TraceRequest(3, 1)),
+        ("20 8\n", TraceRequest(20, 8)),
+        ("", None),
+        ("0", None),
+        ("21", None),
+        ("3 0", None),
+        ("3 1 1", None),
+        ("three", None),
+        ("-1", None),
+    ],
+)
+def test_a_request_is_a_number_of_steps_and_of_ranks(text: str, request_: TraceRequest | None) -> None:
+    assert parse_request(text) == request_
+
+
+@pytest.mark.parametrize(
+    ("options", "progress", "problem"),
+    [
+        (["--steps=0"], '{"state": "training"}', "--steps: 0 is not allowed; use 1 to 20"),
+        (["--steps=21"], '{"state": "training"}', "--steps: 21 is not allowed; use 1 to 20"),
+        (["--ranks=0"], '{"state": "training"}', "--ranks: 0 is not allowed; use 1 or more"),
+        ([], '{"state": "ended", "outcome": "stopped", "step": 7}', "the run has ended (stopped at step 7); start it"),
+        ([], "", "is not the folder of a run; give a folder such as runs/NAME"),
+    ],
+)
+def test_a_request_that_cannot_be_met_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], progress: str, problem: str
+) -> None:
+    if progress:
+        (tmp_path / "progress.json").write_text(progress)
+    assert main(["profile", str(tmp_path), *options]) == 2
+    assert problem in capsys.readouterr().err
+    assert not (tmp_path / "profile").exists()
+
+
+def test_all_ranks_trace_the_same_steps_of_a_running_job(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    arguments = [*SMALL_LLAMA, "steps=1000000", "checkpoint.every=0", "parallel.strategy=ddp", f"run.folder={folder}"]
+    # The trainer's own profiles must not get in the way: torch allows only one profiler at a time.
+    with forked(2, [*arguments, "metrics.profile_every=2"], tmp_path) as run:
+        wait_for_step(run, folder, 3)
+        (folder / "profile").write_text("many")
+        run.until(lambda: "'many' is not a number of steps; use 1 to 20" in run.output, "a message")
+        assert main(["profile", str(folder), f"--steps={STEPS}", "--ranks=2"]) == 0
+        run.until(lambda: len(list(folder.glob("traces/*/rank-*.json.gz"))) == 2, "two traces")
+        traced = [traced_steps(file) for file in sorted(folder.glob("traces/*/rank-*.json.gz"))]
+        stop(run, folder)
+    first = traced[0][0]
+    assert traced == [[first, first + 1]] * 2
+    assert [path.name for path in (folder / "traces").iterdir()] == [f"step-{first:08d}"]
+    assert f"trace of steps {first} to {first + 1} in {folder}/traces/step-{first:08d}" in run.output
+    assert not (folder / "profile").exists()
+
+
+def traced_steps(file: Path) -> list[int]:
+    events = json.loads(gzip.decompress(file.read_bytes()))["traceEvents"]
+    assert any(event["name"].startswith("aten::") for event in events)
+    names = {event["name"] for event in events}
+    return sorted(int(match[1]) for name in names if (match := re.fullmatch(r"step (\d+)", name)))
+
+
+def stop(run: Launched, folder: Path) -> None:
+    (folder / "stop").touch()
+    assert run.wait() == Code.STOPPED, run.output

@@ -19,6 +19,7 @@ from torch import nn
 from tests.trainer.launch import SMALL_LLAMA, events, forked, outcome
 from trainer.api import Trainer
 from trainer.config.errors import ConfigError, ConfigProblem
+from trainer.life import failure as failures
 from trainer.life import outcome as outcomes
 from trainer.life.cause import Cause, classify, find_place
 from trainer.life.failure import Failure, find_first, is_repeated, read_failures, record
@@ -173,15 +174,16 @@ def test_a_failure_that_a_restart_cannot_fix_ends_the_run(
 ) -> None:
     monkeypatch.setenv("MUSTER_OUTCOME_FILE", str(tmp_path / "outcome.json"))
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "job")
-    record(tmp_path, failure(1, Cause.LOST_PEER))
-    record(tmp_path, failure(2, cause, error='quotes " and , "step": 9, in a text', place="file.py:1 in f"))
-    assert outcomes.end_after_failure(tmp_path, 90.0)[0] == status
+    first, victim = failure(2, cause, error='a " and , "step": 9, in a text'), failure(1, Cause.LOST_PEER)
+    record(tmp_path, victim)
+    record(tmp_path, first)
+    assert outcomes.end_after_failure(tmp_path, victim, 90.0)[0] == status
     assert outcome(tmp_path)["outcome"] == name
     assert outcome(tmp_path)["failure"]["rank"] == 2
     assert (outcomes.read_decided() is None) == (name == "failed")
     # A rank that loses its peers later changes nothing.
     record(tmp_path, failure(0, Cause.LOST_PEER, time=300.0))
-    assert outcomes.end_after_failure(tmp_path, 90.0)[0] == status
+    assert outcomes.end_after_failure(tmp_path, failure(0, Cause.LOST_PEER, time=300.0), 90.0)[0] == status
     assert outcome(tmp_path)["failure"]["rank"] == 2
     assert read_by_job_script(tmp_path) == f"{name} 7"
 
@@ -198,9 +200,38 @@ def read_by_job_script(folder: Path) -> str:
 def test_an_outcome_that_is_decided_stays(tmp_path: Path) -> None:
     before = {"outcome": "stopped", "reason": "stop requested", "step": 5, "time": 95.0}
     (tmp_path / "outcome.json").write_text(json.dumps(before))
-    assert outcomes.end_after_failure(tmp_path, 90.0)[0] == outcomes.Code.STOPPED
+    late = failure(1, Cause.LOST_PEER)
+    assert outcomes.end_after_failure(tmp_path, late, 90.0)[0] == outcomes.Code.STOPPED
     assert outcome(tmp_path) == before
-    assert outcomes.end_after_failure(tmp_path, 96.0)[0] == outcomes.Code.BROKEN, "of an earlier start"
+    assert outcomes.end_after_failure(tmp_path, late, 96.0)[0] == outcomes.Code.BROKEN, "of an earlier start"
+
+
+def test_only_some_of_many_ranks_read_the_failures_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files: list[Path] = []
+
+    def count_file(path: Path) -> list[Any]:
+        files.append(path)
+        return []
+
+    monkeypatch.setattr(failures, "read_lines", count_file)
+    many = [replace(failure(0, Cause.DEVICE), rank=rank) for rank in range(200)]
+    for each in many:
+        record(tmp_path, each)
+    for each in many:
+        outcomes.end_after_failure(tmp_path, each, 90.0)
+    readers = 8 + 3
+    assert len(files) == readers * 2 * 200 + (200 - readers)
+    assert outcome(tmp_path)["failure"]["cause"] == "device"
+
+
+def test_a_rank_that_does_not_read_the_others_blames_none_of_them(tmp_path: Path) -> None:
+    victim = replace(failure(1, Cause.LOST_PEER), rank=71)
+    outcomes.end_after_failure(tmp_path, victim, 90.0)
+    assert outcome(tmp_path)["failure"]["rank"] == 71
+    outcomes.end_after_failure(tmp_path, replace(failure(1, Cause.DEVICE), rank=72), 90.0)
+    assert outcome(tmp_path)["failure"]["rank"] == 72
+    outcomes.end_after_failure(tmp_path, victim, 90.0)
+    assert outcome(tmp_path)["failure"]["rank"] == 72
 
 
 @pytest.mark.parametrize(

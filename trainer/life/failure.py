@@ -48,6 +48,11 @@ class Failure:
     hosts: tuple[str, ...] = ()
     """The host of each rank, if this rank failed because of another one."""
 
+    @property
+    def is_consequence(self) -> bool:
+        """Whether another rank is probably to blame."""
+        return self.cause in _CONSEQUENCES
+
     def __str__(self) -> str:
         place = f" ({self.place})" if self.place else ""
         fix = f"; {self.cause.fix}" if self.cause.fix else ""
@@ -119,11 +124,11 @@ def record(folder: Path, failure: Failure) -> None:
         print(f"trainer: the failure cannot be written to {folder / FAILURES_FOLDER}: {error}", file=sys.stderr)
 
 
-def read_failures(folder: Path) -> list[Failure]:
-    """Return all failures of a run, the oldest first; incomplete lines are left out."""
+def read_failures(folder: Path, rank: int | None = None) -> list[Failure]:
+    """Return the failures of all ranks or of one, the oldest first; incomplete lines are left out."""
     names = {field.name for field in fields(Failure)}
     failures = []
-    for path in sorted((folder / FAILURES_FOLDER).glob("rank-*.jsonl")):
+    for path in sorted((folder / FAILURES_FOLDER).glob("rank-*.jsonl" if rank is None else f"rank-{rank:05d}.jsonl")):
         for line in read_lines(path):
             values = {name: value for name, value in line.items() if name in names}
             try:
@@ -146,7 +151,7 @@ def find_first(failures: Sequence[Failure]) -> Failure | None:
     A rank that lost its peers or waited for them in vain is never the cause if another rank has an error of its own.
     If all failures are of that kind, then the ranks without a record are to blame: they could not write one.
     """
-    errors = [failure for failure in failures if failure.cause not in _CONSEQUENCES]
+    errors = [failure for failure in failures if not failure.is_consequence]
     if errors or not failures:
         return min(errors, key=lambda failure: failure.time, default=None)
     return _find_lost_rank(failures) or _find_blocking_rank(failures)

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
-from trainer.life.failure import find_first, is_repeated, name_attempt, read_failures, select_attempt
+from trainer.life.failure import Failure, find_first, is_repeated, read_failures, select_attempt
 from trainer.life.stop import StopReason
 
 FILE_VARIABLE = "MUSTER_OUTCOME_FILE"
 # Outcomes that decide nothing: the ranks may be restarted, and then the file is deleted.
 TERMINATED = "terminated"
 FAILED = "failed"
+_FIRST_READERS = 8
+_READER_INTERVAL = 64
 
 
 class Code(IntEnum):
@@ -79,8 +83,8 @@ def end_after_stop(reason: StopReason, note: str, step: int, folder: Path, rank:
     return end(code, note or reason.text, step, folder, rank)
 
 
-def end_after_failure(folder: Path, began: float) -> tuple[int, RunOutcome]:
-    """Write the first cause among the failures of all ranks; return the exit status of this process and the outcome.
+def end_after_failure(folder: Path, own: Failure, began: float) -> tuple[int, RunOutcome]:
+    """Write the first cause of all ranks' failures; return the exit status of this process and the outcome.
 
     Every failed rank calls this after it has recorded its own failure, so the last one knows all of them. `began` is
     when this process started. An error that a restart cannot fix ends the run; otherwise torchrun or the job script
@@ -88,15 +92,10 @@ def end_after_failure(folder: Path, began: float) -> tuple[int, RunOutcome]:
     """
     file = _outcome_file(folder)
     outcome = _read(file)
-    if outcome is None or outcome.time < began or _is_open(outcome):
-        outcome = _find_failed_outcome(folder, began)
-        with suppress(OSError):  # the disk may be full, and the reason is printed as well
-            _write(file, outcome)
-            # Another rank may have recorded an earlier cause in the meantime, but written its outcome first.
-            latest = _find_failed_outcome(folder, began)
-            if latest.failure != outcome.failure:
-                _write(file, latest)
-                outcome = latest
+    if outcome is None or outcome.time < began:
+        outcome = None
+    if outcome is None or _is_open(outcome):
+        outcome = _write_first_cause(file, folder, own, began, outcome)
     if _is_open(outcome):
         return int(Code.BROKEN), outcome
     return (0 if FILE_VARIABLE in os.environ else int(Code[outcome.outcome.upper()])), outcome
@@ -114,15 +113,45 @@ def _is_open(outcome: RunOutcome) -> bool:
     return outcome.outcome in (TERMINATED, FAILED)
 
 
-def _find_failed_outcome(folder: Path, began: float) -> RunOutcome:
+def _write_first_cause(file: Path, folder: Path, own: Failure, began: float, written: RunOutcome | None) -> RunOutcome:
+    if not _reads_other_ranks(own.rank):
+        if written is not None and written.failure is not None and own.is_consequence:
+            return written
+        outcome = _make_outcome(own, read_failures(folder, own.rank))
+        with suppress(OSError):  # the disk may be full, and the reason is printed as well
+            _write(file, outcome)
+        return outcome
+    outcome = _find_first_cause(folder, own, began)
+    with suppress(OSError):
+        _write(file, outcome)
+        # Another rank may have recorded an earlier cause in the meantime, but written its outcome first.
+        latest = _find_first_cause(folder, own, began)
+        if latest.failure != outcome.failure:
+            _write(file, latest)
+            outcome = latest
+    return outcome
+
+
+def _reads_other_ranks(rank: int) -> bool:
+    """Return whether this rank reads the failures of all others: if a thousand did, the filesystem would suffer.
+
+    Several do, on several nodes, because any of them may be lost.
+    """
+    return rank < _FIRST_READERS or rank % _READER_INTERVAL == 0
+
+
+def _find_first_cause(folder: Path, own: Failure, began: float) -> RunOutcome:
     failures = read_failures(folder)
-    first = find_first(select_attempt(failures, name_attempt(), began))
-    if first is None:  # the failure could not be recorded
-        return RunOutcome(FAILED, "a rank failed; its output has the error", 0, time.time())
+    first = find_first(select_attempt(failures, own.attempt, began))
+    return _make_outcome(first or own, failures)  # its own failure could not be written if there is none
+
+
+def _make_outcome(first: Failure, failures: Sequence[Failure]) -> RunOutcome:
+    broken = Code.BROKEN.name.lower()
     if is_repeated(first, failures):
         reason = f"{first}; not restarted: the error is the same as in an earlier attempt"
-        return RunOutcome(Code.BROKEN.name.lower(), reason, first.step, time.time(), first.summarise())
-    name = Code.BROKEN.name.lower() if first.cause.is_permanent else FAILED
+        return RunOutcome(broken, reason, first.step, time.time(), first.summarise())
+    name = broken if first.cause.is_permanent else FAILED
     return RunOutcome(name, str(first), first.step, time.time(), first.summarise())
 
 
@@ -139,6 +168,6 @@ def _outcome_file(folder: Path) -> Path:
 
 def _write(file: Path, outcome: RunOutcome) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
-    temporary = file.with_name(f".{file.name}.{os.getpid()}")
+    temporary = file.with_name(f".{file.name}.{socket.gethostname()}.{os.getpid()}")
     temporary.write_text(json.dumps(asdict(outcome)) + "\n", encoding="utf-8")
     temporary.replace(file)

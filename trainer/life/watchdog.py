@@ -114,8 +114,7 @@ class Watchdog:
             self._end_hung_rank(f"no progress for {age:.0f} s (limit {limit_s:.0f} s)")
         if self._phase_limit_s is None and age > self._hang_limit.limit_after_term_s() and self._is_terminated():
             reason = f"received SIGTERM and made no progress for {age:.0f} s: exiting without a save"
-            self._record_failure(Cause.LOST_PEER, reason)
-            end_after_failure(self._run_folder, self._created_at)
+            end_after_failure(self._run_folder, self._record_failure(Cause.LOST_PEER, reason), self._created_at)
             self._exit(reason)
         if self._board is None:
             return
@@ -149,7 +148,7 @@ class Watchdog:
     def _end_hung_rank(self, reason: str) -> None:
         # This thread runs, so the timer must not interrupt it. It is armed again in case the filesystem hangs too.
         faulthandler.dump_traceback_later(_WRITE_TIMEOUT_S, exit=True, file=_STDERR)
-        self._record_failure(Cause.HANG, reason)
+        failure = self._record_failure(Cause.HANG, reason)
         try:
             self._write_stacks(reason)
             where = f"stacks in {self._folder}"
@@ -158,7 +157,7 @@ class Watchdog:
             where = f"stacks cannot be written to {self._folder}: {error}"
         message = f"{reason}; {self._report_hang(reason)}{where}"
         # All ranks that are alive have recorded their progress by now, so the rank that holds them up can be named.
-        end_after_failure(self._run_folder, self._created_at)
+        end_after_failure(self._run_folder, failure, self._created_at)
         self._exit(message)
 
     def _write_stacks(self, reason: str) -> None:
@@ -208,7 +207,7 @@ class Watchdog:
         dump = c10d._dump_nccl_trace if self._world.device.type == "cuda" else c10d._dump_fr_trace
         (self._folder / f"collectives-rank-{self._world.rank}").write_bytes(dump())
 
-    def _record_failure(self, cause: Cause, reason: str) -> None:
+    def _record_failure(self, cause: Cause, reason: str) -> Failure:
         count, step, phase = self._place
         failure = Failure(
             time=round(time.time(), 3),
@@ -222,6 +221,7 @@ class Watchdog:
             hosts=tuple(member.host for member in self._world.members),
         )
         record(self._run_folder, failure)
+        return failure
 
     def _exit(self, message: str) -> None:
         if self._closed.is_set():

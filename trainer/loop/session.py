@@ -83,8 +83,10 @@ class Session:
             status = self._conclude(End(Code.BAD_INPUT, "; ".join(str(error).splitlines())))
             self._finish_save()
             return status
-        except Exception:  # whatever it is, its failure is recorded
-            status = self._conclude_failure()
+        except Exception:
+            if self._failure is None:
+                raise
+            status = self._conclude_failure(self._failure)
             self._finish_save()
             return status
 
@@ -265,12 +267,12 @@ class Session:
                 self._failure = failure.describe(error, rank=self._rank, step=step, hosts=hosts)
                 failure.report(self._folder, self._failure, error)
                 if not isinstance(error, ConfigError):
-                    outcome.end_after_failure(self._folder, self._began)
+                    outcome.end_after_failure(self._folder, self._failure, self._began)
             raise
 
-    def _conclude_failure(self) -> int:
+    def _conclude_failure(self, own: failure.Failure) -> int:
         """Record the first cause of all ranks' failures as the end of this attempt, and return the exit status."""
-        status, ended = outcome.end_after_failure(self._folder, self._began)
+        status, ended = outcome.end_after_failure(self._folder, own, self._began)
         self._recorder.end(ended.outcome, ended.reason, ended.step)
         self._recorder.say(f"{ended.outcome} at step {ended.step}: {ended.reason}")
         self._recorder.close()

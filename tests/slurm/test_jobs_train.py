@@ -46,8 +46,8 @@ STUBS = {
         for _ in $(seq "${TICKS:-0}"); do sleep 0.05; [ ! -e "$run/stop" ] || OUTCOME=requeue; done
         [ ! -e "$run/stop" ] || REASON=$(cat "$run/stop")
         [ -z "${CHECKPOINT:-}" ] || mkdir -p "$run/checkpoints/step-$CHECKPOINT"
-        [ -z "${OUTCOME:-}" ] || printf '{"outcome": "%s", "reason": "%s", "step": 7, "time": 1.5}\\n' \\
-            "$OUTCOME" "${REASON:-a reason, with a comma}" >"$MUSTER_OUTCOME_FILE"
+        [ -z "${OUTCOME:-}" ] || printf '{"outcome": "%s", "reason": "%s", "step": 7, "time": 1.5%s}\\n' \\
+            "$OUTCOME" "${REASON:-a reason, with a comma}" "${FAILURE:-}" >"$MUSTER_OUTCOME_FILE"
         exit ${TORCHRUN:-0}""",
 }
 
@@ -237,6 +237,18 @@ def test_a_lost_node_is_excluded_from_the_next_attempt_only(job: Run, tmp_path: 
     assert calls.index("scontrol requeue") < calls.index("scontrol update JobId=12345 ExcNodeList=gpu-9,gpu-2")
     job(OUTCOME="requeue", SLURM_RESTART_COUNT="1", PARTITION=ENOUGH_NODES)
     assert excluded.read_text() == "gpu-9\n"
+
+
+@pytest.mark.parametrize(("cause", "expected"), [("device", "gpu-2\n"), ("storage", "")])
+def test_a_node_whose_gpu_failed_is_excluded_too(job: Run, tmp_path: Path, cause: str, expected: str) -> None:
+    failure = json.dumps(
+        {"cause": cause, "rank": 3, "host": "gpu-2", "error": "AcceleratorError", "place": "", "fix": ""}
+    )
+    done = job(OUTCOME="failed", TORCHRUN="1", FAILURE=f', "failure": {failure}', PARTITION=ENOUGH_NODES)
+    assert done.returncode == 0
+    excluded = tmp_path / "states" / "excluded"
+    assert (excluded.read_text() if excluded.exists() else "") == expected
+    assert ("train: a GPU of gpu-2 failed" in done.stdout) == (cause == "device")
 
 
 def test_a_lost_node_is_not_excluded_if_the_job_could_not_start_without_it(job: Run, tmp_path: Path) -> None:

@@ -1,1 +1,1 @@
-"""Keeping a run alive on a cluster: stop requests, votes, hang detection, health of the loss, and the outcome file."""
+"""Keeping a run alive on a cluster: stop requests, votes, hang detection, health of the loss, failures, outcome."""

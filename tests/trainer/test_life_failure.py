@@ -197,6 +197,16 @@ def read_by_job_script(folder: Path) -> str:
     return shell.stdout.strip()
 
 
+def test_the_same_unexpected_error_again_ends_the_run(tmp_path: Path) -> None:
+    first = failure(1, Cause.TRAINER, place="trainer/step.py:60 in run")
+    again = replace(first, attempt="job.1", time=200.0)
+    for each, name in ((first, "failed"), (again, "broken")):
+        record(tmp_path, each)
+        outcomes.end_after_failure(tmp_path, each, each.time - 10)
+        assert outcome(tmp_path)["outcome"] == name
+    assert "not restarted: the error is the same as in an earlier attempt" in outcome(tmp_path)["reason"]
+
+
 def test_an_outcome_that_is_decided_stays(tmp_path: Path) -> None:
     before = {"outcome": "stopped", "reason": "stop requested", "step": 5, "time": 95.0}
     (tmp_path / "outcome.json").write_text(json.dumps(before))
@@ -245,8 +255,10 @@ def test_a_run_names_the_rank_that_failed_first(tmp_path: Path, mode: str, cause
     folder = tmp_path / "run"
     arguments = [*SMALL_LLAMA, "steps=1000000", "checkpoint.every=0", "parallel.strategy=ddp"]
     command = [mode, "1", "5", *arguments, "batch.size=3", "batch.micro=1", f"run.folder={folder}"]
-    with forked(3, command, tmp_path, program="tests.trainer.failing_rank") as run:
-        assert run.wait(60) != 0
+    job = {"MUSTER_OUTCOME_FILE": str(folder / "outcome.json")}
+    with forked(3, command, tmp_path, program="tests.trainer.failing_rank", **job) as run:
+        # If the run has ended for good, torchrun must not restart any rank.
+        assert (run.wait(60) == 0) == (name == "broken"), run.output
     ended = outcome(folder)
     assert (ended["outcome"], ended["step"]) == (name, 4), run.output
     assert (ended["failure"]["cause"], ended["failure"]["rank"], ended["failure"]["host"]) == (cause, 1, HOST)

@@ -8,11 +8,13 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.trainer.launch import SMALL_LLAMA, Launched, forked, wait_for_step
 from trainer.__main__ import main
 from trainer.life.outcome import Code
 from trainer.life.trace_request import TraceRequest, parse_request
+from trainer.metrics.tracer import Tracer
 
 STEPS = 2
 
@@ -21,10 +23,10 @@ STEPS = 2
     ("text", "request_"),
     [
         ("3", TraceRequest(3, 1)),
-        ("20 8\n", TraceRequest(20, 8)),
+        ("10 8\n", TraceRequest(10, 8)),
         ("", None),
         ("0", None),
-        ("21", None),
+        ("11", None),
         ("3 0", None),
         ("3 1 1", None),
         ("three", None),
@@ -38,8 +40,8 @@ def test_a_request_is_a_number_of_steps_and_of_ranks(text: str, request_: TraceR
 @pytest.mark.parametrize(
     ("options", "progress", "problem"),
     [
-        (["--steps=0"], '{"state": "training"}', "--steps: 0 is not allowed; use 1 to 20"),
-        (["--steps=21"], '{"state": "training"}', "--steps: 21 is not allowed; use 1 to 20"),
+        (["--steps=0"], '{"state": "training"}', "--steps: 0 is not allowed; use 1 to 10"),
+        (["--steps=11"], '{"state": "training"}', "--steps: 11 is not allowed; use 1 to 10"),
         (["--ranks=0"], '{"state": "training"}', "--ranks: 0 is not allowed; use 1 or more"),
         ([], '{"state": "ended", "outcome": "stopped", "step": 7}', "the run has ended (stopped at step 7); start it"),
         ([], "", "is not the folder of a run; give a folder such as runs/NAME"),
@@ -55,6 +57,14 @@ def test_a_request_that_cannot_be_met_is_refused(
     assert not (tmp_path / "profile").exists()
 
 
+def test_ranks_that_wait_for_a_trace_are_not_hung(tmp_path: Path) -> None:
+    """The step after a trace waits until it is written, on every rank."""
+    tracer = Tracer(tmp_path, 1, torch.device("cpu"), print)
+    tracer.begin(TraceRequest(2, 1), 5)
+    assert not tracer.is_active
+    assert [step for step in range(3, 10) if tracer.find_limit_s(step)] == [6, 7]
+
+
 def test_all_ranks_trace_the_same_steps_of_a_running_job(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     arguments = [*SMALL_LLAMA, "steps=1000000", "checkpoint.every=0", "parallel.strategy=ddp", f"run.folder={folder}"]
@@ -62,7 +72,7 @@ def test_all_ranks_trace_the_same_steps_of_a_running_job(tmp_path: Path) -> None
     with forked(2, [*arguments, "metrics.profile_every=2"], tmp_path) as run:
         wait_for_step(run, folder, 3)
         (folder / "profile").write_text("many")
-        run.until(lambda: "'many' is not a number of steps; use 1 to 20" in run.output, "a message")
+        run.until(lambda: "'many' is not a number of steps; use 1 to 10" in run.output, "a message")
         assert main(["profile", str(folder), f"--steps={STEPS}", "--ranks=2"]) == 0
         run.until(lambda: len(list(folder.glob("traces/*/rank-*.json.gz"))) == 2, "two traces")
         traced = [traced_steps(file) for file in sorted(folder.glob("traces/*/rank-*.json.gz"))]

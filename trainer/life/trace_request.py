@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 FILE_NAME = "profile"
-MAX_STEPS = 20
+MAX_STEPS = 10
 _POLL_S = 1.0
 
 

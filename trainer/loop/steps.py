@@ -81,7 +81,7 @@ class StepLoop:
             watchdog.beat(step, "data")
             with meter.phase("data"):
                 batch = self._next_batch()
-            watchdog.beat(step, "step")
+            watchdog.beat(step, "step", self.tracer.find_limit_s(step))
             with self.tracer.around(step), meter.step(step, is_traced=self.tracer.is_active):
                 result = trainer.run_step(batch.tensors)
                 loss = trainer.mean_over_ranks(result.loss)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import shutil
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from trainer.life.trace_request import TraceRequest
 
 TRACES_FOLDER = "traces"
 _MAX_MEMORY_EVENTS = 200_000
+_WRITE_TIMEOUT_S = 600.0
 
 
 class Tracer:
@@ -32,6 +34,7 @@ class Tracer:
         self._say = say
         self._steps_left = 0
         self._first_step = 0
+        self._last_step = 0
         self._profile: Any = None
         self._compressions: list[threading.Thread] = []
 
@@ -42,10 +45,16 @@ class Tracer:
 
     def begin(self, request: TraceRequest, next_step: int) -> None:
         """Trace the next steps, if this rank is one of those that the request asks for."""
-        if self.is_active:
-            self._say(f"a trace from step {self._first_step} on is under way; the request is ignored")
-        elif self._rank < request.ranks:
-            self._steps_left, self._first_step = request.steps, next_step
+        if self._first_step <= next_step <= self._last_step:
+            self._say(f"a trace of steps {self._first_step} to {self._last_step} is under way; the request is ignored")
+            return
+        self._first_step, self._last_step = next_step, next_step + request.steps - 1
+        if self._rank < request.ranks:
+            self._steps_left = request.steps
+
+    def find_limit_s(self, step: int) -> float | None:
+        """Return the time limit of a step in which a trace is written, or waited for; None for any other step."""
+        return _WRITE_TIMEOUT_S if self._last_step and step - self._last_step in (0, 1) else None
 
     @contextmanager
     def around(self, step: int) -> Iterator[None]:
@@ -61,12 +70,13 @@ class Tracer:
             yield
         self._steps_left -= 1
         if not self._steps_left:
-            self._finish(step)
+            self._finish()
 
     def close(self) -> None:
         """Write a trace that is under way at the end of the run, and wait until all traces are compressed."""
         if self._profile is not None:
-            self._finish(self._first_step)
+            self._last_step -= self._steps_left
+            self._finish()
         for thread in self._compressions:
             thread.join()
 
@@ -80,38 +90,42 @@ class Tracer:
         self._profile = profile(activities=activities, record_shapes=True, profile_memory=True)
         self._profile.start()
 
-    def _finish(self, last_step: int) -> None:
+    def _finish(self) -> None:
         profile, self._profile, self._steps_left = self._profile, None, 0
         folder = self._folder / f"step-{self._first_step:08d}"
-        if self._device.type == "cuda":
+        is_cuda = self._device.type == "cuda"
+        if is_cuda:
             torch.cuda.synchronize(self._device)
         profile.stop()
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            plain = folder / f"rank-{self._rank:05d}.json"
+            # First to a local disk: torch blocks the whole process while it writes.
+            with tempfile.NamedTemporaryFile(suffix=".json", delete=False) as file:
+                plain = Path(file.name)
             profile.export_chrome_trace(str(plain))
-            if self._device.type == "cuda":
+            if is_cuda:
                 torch.cuda.memory._dump_snapshot(str(folder / f"rank-{self._rank:05d}.memory.pickle"))
         except OSError as error:
             self._say(f"the trace cannot be written to {folder}: {error}; training continues")
             return
         finally:
-            if self._device.type == "cuda":
+            if is_cuda:
                 torch.cuda.memory._record_memory_history(enabled=None)
-        message = f"trace of steps {self._first_step} to {last_step} in {folder}"
+        message = f"trace of steps {self._first_step} to {self._last_step} in {folder}"
         # Compressing takes longer than a step, and the other ranks wait for this one.
-        thread = threading.Thread(target=self._compress, args=(plain, message), daemon=True)
+        packed = folder / f"rank-{self._rank:05d}.json.gz"
+        thread = threading.Thread(target=self._compress, args=(plain, packed, message), daemon=True)
         thread.start()
         self._compressions.append(thread)
 
-    def _compress(self, plain: Path, message: str) -> None:
-        packed = plain.with_name(f"{plain.name}.gz")
-        part = plain.with_name(f".{packed.name}.part")
+    def _compress(self, plain: Path, packed: Path, message: str) -> None:
+        part = packed.with_name(f".{packed.name}.part")
         try:
             with plain.open("rb") as source, gzip.open(part, "wb", compresslevel=1) as target:
                 shutil.copyfileobj(source, target)
             part.rename(packed)
-            plain.unlink()
+            self._say(message)
         except OSError as error:
-            self._say(f"{plain} cannot be compressed: {error}")
-        self._say(message)
+            self._say(f"the trace cannot be written to {packed}: {error}")
+        finally:
+            plain.unlink()

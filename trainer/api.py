@@ -45,7 +45,7 @@ from trainer.life.uncaught import UncaughtErrors
 from trainer.metrics.utilisation import read_memory_gb
 from trainer.models.functional import compute_loss
 from trainer.models.init import fill
-from trainer.models.registry import build_model
+from trainer.models.registry import build_network
 from trainer.parallel.apply import parallelize
 from trainer.parallel.engine import LossFunction, Recipe
 from trainer.parallel.mesh import Mesh
@@ -104,7 +104,7 @@ class Trainer:
         """Return a trainer for a configuration whose `auto` settings are resolved."""
         trainer = cls.__new__(cls)
         weights = partial(fill, seed=config.run.seed, device=world.device)
-        trainer._set_up(config, world, lambda: build_model(config.model), compute_loss, micro=micro, weights=weights)
+        trainer._set_up(config, world, lambda: build_network(config), compute_loss, micro=micro, weights=weights)
         return trainer
 
     def _set_up(  # noqa: PLR0913

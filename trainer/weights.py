@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -13,7 +14,8 @@ from trainer.config.errors import ConfigError, ConfigProblem
 from trainer.config.load import from_dict
 from trainer.models import hf
 from trainer.models.init import copy_local_part
-from trainer.models.registry import build_model
+from trainer.models.lora import is_adapter, merge
+from trainer.models.registry import build_network
 
 _LOOKED_FOR = f"looked for {MANIFEST}, step-* and {CHECKPOINTS_FOLDER}/step-*"
 
@@ -31,7 +33,9 @@ def load_initial(source: str, trainer: Trainer) -> None:
         message = _describe_missing(folder, f"neither weights nor a checkpoint ({_LOOKED_FOR} and *.safetensors)")
         fix = "use a run's folder, its checkpoints folder, one checkpoint or a Hugging Face folder; or leave it empty"
         raise ConfigError([ConfigProblem("checkpoint.initial", message, fix)])
-    checkpoints.load(checkpoint, trainer.model_tensors(), partial=True)
+    _reject_adapters(folder, checkpoints.read_state(checkpoint)["config"])
+    tensors = {name: tensor for name, tensor in trainer.model_tensors().items() if not is_adapter(name)}
+    checkpoints.load(checkpoint, tensors, partial=True)
 
 
 def export(source: Path, out: Path) -> None:
@@ -42,13 +46,22 @@ def export(source: Path, out: Path) -> None:
         message = _describe_missing(source, f"no checkpoint ({_LOOKED_FOR})")
         fix = "use a run's folder, its checkpoints folder or one checkpoint"
         raise ConfigError([ConfigProblem("FROM", message, fix)])
-    model = from_dict(checkpoints.read_state(checkpoint)["config"]).model
+    config = from_dict(checkpoints.read_state(checkpoint)["config"])
     with torch.device("meta"):
-        shapes = {name: tensor.shape for name, tensor in build_model(model).named_parameters()}
+        shapes = {name: tensor.shape for name, tensor in build_network(config).named_parameters()}
     state = {name: torch.empty(shape) for name, shape in shapes.items()}
     checkpoints.load(checkpoint, {f"model.{name}": tensor for name, tensor in state.items()}, partial=True)
-    hf.export(state, model, out)
+    hf.export(merge(state, config.lora), config.model, out)
     print(f"exported {checkpoint.path} to the Hugging Face folder {out}")
+
+
+def _reject_adapters(folder: Path, their_config: dict[str, Any]) -> None:
+    """Reject a checkpoint of a LoRA run: its weights are those that it started from."""
+    rank = their_config.get("lora", {}).get("rank", 0)
+    if rank:
+        message = f"{folder} is a run with lora.rank {rank}, which stores its changes beside the weights"
+        fix = f"merge them first: python -m trainer export {folder} MERGED, then checkpoint.initial=MERGED"
+        raise ConfigError([ConfigProblem("checkpoint.initial", message, fix)])
 
 
 def _describe_missing(folder: Path, lacking: str) -> str:
@@ -58,4 +71,5 @@ def _describe_missing(folder: Path, lacking: str) -> str:
 def _load_hugging_face(folder: Path, trainer: Trainer) -> None:
     state = hf.load(folder, trainer.config.model)
     for name, parameter in trainer.engine.named_parameters():
-        copy_local_part(state[name].to(parameter.dtype), parameter)
+        if not is_adapter(name):
+            copy_local_part(state[name].to(parameter.dtype), parameter)

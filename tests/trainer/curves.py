@@ -14,7 +14,7 @@ from trainer.config.load import from_dict, load, to_dict
 from trainer.config.schema import Config, DecoderConfig
 from trainer.models.functional import IGNORED_TARGET, compute_loss
 from trainer.models.init import fill
-from trainer.models.registry import build_model
+from trainer.models.registry import build_network
 from trainer.parallel.apply import parallelize
 from trainer.parallel.engine import Recipe
 from trainer.parallel.mesh import Mesh
@@ -59,7 +59,7 @@ def make_step(config: Config, *, count_targets: bool = False) -> Step:
     recipe = Recipe(config.parallel, config.precision, config.compile)
     layout = resolve_layout(config.parallel, world, world)
     mesh = Mesh(layout, rank, torch.device("cpu"), is_sharded=recipe.is_sharded(layout))
-    engine = parallelize(partial(build_model, config.model), recipe, mesh, fill=partial(fill, seed=config.run.seed))
+    engine = parallelize(partial(build_network, config), recipe, mesh, fill=partial(fill, seed=config.run.seed))
     return Step(engine, config, StepMeanLoss(mesh) if count_targets else compute_loss)
 
 

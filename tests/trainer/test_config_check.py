@@ -11,6 +11,26 @@ from trainer.config.load import list_presets, load
 CONFLICTS = [
     (
         "tiny-llama",
+        ["lora.rank=4"],
+        "lora.rank: 4, but checkpoint.initial is empty, so the frozen weights would stay random; set checkpoint.ini",
+    ),
+    (
+        "tiny-llama",
+        ["lora.rank=4", "checkpoint.initial=x", "lora.alpha=0"],
+        "lora.alpha: 0 leaves the model as it is; use more than 0, such as 16",
+    ),
+    (
+        "tiny-llama",
+        ["lora.rank=4", "checkpoint.initial=x", "lora.layers=[]"],
+        "lora.layers: is empty, so nothing is trained; use [attention.*, ffn.*]",
+    ),
+    (
+        "tiny-llama",
+        ["lora.rank=4", "checkpoint.initial=x", "parallel.tensor=2"],
+        "parallel.tensor: 2, but layers with LoRA are not split (lora.rank=4); set it to 1, or lora.rank to 0",
+    ),
+    (
+        "tiny-llama",
         ["model.heads=6"],
         "model.heads: 6 heads do not divide dim 64; use 60 or 66 for dim, or a number of",
     ),
@@ -237,6 +257,8 @@ def test_heads_need_not_divide_the_width_if_their_own_is_set() -> None:
         ("model.rope_high_freq_factor=-1", "model.rope_high_freq_factor: -1.0 is below 0; set it to 0 or more"),
         ("model.rope_scaling=yarn", "model.rope_scaling: 'yarn' is not allowed; allowed: none, linear, llama3"),
         ("model.qk_norm=true", "model.qk_norm: no such setting"),
+        ("lora.rank=-1", "lora.rank: -1 is below 0; set it to 0 or more"),
+        ("lora.alpha=-1", "lora.alpha: -1.0 is below 0; set it to 0 or more"),
     ],
 )
 def test_invalid_settings_of_decoders_are_rejected(override: str, message: str) -> None:

@@ -72,7 +72,7 @@ def test_family_chooses_the_model(tmp_path: Path) -> None:
         ("batch.sise=3", "batch.sise: no such setting; did you mean batch.size?"),
         ("lr=1", "lr: no such setting; did you mean optimizer.lr?"),
         ("optimiser.lr=1", "optimiser: no such setting; did you mean optimizer?"),
-        ("zzz=1", "zzz: no such setting; allowed here: name, steps, model, data,"),
+        ("zzz=1", "zzz: no such setting; allowed here: name, steps, model, lora, data,"),
         ("steps=0", "steps: 0 is below 1; set it to 1 or more"),
         ("data.workers=65", "data.workers: 65 is above 64; set it from 0 to 64"),
         ("steps=1.5", "steps: 1.5 is not allowed; allowed: whole number"),

@@ -89,6 +89,21 @@ def test_other_decoders_train_like_one_rank(family: list[str], strategy: str) ->
     compare((*FEW, *family), strategy, steps=20)
 
 
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        "fsdp",
+        pytest.param("ddp", marks=pytest.mark.nightly),
+        pytest.param("hsdp shard=2 zero=2", marks=pytest.mark.nightly),
+        "fsdp pipeline=2",
+    ],
+)
+def test_lora_trains_like_one_rank(strategy: str) -> None:
+    """Most weights are frozen, some groups of weights entirely."""
+    small = [setting for setting in FEW if "clip_norm" not in setting]
+    compare((*small, "lora.rank=2", "checkpoint.initial=unused"), strategy, micro=1, steps=BATCHES)
+
+
 @pytest.mark.parametrize("strategy", ["fsdp", "hsdp shard=2 zero=1", "ddp tensor=2"])
 def test_tied_embeddings_stay_one_weight(strategy: str) -> None:
     small = ("model.dim=32", "model.layers=2", "model.vocab_size=64", "batch.size=16", "optimizer.clip_norm=0.3")

@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 from trainer import host
 from trainer.auto.memory import WEIGHT_BYTES, ModelSizes
 from trainer.config.schema import Config
-from trainer.models.registry import build_model
+from trainer.models.registry import build_network
 from trainer.parallel.units import find_units
 from trainer.world import World
 
@@ -45,7 +45,7 @@ def measure_sizes(config: Config, batch: dict[str, torch.Tensor], device_type: s
     inputs = batch["inputs"]
     samples = len(inputs)
     with _without_memory(config, device_type), _autocast(config, device_type):
-        model = build_model(config.model)
+        model = build_network(config)
         # A model that cannot be divided is one block.
         blocks = [unit.module for unit in find_units(model).layers] or [model]
         few, twice = (

@@ -105,6 +105,23 @@ def check_rope_scaling(config: Config) -> Iterator[ConfigProblem]:
         yield ConfigProblem("model.rope_low_freq_factor", message, f"use less than {high:g}")
 
 
+def check_lora(config: Config) -> Iterator[ConfigProblem]:
+    """Check that LoRA has weights to change, layers to change them in, and a strategy that can split them."""
+    lora = config.lora
+    if not lora.rank:
+        return
+    if not config.checkpoint.initial:
+        message = f"{lora.rank}, but checkpoint.initial is empty, so the frozen weights would stay random"
+        yield ConfigProblem("lora.rank", message, "set checkpoint.initial to the weights to start from, or this to 0")
+    if not lora.alpha:
+        yield ConfigProblem("lora.alpha", "0 leaves the model as it is", "use more than 0, such as 16")
+    if not lora.layers:
+        yield ConfigProblem("lora.layers", "is empty, so nothing is trained", "use [attention.*, ffn.*]")
+    if config.parallel.tensor > 1:
+        message = f"{config.parallel.tensor}, but layers with LoRA are not split (lora.rank={lora.rank})"
+        yield ConfigProblem("parallel.tensor", message, "set it to 1, or lora.rank to 0")
+
+
 def check_mlp_widths(config: Config) -> Iterator[ConfigProblem]:
     """Check that every hidden layer of an MLP has a width."""
     if isinstance(config.model, MlpConfig) and any(width < 1 for width in config.model.hidden):
@@ -246,6 +263,7 @@ RULES: tuple[Rule, ...] = (
     check_project,
     check_heads,
     check_rope_scaling,
+    check_lora,
     check_mlp_widths,
     check_data,
     check_micro_batch,

@@ -139,14 +139,15 @@ def list_settings(cls: type = Config, prefix: str = "") -> list[str]:
 
 def _describe_unknown_key(key: str, where: str, allowed: list[str]) -> ConfigProblem:
     path = f"{where}.{key}" if where else key
-    near = FOREIGN_NAMES.get(key, "") if FOREIGN_NAMES.get(key) in allowed else find_similar(key, allowed)
+    same_name = [p for p in list_settings() if p.rpartition(".")[2] == key]
+    near = FOREIGN_NAMES.get(key, "") if FOREIGN_NAMES.get(key) in allowed else ""
+    if not near and not same_name:
+        near = find_similar(key, allowed)
     if near:
         return ConfigProblem(path, "no such setting", f"did you mean {where + '.' if where else ''}{near}?")
     if path in list_settings():
         return ConfigProblem(path, "no such setting for this model family", f"allowed here: {', '.join(allowed)}")
-    elsewhere = [p for p in list_settings() if p.rpartition(".")[2] == key] or difflib.get_close_matches(
-        path, list_settings(), 1
-    )
+    elsewhere = same_name or difflib.get_close_matches(path, list_settings(), 1)
     fix = f"did you mean {elsewhere[0]}?" if elsewhere else f"allowed here: {', '.join(allowed)}"
     return ConfigProblem(path, "no such setting", fix)
 

@@ -173,6 +173,17 @@ ModelConfig = LlamaConfig | MistralConfig | Qwen2Config | Qwen3Config | Gpt2Conf
 
 
 @dataclass(frozen=True, kw_only=True)
+class LoraConfig:
+    """Settings of LoRA: which layers get a low-rank change, and how large it is."""
+
+    rank: int = setting("rank of the change; 0 trains all weights instead", 0, low=0)
+    alpha: float = setting("the change is multiplied by alpha / rank", 16.0, low=0)
+    layers: tuple[str, ...] = setting(
+        "linear layers to change, by the end of their name; * stands for any text", ("attention.*", "ffn.*")
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class DataConfig:
     """Settings of the training data."""
 
@@ -373,6 +384,7 @@ class Config:
     name: str = setting("name of the run")
     steps: int = setting("optimizer steps", 1000, low=1)
     model: ModelConfig = setting("the network, by its family")
+    lora: LoraConfig = setting("low-rank fine-tuning", LoraConfig)
     data: DataConfig = setting("training data", DataConfig)
     batch: BatchConfig = setting("batch and micro-batch", BatchConfig)
     optimizer: OptimizerConfig = setting("update rule and its hyperparameters", OptimizerConfig)

@@ -280,7 +280,8 @@ class Session:
 
 
 def _flops_per_sample(config: Config) -> float:
-    return shape_of(config.model).flops_per_sample(config.data.seq_len or getattr(config.model, "seq_len", 1))
+    seq_len = config.data.seq_len or getattr(config.model, "seq_len", 1)
+    return shape_of(config.model).flops_per_sample(seq_len, is_frozen=config.lora.rank > 0)
 
 
 def _attempt() -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from trainer.models import lora
 from trainer.parallel.modules import strip_wrappers
 
 
@@ -35,7 +36,8 @@ def _derive_seed(seed: int, name: str) -> int:
 
 
 def _draw(module: Any, name: str, parameter: Any, seed: int, device: torch.device) -> None:
-    mean, std = module.initial(name, tuple(parameter.shape))
+    initial = lora.initial if lora.is_adapter(name) else module.initial
+    mean, std = initial(name, tuple(parameter.shape))
     if std == 0:
         _get_local(parameter).fill_(mean)
         return

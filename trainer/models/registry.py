@@ -7,7 +7,17 @@ from typing import assert_never
 
 from torch import nn
 
-from trainer.config.schema import Gpt2Config, LlamaLikeConfig, MlpConfig, ModelConfig, ResNetConfig
+from trainer.config.schema import Config, Gpt2Config, LlamaLikeConfig, MlpConfig, ModelConfig, ResNetConfig
+
+
+def build_network(config: Config) -> nn.Module:
+    """Create the network of a run: its model, with LoRA's layers if it has them."""
+    model = build_model(config.model)
+    if config.lora.rank:
+        from trainer.models.lora import add_lora
+
+        add_lora(model, config.lora)
+    return model
 
 
 def build_model(config: ModelConfig) -> nn.Module:

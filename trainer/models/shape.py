@@ -38,20 +38,22 @@ class Shape:
     products: int = 0
     """Multiply-adds per sample without attention, for models whose samples have no tokens."""
 
-    def flops_per_sample(self, seq_len: int = 0) -> int:
+    def flops_per_sample(self, seq_len: int = 0, *, is_frozen: bool = False) -> int:
         """Return the operations of the forward and backward pass of one sample, without recomputation.
 
         A multiply-add counts as two, and the backward pass as twice the forward pass. With tokens: 6 x multiplied x T
         + 12 x layers x width x T^2, where causal attention counts in full (PaLM, appendix B:
         https://arxiv.org/abs/2204.02311). A window W below T leaves 2 x T x W - W^2 of T^2, by the same rule: twice the
-        pairs of tokens that see each other. Without tokens: 6 x products.
+        pairs of tokens that see each other. Without tokens: 6 x products. Frozen weights have no gradients, which
+        leaves 4 of the 6; the few operations of LoRA's layers are not counted.
         """
+        passes = 4 if is_frozen else 6
         tokens = seq_len or self.seq_len
         if not tokens:
-            return 6 * self.products
+            return passes * self.products
         window = min(self.window or tokens, tokens)
         pairs = 2 * tokens * window - window**2
-        return 6 * self.multiplied * tokens + 12 * self.layers * self.attention_width * pairs
+        return passes * self.multiplied * tokens + 12 * self.layers * self.attention_width * pairs
 
 
 @dataclass(frozen=True)

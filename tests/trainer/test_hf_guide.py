@@ -1,0 +1,52 @@
+"""The guide "Train a Hugging Face model" works from start to end: settings, tokens, training, export."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from tests.trainer.launch import losses
+from trainer.__main__ import main
+from trainer.life.outcome import Code
+
+SENTENCE = "the quick brown fox jumps over the lazy dog and runs away from the sleeping cat"
+
+
+@pytest.mark.parametrize("family", ["qwen3", "mistral"])
+def test_a_folder_of_transformers_is_trained_on_text_and_exported(
+    family: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    original = make_folder(family, tmp_path / "theirs")
+    (tmp_path / "text.txt").write_text(f"{SENTENCE}\n" * 200)
+    assert main(["settings", "--from", "theirs"]) == 0
+    Path("mine.yaml").write_text(capfd.readouterr().out)
+    assert main(["prepare", "text.txt", "--out", "shards", "--tokenizer", "theirs", "--workers", "1"]) == 0
+    data = ["data.kind=tokens", "data.path=shards", "steps=6", "batch.size=8", "optimizer.lr=0.01"]
+    run = ["run.folder=run", "run.device=cpu", "metrics.every=1", "metrics.peak_tflops=1"]
+    assert main(["mine.yaml", *data, *run]) == Code.FINISHED
+    curve = losses(tmp_path / "run")
+    assert curve[6] < 0.9 * curve[1]
+    assert main(["export", "run", "mine"]) == 0
+    trained = AutoModelForCausalLM.from_pretrained("mine").eval()
+    tokens = torch.arange(12)[None]
+    with torch.no_grad():
+        assert not torch.allclose(trained(tokens).logits, original(tokens).logits, atol=1e-2)
+    assert trained.config.model_type == family
+
+
+def make_folder(family: str, folder: Path) -> torch.nn.Module:
+    """Write a small model and its tokenizer as transformers does."""
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+    sizes |= {"intermediate_size": 48, "vocab_size": 64, "max_position_embeddings": 16, "head_dim": 8}
+    model: torch.nn.Module = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **sizes)).eval()
+    model.save_pretrained(folder)  # type: ignore[operator]
+    vocabulary = {text: index for index, text in enumerate(dict.fromkeys([*SENTENCE.split(), "<unk>", "</s>"]))}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return model

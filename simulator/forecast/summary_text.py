@@ -117,7 +117,7 @@ def _whole_lines(forecast: Forecast) -> Iterator[tuple[str, str]]:
 
 
 def _describe_checkpoints(forecast: Forecast) -> str:
-    run, every = forecast.run, forecast.config.checkpoint.every
+    run, every = forecast.run, forecast.config.checkpoint.interval
     saved = f"{run.checkpoint_gb:.3g} GB" if run.checkpoint_gb >= 1 else f"{1e3 * run.checkpoint_gb:.3g} MB"
     now = f"a checkpoint of {saved} every {every} steps" if every else f"no checkpoint of {saved} during the run"
     if run.gain < MIN_GAIN:

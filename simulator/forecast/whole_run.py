@@ -56,7 +56,7 @@ def predict_whole_run(config: Config, machines: JobMachines, prediction: Predict
     work = Work(steps=config.steps, step_s=prediction.step_s, low_s=prediction.low_s, high_s=prediction.high_s)
     run_conditions = _conditions(machines, gb, prediction.step_s)
     # Without checkpoints, a failure costs all progress.
-    every = min(config.checkpoint.every or config.steps, config.steps)
+    every = min(config.checkpoint.interval or config.steps, config.steps)
     planned, best = (
         goodput.predict_outlook(run_conditions, work, every=every),
         goodput.predict_outlook(run_conditions, work),

@@ -46,7 +46,7 @@ def _wasted(run: MeasuredRun, predicted: PredictedRun) -> Iterator[Change]:
         f"Raise data.workers (now {run.config.data.workers}) and data.ahead ({run.config.data.ahead}): "
         f"{_ms(data)} of a step of {_ms(step)} ({data / step:.0%}) is spent waiting for data.",
     )
-    every = run.config.checkpoint.every
+    every = run.config.checkpoint.interval
     rarer = saves * (1 - 1 / RARER)
     yield Change(
         rarer / step,

@@ -53,7 +53,7 @@ def _split(prediction: Prediction, machine: RunMachine) -> dict[str, float]:
 
 def _checkpoint_s(config: Config, machine: RunMachine, size: float, step_s: float) -> float:
     """Return a step's share of a save of `size` GB: the wait for this save, and for the previous one if unfinished."""
-    every = config.checkpoint.every
+    every = config.checkpoint.interval
     if not every:
         return 0.0
     wait = size / machine.wait_gb_s

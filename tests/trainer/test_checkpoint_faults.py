@@ -13,7 +13,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -163,22 +162,6 @@ def test_no_space_left_costs_one_checkpoint(small_disk: Path, free: int) -> None
     (event,) = save_and_wait(checkpoints, 3, tensors)
     assert event.kind == "published"
     checkpoints.close()
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A filesystem of 2 MB: the one of the tests' container, or one that root mounts."""
-    disk = os.environ.get("MUSTER_SMALL_DISK")
-    if disk:
-        folder_on_disk = Path(tempfile.mkdtemp(dir=disk))
-        yield folder_on_disk
-        shutil.rmtree(folder_on_disk)
-        return
-    mounted = tmp_path / "small"
-    mounted.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(mounted)], check=True)
-    yield mounted
-    subprocess.run(["umount", str(mounted)], check=True)
 
 
 def fill_up(path: Path) -> None:

@@ -169,6 +169,46 @@ CONFLICTS = [
         ["parallel.tensor=2"],
         "parallel.tensor: 2, but resnet has no tensor-parallel plan; set it",
     ),
+    (
+        "tiny-llama",
+        ["evaluation.share=1"],
+        "evaluation.share: 1 leaves nothing to train on; use less than 1",
+    ),
+    (
+        "tiny-llama",
+        ["evaluation.share=0.1", "evaluation.path=x", "data.kind=tokens", "data.path=y"],
+        "evaluation.share: 0.1, but evaluation.path names another evaluation set; set only one of them",
+    ),
+    (
+        "tiny-llama",
+        ["evaluation.path=x"],
+        "evaluation.path: 'x', but synthetic data has no folder; set evaluation.share instead",
+    ),
+    (
+        "tiny-llama",
+        ["evaluation.every=10", "data.kind=tokens", "data.path=y"],
+        "evaluation: has settings, but there is no evaluation set; set evaluation.share or evaluation.path",
+    ),
+    (
+        "tiny-llama",
+        ["checkpoint.best=loss"],
+        "checkpoint.best: 'loss', but there is no evaluation set; set evaluation.share",
+    ),
+    (
+        "tiny-mlp",
+        ["checkpoint.best=perplexity", "evaluation.share=0.1"],
+        "checkpoint.best: 'perplexity', but mlp is not a language model; use loss or accuracy",
+    ),
+    (
+        "tiny-mlp",
+        ["checkpoint.best=loss", "evaluation.share=0.1", "checkpoint.every=never"],
+        "checkpoint.best: 'loss', but checkpoint.every is never; set checkpoint.every to a number",
+    ),
+    (
+        "tiny-mlp",
+        ["health.spike=rollback", "checkpoint.every=never"],
+        "checkpoint.every: never, but a loss spike rolls back to a checkpoint (health.spike=rollback); set it to a num",
+    ),
     ("tiny-llama", ["parallel.tensor=4"], "parallel.tensor: 4 ranks do not divide kv_heads 2; use one of 1, 2"),
     ("tiny-llama", ["parallel.tensor=2", "data.seq_len=63"], "parallel.tensor: 2 ranks do not divide seq_len 63"),
     (

@@ -29,16 +29,10 @@ def test_every_preset_loads_and_round_trips() -> None:
 
 
 def test_unusual_values_round_trip() -> None:
-    odd = [
-        "data.path=1e-4",
-        "checkpoint.best=yes",
-        "run.folder='null {name}'",
-        "optimizer.eps=1e-30",
-        "model.hidden=[]",
-    ]
-    config = load("mlp", [*odd[:1], "checkpoint.best='yes'", *odd[2:], "data.path='1e-4'"])
+    odd = ["data.path='1e-4'", "compile.backend='yes'", "run.folder='null {name}'", "optimizer.eps=1e-30"]
+    config = load("mlp", [*odd, "model.hidden=[]"])
     assert config.data.path == "1e-4"
-    assert config.checkpoint.best == "yes"
+    assert config.compile.backend == "yes"
     assert config.optimizer.eps == 1e-30
     assert from_dict(parse_yaml(dump(config))) == config
 
@@ -84,6 +78,16 @@ def test_family_chooses_the_model(tmp_path: Path) -> None:
         ("compile.backend=3", "compile.backend: 3 is not allowed; allowed: text"),
         ("batch.micro=many", "batch.micro: 'many' is not allowed; allowed: whole number or auto"),
         ("batch.micro=0", "batch.micro: 0 is below 1; set it to 1 or more"),
+        ("checkpoint.every=often", "checkpoint.every: 'often' is not allowed; allowed: whole number or never"),
+        ("checkpoint.every=-1", "checkpoint.every: -1 is below 0; set it to 0 or more"),
+        (
+            "checkpoint.best=acuracy",
+            "checkpoint.best: 'acuracy' is not allowed; allowed: empty, loss, perplexity, accuracy (did you mean accu",
+        ),
+        ("evaluation.every=0", "evaluation.every: 0 is below 1; set it to 1 or more"),
+        ("evaluation.share=-0.1", "evaluation.share: -0.1 is below 0; set it to 0 or more"),
+        ("evaluation.share=some", "evaluation.share: 'some' is not allowed; allowed: number"),
+        ("evaluation.samples=-1", "evaluation.samples: -1 is below 0; set it to 0 or more"),
         ("metrics.nvml=1", "metrics.nvml: 1 is not allowed; allowed: true or false"),
         ("precision=bf61", "precision: 'bf61' is not allowed; allowed: fp32, bf16, fp16 (did you mean bf16?)"),
         ("parallel.zero=4", "parallel.zero: 4 is not allowed; allowed: 1, 2, 3"),

@@ -17,12 +17,14 @@ from tests.trainer.launch import (
     events,
     forked,
     kill_when_held,
+    lines,
     losses,
 )
 
 STEPS = 12
 # Both runs use the same folder name, because the settings are part of a checkpoint.
 SETTINGS = [f"steps={STEPS}", "checkpoint.every=4", "batch.size=8", "batch.micro=1", "run.folder=run"]
+SETTINGS += ["data.samples=200", "evaluation.share=0.1", "evaluation.every=2"]
 GPT2 = ["tiny-gpt2", "model.layers=2", "model.dim=32", "model.seq_len=16", "model.dropout=0.1", *SMALL_LLAMA[5:]]
 CASES = {
     "ddp": (4, [*GPT2, "parallel.strategy=ddp"]),
@@ -49,10 +51,17 @@ def test_kill_and_resume_change_no_bit(strategy: str, tmp_path: Path) -> None:
     loaded = events(killed / "run", "loaded")
     assert [event["step"] for event in loaded] == [resumed_from]
     assert losses(killed / "run") == losses(straight / "run")
+    assert evaluations(killed / "run") == evaluations(straight / "run")
+    assert [step for step, _, _ in evaluations(straight / "run")] == [2, 4, 6, 8, 10, 12]
     assert sorted(losses(straight / "run")) == list(range(1, STEPS + 1))
     assert checkpoint_steps(killed / "run")[-1] == STEPS
     assert digests(killed / "run", STEPS) == digests(straight / "run", STEPS)
     assert state(killed / "run") == state(straight / "run")
+
+
+def evaluations(folder: Path) -> list[tuple[int, float, float]]:
+    content = lines(folder / "metrics" / "evaluation-00000.jsonl")
+    return [(line["step"], line["loss"], line["accuracy"]) for line in content]
 
 
 def state(folder: Path) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from trainer.config.schema import (
     BatchConfig,
     Config,
     DecoderConfig,
+    EvaluationConfig,
     LlamaLikeConfig,
     MlpConfig,
     ParallelConfig,
@@ -166,9 +167,38 @@ def check_micro_batch(config: Config) -> Iterator[ConfigProblem]:
 
 def check_rollback(config: Config) -> Iterator[ConfigProblem]:
     """Check that a rollback has more than one checkpoint to choose from."""
+    if config.health.spike == "rollback" and config.checkpoint.every == "never":
+        message = "never, but a loss spike rolls back to a checkpoint (health.spike=rollback)"
+        yield ConfigProblem("checkpoint.every", message, "set it to a number, or health.spike to warn")
     if config.health.spike == "rollback" and config.checkpoint.keep == 1:
         message = "1, but the newest checkpoint may contain the update that caused the spike (health.spike=rollback)"
         yield ConfigProblem("checkpoint.keep", message, "use 2 or more")
+
+
+def check_evaluation(config: Config) -> Iterator[ConfigProblem]:
+    """Check that there is at most one evaluation set, and one if other settings need it."""
+    evaluation, best = config.evaluation, config.checkpoint.best
+    has_set = bool(evaluation.share or evaluation.path)
+    ways = "set evaluation.share" + ("" if config.data.kind == "synthetic" else " or evaluation.path")
+    if evaluation.share >= 1:
+        yield ConfigProblem("evaluation.share", f"{evaluation.share:g} leaves nothing to train on", "use less than 1")
+    if evaluation.share and evaluation.path:
+        message = f"{evaluation.share:g}, but evaluation.path names another evaluation set"
+        yield ConfigProblem("evaluation.share", message, "set only one of them")
+    if evaluation.path and config.data.kind == "synthetic":
+        message = f"{evaluation.path!r}, but synthetic data has no folder"
+        yield ConfigProblem("evaluation.path", message, "set evaluation.share instead")
+    if not has_set and evaluation != EvaluationConfig():
+        yield ConfigProblem("evaluation", "has settings, but there is no evaluation set", ways)
+    if best and not has_set:
+        yield ConfigProblem("checkpoint.best", f"{best!r}, but there is no evaluation set", ways)
+    if best and config.checkpoint.every == "never":
+        yield ConfigProblem(
+            "checkpoint.best", f"{best!r}, but checkpoint.every is never", "set checkpoint.every to a number"
+        )
+    if best == "perplexity" and not isinstance(config.model, DecoderConfig):
+        message = f"{best!r}, but {config.model.family} is not a language model"
+        yield ConfigProblem("checkpoint.best", message, "use loss or accuracy")
 
 
 def check_optimizer(config: Config) -> Iterator[ConfigProblem]:
@@ -270,6 +300,7 @@ RULES: tuple[Rule, ...] = (
     check_optimizer,
     check_schedule,
     check_rollback,
+    check_evaluation,
     check_strategy_options,
     check_tensor_parallel,
     check_pipeline,

@@ -93,7 +93,7 @@ def _convert(hint: Any, value: Any) -> tuple[Any, str]:
 def describe_type(hint: Any) -> str:
     """Return the values that a type allows, in words."""
     if get_origin(hint) is Literal:
-        return ", ".join(str(choice) for choice in get_args(hint))
+        return ", ".join(str(choice) or "empty" for choice in get_args(hint))
     if get_origin(hint) is tuple:
         return f"list of {describe_type(get_args(hint)[0])}s"
     if get_origin(hint) in (Union, types.UnionType):

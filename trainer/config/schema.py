@@ -280,14 +280,29 @@ class CompileConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class EvaluationConfig:
+    """Settings of the evaluation on samples that are not trained on; there is none without `share` or `path`."""
+
+    every: int = setting("steps between evaluations; the last step is always evaluated", 500, low=1)
+    share: float = setting("fraction of the training data to hold out, the end of each shard or class", 0.0, low=0)
+    path: str = setting("folder of token shards or images to evaluate on, instead of a share", "")
+    samples: int = setting("samples per evaluation, a fixed random choice; 0 uses all", 0, low=0)
+
+
+@dataclass(frozen=True, kw_only=True)
 class CheckpointConfig:
     """Settings of checkpoints: saving, keeping and resuming."""
 
-    every: int = setting(
-        "steps between checkpoints; 0 saves only at the end and when the run is asked to stop", 500, low=0
+    every: int | Literal["never"] = setting(
+        "steps between checkpoints; 0 saves only at the end and when the run is asked to stop; never saves nothing, "
+        "so the run cannot be resumed",
+        500,
+        low=0,
     )
     keep: int = setting("number of newest checkpoints to keep", 3, low=1)
-    best: str = setting("metric, such as loss, whose best checkpoint is also kept; empty keeps none", "")
+    best: Literal["", "loss", "perplexity", "accuracy"] = setting(
+        "figure of the evaluation by which the best checkpoint is also kept; empty keeps none", ""
+    )
     verify: Literal["full", "size"] = setting(
         "checks when loading: checksums of every byte, or file sizes only", "full"
     )
@@ -300,6 +315,11 @@ class CheckpointConfig:
     initial: str = setting(
         "weights to start from: a run folder, its checkpoints folder, one checkpoint, or a Hugging Face folder", ""
     )
+
+    @property
+    def interval(self) -> int:
+        """Steps between regular checkpoints; 0 if there are none."""
+        return 0 if self.every == "never" else self.every
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -392,6 +412,7 @@ class Config:
     precision: Precision = setting("precision of matrix products; weights and their updates stay fp32", "fp32")
     parallel: ParallelConfig = setting("how ranks share the batch and the model", ParallelConfig)
     compile: CompileConfig = setting("torch.compile", CompileConfig)
+    evaluation: EvaluationConfig = setting("evaluation on held-out samples", EvaluationConfig)
     checkpoint: CheckpointConfig = setting("saving and resuming", CheckpointConfig)
     run: RunConfig = setting("folder, seed, device", RunConfig)
     stop: StopConfig = setting("time limits and signals", StopConfig)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import os
 import re
+from hashlib import sha256
 from pathlib import Path
 from typing import TypeAlias
 
@@ -28,6 +29,8 @@ PILLOW_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", "
 _CROP_AREA = (0.08, 1.0)
 _CROP_RATIO = (3 / 4, 4 / 3)
 _FLIP_PROBABILITY = 0.5
+# The usual evaluation of ImageNet models: 224 pixels from the centre of an image whose shorter side has 256.
+_CENTRE_SIDE = 224 / 256
 _PPM_HEADER = re.compile(rb"P6(?:\s|#[^\n]*\n)+(\d+)(?:\s|#[^\n]*\n)+(\d+)(?:\s|#[^\n]*\n)+255\s")
 
 
@@ -40,7 +43,9 @@ class ImageFolder:
         listed = [[os.path.join(name, file) for file in _list_images(folder / name)] for name in names]
         self._folder = str(folder)
         self._files = [file for files in listed for file in files]
-        self._labels = np.repeat(np.arange(len(names)), [len(files) for files in listed])
+        self.group_sizes = np.array([len(files) for files in listed], np.int64)
+        self.fingerprint = sha256("\n".join(self._files).encode()).hexdigest()[:16]
+        self._labels = np.repeat(np.arange(len(names)), self.group_sizes)
         self._size = image_size
         self._seed = seed
         _check_files(folder, self._files)
@@ -49,10 +54,13 @@ class ImageFolder:
     def length(self) -> int:
         return len(self._files)
 
-    def fetch(self, ids: Ids, epoch: int) -> Arrays:
+    def fetch(self, ids: Ids, epoch: int | None) -> Arrays:
         images = np.empty((len(ids), 3, self._size, self._size), np.uint8)
         for image, sample in zip(images, ids.tolist(), strict=True):
             pixels = read_image(os.path.join(self._folder, self._files[sample]))
+            if epoch is None:
+                image[:] = _crop_centre(pixels, self._size)
+                continue
             draws = hash_uniform(make_key(self._seed, epoch, sample), np.arange(5, dtype=np.uint64))
             image[:] = _augment(pixels, self._size, draws)
         return {"inputs": images, "targets": self._labels[ids].astype(np.int64)}
@@ -129,6 +137,13 @@ def _augment(pixels: Pixels, size: int, draws: NDArray[np.float64]) -> Pixels:
     top, left, height, width = _choose_crop(pixels.shape[0], pixels.shape[1], draws)
     image = _resize(pixels[top : top + height, left : left + width], size)
     return image[:, :, ::-1] if draws[4] < _FLIP_PROBABILITY else image
+
+
+def _crop_centre(pixels: Pixels, size: int) -> Pixels:
+    height, width = pixels.shape[:2]
+    side = max(1, round(_CENTRE_SIDE * min(height, width)))
+    top, left = (height - side) // 2, (width - side) // 2
+    return _resize(pixels[top : top + side, left : left + side], size)
 
 
 def _choose_crop(height: int, width: int, draws: NDArray[np.float64]) -> tuple[int, int, int, int]:

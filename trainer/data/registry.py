@@ -3,14 +3,55 @@
 # ruff: noqa: PLC0415 - a run imports only the source that it reads.
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import cast
 
+from trainer.config.errors import ConfigError, ConfigProblem
 from trainer.config.schema import Config, DecoderConfig, ResNetConfig
 from trainer.data.source import Source
+from trainer.data.split import hold_out
+
+
+@dataclass(frozen=True)
+class Sources:
+    """The samples to train on and, if there is an evaluation set, those to evaluate on."""
+
+    training: Source
+    evaluation: Source | None = None
+
+
+def open_sources(config: Config) -> Sources:
+    """Open the data sets of a checked configuration, or raise a ConfigError that says why one cannot be read."""
+    source = _open(config)
+    if config.evaluation.path:
+        return Sources(source, _open_evaluation(config))
+    if not config.evaluation.share:
+        return Sources(source)
+    training, held_out = hold_out(source, config.evaluation.share)
+    if not training.length or not held_out.length:
+        message = f"{config.evaluation.share:g} of {source.length} samples leaves none to "
+        message += "evaluate on" if training.length else "train on"
+        fix = "use a larger share or more data" if training.length else "use a smaller share"
+        raise ConfigError([ConfigProblem("evaluation.share", message, fix)])
+    return Sources(training, held_out)
 
 
 def open_source(config: Config) -> Source:
-    """Open the data set of a checked configuration, or raise a ConfigError that says why it cannot be read."""
+    """Open the samples to train on, or raise a ConfigError that says why they cannot be read."""
+    return open_sources(config).training
+
+
+def _open_evaluation(config: Config) -> Source:
+    try:
+        return _open(replace(config, data=replace(config.data, path=config.evaluation.path)))
+    except ConfigError as error:
+        # The same checks apply to both folders, but they call the folder data.path.
+        texts = [(problem.where, problem.message, problem.fix) for problem in error.problems]
+        renamed = [[text.replace("data.path", "evaluation.path") for text in problem] for problem in texts]
+        raise ConfigError([ConfigProblem(*problem) for problem in renamed]) from error
+
+
+def _open(config: Config) -> Source:
     if config.data.kind == "tokens":
         return _open_tokens(config, cast(DecoderConfig, config.model))
     if config.data.kind == "images":

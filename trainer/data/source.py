@@ -22,5 +22,16 @@ class Source(Protocol):
     def length(self) -> int:
         """Samples in an epoch."""
 
-    def fetch(self, ids: Ids, epoch: int) -> Arrays:
-        """Return {"inputs", "targets"}; their first dimension is in the order of `ids`."""
+    @property
+    def group_sizes(self) -> Ids:
+        """Sizes of the consecutive groups that the samples form, such as shards or classes."""
+
+    @property
+    def fingerprint(self) -> str:
+        """A checksum that changes if other samples are read; empty if settings alone determine the samples."""
+
+    def fetch(self, ids: Ids, epoch: int | None) -> Arrays:
+        """Return {"inputs", "targets"}; their first dimension is in the order of `ids`.
+
+        Random changes of the samples, such as crops, depend on the epoch. None means no random changes.
+        """

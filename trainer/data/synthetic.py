@@ -19,8 +19,19 @@ Number = TypeVar("Number", np.uint8, np.float32)
 _RESTART, _SYMBOL, _LABEL, _CENTRE, _NOISE, _OFFSET = range(1, 7)
 
 
+class _Computed:
+    """The properties of a data set whose samples are computed: one group, determined by the settings."""
+
+    length: int
+    fingerprint = ""
+
+    @property
+    def group_sizes(self) -> Ids:
+        return np.array([self.length])
+
+
 @dataclass(frozen=True)
-class Tokens:
+class Tokens(_Computed):
     """Sequences that count in steps of seven through at most 256 tokens, with a random jump every 16 tokens on average.
 
     A model first learns which tokens occur and then their order, so the loss falls early with any vocabulary. The jumps
@@ -32,7 +43,7 @@ class Tokens:
     vocab_size: int
     seed: int
 
-    def fetch(self, ids: Ids, epoch: int) -> Arrays:  # noqa: ARG002 - the same in every epoch
+    def fetch(self, ids: Ids, epoch: int | None) -> Arrays:  # noqa: ARG002 - the same in every epoch
         symbols = min(self.vocab_size, 256)
         steps = np.arange(self.seq_len + 1)
         positions = (ids[:, None] * (self.seq_len + 1) + steps).astype(np.uint64)
@@ -46,7 +57,7 @@ class Tokens:
 
 
 @dataclass
-class Images:
+class Images(_Computed):
     """Images with a pattern of four by four coloured patches per class, plus noise."""
 
     length: int
@@ -62,7 +73,7 @@ class Images:
         size = 3 * self.image_size**2 + _OFFSET_COUNT
         self._noise = (_make_noise_strip(self.seed, size) * 64).astype(np.uint8)
 
-    def fetch(self, ids: Ids, epoch: int) -> Arrays:  # noqa: ARG002 - the same in every epoch
+    def fetch(self, ids: Ids, epoch: int | None) -> Arrays:  # noqa: ARG002 - the same in every epoch
         labels = _draw_labels(self.seed, ids, self.classes)
         patch = np.arange(self.image_size) * 4 // self.image_size
         images = np.take(np.take(self._patches[labels], patch, axis=3), patch, axis=2)
@@ -72,7 +83,7 @@ class Images:
 
 
 @dataclass
-class Vectors:
+class Vectors(_Computed):
     """Vectors around one centre per class."""
 
     length: int
@@ -88,7 +99,7 @@ class Vectors:
         noise = _make_noise_strip(self.seed, self.inputs + _OFFSET_COUNT) * 2 - 1
         self._noise = noise.astype(np.float32)
 
-    def fetch(self, ids: Ids, epoch: int) -> Arrays:  # noqa: ARG002 - the same in every epoch
+    def fetch(self, ids: Ids, epoch: int | None) -> Arrays:  # noqa: ARG002 - the same in every epoch
         labels = _draw_labels(self.seed, ids, self.classes)
         noise = np.stack(list(_slice_noise(self._noise, self.seed, ids, self.inputs)))
         return {"inputs": self._centres[labels] + noise, "targets": labels}

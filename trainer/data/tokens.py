@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -36,19 +37,30 @@ class TokenShards:
             raise ConfigError(problems)
         self._seq_len = seq_len
         self._ends = np.cumsum(windows)
+        self.fingerprint = _compute_fingerprint(contents)
         self._shards = [_map_file(folder / shard.file, contents.dtype, shard.tokens) for shard in contents.shards]
 
     @property
     def length(self) -> int:
         return int(self._ends[-1])
 
-    def fetch(self, ids: Ids, epoch: int) -> Arrays:  # noqa: ARG002 - the same in every epoch
+    @property
+    def group_sizes(self) -> Ids:
+        return np.diff(self._ends, prepend=0)
+
+    def fetch(self, ids: Ids, epoch: int | None) -> Arrays:  # noqa: ARG002 - the same in every epoch
         tokens = np.empty((len(ids), self._seq_len + 1), np.int64)
         numbers = np.searchsorted(self._ends, ids, side="right").tolist()
         for row, number, sample in zip(tokens, numbers, ids.tolist(), strict=True):
             start = (sample - (int(self._ends[number - 1]) if number else 0)) * self._seq_len
             row[:] = self._shards[number][start : start + self._seq_len + 1]
         return {"inputs": tokens[:, :-1], "targets": tokens[:, 1:]}
+
+
+def _compute_fingerprint(contents: Index) -> str:
+    """Return a checksum of the shards' own checksums, so that it need not read the shards."""
+    checksums = [shard.sha256 for shard in contents.shards]
+    return sha256(" ".join(checksums).encode()).hexdigest()[:16]
 
 
 def _check_files(folder: Path, contents: Index) -> Iterator[ConfigProblem]:

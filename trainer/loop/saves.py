@@ -13,6 +13,7 @@ from trainer.config.schema import Config
 from trainer.data.loader import Loader
 from trainer.life.health import Health
 from trainer.life.watchdog import Watchdog
+from trainer.loop.evaluations import Evaluations
 from trainer.metrics.meter import Meter
 from trainer.metrics.recorder import Recorder
 
@@ -35,6 +36,7 @@ class Saves:
     watchdog: Watchdog
     health: Health
     loader: Loader
+    evaluations: Evaluations
     data_identity: dict[str, Any]
     """Values that determine the order of samples; stored with each checkpoint to detect changed data on resume."""
     started_step: int | None
@@ -46,28 +48,43 @@ class Saves:
     _deadline: float | None = None
     """The end of the time for the last save, once the run is ending."""
 
+    def prepare(self) -> None:
+        """Prepare the first save, if there will be any; call it after the first step, which should not wait for it."""
+        if self.config.checkpoint.every != "never":
+            self.trainer.prepare_saves()
+
     def after_step(self, step: int) -> None:
         """Mark a save as due if the interval has passed, and report saves that have ended since the last step."""
-        every = self.config.checkpoint.every
+        every = self.config.checkpoint.interval
         self.is_due = self.is_due or (every > 0 and step % every == 0)
         self._report()
 
-    def start(self, loss: float | None) -> None:
-        """Start a save of the current step; `loss` decides which checkpoint is the best."""
+    def start(self) -> None:
+        """Start a save of the current step."""
         self.is_due = False
         self.started_step = self.trainer.step
         self._suspend_hang_detector("save")  # a synchronous save takes its whole time here
         with self.meter.phase("checkpoint"):
-            extra = {"position": self.loader.position, "health": self.health.state(), "data": self.data_identity}
-            self.trainer.start_save(loss if self.config.checkpoint.best else None, extra, self._remaining_s())
+            extra = {
+                "position": self.loader.position,
+                "health": self.health.state(),
+                "data": self.data_identity,
+                "evaluation": self.evaluations.last,
+            }
+            self.trainer.start_save(self.evaluations.best_metric, extra, self._remaining_s())
 
-    def save_last(self, loss: float | None, reason: str) -> bool:
-        """Save the final state unless it is saved already, wait for it, and return whether it is on disk."""
+    def save_last(self, reason: str) -> bool:
+        """Save the final state unless it is saved already, wait for it, and return whether it is on disk.
+
+        A run that never saves has nothing to lose.
+        """
         self._begin_end("save")
         self.meter.flush()
         self.recorder.event("stopping", reason=reason, step=self.trainer.step)
+        if self.config.checkpoint.every == "never":
+            return True
         if self.started_step != self.trainer.step:
-            self.start(loss)
+            self.start()
         self._finish()
         return self.failed_step != self.trainer.step
 
@@ -88,6 +105,7 @@ class Saves:
         extra = self.trainer.restore(target)
         # Later losses were lower. Compared with them, the repeated losses after the rollback would look like a spike.
         self.health.load_state(extra["health"])
+        self.evaluations.last = extra.get("evaluation", {})
         checkpoints.remove_after(target.step)
         self.is_due = False
         self.started_step = self.trainer.step

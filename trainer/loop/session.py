@@ -20,9 +20,10 @@ from trainer.config.load import dump, list_changes, to_dict
 from trainer.config.schema import Config
 from trainer.config.show import show
 from trainer.data.loader import Loader
-from trainer.data.registry import open_source
+from trainer.data.registry import Sources, open_sources
 from trainer.data.source import Source
 from trainer.determinism import name_irreproducible_operation, require_deterministic_kernels
+from trainer.evaluation.evaluator import Evaluator
 from trainer.host import processor_name
 from trainer.life import failure, outcome
 from trainer.life.health import Health
@@ -32,6 +33,7 @@ from trainer.life.straggler import StragglerDetector
 from trainer.life.trace_request import TraceRequests
 from trainer.life.vote import Vote
 from trainer.life.watchdog import Watchdog
+from trainer.loop.evaluations import Evaluations
 from trainer.loop.run_folder import RunFolder
 from trainer.loop.saves import Saves
 from trainer.loop.steps import End, StepLoop
@@ -72,9 +74,9 @@ class Session:
         try:
             with self._record_failure():
                 check_packages(self._config)
-                source = open_source(self._config)
+                sources = open_sources(self._config)
                 run_folder.create()
-                return self._start(source)
+                return self._start(sources)
         except ConfigError as error:
             if self._trainer is None or not self._is_accepted:
                 self._recorder.close()
@@ -90,12 +92,12 @@ class Session:
             self._finish_save()
             return status
 
-    def _start(self, source: Source) -> int:
+    def _start(self, sources: Sources) -> int:
         self._recorder.event("started", began=self._began, attempt=_attempt())
         self._recorder.event("imported")
         self._world = world = self._join()
         with closing(StopListener(self._folder, self._rank, self._config.stop.margin_s).listen()) as stop:
-            return self._train(source, world, stop)
+            return self._train(sources, world, stop)
 
     def _finish_save(self) -> None:
         """After an error, let a save under way finish. The other ranks are stuck in a collective: do not wait for them.
@@ -116,7 +118,8 @@ class Session:
             require_deterministic_kernels()
         return world
 
-    def _train(self, source: Source, world: World, stop: StopListener) -> int:
+    def _train(self, sources: Sources, world: World, stop: StopListener) -> int:
+        source = sources.training
         # All ranks check together: if some cannot write to the folder, all of them exit and rank 0 names those.
         space.check_disk(self._folder, 0, RankGroup(world.rank, world.size, world.group))
         resolved = resolve_auto(self._config, world, source, self._folder)
@@ -126,13 +129,23 @@ class Session:
             self._trainer = trainer = Trainer.from_config(config, world, resolved.micro)
             self._recorder.event("built", strategy=config.parallel.strategy, micro=resolved.micro)
             health = Health(config.health, scaled=config.precision == "fp16")
-            data_identity = {"samples": source.length, "seed": config.run.seed, "seq_len": config.data.seq_len}
-            position = self._resume(trainer, health, data_identity)
-            trainer.check_folder()
+            data_identity = _identify_data(source, config)
+            resumed = self._resume(trainer, health, data_identity)
+            if config.checkpoint.every != "never":
+                trainer.check_folder()
             self._accept(trainer, resolved)
             meter = Meter(self._recorder, config, world.device, world.size, _flops_per_sample(config))
+            evaluations = Evaluations(
+                config=config,
+                trainer=trainer,
+                recorder=self._recorder,
+                meter=meter,
+                watchdog=watchdog,
+                evaluator=self._make_evaluator(sources.evaluation, trainer, resolved.micro),
+                last=resumed.get("evaluation", {}),
+            )
             with (
-                closing(self._open_loader(source, trainer, position or 0)) as loader,
+                closing(self._open_loader(source, trainer, resumed.get("position", 0))) as loader,
                 closing(Tracer(self._folder, self._rank, world.device, self._recorder.say)) as tracer,
                 closing(TraceRequests(self._folder, self._rank, self._recorder.say)) as trace_requests,
             ):
@@ -144,8 +157,9 @@ class Session:
                     watchdog=watchdog,
                     health=health,
                     loader=loader,
+                    evaluations=evaluations,
                     data_identity=data_identity,
-                    started_step=None if position is None else trainer.step,
+                    started_step=trainer.step if resumed else None,
                 )
                 steps = StepLoop(
                     config=config,
@@ -155,6 +169,7 @@ class Session:
                     watchdog=watchdog,
                     health=health,
                     loader=loader,
+                    evaluations=evaluations,
                     saves=saves,
                     stop=stop,
                     vote=Vote(world),
@@ -168,8 +183,8 @@ class Session:
             saves.close()
             return status
 
-    def _resume(self, trainer: Trainer, health: Health, data_identity: dict[str, Any]) -> int | None:
-        """Load the newest good checkpoint and return the position in the data; None if the run starts from scratch."""
+    def _resume(self, trainer: Trainer, health: Health, data_identity: dict[str, Any]) -> dict[str, Any]:
+        """Load the newest good checkpoint and return what the loop saved with it; empty if there is none."""
         settings = self._config.checkpoint
         if settings.resume == "never" and trainer.checkpoints.any_published():
             message = f"never, but {trainer.checkpoints.path} has checkpoints, which new ones would replace"
@@ -185,12 +200,15 @@ class Session:
             raise ConfigError([ConfigProblem("checkpoint.resume", f"must, but {where} has no checkpoint", "use auto")])
         if settings.initial:
             load_initial(settings.initial, trainer)
-        return None
+        return {}
 
-    def _load(self, checkpoint: GoodCheckpoint, trainer: Trainer, health: Health, data_identity: dict[str, Any]) -> int:
+    def _load(
+        self, checkpoint: GoodCheckpoint, trainer: Trainer, health: Health, data_identity: dict[str, Any]
+    ) -> dict[str, Any]:
         extra = trainer.restore(checkpoint)
         health.load_state(extra["health"])
-        if extra["data"] != data_identity:
+        # A checkpoint of an earlier version of the trainer may lack some of the values.
+        if any(data_identity.get(name) != value for name, value in extra["data"].items()):
             # This may be intended, but the samples are now in another order, so some are repeated or left out.
             self._recorder.say(f"DATA CHANGED since the checkpoint: {extra['data']} then, {data_identity} now")
             self._recorder.event("data_changed", before=str(extra["data"]), now=str(data_identity))
@@ -198,7 +216,7 @@ class Session:
         self._recorder.say(f"resumed from {checkpoint.path.name}, written by {checkpoint.world_size} ranks")
         for line in list_changes(trainer.checkpoints.read_state(checkpoint)["config"], to_dict(self._config)):
             self._recorder.say(f"changed since the checkpoint: {line}")
-        return int(extra["position"])
+        return extra
 
     def _accept(self, trainer: Trainer, resolved: ResolvedSettings) -> None:
         """Take over the folder: delete the outcome of an earlier start, write and print the settings."""
@@ -217,6 +235,15 @@ class Session:
         for line in [*resolved.reasons, *trainer.describe()]:
             self._recorder.say(f"chosen: {line}")
             self._recorder.event("chosen", why=line)
+
+    def _make_evaluator(self, source: Source | None, trainer: Trainer, micro: int) -> Evaluator | None:
+        if source is None:
+            return None
+        evaluator = Evaluator(trainer.engine, source, self._config, micro)
+        every = self._config.evaluation.every
+        self._recorder.say(f"evaluation set: {evaluator.samples:,} samples, every {every} steps")
+        self._recorder.event("evaluation_set", samples=evaluator.samples)
+        return evaluator
 
     def _open_loader(self, source: Source, trainer: Trainer, position: int) -> Loader:
         data = self._config.data
@@ -279,9 +306,14 @@ class Session:
         return status
 
 
+def _identify_data(source: Source, config: Config) -> dict[str, Any]:
+    """Return the values that determine which samples are seen in which order."""
+    identity = {"samples": source.length, "seed": config.run.seed, "seq_len": config.data.seq_len}
+    return {**identity, "content": source.fingerprint} if source.fingerprint else identity
+
+
 def _flops_per_sample(config: Config) -> float:
-    seq_len = config.data.seq_len or getattr(config.model, "seq_len", 1)
-    return shape_of(config.model).flops_per_sample(seq_len, is_frozen=config.lora.rank > 0)
+    return shape_of(config.model).flops_per_sample(config.data.seq_len, is_frozen=config.lora.rank > 0)
 
 
 def _attempt() -> str:

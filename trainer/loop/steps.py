@@ -17,6 +17,7 @@ from trainer.life.straggler import StragglerDetector
 from trainer.life.trace_request import TraceRequests
 from trainer.life.vote import Ballot, Vote, VoteResult
 from trainer.life.watchdog import Watchdog
+from trainer.loop.evaluations import Evaluations
 from trainer.loop.saves import Saves
 from trainer.metrics.device_values import Reading
 from trainer.metrics.meter import Meter
@@ -50,13 +51,13 @@ class StepLoop:
     watchdog: Watchdog
     health: Health
     loader: Loader
+    evaluations: Evaluations
     saves: Saves
     stop: StopListener
     vote: Vote
     stragglers: StragglerDetector
     tracer: Tracer
     trace_requests: TraceRequests
-    _loss: float | None = None
     _verdict: Verdict | None = None
     """This rank's verdict that ends the run or rolls it back, until all ranks obey it."""
     _verdict_step: int = 0
@@ -70,8 +71,12 @@ class StepLoop:
             if end is None:
                 end = self._obey_verdict(self._decide())
             # The result of the last step can be a rollback to an earlier one.
-            if end is not None or self.trainer.step >= self.config.steps:
-                return end or self._finish(End(Code.FINISHED, f"all {self.config.steps} steps done"))
+            if end is None and self.trainer.step >= self.config.steps:
+                end = self._evaluate(is_saving=False) or self._finish(
+                    End(Code.FINISHED, f"all {self.config.steps} steps done")
+                )
+            if end is not None:
+                return end
 
     def _train_to_last_step(self) -> End | None:
         trainer, meter, watchdog, saves = self.trainer, self.meter, self.watchdog, self.saves
@@ -88,17 +93,18 @@ class StepLoop:
             self.recorder.samples(step, batch.ids.tolist())
             if step == first_step:
                 self.recorder.event("first_step", step=step)
-                trainer.prepare_saves()
+                saves.prepare()
             with meter.phase("checkpoint"):
                 saves.after_step(step)
             values = {"loss": loss, "grad_norm": result.grad_norm, "skipped": result.skipped}
             self._judge(meter.done(step, values, {"lr": result.rate}))
             is_saving = saves.is_due and not self._is_busy
-            # A step is judged before it is saved. Its metrics must be on disk with it, because a resumed run does not
-            # repeat that step.
-            agreed = self._decide() if is_saving else self.vote.exchange(self._fill_in_ballot())
+            # A step is judged before it is saved or evaluated. The metrics of a saved step must be on disk with it,
+            # because a resumed run does not repeat that step.
+            is_judged = is_saving or self.evaluations.is_due()
+            agreed = self._decide() if is_judged else self.vote.exchange(self._fill_in_ballot())
             self.stop.set_pace(saves.last_save_s, meter.step_s)
-            end = None if agreed is None else self._obey(agreed, is_saving)
+            end = None if agreed is None else self._obey(agreed, is_judged, is_saving)
             if end is not None:
                 return end
         return None
@@ -116,10 +122,9 @@ class StepLoop:
     def _judge(self, readings: list[Reading]) -> None:
         """Judge the losses of these steps. All ranks obey the strongest verdict once they have voted on it."""
         for reading in readings:
-            self._loss = reading.values["loss"]
             if self._verdict is not None:
                 continue
-            verdict = self.health.judge(reading.step, self._loss, reading.values["skipped"] > 0)
+            verdict = self.health.judge(reading.step, reading.values["loss"], reading.values["skipped"] > 0)
             if verdict.message:
                 self.recorder.say(f"UNHEALTHY {verdict.message}")
                 self.recorder.event("unhealthy", step=reading.step, message=verdict.message)
@@ -141,23 +146,43 @@ class StepLoop:
         self._judge(self.meter.flush())
         return self.vote.decide(self._fill_in_ballot())
 
-    def _obey(self, agreed: VoteResult, is_saving: bool) -> End | None:
-        """Act on a vote, alike on all ranks; return the end of the run, or None to continue."""
+    def _obey(self, agreed: VoteResult, is_judged: bool, is_saving: bool) -> End | None:
+        """Act on a vote, alike on all ranks; return the end of the run, or None to continue.
+
+        `is_judged` means that the vote is about the current step, and `is_saving` that the step is to be saved.
+        """
         self._report_stragglers(agreed)
         if agreed.trace is not None:
             self.meter.cancel_profile()
             self.tracer.begin(agreed.trace, self.trainer.step + 1)
         self._is_busy = agreed.busy
-        if agreed.stop is not None and not is_saving:
+        if agreed.stop is not None and not is_judged:
             # The last step is judged before it is saved. If it leads to a rollback, the next vote stops the run.
             agreed = self._decide()
         if agreed.action >= Action.ROLLBACK:
             return self._obey_verdict(agreed)
         if agreed.stop is not None:
             return self._finish(End.after_stop(agreed.stop, self.stop.note))
-        if is_saving and not agreed.busy:
-            self.saves.start(self._loss)
-        return None
+        is_saving = is_saving and not agreed.busy
+        end = self._evaluate(is_saving)
+        if end is None and is_saving:
+            self.saves.start()
+        return end
+
+    def _evaluate(self, is_saving: bool) -> End | None:
+        """Evaluate the current step if that is due; return the end of the run if it is asked to stop meanwhile."""
+        if not self.evaluations.is_due(is_saving=is_saving):
+            return None
+        stop = self.evaluations.run(self._poll_stop)
+        return None if stop is None else self._finish(End.after_stop(stop, self.stop.note))
+
+    def _poll_stop(self) -> StopReason | None:
+        """Vote between two batches of an evaluation, so that it does not delay a stop.
+
+        Requests that wait for the next step, such as one for a trace, are not part of it.
+        """
+        agreed = self.vote.exchange(Ballot(self.stop.reason, self.trainer.checkpoints.busy, self.meter.own_s))
+        return None if agreed is None else agreed.stop
 
     def _obey_verdict(self, agreed: VoteResult) -> End | None:
         """Obey the strongest verdict of all ranks, even if this rank has reached another one."""
@@ -171,7 +196,7 @@ class StepLoop:
         return None
 
     def _finish(self, end: End) -> End:
-        is_saved = self.saves.save_last(self._loss, end.reason)
+        is_saved = self.saves.save_last(end.reason)
         if end.code is Code.FINISHED and not is_saved:
             reason = f"{end.reason}, but the last state could not be saved"
             return End(Code.BROKEN, reason, cause=Cause.STORAGE)

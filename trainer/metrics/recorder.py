@@ -33,6 +33,7 @@ class Recorder:
         self._lines: JsonLines | None = None
         self._profiles: JsonLines | None = None
         self._samples: JsonLines | None = None
+        self._evaluations: JsonLines | None = None
         self._events: JsonLines | None = None
         self._board: TensorBoard | None = None
         self._progress = Progress(config.steps, stream or sys.stdout)
@@ -82,6 +83,15 @@ class Recorder:
                 for quantity in ("ms", "exposed_ms", "mb")
             }
             self._try(self._write_board, profile.step, values)
+
+    def evaluation(self, step: int, values: Mapping[str, float]) -> None:
+        """Write the result of an evaluation as a line, an event and TensorBoard curves, on rank 0."""
+        if self._rank:
+            return
+        self._try(self._write_evaluation, step, values)
+        self.event("evaluated", step=step, **values)
+        if self._config.metrics.tensorboard:
+            self._try(self._write_board, step, {f"evaluation/{name}": value for name, value in values.items()})
 
     def samples(self, step: int, ids: Sequence[int]) -> None:
         """Write which samples this rank used in a step, if `metrics.sample_ids` is set."""
@@ -137,6 +147,11 @@ class Recorder:
             self._profiles = JsonLines(self._folder / "metrics" / f"communication-{self._rank:05d}.jsonl")
         self._profiles.append(dataclasses.asdict(profile))
 
+    def _write_evaluation(self, step: int, values: Mapping[str, float]) -> None:
+        if self._evaluations is None:
+            self._evaluations = JsonLines(self._folder / "metrics" / f"evaluation-{self._rank:05d}.jsonl")
+        self._evaluations.append({"step": step, "time": round(time.time(), 3), **values})
+
     def _write_samples(self, step: int, ids: Sequence[int]) -> None:
         if self._samples is None:
             self._samples = JsonLines(self._folder / "metrics" / f"samples-{self._rank:05d}.jsonl")
@@ -154,7 +169,7 @@ class Recorder:
         self._events.append({"time": round(time.time(), 3), "event": kind, **fields})
 
     def _close_metrics(self) -> None:
-        for file in (self._lines, self._profiles, self._samples, self._board):
+        for file in (self._lines, self._profiles, self._samples, self._evaluations, self._board):
             if file is not None:
                 file.close()
-        self._lines = self._profiles = self._samples = self._board = None
+        self._lines = self._profiles = self._samples = self._evaluations = self._board = None

@@ -65,6 +65,12 @@ class Engine(Protocol):
         the device.
         """
 
+    def measure(self, batch: Batch, measure: LossFunction, micro: int) -> torch.Tensor | None:
+        """Return the sum of `measure(outputs, targets)` over pieces of `micro` samples, or None without any outputs.
+
+        Call it within `evaluation_mode`. In a pipeline, only the ranks of the last stage have outputs.
+        """
+
 
 def split_batch(batch: Batch, micro: int) -> list[Batch]:
     """Return views of the batch with `micro` samples each."""

@@ -46,6 +46,13 @@ class Mesh:
         """Return the mean over the data-parallel ranks."""
         return self.sum_over(value.detach().clone(), "replicate", "shard") / self.layout.dp_size
 
+    def broadcast_over_data(self, value: torch.Tensor) -> None:
+        """Replace a value by that of the first data-parallel rank, in place."""
+        for axis in ("replicate", "shard"):
+            group = self.group(axis)
+            if group is not None:
+                dist.broadcast(value, group=group, group_src=0)
+
     def _connect(self) -> Any:
         # Start-up: a run on a single rank needs neither import.
         if not dist.is_initialized():

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 
 from trainer.config.errors import ConfigError, ConfigProblem
 from trainer.config.schema import ParallelConfig
 from trainer.parallel import modules
-from trainer.parallel.engine import Batch, LossFunction, Recipe
+from trainer.parallel.engine import Batch, LossFunction, Recipe, split_batch
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.units import Units
 from trainer.precision import DTYPES
@@ -64,6 +65,35 @@ class PipelineEngine:
         schedule.step(*arguments, target=targets if place == last else None, return_outputs=False)
         total = torch.stack(self._losses).sum() if self._losses else torch.zeros((), device=self.mesh.device)
         return self.mesh.sum_over(total, "pipeline")
+
+    def measure(self, batch: Batch, measure: LossFunction, micro: int) -> torch.Tensor | None:
+        sums = []
+        for piece in split_batch(batch, micro):
+            outputs = self._forward(piece["inputs"])
+            if outputs is not None:
+                sums.append(measure(outputs, piece["targets"]))
+        return torch.stack(sums).sum(0) if sums else None
+
+    def _forward(self, inputs: torch.Tensor) -> torch.Tensor | None:
+        """Run a micro-batch through this rank's stages and return the outputs of the model on the last rank.
+
+        torch's schedules are written for training. Without a backward pass, micro-batches simply follow each other; an
+        interleaved pipeline runs one of them at a time.
+        """
+        ranks, last = self.mesh.layout.pipeline, _count_stages(self._recipe.parallel) - 1
+        group = self.mesh.group("pipeline")
+        for index, stage in zip(
+            list_stages(self._recipe.parallel, self.mesh.coordinate("pipeline")), self.modules, strict=True
+        ):
+            hidden = inputs
+            if index > 0:
+                hidden = torch.empty_like(self._describe_hidden(tuple(inputs.shape)), device=self.mesh.device)
+                dist.recv(hidden, group=group, group_src=(index - 1) % ranks)
+            outputs: torch.Tensor = stage(hidden)
+            if index == last:
+                return outputs
+            dist.send(outputs, group=group, group_dst=(index + 1) % ranks)
+        return None
 
     def _get_schedule(self, loss_fn: LossFunction, shape: tuple[int, ...], micro: int) -> Any:
         key = (loss_fn, shape, micro)

@@ -50,6 +50,10 @@ class PlainEngine:
             total += loss.detach()
         return total
 
+    def measure(self, batch: Batch, measure: LossFunction, micro: int) -> torch.Tensor | None:
+        compute = self._make_loss(measure)
+        return torch.stack([compute(piece) for piece in split_batch(batch, micro)]).sum(0)
+
     def around(self, index: int, count: int) -> AbstractContextManager[None]:  # noqa: ARG002
         """Return the context in which micro-batch `index` of `count` runs."""
         return nullcontext()

@@ -1,0 +1,28 @@
+"""Fixtures of the trainer's tests."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A filesystem of 2 MB: the one of the tests' container, or one that root mounts."""
+    disk = os.environ.get("MUSTER_SMALL_DISK")
+    if disk:
+        folder_on_disk = Path(tempfile.mkdtemp(dir=disk))
+        yield folder_on_disk
+        shutil.rmtree(folder_on_disk)
+        return
+    mounted = tmp_path / "small"
+    mounted.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(mounted)], check=True)
+    yield mounted
+    subprocess.run(["umount", str(mounted)], check=True)

@@ -1,0 +1,98 @@
+"""Evaluate a model on held-out samples, with the precision and the parallelism of its training."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from contextlib import closing
+
+import torch
+
+from trainer.config.schema import Config, DecoderConfig
+from trainer.data.loader import Loader
+from trainer.data.source import Source
+from trainer.evaluation.evaluation_set import EvaluationSet
+from trainer.evaluation.figures import SUMS, EvaluationResult, compute_perplexity, sum_cross_entropy
+from trainer.metrics.device_values import DeviceValues
+from trainer.parallel.engine import Batch, Engine, LossFunction
+from trainer.parallel.evaluation_mode import evaluation_mode
+
+_SUM_NAMES = ("loss", "targets", "correct")
+_ORDER_SEED = 0
+
+
+class Evaluator:
+    """The evaluations of one rank; all ranks evaluate together, each its share of every batch."""
+
+    def __init__(self, engine: Engine, source: Source, config: Config, micro: int) -> None:
+        self._engine = engine
+        self._config = config
+        self._micro = micro
+        layout = engine.mesh.layout
+        # A pipeline needs several micro-batches at a time to keep its ranks busy.
+        self._batch_size = micro * layout.dp_size * layout.pipeline
+        self._set = EvaluationSet(source, config.evaluation.samples, self._batch_size)
+
+    @property
+    def samples(self) -> int:
+        """Samples of an evaluation."""
+        return self._set.samples
+
+    def run(self, is_stopped: Callable[[], bool] = lambda: False) -> EvaluationResult | None:
+        """Evaluate once; `is_stopped` is called after each batch, and a true answer ends the evaluation with None."""
+        mesh, data = self._engine.mesh, self._config.data
+        loader = Loader(
+            self._set,
+            _ORDER_SEED,
+            self._batch_size,
+            dp_rank=mesh.dp_rank,
+            dp_size=mesh.layout.dp_size,
+            workers=data.workers,
+            ahead=data.ahead,
+            device=mesh.device,
+        )
+        began = time.perf_counter()
+        with closing(loader):
+            batches = (next(loader).tensors for _ in range(self._set.batches))
+            sums = sum_batches(self._engine, batches, sum_cross_entropy, self._micro, is_stopped)
+        if sums is None:
+            return None
+        loss, targets, correct = sums
+        has_tokens = isinstance(self._config.model, DecoderConfig)
+        mean = loss / targets
+        perplexity = compute_perplexity(mean) if has_tokens else None
+        return EvaluationResult(mean, correct / targets, perplexity, self.samples, time.perf_counter() - began)
+
+
+def sum_batches(
+    engine: Engine,
+    batches: Iterable[Batch],
+    measure: LossFunction,
+    micro: int | None,
+    is_stopped: Callable[[], bool] = lambda: False,
+) -> tuple[float, float, float] | None:
+    """Return loss, targets and correct predictions, summed over all batches of all ranks; None if it was stopped.
+
+    Every rank must pass the same number of batches. `micro` is None to run each batch in one piece.
+    """
+    values = DeviceValues(engine.mesh.device)
+    none = torch.zeros(SUMS, dtype=torch.float64, device=engine.mesh.device)
+    totals = [0.0] * SUMS
+    with evaluation_mode(engine):
+        for index, batch in enumerate(batches):
+            sums = engine.measure(batch, measure, micro or len(batch["inputs"]))
+            values.put(index, dict(zip(_SUM_NAMES, none if sums is None else sums, strict=True)))
+            # One batch late, so that the device has work while the host reads.
+            _add(totals, values)
+            if is_stopped():
+                return None
+        _add(totals, values, is_last=True)
+        combined = torch.tensor(totals, dtype=torch.float64, device=engine.mesh.device)
+        loss, targets, correct = engine.mesh.sum_over(combined, "replicate", "shard", "pipeline").tolist()
+    return loss, targets, correct
+
+
+def _add(totals: list[float], values: DeviceValues, *, is_last: bool = False) -> None:
+    for reading in values.drain() if is_last else values.take():
+        for index, name in enumerate(_SUM_NAMES):
+            totals[index] += reading.values[name]

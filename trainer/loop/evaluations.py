@@ -1,0 +1,75 @@
+"""The evaluations of a run while it trains: when one is due, its result, and the figure that decides the best."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainer.api import Trainer
+from trainer.config.schema import Config
+from trainer.evaluation.evaluator import Evaluator
+from trainer.life.hang_limit import BEFORE_STEPS_S
+from trainer.life.stop import StopReason
+from trainer.life.watchdog import Watchdog
+from trainer.metrics.meter import Meter
+from trainer.metrics.recorder import Recorder
+
+
+@dataclass(kw_only=True)
+class Evaluations:
+    """The evaluations of one rank; every rank evaluates at the same steps. Without an evaluator, none is ever due."""
+
+    config: Config
+    trainer: Trainer
+    recorder: Recorder
+    meter: Meter
+    watchdog: Watchdog
+    evaluator: Evaluator | None
+    last: dict[str, Any] = field(default_factory=dict)
+    """Step and figures of the last evaluation; empty before the first."""
+
+    def is_due(self, *, is_saving: bool = False) -> bool:
+        """Return whether the current step is to be evaluated; `is_saving` means that it is about to be saved.
+
+        Every saved step is evaluated if the best checkpoint is kept, because a save can be later than planned.
+        """
+        step, settings = self.trainer.step, self.config.evaluation
+        if self.evaluator is None or self.last.get("step") == step or step == 0:
+            return False
+        is_compared = is_saving and bool(self.config.checkpoint.best)
+        return step % settings.every == 0 or step == self.config.steps or is_compared
+
+    def run(self, poll_stop: Callable[[], StopReason | None]) -> StopReason | None:
+        """Evaluate the current step and record the result, or return the stop request that ended the evaluation.
+
+        All ranks call `poll_stop` after each batch and get the same answer.
+        """
+        if self.evaluator is None:
+            return None
+        step = self.trainer.step
+        stop: StopReason | None = None
+        # The first batch may compile the model without gradients.
+        self.watchdog.beat(step, "evaluation", BEFORE_STEPS_S)
+
+        def is_stopped() -> bool:
+            nonlocal stop
+            self.watchdog.beat(step, "evaluation")
+            stop = poll_stop()
+            return stop is not None
+
+        result = self.evaluator.run(is_stopped)
+        # A limit of its own keeps the time of the evaluation out of the step times that the hang limit derives from.
+        self.watchdog.beat(step, "evaluation", BEFORE_STEPS_S)
+        self.meter.clock.restart()
+        if result is not None:
+            self.last = {"step": step, **result.values()}
+            self.recorder.evaluation(step, {**result.values(), "samples": result.samples, "seconds": result.seconds})
+            self.recorder.say(f"evaluation at step {step}: {result}")
+        return stop
+
+    @property
+    def best_metric(self) -> float | None:
+        """The figure of the current step by which the best checkpoint is chosen; None if it was not evaluated."""
+        is_current = self.last.get("step") == self.trainer.step
+        return self.last.get(self.config.checkpoint.best) if is_current else None

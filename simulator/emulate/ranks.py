@@ -71,6 +71,9 @@ class VirtualRanks:
             self.losses[rank] = self._inner.forward_backward(share, loss_fn, micro, scale)
         return self.losses[0]
 
+    def measure(self, batch: Batch, measure: LossFunction, micro: int) -> torch.Tensor | None:
+        return self._inner.measure(batch, measure, micro)
+
     @torch.no_grad()
     def _reset(self, buffers: list[torch.Tensor]) -> None:
         """Remove the gradients and statistics that the previous rank left."""

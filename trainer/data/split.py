@@ -42,7 +42,8 @@ def hold_out(source: Source, share: float) -> tuple[SourcePart, SourcePart]:
     """
     sizes = np.asarray(source.group_sizes, np.int64)
     # Rounded over all groups together, so that many small shards do not round to nothing.
-    held_out: Ids = np.diff(np.round(share * np.cumsum(sizes)).astype(np.int64), prepend=0)
-    starts = np.cumsum(sizes) - sizes
+    ends = np.cumsum(sizes)
+    held_out: Ids = np.diff(np.round(share * ends), prepend=0.0).astype(np.int64)
+    starts = ends - sizes
     training = sizes - held_out
     return SourcePart(source, starts, training), SourcePart(source, starts + training, held_out)

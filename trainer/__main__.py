@@ -22,6 +22,7 @@ USAGE = """usage: python -m trainer CONFIG [key.sub=value ...]       train; CONF
        python -m trainer prepare INPUT... --out FOLDER    turn text into token shards
        python -m trainer report RUN [--out FOLDER]        write a page with the curves and the time breakdown of a run
        python -m trainer profile RUN [--steps N]          trace the next steps of a running job with torch's profiler
+       python -m trainer evaluate RUN [key.sub=value ...] evaluate the newest checkpoint on held-out samples
        python -m trainer export FROM FOLDER               write the newest checkpoint as Hugging Face safetensors
        python -m trainer settings [--from FOLDER]         list every setting, or write those of a Hugging Face folder
 
@@ -39,8 +40,9 @@ def main(argv: list[str]) -> int:
     if command in COMMANDS:
         status: int = importlib.import_module(COMMANDS[command]).main(arguments)
         return status
-    if command == "export":
-        return _run_with_torch(lambda: _export(arguments), f"/shared/muster/trainer/run {' '.join(argv)}")
+    if command in ("evaluate", "export"):
+        run = _evaluate if command == "evaluate" else _export
+        return _run_with_torch(lambda: run(arguments), f"/shared/muster/trainer/run {' '.join(argv)}")
     if command == "settings":
         return _list_settings(arguments)
     if command in ("", "help", *HELP_OPTIONS) or any(argument in HELP_OPTIONS for argument in arguments):
@@ -107,6 +109,25 @@ def _print_settings_of_folder(folder: Path) -> int:
         print(f"trainer: {error}", file=sys.stderr)
         return 2
     return 0
+
+
+def _evaluate(arguments: list[str]) -> int:
+    import argparse
+
+    parser = argparse.ArgumentParser(
+        "python -m trainer evaluate",
+        description="Evaluate the newest valid checkpoint of a run on its evaluation set, or on another one "
+        "(evaluation.share=0 evaluation.path=FOLDER). Under torchrun, all ranks evaluate together.",
+    )
+    parser.add_argument(
+        "run", metavar="RUN", type=Path, help="a run's folder, its checkpoints folder or one checkpoint"
+    )
+    parser.add_argument("overrides", metavar="key.sub=value", nargs="*", help="settings to change, as for training")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    options = parser.parse_args(arguments)
+    from trainer.evaluation.command import print_evaluation
+
+    return print_evaluation(options.run, options.overrides, as_json=options.json)
 
 
 def _export(arguments: list[str]) -> int:

@@ -12,12 +12,12 @@ trainer.save_checkpoint()
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias, cast, get_args
+from typing import Any, Literal, TypeAlias, cast, get_args, get_type_hints
 
 import torch
 from torch import nn
@@ -41,6 +41,8 @@ from trainer.config.schema import (
     RunConfig,
     ScheduleConfig,
 )
+from trainer.evaluation.evaluator import sum_batches
+from trainer.evaluation.figures import compute_perplexity, sum_cross_entropy, sum_own_loss
 from trainer.life.uncaught import UncaughtErrors
 from trainer.metrics.utilisation import read_memory_gb
 from trainer.models.functional import compute_loss
@@ -53,6 +55,7 @@ from trainer.step import RunningStatistics, Step, StepMeanLoss, StepResult
 from trainer.world import World, start
 
 Model: TypeAlias = nn.Module | Callable[[], nn.Module]
+Batch: TypeAlias = Mapping[str, torch.Tensor]
 
 
 class Trainer:
@@ -75,15 +78,17 @@ class Trainer:
         micro_batch: int | None = None,
         folder: str | Path = "runs/own",
         keep: int = 3,
+        best: Literal["", "loss", "perplexity", "accuracy"] = "",
         seed: int = 1,
         device: str = "auto",
     ) -> None:
         """Join the other ranks and build the engine.
 
         `steps` is the step at which the schedule ends. `micro_batch` is the number of samples per forward pass; None
-        runs a rank's share of a batch in a single pass.
+        runs a rank's share of a batch in a single pass. `best` also keeps the best checkpoint by the `metric` that
+        `save_checkpoint` is given.
         """
-        _check_arguments(precision, optimizer, schedule)
+        _check_arguments(precision, optimizer, schedule, best)
         config = Config(
             name=Path(folder).name,
             model=cast(ModelConfig, MlpConfig()),  # unused, because the model is given
@@ -93,7 +98,7 @@ class Trainer:
             precision=precision,
             parallel=_parse_strategy(strategy),
             compile=compile or CompileConfig(),
-            checkpoint=CheckpointConfig(keep=keep),
+            checkpoint=CheckpointConfig(keep=keep, best=best),
             run=RunConfig(folder=str(folder), seed=seed, device=cast(Any, device)),
         )
         self._set_up(config, start(device, config.run.join_timeout_s), model, loss, micro=micro_batch, weights=None)
@@ -123,6 +128,7 @@ class Trainer:
         self._step = Step(self.engine, config, StepMeanLoss(mesh) if is_counted else loss)
         self._step.before_update = self.checkpoints.before_update
         self._statistics = RunningStatistics(self.engine.named_buffers())
+        self._measure = sum_cross_entropy if loss is compute_loss else sum_own_loss(loss)
         self._micro = micro
         self._last: StepResult | None = None
         self._samples = 0
@@ -157,6 +163,24 @@ class Trainer:
         self._statistics.restore(self._last.skipped)
         self._samples += size
         return self._last
+
+    def evaluate(self, batches: Iterable[Batch] | Callable[[], Iterable[Batch]]) -> dict[str, float]:
+        """Return the mean loss over held-out batches, without training; every rank must call it.
+
+        Each rank passes its share, or a function that creates it; the number of batches must be the same on all ranks.
+        Each batch is one forward pass. With the default loss, accuracy and perplexity are returned too.
+        """
+        given = batches() if callable(batches) else batches
+        device = self.world.device
+        moved = ({name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()} for batch in given)
+        loss, targets, correct = sum_batches(self.engine, moved, self._measure, None) or (0.0, 0.0, 0.0)
+        if not targets:
+            message = "there is no batch with a target to evaluate on"
+            raise ConfigError([ConfigProblem("batches", message, "pass at least one batch on each rank")])
+        mean = loss / targets
+        if self._measure is not sum_cross_entropy:
+            return {"loss": mean}
+        return {"loss": mean, "accuracy": correct / targets, "perplexity": compute_perplexity(mean)}
 
     def mean_over_ranks(self, value: torch.Tensor) -> torch.Tensor:
         """Return the mean of a value over the data-parallel ranks; every rank must call it."""
@@ -267,8 +291,12 @@ class Trainer:
         self.world.close()
 
 
-def _check_arguments(precision: str, optimizer: object, schedule: object) -> None:
+def _check_arguments(precision: str, optimizer: object, schedule: object, best: str) -> None:
     problems = []
+    figures = get_args(get_type_hints(CheckpointConfig)["best"])
+    if best not in figures:
+        fix = f"use one of {', '.join(filter(None, figures))}, or leave it out"
+        problems.append(ConfigProblem("best", f"{best!r} is not a figure of an evaluation", fix))
     if precision not in get_args(Precision):
         fix = f"use one of {', '.join(get_args(Precision))}"
         problems.append(ConfigProblem("precision", f"{precision!r} is not a precision", fix))

@@ -10,13 +10,15 @@ from infra.home import DEFAULT_STACK
 
 # These commands of the trainer need no torch.
 _WITHOUT_TORCH = ("settings", "prepare", "report", "profile", "help", "-h", "--help")
+# These run on the login node.
+_WITHOUT_GPU = ("evaluate", "export")
 TRAINER_ON_NODE = "/shared/muster/trainer/run"
 
 
 def train(arguments: list[str]) -> int:
     """Run the trainer with its own arguments and return its exit status."""
     if find_spec("torch") is None and arguments and arguments[0] not in _WITHOUT_TORCH:
-        if arguments[0] == "export":
+        if arguments[0] in _WITHOUT_GPU:
             on_cluster = format_command("ssh", DEFAULT_STACK, then=f"{TRAINER_ON_NODE} {' '.join(arguments)}")
         else:
             settings = ("JOB=slurm/jobs/train.sbatch", f'ARGS="{" ".join(arguments)}"')

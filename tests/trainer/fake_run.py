@@ -29,6 +29,7 @@ def make_run(folder: Path, *, steps: int = 400, profiled: bool = True, finished:
         )
     if profiled:
         write(folder / "metrics" / "communication-00000.jsonl", [profile(100)])
+    write(folder / "metrics" / "evaluation-00000.jsonl", [evaluation(step) for step in range(100, steps + 1, 100)])
     write(folder / "events.jsonl", events(steps, finished))
     if finished:
         outcome = {"outcome": "finished", "reason": f"all {steps} steps done", "step": steps, "time": BEGAN + 900}
@@ -66,6 +67,12 @@ def line(step: int, rank: int, profiled: bool = True) -> dict[str, Any]:
         "communication_from": "profile of step 100" if profiled else "not measured",
         "memory_gb": 31.5 + rank * 0.8 + (0 if step < 5 else 2),
     }
+
+
+def evaluation(step: int) -> dict[str, Any]:
+    """Return the figures of an evaluation; the loss is lowest at step 300."""
+    loss = 2.5 + abs(step - 300) / 200
+    return {"step": step, "time": BEGAN + 20 + step * 0.1, "loss": loss, "accuracy": 0.31, "samples": 2048}
 
 
 def profile(step: int) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from tests.trainer.own_rank import BATCH, OPTIMIZER, STEPS, Own, batch_of, own_m
 from trainer.api import Trainer
 from trainer.config.errors import ConfigError
 from trainer.config.schema import OptimizerConfig, ScheduleConfig
+from trainer.models.functional import IGNORED_TARGET
 
 
 def make_trainer(folder: Path, model: nn.Module | None = None, **options: Any) -> Trainer:
@@ -156,3 +158,40 @@ def weights_of(trainer: Trainer) -> dict[str, Any]:
 
 def read(path: Path) -> Any:
     return json.loads(path.read_text())
+
+
+def test_held_out_batches_are_evaluated(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    trainer = Trainer(nn.Sequential(nn.Dropout(0.5), nn.Linear(6, 3)), folder=tmp_path, device="cpu")
+    inputs, targets = torch.randn(7, 6), torch.tensor([0, 1, 2, 0, 1, 2, IGNORED_TARGET])
+    batches = [{"inputs": inputs[part], "targets": targets[part]} for part in (slice(0, 4), slice(4, 7))]
+    weight = [parameter.clone() for _, parameter in trainer.engine.named_parameters()]
+    figures = trainer.evaluate(batches)
+    outputs = nn.functional.linear(inputs[:6], *weight)
+    assert figures["loss"] == pytest.approx(float(nn.functional.cross_entropy(outputs, targets[:6])), rel=1e-6)
+    assert figures["accuracy"] == pytest.approx(float((outputs.argmax(1) == targets[:6]).float().mean()))
+    assert figures["perplexity"] == pytest.approx(math.exp(figures["loss"]))
+    assert trainer.evaluate(lambda: iter(batches)) == figures
+    assert trainer.step == 0
+    with pytest.raises(ConfigError, match="batches: there is no batch with a target to evaluate on; pass at least one"):
+        trainer.evaluate([])
+    trainer.close()
+
+
+def test_a_loss_of_the_user_is_averaged_over_samples(tmp_path: Path) -> None:
+    trainer = Trainer(nn.Linear(2, 1), loss=lambda out, _: out.sum() * 0 + len(out), folder=tmp_path, device="cpu")
+    sizes = (3, 1)
+    batches = [{"inputs": torch.zeros(size, 2), "targets": torch.zeros(size)} for size in sizes]
+    assert trainer.evaluate(batches) == {"loss": (3 * 3 + 1 * 1) / 4}
+    trainer.close()
+
+
+def test_the_best_checkpoint_is_kept(tmp_path: Path) -> None:
+    trainer = Trainer(nn.Linear(2, 2), folder=tmp_path, device="cpu", keep=1, best="accuracy")
+    for metric in (0.1, 0.9, 0.5, 0.4):
+        trainer.train_step({"inputs": torch.zeros(2, 2), "targets": torch.zeros(2, dtype=torch.int64)})
+        trainer.save_checkpoint(metric=metric)
+    trainer.close()
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["step-00000002", "step-00000004"]
+    with pytest.raises(ConfigError, match="best: 'accuraccy' is not a figure of an evaluation; use one of loss, perpl"):
+        Trainer(nn.Linear(2, 2), folder=tmp_path, device="cpu", best="accuraccy")  # type: ignore[arg-type]

@@ -22,7 +22,7 @@ from trainer.report.findings import list_findings
 from trainer.report.run_folder import open_run
 from trainer.report.summary import summarise
 
-PICTURES = {"loss", "throughput", "time-split", "gradient-norm", "memory", "ranks", "recovery"}
+PICTURES = {"loss", "evaluation", "throughput", "time-split", "gradient-norm", "memory", "ranks", "recovery"}
 VOID_TAGS = {"meta", "path", "use", "rect", "br"}
 
 
@@ -100,6 +100,9 @@ def test_the_page_begins_with_the_outcome_and_the_findings(whole: Path):
     assert "Rank 2 takes 1.4" in opening
     assert "35% of a step is communication that is not hidden by compute" in opening
     assert "1 saves failed" in opening
+    assert "evaluation loss 3 best 2.5 accuracy 31.0% on held-out samples" in opening
+    assert "The evaluation loss was lowest at step 300 (2.5) and then rose to 3: train for fewer steps" in opening
+    assert "3 on 2,048 held-out samples at the end; lowest 2.5 at step 300; accuracy 31.0%" in text
     assert "No space left on device" in text
     assert "reduce_scatter shard 12 256.00 22.00 9.00" in text
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     import torch
 
 _MAX_NAMED = 3
+# Only fp16 has a loss scale, and a run may be resumed in another precision. Without one, it starts anew.
+_OPTIONAL = "scaler."
 
 
 def load_tensors(path: Path, tensors: Mapping[str, torch.Tensor], group: RankGroup, partial: bool) -> None:
@@ -28,6 +30,7 @@ def load_tensors(path: Path, tensors: Mapping[str, torch.Tensor], group: RankGro
     from trainer.checkpoint.reader import ShardReader  # noqa: PLC0415
 
     index: dict[str, Any] = json.loads((path / INDEX).read_text())["tensors"]
+    tensors = {name: tensor for name, tensor in tensors.items() if name in index or not name.startswith(_OPTIONAL)}
     problems = _find_differences(index, tensors, group, partial)
     if problems:
         message = f"{path} is a checkpoint of another model: {'; '.join(problems)}"
@@ -51,7 +54,7 @@ def _find_differences(
     missing = [name for name in tensors if name not in index]
     present = [(name, tensor) for name, tensor in tensors.items() if name in index]
     different = [text for name, tensor in present if (text := _compare(name, tensor, index[name]))]
-    names = sorted(index)
+    names = sorted(name for name in index if not name.startswith(_OPTIONAL))
     needed = group.maximum([int(name in tensors) for name in names])
     unexpected = [] if partial else [name for name, is_needed in zip(names, needed, strict=True) if not is_needed]
     all_ranks = group.gather((missing, different))

@@ -22,6 +22,11 @@ def load(path_or_preset: str, overrides: list[str]) -> Config:
     """
     is_preset = path_or_preset in list_presets()
     tree = _load_tree(PRESETS / f"{path_or_preset}.yaml" if is_preset else Path(path_or_preset), path_or_preset)
+    return change(tree, overrides)
+
+
+def change(tree: dict[str, Any], overrides: list[str]) -> Config:
+    """Return the configuration of a tree of plain values, changed by overrides; the tree is changed too."""
     problems = [problem for override in overrides if (problem := _apply_override(tree, override))]
     config = build_config(tree, problems)
     problems = check(config)

@@ -90,8 +90,11 @@ class Recorder:
             return
         self._try(self._write_evaluation, step, values)
         self.event("evaluated", step=step, **values)
+        curves = {f"evaluation/{name}": value for name, value in values.items()}
         if self._config.metrics.tensorboard:
-            self._try(self._write_board, step, {f"evaluation/{name}": value for name, value in values.items()})
+            self._try(self._write_board, step, curves)
+        for tracker in self._trackers:
+            tracker.log(step, curves)
 
     def samples(self, step: int, ids: Sequence[int]) -> None:
         """Write which samples this rank used in a step, if `metrics.sample_ids` is set."""

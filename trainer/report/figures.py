@@ -48,6 +48,26 @@ def _draw_loss(figure: Any, run: Run) -> str | None:
     return _make_sentence([*parts, *_note_resumes(run)])
 
 
+def _draw_evaluation(figure: Any, run: Run) -> str | None:
+    points = make_curve(run.evaluations, "loss")
+    if not points.steps:
+        return None
+    axes = _add_axes(figure, "loss")
+    training = make_curve(run.lines, "loss")
+    axes.plot(training.steps, training.values, color=BLUE, alpha=0.35, linewidth=0.9, label="training")
+    axes.plot(points.steps, points.values, color=ORANGE, marker="o", markersize=3, label="evaluation")
+    if needs_log_scale([*training.values, *points.values]):
+        axes.set_yscale("log")
+    _mark_resumes(axes, run)
+    _legend_above(axes)
+    last, best = run.evaluations[-1], min(zip(points.values, points.steps, strict=True))
+    parts = [f"{points.values[-1]:.4g} on {last.get('samples', 0):,} held-out samples at the end"]
+    parts += [f"lowest {best[0]:.4g} at step {best[1]:.0f}"]
+    parts += [f"accuracy {last['accuracy']:.1%}"] if "accuracy" in last else []
+    parts += [f"perplexity {last['perplexity']:.4g}"] if "perplexity" in last else []
+    return _make_sentence([*parts, *_note_resumes(run)])
+
+
 def _draw_gradient_norm(figure: Any, run: Run) -> str | None:
     points = make_curve(run.lines, "grad_norm")
     if not points.steps:
@@ -196,6 +216,7 @@ def _draw_attempt(axes: Any, row: int, attempt: Attempt, labelled: set[str]) -> 
 
 _DRAWINGS: tuple[tuple[str, str, Callable[..., str | None]], ...] = (
     ("loss", "Loss", _draw_loss),
+    ("evaluation", "Evaluation", _draw_evaluation),
     ("throughput", "Throughput", _draw_throughput),
     ("time-split", "Time per step by cause", _draw_split),
     ("gradient-norm", "Gradient norm", _draw_gradient_norm),

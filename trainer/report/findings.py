@@ -14,6 +14,7 @@ Level = Literal["bad", "note", "good"]
 DATA_SHARE_LIMIT = 0.05
 COMMUNICATION_SHARE_LIMIT = 0.20
 CHECKPOINT_SHARE_LIMIT = 0.05
+OVERFITTING_FACTOR = 1.02
 _MAX_NAMED_CAUSES = 5
 DEFAULT_STRAGGLER_FACTOR = WatchdogConfig().straggler
 
@@ -74,6 +75,11 @@ def _judge_health(summary: dict[str, Any]) -> list[Finding]:
     first, last = summary["first_loss"], summary["last_loss"]
     if first is not None and last is not None and last > first:
         findings.append(Finding("bad", f"The loss rose from {first:.4g} to {last:.4g}."))
+    evaluation = summary["evaluation"]
+    if evaluation and evaluation["loss"] > OVERFITTING_FACTOR * evaluation["best_loss"]:
+        text = f"The evaluation loss was lowest at step {evaluation['best_step']} ({evaluation['best_loss']:.4g}) and "
+        text += f"then rose to {evaluation['loss']:.4g}: train for fewer steps, or use checkpoint.best=loss."
+        findings.append(Finding("note", text))
     return findings
 
 

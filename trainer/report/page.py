@@ -82,10 +82,16 @@ def _note_recorded_step(summary: dict[str, Any]) -> list[str]:
 
 def _render_tiles(summary: dict[str, Any]) -> str:
     split = summary["split"]
-    peak = summary["peak"]
+    peak, evaluation = summary["peak"], summary["evaluation"]
     achieved = peak.get("achieved")
     tiles = [
         ("loss", _format_number(summary["last_loss"], "{:.4g}"), _format_note("best {:.4g}", summary["best_loss"])),
+        (
+            "evaluation loss",
+            _format_number(evaluation.get("loss"), "{:.4g}"),
+            _format_note("best {:.4g}", evaluation.get("best_loss")),
+        ),
+        ("accuracy", _format_number(evaluation.get("accuracy"), "{:.1%}"), "on held-out samples"),
         (f"{summary['unit']} per second", summary["per_s"] and format_count(summary["per_s"]), ""),
         ("MFU", _format_number(summary["mfu"], "{:.1%}"), _format_note("of {:,.4g} TFLOP/s", peak.get("peak"), 1e-12)),
         ("matmul rate", _format_number(achieved, "{:,.4g}", 1e-12), "TFLOP/s per rank, measured"),

@@ -41,6 +41,7 @@ def summarise(run: Run) -> dict[str, Any]:
         "first_loss": losses[0] if losses else None,
         "last_loss": losses[-1] if losses else None,
         "best_loss": min(losses, default=None),
+        "evaluation": _summarise_evaluations(run.evaluations),
         "unit": run.unit,
         "per_s": median_of(steady, f"{run.unit}_per_s"),
         "mfu": median_of(steady, "mfu"),
@@ -59,6 +60,17 @@ def summarise(run: Run) -> dict[str, Any]:
         "failed_saves": len(run.events_of("save_failed")),
         "rank_step_s": {rank: median_of(values[len(values) // 2 :], "own_s") for rank, values in run.ranks.items()},
     }
+
+
+def _summarise_evaluations(lines: Sequence[Line]) -> dict[str, Any]:
+    """Return the last figures, and the lowest loss with its step; empty without an evaluation."""
+    finite = [line for line in lines if math.isfinite(line.get("loss", math.nan))]
+    if not finite:
+        return {}
+    best = min(finite, key=lambda line: line["loss"])
+    names = ("step", "loss", "accuracy", "perplexity")
+    last = {name: finite[-1][name] for name in names if name in finite[-1]}
+    return {**last, "best_loss": best["loss"], "best_step": best["step"]}
 
 
 def find_end(run: Run) -> dict[str, Any]:

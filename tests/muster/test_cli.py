@@ -219,12 +219,13 @@ def test_train_without_torch_names_the_commands_that_work(monkeypatch: pytest.Mo
     )
 
 
-def test_export_without_torch_is_advised_on_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("command", ["evaluate", "export"])
+def test_a_command_without_a_job_is_advised_on_a_node(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(train, "find_spec", lambda _name: None)
     with pytest.raises(Stop) as stop:
-        train.train(["export", "runs/a", "out"])
+        train.train([command, "runs/a", "out"])
     assert stop.value.fix == (
-        "on the cluster: `.venv/bin/muster ssh -- /shared/muster/trainer/run export runs/a out`; "
+        f"on the cluster: `.venv/bin/muster ssh -- /shared/muster/trainer/run {command} runs/a out`; "
         "here: use an environment with `pip install '.[trainer]'`"
     )
 
@@ -234,6 +235,7 @@ def test_export_without_torch_is_advised_on_a_node(monkeypatch: pytest.MonkeyPat
     [
         (["tiny-llama", "steps=9"], 'make submit JOB=slurm/jobs/train.sbatch ARGS="tiny-llama steps=9"'),
         (["export", "runs/a", "out"], "/shared/muster/trainer/run export runs/a out"),
+        (["evaluate", "runs/a"], "/shared/muster/trainer/run evaluate runs/a"),
     ],
 )
 def test_trainer_without_torch_names_the_commands_that_work(

@@ -165,7 +165,7 @@ def test_held_out_batches_are_evaluated(tmp_path: Path) -> None:
     trainer = Trainer(nn.Sequential(nn.Dropout(0.5), nn.Linear(6, 3)), folder=tmp_path, device="cpu")
     inputs, targets = torch.randn(7, 6), torch.tensor([0, 1, 2, 0, 1, 2, IGNORED_TARGET])
     batches = [{"inputs": inputs[part], "targets": targets[part]} for part in (slice(0, 4), slice(4, 7))]
-    weight = [parameter.clone() for _, parameter in trainer.engine.named_parameters()]
+    weight = [parameter.detach().clone() for _, parameter in trainer.engine.named_parameters()]
     figures = trainer.evaluate(batches)
     outputs = nn.functional.linear(inputs[:6], *weight)
     assert figures["loss"] == pytest.approx(float(nn.functional.cross_entropy(outputs, targets[:6])), rel=1e-6)

@@ -244,6 +244,20 @@ def test_rotary_angles_stay_in_fp32() -> None:
     assert not model.state_dict().keys() & {"layers.0.attention.cos"}
 
 
+@pytest.mark.parametrize("config", [LLAMA, QWEN3], ids=["llama", "qwen3"])
+@pytest.mark.filterwarnings("error")
+def test_norms_run_in_fused_kernels_under_autocast(config: Any) -> None:
+    """torch warns if the types of values and weights differ, because no fused kernel fits."""
+    model = make_model(config)
+    inputs, _ = make_batch(config, 2)
+    torch.set_warn_always(True)
+    try:
+        with torch.autocast("cpu", torch.bfloat16):
+            assert model(inputs).dtype == torch.bfloat16
+    finally:
+        torch.set_warn_always(False)
+
+
 def test_dropout_is_active_only_in_training() -> None:
     model = make_model(replace(GPT2, dropout=0.5))
     inputs, _ = make_batch(GPT2, 2)

@@ -97,8 +97,8 @@ class Attention(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         q, k, v = (split_heads(project(x), self.head_dim) for project in (self.q, self.k, self.v))
-        q = self.q_norm(q) if self.q_norm is not None else q
-        k = self.k_norm(k) if self.k_norm is not None else k
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = normalize(q, self.q_norm), normalize(k, self.k_norm)
         q, k = rotate(q, self.cos, self.sin), rotate(k, self.cos, self.sin)
         return self.o(merge_heads(attend(q, k, v, window=self.window)))
 
@@ -114,3 +114,8 @@ class FeedForward(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.down(F.silu(self.gate(x)) * self.up(x))
+
+
+def normalize(x: torch.Tensor, norm: nn.RMSNorm) -> torch.Tensor:
+    """Return the normalised values; torch's fused kernel needs them in the type of the weight, fp32 under autocast."""
+    return norm(x.to(norm.weight.dtype)).type_as(x)

@@ -50,6 +50,7 @@ from trainer.models.init import fill
 from trainer.models.registry import build_network
 from trainer.parallel.apply import parallelize
 from trainer.parallel.engine import LossFunction, Recipe
+from trainer.parallel.gather import gather_weights
 from trainer.parallel.mesh import Mesh
 from trainer.step import RunningStatistics, Step, StepMeanLoss, StepResult
 from trainer.world import World, start
@@ -282,6 +283,13 @@ class Trainer:
     def model_tensors(self) -> dict[str, torch.Tensor]:
         """Return weights and buffers under their names in a checkpoint."""
         return {n: t for n, t in self._step.tensors().items() if n.startswith(("model.", "buffer."))}
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """Return the whole model under its own names, in host memory on rank 0, to load into a model or to export.
+
+        Every rank must call it; all except rank 0 get an empty dict.
+        """
+        return gather_weights(self.engine)
 
     def close(self, timeout_s: float = SAVE_TIMEOUT_S) -> None:
         """Wait up to `timeout_s` seconds for the save under way, and leave the process group."""

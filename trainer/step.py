@@ -126,9 +126,10 @@ class StepMeanLoss:
         micro_batches = self._mesh.layout.dp_size * len(targets) // micro
         self._weight_per_target.copy_(micro_batches / total.clamp(min=1).double())
 
-    def __call__(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def __call__(self, outputs: Any, targets: torch.Tensor) -> torch.Tensor:
         weight = (targets != IGNORED_TARGET).sum() * self._weight_per_target
-        return compute_loss(outputs, targets) * weight.float()
+        # Models of Hugging Face return an object with several results.
+        return compute_loss(getattr(outputs, "logits", outputs), targets) * weight.float()
 
 
 class RunningStatistics:

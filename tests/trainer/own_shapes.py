@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -48,6 +51,20 @@ class HuggingFaceShaped(nn.Module):
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         return self.lm_head(self.model(tokens))
+
+
+@dataclass
+class Output:
+    """What a model may return in place of a tensor."""
+
+    logits: torch.Tensor
+
+
+class ReturningObject(HuggingFaceShaped):
+    """The outputs are in an object of a class that torch does not know."""
+
+    def forward(self, tokens: torch.Tensor) -> Any:
+        return Output(super().forward(tokens))
 
 
 class NanoGptShaped(nn.Module):
@@ -146,6 +163,7 @@ class PartlyFrozen(HuggingFaceShaped):
 SHAPES = {
     "hugging face": HuggingFaceShaped,
     "hugging face, tied": lambda: HuggingFaceShaped(tied=True),
+    "returning an object": ReturningObject,
     "nanogpt": NanoGptShaped,
     "wrapped": lambda: Wrapped(Wrapped(NanoGptShaped())),
     "looped": Looped,

@@ -13,6 +13,7 @@ from torch import nn
 
 from tests.trainer.launch import assert_finished, forked
 from tests.trainer.own_rank import BATCH, OPTIMIZER, STEPS, Own, batch_of, own_model, train
+from tests.trainer.own_shapes import VOCABULARY, make_shape
 from trainer.api import Trainer
 from trainer.config.errors import ConfigError
 from trainer.config.schema import OptimizerConfig, ScheduleConfig
@@ -53,6 +54,34 @@ def test_a_loaded_checkpoint_continues_bit_for_bit(strategy: str, tmp_path: Path
     assert train(again, 5) == undisturbed
     for name, value in weights_of(again).items():
         assert torch.equal(value, weights[name]), name
+    again.close()
+
+
+@pytest.mark.parametrize("strategy", ["single", "fsdp"])
+def test_a_tied_frozen_bf16_model_continues_bit_for_bit(strategy: str, tmp_path: Path) -> None:
+    def make() -> Trainer:
+        model: Any = make_shape("nanogpt", torch.bfloat16)
+        model.transformer["wpe"].requires_grad_(False)
+        return make_trainer(tmp_path, model=model, strategy=strategy)
+
+    tokens = torch.arange(BATCH * 4).view(BATCH, 4) % VOCABULARY
+    batch = {"inputs": tokens, "targets": (tokens + 1) % VOCABULARY}
+    trainer = make()
+    trainer.train_step(batch)
+    trainer.save_checkpoint()
+    undisturbed = [float(trainer.train_step(batch)) for _ in range(3)]
+    lines = trainer.describe()
+    assert [line for line in lines if line.startswith("units: 3 x Layer (transformer.h.0 ")] == lines[
+        : strategy != "single"
+    ]
+    assert any(line.startswith("weights: stored as fp32, the model has bfloat16") for line in lines)
+    trainer.close()
+
+    again = make()
+    again.load_checkpoint()
+    assert [float(again.train_step(batch)) for _ in range(3)] == undisturbed
+    for name, value in weights_of(again).items():
+        assert torch.equal(value, weights_of(trainer)[name]), name
     again.close()
 
 

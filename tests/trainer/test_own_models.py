@@ -17,8 +17,9 @@ from trainer.config.schema import Config, MlpConfig, OptimizerConfig, ParallelCo
 from trainer.models.functional import compute_loss
 from trainer.parallel.apply import parallelize
 from trainer.parallel.engine import Recipe
+from trainer.parallel.gather import gather_weights
 from trainer.parallel.mesh import Mesh
-from trainer.step import Step
+from trainer.step import Step, StepMeanLoss
 
 BATCH, STEPS = 8, 6
 # All runs start from the same weights and see the same samples; only the rounding of sums over ranks differs.
@@ -26,6 +27,7 @@ TOLERANCE = 1e-5
 TRAINED = [
     "hugging face",
     "hugging face, tied",
+    "returning an object",
     "nanogpt",
     "wrapped",
     "looped",
@@ -51,6 +53,13 @@ def test_options_that_work_on_units_change_no_result(options: dict[str, Any]) ->
     (expected,) = train_on(1, "nanogpt", strategy="single")
     for result in train_on(2, "nanogpt", strategy="fsdp", **options):
         assert result["losses"] == pytest.approx(expected["losses"], rel=TOLERANCE)
+
+
+@pytest.mark.parametrize(("shape", "strategy"), [("wrapped", "fsdp"), ("hugging face, tied", "ddp")])
+def test_the_whole_model_is_collected_on_rank_0(shape: str, strategy: str) -> None:
+    (gathered, following), nothing = on_ranks(f"{__name__}:gather", ranks=2, shape=shape, strategy=strategy)
+    assert gathered == pytest.approx(following, rel=TOLERANCE)
+    assert nothing is None
 
 
 def test_replicated_shards_train_like_one_rank() -> None:
@@ -157,6 +166,22 @@ def train(shape: str, options: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def gather(shape: str, strategy: str) -> tuple[float, float] | None:
+    """Return, on rank 0, the loss of a fresh model with the gathered weights, and that of the step which follows."""
+    step = make_step(shape, strategy=strategy)
+    mesh = step.engine.mesh
+    step.run(share(mesh, 0), 2)
+    weights = gather_weights(step.engine)
+    following = float(step.run(share(mesh, 1), 2).loss)
+    if mesh.rank:
+        assert weights == {}
+        return None
+    fresh = make_shape(shape)
+    fresh.load_state_dict(weights)
+    batch = share(mesh, 1)
+    return float(compute_loss(fresh(batch["inputs"]), batch["targets"])), following
+
+
 def train_frozen(strategy: str) -> tuple[dict[str, torch.Tensor], list[str]]:
     """Return all weights after a few steps, and the names of all tensors of a checkpoint."""
     step = make_step("partly frozen", strategy=strategy)
@@ -184,7 +209,7 @@ def make_step(shape: str, dtype: str = "float32", **options: Any) -> Step:
     layout = resolve_layout(parallel, world, world)
     mesh = Mesh(layout, dist.get_rank(), torch.device("cpu"), is_sharded=recipe.is_sharded(layout))
     config = Config(name="own", model=MlpConfig(), optimizer=OptimizerConfig(lr=0.01), parallel=parallel)
-    return Step(parallelize(make_shape(shape, getattr(torch, dtype)), recipe, mesh), config, compute_loss)
+    return Step(parallelize(make_shape(shape, getattr(torch, dtype)), recipe, mesh), config, StepMeanLoss(mesh))
 
 
 def share(mesh: Mesh, index: int) -> dict[str, torch.Tensor]:

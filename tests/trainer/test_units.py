@@ -110,6 +110,13 @@ def test_a_model_without_layers_is_refused_where_layers_are_needed(setting: str)
     )
 
 
+def test_two_weights_of_one_name_are_refused() -> None:
+    model = nn.Linear(2, 2)
+    model.add_module("module", nn.Linear(2, 2))
+    with pytest.raises(ConfigError, match="model: two weights would be called weight in a checkpoint; rename the part"):
+        parallelize(model, Recipe(ParallelConfig(strategy="single")), make_single_mesh())
+
+
 def test_layers_that_are_never_called_cannot_be_recomputed() -> None:
     recipe = Recipe(ParallelConfig(strategy="single", recompute="full"))
     engine = parallelize(make_shape("bypassing"), recipe, make_single_mesh())

@@ -48,6 +48,7 @@ def parallelize(model: nn.Module | Factory, recipe: Recipe, mesh: Mesh, fill: Fi
     built = build_model(model, mesh.device, fill, choices)
     _check_trained(built)
     _check_names(built, mesh)
+    _check_cache(built, recipe)
     units = find_units(built)
     _check_units(units, recipe, mesh)
     if recipe.compiled.mode == "whole" and recipe.compiles_blocks(mesh.layout):
@@ -77,6 +78,15 @@ def _check_trained(model: nn.Module) -> None:
     if not any(weight.requires_grad for weight in model.parameters()):
         message = f"{type(model).__name__} has no weight with requires_grad, so there is nothing to train"
         raise ConfigError([ConfigProblem("model", message, "call requires_grad_(True) on the parts to train")])
+
+
+def _check_cache(model: nn.Module, recipe: Recipe) -> None:
+    """Check that a model does not collect keys and values of its layers: recomputed layers would add theirs twice."""
+    is_cached = any(getattr(getattr(part, "config", None), "use_cache", False) for part in model.modules())
+    if recipe.parallel.recompute != "none" and is_cached:
+        message = f"{recipe.parallel.recompute}, but config.use_cache of {type(model).__name__} is true"
+        fix = "set model.config.use_cache to False, which training does not need, or use none"
+        raise ConfigError([ConfigProblem("parallel.recompute", message, fix)])
 
 
 def _check_names(model: nn.Module, mesh: Mesh) -> None:

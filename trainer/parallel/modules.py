@@ -7,6 +7,8 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
+from trainer.config.errors import ConfigError, ConfigProblem
+
 _WRAPPERS = {"module", "_orig_mod", "_checkpoint_wrapped_module"}
 
 
@@ -26,7 +28,16 @@ def strip_wrappers(name: str) -> str:
 
 def named_parameters(modules: Iterable[nn.Module]) -> dict[str, nn.Parameter]:
     """Return the parameters of several modules under the model's own names."""
-    return {strip_wrappers(name): value for module in modules for name, value in module.named_parameters()}
+    named: dict[str, nn.Parameter] = {}
+    for module in modules:
+        for name, value in module.named_parameters():
+            own_name = strip_wrappers(name)
+            if own_name in named:
+                message = f"two weights would be called {own_name} in a checkpoint"
+                fix = "rename the part that is called module or _orig_mod"
+                raise ConfigError([ConfigProblem("model", message, fix)])
+            named[own_name] = value
+    return named
 
 
 def named_persistent_buffers(modules: Iterable[nn.Module]) -> dict[str, torch.Tensor]:

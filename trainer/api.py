@@ -26,6 +26,7 @@ from trainer import rng
 from trainer.checkpoint.checkpoints import SAVE_TIMEOUT_S, Checkpoints
 from trainer.checkpoint.folder import CHECKPOINTS_FOLDER
 from trainer.checkpoint.newest import GoodCheckpoint
+from trainer.config.check import check_optimizer, check_optimizer_layout, check_schedule
 from trainer.config.errors import ConfigError, ConfigProblem
 from trainer.config.layout import resolve_layout
 from trainer.config.load import to_dict
@@ -102,6 +103,9 @@ class Trainer:
             checkpoint=CheckpointConfig(keep=keep, best=best),
             run=RunConfig(folder=str(folder), seed=seed, device=cast(Any, device)),
         )
+        problems = [*check_optimizer(config), *check_optimizer_layout(config), *check_schedule(config)]
+        if problems:
+            raise ConfigError(problems)
         self._set_up(config, start(device, config.run.join_timeout_s), model, loss, micro=micro_batch, weights=None)
         self._record_uncaught_errors()
 

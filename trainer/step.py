@@ -10,10 +10,11 @@ import torch
 
 from trainer.config.schema import Config
 from trainer.models.functional import IGNORED_TARGET, compute_loss
-from trainer.optimizer import Optimizer
+from trainer.optimizers.optimizer import Optimizer
 from trainer.parallel.engine import Batch, Engine, LossFunction
 from trainer.parallel.gradients import compute_global_norm, to_local
 from trainer.parallel.mesh import Mesh
+from trainer.parallel.modules import list_embeddings
 from trainer.precision import LossScale
 from trainer.schedule import learning_rate
 
@@ -42,8 +43,9 @@ class Step:
         self.index = 0
         """Steps done."""
         self.before_update: Callable[[], None] = _do_nothing
-        trained = ((name, value) for name, value in engine.named_parameters() if value.requires_grad)
-        self.optimizer = Optimizer(trained, config.optimizer)
+        embeddings = list_embeddings(engine.modules)
+        self.optimizer = Optimizer(engine.named_parameters(), config.optimizer, engine.mesh, embeddings)
+        engine.choices.extend(self.optimizer.describe_groups())
         self.scale = LossScale(engine.mesh.device) if config.precision == "fp16" else None
         self._config = config
         self._loss_fn = loss_fn
@@ -62,7 +64,8 @@ class Step:
         is_bad = ~torch.isfinite(norm)
         skipped = is_bad.float() if self._can_skip else torch.zeros_like(norm)
         self.before_update()
-        self.optimizer.step(rate, self._compute_divisor(norm, factor), skipped if self._can_skip else None)
+        seed = self._config.run.seed * _SEED_STRIDE + self.index
+        self.optimizer.step(rate, self._compute_divisor(norm, factor), skipped if self._can_skip else None, seed)
         self.optimizer.zero_gradients()
         if self.scale is not None:
             self.scale.update(is_bad)

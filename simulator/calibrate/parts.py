@@ -11,7 +11,7 @@ from simulator.calibrate.ranks import Ranks
 from trainer.config.schema import LlamaConfig, OptimizerConfig
 from trainer.models.functional import attend, compute_loss
 from trainer.models.llama import Llama
-from trainer.optimizer import Optimizer
+from trainer.optimizers.optimizer import Optimizer
 from trainer.precision import DTYPES
 
 

@@ -31,7 +31,8 @@ from trainer.world import World
 SIZES = ModelSizes(
     parameters=GIB // 2,
     largest_block=GIB // 40,
-    states=2,
+    states=4 * GIB,
+    update=0,
     blocks=16,
     activations=GIB // 2,
     block_input=GIB // 400,
@@ -157,6 +158,25 @@ def stored_for_backward(config: Any, inputs: Any) -> int:
     with torch.autograd.graph.saved_tensors_hooks(store, lambda tensor: tensor), cast:
         model(torch.as_tensor(inputs))
     return sum(tensor.untyped_storage().nbytes() for address, tensor in stored.items() if address not in weights)
+
+
+def test_smaller_moments_need_less_memory() -> None:
+    def estimate(*settings: str) -> MemoryNeed:
+        config = load("tiny-llama", ["parallel.strategy=fsdp", *settings])
+        samples = open_source(config).fetch(np.arange(2), 0)["inputs"]
+        sizes = measure.measure_sizes(config, {"inputs": torch.as_tensor(samples)}, "cpu")
+        bound = bound_sizes(config)
+        assert bound is None or bound.states >= sizes.states
+        assert bound is None or bound.update >= sizes.update
+        return estimate_memory(sizes, config.parallel, resolve_layout(config.parallel, 4, 4), "fp32", 1)
+
+    exact, rounded, small = (estimate(f"optimizer.moments={kind}") for kind in ("fp32", "bf16", "int8"))
+    assert exact.states == 2 * exact.weights == 2 * rounded.states
+    assert small.states < 0.6 * rounded.states
+    muon = estimate("optimizer.name=muon")
+    assert exact.states / 2 < muon.states < exact.states
+    # The update of a tiny model needs more than its activations.
+    assert estimate("optimizer.moments=bf16", "data.seq_len=1").activations > estimate("data.seq_len=1").activations
 
 
 @pytest.mark.parametrize("preset", ["tiny-mlp", "tiny-gpt2", "tiny-llama", "demo"])

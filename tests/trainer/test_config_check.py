@@ -113,6 +113,32 @@ CONFLICTS = [
         "batch.micro: 1 sample of 32 pixels leaves a single value per channel for batch norm",
     ),
     ("tiny-mlp", ["optimizer.beta2=1"], "optimizer.beta2: at 1 the moving average never decays; use less than 1"),
+    ("tiny-mlp", ["optimizer.muon_momentum=1"], "optimizer.muon_momentum: at 1 the moving average never decays"),
+    (
+        "tiny-mlp",
+        ["optimizer.decay_groups=[head.*=0, embed.*]"],
+        "optimizer.decay_groups: 'embed.*' is not PATTERN=DECAY with a decay of 0 or more; write entries such as "
+        "embed.*=0",
+    ),
+    ("tiny-mlp", ["optimizer.decay_groups=[=0]"], "optimizer.decay_groups: '=0' is not PATTERN=DECAY with a decay"),
+    ("tiny-mlp", ["optimizer.decay_groups=[a=-1]"], "optimizer.decay_groups: 'a=-1' is not PATTERN=DECAY with a"),
+    ("tiny-mlp", ["optimizer.decay_groups=[a=nan]"], "optimizer.decay_groups: 'a=nan' is not PATTERN=DECAY with a"),
+    (
+        "tiny-llama",
+        ["optimizer.name=muon", "parallel.tensor=2"],
+        "optimizer.name: muon needs whole matrices, but tensor parallelism splits them; use adamw, or set "
+        "parallel.tensor to 1",
+    ),
+    (
+        "tiny-llama",
+        ["optimizer.name=muon", "parallel.offload=true", "parallel.strategy=fsdp"],
+        "optimizer.name: muon multiplies matrices, which parallel.offload would leave to the host; use adamw, or",
+    ),
+    (
+        "tiny-llama",
+        ["optimizer.moments=int8", "parallel.tensor=2"],
+        "optimizer.moments: int8 stores blocks of a row, but tensor parallelism splits rows; use bf16 or fp32, or",
+    ),
     (
         "tiny-mlp",
         ["schedule.kind=inverse_sqrt", "schedule.warmup=0"],

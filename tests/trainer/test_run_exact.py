@@ -30,10 +30,17 @@ CASES = {
     "ddp": (4, [*GPT2, "parallel.strategy=ddp"]),
     "fsdp": (4, [*SMALL_LLAMA, "parallel.strategy=fsdp", "precision=bf16"]),
     "hsdp": (4, [*SMALL_LLAMA, "parallel.strategy=hsdp", "parallel.shard=2"]),
+    "fsdp, muon": (4, [*SMALL_LLAMA, "parallel.strategy=fsdp", "optimizer.name=muon"]),
+    "ddp, int8": (2, [*SMALL_LLAMA, "parallel.strategy=ddp", "optimizer.moments=int8"]),
+    "fsdp, bf16": (2, [*SMALL_LLAMA, "parallel.strategy=fsdp", "optimizer.moments=bf16"]),
 }
+# tests/trainer/test_optimizer_ranks.py shows the same without a launch, in less time.
+NIGHTLY = ("fsdp, muon", "ddp, int8", "fsdp, bf16")
 
 
-@pytest.mark.parametrize("strategy", CASES)
+@pytest.mark.parametrize(
+    "strategy", [pytest.param(name, marks=pytest.mark.nightly if name in NIGHTLY else ()) for name in CASES]
+)
 def test_kill_and_resume_change_no_bit(strategy: str, tmp_path: Path) -> None:
     ranks, arguments = CASES[strategy]
     arguments = [*arguments, *SETTINGS]

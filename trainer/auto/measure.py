@@ -13,10 +13,13 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from trainer import host
-from trainer.auto.memory import WEIGHT_BYTES, ModelSizes
+from trainer.auto.memory import ModelSizes
 from trainer.config.schema import Config
 from trainer.models.registry import build_network
+from trainer.optimizers.sizes import count_state_bytes, count_update_bytes
+from trainer.parallel.modules import list_embeddings
 from trainer.parallel.units import find_units
+from trainer.state_formats import FORMAT_BYTES
 from trainer.world import World
 
 
@@ -52,17 +55,20 @@ def measure_sizes(config: Config, batch: dict[str, torch.Tensor], device_type: s
             _run_forward(model, blocks, torch.empty(times * samples, *inputs.shape[1:], dtype=inputs.dtype))
             for times in (1, 2)
         )
+    shapes = [(name, tuple(value.shape)) for name, value in model.named_parameters()]
+    embeddings = list_embeddings([model])
     parameters = sum(p.numel() for p in model.parameters())
     largest = max((sum(p.numel() for p in block.parameters()) for block in blocks), default=parameters)
     return ModelSizes(
         parameters=parameters,
         largest_block=largest,
-        states=2 if config.optimizer.name == "adamw" else int(config.optimizer.momentum > 0),
+        states=count_state_bytes(shapes, config.optimizer, embeddings),
+        update=count_update_bytes(shapes, config.optimizer, embeddings),
         blocks=len(blocks),
         activations=(twice.stored - few.stored) // samples,
         block_input=few.inputs // (samples * max(len(blocks), 1)),
         block_products=few.products // (samples * max(len(blocks), 1)),
-        outputs=few.outputs * WEIGHT_BYTES // samples,
+        outputs=few.outputs * FORMAT_BYTES["fp32"] // samples,
     )
 
 

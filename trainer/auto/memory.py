@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from trainer.config.layout import Layout
 from trainer.config.schema import Config, DecoderConfig, LlamaLikeConfig, MlpConfig, ParallelConfig, Precision
 from trainer.models.shape import shape_of
+from trainer.optimizers.sizes import bound_state_bytes, bound_update_bytes
+from trainer.state_formats import FORMAT_BYTES, StateFormats, formats_of
 
-WEIGHT_BYTES = 4
-"""Weights, gradients and each optimizer state are fp32; matrix products may use two bytes."""
 RESERVED_FRACTION = 0.10
 """Fraction of a device's memory left to fragmentation, the communication library and the driver."""
 
@@ -26,7 +26,9 @@ class ModelSizes:
     largest_block: int
     """Parameters of the largest block."""
     states: int
-    """Optimizer states per parameter: 2 for AdamW, 1 for SGD with momentum."""
+    """Bytes of the optimizer state of all parameters."""
+    update: int
+    """Bytes that an update takes for a moment, beside the state."""
     blocks: int
     activations: int
     """Bytes stored for the backward pass of one sample, without recomputation."""
@@ -57,15 +59,18 @@ def estimate_memory(
     sizes: ModelSizes, parallel: ParallelConfig, layout: Layout, precision: Precision, micro: int
 ) -> MemoryNeed:
     """Return the bytes that a rank needs for micro-batches of `micro` samples."""
+    formats = formats_of(precision)
     model_ranks = layout.tensor * layout.pipeline
     own = -(-sizes.parameters // model_ranks)
     shards = layout.shard if parallel.strategy in ("fsdp", "hsdp") else 1
     sharded = -(-own // shards)
-    stored = WEIGHT_BYTES * sharded
-    gradients = _estimate_gradients(own, sharded, parallel)
-    weights, states = (0, 0) if parallel.offload else (stored, stored * sizes.states)
+    gradients = _estimate_gradients(own, sharded, parallel, formats)
+    stored = (formats.weight_bytes * sharded, -(-sizes.states // (model_ranks * shards)))
+    weights, states = (0, 0) if parallel.offload else stored
     activations = micro * (_estimate_activations(sizes, parallel.recompute) // model_ranks + 2 * sizes.outputs)
-    return MemoryNeed(weights, gradients, states, _estimate_gathered(sizes, own, parallel, precision), activations)
+    # The update comes after the backward pass has freed the activations.
+    temporary = activations if parallel.offload else max(activations, sizes.update)
+    return MemoryNeed(weights, gradients, states, _estimate_gathered(sizes, own, parallel, formats), temporary)
 
 
 def bound_sizes(config: Config) -> ModelSizes | None:
@@ -74,12 +79,16 @@ def bound_sizes(config: Config) -> ModelSizes | None:
     If even the bound fits into memory, nothing has to be measured.
     """
     model = config.model
-    states = 2 if config.optimizer.name == "adamw" else 1
     parameters = shape_of(model).params
+    states = bound_state_bytes(parameters, config.optimizer)
+    update = bound_update_bytes(parameters, config.optimizer)
+    if update is None:
+        return None
+    value = FORMAT_BYTES["fp32"]
     if isinstance(model, MlpConfig):
-        stored = WEIGHT_BYTES * 8 * (model.inputs + sum(model.hidden) + model.classes)
-        outputs = WEIGHT_BYTES * model.classes
-        return ModelSizes(parameters, parameters, states, len(model.hidden), stored, stored, stored, outputs)
+        stored = value * 8 * (model.inputs + sum(model.hidden) + model.classes)
+        outputs = value * model.classes
+        return ModelSizes(parameters, parameters, states, update, len(model.hidden), stored, stored, stored, outputs)
     if not isinstance(model, DecoderConfig):
         return None
     length = config.data.seq_len or model.seq_len
@@ -87,11 +96,11 @@ def bound_sizes(config: Config) -> ModelSizes | None:
     width = max(model.dim, model.heads * model.head_width) if isinstance(model, LlamaLikeConfig) else model.dim
     ffn = model.ffn if isinstance(model, LlamaLikeConfig) else 4 * model.dim
     per_token = _STREAM_MULTIPLE * width + _FFN_MULTIPLE * ffn + _SCORES_MULTIPLE * model.heads * length
-    block = WEIGHT_BYTES * length * per_token
-    outputs = WEIGHT_BYTES * length * model.vocab_size
+    block = value * length * per_token
+    outputs = value * length * model.vocab_size
     # The embedding and the head are outside the blocks.
-    stored = model.layers * block + WEIGHT_BYTES * _STREAM_MULTIPLE * length * model.dim + 4 * outputs
-    return ModelSizes(parameters, parameters, states, model.layers, stored, block, block, outputs)
+    stored = model.layers * block + value * _STREAM_MULTIPLE * length * model.dim + 4 * outputs
+    return ModelSizes(parameters, parameters, states, update, model.layers, stored, block, block, outputs)
 
 
 def _estimate_activations(sizes: ModelSizes, recompute: str) -> int:
@@ -104,25 +113,25 @@ def _estimate_activations(sizes: ModelSizes, recompute: str) -> int:
     return sizes.activations
 
 
-def _estimate_gradients(own: int, sharded: int, parallel: ParallelConfig) -> int:
+def _estimate_gradients(own: int, sharded: int, parallel: ParallelConfig, formats: StateFormats) -> int:
     # Pipeline stages scatter gradients after the last micro-batch, before offload moves them to the host.
     if parallel.strategy in ("fsdp", "hsdp") and parallel.pipeline > 1:
-        return WEIGHT_BYTES * own
+        return formats.gradient_bytes * own
     if parallel.offload:
         return 0
     is_whole = parallel.strategy in ("single", "ddp") or parallel.zero == 1
-    return WEIGHT_BYTES * (own if is_whole else sharded)
+    return formats.gradient_bytes * (own if is_whole else sharded)
 
 
-def _estimate_gathered(sizes: ModelSizes, own: int, parallel: ParallelConfig, precision: Precision) -> int:
+def _estimate_gathered(sizes: ModelSizes, own: int, parallel: ParallelConfig, formats: StateFormats) -> int:
     """Return the bytes of weights copied to the precision of the products and, under fsdp, of gradients in flight.
 
     Pipeline stages hold whole weights for a step, whatever `zero` is (parallel/fsdp.py).
     """
-    width = WEIGHT_BYTES if precision == "fp32" else 2
+    width = formats.product_bytes
     if parallel.strategy not in ("fsdp", "hsdp"):
-        return 0 if precision == "fp32" else width * own
+        return 0 if formats.products == formats.weights else width * own
     in_flight = (1 + parallel.prefetch) * sizes.largest_block
     if parallel.zero == 3 and parallel.pipeline == 1:  # noqa: PLR2004 - ZeRO stage 3
-        return width * in_flight + WEIGHT_BYTES * sizes.largest_block
-    return width * own + WEIGHT_BYTES * in_flight
+        return width * in_flight + formats.gradient_bytes * sizes.largest_block
+    return width * own + formats.gradient_bytes * in_flight

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 _MAX_NAMED = 3
 # Only fp16 has a loss scale, and a run may be resumed in another precision. Without one, it starts anew.
 _OPTIONAL = "scaler."
+_CONVERTED_MOMENTS = {"F32", "BF16"}
+"""Formats of moments that are converted when they are loaded, so that a run can change optimizer.moments."""
 
 
 def load_tensors(path: Path, tensors: Mapping[str, torch.Tensor], group: RankGroup, partial: bool) -> None:
@@ -31,11 +34,9 @@ def load_tensors(path: Path, tensors: Mapping[str, torch.Tensor], group: RankGro
 
     index: dict[str, Any] = json.loads((path / INDEX).read_text())["tensors"]
     tensors = {name: tensor for name, tensor in tensors.items() if name in index or not name.startswith(_OPTIONAL)}
-    problems = _find_differences(index, tensors, group, partial)
-    if problems:
-        message = f"{path} is a checkpoint of another model: {'; '.join(problems)}"
-        fix = "use the settings stored in it, or another run.folder"
-        raise ConfigError([ConfigProblem("model", message, fix)])
+    differences = _find_differences(index, tensors, group, partial)
+    if differences.names:
+        raise ConfigError([_describe_differences(path, differences)])
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled")
         state_dict_loader.load(
@@ -47,27 +48,49 @@ def load_tensors(path: Path, tensors: Mapping[str, torch.Tensor], group: RankGro
         )
 
 
+@dataclass(frozen=True)
+class Differences:
+    """What differs between the tensors of a checkpoint and those of a run."""
+
+    names: list[str]
+    texts: list[str]
+
+
+def _describe_differences(path: Path, differences: Differences) -> ConfigProblem:
+    details = "; ".join(differences.texts)
+    if all(name.startswith("optim.") for name in differences.names):
+        message = f"{path} has the state of another optimizer: {details}"
+        fix = "use the optimizer settings stored in it, or start another run from its weights with checkpoint.initial"
+        return ConfigProblem("optimizer", message, fix)
+    message = f"{path} is a checkpoint of another model: {details}"
+    return ConfigProblem("model", message, "use the settings stored in it, or another run.folder")
+
+
 def _find_differences(
     index: Mapping[str, Any], tensors: Mapping[str, torch.Tensor], group: RankGroup, partial: bool
-) -> list[str]:
+) -> Differences:
     """Return the differences of all ranks; every rank gets the same list."""
     missing = [name for name in tensors if name not in index]
     present = [(name, tensor) for name, tensor in tensors.items() if name in index]
-    different = [text for name, tensor in present if (text := _compare(name, tensor, index[name]))]
+    different = {name: text for name, tensor in present if (text := _compare(name, tensor, index[name]))}
     names = sorted(name for name in index if not name.startswith(_OPTIONAL))
     needed = group.maximum([int(name in tensors) for name in names])
     unexpected = [] if partial else [name for name, is_needed in zip(names, needed, strict=True) if not is_needed]
     all_ranks = group.gather((missing, different))
-    return [
-        *_list_names("missing in the checkpoint:", [name for missing_here, _ in all_ranks for name in missing_here]),
+    missing = [name for missing_here, _ in all_ranks for name in missing_here]
+    different = {name: text for _, different_here in all_ranks for name, text in different_here.items()}
+    texts = [
+        *_list_names("missing in the checkpoint:", missing),
         *_list_names("missing in the model:", unexpected),
-        *_list_names("shapes differ:", [text for _, different_here in all_ranks for text in different_here]),
+        *_list_names("shapes differ:", list(different.values())),
     ]
+    return Differences([*missing, *unexpected, *different], texts)
 
 
 def _compare(name: str, tensor: torch.Tensor, entry: Mapping[str, Any]) -> str:
     code = safetensors_file.dtype_code(tensor)
-    if list(tensor.shape) == entry["shape"] and code == entry["dtype"]:
+    is_converted = name.startswith("optim.") and {code, entry["dtype"]} == _CONVERTED_MOMENTS
+    if list(tensor.shape) == entry["shape"] and (code == entry["dtype"] or is_converted):
         return ""
     return f"{name} is {entry['dtype']} {entry['shape']} there and {code} {list(tensor.shape)} here"
 

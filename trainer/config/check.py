@@ -19,6 +19,7 @@ from trainer.config.schema import (
     ParallelConfig,
     ResNetConfig,
 )
+from trainer.optimizers.groups import explain_no_tensor_parallel, parse_decay_groups
 from trainer.schedule import count_decay_steps
 
 Rule = Callable[[Config], Iterator[ConfigProblem]]
@@ -203,10 +204,22 @@ def check_evaluation(config: Config) -> Iterator[ConfigProblem]:
 
 def check_optimizer(config: Config) -> Iterator[ConfigProblem]:
     """Check that moving averages of the optimizer decay."""
-    for name in ("beta1", "beta2", "momentum"):
+    for name in ("beta1", "beta2", "momentum", "muon_momentum"):
         value = getattr(config.optimizer, name)
         if value >= 1:
             yield ConfigProblem(f"optimizer.{name}", f"at {value:g} the moving average never decays", "use less than 1")
+    yield from (entry for entry in parse_decay_groups(config.optimizer) if isinstance(entry, ConfigProblem))
+
+
+def check_optimizer_layout(config: Config) -> Iterator[ConfigProblem]:
+    """Check that the optimizer can update parameters that are spread or stored like this."""
+    optimizer, parallel = config.optimizer, config.parallel
+    problem = explain_no_tensor_parallel(optimizer)
+    if problem is not None and parallel.tensor > 1:
+        yield problem
+    if optimizer.name == "muon" and parallel.offload:
+        message = "muon multiplies matrices, which parallel.offload would leave to the host"
+        yield ConfigProblem("optimizer.name", message, "use adamw, or set parallel.offload to false")
 
 
 def check_schedule(config: Config) -> Iterator[ConfigProblem]:
@@ -298,6 +311,7 @@ RULES: tuple[Rule, ...] = (
     check_data,
     check_micro_batch,
     check_optimizer,
+    check_optimizer_layout,
     check_schedule,
     check_rollback,
     check_evaluation,

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 Family = Literal["llama", "mistral", "qwen2", "qwen3", "gpt2", "resnet", "mlp"]
 Precision = Literal["fp32", "bf16", "fp16"]
+MomentFormat = Literal["fp32", "bf16", "int8"]
 
 
 def setting(doc: str, default: Any = MISSING, *, low: float | None = None, high: float | None = None) -> Any:
@@ -209,13 +210,29 @@ class BatchConfig:
 class OptimizerConfig:
     """Settings of the optimizer."""
 
-    name: Literal["adamw", "sgd"] = setting("optimizer", "adamw")
+    name: Literal["adamw", "muon", "sgd"] = setting(
+        "update rule; muon orthogonalises the updates of matrices and leaves all other parameters to AdamW", "adamw"
+    )
     lr: float = setting("peak learning rate", 3e-4, low=0)
     beta1: float = setting("AdamW: decay of the first moment", 0.9, low=0, high=1)
     beta2: float = setting("AdamW: decay of the second moment", 0.95, low=0, high=1)
     eps: float = setting("AdamW: epsilon added to the denominator", 1e-8, low=0)
     momentum: float = setting("SGD: momentum", 0.9, low=0, high=1)
+    muon_momentum: float = setting("Muon: momentum", 0.95, low=0, high=1)
+    muon_exclude: tuple[str, ...] = setting(
+        "Muon: name patterns (* and ?) of matrices that AdamW updates; embeddings always are",
+        ("*head.weight", "*classifier.weight"),
+    )
+    moments: MomentFormat = setting(
+        "format of the optimizer's moments; int8 shares a scale between up to 256 values of a row and keeps vectors "
+        "in fp32",
+        "fp32",
+    )
     weight_decay: float = setting("weight decay of matrices; norms and biases are not decayed", 0.1, low=0)
+    decay_groups: tuple[str, ...] = setting(
+        "weight decay of parameters by name, as PATTERN=DECAY (such as embed.*=0); the first pattern that matches wins",
+        (),
+    )
     clip_norm: float = setting("maximum global gradient norm; 0 disables clipping", 1.0, low=0)
 
 

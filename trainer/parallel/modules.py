@@ -40,6 +40,16 @@ def named_parameters(modules: Iterable[nn.Module]) -> dict[str, nn.Parameter]:
     return named
 
 
+def list_embeddings(modules: Iterable[nn.Module]) -> set[str]:
+    """Return the model's own names of the weights of lookup tables, under each of their names if they are tied."""
+    names = set()
+    for module in modules:
+        tables = {id(part.weight) for part in module.modules() if isinstance(part, nn.Embedding)}
+        named = module.named_parameters(remove_duplicate=False)
+        names |= {strip_wrappers(name) for name, value in named if id(value) in tables}
+    return names
+
+
 def named_persistent_buffers(modules: Iterable[nn.Module]) -> dict[str, torch.Tensor]:
     """Return the buffers that belong in a checkpoint, under the model's own names.
 

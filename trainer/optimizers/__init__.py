@@ -1,0 +1,1 @@
+"""Update rules, the formats of their state, and the optimizer that applies them to the parameters of a rank."""

@@ -1,0 +1,74 @@
+"""Replace a matrix by the nearest orthogonal one, approximately; the data-parallel ranks share the matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+
+from trainer.parallel.mesh import Mesh
+
+_COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+"""Of the polynomial a x + b x^3 + c x^5, which brings singular values between 0 and 1 close to 1."""
+_ITERATIONS = 5
+_SMALLEST_NORM = 1e-7
+
+
+def orthogonalize_parts(parts: list[torch.Tensor], shape: Sequence[int], mesh: Mesh | None) -> list[torch.Tensor]:
+    """Orthogonalise up to one matrix per data-parallel rank; `parts` are this rank's rows of each, also if empty.
+
+    Under fsdp, each rank gathers the rows of one matrix, computes it, and returns rows to their ranks. Replicas compute
+    different matrices and exchange the results, so that all of them add the same bits.
+    """
+    if mesh is None or mesh.layout.dp_size == 1:
+        return [orthogonalize(part) for part in parts]
+    ranks, replica = mesh.layout.shard, mesh.coordinate("replicate")
+    rows = -(-shape[0] // ranks)
+    stacked = parts[0].new_zeros(mesh.layout.dp_size, rows, shape[1])
+    for place, part in zip(stacked, parts, strict=False):
+        place[: len(part)] = part
+    own = stacked[replica * ranks : (replica + 1) * ranks]
+    whole = _exchange(own, mesh).view(-1, shape[1])
+    # The last matrices may be fewer than the ranks.
+    if replica * ranks + mesh.coordinate("shard") < len(parts):
+        whole[: shape[0]] = orthogonalize(whole[: shape[0]])
+    result = _gather_replicas(_exchange(whole.view_as(own), mesh), mesh)
+    return [place[: len(part)] for place, part in zip(result, parts, strict=False)]
+
+
+def orthogonalize(matrix: torch.Tensor) -> torch.Tensor:
+    """Return a matrix with nearly the same singular vectors and singular values near 1, by Newton-Schulz iteration.
+
+    bf16 is accurate enough: the result only needs singular values between about 0.7 and 1.2.
+    """
+    a, b, c = _COEFFICIENTS
+    wide = matrix.bfloat16()
+    is_tall = wide.shape[0] > wide.shape[1]
+    if is_tall:
+        wide = wide.T
+    wide = wide / wide.norm().clamp(min=_SMALLEST_NORM)
+    for _ in range(_ITERATIONS):
+        gram = wide @ wide.T
+        wide = torch.addmm(wide, torch.addmm(gram, gram, gram, beta=b, alpha=c), wide, beta=a)
+    return wide.T if is_tall else wide
+
+
+def _exchange(parts: torch.Tensor, mesh: Mesh) -> torch.Tensor:
+    """Send part i to rank i of the shard axis and return the parts that came from each rank."""
+    group = mesh.group("shard")
+    if group is None:
+        return parts.clone()
+    received = torch.empty_like(parts)
+    dist.all_to_all_single(received, parts.contiguous(), group=group)
+    return received
+
+
+def _gather_replicas(parts: torch.Tensor, mesh: Mesh) -> torch.Tensor:
+    """Return the parts of all replicas, in their order."""
+    group = mesh.group("replicate")
+    if group is None:
+        return parts
+    gathered = parts.new_empty(mesh.layout.replicate * len(parts), *parts.shape[1:])
+    dist.all_gather_into_tensor(gathered, parts.contiguous(), group=group)
+    return gathered

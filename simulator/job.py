@@ -8,6 +8,7 @@ from functools import cached_property
 from simulator.layout import Layout
 from simulator.model import Model
 from simulator.models import build_model
+from simulator.parameters import moment_bytes
 from trainer.config.layout import resolve_layout
 from trainer.config.schema import Config
 from trainer.models.shape import shape_of
@@ -46,6 +47,7 @@ class Job:
             dtype=config.precision,
             compiled=config.compile.mode != "none",
             bucket_mb=config.parallel.bucket_mb,
+            moment_bytes=moment_bytes(self.model, config.optimizer),
         )
 
     def shared_by(self, ranks: int, batch: int) -> Job | None:
@@ -82,4 +84,5 @@ def layout_from_config(config: Config, ranks: int, per_node: int, micro: int) ->
         compiled=config.compile.mode != "none",
         prefetch=parallel.prefetch,
         bucket_mb=parallel.bucket_mb,
+        moment_bytes=moment_bytes(build_model(config.model, config.data.seq_len), config.optimizer),
     )

@@ -59,6 +59,8 @@ class Layout:
     dtype: Literal["fp32", "tf32", "fp16", "bf16", "fp8"] = "bf16"
     weight_bytes: int = 4
     """Bytes of a weight in the optimizer: 4, or 2 without fp32 master weights."""
+    moment_bytes: float = 8.0
+    """Bytes of the optimizer's moments per parameter, with fp32 master weights."""
     gradient_bytes: int = 4
     """Bytes of a gradient when it is reduced."""
     offload: bool = False

@@ -6,9 +6,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from simulator.model import Experts, Layer, Model, SequentialModel, Transformer
+from trainer.config.schema import OptimizerConfig
+from trainer.optimizers.sizes import average_moment_bytes
+from trainer.state_formats import FORMAT_BYTES
 
-TRAINING_STATE_BYTES = {"adamw": 12, "sgd": 8}
-"""Bytes per parameter in a checkpoint, by optimizer: the weight and its moments in fp32."""
+STORED_WEIGHT_BYTES = FORMAT_BYTES["fp32"]
+"""Bytes of a weight in a checkpoint."""
+ADAMW = OptimizerConfig()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,9 +92,15 @@ def list_projections(model: Transformer) -> list[tuple[int, int, bool]]:
     ]
 
 
-def checkpoint_gb(model: Model, optimizer: str = "adamw") -> float:
-    """Return the size of a checkpoint in GB (1e9 bytes)."""
-    return 1e-9 * TRAINING_STATE_BYTES[optimizer] * count_parameters(model).total
+def moment_bytes(model: Model, optimizer: OptimizerConfig) -> float:
+    """Return the bytes of the optimizer's moments per parameter."""
+    counts = count_parameters(model)
+    return average_moment_bytes(optimizer, (counts.embedding + counts.head) / max(1, counts.total))
+
+
+def checkpoint_gb(model: Model, optimizer: OptimizerConfig = ADAMW) -> float:
+    """Return the size of a checkpoint in GB (1e9 bytes): weights and moments."""
+    return 1e-9 * (STORED_WEIGHT_BYTES + moment_bytes(model, optimizer)) * count_parameters(model).total
 
 
 def _attention(model: Transformer) -> int:

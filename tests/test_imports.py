@@ -23,7 +23,10 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "muster.cli": ("muster", "cluster", "infra", "simulator.__main__"),
     "muster.commands.train": ("infra", "trainer.__main__"),
     "trainer": (),
-    "simulator": ("cluster", "infra.targets", "trainer.config", "trainer.models.shape", "trainer.table"),
+    "simulator": (
+        *("cluster", "infra.targets", "trainer.config", "trainer.models.shape", "trainer.table"),
+        *("trainer.optimizers.groups", "trainer.optimizers.sizes", "trainer.state_formats"),
+    ),
     "simulator.emulate": ("simulator", "trainer"),
     "simulator.calibrate": ("simulator", "trainer"),
     "simulator.report": ("simulator", "trainer.config", "trainer.report"),

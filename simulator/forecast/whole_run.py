@@ -52,7 +52,7 @@ class WholeRun:
 
 def predict_whole_run(config: Config, machines: JobMachines, prediction: Prediction) -> WholeRun:
     """Return time, cost and electricity of a run whose step is predicted."""
-    gb = checkpoint_gb(build_model(config.model, config.data.seq_len), config.optimizer.name)
+    gb = checkpoint_gb(build_model(config.model, config.data.seq_len), config.optimizer)
     work = Work(steps=config.steps, step_s=prediction.step_s, low_s=prediction.low_s, high_s=prediction.high_s)
     run_conditions = _conditions(machines, gb, prediction.step_s)
     # Without checkpoints, a failure costs all progress.

@@ -150,11 +150,11 @@ def _compression_error(layout: Layout, whole: float) -> float:
     return 4 * whole if layout.compression < 1 else 0.0
 
 
-def _optimizer_bytes(layout: Layout, narrow: bool) -> int:
-    """Return the bytes per parameter of both moments, and of fp32 master weights if the model has its own copy."""
+def _optimizer_bytes(layout: Layout, narrow: bool) -> float:
+    """Return the bytes per parameter of all moments, and of fp32 master weights if the model has its own copy."""
     if narrow:
         return 4
-    return 8 if layout.framework == "torch" or layout.zero == WEIGHTS else 12
+    return layout.moment_bytes + (0 if layout.framework == "torch" or layout.zero == WEIGHTS else 4)
 
 
 def _first_mixtures(held: ParameterCounts, layout: Layout) -> float:

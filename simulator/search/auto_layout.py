@@ -9,11 +9,13 @@ from simulator.hardware.rates import Rates
 from simulator.hardware.system import System
 from simulator.layout import Layout
 from simulator.models import build_transformer
+from simulator.parameters import moment_bytes
 from simulator.search.fastest import TimedLayout, find_fastest
 from simulator.search.space import Batch, Fixed, Space
 from simulator.search.trainer_config import parallel_settings
 from trainer.config.errors import ConfigError, ConfigProblem
 from trainer.config.schema import Config, DecoderConfig
+from trainer.optimizers.groups import explain_no_tensor_parallel
 
 COSTLY_SHARE = 0.05
 """Share of a step that a fixed setting may cost before it is mentioned."""
@@ -49,7 +51,7 @@ def list_costly_settings(config: Config, system: System, chosen: TimedLayout) ->
     """Return a better value for each fixed setting that slows the step noticeably, with the resulting layout."""
     fixed, better = _fixed(config), {}
     for field, free in FREE.items():
-        if getattr(fixed, field) == free:
+        if getattr(fixed, field) == free or (field == "tp" and config.parallel.tensor == 1):
             continue
         other = _find(config, system, replace(fixed, **{field: free}))
         if other and chosen.prediction.step_s > (1 + COSTLY_SHARE) * other.prediction.step_s:
@@ -59,13 +61,16 @@ def list_costly_settings(config: Config, system: System, chosen: TimedLayout) ->
 
 def _find(config: Config, system: System, fixed: Fixed, rates: Rates | None = None) -> TimedLayout | None:
     model, size = build_transformer(config.model, config.data.seq_len), config.batch.size
-    return find_fastest(Space(model, system, Batch(size, size), config.precision, fixed=fixed, rates=rates)).runnable
+    moments = moment_bytes(model, config.optimizer)
+    space = Space(model, system, Batch(size, size), config.precision, fixed=fixed, rates=rates, moment_bytes=moments)
+    return find_fastest(space).runnable
 
 
 def _fixed(config: Config) -> Fixed:
     parallel = config.parallel
+    free_tp = 0 if explain_no_tensor_parallel(config.optimizer) is None else 1
     return Fixed(
-        tp=parallel.tensor if parallel.tensor > 1 else 0,
+        tp=parallel.tensor if parallel.tensor > 1 else free_tp,
         pp=parallel.pipeline if parallel.pipeline > 1 else 0,
         micro=0 if config.batch.micro == "auto" else config.batch.micro,
         recompute=parallel.recompute,

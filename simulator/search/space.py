@@ -87,6 +87,7 @@ class Space:
     fixed: Fixed = Fixed()
     rates: Rates | None = None
     """Rates as measured on these machines; None uses those fitted to published runs."""
+    moment_bytes: float = Layout.moment_bytes
 
     def shapes(self) -> Iterator[Shape]:
         for tp in self._tensor():
@@ -136,6 +137,7 @@ class Space:
             recompute=recompute,
             dtype=self.dtype,
             compiled=self.fixed.compiled,
+            moment_bytes=self.moment_bytes,
         )
 
     def _virtual(self, shape: Shape, micro_batches: int) -> Iterator[int]:

@@ -32,6 +32,17 @@ def test_printed_config_runs_on_the_nodes(capsys: pytest.CaptureFixture[str]) ->
     assert check_world(config, 32, 8) == []
 
 
+@pytest.mark.parametrize("setting", ["optimizer.name=muon", "optimizer.moments=int8"])
+def test_optimizers_that_need_whole_rows_get_no_tensor_parallelism(
+    setting: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without it, eight samples cannot keep 32 GPUs busy."""
+    free = ["llama-70b", "parallel.strategy=auto", "parallel.tensor=1", "batch.size=8", *STACK]
+    assert load("llama-70b", run_auto(free, capsys)[1:]).parallel.tensor > 1
+    assert main([*free, setting]) == 2
+    assert "no layout of batch.size 8 fits" in capsys.readouterr().err
+
+
 def test_fixed_settings_are_unchanged(capsys: pytest.CaptureFixture[str]) -> None:
     fixed = ["parallel.tensor=4", "batch.micro=2", "parallel.recompute=full", "batch.size=96"]
     chosen = run_auto([*AUTO, *fixed, *STACK], capsys)

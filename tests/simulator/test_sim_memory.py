@@ -8,13 +8,15 @@ import pytest
 
 from simulator.hardware.gpus import load_gpu
 from simulator.hardware.system import System
+from simulator.job import layout_from_config
 from simulator.layout import Layout
 from simulator.memory.nearest import list_layout_changes
 from simulator.memory.peak import GIB, predict_memory, suggest_change
 from simulator.model import Model
-from simulator.models import find_model
-from simulator.parameters import count_parameters
+from simulator.models import build_model, find_model
+from simulator.parameters import checkpoint_gb, count_parameters
 from simulator.trainers import identify_trainer, trainer_behavior
+from trainer.config.load import load
 
 H100 = System(name="h100", gpu=load_gpu("h100"), gpus_per_node=8, nodes=128, intra_gb_s=450, inter_gb_s=400)
 SMALL = replace(H100, name="a10g", gpu=load_gpu("a10g"))
@@ -166,3 +168,20 @@ def test_compression_stores_the_unsent_gradients() -> None:
     layout = replace(EIGHT, zero=0)
     more = parts(replace(layout, compression=0.1))["gradients"] - parts(layout)["gradients"]
     assert more == pytest.approx(4 * count_parameters(LLAMA).total)
+
+
+def test_the_moments_of_the_settings_decide_optimizer_memory_and_checkpoints() -> None:
+    def measure(*settings: str) -> tuple[float, float]:
+        config = load("llama-8b", ["parallel.strategy=fsdp", "batch.micro=1", *settings])
+        model = build_model(config.model, config.data.seq_len)
+        held = parts(layout_from_config(config, 8, 8, 1), model)
+        return held["optimizer"], checkpoint_gb(model, config.optimizer)
+
+    exact, saved = measure()
+    assert [measure(f"optimizer.moments={kind}")[0] / exact for kind in ("bf16", "int8")] == pytest.approx(
+        [1 / 2, 1 / 4], rel=0.02
+    )
+    assert measure("optimizer.moments=int8")[1] / saved == pytest.approx(0.5, rel=0.02)
+    assert measure("optimizer.name=sgd")[1] / saved == pytest.approx(2 / 3)
+    # Muon keeps a second moment only of the embedding and the head, 13 % of this model.
+    assert measure("optimizer.name=muon")[0] / exact == pytest.approx(0.5 * 1.13, rel=0.02)

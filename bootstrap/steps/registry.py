@@ -22,6 +22,7 @@ from bootstrap.steps import (
 )
 from bootstrap.steps.cloud import (
     disks,
+    lustre_client,
     metadata,
     mounts,
     names,
@@ -54,10 +55,11 @@ MEMBERS: tuple[Step, ...] = (members.LOGIN_STEP, members.COMPUTE_STEP)
 
 ALL: tuple[Step, ...] = (*BASE, *CONTROL, *MEMBERS, *SHIPPED)
 
-# Run first on cloud machines, which set themselves up. Facts are read again after these steps, because homes, queue
-# and accounting database may be on a filesystem that they mount.
+# Run first on cloud machines, which set themselves up. The machine may have to restart after them, with another kernel.
+KERNEL: tuple[Step, ...] = (system.UPDATES_STEP, lustre_client.STEP)
+# Run next on cloud machines. Facts are read again after these steps, because homes, queue and accounting database may
+# be on a filesystem that they mount.
 MACHINE: tuple[Step, ...] = (
-    system.UPDATES_STEP,
     software.STEP,
     names.RESOLVER_STEP,
     names.HOST_KEY_STEP,
@@ -69,7 +71,7 @@ MACHINE: tuple[Step, ...] = (
     metadata.STEP,
     disks.STATE_STEP,
 )
-CLOUD: tuple[Step, ...] = (*MACHINE, power.STEP, power.SWEEP_STEP)
+CLOUD: tuple[Step, ...] = (*KERNEL, *MACHINE, power.STEP, power.SWEEP_STEP)
 EVERY: tuple[Step, ...] = (*(step for step in CLOUD if step not in ALL), *ALL)
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from bootstrap.action import Action, enable_unit, install_packages, write_file
 from bootstrap.desired import Desired
-from bootstrap.errors import BootstrapError
 from bootstrap.facts.model import Facts
 from bootstrap.steps.cloud.at_boot import run_at_boot
 from bootstrap.steps.step import Step
@@ -18,10 +17,6 @@ INSTALL_TIMEOUT_S = 900.0
 NFS_OPTIONS = "nfsvers=4.1,rsize=1048576,wsize=1048576,hard,timeo=600,retrans=2,noresvport"
 
 LUSTRE_OPTIONS = "noatime,flock,lazystatfs"
-LUSTRE_MODULES = "lustre-client-modules"
-LUSTRE_KEYRING = "/usr/share/keyrings/muster-lustre-client.gpg"
-# More requests in flight: with the defaults, a node gets only a fraction of the servers' bandwidth.
-LUSTRE_MODPROBE = "options ptlrpc ptlrpcd_per_cpt_max=32\noptions ksocklnd credits=2560\n"
 LUSTRE_TUNING = tuple(
     f"lctl set_param -n {setting} || true"
     for setting in (
@@ -73,8 +68,6 @@ def plan_mounts(facts: Facts, node: Node, desired: Desired) -> list[Action]:
     kinds = {filesystem.kind for filesystem in filesystems}
     tunnels = [filesystem for filesystem in filesystems if filesystem.kind == "efs"]
     todo: list[Action] = []
-    if "lustre" in kinds:
-        todo += _plan_lustre_client(facts, node, desired)
     required = [*(["nfs-common"] if kinds & {"efs", "nfs"} else []), *(["stunnel4"] if tunnels else [])]
     if missing := [name for name in required if name not in facts.packages]:
         todo.append(install_packages(missing, timeout=INSTALL_TIMEOUT_S))
@@ -93,17 +86,14 @@ def plan_mounts(facts: Facts, node: Node, desired: Desired) -> list[Action]:
     )
 
 
-def skip(facts: Facts, node: Node, desired: Desired) -> str:
-    """Skip clusters without a filesystem to mount; raise BootstrapError if there is no client for the distribution."""
+def skip(facts: Facts, node: Node, desired: Desired) -> str:  # noqa: ARG001
+    """Skip clusters without a filesystem to mount."""
     filesystems = _list_filesystems(desired)
     lustre = any(filesystem.kind == "lustre" for filesystem in filesystems)
     if not filesystems:
         return "the cluster has no shared filesystem to mount"
     if all(filesystem.mount in facts.mounts for filesystem in filesystems) and not lustre:
         return "already mounted" if "/etc/muster/mounts" not in facts.files else ""
-    if lustre and not facts.distribution.startswith("ubuntu"):
-        line = f"there is no Lustre client for {facts.distribution or 'this distribution'}"
-        raise BootstrapError(node.name, STEP.name, line, fix="use the default image (Ubuntu 22.04) or other storage")
     return ""
 
 
@@ -124,36 +114,6 @@ def _mount_lines(filesystem: Filesystem, tunnels: list[Filesystem], node: Node) 
     return [f"attach nfs4 {NFS_OPTIONS} {filesystem.host}:{filesystem.export or '/'} {mount}"]
 
 
-def _plan_lustre_client(facts: Facts, node: Node, desired: Desired) -> list[Action]:
-    """Install the client modules for the running kernel, and hold the packages so that their versions keep matching."""
-    todo = write_file(facts, "/etc/modprobe.d/muster.conf", LUSTRE_MODPROBE)
-    package = f"{LUSTRE_MODULES}-{facts.kernel}"
-    if package in facts.packages:
-        return todo
-    repository = desired.cloud.lustre_client if desired.cloud else None
-    if repository is None:
-        line = f"{package} is not installed, and this cloud has no package repository with Lustre clients"
-        raise BootstrapError(node.name, STEP.name, line, fix="use an image that has the package")
-    script = f"""\
-export DEBIAN_FRONTEND=noninteractive
-python3 - <<'FETCH' | gpg --dearmor --yes -o {LUSTRE_KEYRING}
-import sys, urllib.request
-sys.stdout.buffer.write(urllib.request.urlopen("{repository.key_url}", timeout=60).read())
-FETCH
-codename=$(. /etc/os-release && echo "$VERSION_CODENAME")
-echo "deb [signed-by={LUSTRE_KEYRING}] {repository.url} $codename main" > /etc/apt/sources.list.d/muster-lustre.list
-apt-get -q update
-apt-get -q install -y {package} || {{
-  echo "no Lustre client for kernel {facts.kernel}" >&2
-  exit 1
-}}
-apt-mark hold {package}
-modprobe lustre"""
-    fix = f"use an image whose kernel has a Lustre client in {repository.url}; {node.name} runs {facts.kernel}"
-    log = "/var/log/apt/term.log"
-    return [*todo, Action(f"install {package}", script, timeout=INSTALL_TIMEOUT_S, log=log, fix=fix, slow=True)]
-
-
 def _plan_tunnel(facts: Facts, filesystem: Filesystem, number: int) -> list[Action]:
     unit, port = f"muster-efs-{number}", FIRST_TUNNEL_PORT + number
     unit_text = TUNNEL_UNIT.format(host=filesystem.host, number=number)
@@ -168,7 +128,7 @@ def _plan_tunnel(facts: Facts, filesystem: Filesystem, number: int) -> list[Acti
 
 
 def _list_packages(node: Node) -> tuple[str, ...]:  # noqa: ARG001
-    return ("nfs-common", "stunnel4", f"{LUSTRE_MODULES}-*")
+    return ("nfs-common", "stunnel4")
 
 
 STEP = Step("mounts", "shared filesystems", plan_mounts, skip=skip, units=("muster-mounts",), packages=_list_packages)

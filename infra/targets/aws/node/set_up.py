@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from bootstrap import bundle
+from bootstrap import bundle, restart
 from bootstrap.desired import Desired
 from bootstrap.errors import BootstrapError
 from bootstrap.execute import execute_steps
@@ -31,6 +31,9 @@ ROOT = Path(__file__).resolve().parents[4]
 LAUNCHER = "infra.targets.aws.launcher"
 EXIT_REPORTED = 3
 """Exit code of a failure that has already been reported."""
+EXIT_RESTARTING = 4
+USER_DATA = "/opt/muster/user-data.sh"
+"""Copy of the user data, which it makes of itself; it runs again after a restart."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -43,7 +46,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     node = identity.identify(inventory)
     reporter = Reporter(cloud.region, parameters.node(inventory.cluster, node.name), options.bundle)
     try:
-        set_up(node, _load_desired(node, inventory, cloud), reporter)
+        if reason := set_up(node, _load_desired(node, inventory, cloud), reporter):
+            print(f"muster: {reason}", flush=True)
+            reporter.report("working", "restart", reason)
+            restart.restart(LocalTransport(), USER_DATA)
+            return EXIT_RESTARTING
     except (BootstrapError, TransportError) as error:
         step = error.step if isinstance(error, BootstrapError) else "apply"
         print(f"muster: failed: {error}", file=sys.stderr, flush=True)
@@ -69,15 +76,18 @@ class Reporter:
         early.report(self._region, self._parameter, values)
 
 
-def set_up(node: Node, desired: Desired, reporter: Reporter) -> None:
-    """Run all steps of the node's role in two stages, then check the result."""
+def set_up(node: Node, desired: Desired, reporter: Reporter) -> str:
+    """Run all steps of the node's role in stages, then check the result; return why the machine must restart first."""
     transport = LocalTransport()
-    for stage in (registry.MACHINE, registry.select_after_machine(node.role)):
+    for stage in (registry.KERNEL, registry.MACHINE, registry.select_after_machine(node.role)):
         # If hundreds of compute nodes reported each stage, they would exceed the account's request rate.
         if node.role != "compute":
             reporter.report("working", stage[0].name, f"{len(stage)} steps to go")
         _run_stage(transport, node, desired, stage, reporter)
+        if reason := restart.read_request(transport):
+            return reason
     check_machine(transport, node, desired)
+    return ""
 
 
 def _run_stage(

@@ -12,6 +12,7 @@ early=/run/muster/early
 log=/var/log/muster/node.log
 last=/run/muster/last
 mkdir -p /var/log/muster "$early/infra/targets/aws/node" /opt/muster
+[ "$0" = /opt/muster/user-data.sh ] || install -m 700 "$0" /opt/muster/user-data.sh
 
 @FILES@
 
@@ -64,7 +65,8 @@ make_environment() {
     ls -1dt /opt/muster/[0-9a-f]*[0-9a-f]/ | tail -n +4 | xargs -r rm -rf
 }
 
-# Reports its own failures and then exits with 3; every other failure is reported here.
+# Reports its own failures and then exits with 3, or with 4 if the machine restarts and runs the copy of this file; every
+# other failure is reported here.
 apply() {
   cd "$home" || return 1
   { "$home/venv/bin/python" -m infra.targets.aws.node.set_up --bundle "$digest" 2>&1; echo $? >/run/muster/code; } | tee "$last"
@@ -84,7 +86,7 @@ main() {
   step=apply
   code=0
   apply || code=$?
-  [ "$code" = 0 ] || [ "$code" = 3 ] || failed
+  case $code in 0 | 3) ;; 4) code=0 ;; *) failed ;; esac
   return "$code"
 }
 

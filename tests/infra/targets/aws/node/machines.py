@@ -120,6 +120,10 @@ class Machines:
         self.cut_power(name)
         engine_client.connect().remove_container(names.container(CLUSTER, name), v=True, force=True)
 
+    def is_running(self, name: str) -> bool:
+        """Return whether a machine runs; one that restarts stops, as a container has no firmware to start it again."""
+        return bool(docker.from_env().containers.get(names.container(CLUSTER, name)).status == "running")
+
     def power_on(self, name: str) -> None:
         """Boot a machine again with the same disks and address, as EC2 does when it recovers one."""
         engine_client.connect().start(names.container(CLUSTER, name))

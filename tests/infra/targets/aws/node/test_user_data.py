@@ -8,6 +8,7 @@ import pytest
 
 from bootstrap.bundle import Bundle
 from infra.targets.aws.node import parameters
+from tests.harness import wait_until
 from tests.infra.targets.aws.node.machines import BUCKET, CLUSTER, Machines
 
 pytestmark = pytest.mark.e2e
@@ -93,3 +94,20 @@ def test_a_step_that_fails_is_reported_with_its_last_line(cloud: Machines, bundl
     assert (report.state, report.step) == ("failed", "compute")
     assert "node gpu-1, step compute: start slurmd: " in report.line
     assert CLUSTER not in report.line
+
+
+@pytest.mark.nightly
+def test_a_machine_that_must_restart_continues_its_set_up(cloud: Machines, bundle: Bundle, compute: str) -> None:
+    # On EC2 no variables are needed; here they must be in the environment of the unit that continues.
+    variables = f"AWS_ENDPOINT_URL={cloud.endpoint} AWS_EC2_METADATA_SERVICE_ENDPOINT={cloud.imds}"
+    conf = "/etc/systemd/system.conf.d/endpoints.conf"
+    cloud.do("gpu-1", f"mkdir -p {conf.rpartition('/')[0]} /run/muster")
+    cloud.put("gpu-1", conf, f"[Manager]\nDefaultEnvironment={variables}\n".encode())
+    cloud.do("gpu-1", "echo 'restart with another kernel' >/run/muster/restart")
+    cloud.run("gpu-1", cloud.script(bundle, "compute"))
+    report = cloud.report("gpu-1")
+    assert (report.state, report.step, report.line) == ("working", "restart", "restart with another kernel")
+    wait_until(lambda: not cloud.is_running("gpu-1"), "gpu-1 is down")
+    cloud.power_on("gpu-1")
+    wait_until(lambda: cloud.report("gpu-1").state == "ready", "gpu-1 has continued", 120)
+    assert cloud.do("gpu-1", "test -e /etc/systemd/system/multi-user.target.wants/muster-continue.service").code != 0

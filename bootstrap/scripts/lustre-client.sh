@@ -1,0 +1,55 @@
+#!/bin/sh
+# Installs the Lustre client for the running kernel. If there is none, installs the newest kernel that has one and requests a
+# restart. Set by the caller: RUNNING (the kernel), URL and KEY_URL (of the package repository), PYTHON (with our code), and
+# RESTART, the file that requests a restart.
+set -eu
+export DEBIAN_FRONTEND=noninteractive
+keyring=/usr/share/keyrings/muster-lustre-client.gpg
+attempted=/var/lib/muster/kernel
+
+say() { echo "lustre: $*"; }
+
+fail() {
+  echo "lustre: $*" >&2
+  exit 1
+}
+
+# Kernels and clients that are installed once never change by themselves.
+install_held() {
+  apt-get -q install -y --no-install-recommends "$@"
+  apt-mark hold "$@" >/dev/null
+}
+
+# GRUB starts the newest kernel by default, which is the one without a client.
+boot_with() {
+  mkdir -p /etc/default/grub.d
+  echo "GRUB_DEFAULT='Advanced options for Ubuntu>Ubuntu, with Linux $1'" >/etc/default/grub.d/90-muster.cfg
+  update-grub
+}
+
+"$PYTHON" - "$KEY_URL" <<'FETCH' | gpg --dearmor --yes -o "$keyring"
+import sys, urllib.request
+sys.stdout.buffer.write(urllib.request.urlopen(sys.argv[1], timeout=60).read())
+FETCH
+# shellcheck source=/dev/null
+codename=$(. /etc/os-release && echo "$VERSION_CODENAME")
+echo "deb [signed-by=$keyring] $URL $codename main" >/etc/apt/sources.list.d/muster-lustre.list
+apt-get -q update
+names=$(apt-cache pkgnames)
+kernel=$(echo "$names" | "$PYTHON" -m bootstrap.lustre_kernels "$RUNNING")
+
+if [ "$kernel" = "$RUNNING" ]; then
+  install_held "lustre-client-modules-$kernel"
+  modprobe lustre
+  exit 0
+fi
+if [ "$(cat "$attempted" 2>/dev/null)" = "$kernel" ]; then
+  fail "this machine restarted for kernel $kernel but runs $RUNNING; check GRUB, or use another image"
+fi
+say "no client for kernel $RUNNING: installing kernel $kernel and restarting"
+# With the headers, DKMS builds the modules of driver and fabric for the new kernel.
+install_held "linux-image-$kernel" "linux-headers-$kernel" "lustre-client-modules-$kernel"
+boot_with "$kernel"
+mkdir -p "$(dirname "$attempted")" "$(dirname "$RESTART")"
+echo "$kernel" >"$attempted"
+echo "restart with kernel $kernel, which has a Lustre client; $RUNNING has none" >"$RESTART"

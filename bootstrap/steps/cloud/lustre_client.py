@@ -1,0 +1,64 @@
+"""Lustre client: kernel modules for the running kernel, or another kernel for which there are some, and a restart."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from bootstrap.action import Action, write_file
+from bootstrap.bundle import INSTALLED, INSTALLED_PYTHON
+from bootstrap.desired import Desired
+from bootstrap.errors import BootstrapError
+from bootstrap.facts.model import Facts
+from bootstrap.lustre_kernels import CLIENT
+from bootstrap.restart import REQUEST
+from bootstrap.steps.step import Step
+from cluster.inventory import Node
+
+SCRIPT = (Path(__file__).parents[2] / "scripts" / "lustre-client.sh").read_text()
+# Installing a kernel includes building the modules of driver and fabric for it.
+INSTALL_TIMEOUT_S = 1800.0
+# More requests in flight: with the defaults, a node gets only a fraction of the servers' bandwidth.
+MODPROBE = "options ptlrpc ptlrpcd_per_cpt_max=32\noptions ksocklnd credits=2560\n"
+
+
+def plan_client(facts: Facts, node: Node, desired: Desired) -> list[Action]:
+    """Install the client modules, and hold the packages so that their versions keep matching the kernel."""
+    todo = write_file(facts, "/etc/modprobe.d/muster.conf", MODPROBE)
+    package = f"{CLIENT}{facts.kernel}"
+    if package in facts.packages:
+        return todo
+    repository = desired.cloud.lustre_client if desired.cloud else None
+    if repository is None:
+        line = f"{package} is not installed, and this cloud has no package repository with Lustre clients"
+        raise BootstrapError(node.name, STEP.name, line, fix="use an image that has the package")
+    values = {
+        "RUNNING": facts.kernel,
+        "URL": repository.url,
+        "KEY_URL": repository.key_url,
+        "PYTHON": INSTALLED_PYTHON,
+        "RESTART": REQUEST,
+    }
+    assignments = "".join(f"{name}={shlex.quote(value)}\n" for name, value in values.items())
+    script = f"cd {INSTALLED}\n{assignments}{SCRIPT}"
+    fix = f"use an image whose kernel has a Lustre client in {repository.url}; {node.name} runs {facts.kernel}"
+    log = "/var/log/apt/term.log"
+    return [*todo, Action(f"install {package}", script, timeout=INSTALL_TIMEOUT_S, log=log, fix=fix, slow=True)]
+
+
+def skip(facts: Facts, node: Node, desired: Desired) -> str:
+    """Skip clusters without Lustre; raise BootstrapError if there is no client for the distribution."""
+    filesystems = desired.cloud.filesystems if desired.cloud else ()
+    if not any(filesystem.kind == "lustre" for filesystem in filesystems):
+        return "the cluster has no Lustre filesystem"
+    if not facts.distribution.startswith("ubuntu"):
+        line = f"there is no Lustre client for {facts.distribution or 'this distribution'}"
+        raise BootstrapError(node.name, STEP.name, line, fix="use the default image (Ubuntu 22.04) or other storage")
+    return ""
+
+
+def _list_packages(node: Node) -> tuple[str, ...]:  # noqa: ARG001
+    return (f"{CLIENT}*",)
+
+
+STEP = Step("lustre", "Lustre client and a kernel that has one", plan_client, skip=skip, packages=_list_packages)

@@ -1,0 +1,83 @@
+"""Check of Lustre clients: AWS's repository has packages for the kernels that the default images get.
+
+No API shows the kernel of an image. Images follow Ubuntu's newest kernel within days, and the repository keeps clients
+of older kernels: if the newest kernel has a client, that of every image has one.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+import urllib.request
+from collections.abc import Callable, Iterator
+
+from bootstrap.lustre_kernels import choose_kernel, list_client_kernels, read_package_names
+from cluster.spec.issue import Issue, error, warning
+from infra.targets.aws.node.cloud import LUSTRE_CLIENT
+from infra.targets.aws.plan import images
+from infra.targets.aws.preflight.subject import Subject
+
+CODENAME = "jammy"
+"""Ubuntu release of the default images."""
+# Ubuntu's archive has the architectures that few desktops have under another address.
+_UBUNTU = {"amd64": "http://archive.ubuntu.com/ubuntu", "arm64": "http://ports.ubuntu.com/ubuntu-ports"}
+_DEBIAN_NAMES = {"x86_64": "amd64", "arm64": "arm64"}
+_FETCH_TIMEOUT_S = 8.0
+_WHERE = "storage"
+
+Fetch = Callable[[str], str]
+"""Return the text of an apt repository's index."""
+
+
+def fetch_index(url: str) -> str:
+    """Download and decompress a `Packages.gz`; raise OSError if it cannot be read."""
+    with urllib.request.urlopen(url, timeout=_FETCH_TIMEOUT_S) as answer:  # noqa: S310  # the addresses are ours
+        return gzip.decompress(answer.read()).decode(errors="replace")
+
+
+def check_lustre_clients(subject: Subject, fetch: Fetch = fetch_index) -> Iterator[Issue]:
+    """Report kernels of the default images for which there is no Lustre client."""
+    if not any(storage.kind == "fsx-lustre" for storage in subject.spec.storage.values()):
+        return
+    for architecture in sorted({kind.partition("-")[2] for kind in images.parameters(subject.spec)}):
+        name = _DEBIAN_NAMES[architecture]
+        try:
+            clients = fetch(f"{LUSTRE_CLIENT.url}/dists/{CODENAME}/main/binary-{name}/Packages.gz")
+            ubuntu = fetch(f"{_UBUNTU[name]}/dists/{CODENAME}-updates/main/binary-{name}/Packages.gz")
+        except OSError as failure:
+            message = f"clients for the images' kernels could not be checked ({failure})"
+            fix = "check the network of this machine; nodes look for a client themselves"
+            yield warning("lustre_clients_unknown", _WHERE, message, fix)
+        else:
+            yield from judge_clients(clients, ubuntu, architecture)
+
+
+def judge_clients(clients: str, ubuntu: str, architecture: str) -> Iterator[Issue]:
+    """Yield an issue if the newest kernel in Ubuntu's index has no client in the index of clients."""
+    names = [*read_package_names(clients), *read_package_names(ubuntu)]
+    kernel = find_newest_kernel(ubuntu)
+    if not list_client_kernels(names):
+        message = f"{LUSTRE_CLIENT.url} has no Lustre client for {CODENAME} on {architecture}"
+        yield error("lustre_clients_none", _WHERE, message, "use other storage, or images that have a client")
+        return
+    chosen = choose_kernel(kernel, names)
+    if chosen == kernel:
+        return
+    message = f"there is no Lustre client yet for {kernel}, the newest kernel for {CODENAME} on {architecture}"
+    if chosen:
+        fix = f"nodes whose image has it install {chosen} and restart once; `aws.ami` with an older image avoids that"
+        yield warning("lustre_kernel", _WHERE, message, fix)
+    else:
+        fix = "set `aws.ami` and `aws.plain_ami` to images that have a client"
+        yield error("lustre_kernel", _WHERE, message, fix)
+
+
+def find_newest_kernel(ubuntu: str) -> str:
+    """Return the kernel that Ubuntu's package linux-image-aws installs; raise ValueError if the index has none."""
+    entries = re.findall(r"^Package: linux-image-aws\n((?:.+\n)*)", ubuntu, re.MULTILINE)
+    kernels = [
+        kernel for entry in entries for kernel in re.findall(r"^Depends:.*?linux-image-(\d\S*-aws)\b", entry, re.M)
+    ]
+    if not kernels:
+        raise ValueError("Ubuntu's index has no linux-image-aws")
+    return str(kernels[-1])

@@ -1,0 +1,141 @@
+"""The choice of a kernel that has a Lustre client, and the script that installs one, with stubs for apt and GRUB."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bootstrap.lustre_kernels import choose_kernel, list_client_kernels, read_package_names
+
+ROOT = Path(__file__).parents[2]
+INDEX = """\
+Package: lustre-client-modules-aws
+Version: 2.15.6-1fsx26
+Depends: lustre-client-modules-6.8.0-1041-aws
+
+Package: lustre-client-modules-6.8.0-1041-aws
+Version: 2.15.6-1fsx26
+Depends: linux-image-6.8.0-1041-aws
+
+Package: lustre-client-modules-5.15.0-1084-aws
+Version: 2.12.8-1fsx31
+
+Package: lustre-client-modules-6.8.0-1009-aws
+Version: 2.15.4-1fsx5
+"""
+IMAGES = [f"linux-image-{kernel}" for kernel in ("6.8.0-1045-aws", "6.8.0-1041-aws", "5.15.0-1084-aws")]
+NAMES = [*read_package_names(INDEX), *IMAGES]
+
+
+def test_the_index_names_a_kernel_per_client_oldest_first() -> None:
+    assert list_client_kernels(read_package_names(INDEX)) == ["5.15.0-1084-aws", "6.8.0-1009-aws", "6.8.0-1041-aws"]
+    assert list_client_kernels([]) == []
+
+
+@pytest.mark.parametrize(
+    ("running", "packages", "chosen"),
+    [
+        # A kernel with a client stays, also if it is not the newest.
+        ("6.8.0-1009-aws", NAMES, "6.8.0-1009-aws"),
+        ("6.8.0-1045-aws", NAMES, "6.8.0-1041-aws"),
+        # The series of the running kernel comes first.
+        ("5.15.0-1090-aws", NAMES, "5.15.0-1084-aws"),
+        # A series without clients: the newest kernel that has one.
+        ("6.17.0-1002-aws", NAMES, "6.8.0-1041-aws"),
+        # Clients whose kernel cannot be installed do not help, nor do those of another flavour.
+        ("6.8.0-1045-aws", read_package_names(INDEX), ""),
+        ("6.8.0-45-generic", NAMES, ""),
+        ("6.8.0-1045-aws", [], ""),
+    ],
+)
+def test_the_kernel_is_the_running_one_or_the_newest_that_has_a_client(
+    running: str, packages: list[str], chosen: str
+) -> None:
+    assert choose_kernel(running, packages) == chosen
+
+
+class Machine:
+    """A folder in place of a machine's disk; the tools that would change this machine only record their arguments."""
+
+    def __init__(self, folder: Path, names: list[str]) -> None:
+        self.folder, self.calls = folder, folder / "calls"
+        tools = folder / "tools"
+        tools.mkdir()
+        for name in ("apt-get", "apt-mark", "update-grub", "modprobe", "gpg"):
+            self._stub(tools / name, f'echo "{name} $*" >>{self.calls}')
+        self._stub(tools / "apt-cache", f"cat {folder}/names")
+        (folder / "names").write_text("\n".join(names))
+        (folder / "key").write_text("key")
+        for created in ("usr/share/keyrings", "etc/apt/sources.list.d"):
+            (folder / created).mkdir(parents=True)
+        self.tools = tools
+
+    def run(self, running: str) -> subprocess.CompletedProcess[str]:
+        self.calls.write_text("")
+        script = (ROOT / "bootstrap/scripts/lustre-client.sh").read_text()
+        for path in ("/usr/share/keyrings", "/var/lib/muster", "/etc/default", "/etc/apt"):
+            script = script.replace(path, f"{self.folder}{path}")
+        values = {
+            "RUNNING": running,
+            "URL": "https://repository",
+            "KEY_URL": (self.folder / "key").as_uri(),
+            "PYTHON": sys.executable,
+            "RESTART": f"{self.folder}/run/restart",
+        }
+        environment = {**os.environ, **values, "PATH": f"{self.tools}:{os.environ['PATH']}"}
+        return subprocess.run(
+            ["sh", "-c", script], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+        )
+
+    def read(self, path: str) -> str:
+        return (self.folder / path).read_text()
+
+    def _stub(self, path: Path, line: str) -> None:
+        path.write_text(f"#!/bin/sh\n{line}\n")
+        path.chmod(0o755)
+
+
+def test_the_client_of_the_running_kernel_is_installed_without_a_restart(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, NAMES)
+    done = machine.run("6.8.0-1041-aws")
+    assert done.returncode == 0, done.stderr
+    package = "lustre-client-modules-6.8.0-1041-aws"
+    calls = machine.read("calls")
+    assert f"install -y --no-install-recommends {package}\n" in calls
+    assert f"apt-mark hold {package}\n" in calls
+    assert "modprobe lustre\n" in calls
+    assert not (tmp_path / "run/restart").exists()
+
+
+def test_a_kernel_without_a_client_is_replaced_and_the_machine_restarts_once(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, NAMES)
+    done = machine.run("6.8.0-1045-aws")
+    assert done.returncode == 0, done.stderr
+    packages = "linux-image-6.8.0-1041-aws linux-headers-6.8.0-1041-aws lustre-client-modules-6.8.0-1041-aws"
+    assert f"--no-install-recommends {packages}\n" in machine.read("calls")
+    assert "update-grub" in machine.read("calls")
+    assert "modprobe" not in machine.read("calls")
+    grub = "GRUB_DEFAULT='Advanced options for Ubuntu>Ubuntu, with Linux 6.8.0-1041-aws'\n"
+    assert machine.read("etc/default/grub.d/90-muster.cfg") == grub
+    assert machine.read("run/restart").startswith("restart with kernel 6.8.0-1041-aws")
+    # The machine came up with the old kernel again: another restart would not help.
+    (tmp_path / "run/restart").unlink()
+    again = machine.run("6.8.0-1045-aws")
+    assert again.returncode == 1
+    assert "this machine restarted for kernel 6.8.0-1041-aws but runs 6.8.0-1045-aws" in again.stderr
+    assert not (tmp_path / "run/restart").exists()
+
+
+def test_a_repository_without_a_usable_client_is_an_error(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, read_package_names(INDEX))
+    done = machine.run("6.17.0-1002-aws")
+    assert done.returncode == 1
+    assert done.stderr.strip().endswith(
+        "no Lustre client for kernel 6.17.0-1002-aws, nor one to install; "
+        "there are clients for 5.15.0-1084-aws, 6.8.0-1009-aws, 6.8.0-1041-aws"
+    )
+    assert "install" not in machine.read("calls")

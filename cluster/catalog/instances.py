@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -14,6 +15,7 @@ import yaml
 from cluster.catalog.similar import find_similar
 
 DATA = Path(__file__).with_name("data")
+_ADDED: dict[str, InstanceType] = {}
 
 
 @dataclass(frozen=True)
@@ -112,18 +114,35 @@ def instance(name: str) -> InstanceType:
     return all_types()[name]
 
 
-@cache
 def all_types() -> Mapping[str, InstanceType]:
-    """Return all supported instance types by name."""
-    described = json.loads((DATA / "instances.json").read_text())["types"]
+    """Return all supported instance types by name: those of the catalog, then those that were added."""
+    return {**_catalog(), **_ADDED}
+
+
+def add_types(entries: Mapping[str, dict[str, Any]]) -> None:
+    """Add types for this process, in the form of instances.json; types of the catalog stay as they are."""
     reviewed = _reviewed()
-    return {name: _type(name, entry, reviewed) for name, entry in described.items()}
+    for name, entry in entries.items():
+        if name not in _catalog() and name not in unverified():
+            _ADDED[name] = _type(name, entry, reviewed)
+
+
+def is_reviewed(name: str) -> bool:
+    """Return whether a type is in the catalog itself."""
+    return name in _catalog()
 
 
 def unverified() -> Mapping[str, str]:
     """Return the types that are not supported, with the reason."""
     reasons: dict[str, str] = _reviewed()["unverified"]
     return reasons
+
+
+@cache
+def _catalog() -> Mapping[str, InstanceType]:
+    described = json.loads((DATA / "instances.json").read_text())["types"]
+    reviewed = _reviewed()
+    return {name: _type(name, entry, reviewed) for name, entry in described.items()}
 
 
 @cache
@@ -162,7 +181,12 @@ def _type(name: str, entry: dict[str, Any], reviewed: dict[str, Any]) -> Instanc
 
 
 def _gpus(entries: list[dict[str, Any]], kind: str) -> Gpus:
-    return Gpus(entries[0]["count"], kind, entries[0]["name"], entries[0]["memory_mb"]) if entries else Gpus()
+    if not entries:
+        return Gpus()
+    name = entries[0]["name"]
+    # A family that was not reviewed has no name for Slurm: use AWS's name without spaces.
+    in_slurm = kind or re.sub(r"[^a-z0-9]", "", name.lower())
+    return Gpus(entries[0]["count"], in_slurm, name, entries[0]["memory_mb"])
 
 
 def _cards(runs: list[list[Any]]) -> tuple[Card, ...]:

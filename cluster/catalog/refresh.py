@@ -14,10 +14,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from importlib.metadata import version
 from importlib.resources import files
-from itertools import groupby
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+from cluster.catalog.described import to_entry
 
 DATA = Path(__file__).with_name("data")
 GPU_FAMILIES = ("p4d", "p4de", "p5", "p5e", "p5en", "p6-b200", "p6-b300", "g5", "g6", "g6e", "g7e")
@@ -29,7 +30,6 @@ REGIONS = (
     *("eu-central-1", "eu-north-1", "eu-west-1", "eu-west-2"),
     *("ap-northeast-1", "ap-northeast-2", "ap-south-1", "ap-southeast-1", "ap-southeast-2"),
 )
-PURCHASES = {"on-demand": "on-demand", "spot": "spot", "capacity-block": "block"}
 
 
 def main(arguments: list[str]) -> None:
@@ -48,7 +48,7 @@ def render_instances(date: str) -> str:
     """Return the text of instances.json; `date` is the date of moto's copy."""
     offered = _regions()
     types = {
-        name: _instance(described, offered[name])
+        name: to_entry(described, offered[name])
         for name, described in sorted(_moto("instance_types.json.gz").items())
         if _is_in_catalog(name)
     }
@@ -80,44 +80,6 @@ def render_prices(date: str, rows: Iterable[Mapping[str, str]]) -> str:
 def _is_in_catalog(name: str) -> bool:
     family, _, size = name.partition(".")
     return family in FAMILIES and not size.startswith("metal")
-
-
-def _instance(described: dict[str, Any], regions: list[str]) -> dict[str, Any]:
-    network, cpu = described["NetworkInfo"], described["VCpuInfo"]
-    store = described.get("InstanceStorageInfo", {}).get("Disks", [])
-    return {
-        "vcpus": cpu["DefaultVCpus"],
-        "cores": cpu["DefaultCores"],
-        "memory_mb": described["MemoryInfo"]["SizeInMiB"],
-        "architecture": _architecture(described["ProcessorInfo"]["SupportedArchitectures"]),
-        "gpus": [_accelerator(gpu) for gpu in described.get("GpuInfo", {}).get("Gpus", [])],
-        "neuron": [_accelerator(chip) for chip in described.get("NeuronInfo", {}).get("NeuronDevices", [])],
-        "cards": _cards(network["NetworkCards"]),
-        "efa": network.get("EfaInfo", {}).get("MaximumEfaInterfaces", 0),
-        "store": [[disk["Count"], disk["SizeInGB"]] for disk in store],
-        "purchases": sorted(PURCHASES[usage] for usage in described["SupportedUsageClasses"] if usage in PURCHASES),
-        "placement": "cluster" in described["PlacementGroupInfo"]["SupportedStrategies"],
-        "recovery": described["AutoRecoverySupported"],
-        "regions": regions,
-    }
-
-
-def _cards(cards: list[dict[str, Any]]) -> list[list[Any]]:
-    """Group identical consecutive cards: number of cards, then interfaces, Gb/s and EFA of each."""
-    each = [
-        [card["MaximumNetworkInterfaces"], card["PeakBandwidthInGbps"], "efa" in card["InterfaceTypes"]]
-        for card in sorted(cards, key=lambda card: card["NetworkCardIndex"])
-    ]
-    return [[len(list(run)), *shape] for shape, run in groupby(each)]
-
-
-def _accelerator(described: dict[str, Any]) -> dict[str, Any]:
-    memory = described["MemoryInfo"]["SizeInMiB"]
-    return {"count": described["Count"], "name": described["Name"], "memory_mb": memory}
-
-
-def _architecture(supported: list[str]) -> str:
-    return "arm64" if "arm64" in supported else "x86_64"
 
 
 def _regions() -> dict[str, list[str]]:

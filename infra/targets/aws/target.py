@@ -15,7 +15,7 @@ from cluster.spec import ClusterSpec, Issue
 from infra.engine.stop import Stop
 from infra.home import Home, StackHome
 from infra.plan import BuildPlan
-from infra.targets.aws import refusals
+from infra.targets.aws import account_types, refusals
 from infra.targets.aws.cost import cost
 from infra.targets.aws.plan import budget, machines
 from infra.targets.aws.spec import CAPABILITIES, Aws, region_of
@@ -62,7 +62,11 @@ class AwsTarget(Target, Launches, Preflight, Budgeted, ManagedStorage):
     price_issues = BY_PRICE
     storage_removal = "delete the filesystems in AWS by hand"
 
+    def look_up(self, spec: ClusterSpec) -> None:
+        account_types.look_up_types(spec)
+
     def validate(self, spec: ClusterSpec, root: Path | None = None) -> Iterable[Issue]:
+        account_types.load_stored_types()
         return registry.validate(spec, root)
 
     def plan(self, spec: ClusterSpec) -> BuildPlan:

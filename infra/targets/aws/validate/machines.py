@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from cluster.catalog.instances import InstanceType, UnknownInstanceType, UnverifiedInstanceType, instance
+from cluster.catalog.instances import InstanceType, UnknownInstanceType, UnverifiedInstanceType, instance, is_reviewed
 from cluster.spec import ClusterSpec, Gpus
 from cluster.spec.issue import Issue, error, warning
 from infra.targets.aws.spec import aws_section
@@ -56,11 +56,21 @@ def check_type_in_catalog(spec: ClusterSpec) -> Iterator[Issue]:
         except UnknownInstanceType as bad:
             message = f"'{name}' is not in the catalog; nearest: {', '.join(bad.nearest) or 'none'}"
             fix = f"write `instance_type: {bad.nearest[0]}`" if bad.nearest else "write for example `p5.48xlarge`"
+            fix += "; with AWS credentials, other types are looked up in the account"
             yield error("unknown_instance_type", f"{where}.instance_type", message, fix)
         except UnverifiedInstanceType as bad:
             message = f"'{name}' has no documented network layout: {bad.why}"
             fix = "choose another type, for example `instance_type: p6-b200.48xlarge`"
             yield error("unverified_instance_type", f"{where}.instance_type", message, fix)
+
+
+def check_type_reviewed(spec: ClusterSpec) -> Iterator[Issue]:
+    """Warn about types outside the catalog, whose hardware AWS describes only in part."""
+    for where, machine in list_catalog_types(spec).items():
+        if not is_reviewed(machine.name):
+            message = f"'{machine.name}' is not in the catalog: sockets, NVLink and expected bandwidth are unknown"
+            fix = "run the fabric job before long training runs; docs/add-an-instance-type.md adds a type"
+            yield warning("type_not_reviewed", f"{where}.instance_type", message, fix)
 
 
 def check_type_offered(spec: ClusterSpec) -> Iterator[Issue]:

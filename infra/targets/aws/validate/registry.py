@@ -29,6 +29,7 @@ RULES: tuple[Rule, ...] = (
     section.check_ids,
     machines.check_type_present,
     machines.check_type_in_catalog,
+    machines.check_type_reviewed,
     machines.check_type_offered,
     machines.check_gpus,
     machines.check_trainium,

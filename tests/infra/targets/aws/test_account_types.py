@@ -1,0 +1,89 @@
+"""Instance types outside the catalog: AWS is asked once, and rules, plan and cost then accept them with a warning."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.catalog import instances
+from cluster.catalog.instances import UnknownInstanceType, instance
+from cluster.spec import ClusterSpec
+from infra.targets.aws.account_types import FILE, list_missing, merge_types
+from infra.targets.aws.target import AwsTarget
+from tests.infra.targets.aws.specs import group, spec
+from tests.moto_server import REGION, Moto, aws, moto  # noqa: F401  # fixtures
+
+# moto describes it as AWS does; the catalog does not have its family.
+NEW = "g7.48xlarge"
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("MUSTER_HOME", str(tmp_path))
+    monkeypatch.setattr(instances, "_ADDED", {})
+    return tmp_path
+
+
+def new_spec(name: str = NEW) -> ClusterSpec:
+    return spec(groups=group(instance_type=name, fabric="tcp"), aws={"region": REGION})
+
+
+def codes(described: ClusterSpec) -> dict[str, str]:
+    return {issue.code: issue.level for issue in AwsTarget().validate(described)}
+
+
+def test_a_new_type_is_looked_up_once_and_accepted_with_a_warning(aws: Moto, home: Path) -> None:  # noqa: F811
+    target = AwsTarget()
+    assert codes(new_spec())["unknown_instance_type"] == "error"
+    target.look_up(new_spec())
+    levels = codes(new_spec())
+    assert levels["type_not_reviewed"] == "warning"
+    assert "error" not in levels.values(), levels
+    (nodes,) = target.plan(new_spec()).sets
+    assert (nodes.instance_type, nodes.gpus.count, nodes.sockets, nodes.nvlinks) == (NEW, 8, 0, 0)
+    assert nodes.gpus.type.isalnum()
+    assert nodes.gpus.type == nodes.gpus.type.lower()
+    assert any(line.open and line.part == "groups.gpu" for line in target.cost(new_spec()).lines)
+    aws.calls.clear()
+    target.look_up(new_spec())
+    assert "DescribeInstanceTypes" not in aws.count()
+    assert set(json.loads((home / FILE).read_text())) == {NEW}
+
+
+def test_a_type_that_does_not_exist_stays_an_error(aws: Moto, home: Path) -> None:  # noqa: F811
+    AwsTarget().look_up(new_spec("p99.xlarge"))
+    assert codes(new_spec("p99.xlarge"))["unknown_instance_type"] == "error"
+    assert not (home / FILE).exists()
+
+
+def test_types_of_the_catalog_are_not_looked_up(aws: Moto) -> None:  # noqa: F811
+    aws.calls.clear()
+    AwsTarget().look_up(spec())
+    assert "DescribeInstanceTypes" not in aws.count()
+
+
+def test_without_credentials_a_new_type_stays_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_WEB_IDENTITY_TOKEN_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    AwsTarget().look_up(new_spec())
+    with pytest.raises(UnknownInstanceType):
+        instance(NEW)
+
+
+def test_a_type_is_looked_up_again_for_another_region() -> None:
+    stored: dict[str, dict[str, Any]] = {NEW: {"regions": ["us-east-1"]}}
+    assert list_missing([NEW, "p5.48xlarge", "", NEW], stored, "us-west-2") == [NEW]
+    assert list_missing([NEW], stored, "us-east-1") == []
+
+
+def test_a_type_that_is_described_in_part_stays_unknown() -> None:
+    assert merge_types({}, {"x1.old": {"VCpuInfo": {"DefaultVCpus": 4}}}, "us-east-1") == {}
+
+
+def test_a_damaged_file_is_ignored(home: Path) -> None:
+    (home / FILE).write_text("{")
+    assert codes(new_spec())["unknown_instance_type"] == "error"

@@ -139,6 +139,14 @@ class NodeGroup(Machine):
     gpus: Gpus = field("GPUs of each node", "replace", default=Gpus())
     fabric: Fabric = field("network between the nodes", "replace", default="tcp")
     capacity: Capacity = field("how machines are bought", "replace", default=Capacity())
+    root_gb: int | None = field(
+        "size of each node's root disk in GB; by default 200",
+        "replace",
+        default=None,
+        ge=50,
+        le=16384,
+        examples=[500],
+    )
     ip_bandwidth: bool = field(
         "more IP interfaces on machines with many network cards: faster S3 and Lustre, more addresses used",
         "replace",

@@ -64,8 +64,9 @@ def _groups(spec: ClusterSpec, prices: Prices) -> Iterator[Line]:
             way: _price_range(group.instance_type or "", way, _region(spec), prices) for way in purchases(group)
         }
         yield _nodes(part, group, (least, most), prices_by_purchase, _region(spec))
-        what = f"volume, {launch_template.ROOT_GB} GB gp3 each"
-        yield _service(part, what, spec, _root_volume(), (least, most))
+        gigabytes = launch_template.root_gb(group)
+        what = f"volume, {gigabytes} GB gp3 each"
+        yield _service(part, what, spec, _root_volume(gigabytes), (least, most))
 
 
 def _nodes(
@@ -105,9 +106,9 @@ def _price_range(name: str, way: Purchase, region: str, prices: Prices) -> Range
     return price.usd, max(price.usd, limit.usd) if limit else price.usd
 
 
-def _root_volume() -> dict[Price, float]:
+def _root_volume(gigabytes: int) -> dict[Price, float]:
     return {
-        service_price("ebs-gp3"): launch_template.ROOT_GB,
+        service_price("ebs-gp3"): gigabytes,
         service_price("ebs-gp3-iops"): max(0, launch_template.ROOT_IOPS - FREE_IOPS),
         service_price("ebs-gp3-throughput"): max(0, launch_template.ROOT_MBS - FREE_MBS),
     }

@@ -101,6 +101,7 @@ class LaunchTemplates(AwsComponent):
             user_data=args.user_data,
             # The provider tags the template, but not what is launched from it.
             tags=self.site.tags | labels | self.name_tag(name),
+            root_gb=launch_template.root_gb(group),
         )
         return aws.ec2.LaunchTemplate(
             f"{name}-{purchase}",

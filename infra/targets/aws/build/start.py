@@ -12,6 +12,7 @@ import pulumi
 from bootstrap.training_environment import environment_folder
 from cluster.catalog.interpreter import PYTHON
 from cluster.inventory import Inventory, Role
+from cluster.spec import ClusterSpec, NodeGroup
 from infra.home import Home
 from infra.plan import BuildPlan
 from infra.targets.aws.build.access import Access
@@ -20,6 +21,7 @@ from infra.targets.aws.build.gate import AwsGate, GateArgs
 from infra.targets.aws.build.inventory import add_static_nodes, static_names
 from infra.targets.aws.build.nodes import Nodes, NodesArgs
 from infra.targets.aws.build.reports import NodeReports, NodeReportsArgs
+from infra.targets.aws.plan import launch_template
 from infra.targets.target import Context
 
 
@@ -36,7 +38,7 @@ def start_cluster(plan: BuildPlan, cluster: AwsCluster, context: Context) -> pul
         opts=pulumi.ResourceOptions(parent=cluster),
     )
     permanent = {role: _await_reports(cluster, role, {role: id_}, access) for role, id_ in cluster.instances.items()}
-    groups = _create_groups(plan, cluster, permanent["controller"])
+    groups = _create_groups(plan, context.spec, cluster, permanent["controller"])
     reports = list(permanent.values())
     if compute_nodes := static_names(plan):
         # No instance ids: the machine behind a name may change, because Slurm's side replaces broken ones.
@@ -56,7 +58,7 @@ def start_cluster(plan: BuildPlan, cluster: AwsCluster, context: Context) -> pul
     return gate.ready
 
 
-def _create_groups(plan: BuildPlan, cluster: AwsCluster, controller: NodeReports) -> list[Nodes]:
+def _create_groups(plan: BuildPlan, spec: ClusterSpec, cluster: AwsCluster, controller: NodeReports) -> list[Nodes]:
     """Create one resource per group, also for groups without static nodes: it removes their nodes with the cluster.
 
     Static nodes are launched once the controller is ready: until then they could only wait, at the price of their GPUs.
@@ -69,7 +71,12 @@ def _create_groups(plan: BuildPlan, cluster: AwsCluster, controller: NodeReports
                 static=node_set.static,
                 count=node_set.count,
                 machine=pulumi.Output.concat(
-                    node_set.instance_type, " ", cluster.images[node_set.group], " ", node_set.fabric
+                    node_set.instance_type,
+                    " ",
+                    cluster.images[node_set.group],
+                    " ",
+                    node_set.fabric,
+                    _describe_disk(spec.groups[node_set.group]),
                 ),
                 fleet=cluster.fleet,
             ),
@@ -80,6 +87,12 @@ def _create_groups(plan: BuildPlan, cluster: AwsCluster, controller: NodeReports
         )
         for node_set in plan.sets
     ]
+
+
+def _describe_disk(group: NodeGroup) -> str:
+    """Return the size of a root disk; empty for the default, so that older clusters keep their nodes."""
+    size_gb = launch_template.root_gb(group)
+    return "" if size_gb == launch_template.ROOT_GB else f" {size_gb} GB"
 
 
 def _await_reports(

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from cluster.spec import NodeGroup
 from infra.targets.aws.launcher.fleet import Purchase
 from infra.targets.aws.plan.capacity import RESERVED
 from infra.targets.aws.plan.interfaces import Interface
@@ -19,6 +20,7 @@ METADATA = {
 }
 ROOT_DEVICE = "/dev/sda1"
 ROOT_GB = 200
+"""Root volume of a compute node, unless its group has `root_gb`."""
 ROOT_IOPS, ROOT_MBS = 6000, 500
 TAGGED = ("instance", "volume", "network-interface")
 
@@ -37,6 +39,11 @@ class Machine:
     """In base64."""
     tags: Mapping[str, str]
     root_gb: int = ROOT_GB
+
+
+def root_gb(group: NodeGroup) -> int:
+    """Return the size of the root volume of a group's nodes."""
+    return group.root_gb or ROOT_GB
 
 
 def arguments(machine: Machine, purchase: Purchase, reservation: str | None = None) -> dict[str, Any]:

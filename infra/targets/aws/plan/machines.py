@@ -10,6 +10,7 @@ from cluster.catalog.instances import InstanceType, instance
 from cluster.inventory import NodeGpus, NodeSet, Role
 from cluster.spec import ClusterSpec, Machine, NodeGroup
 from infra.plan import BuildPlan, PlannedNode, assemble
+from infra.targets.aws.plan import launch_template
 
 CONTROLLER_TYPE = "m7i.xlarge"
 LOGIN_TYPE = "m7i.large"
@@ -51,8 +52,10 @@ def compute(group: NodeGroup) -> InstanceType:
 
 
 def with_default_types(spec: ClusterSpec) -> ClusterSpec:
-    """Return the spec with the default instance types of controller and login written out."""
+    """Return the spec with the default instance types of controller and login, and root disks, written out."""
+    groups = {n: g.model_copy(update={"root_gb": launch_template.root_gb(g)}) for n, g in spec.groups.items()}
     machines = {
+        "groups": groups,
         "controller": _with_type(spec.controller, CONTROLLER_TYPE),
         "login": _with_type(spec.login, LOGIN_TYPE),
     }

@@ -13,7 +13,7 @@ from cluster.catalog.instances import InstanceType
 from cluster.spec import ClusterSpec
 from cluster.spec.issue import Issue, error, warning
 from infra.targets.aws.plan import images, machines
-from infra.targets.aws.plan.launch_template import ROOT_DEVICE, ROOT_GB
+from infra.targets.aws.plan.launch_template import ROOT_DEVICE, ROOT_GB, root_gb
 from infra.targets.aws.plan.machines import FIXED_ROOT_GB
 from infra.targets.aws.preflight.subject import Subject
 
@@ -70,13 +70,14 @@ def _list_uses(spec: ClusterSpec) -> dict[str, list[ImageUse]]:
     """Return the uses by image; for each field and architecture, the machine with the smallest disk."""
     fixed = [machines.controller(spec), *([machines.login(spec)] if spec.login.enabled else [])]
     machine_disks = [(machine, FIXED_ROOT_GB) for machine in fixed]
-    machine_disks += [(machines.compute(group), ROOT_GB) for group in spec.groups.values()]
+    machine_disks += [(machines.compute(group), root_gb(group)) for group in spec.groups.values()]
     uses_by_image: dict[str, dict[tuple[str, str], ImageUse]] = {}
-    for machine, root_gb in machine_disks:
+    # The smallest disk of each field and architecture is the one that may be too small.
+    for machine, size_gb in sorted(machine_disks, key=lambda use: use[1]):
         if image := images.given(spec, machine):
             field = images.field(machine)
             uses_by_image.setdefault(image, {}).setdefault(
-                (field, machine.architecture), ImageUse(field, machine, root_gb)
+                (field, machine.architecture), ImageUse(field, machine, size_gb)
             )
     return {image: list(uses.values()) for image, uses in uses_by_image.items()}
 

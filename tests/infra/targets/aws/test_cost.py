@@ -165,3 +165,11 @@ def test_describe_cost_is_one_sentence() -> None:
     assert command.describe_cost(spec(groups=group())).count(" to ") == 0
     unknown = spec(aws={"region": "us-east-2"}, groups=group(instance_type="p5e.48xlarge"))
     assert command.describe_cost(unknown).startswith("at least ")
+
+
+def test_a_larger_root_disk_costs_more() -> None:
+    default = {line.what: line for line in cost(spec()).lines if line.part == "groups.gpu"}
+    larger = {line.what: line for line in cost(spec(groups=group(root_gb=1000))).lines if line.part == "groups.gpu"}
+    before, after = default["volume, 200 GB gp3 each"], larger["volume, 1000 GB gp3 each"]
+    per_gb = service_price("ebs-gp3").usd_per_hour
+    assert after.usd_per_hour - before.usd_per_hour == pytest.approx(2 * 800 * per_gb)

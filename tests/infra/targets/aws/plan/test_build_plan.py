@@ -44,6 +44,8 @@ def test_a_disabled_login_node_is_left_out() -> None:
 def test_writing_the_default_type_is_no_change() -> None:
     assert resolved(spec()).controller.instance_type == "m7i.xlarge"
     assert changes(spec(), spec(controller={"instance_type": "m7i.xlarge"}, login={"instance_type": "m7i.large"})) == []
+    assert changes(spec(groups=group()), spec(groups=group(root_gb=200))) == []
+    assert changes(spec(groups=group()), spec(groups=group(root_gb=500))) != []
 
 
 def test_removed_and_replaced_nodes_are_affected() -> None:

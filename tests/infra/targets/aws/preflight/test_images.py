@@ -134,3 +134,17 @@ def test_controller_and_login_have_a_smaller_disk(canned_aws: CannedAws) -> None
         f"error image_size aws.plain_ami: '{ID}' needs a root disk of 150 GB; m7i.xlarge gets 100; "
         "fix: name a smaller image"
     ]
+
+
+def test_the_smallest_root_disk_must_hold_the_image(canned_aws: CannedAws) -> None:
+    canned_aws.answer("ssm", "GetParameter", {"Parameter": {"Value": ID}})
+    large = image(BlockDeviceMappings=[{"DeviceName": "/dev/sda1", "Ebs": {"VolumeSize": 300}}])
+    canned_aws.answer("ec2", "DescribeImages", {"Images": [large]})
+    groups = {
+        "big": {"instance_type": "p5.48xlarge", "count": 1, "root_gb": 500},
+        "small": {"instance_type": "g6.8xlarge", "count": 1},
+    }
+    described = spec(groups=groups, aws={"region": "us-east-1", "ami": ID})
+    assert format_issues(images.check_images(Subject(described, canned_aws.account, ME))) == [
+        f"error image_size aws.ami: '{ID}' needs a root disk of 300 GB; g6.8xlarge gets 200; fix: name a smaller image"
+    ]

@@ -12,7 +12,7 @@ from cluster.spec.issue import SpecError, render
 from cluster.spec.stack_file import Loader
 from infra.targets.aws.cost import cost
 from infra.targets.aws.validate import budget as aws_budget
-from infra.targets.aws.validate import registry
+from infra.targets.aws.validate import machines, registry
 from infra.targets.registry import load_spec as load
 from infra.targets.registry import read_spec as read
 from infra.validate import validate
@@ -33,8 +33,12 @@ def test_each_invalid_spec_has_its_messages(row: dict[str, Any]) -> None:
 
 
 def test_every_rule_is_violated_in_the_table() -> None:
-    """The rules about budgets have their own tests below."""
-    violated: set[object] = {aws_budget.check_hourly_budget, aws_budget.check_monthly_budget}
+    """The rules about budgets have their own tests below; types outside the catalog are in test_account_types."""
+    violated: set[object] = {
+        aws_budget.check_hourly_budget,
+        aws_budget.check_monthly_budget,
+        machines.check_type_reviewed,
+    }
     for row in TABLE:
         fields = {**good(), **yaml.load(row["spec"], Loader)}  # noqa: S506
         invalid = load({key: value for key, value in fields.items() if value is not None})
@@ -128,3 +132,14 @@ def test_an_unreadable_section_causes_no_further_issues(broken: str) -> None:
     with pytest.raises(SpecError) as raised:
         load(data)
     assert validate_readable(data, raised.value.issues) == []
+
+
+@pytest.mark.parametrize("root_gb", [0, -1, 49, 16385, "200 GB", 200.5])
+def test_a_root_disk_of_an_invalid_size_is_rejected(root_gb: object) -> None:
+    with pytest.raises(SpecError, match=r"groups\.gpu\.root_gb[\s\S]*a whole number from 50 to 16384"):
+        load(good(groups=group(root_gb=root_gb)))
+
+
+def test_a_root_disk_is_a_field_of_targets_that_have_it() -> None:
+    local = load({"name": "demo", "target": "local", "groups": {"gpu": {"count": 1, "root_gb": 500}}})
+    assert any(issue.where == "groups.gpu.root_gb" and issue.level == "error" for issue in validate(local))

@@ -1,7 +1,8 @@
-"""The guide "Train a Hugging Face model" works from start to end: settings, tokens, training, export."""
+"""The guide "Train a Hugging Face model" works from start to end: settings, tokens, training, evaluation, export."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,16 +10,16 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from tests.trainer.launch import losses
+from tests.trainer.launch import events, losses
 from trainer.__main__ import main
 from trainer.life.outcome import Code
 
 SENTENCE = "the quick brown fox jumps over the lazy dog and runs away from the sleeping cat"
 
 
-@pytest.mark.parametrize("family", ["qwen3", "mistral"])
-def test_a_folder_of_transformers_is_trained_on_text_and_exported(
-    family: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("family", "extra"), [("qwen3", []), ("mistral", ["lora.rank=4", "lora.alpha=32"])])
+def test_a_folder_of_transformers_is_trained_on_text_evaluated_and_exported(
+    family: str, extra: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     original = make_folder(family, tmp_path / "theirs")
@@ -28,9 +29,16 @@ def test_a_folder_of_transformers_is_trained_on_text_and_exported(
     assert main(["prepare", "text.txt", "--out", "shards", "--tokenizer", "theirs", "--workers", "1"]) == 0
     data = ["data.kind=tokens", "data.path=shards", "steps=6", "batch.size=8", "optimizer.lr=0.01"]
     run = ["run.folder=run", "run.device=cpu", "metrics.every=1", "metrics.peak_tflops=1"]
-    assert main(["mine.yaml", *data, *run]) == Code.FINISHED
+    held_out = ["evaluation.share=0.2", "evaluation.every=3", "checkpoint.best=loss"]
+    assert main(["mine.yaml", *data, *run, *held_out, *extra]) == Code.FINISHED
     curve = losses(tmp_path / "run")
-    assert curve[6] < 0.9 * curve[1]
+    assert curve[6] < 0.95 * curve[1]
+    recorded = events(tmp_path / "run", "evaluated")[-1]
+    capfd.readouterr()
+    assert main(["evaluate", "run", "--json"]) == 0
+    again = json.loads(capfd.readouterr().out.splitlines()[-1])
+    assert again["step"] == recorded["step"] == 6
+    assert again["loss"] == pytest.approx(recorded["loss"], rel=1e-3)
     assert main(["export", "run", "mine"]) == 0
     trained = AutoModelForCausalLM.from_pretrained("mine").eval()
     tokens = torch.arange(12)[None]

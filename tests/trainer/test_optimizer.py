@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 
+from trainer.api import Trainer
 from trainer.config.errors import ConfigError
-from trainer.config.schema import MomentFormat, OptimizerConfig
+from trainer.config.schema import MomentFormat, OptimizerConfig, ParallelConfig, ScheduleConfig
 from trainer.optimizers.groups import choose_group
 from trainer.optimizers.optimizer import Optimizer
 
@@ -118,6 +119,19 @@ def test_a_pattern_that_matches_nothing_is_rejected() -> None:
     assert str(raised.value) == (
         "optimizer.decay_groups: 'hed.*' matches no parameter; parameters are matrix, tall, vector and 1 more"
     )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"optimizer": OptimizerConfig(decay_groups=("head",))}, "optimizer.decay_groups: 'head' is not PATTERN=DECAY"),
+        ({"optimizer": MUON, "strategy": ParallelConfig(strategy="single", tensor=2)}, "muon needs whole matrices"),
+        ({"schedule": ScheduleConfig(kind="inverse_sqrt")}, "schedule.warmup: 0, but inverse_sqrt decays"),
+    ],
+)
+def test_the_api_rejects_settings_that_conflict(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Trainer(torch.nn.Linear(2, 2), **options)
 
 
 def test_muon_without_matrices_is_rejected() -> None:

@@ -84,6 +84,23 @@ def test_a_large_parameter_is_updated_in_parts(moments: MomentFormat) -> None:
         assert measure_distance(value, whole[key], start[key]) < TOLERANCE[moments], key
 
 
+def test_the_rounding_of_a_parameter_does_not_depend_on_the_others() -> None:
+    """Tensor-parallel ranks hold the same norms, but parts of different sizes of an uneven vocabulary."""
+    few, many = ({"table": (rows, 64), "norm": (1000,)} for rows in (3, 17))
+    states = []
+    for shapes in (few, many):
+        values = parameters(shapes)
+        optimizer = Optimizer(values.items(), OptimizerConfig(moments="bf16"))
+        with patch.object(chunks, "CHUNK_VALUES", 1200):
+            for step in range(2):
+                values["norm"].grad = torch.linspace(-1, 1, 1000) / (step + 1)
+                values["table"].grad = torch.ones(shapes["table"])
+                optimizer.step(1e-2, None, None, seed=step)
+        states.append(optimizer.tensors())
+    assert torch.equal(states[0]["norm.first"], states[1]["norm.first"])
+    assert torch.equal(states[0]["norm.second"], states[1]["norm.second"])
+
+
 @pytest.mark.parametrize("is_signed", [True, False])
 def test_rounding_to_a_level_preserves_the_mean(is_signed: bool) -> None:
     levels = get_levels(is_signed, torch.device("cpu"))

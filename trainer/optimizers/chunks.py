@@ -119,17 +119,27 @@ def _split(slots: list[Slot]) -> Iterator[Chunk]:
     chosen: list[tuple[Slot, slice]] = []
     free = CHUNK_VALUES
     for slot in slots:
-        local = to_local(slot.parameter)
-        count = local.shape[0] if local.ndim else 1
-        width = max(1, local.numel() // max(1, count))
-        start = 0
-        while start < count:
-            stop = min(count, start + max(1, free // width))
-            chosen.append((slot, slice(start, stop)))
-            free -= (stop - start) * width
-            start = stop
-            if free < width:
-                yield Chunk([slot for slot, _ in chosen], [rows for _, rows in chosen])
+        for rows in _cut(slot):
+            count = select_rows(slot.parameter, rows).numel()
+            if chosen and count > free:
+                yield _make_chunk(chosen)
                 chosen, free = [], CHUNK_VALUES
+            chosen.append((slot, rows))
+            free -= count
     if chosen:
-        yield Chunk([slot for slot, _ in chosen], [rows for _, rows in chosen])
+        yield _make_chunk(chosen)
+
+
+def _make_chunk(chosen: list[tuple[Slot, slice]]) -> Chunk:
+    return Chunk([slot for slot, _ in chosen], [rows for _, rows in chosen])
+
+
+def _cut(slot: Slot) -> list[slice]:
+    """Return the rows of a parameter in parts that fit into a chunk.
+
+    They depend on nothing else, so that ranks with the same rows of it, but other parameters, draw the same noise.
+    """
+    local = to_local(slot.parameter)
+    count = local.shape[0] if local.ndim else 1
+    each = max(1, CHUNK_VALUES * count // max(1, local.numel()))
+    return [slice(start, min(count, start + each)) for start in range(0, count, each)]

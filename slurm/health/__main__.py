@@ -46,7 +46,7 @@ def _run_prolog() -> int:
     _save_good_rounds(problems, Decision(None))
     try:
         _act(_get_node(), problems)
-    except (OSError, subprocess.SubprocessError) as error:
+    except (OSError, subprocess.SubprocessError, LookupError) as error:
         print(f"health: the reason was not set: {error}", file=sys.stderr)
     return 1
 
@@ -75,8 +75,10 @@ def _act(node: str, problems: list[HealthProblem]) -> None:
 def _read_service(node: str) -> Service:
     command = nodes.list_node(node)
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S)
-    listed = nodes.parse_listed(done.stdout)[0]
-    return Service(listed.drained, listed.reason)
+    listed = nodes.parse_listed(done.stdout)
+    if not listed:
+        raise LookupError(f"slurmctld does not know the node {node}")
+    return Service(listed[0].drained, listed[0].reason)
 
 
 def _read_good_rounds() -> int:

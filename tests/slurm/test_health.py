@@ -260,6 +260,15 @@ def test_a_node_that_slurm_drained_for_a_failed_prolog_is_resumed(stubbed: Stubb
     assert (stubbed.folder / "changes").read_text() == "nodename=gpu-1 state=resume"
 
 
+def test_the_prolog_of_a_node_that_slurmctld_does_not_know_fails_with_the_cause(stubbed: StubbedNode) -> None:
+    stubbed.set_state("")
+    failed = stubbed.run("prolog", software=OTHER_DRIVER)
+    assert (failed.returncode, failed.stderr.splitlines()) == (
+        1,
+        [OTHER_DRIVER_REASON, "health: the reason was not set: slurmctld does not know the node gpu-1"],
+    )
+
+
 def test_the_prolog_leaves_a_drain_set_by_a_person(stubbed: StubbedNode) -> None:
     stubbed.set_state("gpu-1|draining|maintenance by alice")
     assert stubbed.run("prolog", software=OTHER_DRIVER).returncode == 1

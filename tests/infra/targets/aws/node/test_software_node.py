@@ -143,11 +143,10 @@ def test_with_the_right_driver_efa_is_installed_and_the_node_becomes_ready(
 
     assert "health: software" not in cloud.do("gpu-1", "/etc/muster/prolog").out
     _write(cloud, DRIVER, OLD_DRIVER)
-    prolog = cloud.do("gpu-1", "SLURMD_NODENAME=gpu-1 /etc/muster/prolog")
+    prolog = cloud.do("gpu-1", "/etc/muster/prolog")
     assert prolog.code == 1
     changed = "driver is no longer 580.126.09: /proc/driver/nvidia/version shows 'NVRM version"
     assert f"health: software: {changed}" in prolog.out
-    assert "Reason=health: " in cloud.do("controller", "scontrol show node gpu-1").out
 
 
 def _do(cloud: Machines, script: str) -> None:

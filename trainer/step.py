@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from trainer.config.schema import Config
-from trainer.models.functional import IGNORED_TARGET, compute_loss
+from trainer.models.functional import IGNORED_TARGET, compute_loss, get_logits
 from trainer.optimizers.optimizer import Optimizer
 from trainer.parallel.engine import Batch, Engine, LossFunction
 from trainer.parallel.gradients import compute_global_norm, to_local
@@ -131,8 +131,7 @@ class StepMeanLoss:
 
     def __call__(self, outputs: Any, targets: torch.Tensor) -> torch.Tensor:
         weight = (targets != IGNORED_TARGET).sum() * self._weight_per_target
-        # Models of Hugging Face return an object with several results.
-        return compute_loss(getattr(outputs, "logits", outputs), targets) * weight.float()
+        return compute_loss(get_logits(outputs), targets) * weight.float()
 
 
 class RunningStatistics:

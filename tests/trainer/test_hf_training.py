@@ -46,12 +46,13 @@ def test_a_model_of_transformers_is_sharded_and_recomputed_layer_by_layer(family
 
 
 @pytest.mark.parametrize("family", MODELS)
-def test_a_trained_model_is_saved_and_opened_by_transformers(family: str, tmp_path: Path) -> None:
+def test_a_trained_model_is_evaluated_saved_and_opened_by_transformers(family: str, tmp_path: Path) -> None:
     model = make_model(family)
     trainer = make_trainer(model, tmp_path / "run", ParallelConfig(strategy="fsdp"))
     trainer.train_step(BATCH)
+    loss = trainer.evaluate([BATCH])["loss"]
     weights = trainer.state_dict()
-    loss = float(trainer.train_step(BATCH))
+    assert float(trainer.train_step(BATCH)) == pytest.approx(loss, rel=1e-5)
     trainer.close()
     copy = make_model(family)
     copy.load_state_dict(weights)

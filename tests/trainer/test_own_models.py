@@ -13,7 +13,7 @@ from tests.trainer.ranks import RanksError, on_ranks
 from tests.trainer.test_parallel_refusals import make_single_mesh
 from trainer.config.errors import ConfigError
 from trainer.config.layout import resolve_layout
-from trainer.config.schema import Config, MlpConfig, OptimizerConfig, ParallelConfig
+from trainer.config.schema import CompileConfig, Config, MlpConfig, OptimizerConfig, ParallelConfig
 from trainer.models.functional import compute_loss
 from trainer.parallel.apply import parallelize
 from trainer.parallel.engine import Recipe
@@ -48,7 +48,15 @@ def test_a_shape_trains_like_on_one_rank(shape: str) -> None:
             assert result["names"] == expected["names"]
 
 
-@pytest.mark.parametrize("options", [{"recompute": "full"}, {"zero": 2}, {"recompute": "selective", "prefetch": 2}])
+OPTIONS: dict[str, dict[str, Any]] = {
+    "recomputed": {"recompute": "full"},
+    "zero 2": {"zero": 2},
+    "products kept, two layers ahead": {"recompute": "selective", "prefetch": 2},
+    "compiled": {"compiled": "blocks"},
+}
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_options_that_work_on_units_change_no_result(options: dict[str, Any]) -> None:
     (expected,) = train_on(1, "nanogpt", strategy="single")
     for result in train_on(2, "nanogpt", strategy="fsdp", **options):
@@ -202,10 +210,10 @@ def gathered_sizes(shape: str) -> list[int]:
     return [event.shapes()[0][0] for event in events if event.name() == "c10d::_allgather_base_"]
 
 
-def make_step(shape: str, dtype: str = "float32", **options: Any) -> Step:
+def make_step(shape: str, dtype: str = "float32", compiled: Any = "none", **options: Any) -> Step:
     parallel = ParallelConfig(**options)
     world = dist.get_world_size()
-    recipe = Recipe(parallel)
+    recipe = Recipe(parallel, compiled=CompileConfig(mode=compiled, backend="eager"))
     layout = resolve_layout(parallel, world, world)
     mesh = Mesh(layout, dist.get_rank(), torch.device("cpu"), is_sharded=recipe.is_sharded(layout))
     config = Config(name="own", model=MlpConfig(), optimizer=OptimizerConfig(lr=0.01), parallel=parallel)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 
-from trainer.models.functional import IGNORED_TARGET
+from trainer.models.functional import IGNORED_TARGET, get_logits
 
 SUMS = 3
 """Loss, targets and correct predictions."""
@@ -40,10 +41,10 @@ class EvaluationResult:
         return f"{', '.join(parts)} ({self.samples:,} samples in {self.seconds:.1f} s)"
 
 
-def sum_cross_entropy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+def sum_cross_entropy(outputs: Any, targets: torch.Tensor) -> torch.Tensor:
     """Return the summed loss in fp32, the number of targets that are not ignored, and of correct predictions."""
     flat = targets.flatten()
-    logits = outputs.flatten(0, -2)
+    logits = get_logits(outputs).flatten(0, -2)
     loss = F.cross_entropy(logits.float(), flat, ignore_index=IGNORED_TARGET, reduction="sum")
     # No prediction equals the number of an ignored target.
     correct = logits.argmax(-1) == flat

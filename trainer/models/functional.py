@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 
@@ -33,6 +35,12 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dropout: float = 0
         return _attend_window(q, k, v, dropout, window)
     is_grouped = q.shape[1] != k.shape[1]
     return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True, enable_gqa=is_grouped)
+
+
+def get_logits(outputs: Any) -> torch.Tensor:
+    """Return the predictions of a model that returns a tensor, or an object with `logits` as Hugging Face models do."""
+    logits: torch.Tensor = getattr(outputs, "logits", outputs)
+    return logits
 
 
 def compute_loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

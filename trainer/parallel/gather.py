@@ -27,14 +27,14 @@ def gather_weights(engine: Engine) -> dict[str, torch.Tensor]:
         full = value.full_tensor() if hasattr(value, "full_tensor") else value
         if engine.mesh.rank == 0:
             copy = full.detach().to("cpu", copy=True)
-            whole |= dict.fromkeys(aliases.get(id(value), [name]), copy)
+            whole |= dict.fromkeys(aliases.get(name, [name]), copy)
     return whole
 
 
-def _list_aliases(engine: Engine) -> dict[int, list[str]]:
-    """Return all names of each parameter."""
-    aliases: dict[int, list[str]] = {}
+def _list_aliases(engine: Engine) -> dict[str, list[str]]:
+    """Return all names of each parameter, by each of its names."""
+    names: dict[int, list[str]] = {}
     for module in engine.modules:
         for name, value in module.named_parameters(remove_duplicate=False):
-            aliases.setdefault(id(value), []).append(strip_wrappers(name))
-    return aliases
+            names.setdefault(id(value), []).append(strip_wrappers(name))
+    return {name: aliases for aliases in names.values() for name in aliases}

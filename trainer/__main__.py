@@ -4,6 +4,7 @@
 # ruff: noqa: PLC0415
 from __future__ import annotations
 
+import faulthandler
 import importlib
 import os
 import sys
@@ -160,6 +161,7 @@ def _train(name: str, overrides: list[str]) -> int:
 
     if outcome.read_decided() is not None:
         return 0
+    faulthandler.enable()  # a crash in C prints the Python stacks
     try:
         config = load(name, overrides)
         folder = Path(config.run.folder.format(name=config.name))

@@ -248,7 +248,7 @@ def test_a_rank_that_does_not_read_the_others_blames_none_of_them(tmp_path: Path
     ("mode", "cause", "name", "error"),
     [
         ("memory", "out_of_memory", "broken", "OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB."),
-        ("kill", "lost_peer", "failed", "ended without a record: "),
+        ("crash", "lost_peer", "failed", "ended without a record: "),
     ],
 )
 def test_a_run_names_the_rank_that_failed_first(tmp_path: Path, mode: str, cause: str, name: str, error: str) -> None:
@@ -265,7 +265,8 @@ def test_a_run_names_the_rank_that_failed_first(tmp_path: Path, mode: str, cause
     assert ended["failure"]["error"].startswith(error)
     assert ended["failure"]["fix"] in ended["reason"]
     own = {failure.rank: failure for failure in read_failures(folder)}
-    assert set(own) == ({0, 2} if mode == "kill" else {0, 1, 2})
+    assert set(own) == ({0, 2} if mode == "crash" else {0, 1, 2})
+    assert ("Fatal Python error: Segmentation fault" in run.output) == (mode == "crash")
     assert {own[rank].cause for rank in (0, 2)} == {Cause.LOST_PEER}
     (event,) = events(folder, "ended")
     assert event["reason"] == ended["reason"]

@@ -38,4 +38,7 @@ def test_a_bad_file_on_one_rank_ends_the_run(tmp_path: Path) -> None:
     assert str(bad) in outcome(folder)["reason"]
     blamed = outcome(folder)["failure"]
     assert (blamed["cause"], blamed["rank"], blamed["host"]) == ("data", 1, socket.gethostname())
+    summary = run.output[run.output.index("Root Cause (first observed failure)") :]
+    assert "rank      : 1" in summary, "torchrun names the same rank"
+    assert str(bad) in summary
     assert max(losses(folder)) < STEP

@@ -98,12 +98,12 @@ def report(folder: Path, failure: Failure, error: BaseException) -> None:
     The traceback is printed only if it can explain anything: if one of a thousand ranks fails, all others lose a peer.
     """
     record(folder, failure)
+    inform_torchrun(error)
     if isinstance(error, ConfigError):
         return  # the caller prints it, because its text is for the user
     if failure.cause not in (*_CONSEQUENCES, Cause.OUT_OF_MEMORY):
         print(failure.traceback, file=sys.stderr)
     print(f"trainer: FAILED on {failure}", file=sys.stderr, flush=True)
-    inform_torchrun(error)
 
 
 def inform_torchrun(error: BaseException) -> None:

@@ -22,6 +22,9 @@ TERMINATED = "terminated"
 FAILED = "failed"
 _FIRST_READERS = 8
 _READER_INTERVAL = 64
+# Ranks lose their peers within a moment of each other. A longer wait would delay the restart.
+_RECORD_TIMEOUT_S = 1.5
+_POLL_S = 0.1
 
 
 class Code(IntEnum):
@@ -141,9 +144,15 @@ def _reads_other_ranks(rank: int) -> bool:
 
 
 def _find_first_cause(folder: Path, own: Failure, began: float) -> RunOutcome:
-    failures = read_failures(folder)
-    first = find_first(select_attempt(failures, own.attempt, began))
-    return _make_outcome(first or own, failures)  # its own failure could not be written if there is none
+    while True:
+        failures = read_failures(folder)
+        attempt = select_attempt(failures, own.attempt, began)
+        first = find_first(attempt) or own  # there is none if its own failure could not be written
+        # Ranks without a record may be about to write one, so they are not called lost at once.
+        is_complete = not first.is_consequence or len({failure.rank for failure in attempt}) >= len(own.hosts) - 1
+        if is_complete or time.time() > own.time + _RECORD_TIMEOUT_S:
+            return _make_outcome(first, failures)
+        time.sleep(_POLL_S)
 
 
 def _make_outcome(first: Failure, failures: Sequence[Failure]) -> RunOutcome:

@@ -30,6 +30,7 @@ USAGE = """usage: python -m trainer CONFIG [key.sub=value ...]       train; CONF
 Run a command with --help for its options."""
 HELP_OPTIONS = ("-h", "--help")
 RANK_0_TIMEOUT_S = 10.0
+_STDERR = 2
 _INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 # Commands that need no torch, with the module whose `main` runs them.
 COMMANDS = {"prepare": "trainer.data.prepare", "report": "trainer.report.__main__", "profile": "trainer.trace_command"}
@@ -161,7 +162,7 @@ def _train(name: str, overrides: list[str]) -> int:
 
     if outcome.read_decided() is not None:
         return 0
-    faulthandler.enable()  # a crash in C prints the Python stacks
+    faulthandler.enable(_STDERR)  # a crash in C prints the Python stacks
     try:
         config = load(name, overrides)
         folder = Path(config.run.folder.format(name=config.name))

@@ -97,7 +97,9 @@ def conditions(spec: ClusterSpec, gb: float, system: System, purchase: Purchase,
     failure_s = rate.mean_s(system.gpus)
     replacement_s = failures.replacement_s(purchase)
     # All ranks together read the checkpoint once, as fast as it is written.
-    node_timeout_s = spec.slurm.node_timeout_s(single_host=isinstance(target_of(spec), OnThisMachine))
+    # Machines that are described without a stack have no target.
+    is_single_host = bool(spec.target) and isinstance(target_of(spec), OnThisMachine)
+    node_timeout_s = spec.slurm.node_timeout_s(single_host=is_single_host)
     restart_s = failures.restart_s(node_timeout_s) + replacement_s + write_s
     spot_s = failures.spot_mean_s(system.gpu.name, system.nodes) if purchase == "spot" else float("inf")
     warned = save_s + write_s <= failures.spot_notice_s()

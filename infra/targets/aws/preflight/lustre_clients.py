@@ -7,6 +7,7 @@ of older kernels: if the newest kernel has a client, that of every image has one
 from __future__ import annotations
 
 import gzip
+import os
 import re
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -31,6 +32,8 @@ Fetch = Callable[[str], str]
 
 def fetch_index(url: str) -> str:
     """Download and decompress a `Packages.gz`; raise OSError if it cannot be read."""
+    if endpoint := os.environ.get("AWS_ENDPOINT_URL"):
+        raise OSError(f"AWS is replaced by {endpoint}")
     with urllib.request.urlopen(url, timeout=_FETCH_TIMEOUT_S) as answer:  # noqa: S310  # the addresses are ours
         return gzip.decompress(answer.read()).decode(errors="replace")
 

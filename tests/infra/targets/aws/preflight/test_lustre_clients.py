@@ -106,7 +106,12 @@ def test_an_index_that_cannot_be_read_is_a_warning(canned_aws: CannedAws) -> Non
     ]
 
 
-def test_an_index_is_downloaded_and_decompressed(tmp_path: Path) -> None:
+def test_an_index_is_downloaded_and_decompressed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "Packages.gz"
     path.write_bytes(gzip.compress(CLIENTS.encode()))
+    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
     assert fetch_index(path.as_uri()) == CLIENTS
+    # A stand-in for AWS has no repository, and those who use one want no traffic to AWS.
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:5000")
+    with pytest.raises(OSError, match=r"AWS is replaced by http://127\.0\.0\.1:5000"):
+        fetch_index(path.as_uri())

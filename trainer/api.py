@@ -53,7 +53,7 @@ from trainer.parallel.apply import parallelize
 from trainer.parallel.engine import LossFunction, Recipe
 from trainer.parallel.gather import gather_weights
 from trainer.parallel.mesh import Mesh
-from trainer.step import RunningStatistics, Step, StepMeanLoss, StepResult
+from trainer.step import RunningStatistics, Step, StepAbandoned, StepMeanLoss, StepResult
 from trainer.world import World, start
 
 Model: TypeAlias = nn.Module | Callable[[], nn.Module]
@@ -161,10 +161,19 @@ class Trainer:
         return self.run_step(on_device).loss
 
     def run_step(self, batch: dict[str, torch.Tensor]) -> StepResult:
-        """Run one optimizer step on a batch that is already on the device."""
+        """Run one optimizer step on a batch that is already on the device.
+
+        If it raises StepAbandoned, the state can be saved, but no further step can follow.
+        """
         size = len(batch["inputs"])
         self._statistics.record()
-        self._last = self._step.run(batch, self._micro or size)
+        try:
+            self._last = self._step.run(batch, self._micro or size)
+        except StepAbandoned:
+            # The state is that before the step, except for gradients inside the engine, which are not saved.
+            self._step.optimizer.zero_gradients()
+            self._statistics.restore(torch.ones((), device=self.world.device))
+            raise
         self._statistics.restore(self._last.skipped)
         self._samples += size
         return self._last

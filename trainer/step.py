@@ -35,6 +35,10 @@ class StepResult:
     """The learning rate."""
 
 
+class StepAbandoned(Exception):
+    """Raised between two micro-batches to give up a step; the message says why."""
+
+
 class Step:
     """The optimizer steps of a run, and their count."""
 

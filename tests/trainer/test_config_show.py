@@ -34,7 +34,7 @@ def test_changed_settings_come_before_the_bar_and_defaults_after_it() -> None:
         "name=adamw beta2=0.95 eps=1.0e-08 momentum=0.9 muon_momentum=0.95 "
         "muon_exclude=['*head.weight','*classifier.weight'] moments=fp32 decay_groups=[] clip_norm=1.0"
     )
-    assert sections["stop"] == "| margin_s=0.0 save_within_s=600.0"
+    assert sections["stop"] == "| margin_s=0.0 save_within_s=600.0 warning_s=120.0"
     assert sections["run"].startswith("folder=/a b/c | seed=1 ")
 
 

@@ -143,17 +143,17 @@ def test_the_listener_stops_before_the_time_limit_of_the_job(listen: Listen, mon
     monkeypatch.setenv("SLURM_JOB_END_TIME", str(now + 100))
     assert wait_for_reason(listen(margin_s=10), 1.5) is None
     early = listen()
-    early.set_pace(save_s=40, step_s=1)
+    early.set_pace(save_s=40, delay_s=1)
     assert wait_for_reason(early, 60) is StopReason.TIME_LIMIT
 
 
 @pytest.mark.parametrize(
-    ("save_s", "step_s", "expected"),
-    [(0, 0, 60), (10, 1, 60), (100, 2, 236)],
+    ("save_s", "delay_s", "expected"),
+    [(0, 0, 60), (10, 3, 60), (100, 6, 236)],
     ids=["min", "short save", "slow save"],
 )
-def test_the_margin_covers_two_saves_and_the_vote(save_s: float, step_s: float, expected: float) -> None:
-    assert compute_margin_s(save_s, step_s) == expected
+def test_the_margin_covers_two_saves_and_the_vote(save_s: float, delay_s: float, expected: float) -> None:
+    assert compute_margin_s(save_s, delay_s) == expected
 
 
 def test_the_margin_is_at_most_half_of_a_short_job() -> None:

@@ -17,6 +17,7 @@ from trainer.checkpoint.job import SaveEvent, SaveJob
 from trainer.checkpoint.load import load_tensors
 from trainer.checkpoint.newest import GoodCheckpoint, find_newest
 from trainer.checkpoint.plan import SavePlan, make_key, make_plan
+from trainer.checkpoint.probe import estimate_save_s
 
 if TYPE_CHECKING:
     import torch
@@ -46,6 +47,8 @@ class Checkpoints:
         self.path = Path(path).absolute()
         self._group = RankGroup(rank, world_size, group)
         self._keep, self._best, self._verify, self._asynchronous = keep, best, verify, asynchronous
+        self.expected_save_s = 0.0
+        """Estimated duration of the first save, once the folder has been checked."""
         self._plan: SavePlan | None = None
         self._channel = SaveChannel()
         self._events: list[SaveEvent] = []
@@ -56,10 +59,11 @@ class Checkpoints:
         self._pending: SaveJob | None = None
 
     def check_folder(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Check before the first step that these tensors can be saved, and remove what unfinished saves left."""
+        """Check before the first step that these tensors can be saved, and how fast; remove what saves left behind."""
         size = space.compute_checkpoint_size(tensors, self._group)
         space.check_disk(self.path, size, self._group)
         space.check_memory(size, self._group)
+        self.expected_save_s = estimate_save_s(self.path, size, self._group)
         if self._group.rank == 0:
             folder.remove_leftovers(self.path)
 

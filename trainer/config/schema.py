@@ -365,6 +365,12 @@ class StopConfig:
         600.0,
         low=1,
     )
+    warning_s: float = setting(
+        "seconds between the cluster's warning and the end of the job (sbatch --signal, GraceTime, spot instances); "
+        "a run that needs longer to stop says so; 0 means that there is no warning",
+        120.0,
+        low=0,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -115,10 +115,13 @@ class StopListener:
         """Whether SIGTERM has arrived, even if another reason is stronger: the process is about to be killed."""
         return self._is_terminated
 
-    def set_pace(self, save_s: float, step_s: float) -> None:
-        """Update the duration of a save and of a step, from which the margin before the time limit is derived."""
+    def set_pace(self, save_s: float, delay_s: float) -> None:
+        """Update the durations from which the margin before the time limit is derived.
+
+        `delay_s` is the time from a stop request until all ranks stop training.
+        """
         if not self._is_margin_fixed:
-            self._margin_s = compute_margin_s(save_s, step_s)
+            self._margin_s = compute_margin_s(save_s, delay_s)
 
     def close(self) -> None:
         """Restore the signal handlers; delete a stop file that was obeyed, so that the next start does not obey it."""
@@ -174,13 +177,24 @@ class StopListener:
             self._record(StopReason.TIME_LIMIT)
 
 
-def compute_margin_s(save_s: float, step_s: float) -> float:
+def compute_margin_s(save_s: float, delay_s: float) -> float:
     """Return how many seconds before the time limit to stop.
 
-    This allows for two saves, because a shared filesystem is slow when all jobs stop at once, and for three steps until
-    all ranks have voted.
+    This allows for two saves, because a shared filesystem is slow when all jobs stop at once.
     """
-    return max(_MIN_MARGIN_S, 2 * save_s + 3 * step_s + 30)
+    return max(_MIN_MARGIN_S, 2 * save_s + delay_s + 30)
+
+
+def explain_slow_stop(warning_s: float, delay_s: float, save_s: float) -> str:
+    """Return why a run cannot stop within the cluster's warning and how to fix it, or an empty string if it can."""
+    if not warning_s or delay_s + save_s <= warning_s:
+        return ""
+    return (
+        f"a stop takes about {delay_s:.0f} s until the ranks stop training and {save_s:.0f} s for the save, but the "
+        f"cluster warns {warning_s:g} s ahead (stop.warning_s): the last save may be lost. Use a smaller batch.micro, "
+        "a faster filesystem or more ranks, or let the cluster warn earlier (sbatch --signal, GraceTime) and set "
+        "stop.warning_s"
+    )
 
 
 def compute_stop_time(begin: float, end: float, margin_s: float) -> float:

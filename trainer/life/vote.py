@@ -13,7 +13,7 @@ from trainer.life.stop import StopReason
 from trainer.life.trace_request import TraceRequest
 from trainer.world import World
 
-_FLAGS = 6
+_FLAGS = 7
 
 
 @dataclass(frozen=True)
@@ -31,17 +31,20 @@ class Ballot:
     """The step that this rank reacts to."""
     trace: TraceRequest | None = None
     """A request for a trace, which only rank 0 receives."""
+    step_s: float = 0.0
+    """Duration of the last step that was measured, 0 before the first."""
 
 
 @dataclass(frozen=True)
 class VoteResult:
-    """The combined reports about a step: the strongest stop reason and action, whether any rank is busy, all times."""
+    """The combined reports about a step: the strongest requests, whether any rank is busy, and the longest time."""
 
     stop: StopReason | None
     busy: bool
     work_s: tuple[float, ...]
     action: Action
     action_step: int
+    step_s: float
     trace: TraceRequest | None = None
 
 
@@ -83,6 +86,14 @@ class Vote:
             trace=current.trace or previous.trace,
         )
 
+    def agree_on_stop(self, reason: StopReason | None) -> StopReason | None:
+        """Return the strongest stop request of all ranks at once; a vote that is under way stays under way."""
+        if self._world.group is None:
+            return reason
+        strongest = torch.tensor(int(reason or 0))
+        dist.all_reduce(strongest, dist.ReduceOp.MAX, group=self._world.group)
+        return StopReason(int(strongest)) if strongest else None
+
     def drain(self) -> VoteResult | None:
         """Wait for the last vote and return its result; every rank calls it at the same step."""
         sent, self._sent = self._sent, None
@@ -91,7 +102,7 @@ class Vote:
         if self._work is not None:
             self._work.wait()
             self._work = None
-        stop, busy, action, action_step, trace_steps, trace_ranks, *times = sent.tolist()
+        stop, busy, action, action_step, trace_steps, trace_ranks, step_s, *times = sent.tolist()
         return VoteResult(
             stop=StopReason(int(stop)) if stop else None,
             busy=bool(busy),
@@ -99,12 +110,14 @@ class Vote:
             action=Action(int(action)),
             action_step=int(action_step),
             trace=TraceRequest(int(trace_steps), int(trace_ranks)) if trace_steps else None,
+            step_s=step_s,
         )
 
     def _send(self, ballot: Ballot) -> None:
         tensor = torch.zeros(_FLAGS + self._world.size, dtype=torch.float64)
         flags = [float(ballot.stop or 0), float(ballot.busy), float(ballot.action), float(ballot.action_step)]
         flags += [float(ballot.trace.steps), float(ballot.trace.ranks)] if ballot.trace else [0.0, 0.0]
+        flags.append(ballot.step_s)
         tensor[:_FLAGS] = torch.tensor(flags, dtype=torch.float64)
         tensor[_FLAGS + self._world.rank] = ballot.work_s
         self._sent = tensor

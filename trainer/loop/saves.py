@@ -43,8 +43,8 @@ class Saves:
     """The step of the newest save that was started, or of the checkpoint that was loaded; None before the first."""
     failed_step: int | None = None
     is_due: bool = False
-    last_save_s: float = 0.0
-    """Duration of the last published save in seconds, 0 before the first."""
+    last_save_s: float
+    """Duration of the last published save in seconds, or an estimate before the first."""
     _deadline: float | None = None
     """The end of the time for the last save, once the run is ending."""
 

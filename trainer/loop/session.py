@@ -37,6 +37,7 @@ from trainer.loop.evaluations import Evaluations
 from trainer.loop.run_folder import RunFolder
 from trainer.loop.saves import Saves
 from trainer.loop.steps import End, StepLoop
+from trainer.loop.stop_check import StopCheck
 from trainer.metrics.meter import Meter
 from trainer.metrics.recorder import Recorder
 from trainer.metrics.tracer import Tracer
@@ -133,6 +134,7 @@ class Session:
             resumed = self._resume(trainer, health, data_identity)
             if config.checkpoint.every != "never":
                 trainer.check_folder()
+                self._recorder.event("save_estimated", seconds=trainer.checkpoints.expected_save_s)
             self._accept(trainer, resolved)
             meter = Meter(self._recorder, config, world.device, world.size, _flops_per_sample(config))
             evaluations = Evaluations(
@@ -160,7 +162,11 @@ class Session:
                     evaluations=evaluations,
                     data_identity=data_identity,
                     started_step=trainer.step if resumed else None,
+                    last_save_s=trainer.checkpoints.expected_save_s,
                 )
+                vote = Vote(world)
+                stop_check = StopCheck(stop=stop, vote=vote, device=world.device)
+                trainer.engine.before_micro_batch = stop_check.before_micro_batch
                 steps = StepLoop(
                     config=config,
                     trainer=trainer,
@@ -172,7 +178,8 @@ class Session:
                     evaluations=evaluations,
                     saves=saves,
                     stop=stop,
-                    vote=Vote(world),
+                    vote=vote,
+                    stop_check=stop_check,
                     stragglers=StragglerDetector([member.host for member in world.members], config.watchdog.straggler),
                     tracer=tracer,
                     trace_requests=trace_requests,

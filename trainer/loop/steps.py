@@ -12,17 +12,21 @@ from trainer.data.loader import Batch, Loader
 from trainer.life.cause import Cause
 from trainer.life.health import Action, Health, Verdict
 from trainer.life.outcome import Code
-from trainer.life.stop import StopListener, StopReason
+from trainer.life.stop import StopListener, StopReason, explain_slow_stop
 from trainer.life.straggler import StragglerDetector
 from trainer.life.trace_request import TraceRequests
 from trainer.life.vote import Ballot, Vote, VoteResult
 from trainer.life.watchdog import Watchdog
 from trainer.loop.evaluations import Evaluations
 from trainer.loop.saves import Saves
+from trainer.loop.stop_check import StopCheck
 from trainer.metrics.device_values import Reading
 from trainer.metrics.meter import Meter
 from trainer.metrics.recorder import Recorder
 from trainer.metrics.tracer import Tracer
+from trainer.step import StepAbandoned
+
+_UPDATES_UNTIL_SLOW = 3
 
 
 @dataclass(frozen=True)
@@ -58,11 +62,14 @@ class StepLoop:
     stragglers: StragglerDetector
     tracer: Tracer
     trace_requests: TraceRequests
+    stop_check: StopCheck
     _verdict: Verdict | None = None
     """This rank's verdict that ends the run or rolls it back, until all ranks obey it."""
     _verdict_step: int = 0
     _is_busy: bool = False
     """Whether a save was under way on any rank when the ranks last agreed."""
+    _slow_updates: int = 0
+    """Updates of the pace in a row at which a stop would take too long."""
 
     def run(self) -> End:
         """Train, save the final state, and return how the run ended."""
@@ -84,12 +91,17 @@ class StepLoop:
         while trainer.step < self.config.steps:
             step = trainer.step + 1
             watchdog.beat(step, "data")
+            position = self.loader.position
             with meter.phase("data"):
                 batch = self._next_batch()
             watchdog.beat(step, "step", self.tracer.find_limit_s(step))
-            with self.tracer.around(step), meter.step(step, is_traced=self.tracer.is_active):
-                result = trainer.run_step(batch.tensors)
-                loss = trainer.mean_over_ranks(result.loss)
+            try:
+                with self.tracer.around(step), meter.step(step, is_traced=self.tracer.is_active):
+                    result = trainer.run_step(batch.tensors)
+                    loss = trainer.mean_over_ranks(result.loss)
+            except StepAbandoned:
+                self.loader.position = position  # the resumed run repeats the step
+                return self._stop_within_step(step)
             self.recorder.samples(step, batch.ids.tolist())
             if step == first_step:
                 self.recorder.event("first_step", step=step)
@@ -103,8 +115,8 @@ class StepLoop:
             # because a resumed run does not repeat that step.
             is_judged = is_saving or self.evaluations.is_due()
             agreed = self._decide() if is_judged else self.vote.exchange(self._fill_in_ballot())
-            self.stop.set_pace(saves.last_save_s, meter.step_s)
-            end = None if agreed is None else self._obey(agreed, is_judged, is_saving)
+            end = self._obey(agreed, is_judged, is_saving)
+            self._update_pace()
             if end is not None:
                 return end
         return None
@@ -139,6 +151,7 @@ class StepLoop:
             action=self._verdict.action if self._verdict else Action.GO,
             action_step=self._verdict_step if self._verdict else 0,
             trace=self.trace_requests.take(),
+            step_s=self.meter.step_s,
         )
 
     def _decide(self) -> VoteResult:
@@ -146,19 +159,22 @@ class StepLoop:
         self._judge(self.meter.flush())
         return self.vote.decide(self._fill_in_ballot())
 
-    def _obey(self, agreed: VoteResult, is_judged: bool, is_saving: bool) -> End | None:
+    def _obey(self, agreed: VoteResult | None, is_judged: bool, is_saving: bool) -> End | None:
         """Act on a vote, alike on all ranks; return the end of the run, or None to continue.
 
-        `is_judged` means that the vote is about the current step, and `is_saving` that the step is to be saved.
+        `agreed` is None in the first step, whose vote has not been read. `is_judged` means that the vote is about the
+        current step, and `is_saving` that the step is to be saved.
         """
-        self._report_stragglers(agreed)
-        if agreed.trace is not None:
-            self.meter.cancel_profile()
-            self.tracer.begin(agreed.trace, self.trainer.step + 1)
-        self._is_busy = agreed.busy
-        if agreed.stop is not None and not is_judged:
+        if agreed is not None:
+            self._report_stragglers(agreed)
+            self._begin_trace(agreed)
+            self._is_busy = agreed.busy
+            self.stop_check.step_s = agreed.step_s or self.stop_check.step_s
+        if not is_judged and ((agreed is not None and agreed.stop) or self.stop_check.after_step()):
             # The last step is judged before it is saved. If it leads to a rollback, the next vote stops the run.
             agreed = self._decide()
+        if agreed is None:
+            return None
         if agreed.action >= Action.ROLLBACK:
             return self._obey_verdict(agreed)
         if agreed.stop is not None:
@@ -184,16 +200,44 @@ class StepLoop:
         agreed = self.vote.exchange(Ballot(self.stop.reason, self.trainer.checkpoints.busy, self.meter.own_s))
         return None if agreed is None else agreed.stop
 
+    def _stop_within_step(self, step: int) -> End:
+        """End the run after it has given up a step because of a stop request."""
+        self.recorder.event("abandoned", step=step)
+        agreed = self._decide()
+        if agreed.action is Action.STOP:
+            return self._break(agreed)
+        assert agreed.stop is not None  # noqa: S101 - a request never goes away
+        end = End.after_stop(agreed.stop, self.stop.note)
+        if agreed.action is Action.ROLLBACK:
+            self.recorder.say(f"not saved: the loss of step {agreed.action_step} asks for a rollback")
+            return end
+        # Without a step there is nothing to save.
+        return self._finish(end) if self.trainer.step else end
+
+    def _update_pace(self) -> None:
+        """Tell the listener how long a stop takes, and the user if it takes longer than the cluster's warning."""
+        save_s, delay_s = self.saves.last_save_s, self.stop_check.delay_s
+        self.stop.set_pace(save_s, delay_s)
+        message = explain_slow_stop(self.config.stop.warning_s, delay_s, save_s)
+        self._slow_updates = self._slow_updates + 1 if message else 0
+        # A single step may be long because of the compiler.
+        if self._slow_updates == _UPDATES_UNTIL_SLOW:
+            self.recorder.say(f"SLOW STOP {message}")
+            self.recorder.event("slow_stop", delay_s=delay_s, save_s=save_s, message=message)
+
     def _obey_verdict(self, agreed: VoteResult) -> End | None:
         """Obey the strongest verdict of all ranks, even if this rank has reached another one."""
         if agreed.action is Action.STOP:
-            reason = f"another rank has rejected the loss of step {agreed.action_step}"
-            return End(Code.BROKEN, self._verdict.message if self._verdict else reason, cause=Cause.NUMERICS)
+            return self._break(agreed)
         if agreed.action is Action.ROLLBACK:
             self.vote.drain()  # the vote under way may repeat the verdict
             self.saves.roll_back(agreed.action_step)
             self._verdict, self._is_busy = None, False
         return None
+
+    def _break(self, agreed: VoteResult) -> End:
+        reason = f"another rank has rejected the loss of step {agreed.action_step}"
+        return End(Code.BROKEN, self._verdict.message if self._verdict else reason, cause=Cause.NUMERICS)
 
     def _finish(self, end: End) -> End:
         is_saved = self.saves.save_last(end.reason)
@@ -201,6 +245,11 @@ class StepLoop:
             reason = f"{end.reason}, but the last state could not be saved"
             return End(Code.BROKEN, reason, cause=Cause.STORAGE)
         return end
+
+    def _begin_trace(self, agreed: VoteResult) -> None:
+        if agreed.trace is not None:
+            self.meter.cancel_profile()
+            self.tracer.begin(agreed.trace, self.trainer.step + 1)
 
     def _report_stragglers(self, agreed: VoteResult) -> None:
         for straggler in self.stragglers.observe(agreed.work_s):

@@ -16,6 +16,8 @@ from trainer.parallel.units import Units
 
 Batch = dict[str, torch.Tensor]
 LossFunction = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+BetweenMicroBatches = Callable[[int, int], None]
+"""A function of the index of the next micro-batch and their number; it abandons the step by raising an exception."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,8 @@ class Engine(Protocol):
     """The layers of the whole model that are sharded, recomputed and compiled one at a time."""
     choices: list[str]
     """Settings that were chosen automatically, with the reason, for the log."""
+    before_micro_batch: BetweenMicroBatches
+    """Called before every micro-batch but the first, unless a schedule runs several of them at a time (a pipeline)."""
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Yield this rank's parameters under the model's own names, sharded ones as DTensors."""
@@ -70,6 +74,10 @@ class Engine(Protocol):
 
         Call it within `evaluation_mode`. In a pipeline, only the ranks of the last stage have outputs.
         """
+
+
+def do_nothing(_index: int, _count: int) -> None:
+    """Continue with the next micro-batch."""
 
 
 def split_batch(batch: Batch, micro: int) -> list[Batch]:

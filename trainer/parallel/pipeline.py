@@ -15,7 +15,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 from trainer.config.errors import ConfigError, ConfigProblem
 from trainer.config.schema import ParallelConfig
 from trainer.parallel import modules
-from trainer.parallel.engine import Batch, LossFunction, Recipe, split_batch
+from trainer.parallel.engine import Batch, BetweenMicroBatches, LossFunction, Recipe, do_nothing, split_batch
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.units import Units
 from trainer.precision import DTYPES
@@ -39,6 +39,7 @@ class PipelineEngine:
         self.modules = stages
         self.units = units
         self.choices = choices
+        self.before_micro_batch: BetweenMicroBatches = do_nothing
         self._recipe = recipe
         self._widths = widths
         self._schedules: dict[tuple[Any, ...], Any] = {}

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from trainer.parallel import modules
-from trainer.parallel.engine import Batch, LossFunction, Recipe, split_batch
+from trainer.parallel.engine import Batch, BetweenMicroBatches, LossFunction, Recipe, do_nothing, split_batch
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.unit_calls import check_calls
 from trainer.parallel.units import Units
@@ -23,6 +23,7 @@ class PlainEngine:
         self.modules = [model]
         self.units = units
         self.choices = choices
+        self.before_micro_batch: BetweenMicroBatches = do_nothing
         self._recipe = recipe
         self._loss_functions: dict[LossFunction, Callable[[Batch], torch.Tensor]] = {}
         # Hooks on the units would be part of a graph of the whole model, which would then be compiled twice.
@@ -44,6 +45,8 @@ class PlainEngine:
         compute_loss = self._make_loss(loss_fn)
         total = torch.zeros((), device=self.mesh.device)
         for index, piece in enumerate(pieces):
+            if index:
+                self.before_micro_batch(index, len(pieces))
             with self.around(index, len(pieces)), self._check_calls():
                 loss = compute_loss(piece) / len(pieces)
                 (loss if scale is None else loss * scale).backward()

@@ -26,6 +26,9 @@ RANK_SHARE = 0.7
 # Two CPUs if they are free: nodes that share a machine would otherwise all run their rank on its first core.
 RANK_CPUS = 2
 POLL_S = 0.2
+JOB_S = 45.0
+# Importing torch takes a second of CPU per rank, and all nodes may share the cores of one machine.
+JOB_PER_NODE_S = 3.0
 # srun prints one of these if nodes that were free a moment ago went to another job.
 _TAKEN = ("Unable to allocate resources: Requested nodes are busy", "Immediate execution impossible")
 _VARIABLES = (
@@ -81,15 +84,23 @@ class Ready:
 
 
 def check(  # noqa: PLR0913
-    run: Run, inventory: Inventory, env_path: str, user: str, report: Report, *, proven: Collection[str] = ()
+    run: Run,
+    inventory: Inventory,
+    env_path: str,
+    user: str,
+    report: Report,
+    *,
+    proven: Collection[str] = (),
+    job_s: float = JOB_S,
 ) -> Ready:
     """Return once a job has run across every node of every group; raise GateError with the node to look at.
 
-    Nodes in `proven` passed an earlier gate and are skipped while jobs fill them.
+    Nodes in `proven` passed an earlier gate and are skipped while jobs fill them. A job may take `job_s` seconds, plus
+    JOB_PER_NODE_S for each node.
     """
     began = time.monotonic()
     groups = _group_nodes(inventory)
-    gate = _Gate(run, env_path, f"{inventory.mounts[0]}/muster", user, len(inventory.compute), frozenset(proven))
+    gate = _Gate(run, env_path, f"{inventory.mounts[0]}/muster", user, len(inventory.compute), frozenset(proven), job_s)
 
     def prove(group: str) -> _Proof:
         nodes = groups[group]
@@ -143,11 +154,11 @@ class _Gate:
     user: str
     total_nodes: int
     proven: frozenset[str]
+    job_s: float
 
     @property
     def deadline_s(self) -> float:
-        # Importing torch takes a second of CPU per rank, and all nodes may share the cores of one machine.
-        return 45 + 3 * self.total_nodes
+        return self.job_s + JOB_PER_NODE_S * self.total_nodes
 
     @property
     def start_s(self) -> float:

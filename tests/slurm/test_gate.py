@@ -111,6 +111,14 @@ def test_one_job_per_group_runs_on_all_its_nodes_as_the_user():
     assert (sorted(ready.tested), ready.proven_earlier, ready.left_out) == (["cpu-1", "gpu-1", "gpu-2"], [], {})
 
 
+@pytest.mark.parametrize(("options", "deadline_s"), [({}, 45 + 3 * 3), ({"job_s": 300.0}, 300 + 3 * 3)])
+def test_the_target_sets_how_long_a_job_may_take(options: dict[str, float], deadline_s: int) -> None:
+    controller = Controller()
+    check(controller, INVENTORY, "/e", "alice", lambda *_: None, **options)
+    for job in controller.jobs:
+        assert job[job.index("timeout") + 2] == str(deadline_s)
+
+
 def test_nodes_with_real_gpus_must_compile_for_one_of_them():
     gpus = NodeGpus(count=8, kind="real")
     nodes = tuple(n.model_copy(update={"gpus": gpus} if n.group == "gpu" else {}) for n in INVENTORY.nodes)

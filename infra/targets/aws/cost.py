@@ -19,7 +19,7 @@ FREE_IOPS, FREE_MBS = 3000, 125
 
 NOT_INCLUDED = (
     "data that leaves AWS, crosses zones or passes the NAT gateway",
-    "what is stored in EFS and S3, and requests to them",
+    "what is stored in EFS and S3, what is read from and written to EFS, and requests to S3",
     "logs, flow logs and metrics by volume",
     "snapshots, backups, taxes, support, and discounts you may have",
 )
@@ -123,10 +123,16 @@ def _storage(part: str, entry: Storage, spec: ClusterSpec) -> Line:
     if entry.kind == "existing":
         return Line(part, "existing filesystem", 1, 0.0, "already paid for")
     if entry.kind == "efs":
-        return Line(part, "EFS", 1, 0.0, f"{service_price('efs').usd:.2f} USD per GB and month of what is stored")
+        return Line(part, "EFS", 1, 0.0, _describe_efs_prices())
     size, speed = lustre.size_gb(entry), lustre.throughput(entry)
     what = f"FSx for Lustre, {size} GB at {speed} MB/s per TiB"
     return _service(part, what, spec, {service_price(f"fsx-lustre-{speed}"): size})
+
+
+def _describe_efs_prices() -> str:
+    """Return what EFS charges by use: what is stored, and, because its throughput is elastic, what is transferred."""
+    stored, read, written = (service_price(name).usd for name in ("efs", "efs-read", "efs-write"))
+    return f"{stored:.2f} USD per GB and month of what is stored, {read:.2f} per GB read, {written:.2f} per GB written"
 
 
 def _network(spec: ClusterSpec) -> Iterator[Line]:

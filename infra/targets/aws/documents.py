@@ -8,7 +8,8 @@ from dataclasses import asdict
 
 from cluster.catalog.instances import InstanceType, all_types
 from infra.targets.aws import page
-from infra.targets.aws.plan.interfaces import Interface, interfaces
+from infra.targets.aws.launcher.fleet import Interface
+from infra.targets.aws.plan.interfaces import interfaces
 
 PAGE = "docs/aws.md"
 LAYOUTS = "interfaces"

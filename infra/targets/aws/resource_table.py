@@ -372,7 +372,7 @@ KINDS: tuple[Kind, ...] = (
     Kind(
         "muster:aws:Nodes",
         "the compute nodes of a group: launches the static ones as Slurm would, and terminates all with the group",
-        "ec2: RunInstances DescribeInstances DescribeLaunchTemplateVersions TerminateInstances "
+        "ec2: RunInstances DescribeInstances TerminateInstances "
         "DescribeSpotInstanceRequests CancelSpotInstanceRequests; iam: PassRole;"
         "route53: ChangeResourceRecordSets ListResourceRecordSets",
     ),

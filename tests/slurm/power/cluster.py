@@ -10,7 +10,7 @@ from typing import Any
 from uuid import uuid4
 
 from infra.targets.aws.launcher.api import AwsApi
-from infra.targets.aws.launcher.fleet import Fleet, FleetGroup, LaunchOption
+from infra.targets.aws.launcher.fleet import Fleet, FleetGroup, Interface, LaunchOption
 from infra.targets.aws.launcher.launcher import AwsLauncher
 from slurm.hostlist import expand
 from slurm.power.context import Context
@@ -19,6 +19,7 @@ from slurm.power.slurmctld import Slurmctld
 from tests.moto_server import REGION, Moto
 
 TYPE = "p5.48xlarge"
+INTERFACES = (Interface(0, 0, "interface"), Interface(0, 1, "efa-only"))
 ZONES = ("us-east-1a", "us-east-1b")
 DOMAIN = "demo.muster.internal"
 
@@ -90,38 +91,28 @@ class Clock:
         self.t += seconds
 
 
-def create_network(aws: Moto) -> dict[str, str]:
-    """Create a network and return its subnet ids by zone."""
+def create_network(aws: Moto) -> tuple[dict[str, str], str]:
+    """Create a network and return its subnet ids by zone, and a security group."""
     ec2 = aws.client("ec2")
     vpc = ec2.create_vpc(CidrBlock="10.0.0.0/16")["Vpc"]["VpcId"]
     subnets = {}
     for number, zone in enumerate(ZONES):
         block = f"10.0.{16 * number}.0/20"
         subnets[zone] = ec2.create_subnet(VpcId=vpc, CidrBlock=block, AvailabilityZone=zone)["Subnet"]["SubnetId"]
-    return subnets
+    security_group = ec2.create_security_group(GroupName=f"nodes-{vpc}", Description="nodes", VpcId=vpc)["GroupId"]
+    return subnets, security_group
 
 
 def make_fleet(
     aws: Moto, *, purchases: tuple[str, ...] = ("on-demand",), groups: tuple[str, ...] = ("gpu",), **more: Any
 ) -> Fleet:
     """Create a network, launch templates and a DNS zone, and return the fleet that uses them."""
-    ec2, subnets = aws.client("ec2"), create_network(aws)
+    ec2 = aws.client("ec2")
+    subnets, security_group = create_network(aws)
     zone_id = aws.client("route53").create_hosted_zone(Name=DOMAIN, CallerReference=str(uuid4()))["HostedZone"]["Id"]
     fleet_groups = []
     for group in groups:
-        data = {
-            "ImageId": "ami-0123456789abcdef0",
-            "InstanceType": TYPE,
-            "NetworkInterfaces": [
-                {
-                    "DeviceIndex": 0,
-                    "NetworkCardIndex": 0,
-                    "InterfaceType": "interface",
-                    "AssociatePublicIpAddress": False,
-                },
-                {"DeviceIndex": 1, "InterfaceType": "efa-only"},
-            ],
-        }
+        data = {"ImageId": "ami-0123456789abcdef0", "InstanceType": TYPE}
         template = ec2.create_launch_template(LaunchTemplateName=f"{group}-{uuid4()}", LaunchTemplateData=data)[
             "LaunchTemplate"
         ]
@@ -138,7 +129,9 @@ def make_fleet(
             for purchase in purchases
             for zone in ZONES
         )
-        fleet_groups.append(FleetGroup(name=group, options=options))
+        fleet_groups.append(
+            FleetGroup(name=group, options=options, interfaces=INTERFACES, security_groups=(security_group,))
+        )
     fields = {
         "cluster": "demo",
         "stack": "demo",

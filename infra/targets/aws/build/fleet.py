@@ -18,7 +18,6 @@ from infra.targets.aws.launcher.fleet import Fleet, FleetGroup, Purchase
 from infra.targets.aws.node import parameters
 from infra.targets.aws.plan import capacity, launch_template, machines
 from infra.targets.aws.plan.capacity import PlannedLaunch
-from infra.targets.aws.plan.interfaces import interfaces
 
 
 class Placement(AwsComponent):
@@ -82,8 +81,8 @@ class LaunchTemplates(AwsComponent):
             for purchase, reservation in reservations.items()
         }
         resources = [self._describe(name, launch, templates[launch.purchase]) for launch in launches]
-        return pulumi.Output.all(*resources).apply(
-            lambda resolved: capacity.fleet_group(name, group, launches, resolved)
+        return pulumi.Output.all(self._args.security_group, *resources).apply(
+            lambda resolved: capacity.fleet_group(name, group, launches, resolved[1:], resolved[0])
         )
 
     def _create_template(
@@ -93,8 +92,6 @@ class LaunchTemplates(AwsComponent):
         labels = {names.ROLE: "compute", names.GROUP: name}
         machine = launch_template.Machine(
             instance_type=instance_type.name,
-            interfaces=interfaces(instance_type, group.fabric, ip_bandwidth=group.ip_bandwidth),
-            security_groups=[args.security_group],
             image=args.images[name],
             profile_arn=args.profile.arn,
             key_arn=args.key_arn,

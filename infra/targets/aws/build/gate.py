@@ -16,6 +16,8 @@ from infra.resources.properties import Properties, unknown
 from infra.targets.aws import run_command
 from slurm import gate
 
+# The first job reads the training environment from a cold network filesystem, and starts the GPUs' drivers.
+_JOB_S = 300.0
 _INPUTS = ("inventory", "environment", "user", "applied", "region")
 
 
@@ -62,12 +64,12 @@ class AwsGate(Resource, module="muster", name="AwsReadyGate"):
 def _run_gate(props: Properties, proven: tuple[str, ...]) -> Properties:
     inventory = _inventory(props)
     controller = inventory.controller.machine_id
-    timeout_s = ready.ANSWER_S + ready.ANSWER_PER_NODE_S * len(inventory.compute)
+    timeout_s = _JOB_S + ready.ANSWER_S + ready.ANSWER_PER_NODE_S * len(inventory.compute)
 
     def run(script: str) -> Completed:
         return run_command.run(props["region"], controller, script, timeout_s)
 
-    result = gate.check(run, inventory, props["environment"], props["user"], _report, proven=proven)
+    result = gate.check(run, inventory, props["environment"], props["user"], _report, proven=proven, job_s=_JOB_S)
     inputs = {key: props[key] for key in _INPUTS}
     return inputs | {"fingerprint": ready.fingerprint(props), "ready": result.as_output()}
 

@@ -12,10 +12,10 @@ FIXES: dict[FaultKind, str] = {
     "quota": "request a higher quota under Service Quotas, or reduce the group's nodes",
     "permission": "grant the controller's role what infra/targets/aws/plan/iam.py lists, or check the account",
     "gone": "nothing to do: it no longer exists",
-    "broken": "fix the option's launch template, reservation or subnet and run `muster up`",
+    "broken": "fix the option's instance type, zone, launch template, reservation or subnet and run `muster up`",
 }
 
-# Codes that Karpenter calls unfulfillable (pkg/errors/errors.go) are shortages or quotas here.
+# Codes that Karpenter calls unfulfillable (pkg/errors/errors.go) are shortages or quotas here, except Unsupported.
 _CODES: dict[FaultKind, tuple[str, ...]] = {
     "shortage": (
         "InsufficientInstanceCapacity",
@@ -27,8 +27,6 @@ _CODES: dict[FaultKind, tuple[str, ...]] = {
         "ReservationCapacityExceeded",
         "UnfulfillableCapacity",
         "SpotMaxPriceTooLow",
-        # The type is not offered in this zone; it may be in the next one.
-        "Unsupported",
     ),
     "throttle": (
         "RequestLimitExceeded",
@@ -76,6 +74,9 @@ _CODES: dict[FaultKind, tuple[str, ...]] = {
         "SignatureDoesNotMatch",
     ),
     "gone": ("InvalidInstanceID.NotFound", "NoSuchHostedZone", "NotFoundException", "ParameterNotFound"),
+    # The zone does not offer the type, or the type does not have an option of the launch. The next zone is tried, but
+    # waiting changes nothing.
+    "broken": ("Unsupported", "UnsupportedOperation", "InvalidParameterCombination"),
 }
 _KINDS = {code: kind for kind, codes in _CODES.items() for code in codes}
 _NO_ANSWER = "NoAnswer"

@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 from cluster.inventory.model import InventoryModel
 
 Purchase = Literal["on-demand", "spot", "reservation", "block"]
+InterfaceKind = Literal["interface", "efa", "efa-only"]
+
+
+@dataclass(frozen=True)
+class Interface:
+    """A network interface of a machine."""
+
+    card: int
+    device: int
+    kind: InterfaceKind
+
+    @property
+    def has_address(self) -> bool:
+        return self.kind != "efa-only"
 
 
 class LaunchOption(InventoryModel):
@@ -32,6 +47,14 @@ class FleetGroup(InventoryModel):
 
     name: str
     options: tuple[LaunchOption, ...]
+    interfaces: tuple[Interface, ...]
+    """Interfaces of each machine, the primary one first.
+
+    They are not in the launch template: a launch has to name their subnet, and AWS does not document how it merges the
+    interfaces of a template with those of a launch.
+    """
+    security_groups: tuple[str, ...]
+    """Security groups of every interface."""
     retry_s: int = 600
     """Seconds for which a shortage is retried before it is reported to Slurm."""
 

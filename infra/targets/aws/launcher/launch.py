@@ -12,8 +12,8 @@ from hashlib import sha256
 from typing import Any
 
 from cluster import names
-from infra.targets.aws.launcher.api import Answer, AwsApi
-from infra.targets.aws.launcher.fleet import Fleet, LaunchOption
+from infra.targets.aws.launcher.api import AwsApi
+from infra.targets.aws.launcher.fleet import Fleet, Interface, LaunchOption
 from infra.targets.aws.launcher.instances import parse_instance, terminate
 from infra.targets.aws.launcher.node_names import NUMBERS_TAG, TAG_MAX_CHARS, write_numbers
 from slurm.power.launcher import Fault, LauncherError, LaunchResult, Machine, Shortage, Unit
@@ -21,8 +21,6 @@ from slurm.power.launcher import Fault, LauncherError, LaunchResult, Machine, Sh
 # EC2 takes longer for a larger request than for two of half the size; ParallelCluster requests as many at once.
 MAX_PER_CALL = 500
 _TAGGED = ("instance", "volume", "network-interface")
-# Fields of an interface that DescribeLaunchTemplateVersions returns and RunInstances accepts.
-_INTERFACE = ("DeviceIndex", "NetworkCardIndex", "InterfaceType", "Groups", "DeleteOnTermination", "Description")
 
 
 def launch(
@@ -54,9 +52,8 @@ def _launch_from_option(
 ) -> tuple[dict[str, Machine], Shortage | None]:
     launched: dict[str, Machine] = {}
     try:
-        interfaces = _read_interfaces(api, option)
         for chunk, least in split_into_calls(units):
-            params = build_request(fleet, option, chunk, least=least, interfaces=interfaces, token=token)
+            params = build_request(fleet, option, chunk, least=least, token=token)
             answer = api.call("ec2", "run_instances", **params)
             machines = [_parse_machine(raw) for raw in answer["Instances"]]
             launched |= {machine.name: machine for machine in machines}
@@ -86,10 +83,11 @@ def split_into_calls(units: Sequence[Unit]) -> list[tuple[list[str], int]]:
     return [*calls, (chunk, least)] if chunk else calls
 
 
-def build_request(  # noqa: PLR0913
-    fleet: Fleet, option: LaunchOption, members: Sequence[str], *, least: int, interfaces: Sequence[Answer], token: str
+def build_request(
+    fleet: Fleet, option: LaunchOption, members: Sequence[str], *, least: int, token: str
 ) -> dict[str, Any]:
     """Return the parameters of one RunInstances call."""
+    group = fleet.group(names.group_of(members[0]))
     template = {"LaunchTemplateId": option.launch_template_id, "Version": option.launch_template_version}
     kinds = (*_TAGGED, "spot-instances-request") if option.purchase == "spot" else _TAGGED
     tags = [{"Key": key, "Value": value} for key, value in sorted(_tags(fleet, members).items())]
@@ -100,7 +98,10 @@ def build_request(  # noqa: PLR0913
         "MaxCount": len(members),
         "ClientToken": _token(token, option, members),
         "TagSpecifications": [{"ResourceType": kind, "Tags": tags} for kind in kinds],
-        **({"NetworkInterfaces": list(interfaces)} if interfaces else {"SubnetId": option.subnet_id}),
+        "NetworkInterfaces": [
+            _place_interface(interface, option, group.security_groups, alone=len(group.interfaces) == 1)
+            for interface in group.interfaces
+        ],
         **_buy(option),
         **({"Placement": {"GroupName": option.placement_group}} if option.placement_group else {}),
     }
@@ -138,22 +139,23 @@ def _token(token: str, option: LaunchOption, members: Sequence[str]) -> str:
     return sha256("|".join([token, option.model_dump_json(), *members]).encode()).hexdigest()
 
 
-def _read_interfaces(api: AwsApi, option: LaunchOption) -> list[Answer]:
-    """Return the template's interfaces, each with the option's subnet: RunInstances takes a subnet or interfaces."""
-    versions = api.call(
-        "ec2",
-        "describe_launch_template_versions",
-        LaunchTemplateId=option.launch_template_id,
-        Versions=[option.launch_template_version],
-    )["LaunchTemplateVersions"]
-    data = versions[0]["LaunchTemplateData"]
-    return [_place_interface(raw, option.subnet_id) for raw in data.get("NetworkInterfaces", [])]
+def _place_interface(
+    interface: Interface, option: LaunchOption, security_groups: Sequence[str], *, alone: bool
+) -> dict[str, Any]:
+    """Return an interface in the option's subnet, without a public address.
 
-
-def _place_interface(raw: Mapping[str, Any], subnet: str) -> Answer:
-    fields = {key: raw[key] for key in _INTERFACE if key in raw}
-    public = {"AssociatePublicIpAddress": False} if raw.get("AssociatePublicIpAddress") is False else {}
-    return fields | public | {"SubnetId": subnet}
+    EC2 does not support the option for public addresses on a machine with several interfaces, and assigns no public
+    address to it (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/using-instance-addressing.html).
+    """
+    return {
+        "NetworkCardIndex": interface.card,
+        "DeviceIndex": interface.device,
+        "InterfaceType": interface.kind,
+        "SubnetId": option.subnet_id,
+        "Groups": list(security_groups),
+        "DeleteOnTermination": True,
+        **({"AssociatePublicIpAddress": False} if alone else {}),
+    }
 
 
 def _parse_machine(raw: Mapping[str, Any]) -> Machine:

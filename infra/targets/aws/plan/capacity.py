@@ -9,6 +9,7 @@ from typing import Any
 from cluster.catalog.instances import instance
 from cluster.spec import ClusterSpec, NodeGroup, Purchase
 from infra.targets.aws.launcher.fleet import FleetGroup, LaunchOption
+from infra.targets.aws.plan.interfaces import interfaces
 from infra.targets.aws.plan.network import Place, places_of
 
 RESERVED = ("reservation", "block")
@@ -85,7 +86,11 @@ def planned_launches(spec: ClusterSpec, group: NodeGroup) -> tuple[PlannedLaunch
 
 
 def fleet_group(
-    name: str, group: NodeGroup, launches: Sequence[PlannedLaunch], resources: Sequence[Mapping[str, Any]]
+    name: str,
+    group: NodeGroup,
+    launches: Sequence[PlannedLaunch],
+    resources: Sequence[Mapping[str, Any]],
+    security_group: str,
 ) -> FleetGroup:
     """Return the Fleet's entry of a group.
 
@@ -107,4 +112,11 @@ def fleet_group(
     order = purchases(group)
     # The sort is stable: places within a zone keep their order.
     launch_options.sort(key=lambda option: (order.index(option.purchase), zones.index(option.zone) if zones else 0))
-    return FleetGroup(name=name, options=tuple(launch_options), retry_s=group.capacity.retry_s)
+    instance_type = instance(group.instance_type or "")
+    return FleetGroup(
+        name=name,
+        options=tuple(launch_options),
+        interfaces=interfaces(instance_type, group.fabric, ip_bandwidth=group.ip_bandwidth),
+        security_groups=(security_group,),
+        retry_s=group.capacity.retry_s,
+    )

@@ -26,7 +26,7 @@ _ROLE_TAG = f"aws:ResourceTag/{names.ROLE}"
 _REQUESTED_TAG = f"aws:RequestTag/{names.CLUSTER}"
 
 _FOR_AWS_RESOURCE = {"Bool": {"kms:GrantIsForAWSResource": "true"}}
-_DESCRIBE = ("ec2:DescribeInstances", "ec2:DescribeInstanceTopology", "ec2:DescribeLaunchTemplateVersions")
+_DESCRIBE = ("ec2:DescribeInstances", "ec2:DescribeInstanceTopology")
 
 # What EBS requires to create an encrypted volume, besides a grant for AWS's own resources.
 # https://docs.aws.amazon.com/ebs/latest/userguide/ebs-encryption-requirements.html

@@ -7,26 +7,10 @@ interface cannot be the primary one and has no address, and a card has at most o
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal
 
 from cluster.catalog.instances import Card, InstanceType
 from cluster.spec import Fabric
-
-Kind = Literal["interface", "efa", "efa-only"]
-
-
-@dataclass(frozen=True)
-class Interface:
-    """A network interface of a launch template."""
-
-    card: int
-    device: int
-    kind: Kind
-
-    @property
-    def has_address(self) -> bool:
-        return self.kind != "efa-only"
+from infra.targets.aws.launcher.fleet import Interface
 
 
 class NoEfa(ValueError):
@@ -34,7 +18,7 @@ class NoEfa(ValueError):
 
 
 def interfaces(instance_type: InstanceType, fabric: Fabric, *, ip_bandwidth: bool = False) -> tuple[Interface, ...]:
-    """Return the interfaces in the order of the launch template; the first is the primary interface."""
+    """Return the interfaces of a machine; the first is the primary interface."""
     if fabric != "efa":
         return (Interface(0, 0, "interface"),)
     if not instance_type.efa_interfaces:

@@ -1,15 +1,17 @@
-"""Arguments of a launch template: the machine of a group and how it is bought; each launch adds the place."""
+"""Arguments of a launch template: the machine of a group and how it is bought.
+
+Each launch adds the place and the network interfaces (launcher/launch.py).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from cluster.spec import NodeGroup
 from infra.targets.aws.launcher.fleet import Purchase
 from infra.targets.aws.plan.capacity import RESERVED
-from infra.targets.aws.plan.interfaces import Interface
 
 # A hop limit of 1 keeps containers, which are one hop further away, from the machine's credentials.
 METADATA = {
@@ -30,8 +32,6 @@ class Machine:
     """What a template is built from; Pulumi outputs are passed through."""
 
     instance_type: str
-    interfaces: Sequence[Interface]
-    security_groups: Sequence[Any]
     image: Any
     profile_arn: Any
     key_arn: Any
@@ -47,7 +47,7 @@ def root_gb(group: NodeGroup) -> int:
 
 
 def arguments(machine: Machine, purchase: Purchase, reservation: str | None = None) -> dict[str, Any]:
-    """Return the arguments, without subnet and placement group, which depend on the zone of each launch."""
+    """Return the arguments, without interfaces and placement group, which depend on the zone of each launch."""
     return {
         "image_id": machine.image,
         "instance_type": machine.instance_type,
@@ -55,7 +55,6 @@ def arguments(machine: Machine, purchase: Purchase, reservation: str | None = No
         "user_data": machine.user_data,
         "metadata_options": METADATA,
         "block_device_mappings": [_root(machine)],
-        "network_interfaces": [_interface(interface, machine.security_groups) for interface in machine.interfaces],
         "instance_initiated_shutdown_behavior": "terminate",
         "ebs_optimized": "true",
         "tag_specifications": [{"resource_type": kind, "tags": dict(machine.tags)} for kind in TAGGED],
@@ -78,22 +77,6 @@ def _root(machine: Machine) -> dict[str, Any]:
             "delete_on_termination": "true",
         },
     }
-
-
-def _interface(interface: Interface, security_groups: Sequence[Any]) -> dict[str, Any]:
-    """Return an interface without subnet, which each launch names, and without a public address.
-
-    AWS refuses the public address option on EFA-only interfaces, so only the primary interface has it.
-    """
-    arguments: dict[str, Any] = {
-        "network_card_index": interface.card,
-        "device_index": interface.device,
-        "interface_type": interface.kind,
-        "security_groups": list(security_groups),
-        "delete_on_termination": "true",
-    }
-    primary = interface.card == 0 and interface.device == 0
-    return arguments | ({"associate_public_ip_address": "false"} if primary else {})
 
 
 def _market(purchase: Purchase) -> dict[str, Any]:

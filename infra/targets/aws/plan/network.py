@@ -13,8 +13,12 @@ AUTO = "auto"
 CIDR = "10.88.0.0/16"
 # The smallest subnet that AWS allows; the NAT gateway needs one address.
 _PUBLIC_PREFIX = 28
-SSM_ENDPOINTS = ("ssm", "ssmmessages", "ec2messages")
-"""Endpoints of Session Manager, through which users reach the nodes even without a NAT gateway."""
+SSM_ENDPOINTS = ("ssm", "ssmmessages")
+"""Endpoints of Systems Manager, through which users reach the nodes even without a NAT gateway.
+
+ec2messages, which newer regions may lack, is not among them: since version 3.3.40 of 2024 the agent uses ssmmessages
+instead (docs.aws.amazon.com/systems-manager/latest/userguide/systems-manager-setting-up-messageAPIs.html).
+"""
 OFFLINE_ENDPOINTS = ("ec2",)
 """Endpoints that the controller needs to launch nodes if the network has no egress."""
 

@@ -68,7 +68,7 @@ def judge(spec: ClusterSpec, number: int, subnet: Subnet, routes: list[Mapping[s
         yield error("subnet_public", where, message, "name a private subnet, or change its route table")
     elif spec.network.egress and not any(route.get("DestinationCidrBlock") == "0.0.0.0/0" for route in routes):
         message = f"'{name}' has no route to the internet: nodes reach only services with a VPC endpoint"
-        fix = "add endpoints for ssm, ssmmessages, ec2messages, ec2, s3, route53 and what jobs fetch, or a NAT gateway"
+        fix = "add endpoints for ssm, ssmmessages, ec2, s3, route53 and what jobs fetch, or a NAT gateway"
         yield warning("subnet_no_way_out", where, message, fix)
 
 

@@ -105,7 +105,7 @@ def test_endpoints_are_priced_in_every_zone() -> None:
     (line,) = [line for line in cost(FULL).lines if line.what == "private endpoints"]
     section = aws_section(FULL)
     assert section
-    assert line.count == 3 * len(section.zones)
+    assert line.count == 2 * len(section.zones)
 
 
 def test_an_existing_key_costs_nothing() -> None:
@@ -144,7 +144,10 @@ def test_notes_are_below_a_table_that_is_too_wide() -> None:
     narrow = "".join(render(part, 80) for part in command.lay_out_cost_table(cost(FULL), Console(width=80)))
     assert "…" not in narrow
     assert "note" not in narrow.splitlines()[0]
-    assert "storage.home (EFS): 0.30 USD per GB and month of what is stored" in " ".join(narrow.split())
+    assert (
+        "storage.home (EFS): 0.30 USD per GB and month of what is stored, 0.03 per GB read, 0.06 per GB written"
+        in " ".join(narrow.split())
+    )
     wide = command.lay_out_cost_table(cost(FULL), Console(width=200))
     assert render(wide[0], 200).splitlines()[0].split()[-1] == "note"
     assert wide[1:] == [""]

@@ -19,6 +19,7 @@ from infra.targets.registry import plan_of as plan
 from infra.targets.registry import read_spec as read
 from tests.infra.targets.aws.build.capture import ROOT
 from tests.moto_server import REGION, Moto, aws, moto  # noqa: F401  # fixtures
+from tests.slurm.test_gate import Controller
 
 
 def spec(stack: str = "aws-p5en-lustre") -> ClusterSpec:
@@ -132,3 +133,22 @@ def test_the_gate_runs_on_the_controller(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(Exception, match="Unable to contact slurm controller"):
         gate.AwsGateProvider().create({**gate_inputs, "region": REGION})
     assert set(instances) == {"i-controller"}
+
+
+def test_the_gates_job_may_take_five_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A first import of torch reads gigabytes from a cold network filesystem."""
+    controller, timeouts_s = Controller(), list[float]()
+
+    def answer(region: str, instance: str, script: str, timeout_s: float) -> Completed:
+        timeouts_s.append(timeout_s)
+        given = controller(script)
+        return Completed(given.code, given.out, "")
+
+    monkeypatch.setattr(run_command, "run", answer)
+    inventory = add_static_nodes("d", inventory_of(spec())).model_dump_json()
+    inputs = {"inventory": inventory, "environment": "/shared/env/x", "user": "muster", "applied": "1"}
+    gate.AwsGateProvider().create({**inputs, "region": REGION})
+    (job,) = controller.jobs
+    deadline_s = float(job[job.index("timeout") + 2])
+    assert deadline_s >= 300
+    assert min(timeouts_s) > deadline_s + 60, "Run Command ends later, so that the gate can name the node"

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.spec import ClusterSpec, Storage
+from infra.targets.aws.launcher.fleet import Interface
 from infra.targets.aws.plan import capacity, iam, images, launch_template, network, storage
 from infra.targets.aws.plan.iam import Scope, Statement
-from infra.targets.aws.plan.interfaces import Interface
 from infra.targets.aws.spec import aws_section
 from infra.targets.registry import load_spec as load
 from infra.targets.registry import read_spec as read
@@ -78,12 +78,12 @@ def test_subnets_in_other_zones_are_left_out() -> None:
         {**template, "subnet_id": ids[0], "zone": "us-east-1a"},
         {**template, "subnet_id": ids[1], "zone": "us-east-1b"},
     ]
-    assert [
-        item.subnet_id for item in capacity.fleet_group("gpu", described.groups["gpu"], launches, results).options
-    ] == [ids[1]]
+    planned_group = capacity.fleet_group("gpu", described.groups["gpu"], launches, results, "sg-1")
+    assert [item.subnet_id for item in planned_group.options] == [ids[1]]
+    assert (planned_group.interfaces, planned_group.security_groups) == ((Interface(0, 0, "interface"),), ("sg-1",))
     nowhere = [{**item, "zone": "us-east-1a"} for item in results]
     with pytest.raises(ValueError, match="no subnet is in us-east-1b; allowed: the zones of the subnets, us-east-1a"):
-        capacity.fleet_group("gpu", described.groups["gpu"], launches, nowhere)
+        capacity.fleet_group("gpu", described.groups["gpu"], launches, nowhere, "sg-1")
 
 
 @pytest.mark.parametrize(
@@ -181,8 +181,7 @@ def _objects(statements: Iterable[Statement], action: str) -> set[str]:
 
 
 def machine() -> launch_template.Machine:
-    both = (Interface(0, 0, "interface"), Interface(0, 1, "efa-only"))
-    return launch_template.Machine("p5en.48xlarge", both, ["sg-1"], "ami-1", "arn:p", "arn:k", "AAAA", {"a": "b"})
+    return launch_template.Machine("p5en.48xlarge", "ami-1", "arn:p", "arn:k", "AAAA", {"a": "b"})
 
 
 @pytest.mark.parametrize(
@@ -203,14 +202,10 @@ def test_purchase_options_of_a_launch_template(
     assert described.get("capacity_reservation_specification", {}).get("capacity_reservation_target") == target
 
 
-def test_interfaces_request_no_address() -> None:
-    first, second = launch_template.arguments(machine(), "on-demand")["network_interfaces"]
-    assert first["associate_public_ip_address"] == "false"
-    assert not {"associate_public_ip_address", "subnet_id", "private_ip_address"} & set(second)
-    assert [(item["network_card_index"], item["device_index"], item["interface_type"]) for item in (first, second)] == [
-        (0, 0, "interface"),
-        (0, 1, "efa-only"),
-    ]
+def test_a_template_has_no_interfaces() -> None:
+    """A launch names them, with their subnet; AWS does not document how it would merge two lists."""
+    described = launch_template.arguments(machine(), "on-demand")
+    assert not {"network_interfaces", "vpc_security_group_ids", "security_group_names"} & set(described)
 
 
 @pytest.mark.parametrize("stack", STACKS)

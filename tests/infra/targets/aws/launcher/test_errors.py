@@ -19,7 +19,7 @@ def make_error(code: str) -> ClientError:
         ("InsufficientInstanceCapacity", "shortage"),
         ("InsufficientFreeAddressesInSubnet", "shortage"),
         ("ReservationCapacityExceeded", "shortage"),
-        ("Unsupported", "shortage"),
+        ("Unsupported", "broken"),
         ("RequestLimitExceeded", "throttle"),
         ("PriorRequestNotComplete", "throttle"),
         ("InternalError", "throttle"),

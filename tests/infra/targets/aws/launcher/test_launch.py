@@ -38,12 +38,12 @@ def option(**changes: Any) -> LaunchOption:
 
 
 def make_request(fleet: Fleet, chosen: LaunchOption) -> dict[str, Any]:
-    return build_request(fleet, chosen, names(1, 2), least=2, interfaces=[], token="t")
+    return build_request(fleet, chosen, names(1, 2), least=2, token="t")
 
 
 def test_all_nodes_of_a_job_are_launched_and_named_in_one_call(aws: Moto, fleet: Fleet, clock: Clock) -> None:
     result = launch(make_api(clock), fleet, fleet.groups[0].options, [names(3, 18)], "t")
-    assert aws.count() == {"DescribeLaunchTemplateVersions": 1, "RunInstances": 1}
+    assert aws.count() == {"RunInstances": 1}
     assert set(result.machines) == set(names(3, 18))
     assert {machine.zone for machine in result.machines.values()} == {"us-east-1a"}
     machines_by_name = list_instances(make_api(clock), fleet).by_name()
@@ -53,13 +53,24 @@ def test_all_nodes_of_a_job_are_launched_and_named_in_one_call(aws: Moto, fleet:
     assert len({machine.address for machine in machines_by_name.values()}) == 16
 
 
-def test_interfaces_of_the_template_use_the_subnet_of_the_option(aws: Moto, fleet: Fleet, clock: Clock) -> None:
+@pytest.mark.parametrize("count", [1, 2])
+def test_only_a_single_interface_says_that_it_has_no_public_address(fleet: Fleet, count: int) -> None:
+    """EC2 does not support the option on a machine with several interfaces."""
+    (group,) = fleet.groups
+    changed = group.model_copy(update={"interfaces": group.interfaces[:count]})
+    interfaces = make_request(fleet.model_copy(update={"groups": (changed,)}), option())["NetworkInterfaces"]
+    assert [interface.get("AssociatePublicIpAddress") for interface in interfaces] == (
+        [False] if count == 1 else [None, None]
+    )
+
+
+def test_interfaces_use_the_subnet_of_the_option(aws: Moto, fleet: Fleet, clock: Clock) -> None:
     launch(make_api(clock), fleet, fleet.groups[0].options, [names(1, 1)], "t")
     params = aws.of("RunInstances")[0].params
     subnet = fleet.groups[0].options[0].subnet_id
     assert [params[f"NetworkInterface.{n}.SubnetId"] for n in (1, 2)] == [subnet, subnet]
     assert params["NetworkInterface.2.InterfaceType"] == "efa-only"
-    assert params["NetworkInterface.1.AssociatePublicIpAddress"] == "false"
+    assert params["NetworkInterface.2.SecurityGroupId.1"] == fleet.groups[0].security_groups[0]
     assert "SubnetId" not in params
 
 

@@ -213,7 +213,7 @@ class Machines:
     def _fleet(self) -> Fleet:
         return Fleet(
             cluster=CLUSTER, stack="node", region=REGION, hosted_zone_id="Z0", domain=f"{CLUSTER}.muster.internal",
-            bundle="", tags={}, groups=(FleetGroup(name="gpu", options=()),),
+            bundle="", tags={}, groups=(FleetGroup(name="gpu", options=(), interfaces=(), security_groups=()),),
         )  # fmt: skip
 
 

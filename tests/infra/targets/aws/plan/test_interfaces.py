@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from cluster.catalog.instances import InstanceType, all_types, instance
-from infra.targets.aws.plan.interfaces import Interface, NoEfa, addresses, interfaces
+from infra.targets.aws.launcher.fleet import Interface
+from infra.targets.aws.plan.interfaces import NoEfa, addresses, interfaces
 
 GOLDEN = Path(__file__).parents[4] / "golden" / "interfaces"
 WITH_EFA = [type_ for type_ in all_types().values() if type_.efa_interfaces]

@@ -123,7 +123,7 @@ def test_a_subnet_without_internet_access_is_a_warning_unless_egress_is_off(
     (message,) = check(canned_aws, spec_in(site))
     assert message == (
         f"warning subnet_no_way_out network.subnet_ids[0]: '{site.subnet}' has no route to the internet: nodes reach "
-        "only services with a VPC endpoint; fix: add endpoints for ssm, ssmmessages, ec2messages, ec2, s3, route53 and "
+        "only services with a VPC endpoint; fix: add endpoints for ssm, ssmmessages, ec2, s3, route53 and "
         "what "
         "jobs fetch, or a NAT gateway"
     )

@@ -47,7 +47,7 @@ def test_without_preflight_up_continues_despite_a_missing_reservation(stacks: Pa
     env = {**aws.environment(), "MUSTER_CACHE": str(stacks / "cache"), "PATH": "/usr/bin:/bin"}
     done = muster(stacks, "up", "--stack", "block", "--no-preflight", **env)
     assert "the Pulumi CLI is not installed" in done.stderr
-    assert "0.20 to 4.35 USD per hour on target aws (instance prices of 2026-08-22, us-east-1; today's " in done.stdout
+    assert "0.19 to 4.34 USD per hour on target aws (instance prices of 2026-08-22, us-east-1; today's " in done.stdout
     assert "`make cost STACK=block` shows each part" in done.stdout
 
 

@@ -40,7 +40,7 @@ def test_tables_match_the_types_and_properties_of_the_examples() -> None:
         ("aws:ec2/vpc:Vpc", {}, "aws:ec2/vpc:Vpc needs it"),
         (
             "aws:ec2/launchTemplate:LaunchTemplate",
-            {"networkInterfaces": [{"cardIndex": 0}]},
+            {"blockDeviceMappings": [{"cardIndex": 0}]},
             "no such property of aws:ec2/launchTemplate:LaunchTemplate",
         ),
     ],

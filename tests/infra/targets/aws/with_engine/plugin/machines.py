@@ -95,19 +95,15 @@ def _detach(aws: Aws, _id: str, props: Props) -> None:
 
 
 _TEMPLATE = (
-    "imageId instanceType iamInstanceProfile userData metadataOptions blockDeviceMappings networkInterfaces "
+    "imageId instanceType iamInstanceProfile userData metadataOptions blockDeviceMappings "
     "instanceInitiatedShutdownBehavior ebsOptimized monitoring tagSpecifications instanceMarketOptions "
     "capacityReservationSpecification"
 )
 
 
 def _template_data(props: Props) -> Props:
-    """Return the data of a launch template in the format of the API, which has Groups and lists of tags."""
+    """Return the data of a launch template in the format of the API, which has lists of tags."""
     data = call_parameters(props, _TEMPLATE)
-    data["NetworkInterfaces"] = [
-        {("Groups" if key == "SecurityGroups" else key): value for key, value in interface.items()}
-        for interface in data["NetworkInterfaces"]
-    ]
     data["TagSpecifications"] = [
         {"ResourceType": specification["resourceType"], "Tags": tag_list(specification["tags"])}
         for specification in props["tagSpecifications"]
@@ -199,8 +195,6 @@ KINDS = (
             "metadataOptions": _METADATA,
             "blockDeviceMappings": "deviceName ebs deleteOnTermination encrypted iops kmsKeyId throughput volumeSize "
             "volumeType",
-            "networkInterfaces": "networkCardIndex deviceIndex interfaceType securityGroups deleteOnTermination "
-            "associatePublicIpAddress",
             "tagSpecifications": "resourceType tags",
             "instanceMarketOptions": "marketType spotOptions spotInstanceType instanceInterruptionBehavior",
             "capacityReservationSpecification": "capacityReservationTarget capacityReservationId "

@@ -1,6 +1,6 @@
-"""Run all benchmarks of the trainer: overhead, startup, checkpoint in a node container, recovery on a cluster.
+"""Run all benchmarks of the trainer: overhead, evaluation, startup, checkpoint in a container, recovery on a cluster.
 
-python benchmarks/trainer.py [--only overhead,startup,checkpoint,recovery]
+python benchmarks/trainer.py [--only overhead,evaluation,startup,checkpoint,recovery]
 """
 
 from __future__ import annotations
@@ -18,7 +18,12 @@ from setup import env, pins  # noqa: E402
 from setup.paths import Paths  # noqa: E402
 
 # These need torch and run in a node container; /disk is on the machine's disk, as checkpoints are.
-IN_CONTAINER: dict[str, list[str]] = {"overhead": [], "startup": [], "checkpoint": ["--folder", "/disk"]}
+IN_CONTAINER: dict[str, list[str]] = {
+    "overhead": [],
+    "evaluation": [],
+    "startup": [],
+    "checkpoint": ["--folder", "/disk"],
+}
 NAMES = (*IN_CONTAINER, "recovery")
 
 

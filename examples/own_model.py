@@ -15,6 +15,8 @@ from trainer.api import Trainer
 from trainer.config.schema import OptimizerConfig
 
 BATCH = 64
+# No run has so many steps, so this batch is never trained on.
+HELD_OUT_STEP = 10**9
 
 
 class Classifier(nn.Module):
@@ -52,11 +54,16 @@ def main() -> None:
         steps=options.steps,
         folder=options.folder,
     )
+    rank, ranks = trainer.world.rank, trainer.world.size
+    held_out = [make_batch(HELD_OUT_STEP, rank, ranks)]
     trainer.load_checkpoint()
     while trainer.step < options.steps:
-        trainer.train_step(make_batch(trainer.step, trainer.world.rank, trainer.world.size))
-        if trainer.world.rank == 0 and trainer.step % 50 == 0:
-            print(f"step {trainer.step}  loss {trainer.metrics()['loss']:.4f}", flush=True)
+        trainer.train_step(make_batch(trainer.step, rank, ranks))
+        if trainer.step % 50 == 0:
+            # Every rank takes part in both; one prints.
+            loss, figures = trainer.metrics()["loss"], trainer.evaluate(held_out)
+            if rank == 0:
+                print(f"step {trainer.step}  loss {loss:.4f}  held-out accuracy {figures['accuracy']:.0%}", flush=True)
     trainer.save_checkpoint()
     trainer.close()
 

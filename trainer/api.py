@@ -330,13 +330,10 @@ def _check_arguments(precision: str, optimizer: object, schedule: object, best: 
 
 
 def _parse_strategy(strategy: str | ParallelConfig) -> ParallelConfig:
-    parallel = (
-        strategy if isinstance(strategy, ParallelConfig) else replace(ParallelConfig(), strategy=cast(Any, strategy))
-    )
+    if isinstance(strategy, ParallelConfig):
+        return strategy
     names = ("single", "ddp", "fsdp", "hsdp")
-    # "auto" needs the memory of the model, which is only known for the models of a configuration.
-    if parallel.strategy not in names:
-        message = f"{parallel.strategy!r} is not a strategy for your own model"
-        fix = f"use one of {', '.join(names)}, or a ParallelConfig with one of them"
-        raise ConfigError([ConfigProblem("strategy", message, fix)])
-    return parallel
+    if strategy not in names:
+        message = f"{strategy!r} is not a strategy for your own model"
+        raise ConfigError([ConfigProblem("strategy", message, f"use one of {', '.join(names)}, or a ParallelConfig")])
+    return replace(ParallelConfig(), strategy=cast(Any, strategy))

@@ -16,7 +16,7 @@ from tests.trainer.own_rank import BATCH, OPTIMIZER, STEPS, Own, batch_of, own_m
 from tests.trainer.own_shapes import VOCABULARY, make_shape
 from trainer.api import Trainer
 from trainer.config.errors import ConfigError
-from trainer.config.schema import OptimizerConfig, ParallelConfig, ScheduleConfig
+from trainer.config.schema import OptimizerConfig, ScheduleConfig
 from trainer.models.functional import IGNORED_TARGET
 
 
@@ -143,12 +143,11 @@ def test_a_failed_save_is_an_error(tmp_path: Path) -> None:
     trainer.close()
 
 
-@pytest.mark.parametrize(("strategy", "name"), [("zero4", "zero4"), (ParallelConfig(recompute="full"), "auto")])
-def test_an_unknown_strategy_is_rejected(strategy: Any, name: str) -> None:
+def test_an_unknown_strategy_is_rejected() -> None:
     with pytest.raises(ConfigError) as raised:
-        Trainer(own_model(0), strategy=strategy)
-    expected = f"strategy: '{name}' is not a strategy for your own model; use one of single, ddp, fsdp, hsdp, or a"
-    assert str(raised.value) == f"{expected} ParallelConfig with one of them"
+        Trainer(own_model(0), strategy="zero4")
+    expected = "strategy: 'zero4' is not a strategy for your own model; use one of single, ddp, fsdp, hsdp, or a"
+    assert str(raised.value) == f"{expected} ParallelConfig"
 
 
 def test_invalid_arguments_are_reported_before_anything_is_built(tmp_path: Path) -> None:

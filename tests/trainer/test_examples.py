@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.trainer.launch import assert_finished, forked
+
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 
@@ -22,6 +24,14 @@ def run_script(folder: Path, steps: int) -> str:
 def test_the_script_trains_and_resumes(tmp_path: Path) -> None:
     assert [line.split()[1] for line in run_script(tmp_path, 100).splitlines()] == ["50", "100"]
     assert [line.split()[1] for line in run_script(tmp_path, 150).splitlines()] == ["150"]
+
+
+def test_two_ranks_run_the_script(tmp_path: Path) -> None:
+    """One rank prints, and all of them take part in what is printed."""
+    arguments = ["--steps", "100", "--folder", "run", "--strategy", "ddp"]
+    with forked(2, arguments, tmp_path, program="examples.own_model") as run:
+        assert_finished(run)
+    assert [line.split()[1] for line in run.output.splitlines() if line.startswith("step ")] == ["50", "100"]
 
 
 def test_the_notebook_runs_from_top_to_bottom() -> None:

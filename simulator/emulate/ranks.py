@@ -10,7 +10,7 @@ from torch import nn
 
 from simulator.emulate.group import Group
 from trainer.config.layout import Layout
-from trainer.parallel.engine import Batch, Engine, LossFunction
+from trainer.parallel.engine import Batch, BetweenMicroBatches, Engine, LossFunction
 from trainer.parallel.mesh import Mesh
 
 
@@ -46,6 +46,7 @@ class VirtualRanks:
         self.modules: list[nn.Module] = inner.modules
         self.units = inner.units
         self.choices: list[str] = inner.choices
+        self.before_micro_batch: BetweenMicroBatches = inner.before_micro_batch
         self.before_rank: Callable[[], None] = _do_nothing
         self.losses: list[torch.Tensor] = []
         """Losses of the last step, by rank."""

@@ -38,7 +38,8 @@ def test_a_bad_file_on_one_rank_ends_the_run(tmp_path: Path) -> None:
     assert str(bad) in outcome(folder)["reason"]
     blamed = outcome(folder)["failure"]
     assert (blamed["cause"], blamed["rank"], blamed["host"]) == ("data", 1, socket.gethostname())
-    summary = run.output[run.output.index("Root Cause (first observed failure)") :]
+    # torchrun compares whole seconds: if rank 0 misses its peer within the same one, both are named, in either order.
+    summary = run.output[run.output.index("Failures:") :]
     assert "rank      : 1" in summary, "torchrun names the same rank"
     assert str(bad) in summary
     assert max(losses(folder)) < STEP

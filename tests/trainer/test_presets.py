@@ -71,7 +71,13 @@ def test_preset_trains_on_one_rank(
 LAYOUTS = {"ddp": Layout(replicate=2), "fsdp": Layout(shard=2), "hsdp": Layout(replicate=2, shard=2)}
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+# By day, one preset for each strategy; test_parallel_engines.py compares the families.
+DAILY = ("demo", "llama-1b", "llama-8b", "llama-70b", "mlp", "tiny-gpt2", "tiny-llama", "tiny-mlp", "tiny-resnet")
+
+
+@pytest.mark.parametrize(
+    "preset", [pytest.param(name, marks=() if name in DAILY else pytest.mark.nightly) for name in list_presets()]
+)
 def test_preset_trains_on_two_nodes(preset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     original = load(preset, [])
     monkeypatch.chdir(tmp_path)

@@ -30,6 +30,9 @@ def test_a_controller_that_is_ready_first_leaves_no_idle_nodes() -> None:
     assert predict_first_up(H200, "together", baked).idle_usd == 0
 
 
-def test_the_order_in_use_removes_the_idle_cost() -> None:
-    together, after = make_figures("h200", H200, PHASES)[:2]
-    assert (together.value > 20, after.value, after.verdict) == (True, 0, "pass")
+def test_both_orders_are_reported_without_a_verdict() -> None:
+    """The values are computed, not measured, so a bound on them could not fail."""
+    figures = make_figures("h200", H200, PHASES)
+    price = figures[0].reference
+    assert [(figure.reference, figure.verdict) for figure in figures] == [(price, "")] * 4 + [("", "")] * 2
+    assert [round(figure.value / figures[3].value * 9, 6) for figure in figures[:4]] == [12, 0, 21, 9]

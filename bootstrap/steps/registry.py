@@ -71,7 +71,9 @@ MACHINE: tuple[Step, ...] = (
     metadata.STEP,
     disks.STATE_STEP,
 )
-CLOUD: tuple[Step, ...] = (*KERNEL, *MACHINE, power.STEP, power.SWEEP_STEP)
+# Run on the controller after the check of the machine: from then on, the sweep launches nodes that are missing.
+CHECKED: tuple[Step, ...] = (power.SWEEP_STEP,)
+CLOUD: tuple[Step, ...] = (*KERNEL, *MACHINE, power.STEP, *CHECKED)
 EVERY: tuple[Step, ...] = (*(step for step in CLOUD if step not in ALL), *ALL)
 
 
@@ -81,8 +83,8 @@ def select_steps(desired: Desired) -> tuple[Step, ...]:
 
 
 def select_after_machine(role: Role) -> tuple[Step, ...]:
-    """Return the steps that follow MACHINE on a cloud machine, in the order in which it runs them."""
-    last = (power.STEP, *CONTROL, *SHIPPED, power.SWEEP_STEP) if role == "controller" else MEMBERS
+    """Return the steps between MACHINE and the check of a cloud machine, in the order in which it runs them."""
+    last = (power.STEP, *CONTROL, *SHIPPED) if role == "controller" else MEMBERS
     return (*(step for step in BASE if step not in MACHINE), *last)
 
 

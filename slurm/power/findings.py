@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from cluster.names import group_of
 from slurm.control.nodes import NodeState
 from slurm.power.bring_up import COOLDOWN_S
 from slurm.power.launcher import Launcher, Machine, MachineList
@@ -115,13 +116,24 @@ def find_failed_set_ups(launcher: Launcher, existing: MachineList, nodes: Nodes)
 def find_to_start(
     existing: MachineList, nodes: Nodes, static: Collection[str], held_back: Collection[str]
 ) -> Iterator[Finding]:
-    """Yield static nodes that are powered down, except those held back by a closed group or the budget."""
+    """Yield static nodes that are powered down, except those held back: by a closed group, the budget or `up`."""
     running = _list_running(existing)
     for name in sorted(static):
         node = nodes.get(name)
         available = node and node.powered_down and not node.out_of_service
         if available and name not in running and name not in held_back:
             yield Finding("start", name, "static nodes are always up", _START_S)
+
+
+def list_been_up(existing: MachineList, nodes: Nodes, static: Collection[str], before: Collection[str]) -> set[str]:
+    """Return the static nodes that are or were powered on with a machine; `before` is the result of an earlier call.
+
+    The others are left to `muster up`, which launches all of them in one zone or none. Nodes of a group that is being
+    removed are forgotten: a new group of that name starts like the first.
+    """
+    powered_on = {name for name, node in nodes.items() if not node.powered_off and not node.powering_up}
+    been_up = {*before, *(powered_on & _list_running(existing))}
+    return {name for name in static if name in been_up and group_of(name) not in existing.closed}
 
 
 def _choose_grace(reason: str) -> float:

@@ -43,7 +43,7 @@ class MachineList:
     controller: str = ""
     """Id of the controller's machine; empty if it does not exist."""
     closed: frozenset[str] = frozenset()
-    """Groups that are being removed: nothing is launched for them."""
+    """Groups that are being removed or replaced: the power programs launch nothing for them."""
 
     def by_name(self) -> dict[str, Machine]:
         """Return one machine per name: a running one, and of two that run the older, which Slurm knew first."""

@@ -19,6 +19,7 @@ from slurm.power.findings import (
     find_orphans,
     find_replacements,
     find_to_start,
+    list_been_up,
     select_due,
 )
 from slurm.power.launcher import LauncherError, MachineList
@@ -26,7 +27,7 @@ from slurm.power.reasons import BUDGET, UNWANTED
 from slurm.power.requests import NodeRequest, list_nodes, load_unfinished, replace_unfinished
 
 # Names of the values saved between sweeps.
-_FIRST_SEEN, _WORKING, _TO_READ = "since", "working", "to-read"
+_FIRST_SEEN, _WORKING, _TO_READ, _BEEN_UP = "since", "working", "to-read", "been-up"
 
 Nodes = dict[str, NodeState]
 
@@ -38,6 +39,7 @@ def sweep(context: Context) -> list[Finding]:
         static = context.slurmctld.never_suspended()
         waiting = _finish_requests(context, existing, nodes, static)
         held_back = _enforce_budget(context, nodes) | _list_closed(context, existing, nodes)
+        held_back |= static - _update_been_up(context, existing, nodes, static)
         findings = [
             *find_orphans(existing, nodes, static),
             *find_replacements(existing, nodes, waiting),
@@ -105,6 +107,15 @@ def _list_closed(context: Context, existing: MachineList, nodes: Nodes) -> set[s
     counts = context.memory.load(limits.BREAKER)
     closed = existing.closed | {group for group, count in counts.items() if count["closed"]}
     return {name for name in nodes if group_of(name) in closed}
+
+
+def _update_been_up(context: Context, existing: MachineList, nodes: Nodes, static: Collection[str]) -> set[str]:
+    """Return the static nodes that have been up, and save them if they changed."""
+    before = context.memory.load(_BEEN_UP)
+    been_up = list_been_up(existing, nodes, static, before)
+    if been_up != before.keys():
+        context.memory.save(_BEEN_UP, dict.fromkeys(sorted(been_up), True))
+    return been_up
 
 
 def _act(context: Context, existing: MachineList, due: Sequence[Finding]) -> None:

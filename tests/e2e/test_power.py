@@ -35,6 +35,8 @@ def test_machines_start_and_end_as_slurm_asks(aws: Moto, tmp_path: Path) -> None
 
 
 def _static_nodes_are_started(aws: Moto, slurm: CloudSlurm) -> str:
+    """The sweep starts a node that has been up; the first machine of a node is launched by `up`."""
+    slurm.run("""echo '{"gpu-1": true}' > /var/lib/muster/power/been-up.json""")
     _sweep_as_if_seen_long_ago(slurm, "start gpu-1")
     wait_until(lambda: "gpu-1" in _list_by_name(aws), "gpu-1 is launched")
     slurm.boot("gpu-1")

@@ -1,7 +1,7 @@
 """Power saving: the fleet that the controller may launch, the programs that Slurm runs, and the sweep's timer.
 
-The timer starts last. The sweep launches static nodes that are missing, and they would be billed while the controller
-is still being set up.
+The timer starts last, after the check of the controller. The sweep launches nodes that are missing, and they would be
+billed while the controller is still being set up, or although its set-up failed.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from infra.targets.aws.launcher.launcher import AwsLauncher
 from slurm.control.nodes import NodeState, parse_nodes
 from slurm.power import limits
 from slurm.power.context import Context
-from slurm.power.findings import Finding, find_orphans, find_replacements, find_to_start, select_due
+from slurm.power.findings import Finding, find_orphans, find_replacements, find_to_start, list_been_up, select_due
 from slurm.power.launcher import Machine, MachineList, Spending
 from slurm.power.programs import resume, resume_failed
 from slurm.power.sweep import sweep
@@ -123,6 +123,28 @@ def test_static_nodes_are_started_unless_excluded() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("state", "has_machine", "before", "closed", "been_up"),
+    [
+        (OFF, False, False, False, False),
+        (OFF, True, False, False, False),
+        (COMING, True, False, False, False),
+        (UP, False, False, False, False),
+        (UP, True, False, False, True),
+        (DRAINED, True, False, False, True),
+        (DOWN, True, False, False, True),
+        (OFF, False, True, False, True),
+        (UP, True, True, True, False),
+    ],
+)
+def test_which_static_nodes_have_been_up(
+    state: str, has_machine: bool, before: bool, closed: bool, been_up: bool
+) -> None:
+    existing = MachineList((machine(),) if has_machine else (), closed=frozenset({"gpu"} if closed else ()))
+    names = ["gpu-1"] if before else []
+    assert list_been_up(existing, {"gpu-1": node(state)}, ["gpu-1"], names) == ({"gpu-1"} if been_up else set())
+
+
 def test_a_finding_is_due_after_its_grace_period() -> None:
     lost, orphan = Finding("lost", "gpu-1", "", 60), Finding("orphan", "i-1", "", 300)
     due, since = select_due([lost, orphan], {}, 1000)
@@ -143,6 +165,25 @@ def test_orphans_are_terminated_after_their_grace_period(
     clock.t += 1500
     sweep(context)
     assert [instance["InstanceId"] for instance in list_running(aws)] == [up["gpu-1"].id]
+
+
+def test_static_nodes_are_left_to_up_until_they_have_been_up(
+    aws: Moto, context: Context, slurm: FakeSlurm, clock: Clock
+) -> None:
+    """`up` launches them together, in one zone; the sweep would launch each alone."""
+
+    def start_rules() -> list[str]:
+        clock.t += 60
+        return [finding.subject for finding in sweep(context) if finding.rule == "start"]
+
+    slurm.states, slurm.static = {"gpu-1": OFF, "gpu-2": OFF}, "gpu-[1-2]"
+    assert [start_rules() for _ in range(3)] == [[], [], []]
+    launched = resume(context, ["gpu-1"], []).up["gpu-1"]
+    slurm.states["gpu-1"] = UP
+    assert start_rules() == []
+    context.launcher.terminate([launched])
+    slurm.states["gpu-1"] = OFF
+    assert [start_rules() for _ in range(2)] == [[], ["gpu-1"]], "gpu-2 has not been up"
 
 
 def test_a_node_without_its_machine_is_marked_down_and_then_powered_down(

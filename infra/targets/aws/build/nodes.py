@@ -104,7 +104,6 @@ class Group:
     def ensure(self) -> Properties:
         """Launch missing nodes, all or none, and remove those beyond the group's size."""
         instances = list_instances(self.api, self.fleet)
-        self._reopen(instances)
         surplus = [m for m in self._members(instances) if m.name and names.number_of(m.name) > self.count]
         if surplus:
             _emit((machine.name for machine in surplus), "remove", "changed")
@@ -113,6 +112,7 @@ class Group:
         existing = {name: machine for name, machine in instances.by_name().items() if name in self.static_names}
         if static := existing | launched:
             AwsLauncher(self.fleet, self.api).publish_names({name: m.address for name, m in static.items()})
+        self._reopen(instances)
         return {"names": self.static_names, "missing": []}
 
     def remove(self) -> None:
@@ -160,7 +160,7 @@ class Group:
                 raise _capacity_problem(self.name, len(missing), result.shortages, entry.retry_s)
             _emit(missing, "launch", "start", f"{reasons}; retrying")
             self.sleep(_RETRY_INTERVAL_S)
-            # Meanwhile the controller, which starts static nodes that are missing, may have launched some of them.
+            # Meanwhile the controller may have launched some of them: those that have been up before or that jobs need.
             missing = self.missing()
         return {}
 
@@ -170,8 +170,12 @@ class Group:
             self._tag_closed(instances.controller, instances.closed | {self.name})
 
     def _reopen(self, instances: MachineList) -> None:
-        if instances.controller and self.name in instances.closed:
-            self._tag_closed(instances.controller, instances.closed - {self.name})
+        """Let the controller launch nodes of this group again, after `up` has: alone, it launches them one by one."""
+        if self.name in instances.closed:
+            # The launch may have taken minutes, in which other groups were closed or reopened.
+            current = list_instances(self.api, self.fleet)
+            if current.controller:
+                self._tag_closed(current.controller, current.closed - {self.name})
 
     def _tag_closed(self, controller: str, closed: Collection[str]) -> None:
         tag = {"Key": CLOSED_TAG, "Value": " ".join(sorted(closed))}

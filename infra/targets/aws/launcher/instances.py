@@ -12,7 +12,8 @@ from infra.targets.aws.launcher.fleet import Fleet
 from infra.targets.aws.launcher.node_names import read_node_name
 from slurm.power.launcher import LauncherError, Machine, MachineList
 
-# On the controller's instance: groups that are being removed, separated by blanks. Nothing is launched for these.
+# On the controller's instance: groups that are being removed or replaced, separated by blanks. The controller launches
+# nothing for these.
 CLOSED_TAG = "muster.closed"
 # Instances in any other state are being terminated.
 STATES = ("pending", "running", "stopping", "stopped")

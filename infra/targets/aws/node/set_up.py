@@ -77,7 +77,7 @@ class Reporter:
 
 
 def set_up(node: Node, desired: Desired, reporter: Reporter) -> str:
-    """Run all steps of the node's role in stages, then check the result; return why the machine must restart first."""
+    """Run the steps of the node's role in stages and check the result; return why the machine must restart first."""
     transport = LocalTransport()
     for stage in (registry.KERNEL, registry.MACHINE, registry.select_after_machine(node.role)):
         # If hundreds of compute nodes reported each stage, they would exceed the account's request rate.
@@ -87,6 +87,8 @@ def set_up(node: Node, desired: Desired, reporter: Reporter) -> str:
         if reason := restart.read_request(transport):
             return reason
     check_machine(transport, node, desired)
+    if node.role == "controller":
+        _run_stage(transport, node, desired, registry.CHECKED, reporter)
     return ""
 
 

@@ -17,7 +17,7 @@ from infra.targets.aws.launcher.instances import list_instances
 from slurm.power.context import Context
 from slurm.power.programs import resume
 from tests.moto_server import REGION, Moto
-from tests.slurm.power.cluster import TYPE, ZONES, Clock, list_running, read_records
+from tests.slurm.power.cluster import TYPE, ZONES, Clock, list_running, make_fleet, read_records
 
 
 def inputs(of: Fleet, **changes: object) -> dict[str, object]:
@@ -144,6 +144,27 @@ def test_nothing_is_launched_for_a_group_that_is_being_removed(
     group.ensure()
     assert list_instances(group.api, group.fleet).closed == frozenset()
     assert sorted(resume(context, ["gpu-7"], []).up) == ["gpu-7"]
+
+
+def test_a_replaced_group_stays_closed_until_all_of_its_nodes_are_launched(
+    aws: Moto, group: Group, clock: Clock, controller: str
+) -> None:
+    """The controller would launch one node where capacity lasts for one, and EFA does not cross zones."""
+    group = replace(group, fleet=make_fleet(aws, groups=("gpu", "other")))
+    other = replace(group, name="other", static=0)
+    for removed in (group, other):
+        removed.remove()
+    aws.fail("RunInstances", "InsufficientInstanceCapacity", times=2)
+    closed: list[frozenset[str]] = []
+
+    def look(seconds: float) -> None:
+        clock.sleep(seconds)
+        closed.append(list_instances(group.api, group.fleet).closed)
+        other.ensure()
+
+    replace(group, sleep=look).ensure()
+    assert closed == [{"gpu", "other"}]
+    assert list_instances(group.api, group.fleet).closed == frozenset(), "a group that opened meanwhile stays open"
 
 
 def test_machines_that_do_not_terminate_are_named(

@@ -24,6 +24,7 @@ from bootstrap.steps.daemon import DAEMONS
 from bootstrap.steps.step import Step
 from bootstrap.transport.local import LocalTransport
 from cluster.inventory import Node
+from infra.targets.aws.node import set_up
 from infra.targets.aws.node.identity import add_node, find_node
 from tests.bootstrap.clusters import desired as local
 from tests.infra.targets.aws.node.clusters import EFS, KERNEL, LUSTRE, NFS, STORE, desired, fixed, inventory, ubuntu
@@ -127,7 +128,12 @@ def test_cloud_steps_run_only_on_cloud_machines() -> None:
 def test_a_machine_goes_through_every_step_of_its_role_once(node: Node) -> None:
     through = [
         step.name
-        for step in (*registry.KERNEL, *registry.MACHINE, *registry.select_after_machine(node.role))
+        for step in (
+            *registry.KERNEL,
+            *registry.MACHINE,
+            *registry.select_after_machine(node.role),
+            *registry.CHECKED,
+        )
         if node.role in step.roles
     ]
     assert sorted(through) == sorted(step.name for step in registry.EVERY if node.role in step.roles)
@@ -272,9 +278,24 @@ def test_a_machine_does_not_wait_for_ever() -> None:
     assert re.search(r"slurmctld does not answer at 127\.0\.0\.1:\d+ after [12] s\n$", completed.err)
 
 
-def test_the_sweep_starts_when_everything_else_is_done() -> None:
-    """It launches static nodes that are missing, which would be billed while the controller is set up."""
-    assert registry.select_after_machine("controller")[-1] == power.SWEEP_STEP
+@pytest.mark.parametrize(
+    ("node", "end"),
+    [(CONTROLLER, ["check", registry.CHECKED]), (LOGIN, ["check"]), (GPU, ["check"])],
+    ids=["controller", "login", "compute"],
+)
+def test_the_sweep_starts_after_the_check(node: Node, end: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It launches nodes that are missing, which would be billed although the set-up of the controller failed."""
+    order: list[object] = []
+    monkeypatch.setattr(set_up, "_run_stage", lambda *arguments: order.append(arguments[3]))
+    monkeypatch.setattr(set_up, "check_machine", lambda *_: order.append("check"))
+    monkeypatch.setattr("bootstrap.restart.read_request", lambda _: "")
+    monkeypatch.setattr(set_up.Reporter, "report", lambda *_: None)
+    assert set_up.set_up(node, desired(), set_up.Reporter("", "", "")) == ""
+    assert order == [registry.KERNEL, registry.MACHINE, registry.select_after_machine(node.role), *end]
+    assert power.SWEEP_STEP in registry.CHECKED
+
+
+def test_the_timer_of_the_sweep_is_started_by_its_own_step() -> None:
     assert "start muster-sweep.timer" not in titles(power.STEP, ubuntu(), CONTROLLER, desired())
     assert titles(power.SWEEP_STEP, ubuntu(), CONTROLLER, desired())[-1] == "start muster-sweep.timer"
 

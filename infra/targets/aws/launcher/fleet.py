@@ -47,13 +47,13 @@ class FleetGroup(InventoryModel):
 
     name: str
     options: tuple[LaunchOption, ...]
-    interfaces: tuple[Interface, ...]
-    """Interfaces of each machine, the primary one first.
+    interfaces: tuple[Interface, ...] = ()
+    """Interfaces of each machine, the primary one first; empty in fleets that older versions wrote.
 
     They are not in the launch template: a launch has to name their subnet, and AWS does not document how it merges the
     interfaces of a template with those of a launch.
     """
-    security_groups: tuple[str, ...]
+    security_groups: tuple[str, ...] = ()
     """Security groups of every interface."""
     retry_s: int = 600
     """Seconds for which a shortage is retried before it is reported to Slurm."""

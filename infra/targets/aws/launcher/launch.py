@@ -86,8 +86,11 @@ def split_into_calls(units: Sequence[Unit]) -> list[tuple[list[str], int]]:
 def build_request(
     fleet: Fleet, option: LaunchOption, members: Sequence[str], *, least: int, token: str
 ) -> dict[str, Any]:
-    """Return the parameters of one RunInstances call."""
+    """Return the parameters of one RunInstances call; raise LauncherError if the fleet is of an older version."""
     group = fleet.group(names.group_of(members[0]))
+    if not group.interfaces:
+        message = f"the fleet has no interfaces for group {group.name}: an older version of muster wrote it"
+        raise LauncherError("run_instances", Fault("broken", "OldFleet", message), "run `muster up`")
     template = {"LaunchTemplateId": option.launch_template_id, "Version": option.launch_template_version}
     kinds = (*_TAGGED, "spot-instances-request") if option.purchase == "spot" else _TAGGED
     tags = [{"Key": key, "Value": value} for key, value in sorted(_tags(fleet, members).items())]

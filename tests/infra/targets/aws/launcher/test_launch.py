@@ -64,6 +64,13 @@ def test_only_a_single_interface_says_that_it_has_no_public_address(fleet: Fleet
     )
 
 
+def test_a_fleet_of_an_older_version_launches_nothing_and_says_what_to_do(fleet: Fleet) -> None:
+    old = fleet.model_copy(update={"groups": (fleet.groups[0].model_copy(update={"interfaces": ()}),)})
+    message = r"the fleet has no interfaces for group gpu: an older version of muster wrote it; run `muster up`"
+    with pytest.raises(LauncherError, match=message):
+        make_request(old, option())
+
+
 def test_interfaces_use_the_subnet_of_the_option(aws: Moto, fleet: Fleet, clock: Clock) -> None:
     launch(make_api(clock), fleet, fleet.groups[0].options, [names(1, 1)], "t")
     params = aws.of("RunInstances")[0].params

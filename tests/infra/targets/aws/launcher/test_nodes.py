@@ -55,6 +55,18 @@ def test_create_read_and_delete(aws: Moto, fleet: Fleet) -> None:
     provider.delete(created.id, created.outs)
 
 
+def test_nodes_whose_state_has_the_fleet_of_an_older_version_are_read_and_deleted(aws: Moto, fleet: Fleet) -> None:
+    provider, props = NodesProvider(), inputs(fleet)
+    outs = provider.create(props).outs or {}
+    old = json.loads(fleet.model_dump_json())
+    for group in old["groups"]:
+        del group["interfaces"], group["security_groups"]
+    outs |= {"fleet": json.dumps(old)}
+    assert provider.read("id", outs).outs["missing"] == []
+    provider.delete("id", outs)
+    assert list_running(aws) == []
+
+
 def test_a_missing_machine_is_noticed_and_replaced(aws: Moto, fleet: Fleet) -> None:
     provider, props = NodesProvider(), inputs(fleet)
     outs = provider.create(props).outs

@@ -6,6 +6,7 @@ set -eu
 export DEBIAN_FRONTEND=noninteractive
 keyring=/usr/share/keyrings/muster-lustre-client.gpg
 attempted=/var/lib/muster/kernel
+boot=$(cat /proc/sys/kernel/random/boot_id)
 
 say() { echo "lustre: $*"; }
 
@@ -43,13 +44,15 @@ if [ "$kernel" = "$RUNNING" ]; then
   modprobe lustre
   exit 0
 fi
-if [ "$(cat "$attempted" 2>/dev/null)" = "$kernel" ]; then
-  fail "this machine restarted for kernel $kernel but runs $RUNNING; check GRUB, or use another image"
-fi
+# A restart that was requested since the last boot has not happened yet: request it again.
+case $(cat "$attempted" 2>/dev/null || true) in
+  "$kernel $boot") ;;
+  "$kernel "*) fail "this machine restarted for kernel $kernel but runs $RUNNING; check GRUB, or use another image" ;;
+esac
 say "no client for kernel $RUNNING: installing kernel $kernel and restarting"
 # With the headers, DKMS builds the modules of driver and fabric for the new kernel.
 install_held "linux-image-$kernel" "linux-headers-$kernel" "lustre-client-modules-$kernel"
 boot_with "$kernel"
 mkdir -p "$(dirname "$attempted")" "$(dirname "$RESTART")"
-echo "$kernel" >"$attempted"
+echo "$kernel $boot" >"$attempted"
 echo "restart with kernel $kernel, which has a Lustre client; $RUNNING has none" >"$RESTART"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -70,14 +71,19 @@ class Machine:
         self._stub(tools / "apt-cache", f"cat {folder}/names")
         (folder / "names").write_text("\n".join(names))
         (folder / "key").write_text("key")
-        for created in ("usr/share/keyrings", "etc/apt/sources.list.d"):
+        for created in ("usr/share/keyrings", "etc/apt/sources.list.d", "proc/sys/kernel/random"):
             (folder / created).mkdir(parents=True)
         self.tools = tools
+        self.boot("first")
+
+    def boot(self, boot_id: str) -> None:
+        (self.folder / "proc/sys/kernel/random/boot_id").write_text(f"{boot_id}\n")
+        shutil.rmtree(self.folder / "run", ignore_errors=True)
 
     def run(self, running: str) -> subprocess.CompletedProcess[str]:
         self.calls.write_text("")
         script = (ROOT / "bootstrap/scripts/lustre-client.sh").read_text()
-        for path in ("/usr/share/keyrings", "/var/lib/muster", "/etc/default", "/etc/apt"):
+        for path in ("/usr/share/keyrings", "/var/lib/muster", "/etc/default", "/etc/apt", "/proc/sys"):
             script = script.replace(path, f"{self.folder}{path}")
         values = {
             "RUNNING": running,
@@ -123,11 +129,20 @@ def test_a_kernel_without_a_client_is_replaced_and_the_machine_restarts_once(tmp
     assert machine.read("etc/default/grub.d/90-muster.cfg") == grub
     assert machine.read("run/restart").startswith("restart with kernel 6.8.0-1041-aws")
     # The machine came up with the old kernel again: another restart would not help.
-    (tmp_path / "run/restart").unlink()
+    machine.boot("second")
     again = machine.run("6.8.0-1045-aws")
     assert again.returncode == 1
     assert "this machine restarted for kernel 6.8.0-1041-aws but runs 6.8.0-1045-aws" in again.stderr
     assert not (tmp_path / "run/restart").exists()
+
+
+def test_a_restart_that_has_not_happened_is_requested_again(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, NAMES)
+    machine.run("6.8.0-1045-aws")
+    (tmp_path / "run/restart").unlink()
+    again = machine.run("6.8.0-1045-aws")
+    assert again.returncode == 0, again.stderr
+    assert machine.read("run/restart").startswith("restart with kernel 6.8.0-1041-aws")
 
 
 def test_a_repository_without_a_usable_client_is_an_error(tmp_path: Path) -> None:

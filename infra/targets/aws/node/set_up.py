@@ -17,7 +17,7 @@ from bootstrap.plan import plan_steps
 from bootstrap.progress import Event
 from bootstrap.steps import registry
 from bootstrap.steps.step import Step
-from bootstrap.transport.base import TransportError
+from bootstrap.transport.base import Transport, TransportError
 from bootstrap.transport.local import LocalTransport
 from cluster.inventory import Inventory, Node
 from cluster.spec import ClusterSpec
@@ -47,9 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     reporter = Reporter(cloud.region, parameters.node(inventory.cluster, node.name), options.bundle)
     try:
         if reason := set_up(node, _load_desired(node, inventory, cloud), reporter):
-            print(f"muster: {reason}", flush=True)
-            reporter.report("working", "restart", reason)
-            restart.restart(LocalTransport(), USER_DATA)
+            restart_machine(LocalTransport(), reason, reporter)
             return EXIT_RESTARTING
     except (BootstrapError, TransportError) as error:
         step = error.step if isinstance(error, BootstrapError) else "apply"
@@ -90,6 +88,16 @@ def set_up(node: Node, desired: Desired, reporter: Reporter) -> str:
     if node.role == "controller":
         _run_stage(transport, node, desired, registry.CHECKED, reporter)
     return ""
+
+
+def restart_machine(transport: Transport, reason: str, reporter: Reporter) -> None:
+    """Report why the machine restarts, and restart it, also if the report fails: set-up reports again afterwards."""
+    print(f"muster: {reason}", flush=True)
+    try:
+        reporter.report("working", "restart", reason)
+    except RuntimeError as error:
+        print(f"muster: the restart could not be reported: {error}", file=sys.stderr, flush=True)
+    restart.restart(transport, USER_DATA)
 
 
 def _run_stage(

@@ -1,4 +1,4 @@
-"""The code in user data: AWS signatures, metadata, retries, and compatibility with Python 3.10."""
+"""The code in user data: AWS signatures, metadata, reports, retries, and compatibility with Python 3.10."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from botocore.auth import S3SigV4Auth, SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
+from bootstrap.transport.base import Completed
 from cluster import names as plan_names
 from cluster.catalog.interpreter import PYTHON
 from infra.targets.aws.launcher import node_names
-from infra.targets.aws.node import cluster_secrets, early, imds, package_store, signed
+from infra.targets.aws.node import cluster_secrets, early, imds, package_store, set_up, signed
 from infra.targets.aws.node import parameters as names
 from infra.targets.aws.node.signed import Call
 from infra.targets.aws.plan import user_data as module
@@ -116,6 +117,34 @@ def test_secrets_and_reports_go_through_aws(aws: Moto, machine: Machine) -> None
     )
     report = names.Report.model_validate_json(ssm.get_parameter(Name=names.node("toy", "gpu-1"))["Parameter"]["Value"])
     assert (report.instance, report.state, report.step, len(report.line)) == ("i-0abc", "failed", "x", 1000)
+
+
+class RecordedScripts:
+    """A transport that records scripts instead of running them."""
+
+    def __init__(self) -> None:
+        self.scripts: list[str] = []
+
+    def run(self, script: str, **_: object) -> Completed:
+        self.scripts.append(script)
+        return Completed(0, "", "")
+
+    def put(self, *_: object) -> None: ...
+
+    def get(self, path: str) -> bytes:
+        raise NotImplementedError(path)
+
+    def close(self) -> None: ...
+
+
+def test_a_machine_restarts_also_if_that_cannot_be_reported(
+    aws: Moto, machine: Machine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reporter, transport = set_up.Reporter(REGION, names.node("toy", "gpu-1"), "d"), RecordedScripts()
+    aws.fail("PutParameter", "ParameterLimitExceeded")
+    set_up.restart_machine(transport, "another kernel", reporter)
+    assert transport.scripts[-1].endswith("systemctl --no-block reboot")
+    assert "muster: the restart could not be reported: PutParameter: 400" in capsys.readouterr().err
 
 
 def test_objects_are_fetched_and_stored(aws: Moto, machine: Machine, tmp_path: Path) -> None:

@@ -7,9 +7,11 @@ of older kernels: if the newest kernel has a client, that of every image has one
 from __future__ import annotations
 
 import gzip
+import http.client
 import os
 import re
 import urllib.request
+import zlib
 from collections.abc import Callable, Iterator
 
 from bootstrap.lustre_kernels import choose_kernel, list_client_kernels, read_package_names
@@ -24,6 +26,8 @@ CODENAME = "jammy"
 _UBUNTU = {"amd64": "http://archive.ubuntu.com/ubuntu", "arm64": "http://ports.ubuntu.com/ubuntu-ports"}
 _DEBIAN_NAMES = {"x86_64": "amd64", "arm64": "arm64"}
 _FETCH_TIMEOUT_S = 8.0
+# A download or an archive that ends too early is not an OSError.
+_UNREADABLE = (OSError, EOFError, zlib.error, http.client.HTTPException)
 _WHERE = "storage"
 
 Fetch = Callable[[str], str]
@@ -31,7 +35,7 @@ Fetch = Callable[[str], str]
 
 
 def fetch_index(url: str) -> str:
-    """Download and decompress a `Packages.gz`; raise OSError if it cannot be read."""
+    """Download and decompress a `Packages.gz`; raise one of _UNREADABLE if that fails."""
     if endpoint := os.environ.get("AWS_ENDPOINT_URL"):
         raise OSError(f"AWS is replaced by {endpoint}")
     with urllib.request.urlopen(url, timeout=_FETCH_TIMEOUT_S) as answer:  # noqa: S310  # the addresses are ours
@@ -46,22 +50,25 @@ def check_lustre_clients(subject: Subject, fetch: Fetch = fetch_index) -> Iterat
         name = _DEBIAN_NAMES[architecture]
         try:
             clients = fetch(f"{LUSTRE_CLIENT.url}/dists/{CODENAME}/main/binary-{name}/Packages.gz")
-            ubuntu = fetch(f"{_UBUNTU[name]}/dists/{CODENAME}-updates/main/binary-{name}/Packages.gz")
-        except OSError as failure:
+            ubuntu = _fetch_ubuntu(clients, name, fetch)
+        except _UNREADABLE as failure:
             message = f"clients for the images' kernels could not be checked ({failure})"
             fix = "check the network of this machine; nodes look for a client themselves"
             yield warning("lustre_clients_unknown", _WHERE, message, fix)
         else:
-            yield from judge_clients(clients, ubuntu, architecture)
+            yield from judge_clients(clients, ubuntu, architecture, exists=subject.exists)
 
 
-def judge_clients(clients: str, ubuntu: str, architecture: str) -> Iterator[Issue]:
-    """Yield an issue if the newest kernel in Ubuntu's index has no client in the index of clients."""
-    names = [*read_package_names(clients), *read_package_names(ubuntu)]
-    kernel = find_newest_kernel(ubuntu)
+def judge_clients(clients: str, ubuntu: str, architecture: str, *, exists: bool = False) -> Iterator[Issue]:
+    """Yield an issue if the newest kernel in Ubuntu's index has no client in the index of clients.
+
+    It is never an error if the cluster exists, because its images, and so its kernels, stay the same.
+    """
+    make = warning if exists else error
+    kernel, names = find_newest_kernel(ubuntu), _list_names(clients, ubuntu)
     if not list_client_kernels(names):
         message = f"{LUSTRE_CLIENT.url} has no Lustre client for {CODENAME} on {architecture}"
-        yield error("lustre_clients_none", _WHERE, message, "use other storage, or images that have a client")
+        yield make("lustre_clients_none", _WHERE, message, "use other storage, or images that have a client")
         return
     chosen = choose_kernel(kernel, names)
     if chosen == kernel:
@@ -72,7 +79,7 @@ def judge_clients(clients: str, ubuntu: str, architecture: str) -> Iterator[Issu
         yield warning("lustre_kernel", _WHERE, message, fix)
     else:
         fix = "set `aws.ami` and `aws.plain_ami` to images that have a client"
-        yield error("lustre_kernel", _WHERE, message, fix)
+        yield make("lustre_kernel", _WHERE, message, fix)
 
 
 def find_newest_kernel(ubuntu: str) -> str:
@@ -84,3 +91,19 @@ def find_newest_kernel(ubuntu: str) -> str:
     if not kernels:
         raise ValueError("Ubuntu's index has no linux-image-aws")
     return str(kernels[-1])
+
+
+def _fetch_ubuntu(clients: str, name: str, fetch: Fetch) -> str:
+    """Return Ubuntu's index of updates; if no kernel in it has a client, all indexes, the updates last."""
+
+    def fetch_pocket(pocket: str) -> str:
+        return fetch(f"{_UBUNTU[name]}/dists/{CODENAME}{pocket}/main/binary-{name}/Packages.gz")
+
+    updates = fetch_pocket("-updates")
+    if choose_kernel(find_newest_kernel(updates), _list_names(clients, updates)):
+        return updates
+    return "\n".join([fetch_pocket(""), fetch_pocket("-security"), updates])
+
+
+def _list_names(clients: str, ubuntu: str) -> list[str]:
+    return [*read_package_names(clients), *read_package_names(ubuntu)]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import http.client
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -73,9 +75,18 @@ def test_the_newest_kernel_is_that_of_the_last_entry() -> None:
         find_newest_kernel(CLIENTS)
 
 
-def check(canned_aws: CannedAws, fetch: Any, **more: Any) -> list[str]:
+@pytest.mark.parametrize("clients", [CLIENTS, index("lustre-client-utils")])
+def test_a_missing_client_does_not_block_a_cluster_that_exists(clients: str) -> None:
+    ubuntu = index("linux-image-6.8.0-1045-aws", newest="6.8.0-1045-aws")
+    assert [issue.level for issue in judge_clients(clients, ubuntu, "x86_64", exists=True)] == ["warning"]
+    assert [issue.level for issue in judge_clients(clients, ubuntu, "x86_64")] == ["error"]
+
+
+def check(canned_aws: CannedAws, fetch: Any, *, exists: bool = False, **more: Any) -> list[str]:
     identity = Identity("123456789012", "arn:aws:iam::123456789012:user/ann")
-    return format_issues(check_lustre_clients(Subject(spec(**more), canned_aws.account, identity), fetch))
+    return format_issues(
+        check_lustre_clients(Subject(spec(**more), canned_aws.account, identity, exists=exists), fetch)
+    )
 
 
 def test_only_clusters_with_lustre_and_default_images_are_checked(canned_aws: CannedAws) -> None:
@@ -94,6 +105,39 @@ def test_only_clusters_with_lustre_and_default_images_are_checked(canned_aws: Ca
         "jammy/main/binary-amd64/Packages.gz",
         "jammy-updates/main/binary-amd64/Packages.gz",
     ]
+
+
+def test_all_indexes_of_ubuntu_are_read_before_an_error(canned_aws: CannedAws) -> None:
+    newest = index("linux-image-6.8.0-1045-aws", newest="6.8.0-1045-aws")
+    indexes = {"jammy": "", "jammy-security": "", "jammy-updates": newest}
+
+    def fetch(url: str) -> str:
+        return CLIENTS if "fsx" in url else indexes[url.rpartition("/dists/")[2].partition("/")[0]]
+
+    assert check(canned_aws, fetch, storage=LUSTRE)[0].startswith("error lustre_kernel")
+    assert check(canned_aws, fetch, exists=True, storage=LUSTRE)[0].startswith("warning lustre_kernel")
+    indexes["jammy-security"] = index("linux-image-6.8.0-1041-aws")
+    (issue,) = check(canned_aws, fetch, storage=LUSTRE)
+    assert issue.startswith("warning lustre_kernel")
+    assert "nodes whose image has it install 6.8.0-1041-aws" in issue
+
+
+def test_an_index_that_ends_too_early_is_a_warning(
+    canned_aws: CannedAws, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AWS_ENDPOINT_URL")
+    path = tmp_path / "Packages.gz"
+    path.write_bytes(gzip.compress(CLIENTS.encode())[:-12])
+    (issue,) = check(canned_aws, lambda _: fetch_index(path.as_uri()), storage=LUSTRE)
+    assert issue.startswith("warning lustre_clients_unknown")
+
+
+@pytest.mark.parametrize("failure", [http.client.IncompleteRead(b""), zlib.error("invalid block")])
+def test_a_damaged_download_is_a_warning(canned_aws: CannedAws, failure: Exception) -> None:
+    def fetch(_: str) -> str:
+        raise failure
+
+    assert check(canned_aws, fetch, storage=LUSTRE)[0].startswith("warning lustre_clients_unknown")
 
 
 def test_an_index_that_cannot_be_read_is_a_warning(canned_aws: CannedAws) -> None:

@@ -154,8 +154,9 @@ class Target(ABC):
     stable_nodes: ClassVar[frozenset[str]] = frozenset()
     """Nodes that keep their address and data when a field with policy `replace` changes."""
 
-    def look_up(self, spec: ClusterSpec) -> None:  # noqa: B027  # most targets know everything
-        """Fetch and store what the rules need to know about a spec, if it is not stored yet."""
+    def look_up(self, spec: ClusterSpec) -> Iterable[Issue]:
+        """Fetch and store what the rules need to know about a spec; return warnings about what could not be fetched."""
+        return ()
 
     @abstractmethod
     def validate(self, spec: ClusterSpec, root: Path | None = None) -> Iterable[Issue]:

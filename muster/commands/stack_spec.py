@@ -54,8 +54,8 @@ def examine_spec(stack: StackHome, host: HostFacts | None) -> tuple[ClusterSpec 
         spec = load_spec(data)
     except SpecError as bad:
         return None, [*bad.issues, *validate_readable(data, bad.issues, host, stack.home.repo)]
-    target_of(spec).look_up(spec)
-    issues = validate(spec, host, stack.home.repo)
+    warnings = target_of(spec).look_up(spec)
+    issues = [*warnings, *validate(spec, host, stack.home.repo)]
     by_price = list_price_issues(spec)
     invalid = any(issue.level == "error" and issue.code not in by_price for issue in issues)
     return (None if invalid else spec), issues

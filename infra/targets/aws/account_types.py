@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from cluster.catalog.described import to_entry
 from cluster.catalog.instances import add_types, is_reviewed, unverified
-from cluster.spec import ClusterSpec
+from cluster.spec import ClusterSpec, Issue
+from cluster.spec.issue import warning
 from infra.home import Home
 from infra.resources.error import ResourceError
 from infra.targets.aws.spec import region_of
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from infra.targets.aws.preflight import Account
 
 FILE = "aws-instance-types.json"
+_NO_SUCH_TYPE = "InvalidInstanceType"
 Entries = dict[str, dict[str, Any]]
 """Types in the form of the catalog's instances.json, by name."""
 
@@ -35,23 +37,29 @@ def load_stored_types() -> None:
     add_types(_read(_path()))
 
 
-def look_up_types(spec: ClusterSpec) -> None:
-    """Ask AWS for the types of a spec that are neither in the catalog nor stored; do nothing without credentials."""
+def look_up_types(spec: ClusterSpec) -> list[Issue]:
+    """Ask AWS for the types of a spec that are neither in the catalog nor stored; do nothing without credentials.
+
+    Return a warning for each type whose look-up failed; a type that does not exist is no failure.
+    """
     from infra.targets.aws.account import find_account
 
     stored, region = _read(_path()), region_of(spec)
-    missing = list_missing(list_type_names(spec).values(), stored, region)
+    names = list_type_names(spec)
+    missing = list_missing(names.values(), stored, region)
     if not missing or not region:
-        return
+        return []
     try:
         account = find_account(spec)
     except ResourceError:
         # The pre-flight reports what is wrong with the credentials.
-        return
+        return []
     if account is None:
-        return
-    if described := describe_types(account, missing):
+        return []
+    described, failures = describe_types(account, missing)
+    if described:
         _write(_path(), merge_types(stored, described, region))
+    return [_warn(where, name, failures[name]) for where, name in names.items() if name in failures]
 
 
 def list_missing(names: Iterable[str], stored: Entries, region: str) -> list[str]:
@@ -77,19 +85,30 @@ def merge_types(stored: Entries, described: Mapping[str, Mapping[str, Any]], reg
     return {**stored, **new}
 
 
-def describe_types(account: Account, names: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Return AWS's description of each type that exists in the account's region."""
+def describe_types(account: Account, names: Iterable[str]) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
+    """Return AWS's description of each type that exists in the region, and the error code of each failed call."""
     from botocore.exceptions import BotoCoreError, ClientError
 
+    from infra.targets.aws.launcher.errors import classify_error
+
     described: dict[str, dict[str, Any]] = {}
+    failures: dict[str, str] = {}
     for name in names:
         # One by one: a single name that does not exist makes AWS reject the whole request.
         try:
             answer = account.client("ec2").describe_instance_types(InstanceTypes=[name])
-        except (ClientError, BotoCoreError):
+        except (ClientError, BotoCoreError) as failure:
+            if (code := classify_error(failure).code) != _NO_SUCH_TYPE:
+                failures[name] = code
             continue
         described |= {entry["InstanceType"]: entry for entry in answer["InstanceTypes"]}
-    return described
+    return described, failures
+
+
+def _warn(where: str, name: str, code: str) -> Issue:
+    message = f"'{name}' could not be looked up in the account (DescribeInstanceTypes: {code})"
+    fix = "allow the caller ec2:DescribeInstanceTypes, or check credentials and network, and run it again"
+    return warning("type_not_looked_up", f"{where}.instance_type", message, fix)
 
 
 def _path() -> Path:

@@ -17,7 +17,7 @@ from infra.targets.aws.resource_table import KINDS, TAGGING
 
 _HERE = Path(__file__).parent
 _VALIDATORS = tuple(sorted((_HERE / "validate").glob("*.py")))
-_PREFLIGHT = tuple(sorted((_HERE / "preflight").glob("*.py")))
+_PREFLIGHT = (_HERE / "account_types.py", *sorted((_HERE / "preflight").glob("*.py")))
 _LEVELS = {"error": "error", "warning": "warning", "make": "error or warning"}
 _SAMPLE = Scope(
     partition="aws",

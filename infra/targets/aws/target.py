@@ -62,14 +62,16 @@ class AwsTarget(Target, Launches, Preflight, Budgeted, ManagedStorage):
     price_issues = BY_PRICE
     storage_removal = "delete the filesystems in AWS by hand"
 
-    def look_up(self, spec: ClusterSpec) -> None:
-        account_types.look_up_types(spec)
+    def look_up(self, spec: ClusterSpec) -> Iterable[Issue]:
+        return account_types.look_up_types(spec)
 
     def validate(self, spec: ClusterSpec, root: Path | None = None) -> Iterable[Issue]:
         account_types.load_stored_types()
         return registry.validate(spec, root)
 
     def plan(self, spec: ClusterSpec) -> BuildPlan:
+        # Pulumi runs the guard of changes in a process of its own, where no rule has loaded them.
+        account_types.load_stored_types()
         return machines.build_plan(spec)
 
     def resolve(self, spec: ClusterSpec) -> ClusterSpec:

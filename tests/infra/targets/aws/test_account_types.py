@@ -53,8 +53,28 @@ def test_a_new_type_is_looked_up_once_and_accepted_with_a_warning(aws: Moto, hom
     assert set(json.loads((home / FILE).read_text())) == {NEW}
 
 
+def test_a_plan_in_another_process_has_the_stored_types(
+    aws: Moto,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    AwsTarget().look_up(new_spec())
+    monkeypatch.setattr(instances, "_ADDED", {})
+    (nodes,) = AwsTarget().plan(new_spec()).sets
+    assert nodes.instance_type == NEW
+
+
+def test_a_look_up_that_fails_is_a_warning_with_the_error(aws: Moto, home: Path) -> None:  # noqa: F811
+    aws.fail("DescribeInstanceTypes", "UnauthorizedOperation")
+    (issue,) = AwsTarget().look_up(new_spec())
+    assert (issue.level, issue.code, issue.where) == ("warning", "type_not_looked_up", "groups.gpu.instance_type")
+    assert issue.message == (
+        "'g7.48xlarge' could not be looked up in the account (DescribeInstanceTypes: UnauthorizedOperation)"
+    )
+    assert not (home / FILE).exists()
+
+
 def test_a_type_that_does_not_exist_stays_an_error(aws: Moto, home: Path) -> None:  # noqa: F811
-    AwsTarget().look_up(new_spec("p99.xlarge"))
+    assert AwsTarget().look_up(new_spec("p99.xlarge")) == []
     assert codes(new_spec("p99.xlarge"))["unknown_instance_type"] == "error"
     assert not (home / FILE).exists()
 

@@ -52,6 +52,15 @@ def test_check_reports_a_missing_reservation(stacks: Path, aws: Moto) -> None:
     assert "'cr-0123456789abcdef0' does not exist in us-east-1" in done.stderr
 
 
+def test_check_reports_a_failed_look_up_of_an_instance_type(stacks: Path, aws: Moto) -> None:
+    (stacks / "Pulumi.pair.yaml").write_text(PAIR.replace("g6.8xlarge", "g7.48xlarge"))
+    aws.fail("DescribeInstanceTypes", "UnauthorizedOperation", times=5)
+    done = muster(stacks, "check", "--stack", "pair", **aws.environment())
+    assert done.returncode == BAD_INPUT
+    assert "'g7.48xlarge' is not in the catalog" in done.stderr
+    assert "looked up in the account (DescribeInstanceTypes: UnauthorizedOperation)" in done.stderr
+
+
 def test_expired_credentials_are_reported_and_no_other_call_is_made(stacks: Path, aws: Moto) -> None:
     aws.fail("GetCallerIdentity", "ExpiredToken", times=5)
     done = muster(stacks, "check", "--stack", "pair", **aws.environment())

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import weakref
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.trainer.checkpoint_state import open_checkpoints, save_and_wait
 from tests.trainer.curves import config_of, global_batch, make_step
@@ -18,6 +21,7 @@ from trainer.config.errors import ConfigError
 from trainer.config.layout import resolve_layout
 from trainer.config.load import from_dict
 from trainer.config.schema import OptimizerConfig, ParallelConfig
+from trainer.optimizers import orthogonalize, sizes
 from trainer.optimizers.optimizer import Optimizer
 from trainer.parallel.gradients import to_local
 from trainer.parallel.mesh import Mesh
@@ -40,8 +44,18 @@ def nightly(*values: Any) -> Any:
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_muon_updates_matrices_like_one_rank(strategy: str) -> None:
     expected = update_on_rank("single", {})
-    for result in on_ranks(f"{HERE}:update_on_rank", strategy=strategy, options=STRATEGIES[strategy]):
-        assert result == expected
+    for gathered in (orthogonalize.GATHERED_VALUES, 50):
+        arguments = {"strategy": strategy, "options": STRATEGIES[strategy], "gathered": gathered}
+        for result in on_ranks(f"{HERE}:update_on_rank", **arguments):
+            assert result == expected
+
+
+@pytest.mark.parametrize("moments", ["fp32", "int8"])
+@pytest.mark.parametrize("strategy", ["ddp", "hsdp"])
+def test_muon_needs_no_more_memory_than_estimated_on_any_number_of_replicas(strategy: str, moments: str) -> None:
+    arguments = {"strategy": strategy, "options": STRATEGIES[strategy], "moments": moments}
+    for peak, estimate in on_ranks(f"{HERE}:measure_update_on_rank", **arguments):
+        assert estimate / 4 < peak <= estimate
 
 
 @pytest.mark.parametrize(
@@ -113,8 +127,13 @@ def test_a_checkpoint_of_another_optimizer_is_refused_by_name(tmp_path: Path) ->
     assert torch.equal(moment, torch.ones_like(moment))
 
 
-def update_on_rank(strategy: Any, options: dict[str, Any]) -> str:
+def update_on_rank(strategy: Any, options: dict[str, Any], gathered: int = orthogonalize.GATHERED_VALUES) -> str:
     """Give the ranks the same gradients in each step and return a digest of the whole parameters."""
+    with patch.object(orthogonalize, "GATHERED_VALUES", gathered):
+        return update_and_digest(strategy, options)
+
+
+def update_and_digest(strategy: Any, options: dict[str, Any]) -> str:
     mesh = make_mesh(strategy, options)
     values = {name: torch.nn.Parameter(spread(value.detach(), mesh)) for name, value in parameters(SHAPES).items()}
     optimizer = Optimizer(values.items(), OptimizerConfig(name="muon"), mesh)
@@ -123,6 +142,41 @@ def update_on_rank(strategy: Any, options: dict[str, Any]) -> str:
             values[name].grad = spread(gradient, mesh)
         optimizer.step(1e-2, torch.tensor(2.0), torch.tensor(0.0), seed=step)
     return digest({**values, **optimizer.tensors()})
+
+
+def measure_update_on_rank(strategy: Any, options: dict[str, Any], moments: Any) -> tuple[int, int]:
+    """Return the most bytes that an update of eight matrices allocated at a time, and the estimate."""
+    shapes = {f"layers.{n}": (64, 96) for n in range(8)}
+    mesh, config = make_mesh(strategy, options), OptimizerConfig(name="muon", moments=moments)
+    values = {name: torch.nn.Parameter(spread(value.detach(), mesh)) for name, value in parameters(shapes).items()}
+    optimizer = Optimizer(values.items(), config, mesh)
+    for name, gradient in gradients(0, shapes).items():
+        values[name].grad = spread(gradient, mesh)
+    stored = [*values.values(), *(value.grad for value in values.values()), *optimizer.tensors().values()]
+    with patch.object(orthogonalize, "GATHERED_VALUES", 64 * 96), patch.object(sizes, "GATHERED_VALUES", 64 * 96):
+        with AllocatedBytes([to_local(value) for value in stored if value is not None]) as allocated:
+            optimizer.step(1e-2, torch.tensor(2.0), torch.tensor(0.0))
+        return allocated.peak, sizes.count_update_bytes(shapes.items(), config)
+
+
+class AllocatedBytes(TorchDispatchMode):
+    """The most bytes that results of operations took at a time, without the storages of given tensors."""
+
+    def __init__(self, stored: list[torch.Tensor]) -> None:
+        super().__init__()
+        self.peak = 0
+        self._stored = {tensor.untyped_storage().data_ptr() for tensor in stored}
+        self._results: list[weakref.ref[torch.Tensor]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        results = result if isinstance(result, list | tuple) else [result]
+        self._results += [weakref.ref(value) for value in results if isinstance(value, torch.Tensor)]
+        alive = [value for reference in self._results if (value := reference()) is not None]
+        self._results = [weakref.ref(value) for value in alive]
+        storages = {value.untyped_storage().data_ptr(): value.untyped_storage().nbytes() for value in alive}
+        self.peak = max(self.peak, sum(size for start, size in storages.items() if start not in self._stored))
+        return result
 
 
 def spread_settings(strategy: str) -> list[str]:

@@ -12,7 +12,8 @@ import torch
 
 from trainer.config.schema import OptimizerConfig
 from trainer.optimizers.chunks import Chunk, Slot, Update
-from trainer.optimizers.orthogonalize import orthogonalize_parts
+from trainer.optimizers.moments import select_rows
+from trainer.optimizers.orthogonalize import list_own_matrices, orthogonalize_parts
 from trainer.parallel.mesh import Mesh
 
 _ADAMW_UPDATE_RMS = 0.2
@@ -41,21 +42,25 @@ class Muon:
 
     def _update_matrices(self, slots: list[Slot], decay: float, update: Update) -> None:
         shape = slots[0].parameter.shape
-        chunk = Chunk(slots, [slice(None)] * len(slots))
-        directions = self._advance_momentum(chunk, update)
-        orthogonal = orthogonalize_parts(directions, shape, self._mesh)
+        own = list_own_matrices(self._mesh)
+        # One matrix at a time, and no direction that another replica orthogonalises: there can be many replicas.
+        directions = [self._advance_momentum(slot, update, is_own=place in own) for place, slot in enumerate(slots)]
+        parts = [direction for direction in directions if direction is not None]
         scale = update.rate * _ADAMW_UPDATE_RMS * math.sqrt(max(shape))
-        for value, direction in zip(chunk.values, orthogonal, strict=True):
-            changed = (value * (1 - update.rate * decay)).add_(direction, alpha=-scale)
-            value.copy_(changed if update.skip is None else torch.where(update.skip > 0, value, changed))
-        chunk.pack(update)
+        for rows, orthogonal in orthogonalize_parts(parts, shape, self._mesh):
+            # The last matrices may be fewer than the ranks.
+            for slot, direction in zip(slots, orthogonal, strict=False):
+                value = select_rows(slot.parameter, rows)
+                changed = (value * (1 - update.rate * decay)).add_(direction[: len(value)], alpha=-scale)
+                value.copy_(changed if update.skip is None else torch.where(update.skip > 0, value, changed))
 
-    def _advance_momentum(self, chunk: Chunk, update: Update) -> list[torch.Tensor]:
-        """Update the momentum and return the directions to orthogonalise, in the format of the iteration."""
-        directions = []
-        for gradient, momentum in zip(chunk.gradients, chunk.unpack("momentum"), strict=True):
-            scaled = gradient if update.divide is None else gradient / update.divide
-            changed = momentum.lerp(scaled, 1 - self._momentum)
-            directions.append(scaled.lerp(changed, self._momentum).bfloat16())
-            momentum.copy_(changed if update.skip is None else torch.where(update.skip > 0, momentum, changed))
-        return directions
+    def _advance_momentum(self, slot: Slot, update: Update, *, is_own: bool) -> torch.Tensor | None:
+        """Update the momentum and return the direction to orthogonalise, if it is ours, in the iteration's format."""
+        chunk = Chunk([slot], [slice(None)])
+        (gradient,), (momentum,) = chunk.gradients, chunk.unpack("momentum")
+        scaled = gradient if update.divide is None else gradient / update.divide
+        changed = momentum.lerp(scaled, 1 - self._momentum)
+        direction = scaled.lerp(changed, self._momentum).bfloat16() if is_own else None
+        momentum.copy_(changed if update.skip is None else torch.where(update.skip > 0, momentum, changed))
+        chunk.pack(update)
+        return direction

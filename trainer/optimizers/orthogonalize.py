@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 import torch.distributed as dist
 
+from trainer.optimizers.sizes import GATHERED_VALUES
 from trainer.parallel.mesh import Mesh
 
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
@@ -15,26 +16,35 @@ _ITERATIONS = 5
 _SMALLEST_NORM = 1e-7
 
 
-def orthogonalize_parts(parts: list[torch.Tensor], shape: Sequence[int], mesh: Mesh | None) -> list[torch.Tensor]:
-    """Orthogonalise up to one matrix per data-parallel rank; `parts` are this rank's rows of each, also if empty.
+def list_own_matrices(mesh: Mesh | None) -> range:
+    """Return which of the matrices, one per data-parallel rank, this rank's replica orthogonalises."""
+    if mesh is None:
+        return range(1)
+    ranks, replica = mesh.layout.shard, mesh.coordinate("replicate")
+    return range(replica * ranks, (replica + 1) * ranks)
 
-    Under fsdp, each rank gathers the rows of one matrix, computes it, and returns rows to their ranks. Replicas compute
-    different matrices and exchange the results, so that all of them add the same bits.
+
+def orthogonalize_parts(
+    parts: list[torch.Tensor], shape: Sequence[int], mesh: Mesh | None
+) -> Iterator[tuple[slice, Sequence[torch.Tensor]]]:
+    """Orthogonalise up to one matrix per data-parallel rank and yield the results, some rows of all matrices at a time.
+
+    `parts` are this rank's rows of the replica's own matrices, also if empty. Under fsdp, each rank gathers the rows of
+    one matrix, computes it, and returns rows to their ranks. Replicas compute different matrices and exchange the
+    results, so that all of them add the same bits. Results have rows of padding if the ranks do not divide the matrix.
     """
     if mesh is None or mesh.layout.dp_size == 1:
-        return [orthogonalize(part) for part in parts]
-    ranks, replica = mesh.layout.shard, mesh.coordinate("replicate")
-    rows = -(-shape[0] // ranks)
-    stacked = parts[0].new_zeros(mesh.layout.dp_size, rows, shape[1])
-    for place, part in zip(stacked, parts, strict=False):
+        yield slice(None), [orthogonalize(part) for part in parts]
+        return
+    rows = -(-shape[0] // mesh.layout.shard)
+    own = torch.zeros(mesh.layout.shard, rows, shape[1], dtype=torch.bfloat16, device=mesh.device)
+    for place, part in zip(own, parts, strict=False):
         place[: len(part)] = part
-    own = stacked[replica * ranks : (replica + 1) * ranks]
     whole = _exchange(own, mesh).view(-1, shape[1])
     # The last matrices may be fewer than the ranks.
-    if replica * ranks + mesh.coordinate("shard") < len(parts):
+    if mesh.coordinate("shard") < len(parts):
         whole[: shape[0]] = orthogonalize(whole[: shape[0]])
-    result = _gather_replicas(_exchange(whole.view_as(own), mesh), mesh)
-    return [place[: len(part)] for place, part in zip(result, parts, strict=False)]
+    yield from _gather_replicas(_exchange(whole.view_as(own), mesh), mesh)
 
 
 def orthogonalize(matrix: torch.Tensor) -> torch.Tensor:
@@ -64,11 +74,16 @@ def _exchange(parts: torch.Tensor, mesh: Mesh) -> torch.Tensor:
     return received
 
 
-def _gather_replicas(parts: torch.Tensor, mesh: Mesh) -> torch.Tensor:
-    """Return the parts of all replicas, in their order."""
+def _gather_replicas(parts: torch.Tensor, mesh: Mesh) -> Iterator[tuple[slice, Sequence[torch.Tensor]]]:
+    """Yield the parts of all replicas, in their order, as many rows at a time as GATHERED_VALUES allows."""
     group = mesh.group("replicate")
     if group is None:
-        return parts
-    gathered = parts.new_empty(mesh.layout.replicate * len(parts), *parts.shape[1:])
-    dist.all_gather_into_tensor(gathered, parts.contiguous(), group=group)
-    return gathered
+        yield slice(None), parts.unbind()
+        return
+    _, rows, width = parts.shape
+    count = max(1, GATHERED_VALUES // (mesh.layout.dp_size * width))
+    for first in range(0, rows, count):
+        sent = parts[:, first : first + count].contiguous()
+        gathered = sent.new_empty(mesh.layout.dp_size, *sent.shape[1:])
+        dist.all_gather_into_tensor(gathered, sent, group=group)
+        yield slice(first, first + count), gathered.unbind()

@@ -13,6 +13,10 @@ CHUNK_VALUES = 8 * 2**20
 """Values of bf16 or int8 moments that are unpacked at once."""
 _CHUNK_VALUE_BYTES = 40
 """Bytes per value while a chunk is unpacked, updated and rounded: ten fp32 tensors at most."""
+GATHERED_VALUES = 32 * 2**20
+"""Values of orthogonalised matrices, in bf16, that a rank gathers from all replicas at once."""
+_GATHERED_VALUE_BYTES = 4
+"""Bytes per gathered value: the next ones arrive while the last ones are still stored."""
 _MUON_VALUE_BYTES = 16
 """Bytes per value of the matrix that a rank orthogonalises: sent, received and transformed in bf16, added in fp32."""
 
@@ -54,12 +58,18 @@ def average_moment_bytes(config: OptimizerConfig, other_share: float) -> float:
 
 
 def count_update_bytes(parameters: NamedShapes, config: OptimizerConfig, embeddings: Container[str] = ()) -> int:
-    """Return the bytes that an update takes on a rank, beside the state."""
-    largest = 0
-    values = 0
+    """Return the bytes that an update takes on a rank, beside the state, whatever the number of ranks."""
+    largest = chunked = 0
     for name, shape in parameters:
-        values += math.prod(shape)
+        values = math.prod(shape)
         if choose_group(name, shape, config, is_embedding=name in embeddings).rule == "muon":
-            largest = max(largest, math.prod(shape))
-    unpacked = 0 if config.moments == "fp32" else _CHUNK_VALUE_BYTES * min(values, CHUNK_VALUES)
-    return max(unpacked, _MUON_VALUE_BYTES * largest)
+            largest = max(largest, values)
+        else:
+            chunked += values
+    is_packed = config.moments != "fp32"
+    unpacked = _CHUNK_VALUE_BYTES * min(chunked, CHUNK_VALUES) if is_packed else 0
+    if not largest:
+        return unpacked
+    # Muon unpacks whole matrices, one at a time, beside the direction of the one that it orthogonalises.
+    each = _CHUNK_VALUE_BYTES + FORMAT_BYTES["bf16"] if is_packed else _MUON_VALUE_BYTES
+    return max(unpacked, each * largest) + _GATHERED_VALUE_BYTES * GATHERED_VALUES

@@ -84,7 +84,15 @@ def _apply(config: Config, record: dict[str, Any]) -> tuple[Config, int]:
 
 def _list_choice_inputs(config: Config, world: World) -> dict[str, Any]:
     """Return everything that the choice depends on, except free memory."""
-    settings = {"parallel": asdict(config.parallel), "batch": asdict(config.batch), "model": asdict(config.model)}
+    optimizer, lora = config.optimizer, config.lora
+    settings = {
+        "parallel": asdict(config.parallel),
+        "batch": asdict(config.batch),
+        "model": asdict(config.model),
+        "seq_len": config.data.seq_len,
+        "optimizer": [optimizer.name, optimizer.moments, optimizer.momentum > 0, optimizer.muon_exclude],
+        "lora": [lora.rank, lora.layers],
+    }
     return json.loads(json.dumps({"asked": settings, "precision": config.precision, "ranks": world.size}))
 
 

@@ -17,19 +17,21 @@ from tests.trainer.ranks import on_ranks
 from trainer.auto import measure
 from trainer.auto.choose import GIB, choose, choose_without_measuring
 from trainer.auto.memory import MemoryNeed, ModelSizes, bound_sizes, estimate_memory
-from trainer.auto_settings import resolve_auto
+from trainer.auto_settings import ResolvedSettings, resolve_auto
 from trainer.config.check import check
 from trainer.config.errors import ConfigError
 from trainer.config.layout import resolve_layout
 from trainer.config.load import dump, load
 from trainer.data.registry import open_source
 from trainer.models.init import fill
-from trainer.models.registry import build_model
+from trainer.models.lora import is_adapter
+from trainer.models.registry import build_model, build_network
 from trainer.world import World
 
 # 2 GiB of weights, 8 GiB with gradients and Adam's states; 0.5 GiB of activations per sample.
 SIZES = ModelSizes(
     parameters=GIB // 2,
+    trainable=GIB // 2,
     largest_block=GIB // 40,
     states=4 * GIB,
     update=0,
@@ -114,6 +116,30 @@ def test_ranks_with_different_memory_make_the_same_choice_and_keep_it_after_a_re
     assert "strategy: fsdp" in again[0]
 
 
+@pytest.mark.parametrize(
+    ("setting", "is_kept"),
+    [
+        ("optimizer.name=muon", False),
+        ("optimizer.moments=bf16", False),
+        ("data.seq_len=16", False),
+        ("lora.rank=2", False),
+        ("optimizer.lr=0.5", True),
+        ("optimizer.momentum=0.5", True),
+    ],
+)
+def test_a_choice_is_kept_unless_a_setting_that_it_depends_on_changes(
+    setting: str, is_kept: bool, tmp_path: Path
+) -> None:
+    def resolve(*settings: str) -> ResolvedSettings:
+        config = load("tiny-llama", ["checkpoint.initial=unused", *settings])
+        return resolve_auto(config, world, open_source(config), tmp_path)
+
+    world = World(0, 1, 0, 1, "here", torch.device("cpu"), (), None)
+    resolve().save(tmp_path)
+    assert all(line.startswith("as before: ") for line in resolve().reasons)
+    assert all(line.startswith("as before: ") is is_kept for line in resolve(setting).reasons)
+
+
 def resolve_on_rank(folder: str, scarce: int) -> str:
     """Give rank 2 the least memory; only rank 2 knows how much."""
     rank = dist.get_rank()
@@ -158,6 +184,23 @@ def stored_for_backward(config: Any, inputs: Any) -> int:
     with torch.autograd.graph.saved_tensors_hooks(store, lambda tensor: tensor), cast:
         model(torch.as_tensor(inputs))
     return sum(tensor.untyped_storage().nbytes() for address, tensor in stored.items() if address not in weights)
+
+
+@pytest.mark.parametrize("strategy", ["single", "ddp", "fsdp"])
+def test_frozen_weights_need_neither_gradients_nor_state(strategy: str) -> None:
+    config = load("tiny-llama", ["lora.rank=2", "checkpoint.initial=unused", f"parallel.strategy={strategy}"])
+    samples = open_source(config).fetch(np.arange(2), 0)["inputs"]
+    sizes = measure.measure_sizes(config, {"inputs": torch.as_tensor(samples)}, "cpu")
+    with torch.device("meta"):
+        parameters = dict(build_network(config).named_parameters())
+    adapters = sum(value.numel() for name, value in parameters.items() if is_adapter(name))
+    assert (sizes.parameters, sizes.trainable) == (sum(value.numel() for value in parameters.values()), adapters)
+    ranks = 1 if strategy == "single" else 4
+    shards = 4 if strategy == "fsdp" else 1
+    need = estimate_memory(sizes, config.parallel, resolve_layout(config.parallel, ranks, ranks), "fp32", 1)
+    assert (need.gradients, need.states) == (4 * adapters // shards, 8 * adapters // shards)
+    # Only the network knows how many layers are changed.
+    assert bound_sizes(config) is None
 
 
 def test_smaller_moments_need_less_memory() -> None:

@@ -55,12 +55,14 @@ def measure_sizes(config: Config, batch: dict[str, torch.Tensor], device_type: s
             _run_forward(model, blocks, torch.empty(times * samples, *inputs.shape[1:], dtype=inputs.dtype))
             for times in (1, 2)
         )
-    shapes = [(name, tuple(value.shape)) for name, value in model.named_parameters()]
+    trained = [(name, value) for name, value in model.named_parameters() if value.requires_grad]
+    shapes = [(name, tuple(value.shape)) for name, value in trained]
     embeddings = list_embeddings([model])
     parameters = sum(p.numel() for p in model.parameters())
     largest = max((sum(p.numel() for p in block.parameters()) for block in blocks), default=parameters)
     return ModelSizes(
         parameters=parameters,
+        trainable=sum(value.numel() for _, value in trained),
         largest_block=largest,
         states=count_state_bytes(shapes, config.optimizer, embeddings),
         update=count_update_bytes(shapes, config.optimizer, embeddings),

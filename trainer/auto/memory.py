@@ -23,10 +23,12 @@ class ModelSizes:
     """Counts of weights and bytes of activations of a model, measured or bounded from above."""
 
     parameters: int
+    trainable: int
+    """Parameters that are trained: only those have gradients and optimizer state."""
     largest_block: int
     """Parameters of the largest block."""
     states: int
-    """Bytes of the optimizer state of all parameters."""
+    """Bytes of the optimizer state."""
     update: int
     """Bytes that an update takes for a moment, beside the state."""
     blocks: int
@@ -61,11 +63,10 @@ def estimate_memory(
     """Return the bytes that a rank needs for micro-batches of `micro` samples."""
     formats = formats_of(precision)
     model_ranks = layout.tensor * layout.pipeline
-    own = -(-sizes.parameters // model_ranks)
+    own, trained = (-(-count // model_ranks) for count in (sizes.parameters, sizes.trainable))
     shards = layout.shard if parallel.strategy in ("fsdp", "hsdp") else 1
-    sharded = -(-own // shards)
-    gradients = _estimate_gradients(own, sharded, parallel, formats)
-    stored = (formats.weight_bytes * sharded, -(-sizes.states // (model_ranks * shards)))
+    gradients = _estimate_gradients(trained, -(-trained // shards), parallel, formats)
+    stored = (formats.weight_bytes * -(-own // shards), -(-sizes.states // (model_ranks * shards)))
     weights, states = (0, 0) if parallel.offload else stored
     activations = micro * (_estimate_activations(sizes, parallel.recompute) // model_ranks + 2 * sizes.outputs)
     # The update comes after the backward pass has freed the activations.
@@ -74,10 +75,13 @@ def estimate_memory(
 
 
 def bound_sizes(config: Config) -> ModelSizes | None:
-    """Return an upper bound of a model's sizes, derived from its settings alone; None for families without one.
+    """Return an upper bound of a model's sizes, derived from its settings alone; None where the network decides.
 
-    If even the bound fits into memory, nothing has to be measured.
+    If even the bound fits into memory, nothing has to be measured. LoRA's layers are chosen by their names, which only
+    the network has.
     """
+    if config.lora.rank:
+        return None
     model = config.model
     parameters = shape_of(model).params
     states = bound_state_bytes(parameters, config.optimizer)
@@ -88,7 +92,8 @@ def bound_sizes(config: Config) -> ModelSizes | None:
     if isinstance(model, MlpConfig):
         stored = value * 8 * (model.inputs + sum(model.hidden) + model.classes)
         outputs = value * model.classes
-        return ModelSizes(parameters, parameters, states, update, len(model.hidden), stored, stored, stored, outputs)
+        blocks = len(model.hidden)
+        return ModelSizes(parameters, parameters, parameters, states, update, blocks, stored, stored, stored, outputs)
     if not isinstance(model, DecoderConfig):
         return None
     length = config.data.seq_len or model.seq_len
@@ -100,7 +105,7 @@ def bound_sizes(config: Config) -> ModelSizes | None:
     outputs = value * length * model.vocab_size
     # The embedding and the head are outside the blocks.
     stored = model.layers * block + value * _STREAM_MULTIPLE * length * model.dim + 4 * outputs
-    return ModelSizes(parameters, parameters, states, update, model.layers, stored, block, block, outputs)
+    return ModelSizes(parameters, parameters, parameters, states, update, model.layers, stored, block, block, outputs)
 
 
 def _estimate_activations(sizes: ModelSizes, recompute: str) -> int:
@@ -113,14 +118,14 @@ def _estimate_activations(sizes: ModelSizes, recompute: str) -> int:
     return sizes.activations
 
 
-def _estimate_gradients(own: int, sharded: int, parallel: ParallelConfig, formats: StateFormats) -> int:
+def _estimate_gradients(trained: int, sharded: int, parallel: ParallelConfig, formats: StateFormats) -> int:
     # Pipeline stages scatter gradients after the last micro-batch, before offload moves them to the host.
     if parallel.strategy in ("fsdp", "hsdp") and parallel.pipeline > 1:
-        return formats.gradient_bytes * own
+        return formats.gradient_bytes * trained
     if parallel.offload:
         return 0
     is_whole = parallel.strategy in ("single", "ddp") or parallel.zero == 1
-    return formats.gradient_bytes * (own if is_whole else sharded)
+    return formats.gradient_bytes * (trained if is_whole else sharded)
 
 
 def _estimate_gathered(sizes: ModelSizes, own: int, parallel: ParallelConfig, formats: StateFormats) -> int:

@@ -14,7 +14,7 @@ import pytest
 
 from tests.trainer.fake_run import BEGAN, line, make_run, write
 from trainer.life.cause import Cause
-from trainer.life.failure import Failure, record
+from trainer.life.failure import Failure, record, summarise_cause
 from trainer.report.__main__ import main
 from trainer.report.attempts import list_attempts
 from trainer.report.curve import MAX_POINTS, find_not_finite, find_upper_limit, make_curve, needs_log_scale, smooth
@@ -185,6 +185,17 @@ def test_failures_are_explained_by_their_first_cause(tmp_path: Path):
     )
     assert "Attempts that failed before: 1x lost peer on node-2" in text
     assert "user code KeyError: <x> model.py:12 in forward fix the code at this place" in text
+
+
+def test_a_failure_before_an_end_by_vote_is_listed(tmp_path: Path):
+    run = make_run(tmp_path / "run", finished=False)
+    place = {"attempt": "12.0", "step": 200, "host": "node-2"}
+    record(run, Failure(time=BEGAN + 41, rank=1, cause=Cause.DEVICE, error="CUDA error", **place))
+    verdict = summarise_cause(Cause.NUMERICS, "no finite loss in 50 steps")
+    ended = {"outcome": "broken", "reason": verdict["error"], "step": 400, "time": BEGAN + 100, "failure": verdict}
+    (run / "outcome.json").write_text(json.dumps(ended))
+    texts = [finding.text for finding in list_findings(summarise(open_run(run)))]
+    assert "Attempts that failed before: 1x device on node-2; see the failures below." in texts
 
 
 def test_the_outcome_of_an_earlier_attempt_is_ignored(tmp_path: Path):

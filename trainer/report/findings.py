@@ -47,7 +47,7 @@ def _judge_end(summary: dict[str, Any]) -> list[Finding]:
         )
     elif name == "finished":
         findings.append(Finding("good", f"All {steps or step} steps are complete."))
-    failures = summary["failures"] if name not in BAD_OUTCOMES else summary["failures"][:-1]
+    failures = _list_earlier_failures(summary)
     if failures:
         causes = Counter(f"{first['cause'].replace('_', ' ')} on {first['host']}" for first in failures)
         texts = ", ".join(f"{count}x {cause}" for cause, count in causes.most_common(_MAX_NAMED_CAUSES))
@@ -60,6 +60,16 @@ def _judge_end(summary: dict[str, Any]) -> list[Finding]:
             Finding("note", f"The run was restarted {len(recovery)}x; the time until the next step was {times}{more}.")
         )
     return findings
+
+
+def _list_earlier_failures(summary: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the failures of earlier attempts: all but the one that ended the run.
+
+    An end that the ranks voted for has no record among the failures.
+    """
+    failures, end = summary["failures"], summary["failure"]
+    is_end_recorded = failures and end and all(failures[-1][key] == end[key] for key in ("rank", "error"))
+    return failures[:-1] if summary["outcome"] in BAD_OUTCOMES and is_end_recorded else failures
 
 
 def _judge_health(summary: dict[str, Any]) -> list[Finding]:

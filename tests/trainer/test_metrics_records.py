@@ -39,7 +39,8 @@ class Run:
 def teardown(): pass
 def init(mode, **options):
     if mode == "online" and "REFUSE" in os.environ: raise ValueError("No API key configured.")
-    print(json.dumps({"mode": mode, **{key: options[key] for key in ("project", "name", "id")}}), file=calls)
+    values = {key: options[key] for key in ("project", "name", "id", "group", "resume")}
+    print(json.dumps({"mode": mode, **values}), file=calls)
     return Run()
 """
 MLFLOW = {
@@ -111,7 +112,7 @@ def test_a_run_is_recorded_by_both_trackers_and_a_restart_continues_it(tmp_path:
     arguments = [*TINY, f"run.folder={folder}", "metrics.wandb=offline", "metrics.mlflow=offline"]
     assert main(arguments) == 0
     started, *logged, ended = [call for call in read(calls) if "mode" in call or "loss" in call or "exit_code" in call]
-    assert started == {"mode": "offline", "project": "tests", "name": "tiny-mlp", "id": started["id"]}
+    assert (started["mode"], started["project"], started["name"]) == ("offline", "tests", "tiny-mlp")
     assert [call["step"] for call in logged] == [2, 4, 6]
     assert {"loss", "lr", "samples_per_s", "grad_norm"} <= set(logged[0])
     assert ended == {"exit_code": 0, "outcome": "finished"}
@@ -123,9 +124,21 @@ def test_a_run_is_recorded_by_both_trackers_and_a_restart_continues_it(tmp_path:
     assert {"status": "FINISHED"} in read(calls)
 
     assert main([*arguments, "steps=8"]) == 0
-    assert {call["id"] for call in read(calls) if "mode" in call} == {started["id"]}
+    again = [call for call in read(calls) if "mode" in call][-1]
+    assert (again["group"], again["resume"]) == (started["group"], None)
+    assert again["id"] != started["id"], "an upload would replace the first start"
     assert {"continued": "id-1"} in read(calls)
     assert [call["step"] for call in read(calls) if "loss" in call] == [2, 4, 6, 8]
+
+
+def test_a_restart_continues_the_same_run_online(tmp_path: Path, calls: Path) -> None:
+    for _ in range(2):
+        recorder = make_recorder(tmp_path / "run", io.StringIO(), "metrics.wandb=online")
+        recorder.end("requeue", "time limit", 2)
+        recorder.close()
+    first, second = (call for call in read(calls) if "mode" in call)
+    assert first == second
+    assert (first["mode"], first["resume"], first["group"]) == ("online", "allow", None)
 
 
 def test_without_a_key_or_a_network_a_tracker_records_offline_and_says_so_once(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
@@ -13,7 +14,9 @@ _INIT_TIMEOUT_S = 30.0
 class WandbTracker:
     """A run in Weights & Biases. A restart continues it, because its id is derived from the run's folder.
 
-    Without a key or a network, metrics are recorded in the folder, as in the mode `offline`.
+    Without a key or a network, metrics are recorded in the folder, as in the mode `offline`. Not every version of
+    wandb can continue a run offline: an upload may replace what an earlier start recorded under the same id. So each
+    offline start is a run of its own, in a group with the others.
     """
 
     setting = "metrics.wandb"
@@ -56,11 +59,14 @@ class WandbTracker:
         import wandb  # noqa: PLC0415 - optional, and slow to import
 
         self._folder.mkdir(parents=True, exist_ok=True)
+        identity = sha256(str(self._folder).encode()).hexdigest()[:16]
+        is_online = mode == "online"
         self._run = wandb.init(
             project=self._project,
             name=self._name,
-            id=sha256(str(self._folder).encode()).hexdigest()[:16],
-            resume="allow" if mode == "online" else None,
+            id=identity if is_online else f"{identity}-{time.time_ns() // 1_000_000}",
+            group=None if is_online else identity,
+            resume="allow" if is_online else None,
             dir=str(self._folder),
             config=self._config,
             mode=mode,

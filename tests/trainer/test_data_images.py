@@ -11,6 +11,7 @@ import pytest
 from trainer.config.errors import ConfigError
 from trainer.config.schema import Config, DataConfig, ResNetConfig
 from trainer.data.registry import open_source
+from trainer.life.cause import Cause, classify
 
 
 def make_image(colour, height=40, width=60):
@@ -99,6 +100,14 @@ def test_a_broken_file_is_named_when_it_is_read(folder):
         with pytest.raises(ConfigError, match=f"blue/{name} cannot be decoded .*; replace or remove the file"):
             open_folder(folder).fetch(np.array([2]), 0)
         file.unlink()
+
+
+@pytest.mark.parametrize("name", ["3.png", "3.npy", "3.ppm"])
+def test_an_error_of_the_storage_is_not_called_a_broken_file(folder, name):
+    (folder / "blue" / name).symlink_to("/proc/self/mem")  # its first bytes are an I/O error
+    with pytest.raises(OSError, match="Input/output error") as caught:
+        open_folder(folder).fetch(np.array([2]), 0)
+    assert classify(caught.value) is Cause.STORAGE
 
 
 def test_an_array_of_another_shape_is_rejected(folder):

@@ -60,6 +60,7 @@ ERRORS: list[tuple[Exception, Cause]] = [
     (OSError(errno.ETIMEDOUT, "Connection timed out"), Cause.NETWORK),
     (OSError(errno.EHOSTUNREACH, "No route to host"), Cause.NETWORK),
     (InductorError("CppCompileError: C++ compile error"), Cause.COMPILER),
+    (InductorError("OSError: [Errno 28] No space left on device: '/tmp/torchinductor'"), Cause.STORAGE),
 ]
 
 
@@ -150,7 +151,16 @@ def test_the_same_unexpected_error_at_the_same_step_is_repeated() -> None:
     assert is_repeated(first, [before, first])
     assert not is_repeated(first, [first])
     assert not is_repeated(first, [replace(before, step=6), first])
+    assert not is_repeated(first, [replace(before, error="F"), first])
     assert not is_repeated(replace(first, cause=Cause.DEVICE), [replace(before, cause=Cause.DEVICE)])
+
+
+def test_a_lack_of_memory_at_the_same_step_is_repeated_whatever_its_text() -> None:
+    first = failure(1, Cause.OUT_OF_MEMORY, attempt="job.1", place="trainer/step.py:60 in run")
+    before = replace(first, attempt="job.0", time=50.0, error="CUDA out of memory. Process 4711 has 3 GiB in use.")
+    assert is_repeated(first, [before, first])
+    assert not is_repeated(first, [replace(before, step=6), first])
+    assert not is_repeated(first, [replace(before, place="trainer/step.py:70 in run"), first])
 
 
 def test_failures_survive_an_incomplete_line_and_a_full_disk(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -207,6 +217,32 @@ def test_the_same_unexpected_error_again_ends_the_run(tmp_path: Path) -> None:
     assert "not restarted: the error is the same as in an earlier attempt" in outcome(tmp_path)["reason"]
 
 
+@pytest.mark.parametrize(
+    ("step", "events", "name"),
+    [
+        (0, [], "broken"),
+        (0, ["started", "joined"], "broken"),
+        # While processes of the previous start still hold memory.
+        (0, ["started", "first_step", "started"], "failed"),
+        (7, ["started", "first_step"], "failed"),
+    ],
+)
+def test_a_lack_of_memory_ends_a_run_that_never_completed_a_step(
+    tmp_path: Path, step: int, events: list[str], name: str
+) -> None:
+    for event in events:
+        with (tmp_path / "events.jsonl").open("a") as file:
+            file.write(json.dumps({"event": event}) + "\n")
+    first = failure(1, Cause.OUT_OF_MEMORY, step=step)
+    record(tmp_path, first)
+    outcomes.end_after_failure(tmp_path, first, 90.0)
+    assert outcome(tmp_path)["outcome"] == name
+    again = replace(first, attempt="job.1", time=200.0)
+    record(tmp_path, again)
+    outcomes.end_after_failure(tmp_path, again, 190.0)
+    assert outcome(tmp_path)["outcome"] == "broken", "at the same step"
+
+
 def test_an_outcome_that_is_decided_stays(tmp_path: Path) -> None:
     before = {"outcome": "stopped", "reason": "stop requested", "step": 5, "time": 95.0}
     (tmp_path / "outcome.json").write_text(json.dumps(before))
@@ -253,14 +289,15 @@ def test_a_rank_that_does_not_read_the_others_blames_none_of_them(tmp_path: Path
 )
 def test_a_run_names_the_rank_that_failed_first(tmp_path: Path, mode: str, cause: str, name: str, error: str) -> None:
     folder = tmp_path / "run"
+    step = 0 if mode == "memory" else 4  # a lack of memory ends only a run that has completed no step
     arguments = [*SMALL_LLAMA, "steps=1000000", "checkpoint.every=0", "parallel.strategy=ddp"]
-    command = [mode, "1", "5", *arguments, "batch.size=3", "batch.micro=1", f"run.folder={folder}"]
+    command = [mode, "1", str(step + 1), *arguments, "batch.size=3", "batch.micro=1", f"run.folder={folder}"]
     job = {"MUSTER_OUTCOME_FILE": str(folder / "outcome.json")}
     with forked(3, command, tmp_path, program="tests.trainer.failing_rank", **job) as run:
         # If the run has ended for good, torchrun must not restart any rank.
         assert (run.wait(60) == 0) == (name == "broken"), run.output
     ended = outcome(folder)
-    assert (ended["outcome"], ended["step"]) == (name, 4), run.output
+    assert (ended["outcome"], ended["step"]) == (name, step), run.output
     assert (ended["failure"]["cause"], ended["failure"]["rank"], ended["failure"]["host"]) == (cause, 1, HOST)
     assert ended["failure"]["error"].startswith(error)
     assert ended["failure"]["fix"] in ended["reason"]

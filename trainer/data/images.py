@@ -19,6 +19,7 @@ from trainer.config.errors import ConfigError, ConfigProblem
 from trainer.data.hashing import hash_uniform, make_key
 from trainer.data.order import Ids
 from trainer.data.source import Arrays
+from trainer.life.cause import classify_system_error
 
 Pixels: TypeAlias = NDArray[np.uint8]
 
@@ -67,11 +68,16 @@ class ImageFolder:
 
 
 def read_image(path: str) -> Pixels:
-    """Return an image as height x width x 3, or raise a ConfigError that names the file."""
+    """Return an image as height x width x 3, or raise a ConfigError that names the file.
+
+    An error of the filesystem or the network is raised as it is: the file may be readable after a restart.
+    """
     decode = {".npy": _decode_npy, ".ppm": _decode_ppm}.get(Path(path).suffix.lower(), _decode_with_pillow)
     try:
         return decode(path)
     except (OSError, ValueError, SyntaxError) as error:  # Pillow raises SyntaxError for a broken PNG
+        if isinstance(error, OSError) and classify_system_error(error):
+            raise
         raise _error(f"{path} cannot be decoded ({error})", "replace or remove the file") from error
 
 

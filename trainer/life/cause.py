@@ -72,16 +72,7 @@ _FIXES = {
     Cause.LOST_PEER: "check this node: `sinfo -R`, and dmesg for a process killed by the kernel for lack of memory",
     Cause.TRAINER: "failures/ has the traceback; please report it with the settings of the run",
 }
-_PERMANENT = frozenset(
-    {
-        Cause.OUT_OF_MEMORY,
-        Cause.DATA,
-        Cause.NUMERICS,
-        Cause.SETTINGS,
-        Cause.COMPILER,
-        Cause.USER_CODE,
-    }
-)
+_PERMANENT = frozenset({Cause.DATA, Cause.NUMERICS, Cause.SETTINGS, Cause.COMPILER, Cause.USER_CODE})
 
 # The first pattern that matches decides. Each is searched in "type: text" of the error.
 _PATTERNS = [
@@ -101,6 +92,8 @@ _PATTERNS = [
         Cause.DEVICE,
         r"CUDA (driver )?error|AcceleratorError|unhandled cuda error|uncorrectable ECC|cuDNN error|CUBLAS_STATUS_",
     ),
+    # Before the compiler's errors: it passes on the texts of the programs that it runs, which write to /tmp.
+    (Cause.STORAGE, r"No space left on device|Disk quota exceeded|Stale file handle|Read-only file system"),
     (Cause.COMPILER, r"^(torch\._(dynamo|inductor|functorch)|triton)\.|BackendCompilerFailed|InductorError"),
 ]
 _STORAGE_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE, errno.EFBIG})
@@ -113,19 +106,24 @@ def classify(error: BaseException) -> Cause:
         if isinstance(part, ConfigError):
             is_data = any(problem.where.startswith("data.") for problem in part.problems)
             return Cause.DATA if is_data else Cause.SETTINGS
-        if isinstance(part, OSError) and part.errno in _STORAGE_ERRORS:
-            return Cause.STORAGE
         # Also in the user's code: a server that does not answer may answer after a restart.
-        if isinstance(part, (ConnectionError, TimeoutError)) or (
-            isinstance(part, OSError) and part.errno in _NETWORK_ERRORS
-        ):
-            return Cause.NETWORK
+        if isinstance(part, OSError) and (system_cause := classify_system_error(part)):
+            return system_cause
         text = f"{type(part).__module__}.{_describe_types(part)}: {part}"
         for cause, pattern in _PATTERNS:
             if re.search(pattern, text, re.DOTALL):
                 return cause
     frame = find_frame(error)
     return Cause.USER_CODE if frame is None else _classify_file(frame.filename)
+
+
+def classify_system_error(error: OSError) -> Cause | None:
+    """Return STORAGE or NETWORK if the filesystem or the network failed; None if the error is about the file itself."""
+    if error.errno in _STORAGE_ERRORS:
+        return Cause.STORAGE
+    if isinstance(error, (ConnectionError, TimeoutError)) or error.errno in _NETWORK_ERRORS:
+        return Cause.NETWORK
+    return None
 
 
 def find_place(error: BaseException) -> str:

@@ -25,6 +25,8 @@ _MAX_NAMED_RANKS = 8
 _CLOCK_TOLERANCE_S = 30.0
 # A rank that waits in vain fails later than the rank that it waits for, but its clock may be ahead.
 _CONSEQUENCES = (Cause.NETWORK, Cause.HANG, Cause.LOST_PEER)
+# A restart may fix these, but not if they come again at the same step.
+_PERMANENT_IF_REPEATED = (Cause.OUT_OF_MEMORY, Cause.TRAINER)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,12 +168,9 @@ def list_first_causes(failures: Sequence[Failure]) -> list[Failure]:
 
 
 def is_repeated(first: Failure, failures: Sequence[Failure]) -> bool:
-    """Return whether an earlier start of the ranks ended with the same unexpected error at the same step."""
-    return first.cause is Cause.TRAINER and any(
-        (failure.cause, failure.error, failure.place, failure.step)
-        == (first.cause, first.error, first.place, first.step)
-        for failure in failures
-        if failure.attempt != first.attempt
+    """Return whether an earlier start of the ranks ended with the same error at the same step and place."""
+    return first.cause in _PERMANENT_IF_REPEATED and any(
+        _identify(failure) == _identify(first) for failure in failures if failure.attempt != first.attempt
     )
 
 
@@ -179,6 +178,12 @@ def name_attempt() -> str:
     """Return a name for this start of the ranks that is the same on all of them, and different after a restart."""
     run = os.environ.get("TORCHELASTIC_RUN_ID") or os.environ.get("MASTER_PORT") or str(os.getpid())
     return f"{run}.{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+
+
+def _identify(failure: Failure) -> tuple[Cause, str, str, int]:
+    # The text of CUDA's error differs each time: it contains process ids and the free memory.
+    error = "" if failure.cause is Cause.OUT_OF_MEMORY else failure.error
+    return failure.cause, error, failure.place, failure.step
 
 
 def _find_lost_rank(failures: Sequence[Failure]) -> Failure | None:

@@ -13,8 +13,10 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
+from trainer.life.cause import Cause
 from trainer.life.failure import Failure, find_first, is_repeated, read_failures, select_attempt
 from trainer.life.stop import StopReason
+from trainer.metrics.json_lines import read_lines
 
 FILE_VARIABLE = "MUSTER_OUTCOME_FILE"
 # Outcomes that decide nothing: the ranks may be restarted, and then the file is deleted.
@@ -120,7 +122,7 @@ def _write_first_cause(file: Path, folder: Path, own: Failure, began: float, wri
     if not _reads_other_ranks(own.rank):
         if written is not None and written.failure is not None and own.is_consequence:
             return written
-        outcome = _make_outcome(own, read_failures(folder, own.rank))
+        outcome = _make_outcome(folder, own, read_failures(folder, own.rank))
         with suppress(OSError):  # the disk may be full, and the reason is printed as well
             _write(file, outcome)
         return outcome
@@ -151,17 +153,29 @@ def _find_first_cause(folder: Path, own: Failure, began: float) -> RunOutcome:
         # Ranks without a record may be about to write one, so they are not called lost at once.
         is_complete = not first.is_consequence or len({failure.rank for failure in attempt}) >= len(own.hosts) - 1
         if is_complete or time.time() > own.time + _RECORD_TIMEOUT_S:
-            return _make_outcome(first, failures)
+            return _make_outcome(folder, first, failures)
         time.sleep(_POLL_S)
 
 
-def _make_outcome(first: Failure, failures: Sequence[Failure]) -> RunOutcome:
+def _make_outcome(folder: Path, first: Failure, failures: Sequence[Failure]) -> RunOutcome:
     broken = Code.BROKEN.name.lower()
     if is_repeated(first, failures):
         reason = f"{first}; not restarted: the error is the same as in an earlier attempt"
         return RunOutcome(broken, reason, first.step, time.time(), first.summarise())
-    name = broken if first.cause.is_permanent else FAILED
+    is_permanent = first.cause.is_permanent or _needs_too_much_memory(folder, first, failures)
+    name = broken if is_permanent else FAILED
     return RunOutcome(name, str(first), first.step, time.time(), first.summarise())
+
+
+def _needs_too_much_memory(folder: Path, first: Failure, failures: Sequence[Failure]) -> bool:
+    """Return whether the run is out of memory and has never completed a step, so that its settings are to blame.
+
+    After a completed step, memory may be fragmented, or processes of the previous start may still hold some.
+    """
+    if first.cause is not Cause.OUT_OF_MEMORY or any(failure.step for failure in (first, *failures)):
+        return False
+    # A rank that fails while it is built does not know the completed steps of earlier starts.
+    return not any(line.get("event") == "first_step" for line in read_lines(folder / "events.jsonl"))
 
 
 def _read(file: Path) -> RunOutcome | None:

@@ -107,7 +107,7 @@ def make_recorder(folder: Path, stream: io.StringIO, *settings: str) -> Recorder
     return recorder
 
 
-def test_a_run_is_recorded_by_both_trackers_and_a_restart_continues_it(tmp_path: Path, calls: Path) -> None:
+def test_a_run_is_recorded_by_both_trackers_and_a_restart_adds_to_it(tmp_path: Path, calls: Path) -> None:
     folder = tmp_path / "run"
     arguments = [*TINY, f"run.folder={folder}", "metrics.wandb=offline", "metrics.mlflow=offline"]
     assert main(arguments) == 0

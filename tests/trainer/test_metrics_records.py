@@ -100,7 +100,7 @@ def read(file: Path) -> list[dict[str, Any]]:
 
 def make_recorder(folder: Path, stream: io.StringIO, *settings: str) -> Recorder:
     config = load("tiny-mlp", [*TINY[1:], *settings])
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     recorder = Recorder(folder, 0, config, stream=stream)
     recorder.resume(0, 1)
     recorder.open_trackers(config)

@@ -46,11 +46,19 @@ class VirtualRanks:
         self.modules: list[nn.Module] = inner.modules
         self.units = inner.units
         self.choices: list[str] = inner.choices
-        self.before_micro_batch: BetweenMicroBatches = inner.before_micro_batch
         self.before_rank: Callable[[], None] = _do_nothing
         self.losses: list[torch.Tensor] = []
         """Losses of the last step, by rank."""
         self._inner = inner
+
+    @property
+    def before_micro_batch(self) -> BetweenMicroBatches:
+        """The function that the inner engine calls between micro-batches."""
+        return self._inner.before_micro_batch
+
+    @before_micro_batch.setter
+    def before_micro_batch(self, function: BetweenMicroBatches) -> None:
+        self._inner.before_micro_batch = function
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         return self._inner.named_parameters()

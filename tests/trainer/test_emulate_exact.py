@@ -70,6 +70,14 @@ def test_another_order_of_additions_changes_the_bits() -> None:
     assert len(set(ends)) == len(ALGORITHMS)
 
 
+def test_every_emulated_rank_calls_the_hook_between_micro_batches() -> None:
+    calls = []
+    emulation = Emulation(load("tiny-mlp", ["batch.size=8", "batch.micro=2", "parallel.strategy=ddp"]), 2, per_node=2)
+    emulation.training.engine.before_micro_batch = lambda index, count: calls.append((index, count))
+    emulation.step()
+    assert calls == [(1, 2)] * 2
+
+
 def sum_with_gloo(elements: int) -> bytes:
     """Return, on a rank, the bytes of gloo's sum."""
     tensor = make_numbers(dist.get_rank(), elements)

@@ -51,6 +51,14 @@ def test_one_process_evaluates_what_several_ranks_have_trained(
     assert figures["accuracy"] == recorded["accuracy"]
 
 
+def test_one_process_evaluates_what_ddp_has_trained_with_unused_weights(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    parallel = ["parallel.strategy=ddp", "parallel.find_unused_parameters=true"]
+    assert main([*SMALL_LLAMA, *SETTINGS, *parallel, f"run.folder={tmp_path}"]) == Code.FINISHED
+    assert main(["evaluate", str(tmp_path)]) == 0, capfd.readouterr().err
+
+
 def test_what_cannot_be_evaluated_is_rejected(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "run"
     assert main(["evaluate", str(folder)]) == 2

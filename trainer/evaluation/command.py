@@ -28,7 +28,7 @@ from trainer.parallel.mesh import Mesh
 from trainer.world import World, start
 
 # A single process holds the whole model, however many ranks trained it.
-_ALONE = ["strategy=single", "tensor=1", "pipeline=1", "shard=0", "offload=false"]
+_ALONE = ["strategy=single", "tensor=1", "pipeline=1", "shard=0", "offload=false", "find_unused_parameters=false"]
 
 
 def print_evaluation(run: Path, overrides: list[str], *, as_json: bool) -> int:

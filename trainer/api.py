@@ -222,12 +222,20 @@ class Trainer:
         return values
 
     def save_checkpoint(self, *, metric: float | None = None, extra: Mapping[str, Any] | None = None) -> None:
-        """Save everything and wait for it; raise OSError if it failed. `load_checkpoint` returns `extra`."""
+        """Save everything and wait for it; raise OSError if it fails or takes more than ten minutes.
+
+        `load_checkpoint` returns `extra`.
+        """
         self.start_save(metric, extra or {})
-        self.finish_save(None)
+        is_in_time = self.finish_save(SAVE_TIMEOUT_S)
         for event in self.checkpoints.poll():
             if event.kind == "failed":
                 raise OSError(event.message)
+        if not is_in_time:
+            folder = self.checkpoints.path
+            raise OSError(
+                f"step {self.step} was NOT saved within {SAVE_TIMEOUT_S:g} s; check the filesystem of {folder}"
+            )
 
     def start_save(self, metric: float | None, extra: Mapping[str, Any], timeout_s: float = SAVE_TIMEOUT_S) -> None:
         """Start a save and return, so that training can continue; `checkpoints.poll()` returns its result later.

@@ -139,7 +139,7 @@ class StepMeanLoss:
 
 
 class RunningStatistics:
-    """The running statistics of a model, such as a batch norm's, which are restored after a skipped step.
+    """The buffers of a model, such as a batch norm's statistics, which are restored after a skipped or abandoned step.
 
     They are copied before each step. After it, the device selects the old or the new values, with a few kernels for any
     number of buffers.
@@ -148,8 +148,7 @@ class RunningStatistics:
     def __init__(self, buffers: Iterable[tuple[str, torch.Tensor]]) -> None:
         groups: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = {}
         for _, buffer in buffers:
-            # Integer buffers only count batches.
-            if buffer.is_floating_point() and buffer.numel():
+            if buffer.numel():
                 groups.setdefault((buffer.device, buffer.dtype), []).append(to_local(buffer))
         self._groups = list(groups.values())
         self._copies: list[torch.Tensor] = []

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.trainer.checkpoint_state import find_writer
 from tests.trainer.launch import assert_finished, forked
 from tests.trainer.own_rank import BATCH, OPTIMIZER, STEPS, Own, batch_of, own_model, train
 from tests.trainer.own_shapes import VOCABULARY, make_shape
@@ -18,6 +21,7 @@ from trainer.api import Trainer
 from trainer.config.errors import ConfigError
 from trainer.config.schema import OptimizerConfig, ScheduleConfig
 from trainer.models.functional import IGNORED_TARGET
+from trainer.step import StepAbandoned
 
 
 def make_trainer(folder: Path, model: nn.Module | None = None, **options: Any) -> Trainer:
@@ -117,8 +121,7 @@ def test_a_model_factory_and_a_users_own_loss_can_be_used(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_a_skipped_update_does_not_change_statistics(precision: str, tmp_path: Path) -> None:
-    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3), nn.BatchNorm1d(3))
-    trainer = make_trainer(tmp_path, model=model, precision=precision, micro_batch=4)
+    trainer = make_trainer(tmp_path, model=make_normed_model(), precision=precision, micro_batch=4)
     good = {"inputs": torch.randn(8, 6), "targets": torch.arange(8) % 3}
     trainer.train_step(good)
     before = statistics_of(trainer)
@@ -128,9 +131,29 @@ def test_a_skipped_update_does_not_change_statistics(precision: str, tmp_path: P
     trainer.train_step(good)
     assert trainer.metrics()["skipped"] == 0
     after = statistics_of(trainer)
-    assert len(after) == 4
+    assert len(after) == 6
     assert all(value.isfinite().all() and not torch.equal(value, before[name]) for name, value in after.items())
     trainer.close()
+
+
+def test_an_abandoned_step_changes_nothing_that_is_saved(tmp_path: Path) -> None:
+    def abandon(_index: int, _count: int) -> None:
+        raise StepAbandoned("stop requested")
+
+    trainer = make_trainer(tmp_path, model=make_normed_model(), micro_batch=4)
+    batch = {"inputs": torch.randn(8, 6), "targets": torch.arange(8) % 3}
+    trainer.train_step(batch)
+    before = weights_of(trainer)
+    assert int(before["buffer.1.num_batches_tracked"]) == 2
+    trainer.engine.before_micro_batch = abandon
+    with pytest.raises(StepAbandoned):
+        trainer.train_step(batch)
+    assert [name for name, value in weights_of(trainer).items() if not torch.equal(value, before[name])] == []
+    trainer.close()
+
+
+def make_normed_model() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3), nn.BatchNorm1d(3))
 
 
 def test_a_failed_save_is_an_error(tmp_path: Path) -> None:
@@ -140,6 +163,19 @@ def test_a_failed_save_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(OSError, match=r"step 1 was NOT saved: Not a directory .*; training continues, "):
         trainer.save_checkpoint()
     train(trainer, 1)
+    trainer.close()
+
+
+def test_a_save_that_takes_too_long_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainer.api.SAVE_TIMEOUT_S", 0.1)
+    trainer = make_trainer(tmp_path)
+    train(trainer, 1)
+    trainer.prepare_saves()
+    writer = find_writer(os.getpid())
+    os.kill(writer, signal.SIGSTOP)
+    with pytest.raises(OSError, match=r"step 1 was NOT saved within 0.1 s; check the filesystem of .*/checkpoints$"):
+        trainer.save_checkpoint()
+    os.kill(writer, signal.SIGCONT)
     trainer.close()
 
 
@@ -175,9 +211,7 @@ def test_two_ranks_learn_the_same_as_one(tmp_path: Path) -> None:
 
 
 def statistics_of(trainer: Trainer) -> dict[str, torch.Tensor]:
-    statistics = {name: value.clone() for name, value in trainer.model_tensors().items() if ".running_" in name}
-    assert all(name.startswith("buffer.") for name in statistics)
-    return statistics
+    return {name: value.clone() for name, value in trainer.model_tensors().items() if name.startswith("buffer.")}
 
 
 def weights_of(trainer: Trainer) -> dict[str, Any]:

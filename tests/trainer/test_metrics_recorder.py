@@ -40,6 +40,17 @@ def test_a_resumed_run_has_every_step_once(tmp_path: Path):
     assert read_steps(tmp_path, 0) == [(1, 1.0), (2, 1.0), (3, 1.0), (4, 2.0), (5, 2.0), (6, 2.0)]
 
 
+def test_an_evaluation_that_a_resumed_run_repeats_is_recorded_once(tmp_path: Path):
+    for loss in (1.0, 2.0):
+        recorder = make_recorder(tmp_path)
+        recorder.resume(4, world_size=1)
+        recorder.evaluation(4, {"loss": loss})
+        recorder.evaluation(6, {"loss": loss})
+        recorder.close()
+    lines = read_lines(tmp_path / "metrics" / "evaluation-00000.jsonl")
+    assert [(line["step"], line["loss"]) for line in lines] == [(4, 2.0), (6, 2.0)]
+
+
 def test_lines_of_ranks_that_no_longer_exist_are_removed_too(tmp_path: Path):
     for rank in range(4):
         write_steps(tmp_path, rank, 1, 5, loss=1.0)

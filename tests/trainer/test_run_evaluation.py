@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ from tests.trainer.launch import (
     losses,
 )
 from trainer.__main__ import main
+from trainer.api import Trainer
 from trainer.config.load import load
+from trainer.evaluation.evaluator import Evaluator
 from trainer.life.outcome import Code
 from trainer.metrics.json_lines import read_lines
 from trainer.models.shape import shape_of
@@ -80,6 +83,40 @@ def test_a_stop_ends_an_evaluation(tmp_path: Path) -> None:
         assert run.wait() == Code.STOPPED, run.output
     assert evaluations(tmp_path / "run") == []
     assert checkpoint_steps(tmp_path / "run") == [1]
+
+
+@pytest.mark.parametrize(("place", "method"), [(Trainer, "run_step"), (Evaluator, "run")], ids=["before", "during"])
+def test_a_resumed_run_makes_up_for_an_evaluation_that_a_stop_prevented(
+    place: type, method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = [*SMALL_LLAMA, *ALONE, "steps=3", "evaluation.every=2"]
+    straight, stopped = tmp_path / "straight", tmp_path / "stopped"
+    assert main([*settings, f"run.folder={straight}"]) == Code.FINISHED
+    with monkeypatch.context() as patched:
+        stop_in(patched, place, method)
+        assert main([*settings, f"run.folder={stopped}"]) == Code.REQUEUE
+    assert checkpoint_steps(stopped) == [2]
+    assert evaluations(stopped) == []
+    assert main([*settings, f"run.folder={stopped}"]) == Code.FINISHED
+    assert [figures(line) for line in evaluations(stopped)] == [figures(line) for line in evaluations(straight)]
+    assert [line["step"] for line in evaluations(stopped)] == [2, 3]
+    assert losses(stopped) == losses(straight)
+    assert digests(stopped, 3) == digests(straight, 3)
+
+
+def stop_in(patched: pytest.MonkeyPatch, place: type, method: str) -> None:
+    """Send the cluster's warning at step 2: after its optimizer step, or as its evaluation begins."""
+    run = getattr(place, method)
+
+    def run_and_stop(target: Any, *arguments: Any) -> Any:
+        if place is Evaluator:
+            signal.raise_signal(signal.SIGUSR1)
+        result = run(target, *arguments)
+        if place is Trainer and target.step == 2:
+            signal.raise_signal(signal.SIGUSR1)
+        return result
+
+    patched.setattr(place, method, run_and_stop)
 
 
 def test_a_set_shorter_than_a_batch_is_evaluated_exactly(tmp_path: Path) -> None:

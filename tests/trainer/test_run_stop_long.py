@@ -21,6 +21,8 @@ from tests.trainer.launch import (
     sample_ids,
     wait_for_step,
 )
+from trainer.__main__ import main
+from trainer.life.outcome import Code
 from trainer.life.stop import StopListener, StopReason, explain_slow_stop
 from trainer.life.vote import Vote
 from trainer.loop.stop_check import StopCheck, count_between_checks
@@ -29,6 +31,7 @@ from trainer.world import World
 STEPS, MICRO_S, MICRO_BATCHES = 9, 0.3, 4
 SETTINGS = [*SMALL_LLAMA, "run.folder=run", f"steps={STEPS}", "checkpoint.every=0", "metrics.sample_ids=true"]
 SETTINGS += [f"batch.size={2 * MICRO_BATCHES}", "batch.micro=1"]
+SLOW_JOB = {"MICRO_S": str(MICRO_S), "SLURM_JOB_ID": "1"}
 
 
 @pytest.mark.parametrize("strategy", ["fsdp", pytest.param("ddp", marks=pytest.mark.nightly)])
@@ -38,7 +41,7 @@ def test_a_long_step_is_abandoned_and_repeated_exactly(strategy: str, tmp_path: 
     with forked(2, settings, straight) as run:
         assert_finished(run)
     slow = [*settings, "stop.warning_s=0.1"]
-    with forked(2, slow, stopped, program="tests.trainer.slow_step_rank", MICRO_S=str(MICRO_S)) as run:
+    with forked(2, slow, stopped, program="tests.trainer.slow_step_rank", **SLOW_JOB) as run:
         wait_for_step(run, stopped / "run", 5)
         os.kill(max(pid for pid in run.pids()[1:] if is_rank(pid)), signal.SIGUSR1)
         run.wait()
@@ -52,6 +55,18 @@ def test_a_long_step_is_abandoned_and_repeated_exactly(strategy: str, tmp_path: 
     assert losses(stopped / "run") == losses(straight / "run")
     assert sample_ids(stopped / "run") == sample_ids(straight / "run")
     assert digests(stopped / "run", STEPS) == digests(straight / "run", STEPS)
+
+
+@pytest.mark.parametrize("job", ["", "4711"], ids=["no cluster", "slurm"])
+def test_only_a_slurm_job_warns_about_a_slow_stop(
+    job: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    if job:
+        monkeypatch.setenv("SLURM_JOB_ID", job)
+    settings = [*SMALL_LLAMA, "steps=6", "parallel.strategy=single", "stop.warning_s=1e-6", f"run.folder={tmp_path}"]
+    assert main(settings) == Code.FINISHED
+    assert ("SLOW STOP a stop takes about " in capfd.readouterr().out) == bool(job)
 
 
 def is_rank(pid: int) -> bool:

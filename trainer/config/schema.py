@@ -367,7 +367,7 @@ class StopConfig:
     )
     warning_s: float = setting(
         "seconds between the cluster's warning and the end of the job (sbatch --signal, GraceTime, spot instances); "
-        "a run that needs longer to stop says so; 0 means that there is no warning",
+        "a Slurm job that needs longer to stop says so; 0 means that there is no warning",
         120.0,
         low=0,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import dataclass
 
@@ -73,17 +74,16 @@ class StepLoop:
 
     def run(self) -> End:
         """Train, save the final state, and return how the run ended."""
-        while True:
-            end = self._train_to_last_step()
-            if end is None:
-                end = self._obey_verdict(self._decide())
+        # The previous attempt may have been stopped before or during the evaluation of its last step.
+        end = self._evaluate(is_saving=False)
+        while end is None:
+            end = self._train_to_last_step() or self._obey_verdict(self._decide())
             # The result of the last step can be a rollback to an earlier one.
             if end is None and self.trainer.step >= self.config.steps:
                 end = self._evaluate(is_saving=False) or self._finish(
                     End(Code.FINISHED, f"all {self.config.steps} steps done")
                 )
-            if end is not None:
-                return end
+        return end
 
     def _train_to_last_step(self) -> End | None:
         trainer, meter, watchdog, saves = self.trainer, self.meter, self.watchdog, self.saves
@@ -215,10 +215,11 @@ class StepLoop:
         return self._finish(end) if self.trainer.step else end
 
     def _update_pace(self) -> None:
-        """Tell the listener how long a stop takes, and the user if it takes longer than the cluster's warning."""
+        """Tell the listener how long a stop takes, and the user if it takes longer than Slurm's warning."""
         save_s, delay_s = self.saves.last_save_s, self.stop_check.delay_s
         self.stop.set_pace(save_s, delay_s)
-        message = explain_slow_stop(self.config.stop.warning_s, delay_s, save_s)
+        warning_s = self.config.stop.warning_s if "SLURM_JOB_ID" in os.environ else 0.0
+        message = explain_slow_stop(warning_s, delay_s, save_s)
         self._slow_updates = self._slow_updates + 1 if message else 0
         # A single step may be long because of the compiler.
         if self._slow_updates == _UPDATES_UNTIL_SLOW:

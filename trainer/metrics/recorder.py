@@ -152,7 +152,10 @@ class Recorder:
 
     def _write_evaluation(self, step: int, values: Mapping[str, float]) -> None:
         if self._evaluations is None:
-            self._evaluations = JsonLines(self._folder / "metrics" / f"evaluation-{self._rank:05d}.jsonl")
+            path = self._folder / "metrics" / f"evaluation-{self._rank:05d}.jsonl"
+            # An attempt that was killed before its first save has evaluated the step from which this one resumes too.
+            drop_after(path, step - 1)
+            self._evaluations = JsonLines(path)
         self._evaluations.append({"step": step, "time": round(time.time(), 3), **values})
 
     def _write_samples(self, step: int, ids: Sequence[int]) -> None:

@@ -28,7 +28,7 @@ from trainer.life.vote import Vote
 from trainer.loop.stop_check import StopCheck, count_between_checks
 from trainer.world import World
 
-STEPS, MICRO_S, MICRO_BATCHES = 9, 0.3, 4
+STEPS, MICRO_S, MICRO_BATCHES = 9, 0.4, 4
 SETTINGS = [*SMALL_LLAMA, "run.folder=run", f"steps={STEPS}", "checkpoint.every=0", "metrics.sample_ids=true"]
 SETTINGS += [f"batch.size={2 * MICRO_BATCHES}", "batch.micro=1"]
 SLOW_JOB = {"MICRO_S": str(MICRO_S), "SLURM_JOB_ID": "1"}

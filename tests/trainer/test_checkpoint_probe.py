@@ -51,11 +51,20 @@ def test_a_run_stops_early_enough_for_a_slow_first_save(tmp_path: Path, monkeypa
     monkeypatch.setenv("SLURM_JOB_START_TIME", str(now - 2000))
     monkeypatch.setenv("SLURM_JOB_END_TIME", str(now + 600))
     monkeypatch.setattr(checkpoints, "estimate_save_s", lambda *_: 400.0)
-    settings = [*SMALL_LLAMA, "steps=2000", "checkpoint.every=0", f"run.folder={folder}", "stop.warning_s=300"]
+    settings = [*SMALL_LLAMA, "steps=2000", "checkpoint.every=0", f"run.folder={folder}"]
     assert main(settings) == Code.REQUEUE
     ended = outcome(folder)
     assert ended["reason"] == "time limit"
     assert checkpoint_steps(folder) == [ended["step"]]
     assert events(folder, "save_estimated")[0]["seconds"] == 400.0
-    (slow,) = events(folder, "slow_stop")
+
+
+def test_a_save_that_takes_longer_than_the_warning_is_announced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setattr(checkpoints, "estimate_save_s", lambda *_: 400.0)
+    settings = [*SMALL_LLAMA, "steps=6", "checkpoint.every=0", f"run.folder={tmp_path}", "stop.warning_s=300"]
+    assert main(settings) == Code.FINISHED
+    (slow,) = events(tmp_path, "slow_stop")
     assert "and 400 s for the save, but the cluster warns 300 s ahead (stop.warning_s)" in slow["message"]

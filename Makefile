@@ -95,7 +95,7 @@ bench: setup ## measure bring-up, change and teardown against their baselines
 	@.venv/bin/python benchmarks/bringup.py
 
 bench-aws: setup ## measure check, preview and API calls of clusters on AWS, against moto
-	@.venv/bin/python benchmarks/aws.py && .venv/bin/python benchmarks/aws_engine.py && .venv/bin/python benchmarks/aws_first_up.py
+	@.venv/bin/python benchmarks/aws.py && .venv/bin/python benchmarks/aws_engine.py && .venv/bin/python -m benchmarks.aws_first_up
 
 bench-simulator: setup ## measure the simulator: refits, and predictions of runs on a local cluster
 	@.venv/bin/python -m benchmarks.simulator_fit && .venv/bin/python benchmarks/simulator_cluster.py

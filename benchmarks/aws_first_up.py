@@ -3,7 +3,7 @@
 This is arithmetic over list prices and estimated durations. That the program launches static nodes after the controller
 is tested in tests/infra/targets/aws/build/test_order.py.
 
-python benchmarks/aws_first_up.py [STACK FILE ...]
+python -m benchmarks.aws_first_up [STACK FILE ...]
 """
 
 from __future__ import annotations
@@ -14,15 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from benchmarks.figures import Figure, report
+from cluster.catalog.prices import instance_price
+from cluster.spec import ClusterSpec
+from infra.targets.aws.spec import region_of
+from infra.targets.registry import read_spec
+
 REPO = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(REPO))
-
-from benchmarks.figures import Figure, report  # noqa: E402
-from cluster.catalog.prices import instance_price  # noqa: E402
-from cluster.spec import ClusterSpec  # noqa: E402
-from infra.targets.aws.spec import region_of  # noqa: E402
-from infra.targets.registry import read_spec  # noqa: E402
-
 EXAMPLES = (REPO / "stacks" / "Pulumi.aws-p5en-lustre.yaml",)
 
 Order = Literal["together", "after the controller"]

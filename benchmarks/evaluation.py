@@ -1,6 +1,6 @@
 """Compare an evaluation with the forward passes of a bare torch loop over the same samples; needs torch.
 
-    python benchmarks/evaluation.py [--rounds 7] [--device cpu|cuda] [--json FILE] [key.sub=value ...]
+    python -m benchmarks.evaluation [--rounds 7] [--device cpu|cuda] [--json FILE] [key.sub=value ...]
 
 Both run in this process, in turns, so that other load affects both alike; the medians are compared.
 """
@@ -16,22 +16,19 @@ from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 
-REPO = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(REPO))
+import torch
 
-import torch  # noqa: E402
-
-from benchmarks.figures import Figure, report  # noqa: E402
-from benchmarks.overhead import MODEL, synchronized_clock  # noqa: E402
-from trainer.api import Trainer  # noqa: E402
-from trainer.config.load import load  # noqa: E402
-from trainer.config.schema import Config  # noqa: E402
-from trainer.data.loader import Loader  # noqa: E402
-from trainer.data.registry import open_sources  # noqa: E402
-from trainer.data.source import Source  # noqa: E402
-from trainer.evaluation.evaluator import Evaluator  # noqa: E402
-from trainer.models.functional import compute_loss  # noqa: E402
-from trainer.world import start  # noqa: E402
+from benchmarks.figures import Figure, report
+from benchmarks.overhead import MODEL, synchronized_clock
+from trainer.api import Trainer
+from trainer.config.load import load
+from trainer.config.schema import Config
+from trainer.data.loader import Loader
+from trainer.data.registry import open_sources
+from trainer.data.source import Source
+from trainer.evaluation.evaluator import Evaluator
+from trainer.models.functional import compute_loss
+from trainer.world import start
 
 BATCHES = 24
 

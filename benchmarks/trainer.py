@@ -53,7 +53,7 @@ def run_in_container(name: str) -> int:
         label = ["--label", "muster.cluster=bench-trainer"]
         # Byte-compile first, as on a cluster.
         prepare = f"cp -r /repo/trainer /repo/benchmarks /here && {python} -m compileall -q /here"
-        script = f"{prepare} && exec {python} benchmarks/{name}.py {' '.join(IN_CONTAINER[name])}"
+        script = f"{prepare} && exec {python} -m benchmarks.{name} {' '.join(IN_CONTAINER[name])}"
         command = [*run, *label, *variables, *mounts, pins.NODE_IMAGE, "sh", "-c", script]
         return subprocess.run(command, check=False).returncode
 

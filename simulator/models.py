@@ -14,15 +14,8 @@ from simulator.model import Experts, LatentAttention, Model, Transformer
 from simulator.sequential_models import build_sequential_model
 from trainer.config import load
 from trainer.config.errors import ConfigError, ConfigProblem
-from trainer.config.schema import (
-    Config,
-    DecoderConfig,
-    Gpt2Config,
-    LlamaLikeConfig,
-    MlpConfig,
-    ModelConfig,
-    ResNetConfig,
-)
+from trainer.config.models import DecoderConfig, Gpt2Config, LlamaLikeConfig, MlpConfig, ModelConfig, ResNetConfig
+from trainer.config.schema import Config
 
 DATA = Path(__file__).with_name("data") / "models.yaml"
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from simulator.model import Layer, SequentialModel
-from trainer.config.schema import MlpConfig, ResNetConfig
+from trainer.config.models import MlpConfig, ResNetConfig
 from trainer.models.shape import BlockPlan, is_bottleneck, plan_blocks
 
 _LINEAR_PASSES = 6

@@ -30,12 +30,11 @@ from trainer.config.check import check_optimizer, check_optimizer_layout, check_
 from trainer.config.errors import ConfigError, ConfigProblem
 from trainer.config.layout import resolve_layout
 from trainer.config.load import to_dict
+from trainer.config.models import MlpConfig, ModelConfig
 from trainer.config.schema import (
     CheckpointConfig,
     CompileConfig,
     Config,
-    MlpConfig,
-    ModelConfig,
     OptimizerConfig,
     ParallelConfig,
     Precision,

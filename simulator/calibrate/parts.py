@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from simulator.calibrate.ranks import Ranks
-from trainer.config.schema import LlamaConfig, OptimizerConfig
+from trainer.config.models import LlamaConfig
+from trainer.config.schema import OptimizerConfig
 from trainer.models.functional import attend, compute_loss
 from trainer.models.llama import Llama
 from trainer.optimizers.optimizer import Optimizer

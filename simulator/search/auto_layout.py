@@ -14,7 +14,8 @@ from simulator.search.fastest import TimedLayout, find_fastest
 from simulator.search.space import Batch, Fixed, Space
 from simulator.search.trainer_config import parallel_settings
 from trainer.config.errors import ConfigError, ConfigProblem
-from trainer.config.schema import Config, DecoderConfig
+from trainer.config.models import DecoderConfig
+from trainer.config.schema import Config
 from trainer.optimizers.groups import explain_no_tensor_parallel
 
 COSTLY_SHARE = 0.05

@@ -11,7 +11,7 @@ from simulator.layout import Layout
 from simulator.model import Transformer
 from simulator.sequential_models import build_sequential_model
 from trainer.config.load import load
-from trainer.config.schema import MlpConfig, ResNetConfig
+from trainer.config.models import MlpConfig, ResNetConfig
 from trainer.models.shape import shape_of
 
 

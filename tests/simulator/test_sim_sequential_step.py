@@ -17,7 +17,7 @@ from simulator.models import build_model
 from simulator.parameters import count_parameters
 from simulator.step.prediction import predict
 from trainer.config import load
-from trainer.config.schema import MlpConfig, ResNetConfig
+from trainer.config.models import MlpConfig, ResNetConfig
 from trainer.models.shape import shape_of
 
 H200 = System(name="h200", gpu=load_gpu("h200"), gpus_per_node=8, nodes=4, intra_gb_s=450, inter_gb_s=400)

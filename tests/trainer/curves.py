@@ -11,7 +11,8 @@ import torch.distributed as dist
 
 from trainer.config.layout import resolve_layout
 from trainer.config.load import from_dict, load, to_dict
-from trainer.config.schema import Config, DecoderConfig
+from trainer.config.models import DecoderConfig
+from trainer.config.schema import Config
 from trainer.models.functional import IGNORED_TARGET, compute_loss
 from trainer.models.init import fill
 from trainer.models.registry import build_network

@@ -7,7 +7,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-from trainer.config.schema import LlamaConfig
+from trainer.config.models import LlamaConfig
 from trainer.models.init import fill
 from trainer.models.registry import build_model
 

@@ -13,7 +13,8 @@ from trainer.config import describe
 from trainer.config.convert import list_settings
 from trainer.config.errors import ConfigError
 from trainer.config.load import PRESETS, dump, from_dict, list_presets, load, to_dict
-from trainer.config.schema import Config, Gpt2Config, MlpConfig
+from trainer.config.models import Gpt2Config, MlpConfig
+from trainer.config.schema import Config
 from trainer.config.yaml_text import parse_yaml
 
 SMALL = "name: small\nmodel: {family: mlp, hidden: [8]}\n"

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from trainer.config.errors import ConfigError
-from trainer.config.schema import Config, DataConfig, ResNetConfig
+from trainer.config.models import ResNetConfig
+from trainer.config.schema import Config, DataConfig
 from trainer.data.registry import open_source
 from trainer.life.cause import Cause, classify
 

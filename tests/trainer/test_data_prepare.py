@@ -19,7 +19,8 @@ import numpy as np
 import pytest
 
 from trainer.config.errors import ConfigError
-from trainer.config.schema import Config, DataConfig, LlamaConfig
+from trainer.config.models import LlamaConfig
+from trainer.config.schema import Config, DataConfig
 from trainer.data import workers
 from trainer.data.inputs import find_files, whole_range
 from trainer.data.prepare import main

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trainer.config.schema import Config, DataConfig, Gpt2Config, LlamaConfig, MlpConfig, ResNetConfig
+from trainer.config.models import Gpt2Config, LlamaConfig, MlpConfig, ResNetConfig
+from trainer.config.schema import Config, DataConfig
 from trainer.data.registry import open_source
 
 MODELS: dict[str, Any] = {

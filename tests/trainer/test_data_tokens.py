@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from trainer.config.errors import ConfigError
-from trainer.config.schema import Config, DataConfig, LlamaConfig
+from trainer.config.models import LlamaConfig
+from trainer.config.schema import Config, DataConfig
 from trainer.data import index
 from trainer.data.index import Index, Shard
 from trainer.data.loader import Loader

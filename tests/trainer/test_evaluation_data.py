@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from trainer.config.errors import ConfigError
-from trainer.config.schema import Config, DataConfig, EvaluationConfig, LlamaConfig, ResNetConfig
+from trainer.config.models import LlamaConfig, ResNetConfig
+from trainer.config.schema import Config, DataConfig, EvaluationConfig
 from trainer.data.order import Ids
 from trainer.data.prepare import main as prepare
 from trainer.data.registry import open_sources

@@ -15,7 +15,7 @@ from trainer import safetensors_file
 from trainer.__main__ import main
 from trainer.config.errors import ConfigError
 from trainer.config.load import load
-from trainer.config.schema import Gpt2Config, LlamaConfig, MistralConfig, MlpConfig, Qwen2Config, Qwen3Config
+from trainer.config.models import Gpt2Config, LlamaConfig, MistralConfig, MlpConfig, Qwen2Config, Qwen3Config
 from trainer.models import hf
 from trainer.models.init import fill
 from trainer.models.registry import build_model

@@ -17,7 +17,8 @@ from trainer.__main__ import main
 from trainer.checkpoint.checkpoints import Checkpoints
 from trainer.config.errors import ConfigError
 from trainer.config.load import load
-from trainer.config.schema import LlamaConfig, LoraConfig
+from trainer.config.models import LlamaConfig
+from trainer.config.schema import LoraConfig
 from trainer.life.outcome import Code
 from trainer.models import hf
 from trainer.models.functional import compute_loss

@@ -15,7 +15,8 @@ import pytest
 import torch
 
 from tests.trainer.ranks import RANKS, on_ranks
-from trainer.config.schema import Config, MlpConfig
+from trainer.config.models import MlpConfig
+from trainer.config.schema import Config
 from trainer.life.straggler import StragglerDetector
 from trainer.life.vote import Ballot, Vote
 from trainer.metrics.communication import Event, Profile, merge_intervals, name_collective, summarise

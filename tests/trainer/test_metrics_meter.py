@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from trainer.config.schema import BatchConfig, Config, DataConfig, Gpt2Config, MetricsConfig, MlpConfig, ResNetConfig
+from trainer.config.models import Gpt2Config, MlpConfig, ResNetConfig
+from trainer.config.schema import BatchConfig, Config, DataConfig, MetricsConfig
 from trainer.metrics.json_lines import read_lines
 from trainer.metrics.meter import Meter, throughput_unit
 from trainer.metrics.peaks import find_peak

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from trainer.config.schema import Config, MetricsConfig, MlpConfig
+from trainer.config.models import MlpConfig
+from trainer.config.schema import Config, MetricsConfig
 from trainer.metrics.communication import Profile, Traffic
 from trainer.metrics.json_lines import JsonLines, read_lines
 from trainer.metrics.progress import Progress, format_count, format_line

@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tests.trainer.ranks import on_ranks
 from trainer.config.load import list_presets, load
-from trainer.config.schema import (
+from trainer.config.models import (
     DecoderConfig,
     Gpt2Config,
     LlamaConfig,

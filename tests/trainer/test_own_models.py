@@ -13,7 +13,8 @@ from tests.trainer.ranks import RanksError, on_ranks
 from tests.trainer.test_parallel_refusals import make_single_mesh
 from trainer.config.errors import ConfigError
 from trainer.config.layout import resolve_layout
-from trainer.config.schema import CompileConfig, Config, MlpConfig, OptimizerConfig, ParallelConfig
+from trainer.config.models import MlpConfig
+from trainer.config.schema import CompileConfig, Config, OptimizerConfig, ParallelConfig
 from trainer.models.functional import compute_loss
 from trainer.parallel.apply import parallelize
 from trainer.parallel.engine import Recipe

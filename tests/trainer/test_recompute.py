@@ -9,7 +9,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.trainer.test_parallel_refusals import make_single_mesh
-from trainer.config.schema import LlamaConfig, ParallelConfig
+from trainer.config.models import LlamaConfig
+from trainer.config.schema import ParallelConfig
 from trainer.models.functional import compute_loss
 from trainer.models.init import fill
 from trainer.models.registry import build_model

@@ -11,7 +11,8 @@ from torch import nn
 from tests.trainer.curves import config_of, global_batch, make_step
 from trainer.config.layout import Layout
 from trainer.config.load import from_dict
-from trainer.config.schema import Config, LlamaConfig, ParallelConfig
+from trainer.config.models import LlamaConfig
+from trainer.config.schema import Config, ParallelConfig
 from trainer.models.functional import compute_loss
 from trainer.parallel.apply import parallelize
 from trainer.parallel.engine import Recipe

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trainer.config.layout import Layout
-from trainer.config.schema import Config, DecoderConfig, LlamaLikeConfig, MlpConfig, ParallelConfig, Precision
+from trainer.config.models import DecoderConfig, LlamaLikeConfig, MlpConfig
+from trainer.config.schema import Config, ParallelConfig, Precision
 from trainer.models.shape import shape_of
 from trainer.optimizers.sizes import bound_state_bytes, bound_update_bytes
 from trainer.state_formats import FORMAT_BYTES, StateFormats, formats_of

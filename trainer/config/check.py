@@ -9,16 +9,8 @@ from dataclasses import replace
 from trainer.config.convert import FAMILIES
 from trainer.config.errors import ConfigError, ConfigProblem, list_divisors, list_nearest_multiples
 from trainer.config.layout import resolve_layout
-from trainer.config.schema import (
-    BatchConfig,
-    Config,
-    DecoderConfig,
-    EvaluationConfig,
-    LlamaLikeConfig,
-    MlpConfig,
-    ParallelConfig,
-    ResNetConfig,
-)
+from trainer.config.models import DecoderConfig, LlamaLikeConfig, MlpConfig, ResNetConfig
+from trainer.config.schema import BatchConfig, Config, EvaluationConfig, ParallelConfig
 from trainer.optimizers.groups import explain_no_tensor_parallel, parse_decay_groups
 from trainer.schedule import count_decay_steps
 

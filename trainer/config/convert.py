@@ -9,7 +9,8 @@ from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 from trainer.config.errors import ConfigError, ConfigProblem
-from trainer.config.schema import Config, Family, ModelConfig
+from trainer.config.models import Family, ModelConfig
+from trainer.config.schema import Config
 
 # Names that other trainers use for these settings.
 FOREIGN_NAMES = {"learning_rate": "lr", "batch_size": "size", "micro_batch_size": "micro", "max_steps": "steps"}

@@ -8,14 +8,16 @@ from typing import Any, cast, get_type_hints
 
 from trainer.config.convert import FAMILIES, describe_type
 from trainer.config.load import list_presets
-from trainer.config.schema import Config, ModelConfig
+from trainer.config.models import ModelConfig
+from trainer.config.schema import Config
 from trainer.config.yaml_text import dump_yaml
 
 
 def render_markdown() -> str:
     """Return docs/trainer-settings.md."""
     lines = ["# Settings of the trainer", ""]
-    lines += ["Generated from `trainer/config/schema.py` by `python -m trainer settings --markdown`; do not edit.", ""]
+    source = "`trainer/config/schema.py` and `models.py`"
+    lines += [f"Generated from {source} by `python -m trainer settings --markdown`; do not edit.", ""]
     lines += [f"Presets: {', '.join(list_presets())}.", ""]
     lines += [
         "A YAML file may extend a preset or another file: `base: llama-1b`, or a path relative to the file itself.",

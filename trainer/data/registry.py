@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from trainer.config.errors import ConfigError, ConfigProblem
-from trainer.config.schema import Config, DecoderConfig, ResNetConfig
+from trainer.config.models import DecoderConfig, ResNetConfig
+from trainer.config.schema import Config
 from trainer.data.source import Source
 from trainer.data.split import hold_out
 

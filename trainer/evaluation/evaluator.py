@@ -8,7 +8,8 @@ from contextlib import closing
 
 import torch
 
-from trainer.config.schema import Config, DecoderConfig
+from trainer.config.models import DecoderConfig
+from trainer.config.schema import Config
 from trainer.data.loader import Loader
 from trainer.data.source import Source
 from trainer.evaluation.evaluation_set import EvaluationSet

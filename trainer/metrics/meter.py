@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from trainer.config.schema import Config, DecoderConfig, ResNetConfig
+from trainer.config.models import DecoderConfig, ResNetConfig
+from trainer.config.schema import Config
 from trainer.metrics.clock import NOT_MEASURED, Clock, Phase, StepTimes
 from trainer.metrics.communication import Profile
 from trainer.metrics.device_values import DeviceValues, Reading

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from trainer.config.schema import Gpt2Config
+from trainer.config.models import Gpt2Config
 from trainer.models.functional import attend, merge_heads, split_heads
 
 

@@ -12,7 +12,7 @@ import torch
 
 from trainer import safetensors_file
 from trainer.config.errors import ConfigError, ConfigProblem
-from trainer.config.schema import DecoderConfig, Gpt2Config, LlamaLikeConfig, ModelConfig
+from trainer.config.models import DecoderConfig, Gpt2Config, LlamaLikeConfig, ModelConfig
 from trainer.models import hf_config
 from trainer.models.hf_names import TensorMapping, map_tensors
 from trainer.models.registry import build_model

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.config.errors import ConfigError, ConfigProblem
-from trainer.config.schema import DecoderConfig, Gpt2Config, LlamaLikeConfig, MistralConfig
+from trainer.config.models import DecoderConfig, Gpt2Config, LlamaLikeConfig, MistralConfig
 
 WHERE = "checkpoint.initial"
 

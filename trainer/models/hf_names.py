@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from trainer.config.schema import Gpt2Config, LlamaLikeConfig
+from trainer.config.models import Gpt2Config, LlamaLikeConfig
 
 LLAMA_LAYER = {
     "input_layernorm": "attention_norm",

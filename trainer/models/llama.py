@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from trainer.config.schema import LlamaLikeConfig
+from trainer.config.models import LlamaLikeConfig
 from trainer.models.functional import attend, merge_heads, split_heads
 from trainer.models.rotary import rotary_table, rotate
 

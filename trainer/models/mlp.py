@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from trainer.config.schema import MlpConfig
+from trainer.config.models import MlpConfig
 
 
 class Mlp(nn.Module):

@@ -7,7 +7,8 @@ from typing import assert_never
 
 from torch import nn
 
-from trainer.config.schema import Config, Gpt2Config, LlamaLikeConfig, MlpConfig, ModelConfig, ResNetConfig
+from trainer.config.models import Gpt2Config, LlamaLikeConfig, MlpConfig, ModelConfig, ResNetConfig
+from trainer.config.schema import Config
 
 
 def build_network(config: Config) -> nn.Module:

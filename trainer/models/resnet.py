@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from trainer.config.schema import ResNetConfig
+from trainer.config.models import ResNetConfig
 from trainer.models.shape import is_bottleneck, plan_blocks
 
 # Mean and standard deviation of the ImageNet images per channel, as fractions of 255.

@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from trainer.config.schema import LlamaLikeConfig
+from trainer.config.models import LlamaLikeConfig
 
 
 def rotary_table(config: LlamaLikeConfig, device: torch.device | str) -> tuple[torch.Tensor, torch.Tensor]:

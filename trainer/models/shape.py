@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, assert_never
 
-from trainer.config.schema import Gpt2Config, LlamaLikeConfig, MlpConfig, ModelConfig, ResNetConfig
+from trainer.config.models import Gpt2Config, LlamaLikeConfig, MlpConfig, ModelConfig, ResNetConfig
 
 RESNET_STAGES = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 """Blocks in each stage, by depth."""

@@ -10,7 +10,8 @@ import torch
 from simulator.calibrate.ranks import Ranks
 from trainer.config.models import LlamaConfig
 from trainer.config.schema import OptimizerConfig
-from trainer.models.functional import attend, compute_loss
+from trainer.models.attention import attend
+from trainer.models.functional import compute_loss
 from trainer.models.llama import Llama
 from trainer.optimizers.optimizer import Optimizer
 from trainer.precision import DTYPES

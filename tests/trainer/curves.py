@@ -13,6 +13,8 @@ from trainer.config.layout import resolve_layout
 from trainer.config.load import from_dict, load, to_dict
 from trainer.config.models import DecoderConfig
 from trainer.config.schema import Config
+from trainer.evaluation.evaluator import sum_batches
+from trainer.evaluation.figures import sum_cross_entropy
 from trainer.models.functional import IGNORED_TARGET, compute_loss
 from trainer.models.init import fill
 from trainer.models.registry import build_network
@@ -30,12 +32,19 @@ def config_of(preset: str, overrides: list[str]) -> dict[str, Any]:
     return to_dict(load(preset, overrides))
 
 
-def curve(
-    config: dict[str, Any], micro: int, steps: int = STEPS, *, count_targets: bool = False, ignore_some: bool = False
+def curve(  # noqa: PLR0913
+    config: dict[str, Any],
+    micro: int,
+    steps: int = STEPS,
+    *,
+    count_targets: bool = False,
+    ignore_some: bool = False,
+    has_documents: bool = False,
 ) -> dict[str, list[float]]:
     """Return the losses and gradient norms of a run on all ranks; the global batch does not depend on their number.
 
-    `ignore_some` ignores some of the targets; `count_targets` makes the step average over the others.
+    `ignore_some` ignores some of the targets; `count_targets` makes the step average over the others. `has_documents`
+    divides each sample into documents. The last item of `loss` is then that of an evaluation.
     """
     settings = from_dict(config)
     step = make_step(settings, count_targets=count_targets)
@@ -46,11 +55,16 @@ def curve(
         whole = global_batch(settings, index)
         if ignore_some:
             whole["targets"] = ignore_targets(whole["targets"])
+        if has_documents:
+            whole["documents"] = number_documents(whole["inputs"])
         batch = {key: value[mesh.dp_rank * size :][:size] for key, value in whole.items()}
         result = step.run(batch, micro)
         curves["loss"].append(float(mesh.mean_over_data(result.loss)))
         curves["norm"].append(float(result.grad_norm))
         curves["skipped"].append(float(result.skipped))
+    if has_documents:
+        sums = sum_batches(step.engine, [batch], sum_cross_entropy, micro)
+        curves["loss"].append(sums[0] / sums[1] if sums else 0.0)
     return curves
 
 
@@ -75,6 +89,13 @@ def global_batch(config: Config, index: int) -> dict[str, torch.Tensor]:
     shape = (3, model.image_size, model.image_size) if model.family == "resnet" else (model.inputs,)
     inputs = torch.randn(size, *shape, generator=generator)
     return {"inputs": inputs, "targets": torch.randint(model.classes, (size,), generator=generator)}
+
+
+def number_documents(inputs: torch.Tensor) -> torch.Tensor:
+    """Divide each sample into documents of other lengths than those of the sample before."""
+    size, length = inputs.shape
+    starts = torch.arange(length) % (3 + torch.arange(size)[:, None] % 5) == 2
+    return starts.cumsum(1).to(torch.int32)
 
 
 def ignore_targets(targets: torch.Tensor) -> torch.Tensor:

@@ -25,8 +25,9 @@ from trainer.config.models import (
     Qwen3Config,
     ResNetConfig,
 )
-from trainer.models import functional
-from trainer.models.functional import attend, compute_loss
+from trainer.models import attention
+from trainer.models.attention import attend
+from trainer.models.functional import compute_loss
 from trainer.models.init import fill
 from trainer.models.registry import build_model
 from trainer.models.rotary import rotary_table, rotate, scale_frequencies
@@ -213,7 +214,7 @@ def test_llama3_scaling_divides_only_low_frequencies() -> None:
 @pytest.mark.parametrize("length", [5, 6, 11, 12, 16])
 def test_windowed_attention_matches_a_mask(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Some queries at a time give the same as one mask: within the window, at its end, and with several rounds."""
-    monkeypatch.setattr(functional, "WINDOW_QUERIES", 3)
+    monkeypatch.setattr(attention, "WINDOW_QUERIES", 3)
     generator = torch.Generator().manual_seed(2)
     q, k, v = (torch.randn(2, heads, length, 8, generator=generator) for heads in (4, 2, 2))
     distance = torch.arange(length)[:, None] - torch.arange(length)

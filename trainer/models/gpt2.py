@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from trainer.config.models import Gpt2Config
-from trainer.models.functional import attend, merge_heads, split_heads
+from trainer.models.attention import AttentionMask, attend, make_mask, merge_heads, split_heads
 
 
 class Gpt2(nn.Module):
@@ -29,12 +29,15 @@ class Gpt2(nn.Module):
         if config.tie_embeddings:
             self.head.weight = self.embed.weight
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, documents: torch.Tensor | None = None) -> torch.Tensor:
+        mask = make_mask(documents)
         if self.embed is not None and self.positions is not None:
             positions = torch.arange(x.shape[1], device=x.device).unsqueeze(0)
+            if mask is not None and mask.positions is not None:
+                positions = mask.positions
             x = self.dropout(self.embed(x) + self.positions(positions))
         for block in self.layers.values():
-            x = block(x)
+            x = block(x, mask=mask)
         x = self.norm(x) if self.norm is not None else x
         return self.head(x) if self.head is not None else x
 
@@ -63,8 +66,8 @@ class Block(nn.Module):
         self.ffn_norm = nn.LayerNorm(config.dim, eps=config.norm_eps)
         self.ffn = FeedForward(config)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = x + self.attention(self.attention_norm(x))
+    def forward(self, x: torch.Tensor, mask: AttentionMask | None = None) -> torch.Tensor:
+        x = x + self.attention(self.attention_norm(x), mask=mask)
         return x + self.ffn(self.ffn_norm(x))
 
 
@@ -80,9 +83,9 @@ class Attention(nn.Module):
         self.o = nn.Linear(config.dim, config.dim)
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, mask: AttentionMask | None = None) -> torch.Tensor:
         q, k, v = (split_heads(project(x), self.head_dim) for project in (self.q, self.k, self.v))
-        y = attend(q, k, v, dropout=self.dropout.p if self.training else 0.0)
+        y = attend(q, k, v, dropout=self.dropout.p if self.training else 0.0, mask=mask)
         return self.dropout(self.o(merge_heads(y)))
 
 

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from trainer.config.models import LlamaLikeConfig
-from trainer.models.functional import attend, merge_heads, split_heads
+from trainer.models.attention import AttentionMask, attend, make_mask, merge_heads, split_heads
 from trainer.models.rotary import rotary_table, rotate
 
 
@@ -35,10 +35,11 @@ class Llama(nn.Module):
             self.head.weight = self.embed.weight
         self.init_buffers(self.embed.weight.device)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, documents: torch.Tensor | None = None) -> torch.Tensor:
+        mask = make_mask(documents)
         x = self.embed(x) if self.embed is not None else x
         for block in self.layers.values():
-            x = block(x)
+            x = block(x, mask=mask)
         x = self.norm(x) if self.norm is not None else x
         return self.head(x) if self.head is not None else x
 
@@ -71,8 +72,8 @@ class Block(nn.Module):
         self.ffn_norm = nn.RMSNorm(config.dim, eps=config.norm_eps)
         self.ffn = FeedForward(config)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = x + self.attention(self.attention_norm(x))
+    def forward(self, x: torch.Tensor, mask: AttentionMask | None = None) -> torch.Tensor:
+        x = x + self.attention(self.attention_norm(x), mask=mask)
         return x + self.ffn(self.ffn_norm(x))
 
 
@@ -95,12 +96,13 @@ class Attention(nn.Module):
         self.register_buffer("cos", torch.empty(0), persistent=False)
         self.register_buffer("sin", torch.empty(0), persistent=False)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, mask: AttentionMask | None = None) -> torch.Tensor:
         q, k, v = (split_heads(project(x), self.head_dim) for project in (self.q, self.k, self.v))
         if self.q_norm is not None and self.k_norm is not None:
             q, k = normalize(q, self.q_norm), normalize(k, self.k_norm)
-        q, k = rotate(q, self.cos, self.sin), rotate(k, self.cos, self.sin)
-        return self.o(merge_heads(attend(q, k, v, window=self.window)))
+        positions = None if mask is None else mask.positions
+        q, k = (rotate(x, self.cos, self.sin, positions) for x in (q, k))
+        return self.o(merge_heads(attend(q, k, v, window=self.window, mask=mask)))
 
 
 class FeedForward(nn.Module):

@@ -34,8 +34,13 @@ def scale_frequencies(frequencies: torch.Tensor, config: LlamaLikeConfig) -> tor
     return frequencies * (unscaled_share + (1 - unscaled_share) / config.rope_factor)
 
 
-def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Rotate each pair (i, i + head_dim / 2) by the angle of its position; Hugging Face pairs them the same way."""
-    cos, sin = cos[: x.shape[2]], sin[: x.shape[2]]
+def rotate(
+    x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, positions: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Rotate each pair (i, i + head_dim / 2) by the angle of its position; Hugging Face pairs them the same way.
+
+    `positions` are those of each sample (B, T), or None if every sample counts from 0.
+    """
+    cos, sin = (table[: x.shape[2]] if positions is None else table[positions].unsqueeze(1) for table in (cos, sin))
     a, b = x.float().chunk(2, dim=-1)
     return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1).type_as(x)

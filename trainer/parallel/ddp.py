@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from trainer.config.errors import ConfigError, ConfigProblem
-from trainer.parallel.engine import Batch, LossFunction, Recipe
+from trainer.parallel.engine import Batch, LossFunction, Recipe, run_model
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.plain import PlainEngine
 from trainer.parallel.units import Units, list_names
@@ -76,7 +76,7 @@ class _ModelWithLoss(nn.Module):
             whole.forward = torch.compile(self.forward, backend=recipe.compiled.backend)
 
     def forward(self, batch: Batch, loss_fn: LossFunction) -> torch.Tensor:
-        return loss_fn(self.module(batch["inputs"]), batch["targets"])
+        return loss_fn(run_model(self.module, batch), batch["targets"])
 
 
 def wrap(model: nn.Module, recipe: Recipe, mesh: Mesh) -> nn.Module:

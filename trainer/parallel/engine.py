@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -15,6 +15,10 @@ from trainer.parallel.mesh import Mesh
 from trainer.parallel.units import Units
 
 Batch = dict[str, torch.Tensor]
+"""The tensors of a batch: `inputs`, `targets` and, if documents must not see each other, `documents`.
+
+`documents` has the shape of `inputs`: for each token the number of its document within the sample, from 0 upwards.
+"""
 LossFunction = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 BetweenMicroBatches = Callable[[int, int], None]
 """A function of the index of the next micro-batch and their number; it abandons the step by raising an exception."""
@@ -78,6 +82,16 @@ class Engine(Protocol):
 
 def do_nothing(_index: int, _count: int) -> None:
     """Continue with the next micro-batch."""
+
+
+def run_model(model: nn.Module, batch: Batch) -> Any:
+    """Return the outputs of the model for a micro-batch."""
+    return model(batch["inputs"], **select_documents(batch))
+
+
+def select_documents(batch: Batch) -> Batch:
+    """Return the keyword arguments of a model that tell it about the documents of a micro-batch, if there are any."""
+    return {"documents": batch["documents"]} if "documents" in batch else {}
 
 
 def split_batch(batch: Batch, micro: int) -> list[Batch]:

@@ -15,7 +15,16 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 from trainer.config.errors import ConfigError, ConfigProblem
 from trainer.config.schema import ParallelConfig
 from trainer.parallel import modules
-from trainer.parallel.engine import Batch, BetweenMicroBatches, LossFunction, Recipe, do_nothing, split_batch
+from trainer.parallel.engine import (
+    Batch,
+    BetweenMicroBatches,
+    LossFunction,
+    Recipe,
+    do_nothing,
+    run_model,
+    select_documents,
+    split_batch,
+)
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.units import Units
 from trainer.precision import DTYPES
@@ -63,24 +72,30 @@ class PipelineEngine:
         place, last = self.mesh.coordinate("pipeline"), self.mesh.layout.pipeline - 1
         self._scale, self._losses = scale, []
         arguments = (inputs.contiguous(),) if place == 0 else ()
-        schedule.step(*arguments, target=targets if place == last else None, return_outputs=False)
+        schedule.step(
+            *arguments,
+            target=targets if place == last else None,
+            return_outputs=False,
+            **select_documents(batch),
+        )
         total = torch.stack(self._losses).sum() if self._losses else torch.zeros((), device=self.mesh.device)
         return self.mesh.sum_over(total, "pipeline")
 
     def measure(self, batch: Batch, measure: LossFunction, micro: int) -> torch.Tensor | None:
         sums = []
         for piece in split_batch(batch, micro):
-            outputs = self._forward(piece["inputs"])
+            outputs = self._forward(piece)
             if outputs is not None:
                 sums.append(measure(outputs, piece["targets"]))
         return torch.stack(sums).sum(0) if sums else None
 
-    def _forward(self, inputs: torch.Tensor) -> torch.Tensor | None:
+    def _forward(self, batch: Batch) -> torch.Tensor | None:
         """Run a micro-batch through this rank's stages and return the outputs of the model on the last rank.
 
         torch's schedules are written for training. Without a backward pass, micro-batches simply follow each other; an
         interleaved pipeline runs one of them at a time.
         """
+        inputs = batch["inputs"]
         ranks, last = self.mesh.layout.pipeline, _count_stages(self._recipe.parallel) - 1
         group = self.mesh.group("pipeline")
         for index, stage in zip(
@@ -90,7 +105,7 @@ class PipelineEngine:
             if index > 0:
                 hidden = torch.empty_like(self._describe_hidden(tuple(inputs.shape)), device=self.mesh.device)
                 dist.recv(hidden, group=group, group_src=(index - 1) % ranks)
-            outputs: torch.Tensor = stage(hidden)
+            outputs: torch.Tensor = run_model(stage, {**batch, "inputs": hidden})
             if index == last:
                 return outputs
             dist.send(outputs, group=group, group_dst=(index + 1) % ranks)
@@ -152,8 +167,8 @@ def send_contiguous(stage: nn.Module) -> None:
     """Make the stage's outputs contiguous: tensor parallel layers leave gaps between rows, which torch 2.11 rejects."""
     forward = stage.forward
 
-    def contiguous_forward(inputs: torch.Tensor) -> torch.Tensor:
-        return forward(inputs).contiguous()
+    def contiguous_forward(inputs: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+        return forward(inputs, **kwargs).contiguous()
 
     stage.forward = contiguous_forward
 

@@ -9,7 +9,15 @@ import torch
 from torch import nn
 
 from trainer.parallel import modules
-from trainer.parallel.engine import Batch, BetweenMicroBatches, LossFunction, Recipe, do_nothing, split_batch
+from trainer.parallel.engine import (
+    Batch,
+    BetweenMicroBatches,
+    LossFunction,
+    Recipe,
+    do_nothing,
+    run_model,
+    split_batch,
+)
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.unit_calls import check_calls
 from trainer.parallel.units import Units
@@ -72,7 +80,7 @@ class PlainEngine:
             model, compiled = self.modules[0], self._recipe.compiled
 
             def compute_loss(batch: Batch) -> torch.Tensor:
-                return loss_fn(model(batch["inputs"]), batch["targets"])
+                return loss_fn(run_model(model, batch), batch["targets"])
 
             is_whole = compiled.mode == "whole" and not self._recipe.compiles_blocks(self.mesh.layout)
             self._loss_functions[loss_fn] = (

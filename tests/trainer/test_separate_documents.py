@@ -1,0 +1,132 @@
+"""Documents that do not see each other: a packed sample trains like its documents one by one, under every strategy."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+
+from tests.trainer.curves import config_of
+from tests.trainer.ranks import on_ranks
+from trainer.config.models import Gpt2Config, LlamaConfig, MistralConfig, Qwen3Config
+from trainer.models.attention import make_mask
+from trainer.models.functional import IGNORED_TARGET, compute_loss
+from trainer.models.init import fill
+from trainer.models.registry import build_model
+
+SIZES: dict[str, Any] = {"vocab_size": 61, "dim": 32, "layers": 2, "heads": 4, "kv_heads": 2, "ffn": 48, "seq_len": 16}
+DECODERS: dict[str, Any] = {
+    "llama": LlamaConfig(**SIZES),
+    "mistral": MistralConfig(**SIZES, window=3),
+    "qwen3": Qwen3Config(**SIZES, head_dim=16),
+    "gpt2": Gpt2Config(vocab_size=61, dim=32, layers=2, heads=4, seq_len=16),
+}
+every_decoder = pytest.mark.parametrize("config", DECODERS.values(), ids=DECODERS)
+# The documents of two samples.
+LENGTHS = ((5, 1, 7, 3), (9, 7))
+
+LLAMA = (
+    "model.dim=32",
+    "model.ffn=48",
+    "model.heads=4",
+    "model.kv_heads=4",
+    "model.vocab_size=64",
+    "batch.size=8",
+    "optimizer.clip_norm=0.3",
+)
+STRATEGIES = [
+    "ddp",
+    "fsdp recompute=full",
+    "ddp pipeline=2 schedule=interleaved",
+    "single tensor=2 pipeline=2",
+    "fsdp tensor=2",
+]
+
+
+@every_decoder
+def test_a_packed_sample_gives_the_loss_and_gradients_of_its_documents_one_by_one(config: Any) -> None:
+    model = make_model(config)
+    tokens = torch.randint(0, 61, (2, 17), generator=torch.Generator().manual_seed(3))
+    inputs, targets, documents = tokens[:, :-1], tokens[:, 1:].clone(), torch.zeros(2, 16, dtype=torch.int32)
+    pieces = []
+    for sample, lengths in enumerate(LENGTHS):
+        ends = torch.tensor(lengths).cumsum(0).tolist()
+        for number, (length, end) in enumerate(zip(lengths, ends, strict=True)):
+            documents[sample, end - length : end] = number
+            targets[sample, end - 1] = IGNORED_TARGET
+            piece = slice(end - length, end)
+            pieces.append((inputs[sample : sample + 1, piece], targets[sample : sample + 1, piece]))
+    packed = compute_loss(model(inputs, documents=documents), targets)
+    expected = collect_gradients(model, packed)
+    counts = [(piece != IGNORED_TARGET).sum() for _, piece in pieces]
+    alone = sum(compute_loss(model(x), y) * count for (x, y), count in zip(pieces, counts, strict=True)) / sum(counts)
+    assert float(alone) == pytest.approx(float(packed), rel=1e-6)
+    for name, gradient in collect_gradients(model, alone).items():
+        assert torch.allclose(gradient, expected[name], atol=1e-6), name
+
+
+@every_decoder
+def test_one_document_is_the_same_as_none(config: Any) -> None:
+    model = make_model(config)
+    tokens = torch.randint(0, 61, (2, 16), generator=torch.Generator().manual_seed(3))
+    outputs = model(tokens, documents=torch.zeros_like(tokens, dtype=torch.int32))
+    assert torch.allclose(outputs, model(tokens), atol=1e-6)
+
+
+def test_positions_start_again_in_each_document() -> None:
+    mask = make_mask(torch.tensor([[0, 0, 0, 1, 2, 2], [0, 1, 1, 1, 1, 1]], dtype=torch.int32))
+    assert mask is not None
+    assert mask.positions is not None
+    assert mask.positions.tolist() == [[0, 1, 2, 0, 0, 1], [0, 0, 1, 2, 3, 4]]
+
+
+@pytest.mark.parametrize("config", [DECODERS["llama"], DECODERS["gpt2"]], ids=["llama", "gpt2"])
+def test_a_model_with_documents_compiles_as_one_graph(config: Any) -> None:
+    model = make_model(replace(config, layers=1))
+    tokens = torch.randint(0, 61, (2, 16))
+    documents = (torch.arange(16) // 5).expand(2, -1).to(torch.int32)
+    torch.compiler.reset()
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    assert torch.equal(compiled(tokens, documents=documents), model(tokens, documents=documents))
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_every_strategy_separates_documents(strategy: str) -> None:
+    expected = train_alone()
+    config = config_of("tiny-llama", [*LLAMA, *settings(strategy)])
+    for curves in on_ranks("tests.trainer.curves:curve", config=config, micro=2, steps=2, has_documents=True):
+        assert curves["loss"] == pytest.approx(expected["loss"], abs=1e-5)
+        assert curves["norm"] == pytest.approx(expected["norm"], rel=1e-4)
+
+
+def test_documents_change_the_losses_of_a_run() -> None:
+    """Otherwise the comparison of the strategies would show nothing."""
+    config = config_of("tiny-llama", [*LLAMA, "parallel.strategy=single"])
+    joined = on_ranks("tests.trainer.curves:curve", ranks=1, config=config, micro=2, steps=2)[0]
+    assert joined["norm"] != pytest.approx(train_alone()["norm"], rel=1e-3)
+
+
+@cache
+def train_alone() -> dict[str, list[float]]:
+    config = config_of("tiny-llama", [*LLAMA, "parallel.strategy=single"])
+    target = "tests.trainer.curves:curve"
+    return on_ranks(target, ranks=1, config=config, micro=2, steps=2, has_documents=True)[0]
+
+
+def settings(strategy: str) -> list[str]:
+    name, *options = strategy.split()
+    return [f"parallel.strategy={name}", *(f"parallel.{option}" for option in options)]
+
+
+def make_model(config: Any) -> Any:
+    model = build_model(config)
+    fill([model], 1)
+    return model
+
+
+def collect_gradients(model: Any, loss: Any) -> dict[str, torch.Tensor]:
+    parameters = dict(model.named_parameters())
+    return dict(zip(parameters, torch.autograd.grad(loss, list(parameters.values())), strict=True))

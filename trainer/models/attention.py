@@ -1,0 +1,105 @@
+"""Causal attention, and what the layers of a model share about which tokens see each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+WINDOW_QUERIES = 1024
+"""Queries per product of windowed attention: few enough for a small mask, enough to keep a GPU busy."""
+
+
+@dataclass(frozen=True)
+class AttentionMask:
+    """The tokens that see each other, beyond causal attention; a model computes it once for all of its layers."""
+
+    documents: torch.Tensor | None
+    """For each token, the number of its document within the sample (B, T)."""
+    positions: torch.Tensor | None
+    """For each token, its position within its document (B, T)."""
+    visible: torch.Tensor | None
+    """For each query, the keys that it sees (B, 1, T, T)."""
+
+
+def make_mask(documents: torch.Tensor | None) -> AttentionMask | None:
+    """Return the mask that separates documents, or None if there are none and plain causal attention is enough."""
+    if documents is None:
+        return None
+    positions = torch.arange(documents.shape[1], device=documents.device)
+    is_causal = positions[:, None] >= positions
+    visible = (documents[:, None, :, None] == documents[:, None, None, :]) & is_causal
+    return AttentionMask(documents, positions - _find_starts(documents, positions), visible)
+
+
+def attend(  # noqa: PLR0913
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    dropout: float = 0.0,
+    window: int = 0,
+    mask: AttentionMask | None = None,
+) -> torch.Tensor:
+    """Return causal attention; several query heads may share one key and value head.
+
+    With a window, each token sees that many tokens, itself included. With a mask, it sees its own document only.
+    """
+    if mask is not None and mask.visible is not None:
+        return _attend_visible(q, k, v, dropout, window, mask.visible)
+    if window and window < q.shape[2]:
+        return _attend_window(q, k, v, dropout, window)
+    is_grouped = q.shape[1] != k.shape[1]
+    return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True, enable_gqa=is_grouped)
+
+
+def split_heads(x: torch.Tensor, head_dim: int) -> torch.Tensor:
+    """Reshape (B, T, heads x head_dim) to (B, heads, T, head_dim).
+
+    The number of heads follows from the input: under tensor parallelism a rank has only some of them.
+    """
+    return x.view(x.shape[0], x.shape[1], -1, head_dim).transpose(1, 2)
+
+
+def merge_heads(x: torch.Tensor) -> torch.Tensor:
+    """Reshape (B, heads, T, head_dim) to (B, T, heads x head_dim)."""
+    return x.transpose(1, 2).flatten(2)
+
+
+def _find_starts(documents: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    """Return, for each token, the position in the sample at which its document starts."""
+    is_first = F.pad(documents[:, 1:] != documents[:, :-1], (1, 0), value=True)
+    return torch.where(is_first, positions, 0).cummax(dim=1).values
+
+
+def _attend_visible(  # noqa: PLR0913, PLR0917
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dropout: float, window: int, visible: torch.Tensor
+) -> torch.Tensor:
+    if window and window < q.shape[2]:
+        visible = visible & torch.ones_like(visible[0, 0]).triu(1 - window)
+    k, v = (_repeat_heads(x, q.shape[1]) for x in (k, v))
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=visible, dropout_p=dropout)
+
+
+def _attend_window(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dropout: float, window: int) -> torch.Tensor:
+    """Return attention within a window, some queries at a time, each with the keys that they can see.
+
+    Operations and masks grow with length x window instead of length squared. The first queries see all tokens before
+    them and need no mask.
+    """
+    parts = [attend(q[:, :, :window], k[:, :, :window], v[:, :, :window], dropout=dropout)]
+    # Of torch's fast kernels for CUDA, the one that takes a mask does not take grouped heads.
+    k, v = (_repeat_heads(x, q.shape[1]) for x in (k, v))
+    for start in range(window, q.shape[2], WINDOW_QUERIES):
+        end = min(start + WINDOW_QUERIES, q.shape[2])
+        queries, keys, values = q[:, :, start:end], k[:, :, start - window : end], v[:, :, start - window : end]
+        # Query r is at position window + r of the keys: it sees those after r, up to itself.
+        mask = torch.ones(end - start, window + end - start, dtype=torch.bool, device=q.device).tril(window).triu(1)
+        parts.append(F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, dropout_p=dropout))
+    return torch.cat(parts, dim=2)
+
+
+def _repeat_heads(x: torch.Tensor, heads: int) -> torch.Tensor:
+    """Return a copy of each key or value head for every query head that shares it."""
+    return x.unsqueeze(2).expand(-1, -1, heads // x.shape[1], -1, -1).flatten(1, 2)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from trainer.config.layout import DATA_AXES
 from trainer.config.schema import Config
 from trainer.models.functional import IGNORED_TARGET, compute_loss, get_logits
 from trainer.optimizers.optimizer import Optimizer
@@ -96,7 +97,8 @@ class Step:
 
     def saved_tensors(self) -> dict[str, torch.Tensor]:
         """Return the tensors that this rank saves; buffers may differ by rank, so only the first rank saves them."""
-        is_first = self.engine.mesh.dp_rank == 0
+        mesh = self.engine.mesh
+        is_first = mesh.dp_rank == 0 and mesh.coordinate("context") == 0
         return {name: value for name, value in self.tensors().items() if is_first or not name.startswith("buffer.")}
 
     def state(self) -> dict[str, Any]:
@@ -129,8 +131,8 @@ class StepMeanLoss:
 
     def begin(self, targets: torch.Tensor, micro: int) -> None:
         """Count the targets of the step on the device; every rank must call it with its share."""
-        total = self._mesh.sum_over((targets != IGNORED_TARGET).sum(), "replicate", "shard")
-        micro_batches = self._mesh.layout.dp_size * len(targets) // micro
+        total = self._mesh.sum_over((targets != IGNORED_TARGET).sum(), *DATA_AXES)
+        micro_batches = self._mesh.weights.dp_size * len(targets) // micro
         self._weight_per_target.copy_(micro_batches / total.clamp(min=1).double())
 
     def __call__(self, outputs: Any, targets: torch.Tensor) -> torch.Tensor:

@@ -17,7 +17,7 @@ def list_problems(config: Config, ranks: int) -> list[ConfigProblem]:
     if parallel.strategy not in ("auto", "ddp"):
         message = f"{parallel.strategy} is not emulated; allowed: ddp, or auto if it resolves to ddp"
         problems.append(ConfigProblem("parallel.strategy", message, "set parallel.strategy=ddp"))
-    for axis in ("tensor", "pipeline"):
+    for axis in ("tensor", "context", "pipeline"):
         size = getattr(parallel, axis)
         if size > 1:
             problems.append(

@@ -29,6 +29,8 @@ def skip_reason(config: Config) -> str:
         return f"{config.model.family} is not a transformer"
     if config.parallel.offload:
         return "parallel.offload is on"
+    if config.parallel.context > 1:
+        return f"parallel.context is {config.parallel.context}"
     if config.lora.rank:
         return f"lora.rank is {config.lora.rank}, and predictions are for training all weights"
     return ""

@@ -102,7 +102,8 @@ def test_the_error_lists_the_sizes_if_nothing_fits() -> None:
     assert problem.where == "parallel.strategy"
     assert problem.message.startswith("nothing fits into 0.9 GiB per rank on 8 ranks: ddp: 8.52 GiB (weights 2.00, ")
     assert "fsdp zero 3 recompute full: " in problem.message
-    assert problem.fix == "use more ranks, a shorter data.seq_len, a smaller model, or set parallel.tensor"
+    fix = "use more ranks, a shorter data.seq_len, a smaller model, or set parallel.tensor or parallel.context"
+    assert problem.fix == fix
 
 
 def test_ranks_with_different_memory_make_the_same_choice_and_keep_it_after_a_restart(tmp_path: Path) -> None:

@@ -10,6 +10,26 @@ from trainer.config.load import list_presets, load
 
 CONFLICTS = [
     (
+        "tiny-resnet",
+        ["parallel.context=2"],
+        "parallel.context: 2, but resnet has no sequences to split; set it to 1, or use a model of llama",
+    ),
+    (
+        "tiny-llama",
+        ["parallel.context=3"],
+        "model.seq_len: 64 tokens are not divisible by 2 x parallel.context 3 = 6; use 60 or 66",
+    ),
+    (
+        "tiny-gpt2",
+        ["parallel.context=2", "data.seq_len=50"],
+        "data.seq_len: 50 tokens are not divisible by 2 x parallel.context 2 = 4; use 48 or 52",
+    ),
+    (
+        "tiny-llama",
+        ["parallel.context=2", "parallel.tensor=4", "model.kv_heads=4", "data.seq_len=36"],
+        "data.seq_len: 36 tokens are not divisible by context 2 x tensor 4 = 8; use 32 or 40",
+    ),
+    (
         "tiny-llama",
         ["lora.rank=4"],
         "lora.rank: 4, but checkpoint.initial is empty, so the frozen weights would stay random; set checkpoint.ini",

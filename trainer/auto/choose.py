@@ -49,7 +49,7 @@ def choose(config: Config, sizes: ModelSizes, free: int, world_size: int, local_
             ConfigProblem(
                 "parallel.strategy",
                 f"nothing fits into {usable / GIB:.1f} GiB per rank on {world_size} ranks: " + "; ".join(why[1:]),
-                "use more ranks, a shorter data.seq_len, a smaller model, or set parallel.tensor",
+                "use more ranks, a shorter data.seq_len, a smaller model, or set parallel.tensor or parallel.context",
             )
         ]
     )
@@ -96,7 +96,7 @@ def _list_strategies(parallel: ParallelConfig, world_size: int, local_size: int)
         return [parallel]
     data_ranks = world_size // (parallel.tensor * parallel.pipeline)
     unsharded = replace(parallel, shard=0)
-    ranks_per_copy = parallel.shard or local_size // parallel.tensor
+    ranks_per_copy = parallel.shard or local_size // parallel.tensor // parallel.context * parallel.context
     sharded = [replace(unsharded, strategy="fsdp", zero=2), replace(unsharded, strategy="fsdp", zero=3)]
     if 1 < ranks_per_copy < data_ranks and data_ranks % ranks_per_copy == 0:
         sharded.insert(1, replace(parallel, strategy="hsdp", zero=3, shard=ranks_per_copy))
@@ -122,7 +122,7 @@ def _describe_parallel(parallel: ParallelConfig) -> str:
     if parallel.strategy in ("fsdp", "hsdp"):
         parts.append(f"zero {parallel.zero}")
     parts += [
-        f"{axis} {size}" for axis, size in (("tensor", parallel.tensor), ("pipeline", parallel.pipeline)) if size > 1
+        f"{axis} {getattr(parallel, axis)}" for axis in ("tensor", "context", "pipeline") if getattr(parallel, axis) > 1
     ]
     if parallel.recompute != "none":
         parts.append(f"recompute {parallel.recompute}")

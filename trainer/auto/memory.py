@@ -65,11 +65,12 @@ def estimate_memory(
     formats = formats_of(precision)
     model_ranks = layout.tensor * layout.pipeline
     own, trained = (-(-count // model_ranks) for count in (sizes.parameters, sizes.trainable))
-    shards = layout.shard if parallel.strategy in ("fsdp", "hsdp") else 1
+    shards = layout.shard * layout.context if parallel.strategy in ("fsdp", "hsdp") else 1
     gradients = _estimate_gradients(trained, -(-trained // shards), parallel, formats)
     stored = (formats.weight_bytes * -(-own // shards), -(-sizes.states // (model_ranks * shards)))
     weights, states = (0, 0) if parallel.offload else stored
-    activations = micro * (_estimate_activations(sizes, parallel.recompute) // model_ranks + 2 * sizes.outputs)
+    stored_values = _estimate_activations(sizes, parallel.recompute) // model_ranks
+    activations = micro * (stored_values + 2 * sizes.outputs) // layout.context
     # The update comes after the backward pass has freed the activations.
     temporary = activations if parallel.offload else max(activations, sizes.update)
     return MemoryNeed(weights, gradients, states, _estimate_gathered(sizes, own, parallel, formats), temporary)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -261,13 +262,34 @@ def check_tensor_parallel(config: Config) -> Iterator[ConfigProblem]:
         message = f"{ranks}, but {model.family} has no tensor-parallel plan"
         yield ConfigProblem("parallel.tensor", message, f"set it to 1, or use a model of {LANGUAGE_MODELS}")
         return
-    parts = {"heads": model.heads, "seq_len": config.data.seq_len or model.seq_len}
+    parts = {"heads": model.heads}
+    if config.parallel.context == 1:
+        parts["seq_len"] = config.data.seq_len or model.seq_len
     if isinstance(model, LlamaLikeConfig):
         parts |= {"kv_heads": model.kv_heads, "ffn": model.ffn}
     for name, value in parts.items():
         if value % ranks:
             message = f"{ranks} ranks do not divide {name} {value}"
             yield ConfigProblem("parallel.tensor", message, f"use one of {list_divisors(value)}")
+
+
+def check_context_parallel(config: Config) -> Iterator[ConfigProblem]:
+    """Check that the model reads sequences, and that they can be cut into equal chunks, two for each rank."""
+    model, ranks, tensor = config.model, config.parallel.context, config.parallel.tensor
+    if ranks == 1:
+        return
+    if not isinstance(model, DecoderConfig):
+        message = f"{ranks}, but {model.family} has no sequences to split"
+        yield ConfigProblem("parallel.context", message, f"set it to 1, or use a model of {LANGUAGE_MODELS}")
+        return
+    length = config.data.seq_len or model.seq_len
+    # Each tensor parallel rank holds an equal part of the tokens between the layers.
+    factor = math.lcm(2 * ranks, ranks * tensor)
+    if length % factor:
+        where = "data.seq_len" if config.data.seq_len else "model.seq_len"
+        divisor = f"2 x parallel.context {ranks}" if factor == 2 * ranks else f"context {ranks} x tensor {tensor}"
+        message = f"{length} tokens are not divisible by {divisor} = {factor}"
+        yield ConfigProblem(where, message, f"use {list_nearest_multiples(length, factor)}")
 
 
 def check_pipeline(config: Config) -> Iterator[ConfigProblem]:
@@ -309,6 +331,7 @@ RULES: tuple[Rule, ...] = (
     check_evaluation,
     check_strategy_options,
     check_tensor_parallel,
+    check_context_parallel,
     check_pipeline,
 )
 

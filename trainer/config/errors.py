@@ -44,9 +44,9 @@ def list_nearest_multiples(number: int, factor: int) -> str:
     return f"{below} or {below + factor}" if below else str(factor)
 
 
-def list_divisors(number: int) -> str:
-    """Return the divisors of `number`, separated by commas.
+def list_divisors(number: int, factor: int = 1) -> str:
+    """Return the divisors of `number` that are multiples of `factor`, separated by commas.
 
     The search stops at LARGEST_DIVISOR, so that a mistyped, huge number does not take minutes.
     """
-    return ", ".join(str(n) for n in range(1, min(number, LARGEST_DIVISOR) + 1) if number % n == 0)
+    return ", ".join(str(n) for n in range(factor, min(number, LARGEST_DIVISOR) + 1, factor) if number % n == 0)

@@ -5,15 +5,21 @@ Free of torch, because the configuration checks and the simulator use it too.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 from trainer.config.errors import ConfigError, ConfigProblem, list_divisors, list_nearest_multiples
 from trainer.config.schema import ParallelConfig
 
-AXES = ("pipeline", "replicate", "shard", "tensor")
+AXES = ("pipeline", "replicate", "shard", "context", "tensor")
+DATA_AXES = ("replicate", "shard")
+"""Axes of a Mesh over which ranks hold different tokens: other samples, or other parts of the same samples.
+
+A mesh counts the ranks of the context axis to one of them, see `Layout.merge_context`.
+"""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Layout:
     """Number of ranks along each axis.
 
@@ -23,14 +29,16 @@ class Layout:
     pipeline: int = 1
     replicate: int = 1
     shard: int = 1
+    context: int = 1
     tensor: int = 1
 
     @property
     def world_size(self) -> int:
-        return self.pipeline * self.replicate * self.shard * self.tensor
+        return math.prod(size for _, size in self.mesh_dims())
 
     @property
     def dp_size(self) -> int:
+        """Number of ranks, or groups of context ranks, that hold different samples."""
         return self.replicate * self.shard
 
     def mesh_dims(self) -> tuple[tuple[str, int], ...]:
@@ -46,50 +54,83 @@ class Layout:
     def dp_rank(self, rank: int) -> int:
         return self.coordinate(rank, "replicate") * self.shard + self.coordinate(rank, "shard")
 
+    def list_groups(self, axis: str) -> list[list[int]]:
+        """Return the groups of ranks that differ only in their place on an axis."""
+        groups: dict[tuple[int, ...], list[int]] = {}
+        others = [name for name in AXES if name != axis]
+        for rank in range(self.world_size):
+            groups.setdefault(tuple(self.coordinate(rank, name) for name in others), []).append(rank)
+        return list(groups.values())
+
+    def merge_context(self, *, is_sharded: bool) -> Layout:
+        """Return the layout of the weights, in which the context axis is a part of shard or of replicate.
+
+        Ranks with different parts of a sequence have different gradients of the same weights, as data-parallel ranks
+        have. With fully_shard they share one copy of the weights, otherwise each has its own.
+        """
+        axis = "shard" if is_sharded else "replicate"
+        return replace(self, context=1, **{axis: getattr(self, axis) * self.context})
+
 
 def resolve_layout(parallel: ParallelConfig, world_size: int, local_size: int) -> Layout:
     """Return the layout of `world_size` ranks, or raise a ConfigError that names the numbers that would fit."""
-    model_ranks = parallel.pipeline * parallel.tensor
+    model_ranks = parallel.pipeline * parallel.context * parallel.tensor
     if world_size % model_ranks:
         raise _error(
             "parallel",
-            f"pipeline {parallel.pipeline} x tensor {parallel.tensor} = {model_ranks} "
-            f"does not divide {world_size} ranks",
+            f"{_describe_axes(parallel)} = {model_ranks} does not divide {world_size} ranks",
             f"use {list_nearest_multiples(world_size, model_ranks)} ranks, "
-            f"or a pipeline x tensor out of {list_divisors(world_size)}",
+            f"or a {_describe_axes(parallel, with_sizes=False)} out of {list_divisors(world_size)}",
         )
     data_ranks = world_size // model_ranks
+    split = Layout(pipeline=parallel.pipeline, context=parallel.context, tensor=parallel.tensor)
     if parallel.strategy == "single":
-        return _resolve_single(parallel, world_size, data_ranks)
+        _check_single(parallel, world_size, data_ranks)
+        return split
     if parallel.strategy == "ddp":
-        return Layout(parallel.pipeline, data_ranks, 1, parallel.tensor)
+        return replace(split, replicate=data_ranks)
     if parallel.strategy == "fsdp":
-        return Layout(parallel.pipeline, 1, data_ranks, parallel.tensor)
+        return replace(split, shard=data_ranks)
     if parallel.strategy == "hsdp":
-        return _resolve_hsdp(parallel, data_ranks, local_size)
+        shard = _resolve_shard(parallel, data_ranks, local_size)
+        return replace(split, replicate=data_ranks // shard, shard=shard)
     raise ValueError(f"strategy {parallel.strategy!r} has to be chosen before ranks are laid out")
 
 
-def _resolve_single(parallel: ParallelConfig, world_size: int, data_ranks: int) -> Layout:
+def _check_single(parallel: ParallelConfig, world_size: int, data_ranks: int) -> None:
     if data_ranks > 1:
         raise _error(
             "parallel.strategy",
-            f"single uses pipeline {parallel.pipeline} x tensor {parallel.tensor} ranks, but there are {world_size}",
+            f"single uses {_describe_axes(parallel)} ranks, but there are {world_size}",
             f"set parallel.strategy to ddp, fsdp or hsdp, or start {world_size // data_ranks}",
         )
-    return Layout(parallel.pipeline, 1, 1, parallel.tensor)
 
 
-def _resolve_hsdp(parallel: ParallelConfig, data_ranks: int, local_size: int) -> Layout:
-    # By default the data-parallel ranks of a node share one copy; a pipeline spans nodes.
-    shard = parallel.shard or max(1, min(data_ranks, local_size // parallel.tensor))
-    if data_ranks % shard:
+def _resolve_shard(parallel: ParallelConfig, data_ranks: int, local_size: int) -> int:
+    """Return the size of the shard axis; `parallel.shard` counts context ranks too, which share the copy."""
+    context = parallel.context
+    copies_ranks = data_ranks * context
+    if parallel.shard % context:
         raise _error(
             "parallel.shard",
-            f"{shard} does not divide the {data_ranks} data-parallel ranks",
-            f"use one of {list_divisors(data_ranks)}",
+            f"{parallel.shard} is not a multiple of parallel.context {context}, whose ranks share one copy",
+            f"use {list_nearest_multiples(parallel.shard, context)}, or 0 for the ranks of a node",
         )
-    return Layout(parallel.pipeline, data_ranks // shard, shard, parallel.tensor)
+    # By default the ranks of a node that are not in one tensor group share one copy; a pipeline spans nodes.
+    shard = parallel.shard or max(1, min(copies_ranks, local_size // parallel.tensor) // context) * context
+    if copies_ranks % shard:
+        raise _error(
+            "parallel.shard",
+            f"{shard} does not divide the {copies_ranks} {'data-parallel' if context == 1 else 'data x context'} ranks",
+            f"use one of {list_divisors(copies_ranks, context)}",
+        )
+    return shard // context
+
+
+def _describe_axes(parallel: ParallelConfig, *, with_sizes: bool = True) -> str:
+    """Return the axes that do not share the batch; context only if it is in use."""
+    axes = ["pipeline", *(["context"] if parallel.context > 1 else []), "tensor"]
+    return " x ".join(f"{axis} {getattr(parallel, axis)}" if with_sizes else axis for axis in axes)
 
 
 def _error(where: str, message: str, fix: str) -> ConfigError:

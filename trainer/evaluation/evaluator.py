@@ -8,6 +8,7 @@ from contextlib import closing
 
 import torch
 
+from trainer.config.layout import DATA_AXES
 from trainer.config.models import DecoderConfig
 from trainer.config.schema import Config
 from trainer.data.loader import Loader
@@ -89,7 +90,7 @@ def sum_batches(
                 return None
         _add(totals, values, is_last=True)
         combined = torch.tensor(totals, dtype=torch.float64, device=engine.mesh.device)
-        loss, targets, correct = engine.mesh.sum_over(combined, "replicate", "shard", "pipeline").tolist()
+        loss, targets, correct = engine.mesh.sum_over(combined, *DATA_AXES, "pipeline").tolist()
     return loss, targets, correct
 
 

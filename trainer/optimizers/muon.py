@@ -35,7 +35,7 @@ class Muon:
         for slot in slots:
             by_shape.setdefault(slot.parameter.shape, []).append(slot)
         # Each data-parallel rank orthogonalises one matrix at a time; matrices of one shape take equally long.
-        count = 1 if self._mesh is None else self._mesh.layout.dp_size
+        count = 1 if self._mesh is None else self._mesh.weights.dp_size
         for alike in by_shape.values():
             for first in range(0, len(alike), count):
                 self._update_matrices(alike[first : first + count], decay, update)

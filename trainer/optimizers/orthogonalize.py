@@ -20,7 +20,7 @@ def list_own_matrices(mesh: Mesh | None) -> range:
     """Return which of the matrices, one per data-parallel rank, this rank's replica orthogonalises."""
     if mesh is None:
         return range(1)
-    ranks, replica = mesh.layout.shard, mesh.coordinate("replicate")
+    ranks, replica = mesh.weights.shard, mesh.coordinate("replicate")
     return range(replica * ranks, (replica + 1) * ranks)
 
 
@@ -33,11 +33,11 @@ def orthogonalize_parts(
     one matrix, computes it, and returns rows to their ranks. Replicas compute different matrices and exchange the
     results, so that all of them add the same bits. Results have rows of padding if the ranks do not divide the matrix.
     """
-    if mesh is None or mesh.layout.dp_size == 1:
+    if mesh is None or mesh.weights.dp_size == 1:
         yield slice(None), [orthogonalize(part) for part in parts]
         return
-    rows = -(-shape[0] // mesh.layout.shard)
-    own = torch.zeros(mesh.layout.shard, rows, shape[1], dtype=torch.bfloat16, device=mesh.device)
+    rows = -(-shape[0] // mesh.weights.shard)
+    own = torch.zeros(mesh.weights.shard, rows, shape[1], dtype=torch.bfloat16, device=mesh.device)
     for place, part in zip(own, parts, strict=False):
         place[: len(part)] = part
     whole = _exchange(own, mesh).view(-1, shape[1])
@@ -81,9 +81,9 @@ def _gather_replicas(parts: torch.Tensor, mesh: Mesh) -> Iterator[tuple[slice, S
         yield slice(None), parts.unbind()
         return
     _, rows, width = parts.shape
-    count = max(1, GATHERED_VALUES // (mesh.layout.dp_size * width))
+    count = max(1, GATHERED_VALUES // (mesh.weights.dp_size * width))
     for first in range(0, rows, count):
         sent = parts[:, first : first + count].contiguous()
-        gathered = sent.new_empty(mesh.layout.dp_size, *sent.shape[1:])
+        gathered = sent.new_empty(mesh.weights.dp_size, *sent.shape[1:])
         dist.all_gather_into_tensor(gathered, sent, group=group)
         yield slice(first, first + count), gathered.unbind()

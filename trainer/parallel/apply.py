@@ -60,7 +60,7 @@ def parallelize(model: nn.Module | Factory, recipe: Recipe, mesh: Mesh, fill: Fi
         from trainer.parallel.fsdp import FsdpEngine
 
         return FsdpEngine(built, units, recipe, mesh, choices)
-    if mesh.layout.replicate == 1:
+    if mesh.weights.replicate == 1:
         return PlainEngine(built, units, recipe, mesh, choices)
     from trainer.parallel.ddp import DdpEngine
 
@@ -133,7 +133,7 @@ def _make_pipeline(model: Any, recipe: Recipe, mesh: Mesh, choices: list[str], f
     for stage, stage_units in zip(stages, units, strict=True):
         _apply_passes(stage, stage_units, recipe, mesh, fill)
         send_contiguous(stage)
-    if mesh.layout.replicate > 1 and not recipe.is_sharded(mesh.layout):
+    if mesh.weights.replicate > 1 and not recipe.is_sharded(mesh.layout):
         from trainer.parallel.ddp import wrap
 
         stages = [wrap(stage, recipe, mesh) for stage in stages]

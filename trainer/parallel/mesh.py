@@ -7,20 +7,26 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from trainer.config.layout import Layout
+from trainer.config.layout import DATA_AXES, Layout
 
 
 class Mesh:
-    """A torch DeviceMesh over the axes that are in use; an axis of one rank needs no process group."""
+    """A torch DeviceMesh over the axes of the weights that are in use; an axis of one rank needs no process group.
+
+    The ranks of the context axis are a part of shard or replicate, so sums over DATA_AXES include them.
+    """
 
     def __init__(self, layout: Layout, rank: int, device: torch.device, *, is_sharded: bool) -> None:
         self.layout = layout
         self.rank = rank
         self.device = device
         self.dp_rank = layout.dp_rank(rank)
+        self.weights = layout.merge_context(is_sharded=is_sharded)
+        """Number of ranks along each axis of the DeviceMesh."""
         # fully_shard needs a shard axis even if it has a single rank; it then only applies precision and offload.
-        self._dims = [(name, n) for name, n in layout.mesh_dims() if n > 1 or (is_sharded and name == "shard")]
+        self._dims = [(name, n) for name, n in self.weights.mesh_dims() if n > 1 or (is_sharded and name == "shard")]
         self._mesh: Any = self._connect() if self._dims else None
+        self._context: Any = self._connect_context() if layout.context > 1 else None
 
     def submesh(self, *axes: str) -> Any:
         """Return the DeviceMesh of these axes, without those that are not in use."""
@@ -28,11 +34,13 @@ class Mesh:
 
     def group(self, axis: str) -> Any:
         """Return the process group of an axis, or None if this rank is alone on it."""
-        return self._mesh.get_group(axis) if getattr(self.layout, axis) > 1 else None
+        if axis == "context":
+            return self._context
+        return self._mesh.get_group(axis) if getattr(self.weights, axis) > 1 else None
 
     def coordinate(self, axis: str) -> int:
         """Return this rank's position on an axis."""
-        return self.layout.coordinate(self.rank, axis)
+        return (self.layout if axis == "context" else self.weights).coordinate(self.rank, axis)
 
     def sum_over(self, value: torch.Tensor, *axes: str) -> torch.Tensor:
         """Sum over all ranks of these axes, in place; on a GPU, the host does not wait for it."""
@@ -43,12 +51,12 @@ class Mesh:
         return value
 
     def mean_over_data(self, value: torch.Tensor) -> torch.Tensor:
-        """Return the mean over the data-parallel ranks."""
-        return self.sum_over(value.detach().clone(), "replicate", "shard") / self.layout.dp_size
+        """Return the mean over the ranks that hold different tokens."""
+        return self.sum_over(value.detach().clone(), *DATA_AXES) / self.weights.dp_size
 
     def broadcast_over_data(self, value: torch.Tensor) -> None:
-        """Replace a value by that of the first data-parallel rank, in place."""
-        for axis in ("replicate", "shard"):
+        """Replace a value by that of the first rank with the same weights, in place."""
+        for axis in DATA_AXES:
             group = self.group(axis)
             if group is not None:
                 dist.broadcast(value, group=group, group_src=0)
@@ -64,3 +72,7 @@ class Mesh:
 
         names, sizes = zip(*self._dims, strict=True)
         return init_device_mesh(self.device.type, sizes, mesh_dim_names=names)
+
+    def _connect_context(self) -> Any:
+        groups = self.layout.list_groups("context")
+        return dist.new_subgroups_by_enumeration(groups, group_desc="mesh_context")[0]

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from trainer.config.layout import DATA_AXES
 from trainer.config.schema import ParallelConfig
 from trainer.parallel.cast import is_cast_by_sharding
 from trainer.parallel.engine import Recipe
@@ -32,7 +33,7 @@ def shard_units(model: nn.Module, units: Units, recipe: Recipe, mesh: Mesh) -> N
 
     # torch warns about the views that tensor parallel layers return, but our models never write into them.
     warnings.filterwarnings("ignore", message=".*returned a view tensor")
-    options = {"mesh": mesh.submesh("replicate", "shard"), **_make_policies(model, recipe, mesh)}
+    options = {"mesh": mesh.submesh(*DATA_AXES), **_make_policies(model, recipe, mesh)}
     # In a pipeline, every micro-batch would gather the weights again. Without resharding, a stage's whole weights stay
     # in memory during a step, as its whole gradients do anyway.
     reshard = zero_stage(recipe.parallel) == ZERO_PARAMETERS and recipe.parallel.pipeline == 1

@@ -12,6 +12,7 @@ from trainer.config.layout import DATA_AXES
 from trainer.config.schema import Config
 from trainer.models.functional import IGNORED_TARGET, compute_loss, get_logits
 from trainer.optimizers.optimizer import Optimizer
+from trainer.parallel.context import take_part
 from trainer.parallel.engine import Batch, Engine, LossFunction
 from trainer.parallel.gradients import compute_global_norm, to_local
 from trainer.parallel.mesh import Mesh
@@ -59,6 +60,7 @@ class Step:
     def run(self, batch: Batch, micro: int) -> StepResult:
         """Run a step over this rank's share of the batch, without waiting for the device."""
         self.seed_dropout()
+        batch = take_part(batch, self.engine.mesh)
         rate = learning_rate(self._config.schedule, self._config.optimizer.lr, self._config.steps, self.index)
         factor = None if self.scale is None else self.scale.scale
         if isinstance(self._loss_fn, StepMeanLoss):

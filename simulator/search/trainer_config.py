@@ -36,7 +36,7 @@ def unsupported_reason(model: Transformer, layout: Layout) -> str:
     if model.experts or model.latent:
         return "the trainer does not support this model"
     if layout.cp > 1:
-        return "the trainer does not support context parallelism"
+        return "the plan has no settings for context parallelism (parallel.context of the trainer)"
     if model.tied and layout.pp > 1:
         return "the trainer does not split models with tied embeddings into stages"
     if not model.gated and (model.kv_heads != model.heads or model.ffn != 4 * model.hidden):

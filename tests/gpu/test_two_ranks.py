@@ -35,6 +35,8 @@ MB = 4 * 1e-6
         ("hsdp shard=1", {"all_reduce"}),
         ("single tensor=2", {"all_reduce"}),
         ("single pipeline=2", {"send_recv"}),
+        ("single context=2", {"all_gather", "reduce_scatter", "all_reduce"}),
+        ("fsdp context=2", {"all_gather", "reduce_scatter"}),
     ],
 )
 def test_two_ranks_train_like_one_with_profiled_traffic(strategy: str, expected: set[str], tmp_path: Path) -> None:

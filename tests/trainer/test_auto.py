@@ -16,12 +16,13 @@ import torch.distributed as dist
 from tests.trainer.ranks import on_ranks
 from trainer.auto import measure
 from trainer.auto.choose import GIB, choose, choose_without_measuring
-from trainer.auto.memory import MemoryNeed, ModelSizes, bound_sizes, estimate_memory
+from trainer.auto.memory import MemoryNeed, ModelSizes, bound_sizes, count_keys_values, estimate_memory
 from trainer.auto_settings import ResolvedSettings, resolve_auto
 from trainer.config.check import check
 from trainer.config.errors import ConfigError
-from trainer.config.layout import resolve_layout
+from trainer.config.layout import Layout, resolve_layout
 from trainer.config.load import dump, load
+from trainer.config.schema import ParallelConfig
 from trainer.data.registry import open_source
 from trainer.models.init import fill
 from trainer.models.lora import is_adapter
@@ -89,6 +90,30 @@ def test_pipeline_stages_hold_whole_weights_and_gradients_for_a_step() -> None:
     assert staged.weights == alone.weights
     assert estimate(zero=3, pipeline=2, offload=True).gradients == 4 * own
     assert estimate(zero=3, offload=True).gradients == 0
+
+
+def test_context_ranks_share_activations_and_gather_keys_and_values() -> None:
+    sizes = replace(SIZES, keys_values=GIB // 100)
+    parallel = ParallelConfig(strategy="fsdp", context=4)
+    whole, part = (
+        estimate_memory(sizes, parallel, layout, "fp32", 1) for layout in (Layout(shard=8), Layout(shard=2, context=4))
+    )
+    assert part.weights == whole.weights
+    assert part.states == whole.states
+    assert part.activations == whole.activations // 4 + 16 * (GIB // 100)
+    recomputed = replace(parallel, recompute="full")
+    whole, part = (
+        estimate_memory(sizes, recomputed, layout, "fp32", 1)
+        for layout in (Layout(shard=8), Layout(shard=2, context=4))
+    )
+    assert part.activations == pytest.approx(whole.activations / 4 + GIB // 100, rel=1e-6)
+
+
+def test_keys_and_values_are_those_of_whole_sequences() -> None:
+    config = load("tiny-llama", ["data.seq_len=32", "precision=bf16"])
+    assert count_keys_values(config) == 2 * 32 * 2 * 16 * 2
+    assert count_keys_values(load("tiny-gpt2", [])) == 2 * 64 * 64 * 4
+    assert count_keys_values(load("tiny-resnet", [])) == 0
 
 
 def test_a_single_rank_gets_the_single_strategy() -> None:

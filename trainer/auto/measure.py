@@ -13,7 +13,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from trainer import host
-from trainer.auto.memory import ModelSizes
+from trainer.auto.memory import ModelSizes, count_keys_values
 from trainer.config.schema import Config
 from trainer.models.registry import build_network
 from trainer.optimizers.sizes import count_state_bytes, count_update_bytes
@@ -71,6 +71,7 @@ def measure_sizes(config: Config, batch: dict[str, torch.Tensor], device_type: s
         block_input=few.inputs // (samples * max(len(blocks), 1)),
         block_products=few.products // (samples * max(len(blocks), 1)),
         outputs=few.outputs * FORMAT_BYTES["fp32"] // samples,
+        keys_values=count_keys_values(config),
     )
 
 

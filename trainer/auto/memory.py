@@ -41,6 +41,8 @@ class ModelSizes:
     """Bytes of one block's matrix products for one sample, which selective recomputation stores as well."""
     outputs: int
     """Bytes of one sample's outputs (logits) in fp32; the backward pass holds them and their gradient."""
+    keys_values: int = 0
+    """Bytes of one block's keys and values for one sample, which context ranks gather for whole sequences."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +71,11 @@ def estimate_memory(
     gradients = _estimate_gradients(trained, -(-trained // shards), parallel, formats)
     stored = (formats.weight_bytes * -(-own // shards), -(-sizes.states // (model_ranks * shards)))
     weights, states = (0, 0) if parallel.offload else stored
-    stored_values = _estimate_activations(sizes, parallel.recompute) // model_ranks
-    activations = micro * (stored_values + 2 * sizes.outputs) // layout.context
+    per_sample = _estimate_activations(sizes, parallel.recompute) // model_ranks + 2 * sizes.outputs
+    if layout.context > 1:
+        gathered_blocks = sizes.blocks if parallel.recompute == "none" else 1
+        per_sample = per_sample // layout.context + gathered_blocks * sizes.keys_values // model_ranks
+    activations = micro * per_sample
     # The update comes after the backward pass has freed the activations.
     temporary = activations if parallel.offload else max(activations, sizes.update)
     return MemoryNeed(weights, gradients, states, _estimate_gathered(sizes, own, parallel, formats), temporary)
@@ -107,7 +112,19 @@ def bound_sizes(config: Config) -> ModelSizes | None:
     outputs = value * length * model.vocab_size
     # The embedding and the head are outside the blocks.
     stored = model.layers * block + value * _STREAM_MULTIPLE * length * model.dim + 4 * outputs
-    return ModelSizes(parameters, parameters, parameters, states, update, model.layers, stored, block, block, outputs)
+    keys_values = count_keys_values(config)
+    return ModelSizes(
+        parameters, parameters, parameters, states, update, model.layers, stored, block, block, outputs, keys_values
+    )
+
+
+def count_keys_values(config: Config) -> int:
+    """Return the bytes of the keys and values of one block for one sample; 0 for models without attention."""
+    model = config.model
+    if not isinstance(model, DecoderConfig):
+        return 0
+    width = model.kv_heads * model.head_width if isinstance(model, LlamaLikeConfig) else model.dim
+    return 2 * (config.data.seq_len or model.seq_len) * width * formats_of(config.precision).product_bytes
 
 
 def _estimate_activations(sizes: ModelSizes, recompute: str) -> int:

@@ -16,6 +16,7 @@ from trainer.data.source import Source
 from trainer.evaluation.evaluation_set import EvaluationSet
 from trainer.evaluation.figures import SUMS, EvaluationResult, compute_perplexity, sum_cross_entropy
 from trainer.metrics.device_values import DeviceValues
+from trainer.parallel.context import take_part
 from trainer.parallel.engine import Batch, Engine, LossFunction
 from trainer.parallel.evaluation_mode import evaluation_mode
 
@@ -82,7 +83,7 @@ def sum_batches(
     totals = [0.0] * SUMS
     with evaluation_mode(engine):
         for index, batch in enumerate(batches):
-            sums = engine.measure(batch, measure, micro or len(batch["inputs"]))
+            sums = engine.measure(take_part(batch, engine.mesh), measure, micro or len(batch["inputs"]))
             values.put(index, dict(zip(_SUM_NAMES, none if sums is None else sums, strict=True)))
             # One batch late, so that the device has work while the host reads.
             _add(totals, values)

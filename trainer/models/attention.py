@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
+from trainer.models.sequence_part import SequencePart
+
 WINDOW_QUERIES = 1024
 """Queries per product of windowed attention: few enough for a small mask, enough to keep a GPU busy."""
 
@@ -21,6 +23,8 @@ class AttentionMask:
     """For each token, its position within its document (B, T)."""
     visible: torch.Tensor | None
     """For each query, the keys that it sees (B, 1, T, T)."""
+    part: SequencePart | None = None
+    """The part of each sequence that this rank holds, or None if it holds whole ones; keys are then gathered."""
 
 
 def make_mask(documents: torch.Tensor | None) -> AttentionMask | None:
@@ -31,6 +35,21 @@ def make_mask(documents: torch.Tensor | None) -> AttentionMask | None:
     is_causal = positions[:, None] >= positions
     visible = (documents[:, None, :, None] == documents[:, None, None, :]) & is_causal
     return AttentionMask(documents, positions - _find_starts(documents, positions), visible)
+
+
+def make_part_mask(part: SequencePart, x: torch.Tensor, documents: torch.Tensor | None) -> AttentionMask:
+    """Return the mask of a rank that holds a part of each sequence: `x` has tokens or, in later stages, hidden states.
+
+    `documents` are those of whole sequences (B, T).
+    """
+    is_hidden = x.dim() > 2  # noqa: PLR2004 - samples and tokens
+    own = part.list_positions(x.shape[1] * (part.tensor if is_hidden else 1), x.device)
+    if documents is None:
+        return AttentionMask(None, own.unsqueeze(0), None, part)
+    positions = torch.arange(documents.shape[1], device=x.device)
+    within = part.take(positions - _find_starts(documents, positions))
+    is_same = part.take(documents)[:, None, :, None] == documents[:, None, None, :]
+    return AttentionMask(documents, within, is_same & (own[:, None] >= positions), part)
 
 
 def attend(  # noqa: PLR0913
@@ -44,12 +63,17 @@ def attend(  # noqa: PLR0913
 ) -> torch.Tensor:
     """Return causal attention; several query heads may share one key and value head.
 
-    With a window, each token sees that many tokens, itself included. With a mask, it sees its own document only.
+    If there are fewer queries than keys, they are those of the last tokens. With a window, each token sees that many
+    tokens, itself included. With a mask, it sees its own document only.
     """
+    if mask is not None and mask.part is not None:
+        return _attend_part(q, k, v, dropout, window, mask, mask.part)
     if mask is not None and mask.visible is not None:
         return _attend_visible(q, k, v, dropout, window, mask.visible)
-    if window and window < q.shape[2]:
+    if window and window < k.shape[2]:
         return _attend_window(q, k, v, dropout, window)
+    if q.shape[2] < k.shape[2]:
+        return _attend_last(q, k, v, dropout)
     is_grouped = q.shape[1] != k.shape[1]
     return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True, enable_gqa=is_grouped)
 
@@ -88,16 +112,63 @@ def _attend_window(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dropout: f
     Operations and masks grow with length x window instead of length squared. The first queries see all tokens before
     them and need no mask.
     """
-    parts = [attend(q[:, :, :window], k[:, :, :window], v[:, :, :window], dropout=dropout)]
+    first = k.shape[2] - q.shape[2]
+    unlimited = max(0, window - first)
+    parts = [attend(q[:, :, :unlimited], k[:, :, :window], v[:, :, :window], dropout=dropout)] if unlimited else []
     # Of torch's fast kernels for CUDA, the one that takes a mask does not take grouped heads.
     k, v = (_repeat_heads(x, q.shape[1]) for x in (k, v))
-    for start in range(window, q.shape[2], WINDOW_QUERIES):
-        end = min(start + WINDOW_QUERIES, q.shape[2])
-        queries, keys, values = q[:, :, start:end], k[:, :, start - window : end], v[:, :, start - window : end]
+    for start in range(max(window, first), k.shape[2], WINDOW_QUERIES):
+        end = min(start + WINDOW_QUERIES, k.shape[2])
+        queries, keys, values = (
+            q[:, :, start - first : end - first],
+            k[:, :, start - window : end],
+            v[:, :, start - window : end],
+        )
         # Query r is at position window + r of the keys: it sees those after r, up to itself.
         mask = torch.ones(end - start, window + end - start, dtype=torch.bool, device=q.device).tril(window).triu(1)
         parts.append(F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, dropout_p=dropout))
     return torch.cat(parts, dim=2)
+
+
+def _attend_last(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dropout: float) -> torch.Tensor:
+    """Return the attention of the last tokens to all tokens up to themselves."""
+    if q.is_cuda:
+        # Start-up: only runs on a GPU need it. It selects a flash kernel that needs no mask in memory.
+        from torch.nn.attention.bias import causal_lower_right  # noqa: PLC0415
+
+        is_grouped = q.shape[1] != k.shape[1]
+        bias = causal_lower_right(q.shape[2], k.shape[2])
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout, enable_gqa=is_grouped)
+    k, v = (_repeat_heads(x, q.shape[1]) for x in (k, v))
+    visible = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril(k.shape[2] - q.shape[2])
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=visible, dropout_p=dropout)
+
+
+def _attend_part(  # noqa: PLR0913, PLR0917
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    dropout: float,
+    window: int,
+    mask: AttentionMask,
+    part: SequencePart,
+) -> torch.Tensor:
+    """Return the attention of a part of each sequence to the whole sequences, whose keys and values are gathered."""
+    keys, values = part.gather(torch.stack((k, v)), dim=3).unbind()
+    if mask.visible is None:
+        # Each of the two chunks only sees the keys up to its own end.
+        ends = [(chunk + 1) * q.shape[2] // 2 for chunk in part.chunks]
+        chunks = zip(q.chunk(2, dim=2), ends, strict=True)
+        outputs = [
+            attend(own, keys[:, :, :end], values[:, :, :end], dropout=dropout, window=window) for own, end in chunks
+        ]
+        return torch.cat(outputs, dim=2)
+    visible = mask.visible
+    if window and window < keys.shape[2]:
+        distances = part.list_positions(q.shape[2], q.device)[:, None] - torch.arange(keys.shape[2], device=q.device)
+        visible = visible & (distances < window)
+    keys, values = (_repeat_heads(x, q.shape[1]) for x in (keys, values))
+    return F.scaled_dot_product_attention(q, keys, values, attn_mask=visible, dropout_p=dropout)
 
 
 def _repeat_heads(x: torch.Tensor, heads: int) -> torch.Tensor:

@@ -7,7 +7,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from trainer.config.models import Gpt2Config
-from trainer.models.attention import AttentionMask, attend, make_mask, merge_heads, split_heads
+from trainer.models.attention import AttentionMask, attend, make_mask, make_part_mask, merge_heads, split_heads
+from trainer.models.sequence_part import SequencePart
 
 
 class Gpt2(nn.Module):
@@ -20,6 +21,8 @@ class Gpt2(nn.Module):
     def __init__(self, config: Gpt2Config) -> None:
         super().__init__()
         self.config = config
+        self.part: SequencePart | None = None
+        """The part of each sequence that this rank computes; None for whole sequences."""
         self.embed: nn.Module | None = nn.Embedding(config.vocab_size, config.dim)
         self.positions: nn.Module | None = nn.Embedding(config.seq_len, config.dim)
         self.dropout = nn.Dropout(config.dropout)
@@ -30,7 +33,7 @@ class Gpt2(nn.Module):
             self.head.weight = self.embed.weight
 
     def forward(self, x: torch.Tensor, documents: torch.Tensor | None = None) -> torch.Tensor:
-        mask = make_mask(documents)
+        mask = make_mask(documents) if self.part is None else make_part_mask(self.part, x, documents)
         if self.embed is not None and self.positions is not None:
             positions = torch.arange(x.shape[1], device=x.device).unsqueeze(0)
             if mask is not None and mask.positions is not None:

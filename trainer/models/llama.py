@@ -13,8 +13,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from trainer.config.models import LlamaLikeConfig
-from trainer.models.attention import AttentionMask, attend, make_mask, merge_heads, split_heads
+from trainer.models.attention import AttentionMask, attend, make_mask, make_part_mask, merge_heads, split_heads
 from trainer.models.rotary import rotary_table, rotate
+from trainer.models.sequence_part import SequencePart
 
 
 class Llama(nn.Module):
@@ -27,6 +28,8 @@ class Llama(nn.Module):
     def __init__(self, config: LlamaLikeConfig) -> None:
         super().__init__()
         self.config = config
+        self.part: SequencePart | None = None
+        """The part of each sequence that this rank computes; None for whole sequences."""
         self.embed: nn.Module | None = nn.Embedding(config.vocab_size, config.dim)
         self.layers = nn.ModuleDict({str(i): Block(config) for i in range(config.layers)})
         self.norm: nn.Module | None = nn.RMSNorm(config.dim, eps=config.norm_eps)
@@ -36,7 +39,7 @@ class Llama(nn.Module):
         self.init_buffers(self.embed.weight.device)
 
     def forward(self, x: torch.Tensor, documents: torch.Tensor | None = None) -> torch.Tensor:
-        mask = make_mask(documents)
+        mask = make_mask(documents) if self.part is None else make_part_mask(self.part, x, documents)
         x = self.embed(x) if self.embed is not None else x
         for block in self.layers.values():
             x = block(x, mask=mask)

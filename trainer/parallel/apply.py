@@ -11,6 +11,7 @@ from torch import nn
 from trainer.config.errors import ConfigError, ConfigProblem
 from trainer.parallel.cast import cast_forward
 from trainer.parallel.compile import compile_units
+from trainer.parallel.context import split_sequences
 from trainer.parallel.engine import Engine, Recipe
 from trainer.parallel.materialize import Factory, Fill, allocate_weights, build_model, initialize
 from trainer.parallel.mesh import Mesh
@@ -28,6 +29,7 @@ Pass = Callable[[nn.Module, Units, Recipe, Mesh], None]
 # wrap the `forward` of a module, so later passes are outside of earlier ones: compiled graphs contain the
 # recomputation, while precision and sharding stay outside of them.
 PASSES: tuple[Pass, ...] = (
+    split_sequences,
     split_layers,
     recompute_units,
     compile_units,

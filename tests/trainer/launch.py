@@ -72,6 +72,9 @@ class Launched:
 
     def rank_pids(self) -> list[int]:
         """Return the trainer's processes, by rank."""
+        if isinstance(self.process, ForkedProgram):
+            # Forks share a command line; they were started in the order of their ranks.
+            return sorted(pid for pid, parent in _processes() if parent == self.process.pid)
         ranks = {_rank_of(pid): pid for pid in self.pids()}
         return [ranks[rank] for rank in sorted(ranks) if rank >= 0]
 

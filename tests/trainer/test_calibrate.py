@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from simulator.layout import Layout
 from simulator.machines.profile import read
 from simulator.model import Transformer
 from simulator.step.prediction import predict
-from tests.trainer.launch import SMALL_LLAMA, assert_finished, forked, lines
+from tests.trainer.launch import SMALL_LLAMA, alone, assert_finished, forked, lines
 from trainer.config.load import load
 
 SECONDS = "0.01"
@@ -25,10 +26,11 @@ MODEL = Transformer(layers=2, hidden=64, heads=4, kv_heads=4, ffn=192, gated=Tru
 def profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A profile of two ranks, and of a single process in the same file."""
     folder = tmp_path_factory.mktemp("calibrate")
-    with forked(2, ["--out", "profile.json", "--seconds", SECONDS], folder, program="simulator.calibrate") as run:
-        assert_finished(run)
-    assert "calibrate: written: profile.json" in run.output
-    assert calibrate(folder / "profile.json") == 0
+    options = ["--out", "profile.json", "--seconds", SECONDS]
+    for start in (partial(forked, 2), alone):
+        with start(options, folder, program="tests.trainer.quick_calibration") as run:
+            assert_finished(run)
+        assert "calibrate: written: profile.json" in run.output
     assert [path.name for path in folder.iterdir() if not path.name.startswith("log-")] == ["profile.json"]
     return folder / "profile.json"
 

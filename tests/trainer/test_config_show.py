@@ -15,10 +15,12 @@ WIDTH = 100
 
 @pytest.mark.parametrize("preset", list_presets())
 def test_every_setting_is_listed_in_few_lines_that_fit(preset: str) -> None:
-    lines = show(load(preset, []), "config.yaml", WIDTH, is_terminal=False)
+    config = load(preset, [])
+    lines = show(config, "config.yaml", WIDTH, is_terminal=False)
     assert len(lines) <= 30
     assert max(len(line) for line in lines) <= WIDTH
-    assert listed_settings(lines) == {path for path in list_settings() if is_in(to_dict(load(preset, [])), path)}
+    tree = to_dict(config)
+    assert listed_settings(lines) == {path for path in list_settings() if is_in(tree, path)}
 
 
 def test_changed_settings_come_before_the_bar_and_defaults_after_it() -> None:

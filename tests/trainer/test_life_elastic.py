@@ -53,6 +53,7 @@ def wait_for_ranks(folder: Path, *ranks: int) -> None:
         (folder / f"pid-{rank}").unlink()
 
 
+@pytest.mark.nightly
 def test_a_node_can_join_later(tmp_path: Path, agents: list[subprocess.Popen[bytes]]) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -18,6 +18,8 @@ STRATEGIES = {
 MODEL = [*FEW, "model.layers=4", "model.dim=16", "model.ffn=32", "optimizer.clip_norm=0.1"]
 
 
+# By day, test_parallel_engines.py compares each pair of these axes on four ranks.
+@pytest.mark.nightly
 @pytest.mark.parametrize("strategy", STRATEGIES.values(), ids=STRATEGIES)
 def test_three_axes_train_like_one_rank(strategy: str) -> None:
     expected, *_ = curves("single", 1)

@@ -15,35 +15,67 @@ from trainer.config.load import from_dict
 HALF_TOLERANCE = 0.03
 
 
-@pytest.mark.parametrize("precision", ["bf16", "fp16"])
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "fsdp pipeline=2", "ddp pipeline=2"])
+def at_night(*values: str) -> Any:
+    """Return a case for the night: by day, other cases have each of its values."""
+    return pytest.param(*values, marks=pytest.mark.nightly)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "precision"),
+    [
+        ("ddp", "bf16"),
+        ("fsdp", "fp16"),
+        ("fsdp pipeline=2", "bf16"),
+        at_night("ddp", "fp16"),
+        at_night("fsdp", "bf16"),
+        at_night("fsdp pipeline=2", "fp16"),
+        at_night("ddp pipeline=2", "bf16"),
+        at_night("ddp pipeline=2", "fp16"),
+    ],
+)
 def test_half_precision_follows_full_precision(strategy: str, precision: str) -> None:
     expected = train_alone("tiny-llama", tuple(FEW), 2, 5)
     config = config_of("tiny-llama", [*FEW, f"precision={precision}", *settings(strategy)])
-    for curves in on_ranks("tests.trainer.curves:curve", config=config, micro=1, steps=5):
+    for curves in on_ranks("tests.trainer.curves:curve", ranks=ranks_of(strategy), config=config, micro=1, steps=5):
         assert curves["loss"] == pytest.approx(expected["loss"], abs=HALF_TOLERANCE)
         assert curves["norm"] == pytest.approx(expected["norm"], rel=HALF_TOLERANCE)
         assert curves["loss"] != expected["loss"]
         assert sum(curves["skipped"]) == 0
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "hsdp shard=2", "fsdp pipeline=2"])
+@pytest.mark.parametrize("strategy", ["ddp", at_night("fsdp"), "hsdp shard=2", "fsdp pipeline=2"])
 def test_an_overflow_on_one_rank_skips_the_update_on_all(strategy: str) -> None:
     config = config_of("tiny-llama", [*FEW, "precision=fp16", *settings(strategy)])
-    for scales, skipped, changed in on_ranks("tests.trainer.test_parallel_precision:overflow_on_rank_1", config=config):
+    overflow = f"{__name__}:overflow_on_rank_1"
+    for scales, skipped, changed in on_ranks(overflow, ranks=ranks_of(strategy), config=config):
         assert scales == [2.0**17, 2.0**16, 2.0**16]
         assert skipped == [1, 0]
         assert changed == [False, True]
 
 
-@pytest.mark.parametrize("mode", ["selective", "full"])
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "single pipeline=2 tensor=2"])
+@pytest.mark.parametrize(
+    ("strategy", "mode"),
+    [
+        ("ddp", "selective"),
+        ("fsdp", "full"),
+        ("single pipeline=2 tensor=2", "selective"),
+        at_night("ddp", "full"),
+        at_night("fsdp", "selective"),
+        at_night("single pipeline=2 tensor=2", "full"),
+    ],
+)
 def test_recomputed_activations_are_the_same(strategy: str, mode: str) -> None:
     compare(tuple(FEW), f"{strategy} recompute={mode}", steps=3)
 
 
 @pytest.mark.parametrize(
-    ("strategy", "mode"), [("ddp", "blocks"), ("ddp", "whole"), ("fsdp", "blocks"), ("fsdp recompute=full", "blocks")]
+    ("strategy", "mode"),
+    [
+        ("ddp", "whole"),
+        ("fsdp recompute=full", "blocks"),
+        at_night("ddp", "blocks"),
+        at_night("fsdp", "blocks"),
+    ],
 )
 def test_compiled_models_train_like_uncompiled_ones(strategy: str, mode: str) -> None:
     extra = (f"compile.mode={mode}", "compile.backend=aot_eager")
@@ -52,6 +84,11 @@ def test_compiled_models_train_like_uncompiled_ones(strategy: str, mode: str) ->
     # Each rank compiles for itself, so two are enough.
     for curves in on_ranks("tests.trainer.curves:curve", ranks=2, config=config, micro=2, steps=3):
         assert curves["loss"] == pytest.approx(expected["loss"], abs=1e-5)
+
+
+def ranks_of(strategy: str) -> int:
+    """Return the number of ranks: two for one axis, because each rank costs time."""
+    return 4 if "=2" in strategy else 2
 
 
 def overflow_on_rank_1(config: dict[str, Any]) -> tuple[list[float], list[float], list[bool]]:

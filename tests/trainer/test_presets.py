@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,12 +39,18 @@ SMALLER = {
 }
 
 
-# Made smaller, these are the same as other presets.
-OTHER_SIZES = ("llama3.1-8b", "qwen3-0.6b", "qwen3-1.7b", "qwen3-14b", "qwen3-32b", "qwen3-4b")
-PRESETS = [pytest.param(name, marks=pytest.mark.nightly if name in OTHER_SIZES else ()) for name in list_presets()]
+# By day, each strategy, compile mode, recomputation and kind of model. test_models.py builds all presets at full size.
+ON_ONE_RANK = ("demo", "gpt2-124m", "llama-70b", "llama-8b", "mlp", "resnet18", "tiny-gpt2", "tiny-resnet")
+# By day, one preset for each strategy; test_parallel_engines.py compares the families.
+ON_TWO_NODES = ("demo", "llama-70b", "llama-8b", "mlp")
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+def select_presets(daily: tuple[str, ...]) -> list[Any]:
+    assert set(daily) <= set(list_presets())
+    return [pytest.param(name, marks=() if name in daily else pytest.mark.nightly) for name in list_presets()]
+
+
+@pytest.mark.parametrize("preset", select_presets(ON_ONE_RANK))
 def test_preset_trains_on_one_rank(
     preset: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -71,13 +78,7 @@ def test_preset_trains_on_one_rank(
 LAYOUTS = {"ddp": Layout(replicate=2), "fsdp": Layout(shard=2), "hsdp": Layout(replicate=2, shard=2)}
 
 
-# By day, one preset for each strategy; test_parallel_engines.py compares the families.
-DAILY = ("demo", "llama-1b", "llama-8b", "llama-70b", "mlp", "tiny-gpt2", "tiny-llama", "tiny-mlp", "tiny-resnet")
-
-
-@pytest.mark.parametrize(
-    "preset", [pytest.param(name, marks=() if name in DAILY else pytest.mark.nightly) for name in list_presets()]
-)
+@pytest.mark.parametrize("preset", select_presets(ON_TWO_NODES))
 def test_preset_trains_on_two_nodes(preset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     original = load(preset, [])
     monkeypatch.chdir(tmp_path)

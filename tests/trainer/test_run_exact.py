@@ -27,6 +27,7 @@ SETTINGS = [f"steps={STEPS}", "checkpoint.every=4", "batch.size=8", "batch.micro
 SETTINGS += ["data.samples=200", "evaluation.share=0.1", "evaluation.every=2"]
 GPT2 = ["tiny-gpt2", "model.layers=2", "model.dim=32", "model.seq_len=16", "model.dropout=0.1", *SMALL_LLAMA[5:]]
 CASES = {
+    "fsdp, dropout": (2, [*GPT2, "parallel.strategy=fsdp", "precision=bf16"]),
     "ddp": (4, [*GPT2, "parallel.strategy=ddp"]),
     "fsdp": (4, [*SMALL_LLAMA, "parallel.strategy=fsdp", "precision=bf16"]),
     "hsdp": (4, [*SMALL_LLAMA, "parallel.strategy=hsdp", "parallel.shard=2"]),
@@ -34,12 +35,12 @@ CASES = {
     "ddp, int8": (2, [*SMALL_LLAMA, "parallel.strategy=ddp", "optimizer.moments=int8"]),
     "fsdp, bf16": (2, [*SMALL_LLAMA, "parallel.strategy=fsdp", "optimizer.moments=bf16"]),
 }
-# tests/trainer/test_optimizer_ranks.py shows the same without a launch, in less time.
-NIGHTLY = ("fsdp, muon", "ddp, int8", "fsdp, bf16")
+# By day, test_parallel_ddp.py and test_optimizer_ranks.py show the same for the others without a launch.
+DAILY = ("fsdp, dropout",)
 
 
 @pytest.mark.parametrize(
-    "strategy", [pytest.param(name, marks=pytest.mark.nightly if name in NIGHTLY else ()) for name in CASES]
+    "strategy", [pytest.param(name, marks=() if name in DAILY else pytest.mark.nightly) for name in CASES]
 )
 def test_kill_and_resume_change_no_bit(strategy: str, tmp_path: Path) -> None:
     ranks, arguments = CASES[strategy]

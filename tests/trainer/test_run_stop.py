@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from tests.trainer.launch import (
     assert_finished,
     checkpoint_steps,
     events,
+    forked,
     losses,
     outcome,
     torchrun,
@@ -26,14 +28,19 @@ from trainer.life.outcome import FILE_VARIABLE, Code
 ENDLESS = [*SMALL_LLAMA, "run.folder=run", "schedule.kind=constant", "checkpoint.every=0", "steps=1000000"]
 
 
-def test_a_signal_to_one_rank_stops_all_ranks(tmp_path: Path) -> None:
+# test_run_error.py and test_life_ranks.py run under torchrun by day.
+@pytest.mark.parametrize("launch", [forked, pytest.param(torchrun, marks=pytest.mark.nightly)])
+def test_a_signal_to_one_rank_stops_all_ranks(launch: Any, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     arguments = [*ENDLESS, "parallel.strategy=ddp", "batch.size=4"]
-    with torchrun(2, arguments, tmp_path) as run:
+    with launch(2, arguments, tmp_path) as run:
         wait_for_step(run, folder, 3)
         os.kill(run.rank_pids()[1], signal.SIGUSR1)
-        assert run.wait() == 1, run.output
-        assert f"exitcode  : {int(Code.REQUEUE)}" in run.output
+        if launch is torchrun:
+            assert run.wait() == 1, run.output
+            assert f"exitcode  : {int(Code.REQUEUE)}" in run.output
+        else:
+            assert run.wait() == Code.REQUEUE, run.output
     ended = outcome(folder)
     step = ended["step"]
     assert (ended["outcome"], ended["reason"]) == ("requeue", "warned by a signal")

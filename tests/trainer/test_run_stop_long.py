@@ -43,7 +43,7 @@ def test_a_long_step_is_abandoned_and_repeated_exactly(strategy: str, tmp_path: 
     slow = [*settings, "stop.warning_s=0.1"]
     with forked(2, slow, stopped, program="tests.trainer.slow_step_rank", **SLOW_JOB) as run:
         wait_for_step(run, stopped / "run", 5)
-        os.kill(max(pid for pid in run.pids()[1:] if is_rank(pid)), signal.SIGUSR1)
+        os.kill(run.rank_pids()[1], signal.SIGUSR1)
         run.wait()
     step = outcome(stopped / "run")["step"]
     assert [event["step"] for event in events(stopped / "run", "abandoned")] == [step + 1]
@@ -67,10 +67,6 @@ def test_only_a_slurm_job_warns_about_a_slow_stop(
     settings = [*SMALL_LLAMA, "steps=6", "parallel.strategy=single", "stop.warning_s=1e-6", f"run.folder={tmp_path}"]
     assert main(settings) == Code.FINISHED
     assert ("SLOW STOP a stop takes about " in capfd.readouterr().out) == bool(job)
-
-
-def is_rank(pid: int) -> bool:
-    return b"trainer.checkpoint.writer" not in Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import difflib
 import math
 import types
 from dataclasses import MISSING, Field, fields, is_dataclass
+from functools import cache
 from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 from trainer.config.errors import ConfigError, ConfigProblem
@@ -16,6 +17,9 @@ from trainer.config.schema import Config
 FOREIGN_NAMES = {"learning_rate": "lr", "batch_size": "size", "micro_batch_size": "micro", "max_steps": "steps"}
 
 FAMILIES: dict[str, type] = {get_args(get_type_hints(model)["family"])[0]: model for model in get_args(ModelConfig)}
+
+# Evaluating the annotations of a class takes longer than everything else that is done with a configuration.
+_read_hints = cache(get_type_hints)
 
 
 def build_config(tree: dict[str, Any], problems: list[ConfigProblem]) -> Config:
@@ -33,7 +37,7 @@ def _build_section(cls: type, tree: Any, where: str, problems: list[ConfigProble
         problems.append(ConfigProblem(where, f"must be a section, not {format_value(tree)}", fix))
         return None
     before = len(problems)
-    hints = get_type_hints(cls)
+    hints = _read_hints(cls)
     problems += [_describe_unknown_key(str(key), where, list(hints)) for key in tree if key not in hints]
     values = {}
     for entry in fields(cls):
@@ -130,7 +134,7 @@ def _bounds(entry: Field[Any]) -> str:
 def list_settings(cls: type = Config, prefix: str = "") -> list[str]:
     """Return the dotted names of all settings."""
     paths = []
-    for name, hint in get_type_hints(cls).items():
+    for name, hint in _read_hints(cls).items():
         for section in list_sections(hint):
             paths += list_settings(section, f"{prefix}{name}.")
         if not list_sections(hint):

@@ -137,6 +137,17 @@ def test_an_engine_that_ends_at_once_is_reported_with_its_log(monkeypatch: pytes
     )
 
 
+def test_an_engine_whose_containerd_is_slow_is_started_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
+    monkeypatch.setattr(engine, "TAKEOVER_S", 0.1)
+    slow = f'echo start >> {tmp_path}/starts; echo "failed to start containerd: {{}}"; exit 1'
+    for reason, starts in (("timeout waiting for containerd to start", 3), ("no space left on device", 1)):
+        (tmp_path / "starts").unlink(missing_ok=True)
+        with pytest.raises(SetupError, match=reason):
+            engine.start_alone(Paths(tmp_path, tmp_path), ["sh", "-c", slow.format(reason)], tmp_path / "docker.log")
+        assert len((tmp_path / "starts").read_text().split()) == starts
+
+
 @pytest.mark.engine
 def test_a_real_engine_is_started_and_stopped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     host = f"unix://{tmp_path}/docker.sock"
@@ -147,9 +158,8 @@ def test_a_real_engine_is_started_and_stopped(monkeypatch: pytest.MonkeyPatch, t
     # The engine gets its own network namespace: without a bridge it would remove docker0 of the machine's engine.
     dockerd = ["unshare", "--net", "dockerd", f"--host={host}", *own, *quiet]
     before = DOCKER0.exists()
-    process = engine.launch(paths, dockerd, tmp_path / "docker.log")
+    process = engine.start_alone(paths, dockerd, tmp_path / "docker.log")
     try:
-        engine.wait_until_running(tmp_path / "docker.log", process)
         assert engine.inspect_engine().data == tmp_path / "data"
     finally:
         assert "stopped the Docker engine" in engine.stop(paths)

@@ -39,7 +39,7 @@ ORDER = ("lint", "e2e", "pure", "trainer", "engine", "faults")
 LAYERS_AT_ONCE = 2
 QUICK = ("lint", "pure")
 # Tests of these layers have no machine in common, so several run at a time: the number of processes.
-PROCESSES = {"pure": 2, "trainer": 2}
+PROCESSES = {"pure": 2, "trainer": 2, "engine": 2}
 PROGRESS_INTERVAL_S = 60.0
 SLOWEST_TESTS = 10
 _RESULT_CHARACTERS = re.compile(r"^[.FEsxX]+", re.MULTILINE)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from tests.harness import Stack
 
 SLOW = "tc qdisc add dev eth0 root tbf rate 500mbit burst 256kb latency 50ms"
@@ -13,6 +15,7 @@ STATES = """for second in $(seq 60); do sinfo -h -p cpu -t completing | grep -q 
     sinfo -h -N -p cpu -o '%N|%T|%E' | sort"""
 
 
+@pytest.mark.nightly
 def test_a_node_that_is_below_is_drained_and_the_others_are_not(cluster: Stack) -> None:
     cluster.ssh("cpu-2", SLOW, user="root")
     try:

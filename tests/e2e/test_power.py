@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pytest
+
 from cluster.inventory import NodeSet
+from infra.targets.aws.launcher.fleet import Fleet
 from infra.targets.aws.launcher.node_names import read_node_name
 from tests import harness
 from tests.e2e.cloud_slurm import CloudSlurm, cloud_slurm
@@ -20,18 +23,32 @@ TIMEOUT_S = 300.0
 SET = NodeSet(group="gpu", count=4, static=1, cpus=1, memory_mb=900, fabric="efa")
 
 
-def test_machines_start_and_end_as_slurm_asks(aws: Moto, tmp_path: Path) -> None:
-    fleet = with_retry_s(make_fleet(aws))
+@pytest.fixture
+def fleet(aws: Moto) -> Fleet:
+    return with_retry_s(make_fleet(aws))
+
+
+@pytest.fixture
+def slurm(aws: Moto, fleet: Fleet, tmp_path: Path) -> Iterator[CloudSlurm]:
     tmp_path.chmod(0o755)
-    with cloud_slurm(aws, fleet, (SET,), tmp_path) as slurm:
-        first = _static_nodes_are_started(aws, slurm)
-        _a_job_gets_its_nodes_in_one_call(aws, slurm)
-        assert set(read_records(aws, fleet)) == {"gpu-1", "gpu-2", "gpu-3"}
-        _the_topology_lists_every_node(aws, slurm)
-        _a_shortage_is_retried(aws, slurm)
-        _nothing_is_launched_for_a_cancelled_job(aws, slurm)
-        _a_lasting_shortage_requeues_the_job(aws, slurm)
-        _an_unhealthy_node_is_replaced_and_a_persons_is_not(aws, slurm, first)
+    with cloud_slurm(aws, fleet, (SET,), tmp_path) as running:
+        yield running
+
+
+def test_machines_start_and_end_as_slurm_asks(aws: Moto, fleet: Fleet, slurm: CloudSlurm) -> None:
+    first = _static_nodes_are_started(aws, slurm)
+    _a_job_gets_its_nodes_in_one_call(aws, slurm)
+    assert set(read_records(aws, fleet)) == {"gpu-1", "gpu-2", "gpu-3"}
+    _the_topology_lists_every_node(aws, slurm)
+    _an_unhealthy_node_is_replaced_and_a_persons_is_not(aws, slurm, first)
+
+
+@pytest.mark.nightly
+def test_no_shortage_loses_a_job(aws: Moto, slurm: CloudSlurm) -> None:
+    """tests/slurm/power has the decisions one by one."""
+    _a_shortage_is_retried(aws, slurm)
+    _nothing_is_launched_for_a_cancelled_job(aws, slurm)
+    _a_lasting_shortage_requeues_the_job(aws, slurm)
 
 
 def _static_nodes_are_started(aws: Moto, slurm: CloudSlurm) -> str:

@@ -72,6 +72,7 @@ def layout_from_config(config: Config, ranks: int, per_node: int, micro: int) ->
         tp=axes.tensor,
         pp=axes.pipeline,
         cp=axes.context,
+        ep=axes.expert,
         virtual_stages=parallel.virtual_stages if axes.pipeline > 1 and parallel.schedule == "interleaved" else 1,
         schedule=parallel.schedule,
         micro_batch=micro,

@@ -14,7 +14,15 @@ from simulator.model import Experts, LatentAttention, Model, Transformer
 from simulator.sequential_models import build_sequential_model
 from trainer.config import load
 from trainer.config.errors import ConfigError, ConfigProblem
-from trainer.config.models import DecoderConfig, Gpt2Config, LlamaLikeConfig, MlpConfig, ModelConfig, ResNetConfig
+from trainer.config.models import (
+    DecoderConfig,
+    Gpt2Config,
+    LlamaLikeConfig,
+    MlpConfig,
+    ModelConfig,
+    MoeConfig,
+    ResNetConfig,
+)
 from trainer.config.schema import Config
 
 DATA = Path(__file__).with_name("data") / "models.yaml"
@@ -66,6 +74,9 @@ def build_transformer(config: ModelConfig, seq_len: int = 0) -> Transformer:
     else:
         message = f"{config.family} has no tokens to plan by"
         raise ConfigError([ConfigProblem("model", message, f"choose one of {', '.join(list_model_names())}")])
+    experts = None
+    if isinstance(config, MoeConfig):
+        experts = Experts(count=config.experts, per_token=config.top_k, ffn=config.ffn)
     return Transformer(
         layers=config.layers,
         hidden=config.dim,
@@ -77,6 +88,7 @@ def build_transformer(config: ModelConfig, seq_len: int = 0) -> Transformer:
         vocab=config.vocab_size,
         seq=seq_len or config.seq_len,
         tied=config.tie_embeddings,
+        experts=experts,
     )
 
 

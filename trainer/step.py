@@ -10,6 +10,7 @@ import torch
 
 from trainer.config.layout import DATA_AXES
 from trainer.config.schema import Config
+from trainer.expert_balance import ExpertBalance
 from trainer.models.functional import IGNORED_TARGET, compute_loss, get_logits
 from trainer.optimizers.optimizer import Optimizer
 from trainer.parallel.context import take_part
@@ -35,6 +36,8 @@ class StepResult:
     """1.0 if the update was skipped because of a NaN or an infinity."""
     rate: float
     """The learning rate."""
+    expert_load: torch.Tensor | None = None
+    """Load of the most used expert relative to the mean, in the layer where it is largest; None without experts."""
 
 
 class StepAbandoned(Exception):
@@ -52,6 +55,7 @@ class Step:
         embeddings = list_embeddings(engine.modules)
         self.optimizer = Optimizer(engine.named_parameters(), config.optimizer, engine.mesh, embeddings)
         engine.choices.extend(self.optimizer.describe_groups())
+        self.balance = ExpertBalance(engine.modules, engine.mesh)
         self.scale = LossScale(engine.mesh.device) if config.precision == "fp16" else None
         self._config = config
         self._loss_fn = loss_fn
@@ -65,6 +69,7 @@ class Step:
         factor = None if self.scale is None else self.scale.scale
         if isinstance(self._loss_fn, StepMeanLoss):
             self._loss_fn.begin(batch["targets"], micro)
+        self.balance.begin(len(batch["targets"]) // micro, factor)
         loss = self.engine.forward_backward(batch, self._loss_fn, micro, factor)
         norm = compute_global_norm(self.optimizer.gradients(), self.engine.mesh)
         norm = norm if factor is None else norm / factor
@@ -77,7 +82,7 @@ class Step:
         if self.scale is not None:
             self.scale.update(is_bad)
         self.index += 1
-        return StepResult(loss, norm, skipped, rate)
+        return StepResult(loss, norm, skipped, rate, self.balance.end())
 
     def seed_dropout(self) -> None:
         """Seed the generators by run seed, step and rank, so that a resumed run draws the same numbers."""

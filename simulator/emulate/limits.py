@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from trainer.config.errors import ConfigProblem
+from trainer.config.models import MoeConfig
 from trainer.config.schema import Config
 
 MIN_RANKS, MAX_RANKS = 2, 1024
@@ -17,7 +18,7 @@ def list_problems(config: Config, ranks: int) -> list[ConfigProblem]:
     if parallel.strategy not in ("auto", "ddp"):
         message = f"{parallel.strategy} is not emulated; allowed: ddp, or auto if it resolves to ddp"
         problems.append(ConfigProblem("parallel.strategy", message, "set parallel.strategy=ddp"))
-    for axis in ("tensor", "context", "pipeline"):
+    for axis in ("tensor", "context", "expert", "pipeline"):
         size = getattr(parallel, axis)
         if size > 1:
             problems.append(
@@ -26,6 +27,9 @@ def list_problems(config: Config, ranks: int) -> list[ConfigProblem]:
     if parallel.accumulate == "sync":
         message = "sync is not emulated: ranks take turns with all their micro-batches; allowed: auto, defer"
         problems.append(ConfigProblem("parallel.accumulate", message, "set parallel.accumulate=defer"))
+    if isinstance(config.model, MoeConfig) and config.model.balance == "bias":
+        message = "bias is not emulated: it follows the loads on all ranks; allowed: loss, none"
+        problems.append(ConfigProblem("model.balance", message, "set model.balance=loss"))
     if config.checkpoint.initial:
         message = (
             f"{config.checkpoint.initial} is not loaded: an emulated run starts from random weights; allowed: empty"

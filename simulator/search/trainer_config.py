@@ -33,17 +33,19 @@ class PlannedRun:
 
 def unsupported_reason(model: Transformer, layout: Layout) -> str:
     """Return why the trainer cannot run a layout; empty if it can."""
-    if model.experts or model.latent:
-        return "the trainer does not support this model"
-    if layout.cp > 1:
-        return "the plan has no settings for context parallelism (parallel.context of the trainer)"
-    if model.tied and layout.pp > 1:
-        return "the trainer does not split models with tied embeddings into stages"
-    if not model.gated and (model.kv_heads != model.heads or model.ffn != 4 * model.hidden):
-        return "the trainer does not support this feed-forward layer"
-    if not model.gated and model.head_width * model.heads not in (0, model.hidden):
-        return "the trainer does not support these attention heads"
-    return ""
+    experts = model.experts
+    is_other_mixture = experts is not None and (experts.shared > 0 or experts.dense_layers > 0)
+    is_other_ffn = model.kv_heads != model.heads or model.ffn != 4 * model.hidden
+    reasons = {
+        "the trainer does not support this model": model.latent is not None or is_other_mixture,
+        "the trainer does not split experts by tensor parallelism": experts is not None and layout.tp > 1,
+        "the plan has no settings for context parallelism (parallel.context of the trainer)": layout.cp > 1,
+        "the trainer does not split models with tied embeddings into stages": model.tied and layout.pp > 1,
+        "the trainer does not support this feed-forward layer": not model.gated and is_other_ffn,
+        "the trainer does not support these attention heads": not model.gated
+        and model.head_width * model.heads not in (0, model.hidden),
+    }
+    return next((reason for reason, applies in reasons.items() if applies), "")
 
 
 def build_settings(run: PlannedRun, layout: Layout) -> dict[str, Any]:
@@ -96,6 +98,8 @@ def parallel_settings(layout: Layout) -> dict[str, Any]:
     if layout.zero:
         settings["zero"] = layout.zero
     settings["shard"] = layout.shard
+    if layout.ep > 1:
+        settings["expert"] = layout.ep
     settings |= {"tensor": layout.tp, "pipeline": layout.pp, "schedule": layout.schedule}
     if layout.virtual_stages > 1:
         settings["virtual_stages"] = layout.virtual_stages
@@ -115,5 +119,8 @@ def _model(model: Transformer) -> dict[str, Any]:
     sizes |= {"seq_len": model.seq, "tie_embeddings": model.tied}
     if model.gated:
         heads = {"kv_heads": model.kv_heads, "head_dim": model.head_width}
+        if model.experts:
+            experts = {"experts": model.experts.count, "top_k": model.experts.per_token}
+            return {"family": "mixtral", **sizes, **heads, "ffn": model.experts.ffn, **experts}
         return {"family": "llama", **sizes, **heads, "ffn": model.ffn}
     return {"family": "gpt2", **sizes}

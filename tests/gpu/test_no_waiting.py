@@ -18,12 +18,15 @@ COMMON = [
     "run.device=cuda", "run.folder=run",
 ]  # fmt: skip
 LLAMA = ["tiny-llama", "model.dim=256", "model.ffn=512", "model.seq_len=256", "batch.size=8", "batch.micro=4"]
+MIXTURE = ["tiny-moe", "model.dim=256", "model.seq_len=256", "batch.size=8", "batch.micro=4"]
 CASES = {
     "single": [*LLAMA, "parallel.strategy=single", "precision=bf16"],
     "single, compiled whole": [*LLAMA, "parallel.strategy=single", "precision=bf16", "compile.mode=whole"],
     "single, fp16": [*LLAMA, "parallel.strategy=single", "precision=fp16"],
     "fsdp": [*LLAMA, "parallel.strategy=fsdp", "precision=bf16"],
     "fsdp, fp16": [*LLAMA, "parallel.strategy=fsdp", "parallel.zero=2", "precision=fp16"],
+    "mixture of experts": [*MIXTURE, "parallel.strategy=single", "precision=bf16"],
+    "mixture of experts, fsdp": [*MIXTURE, "parallel.strategy=fsdp", "precision=bf16", "model.balance=bias"],
     "resnet": ["tiny-resnet", "parallel.strategy=single", "precision=bf16", "batch.micro=8"],
 }
 WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaCtxSynchronize", "cudaMemcpy")

@@ -37,6 +37,7 @@ def predict_run(text: str, **where: object) -> Forecast:
         ("llama-8b batch.micro=1", 16),
         ("llama-8b batch.micro=1 parallel.strategy=fsdp parallel.zero=2 parallel.tensor=2", 32),
         ("llama-1b batch.micro=2 parallel.strategy=ddp parallel.pipeline=2", 8),
+        ("mixtral-8x7b batch.micro=1 parallel.expert=8", 32),
         ("resnet50 batch.micro=64", 8),
         ("mlp batch.micro=32 parallel.strategy=ddp", 8),
         ("gpt2-124m batch.micro=4 parallel.strategy=ddp", 4),

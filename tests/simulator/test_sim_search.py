@@ -7,6 +7,7 @@ from difflib import ndiff
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -228,8 +229,8 @@ def test_short_run_has_a_short_warmup() -> None:
     assert tree["schedule"]["warmup"] < 0.05 * tree["steps"]
 
 
-def test_mixture_of_experts_is_planned_but_has_no_config() -> None:
-    mixture = find_model("mixtral-8x7b")
+def test_mixture_with_shared_experts_is_planned_but_has_no_config() -> None:
+    mixture = find_model("deepseek-v2")
     result = plan(
         build_question(named=mixture, nodes=(8,), purchases=("on-demand",), batch=question.parse_batch(None, mixture))
     )
@@ -238,6 +239,19 @@ def test_mixture_of_experts_is_planned_but_has_no_config() -> None:
     tree, problems = plan_files.trainer_settings(result.question, result.front[0])
     assert not tree
     assert "does not support this model" in problems[0]
+
+
+@pytest.mark.parametrize("name", ["mixtral-8x7b", "mixtral-8x22b"])
+def test_mixture_of_experts_has_a_config(name: str) -> None:
+    """One is a preset; of the other, only the sizes are known."""
+    job = trainer_config.PlannedRun(find_model(name), 1e12, 100)
+    layout = Layout(dp=64, ep=8, global_batch=1024, zero=3)
+    tree = trainer_config.build_settings(job, layout)
+    assert trainer_config.unsupported_reason(job.named.model, layout) == ""
+    assert trainer_config.list_problems(tree, layout, gpus_per_node=8) == []
+    config: Any = load.from_dict(trainer_config.merge_base(tree))
+    assert (config.parallel.expert, config.model.family, config.model.experts) == (8, "mixtral", 8)
+    assert "tensor parallelism" in trainer_config.unsupported_reason(job.named.model, Layout(dp=8, tp=8))
 
 
 @pytest.mark.parametrize("stack", ["aws-p5en-lustre", "aws-p5-autoscaled", "aws-g6-pair"])

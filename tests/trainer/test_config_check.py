@@ -49,6 +49,38 @@ CONFLICTS = [
         ["lora.rank=4", "checkpoint.initial=x", "parallel.tensor=2"],
         "parallel.tensor: 2, but layers with LoRA are not split (lora.rank=4); set it to 1, or lora.rank to 0",
     ),
+    ("tiny-moe", ["model.top_k=9"], "model.top_k: 9 experts per token, but model.experts is 8; use at most 8"),
+    (
+        "tiny-moe",
+        ["model.balance_loss=0"],
+        "model.balance_loss: 0 balances nothing, but model.balance is loss; use more than 0, or set model.balance to",
+    ),
+    (
+        "tiny-moe",
+        ["model.balance=bias", "model.balance_rate=0"],
+        "model.balance_rate: 0 balances nothing, but model.balance is bias; use more than 0, or set model.balance to",
+    ),
+    (
+        "tiny-moe",
+        ["parallel.tensor=2"],
+        "parallel.tensor: 2, but the experts of mixtral are not split by tensor parallelism; set it to 1, and parallel",
+    ),
+    ("tiny-moe", ["parallel.expert=3"], "parallel.expert: 3 ranks do not divide 8 experts; use one of 1, 2, 4, 8"),
+    (
+        "tiny-moe",
+        ["parallel.expert=2", "parallel.strategy=fsdp", "parallel.offload=true"],
+        "parallel.expert: 2, but parallel.offload moves no experts to the host; set it to 1, or parallel.offload to",
+    ),
+    (
+        "tiny-llama",
+        ["parallel.expert=2"],
+        "parallel.expert: 2, but llama has no experts; set it to 1, or use a model of mixtral, qwen3_moe",
+    ),
+    (
+        "tiny-moe",
+        ["optimizer.moments=int8", "parallel.strategy=fsdp"],
+        "optimizer.moments: int8 stores blocks of a row, but fsdp may split the rows of experts; use bf16 or fp32",
+    ),
     (
         "tiny-llama",
         ["model.heads=6"],
@@ -104,7 +136,7 @@ CONFLICTS = [
     (
         "tiny-mlp",
         ["data.kind=tokens", "data.path=x"],
-        "data.kind: mlp does not read tokens; use synthetic, or a model of llama, mistral, qwen2, qwen3, gpt2",
+        "data.kind: mlp does not read tokens; use synthetic, or a model of llama, mistral, qwen2, qwen3, mixtral, qwen",
     ),
     (
         "tiny-llama",

@@ -17,11 +17,12 @@ from trainer.config.models import Gpt2Config, MlpConfig
 from trainer.config.schema import Config
 from trainer.config.yaml_text import parse_yaml
 
+FAMILIES = "llama, mistral, qwen2, qwen3, mixtral, qwen3_moe, gpt2, resnet, mlp"
 SMALL = "name: small\nmodel: {family: mlp, hidden: [8]}\n"
 
 
 def test_every_preset_loads_and_round_trips() -> None:
-    assert len(list_presets()) == 23
+    assert len(list_presets()) == 26
     for name in list_presets():
         config = load(name, [])
         assert config.name == name
@@ -96,15 +97,17 @@ def test_family_chooses_the_model(tmp_path: Path) -> None:
         ("model.hidden=[a]", "model.hidden: ['a'] is not allowed; allowed: list of whole numbers"),
         (
             "model.family=mpl",
-            "model.family: 'mpl' is not a model family; allowed: llama, mistral, qwen2, qwen3, gpt2, resnet, mlp "
-            "(did you mean mlp?)",
+            f"model.family: 'mpl' is not a model family; allowed: {FAMILIES} (did you mean mlp?)",
         ),
         (
             "model.family=[mlp]",
-            "model.family: ['mlp'] is not a model family; allowed: llama, mistral, qwen2, qwen3, gpt2, resnet, mlp",
+            f"model.family: ['mlp'] is not a model family; allowed: {FAMILIES}",
         ),
         ("model.heads=3", "model.heads: no such setting"),
-        ("model=3", "model.family: is missing; allowed: llama, mistral, qwen2, qwen3, gpt2, resnet, mlp"),
+        (
+            "model=3",
+            f"model.family: is missing; allowed: {FAMILIES}",
+        ),
         ("data=3", "data: must be a section, not 3; write data: {key: value}"),
         ("data=", "data: must be a section, not ''; write data: {key: value}"),
         ("steps.more=3", "steps.more: steps is 1000, which is not a section"),
@@ -147,7 +150,7 @@ def test_all_problems_are_reported_at_once() -> None:
         ("name: a", "model: is missing"),
         (
             "name: a\nmodel: {layers: 3}",
-            "model.family: is missing; allowed: llama, mistral, qwen2, qwen3, gpt2, resnet, mlp",
+            f"model.family: is missing; allowed: {FAMILIES}",
         ),
         ("name: a\nmodel: {family: mlp}\ndata:\n", "data: must be a section, not empty"),
         ("\x00", "special characters are not allowed"),

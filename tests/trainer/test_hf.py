@@ -15,7 +15,16 @@ from trainer import safetensors_file
 from trainer.__main__ import main
 from trainer.config.errors import ConfigError
 from trainer.config.load import load
-from trainer.config.models import Gpt2Config, LlamaConfig, MistralConfig, MlpConfig, Qwen2Config, Qwen3Config
+from trainer.config.models import (
+    Gpt2Config,
+    LlamaConfig,
+    MistralConfig,
+    MixtralConfig,
+    MlpConfig,
+    Qwen2Config,
+    Qwen3Config,
+    Qwen3MoeConfig,
+)
 from trainer.models import hf
 from trainer.models.init import fill
 from trainer.models.registry import build_model
@@ -27,6 +36,8 @@ LLAMA3 = replace(LLAMA, rope_scaling="llama3", rope_factor=8.0, rope_original_le
 MISTRAL = MistralConfig(**SIZES, window=9)
 QWEN2 = Qwen2Config(**SIZES)
 QWEN3 = Qwen3Config(**SIZES, head_dim=16)
+MIXTRAL = MixtralConfig(**SIZES, experts=5, top_k=2)
+QWEN3_MOE = Qwen3MoeConfig(**SIZES, head_dim=16, experts=6, top_k=3)
 GPT2 = Gpt2Config(vocab_size=97, dim=48, layers=2, heads=4, seq_len=32)
 MODELS = {
     "llama, grouped queries": LLAMA,
@@ -40,6 +51,9 @@ MODELS = {
     "qwen2, tied": replace(QWEN2, tie_embeddings=True),
     "qwen3": QWEN3,
     "qwen3, tied, heads as wide as the model": replace(QWEN3, tie_embeddings=True, head_dim=0),
+    "mixtral": MIXTRAL,
+    "qwen3_moe": QWEN3_MOE,
+    "qwen3_moe, tied": replace(QWEN3_MOE, tie_embeddings=True),
     "gpt2": GPT2,
     "gpt2, untied": replace(GPT2, tie_embeddings=False),
 }
@@ -167,7 +181,7 @@ def test_the_published_gpt2_names_are_recognised(tmp_path: Path) -> None:
         (
             {"model_type": "gemma2"},
             LLAMA,
-            "FOLDER has model_type gemma2; supported: llama, mistral, qwen2, qwen3, gpt2",
+            "FOLDER has model_type gemma2; supported: llama, mistral, qwen2, qwen3, mixtral, qwen3_moe, gpt2",
         ),
         ({"model_type": "mistral"}, LLAMA, "FOLDER has architectures LlamaForCausalLM; only MistralForCausalLM or"),
         (
@@ -180,7 +194,26 @@ def test_the_published_gpt2_names_are_recognised(tmp_path: Path) -> None:
             replace(MISTRAL, window=0),
             "model.window: 0, but FOLDER has sliding_window 4096; set model.window=4096",
         ),
-        ({}, MlpConfig(), "model.family: mlp has no Hugging Face format; allowed: llama, mistral, qwen2, qwen3, gpt2"),
+        (
+            {"model_type": "mixtral", "architectures": None, "sliding_window": 4096},
+            MIXTRAL,
+            "FOLDER has sliding_window 4096; only None is supported",
+        ),
+        (
+            {"model_type": "qwen3_moe", "architectures": None, "num_experts": 6, "mlp_only_layers": [1]},
+            QWEN3_MOE,
+            "FOLDER has norm_topk_prob False; only True is supported",
+        ),
+        (
+            {"model_type": "qwen3_moe", "architectures": None, "num_experts": 6, "mlp_only_layers": [1]},
+            QWEN3_MOE,
+            "FOLDER has mlp_only_layers 1; only [] is supported",
+        ),
+        (
+            {},
+            MlpConfig(),
+            "model.family: mlp has no Hugging Face format; allowed: llama, mistral, qwen2, qwen3, mixtral",
+        ),
     ],
 )
 def test_settings_of_another_model_are_rejected(
@@ -223,6 +256,12 @@ def test_files_of_another_model_are_rejected(tmp_path: Path) -> None:
     assert "it is truncated" in error_text(tmp_path, LLAMA)
 
 
+def test_a_bias_that_chooses_experts_is_not_exported(tmp_path: Path) -> None:
+    config = replace(MIXTRAL, balance="bias")
+    with pytest.raises(ConfigError, match=r"model.balance: bias, but the Hugging Face format of mixtral has no place"):
+        hf.export(dict(make_model(config).named_parameters()), config, tmp_path)
+
+
 def make_model(config: Any) -> torch.nn.Module:
     model = build_model(config).eval()
     fill([model], seed=5)
@@ -250,8 +289,13 @@ def their_config(config: Any) -> Any:
         "intermediate_size": 80,
     }
     sizes |= {"max_position_embeddings": 32, "num_key_value_heads": config.kv_heads, "rms_norm_eps": config.norm_eps}
-    sizes |= {"head_dim": config.head_width} if config.family in ("qwen3", "llama") else {}
+    sizes |= {"head_dim": config.head_width} if config.family in ("qwen3", "qwen3_moe", "llama") else {}
     sizes |= {"sliding_window": config.window or None} if config.family == "mistral" else {}
+    if isinstance(config, MixtralConfig):
+        sizes |= {"num_local_experts": config.experts, "num_experts_per_tok": config.top_k}
+    if isinstance(config, Qwen3MoeConfig):
+        sizes |= {"intermediate_size": 6144, "moe_intermediate_size": config.ffn, "norm_topk_prob": True}
+        sizes |= {"num_experts": config.experts, "num_experts_per_tok": config.top_k}
     rope = {"rope_type": "default", "rope_theta": config.rope_theta}
     if config.rope_scaling != "none":
         rope |= {"rope_type": config.rope_scaling, "factor": config.rope_factor}

@@ -47,6 +47,7 @@ VALID = {
         4,
         Layout(pipeline=2, tensor=2),
     ),
+    "experts": (ParallelConfig(strategy="hsdp", shard=2, expert=4), 8, 4, Layout(replicate=4, shard=2, expert=4)),
 }
 INVALID = {
     "pipeline x tensor": (
@@ -88,6 +89,11 @@ INVALID = {
         ParallelConfig(strategy="hsdp", shard=6, context=2),
         8,
         "parallel.shard: 6 does not divide the 8 data x context ranks; use one of 2, 4, 8",
+    ),
+    "expert": (
+        ParallelConfig(strategy="ddp", pipeline=2, expert=8),
+        8,
+        "parallel.expert: 8 does not divide the 4 data-parallel ranks; use one of 1, 2, 4",
     ),
 }
 

@@ -33,6 +33,8 @@ SMALLER = {
     "mistral": [*SMALLER_LLAMA, "model.window=8"],
     "qwen2": SMALLER_LLAMA,
     "qwen3": [*SMALLER_LLAMA, "model.head_dim=16"],
+    "mixtral": [*SMALLER_LLAMA, "model.experts=4"],
+    "qwen3_moe": [*SMALLER_LLAMA, "model.head_dim=16", "model.experts=4", "model.top_k=2"],
     "gpt2": ["model.vocab_size=320", "model.dim=64", "model.layers=2", "model.heads=4", "model.seq_len=32"],
     "resnet": ["model.width=8", "model.image_size=32", "model.classes=4"],
     "mlp": ["model.inputs=32", "model.hidden=[16, 16]", "model.classes=4"],
@@ -40,7 +42,17 @@ SMALLER = {
 
 
 # By day, each strategy, compile mode, recomputation and kind of model. test_models.py builds all presets at full size.
-ON_ONE_RANK = ("demo", "gpt2-124m", "llama-70b", "llama-8b", "mlp", "resnet18", "tiny-gpt2", "tiny-resnet")
+ON_ONE_RANK = (
+    "demo",
+    "gpt2-124m",
+    "llama-70b",
+    "llama-8b",
+    "mixtral-8x7b",
+    "mlp",
+    "resnet18",
+    "tiny-gpt2",
+    "tiny-resnet",
+)
 # By day, one preset for each strategy; test_parallel_engines.py compares the families.
 ON_TWO_NODES = ("demo", "llama-70b", "llama-8b", "mlp")
 

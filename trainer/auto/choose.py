@@ -122,7 +122,9 @@ def _describe_parallel(parallel: ParallelConfig) -> str:
     if parallel.strategy in ("fsdp", "hsdp"):
         parts.append(f"zero {parallel.zero}")
     parts += [
-        f"{axis} {getattr(parallel, axis)}" for axis in ("tensor", "context", "pipeline") if getattr(parallel, axis) > 1
+        f"{axis} {getattr(parallel, axis)}"
+        for axis in ("tensor", "context", "expert", "pipeline")
+        if getattr(parallel, axis) > 1
     ]
     if parallel.recompute != "none":
         parts.append(f"recompute {parallel.recompute}")

@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 from trainer import host
 from trainer.auto.memory import ModelSizes, count_keys_values
 from trainer.config.schema import Config
+from trainer.models.experts import ExpertLinear
 from trainer.models.registry import build_network
 from trainer.optimizers.sizes import count_state_bytes, count_update_bytes
 from trainer.parallel.modules import list_embeddings
@@ -72,13 +73,15 @@ def measure_sizes(config: Config, batch: dict[str, torch.Tensor], device_type: s
         block_products=few.products // (samples * max(len(blocks), 1)),
         outputs=few.outputs * FORMAT_BYTES["fp32"] // samples,
         keys_values=count_keys_values(config),
+        experts=sum(part.weight.numel() for part in model.modules() if isinstance(part, ExpertLinear)),
     )
 
 
 def _run_forward(model: nn.Module, blocks: list[nn.Module], inputs: torch.Tensor) -> _Counts:
     counts = _Counts(model)
     hooks = [block.register_forward_pre_hook(counts.add_input) for block in blocks]
-    layers = [layer for block in blocks for layer in block.modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
+    kinds = (nn.Linear, nn.Conv2d, ExpertLinear)
+    layers = [layer for block in blocks for layer in block.modules() if isinstance(layer, kinds)]
     hooks += [layer.register_forward_hook(counts.add_product) for layer in layers]
     with torch.autograd.graph.saved_tensors_hooks(counts.add_stored, lambda tensor: tensor), _FusedAttention():
         counts.outputs = model(inputs).numel()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trainer.config.layout import Layout
-from trainer.config.models import DecoderConfig, LlamaLikeConfig, MlpConfig
+from trainer.config.models import DecoderConfig, LlamaLikeConfig, MlpConfig, MoeConfig
 from trainer.config.schema import Config, ParallelConfig, Precision
 from trainer.models.shape import shape_of
 from trainer.optimizers.sizes import bound_state_bytes, bound_update_bytes
@@ -43,6 +43,8 @@ class ModelSizes:
     """Bytes of one sample's outputs (logits) in fp32; the backward pass holds them and their gradient."""
     keys_values: int = 0
     """Bytes of one block's keys and values for one sample, which context ranks gather for whole sequences."""
+    experts: int = 0
+    """Parameters of all experts, which are part of `parameters`."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,8 @@ def estimate_memory(
     sizes: ModelSizes, parallel: ParallelConfig, layout: Layout, precision: Precision, micro: int
 ) -> MemoryNeed:
     """Return the bytes that a rank needs for micro-batches of `micro` samples."""
+    if layout.expert > 1:
+        return _estimate_spread(sizes, parallel, layout, precision, micro)
     formats = formats_of(precision)
     model_ranks = layout.tensor * layout.pipeline
     own, trained = (-(-count // model_ranks) for count in (sizes.parameters, sizes.trainable))
@@ -79,6 +83,32 @@ def estimate_memory(
     # The update comes after the backward pass has freed the activations.
     temporary = activations if parallel.offload else max(activations, sizes.update)
     return MemoryNeed(weights, gradients, states, _estimate_gathered(sizes, own, parallel, formats), temporary)
+
+
+def _estimate_spread(
+    sizes: ModelSizes, parallel: ParallelConfig, layout: Layout, precision: Precision, micro: int
+) -> MemoryNeed:
+    """Return the bytes with expert parallelism: the strategy divides all weights but those of the experts."""
+    formats = formats_of(precision)
+    share = 1 - sizes.experts / sizes.parameters
+    others = replace(
+        sizes,
+        parameters=sizes.parameters - sizes.experts,
+        trainable=int(sizes.trainable * share),
+        largest_block=max(0, sizes.largest_block - sizes.experts // max(sizes.blocks, 1)),
+        states=int(sizes.states * share),
+        experts=0,
+    )
+    need = estimate_memory(others, parallel, replace(layout, expert=1), precision, micro)
+    own = -(-sizes.experts // (layout.expert * layout.pipeline))
+    copied = 0 if formats.products == formats.weights else formats.product_bytes * own
+    return MemoryNeed(
+        weights=need.weights + formats.weight_bytes * own,
+        gradients=need.gradients + formats.gradient_bytes * own,
+        states=need.states + int(sizes.states * (1 - share)) // (layout.expert * layout.pipeline),
+        gathered=need.gathered + copied,
+        activations=need.activations,
+    )
 
 
 def bound_sizes(config: Config) -> ModelSizes | None:
@@ -107,15 +137,18 @@ def bound_sizes(config: Config) -> ModelSizes | None:
     # The heads may be wider together than the residual stream.
     width = max(model.dim, model.heads * model.head_width) if isinstance(model, LlamaLikeConfig) else model.dim
     ffn = model.ffn if isinstance(model, LlamaLikeConfig) else 4 * model.dim
+    if isinstance(model, MoeConfig):
+        # Each expert of a token has a copy of it, its hidden values and its output.
+        width, ffn = width * (1 + model.top_k), ffn * model.top_k
     per_token = _STREAM_MULTIPLE * width + _FFN_MULTIPLE * ffn + _SCORES_MULTIPLE * model.heads * length
     block = value * length * per_token
     outputs = value * length * model.vocab_size
     # The embedding and the head are outside the blocks.
     stored = model.layers * block + value * _STREAM_MULTIPLE * length * model.dim + 4 * outputs
     keys_values = count_keys_values(config)
-    return ModelSizes(
-        parameters, parameters, parameters, states, update, model.layers, stored, block, block, outputs, keys_values
-    )
+    experts = 3 * model.layers * model.experts * model.dim * model.ffn if isinstance(model, MoeConfig) else 0
+    sizes = (parameters, parameters, parameters, states, update, model.layers, stored, block, block, outputs)
+    return ModelSizes(*sizes, keys_values, experts)
 
 
 def count_keys_values(config: Config) -> int:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from trainer.config.convert import FAMILIES
 from trainer.config.errors import ConfigError, ConfigProblem, list_divisors, list_nearest_multiples
 from trainer.config.layout import resolve_layout
-from trainer.config.models import DecoderConfig, LlamaLikeConfig, MlpConfig, ResNetConfig
+from trainer.config.models import DecoderConfig, LlamaLikeConfig, MlpConfig, MoeConfig, ResNetConfig
 from trainer.config.schema import BatchConfig, Config, EvaluationConfig, ParallelConfig
 from trainer.optimizers.groups import explain_no_tensor_parallel, parse_decay_groups
 from trainer.schedule import count_decay_steps
@@ -18,6 +18,8 @@ from trainer.schedule import count_decay_steps
 Rule = Callable[[Config], Iterator[ConfigProblem]]
 
 LANGUAGE_MODELS = ", ".join(family for family, model in FAMILIES.items() if issubclass(model, DecoderConfig))
+
+MIXTURES = ", ".join(family for family, model in FAMILIES.items() if issubclass(model, MoeConfig))
 
 
 def check(config: Config) -> list[ConfigProblem]:
@@ -98,6 +100,36 @@ def check_rope_scaling(config: Config) -> Iterator[ConfigProblem]:
     if model.rope_scaling == "llama3" and low >= high:
         message = f"{low:g} is not below model.rope_high_freq_factor {high:g}"
         yield ConfigProblem("model.rope_low_freq_factor", message, f"use less than {high:g}")
+
+
+def check_experts(config: Config) -> Iterator[ConfigProblem]:
+    """Check that a mixture of experts has the experts that a token uses, and a strategy that can split them."""
+    model, parallel = config.model, config.parallel
+    if not isinstance(model, MoeConfig):
+        if parallel.expert > 1:
+            message = f"{parallel.expert}, but {model.family} has no experts"
+            yield ConfigProblem("parallel.expert", message, f"set it to 1, or use a model of {MIXTURES}")
+        return
+    if model.top_k > model.experts:
+        message = f"{model.top_k} experts per token, but model.experts is {model.experts}"
+        yield ConfigProblem("model.top_k", message, f"use at most {model.experts}")
+    for name, balance in (("balance_loss", "loss"), ("balance_rate", "bias")):
+        if model.balance == balance and not getattr(model, name):
+            message = f"0 balances nothing, but model.balance is {balance}"
+            yield ConfigProblem(f"model.{name}", message, "use more than 0, or set model.balance to none")
+    if parallel.tensor > 1:
+        message = f"{parallel.tensor}, but the experts of {model.family} are not split by tensor parallelism"
+        yield ConfigProblem("parallel.tensor", message, "set it to 1, and parallel.expert to more than 1")
+    if model.experts % parallel.expert:
+        message = f"{parallel.expert} ranks do not divide {model.experts} experts"
+        yield ConfigProblem("parallel.expert", message, f"use one of {list_divisors(model.experts)}")
+    if parallel.expert > 1 and parallel.offload:
+        message = f"{parallel.expert}, but parallel.offload moves no experts to the host"
+        yield ConfigProblem("parallel.expert", message, "set it to 1, or parallel.offload to false")
+    if config.optimizer.moments == "int8" and parallel.strategy in ("fsdp", "hsdp", "auto"):
+        message = f"int8 stores blocks of a row, but {parallel.strategy} may split the rows of experts"
+        fix = "use bf16 or fp32, or set parallel.strategy to ddp"
+        yield ConfigProblem("optimizer.moments", message, fix)
 
 
 def check_lora(config: Config) -> Iterator[ConfigProblem]:
@@ -320,6 +352,7 @@ RULES: tuple[Rule, ...] = (
     check_project,
     check_heads,
     check_rope_scaling,
+    check_experts,
     check_lora,
     check_mlp_widths,
     check_data,

@@ -17,6 +17,8 @@ DATA_AXES = ("replicate", "shard")
 
 A mesh counts the ranks of the context axis to one of them, see `Layout.merge_context`.
 """
+EXPERT_AXES = ("expert_replicate", "expert")
+"""Axes over which experts are spread: another division of the ranks that hold different tokens."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +33,12 @@ class Layout:
     shard: int = 1
     context: int = 1
     tensor: int = 1
+    expert: int = 1
+    """Ranks of the data and context axes that share the experts of each layer."""
+
+    @property
+    def expert_replicate(self) -> int:
+        return self.dp_size * self.context // self.expert
 
     @property
     def world_size(self) -> int:
@@ -74,6 +82,19 @@ class Layout:
 
 def resolve_layout(parallel: ParallelConfig, world_size: int, local_size: int) -> Layout:
     """Return the layout of `world_size` ranks, or raise a ConfigError that names the numbers that would fit."""
+    layout = _resolve_axes(parallel, world_size, local_size)
+    ranks = layout.dp_size * layout.context
+    if ranks % parallel.expert:
+        kind = "data-parallel" if layout.context == 1 else "data x context"
+        raise _error(
+            "parallel.expert",
+            f"{parallel.expert} does not divide the {ranks} {kind} ranks",
+            f"use one of {list_divisors(ranks)}",
+        )
+    return replace(layout, expert=parallel.expert)
+
+
+def _resolve_axes(parallel: ParallelConfig, world_size: int, local_size: int) -> Layout:
     model_ranks = parallel.pipeline * parallel.context * parallel.tensor
     if world_size % model_ranks:
         raise _error(

@@ -7,7 +7,7 @@ from typing import Literal
 
 from trainer.config.setting import setting
 
-Family = Literal["llama", "mistral", "qwen2", "qwen3", "gpt2", "resnet", "mlp"]
+Family = Literal["llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe", "gpt2", "resnet", "mlp"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +125,52 @@ class Qwen3Config(LlamaLikeConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
+class MoeConfig(LlamaLikeConfig):
+    """Settings that decoders with a mixture of experts share."""
+
+    ffn: int = setting("hidden width of each expert", 14336, low=1)
+    experts: int = setting("experts in each layer", 8, low=2)
+    top_k: int = setting("experts that each token uses", 2, low=1)
+    balance: Literal["loss", "bias", "none"] = setting(
+        "how the load of the experts is balanced: by an additional loss, or by a bias on the choice of experts, "
+        "adjusted after each step",
+        "loss",
+    )
+    balance_loss: float = setting("balance=loss: weight of the loss that balances the experts", 0.02, low=0)
+    balance_rate: float = setting("balance=bias: change of an expert's bias in a step", 0.001, low=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixtralConfig(MoeConfig):
+    """Settings of a Mixtral decoder."""
+
+    family: Literal["mixtral"] = setting("Mixtral decoder: Mistral with a mixture of experts in each layer", "mixtral")
+    vocab_size: int = setting("tokens in the vocabulary", 32000, low=2)
+    rope_theta: float = setting("base of the rotary frequencies", 1000000.0, low=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Qwen3MoeConfig(MoeConfig):
+    """Settings of a Qwen3 decoder with a mixture of experts."""
+
+    family: Literal["qwen3_moe"] = setting("Qwen3 decoder with a mixture of experts in each layer", "qwen3_moe")
+    vocab_size: int = setting("tokens in the vocabulary", 151936, low=2)
+    kv_heads: int = setting("key and value heads; must divide heads", 4, low=1)
+    head_dim: int = setting("width of a head, an even number; 0 means dim / heads", 128, low=0)
+    ffn: int = setting("hidden width of each expert", 768, low=1)
+    experts: int = setting("experts in each layer", 128, low=2)
+    top_k: int = setting("experts that each token uses", 8, low=1)
+    balance_loss: float = setting("balance=loss: weight of the loss that balances the experts", 0.001, low=0)
+    rope_theta: float = setting("base of the rotary frequencies", 1000000.0, low=1)
+    norm_eps: float = setting("epsilon of the norms", 1e-6, low=0)
+
+    @property
+    def has_qk_norm(self) -> bool:
+        """Return whether each head's queries and keys are normalised."""
+        return True
+
+
+@dataclass(frozen=True, kw_only=True)
 class Gpt2Config(DecoderConfig):
     """Settings of a GPT-2 decoder."""
 
@@ -159,4 +205,14 @@ class MlpConfig:
     classes: int = setting("number of classes", 10, low=2)
 
 
-ModelConfig = LlamaConfig | MistralConfig | Qwen2Config | Qwen3Config | Gpt2Config | ResNetConfig | MlpConfig
+ModelConfig = (
+    LlamaConfig
+    | MistralConfig
+    | Qwen2Config
+    | Qwen3Config
+    | MixtralConfig
+    | Qwen3MoeConfig
+    | Gpt2Config
+    | ResNetConfig
+    | MlpConfig
+)

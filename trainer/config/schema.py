@@ -108,6 +108,9 @@ class ParallelConfig:
     shard: int = setting("hsdp: ranks that share one copy of the model; 0 means the ranks of a node", 0, low=0)
     tensor: int = setting("tensor parallelism: ranks that split each layer", 1, low=1)
     context: int = setting("context parallelism: ranks that split each sequence, 1 for none", 1, low=1)
+    expert: int = setting(
+        "expert parallelism: data-parallel ranks that share the experts of each layer; must divide both", 1, low=1
+    )
     pipeline: int = setting("pipeline parallelism: ranks that hold consecutive layers", 1, low=1)
     schedule: Literal["gpipe", "1f1b", "interleaved"] = setting("pipeline: order of the micro-batches", "1f1b")
     virtual_stages: int = setting("interleaved pipeline: stages per rank", 2, low=2)

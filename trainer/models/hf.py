@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 
 from trainer import safetensors_file
 from trainer.config.errors import ConfigError, ConfigProblem
-from trainer.config.models import DecoderConfig, Gpt2Config, LlamaLikeConfig, ModelConfig
+from trainer.config.models import DecoderConfig, Gpt2Config, LlamaLikeConfig, ModelConfig, MoeConfig
 from trainer.models import hf_config
 from trainer.models.hf_names import TensorMapping, map_tensors
 from trainer.models.registry import build_model
@@ -25,7 +25,7 @@ NAMES_IN_MESSAGE = 4
 OTHER_MODEL_FIX = "use the settings of the model that the weights belong to"
 
 
-def load(folder: Path | str, config: ModelConfig) -> dict[str, torch.Tensor]:
+def load(folder: Path | str, config: ModelConfig) -> Mapping[str, torch.Tensor]:
     """Return every parameter under our name for it; files are memory-mapped, so bytes are read when they are used."""
     folder, model = Path(folder), _require_supported(config)
     _check_settings(folder, model)
@@ -35,12 +35,9 @@ def load(folder: Path | str, config: ModelConfig) -> dict[str, torch.Tensor]:
     }
     mappings = map_tensors(model)
     _check_names(folder, model, set(available), {mapping.theirs for mapping in mappings})
-    state: dict[str, torch.Tensor] = {}
-    for mapping in mappings:
-        reader, name = available[mapping.theirs]
-        state |= _split(reader[name], mapping)
-    _check_shapes(folder, config, state)
-    return state
+    weights = _Weights(available, mappings)
+    _check_shapes(folder, config, weights)
+    return weights
 
 
 def export(
@@ -51,6 +48,7 @@ def export(
     config.json is written last, so that an incomplete export cannot be opened.
     """
     folder, model = Path(folder), _require_supported(config)
+    _reject_bias(model)
     mappings = map_tensors(model)
     missing = [name for mapping in mappings for name in mapping.ours if name not in state]
     if missing:
@@ -76,6 +74,14 @@ def _require_supported(config: ModelConfig) -> LlamaLikeConfig | Gpt2Config:
         return config
     fix = f"allowed: {', '.join(hf_config.FORMATS)}"
     raise ConfigError([ConfigProblem("model.family", f"{config.family} has no Hugging Face format", fix)])
+
+
+def _reject_bias(config: DecoderConfig) -> None:
+    """Reject a model whose choice of experts depends on more than transformers' models of its family have."""
+    if isinstance(config, MoeConfig) and config.balance == "bias":
+        message = f"bias, but the Hugging Face format of {config.family} has no place for it"
+        fix = "train with loss or none to export the model"
+        raise ConfigError([ConfigProblem("model.balance", message, fix)])
 
 
 def _check_settings(folder: Path, config: DecoderConfig) -> None:
@@ -120,24 +126,55 @@ def _check_names(folder: Path, config: DecoderConfig, available: set[str], requi
         raise ConfigError(problems)
 
 
-def _check_shapes(folder: Path, config: ModelConfig, state: dict[str, torch.Tensor]) -> None:
+def _check_shapes(folder: Path, config: ModelConfig, weights: _Weights) -> None:
     with torch.device("meta"):
         expected = {name: tuple(parameter.shape) for name, parameter in build_model(config).named_parameters()}
-    wrong = [name for name, shape in expected.items() if tuple(state[name].shape) != shape]
+    wrong = [name for name, shape in expected.items() if weights.measure_shape(name) != shape]
     if wrong:
         name = wrong[0]
-        message = f"{folder} has {name} of shape {tuple(state[name].shape)}, the model expects {expected[name]}"
+        message = f"{folder} has {name} of shape {weights.measure_shape(name)}, the model expects {expected[name]}"
         raise ConfigError(
             [ConfigProblem("checkpoint.initial", message, f"{len(wrong)} shapes differ: {OTHER_MODEL_FIX}")]
         )
 
 
-def _split(tensor: torch.Tensor, mapping: TensorMapping) -> dict[str, torch.Tensor]:
-    ours = tensor.t() if mapping.is_transposed else tensor
-    return dict(zip(mapping.ours, ours.chunk(len(mapping.ours)), strict=True))
+class _Weights(Mapping[str, torch.Tensor]):
+    """Our parameters, read from files when they are looked up: those of all experts together need a copy."""
+
+    def __init__(
+        self, available: Mapping[str, tuple[safetensors_file.Reader, str]], mappings: list[TensorMapping]
+    ) -> None:
+        self._available = available
+        self._sources: dict[str, list[TensorMapping]] = {}
+        for mapping in mappings:
+            for name in mapping.ours:
+                self._sources.setdefault(name, []).append(mapping)
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        parts = [self._read(mapping, name) for mapping in self._sources[name]]
+        return parts[0] if self._sources[name][0].expert is None else torch.stack(parts)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._sources)
+
+    def __len__(self) -> int:
+        return len(self._sources)
+
+    def measure_shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of a parameter without reading all experts."""
+        sources = self._sources[name]
+        shape = tuple(self._read(sources[0], name).shape)
+        return shape if sources[0].expert is None else (len(sources), *shape)
+
+    def _read(self, mapping: TensorMapping, name: str) -> torch.Tensor:
+        reader, key = self._available[mapping.theirs]
+        tensor = reader[key].t() if mapping.is_transposed else reader[key]
+        return tensor.chunk(len(mapping.ours))[mapping.ours.index(name)]
 
 
 def _join(mapping: TensorMapping, state: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    if mapping.expert is not None:
+        return state[mapping.ours[0]][mapping.expert].detach().cpu()
     parts = [state[name].detach().cpu() for name in mapping.ours]
     whole = parts[0] if len(parts) == 1 else torch.cat(parts)
     return whole.t() if mapping.is_transposed else whole
@@ -159,7 +196,8 @@ def _group_by_size(
 
 
 def _count_bytes(mapping: TensorMapping, state: Mapping[str, torch.Tensor]) -> int:
-    return sum(state[name].numel() * state[name].element_size() for name in mapping.ours)
+    tensors = [state[name] if mapping.expert is None else state[name][mapping.expert] for name in mapping.ours]
+    return sum(tensor.nbytes for tensor in tensors)
 
 
 def _shorten(names: list[str]) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.config.errors import ConfigError, ConfigProblem
-from trainer.config.models import DecoderConfig, Gpt2Config, LlamaLikeConfig, MistralConfig
+from trainer.config.models import DecoderConfig, Gpt2Config, LlamaLikeConfig, MistralConfig, MoeConfig
 
 WHERE = "checkpoint.initial"
 
@@ -49,6 +49,7 @@ LLAMA_SETTINGS = {
 LLAMA_DEFAULTS: dict[str, Any] = {"rope_theta": 10000.0, "rms_norm_eps": 1e-6, "tie_word_embeddings": False}
 LLAMA_FIXED: dict[str, Any] = {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False}
 QWEN_FIXED: dict[str, Any] = {"hidden_act": "silu", "use_sliding_window": False}
+_QWEN3_MOE_SETTINGS = {theirs: ours for theirs, ours in LLAMA_SETTINGS.items() if theirs != "intermediate_size"}
 FORMATS = {
     "llama": Format("LlamaForCausalLM", LLAMA_SETTINGS, LLAMA_DEFAULTS, LLAMA_FIXED),
     "mistral": Format(
@@ -63,6 +64,36 @@ FORMATS = {
         LLAMA_SETTINGS,
         {**LLAMA_DEFAULTS, "head_dim": 128},
         {**QWEN_FIXED, "attention_bias": False},
+    ),
+    "mixtral": Format(
+        "MixtralForCausalLM",
+        {**LLAMA_SETTINGS, "num_local_experts": "experts", "num_experts_per_tok": "top_k"},
+        {**LLAMA_DEFAULTS, "rope_theta": 1e6, "rms_norm_eps": 1e-5, "num_local_experts": 8, "num_experts_per_tok": 2},
+        {"hidden_act": "silu", "sliding_window": None, "router_jitter_noise": 0.0},
+    ),
+    "qwen3_moe": Format(
+        "Qwen3MoeForCausalLM",
+        {
+            **_QWEN3_MOE_SETTINGS,
+            "moe_intermediate_size": "ffn",
+            "num_experts": "experts",
+            "num_experts_per_tok": "top_k",
+        },
+        {
+            **LLAMA_DEFAULTS,
+            "moe_intermediate_size": 768,
+            "num_experts": 128,
+            "num_experts_per_tok": 8,
+            "norm_topk_prob": False,
+        },
+        {
+            **QWEN_FIXED,
+            "attention_bias": False,
+            "norm_topk_prob": True,
+            # Every layer is a mixture of experts.
+            "decoder_sparse_step": 1,
+            "mlp_only_layers": [],
+        },
     ),
     "gpt2": Format(
         "GPT2LMHeadModel",
@@ -121,6 +152,9 @@ def read_settings(tree: dict[str, Any], folder: str) -> dict[str, TheirSetting]:
     layout = FORMATS[family]
     # Files from before 2023 have null for a default; only a window may be null.
     stated = {name: value for name, value in tree.items() if value is not None or name == "sliding_window"}
+    if family == "qwen3_moe" and "num_local_experts" in stated:
+        # The name that transformers 5 writes.
+        stated["num_experts"] = stated["num_local_experts"]
     flat = {**layout.defaults, **stated, **_read_rope(tree)}
     problems = _list_unsupported(flat, family, folder)
     settings = {"family": TheirSetting("model_type", family)}
@@ -162,6 +196,8 @@ def make_config_json(config: DecoderConfig) -> dict[str, Any]:
         tree |= _make_rope(config)
     if isinstance(config, MistralConfig):
         tree["sliding_window"] = config.window or None
+    if isinstance(config, MoeConfig):
+        tree["router_aux_loss_coef"] = config.balance_loss
     if isinstance(config, Gpt2Config):
         tree |= dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), config.dropout)
     # Beginning and end of text belong to the tokenizer, and the default token ids may not exist in the vocabulary.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from trainer.config.models import Gpt2Config, LlamaLikeConfig
+from trainer.config.models import Gpt2Config, LlamaLikeConfig, MoeConfig
 
 LLAMA_LAYER = {
     "input_layernorm": "attention_norm",
@@ -14,10 +14,22 @@ LLAMA_LAYER = {
     "self_attn.v_proj": "attention.v",
     "self_attn.o_proj": "attention.o",
     "post_attention_layernorm": "ffn_norm",
-    "mlp.gate_proj": "ffn.gate",
-    "mlp.up_proj": "ffn.up",
-    "mlp.down_proj": "ffn.down",
 }
+DENSE_LAYER = {"mlp.gate_proj": "ffn.gate", "mlp.up_proj": "ffn.up", "mlp.down_proj": "ffn.down"}
+ROUTERS = {"mixtral": "block_sparse_moe.gate", "qwen3_moe": "mlp.gate"}
+EXPERTS = {
+    "mixtral": {
+        "block_sparse_moe.experts.{}.w1": "ffn.experts.gate",
+        "block_sparse_moe.experts.{}.w3": "ffn.experts.up",
+        "block_sparse_moe.experts.{}.w2": "ffn.experts.down",
+    },
+    "qwen3_moe": {
+        "mlp.experts.{}.gate_proj": "ffn.experts.gate",
+        "mlp.experts.{}.up_proj": "ffn.experts.up",
+        "mlp.experts.{}.down_proj": "ffn.experts.down",
+    },
+}
+"""The layers of each expert, by family: transformers' names in a file, and our tensors that hold all experts."""
 GPT2_LAYER = {
     "ln_1": ("attention_norm",),
     "attn.c_attn": ("attention.q", "attention.k", "attention.v"),
@@ -36,6 +48,8 @@ class TensorMapping:
     ours: tuple[str, ...]
     is_transposed: bool = False
     """Whether the file stores it as (inputs, outputs)."""
+    expert: int | None = None
+    """The expert whose weight it is; our parameter holds the weights of all experts."""
 
 
 def map_tensors(config: LlamaLikeConfig | Gpt2Config) -> list[TensorMapping]:
@@ -46,7 +60,9 @@ def map_tensors(config: LlamaLikeConfig | Gpt2Config) -> list[TensorMapping]:
 
 def _map_llama(config: LlamaLikeConfig) -> Iterator[TensorMapping]:
     yield TensorMapping("model.embed_tokens.weight", ("embed.weight",))
-    tensors = [(f"{theirs}.weight", f"{ours}.weight") for theirs, ours in LLAMA_LAYER.items()]
+    is_mixture = isinstance(config, MoeConfig)
+    layer = LLAMA_LAYER | ({ROUTERS[config.family]: "ffn.router"} if is_mixture else DENSE_LAYER)
+    tensors = [(f"{theirs}.weight", f"{ours}.weight") for theirs, ours in layer.items()]
     if config.has_qkv_bias:
         tensors += [(f"self_attn.{part}_proj.bias", f"attention.{part}.bias") for part in "qkv"]
     if config.has_qk_norm:
@@ -54,7 +70,16 @@ def _map_llama(config: LlamaLikeConfig) -> Iterator[TensorMapping]:
     for i in range(config.layers):
         for theirs, ours in tensors:
             yield TensorMapping(f"model.layers.{i}.{theirs}", (f"layers.{i}.{ours}",))
+        if isinstance(config, MoeConfig):
+            yield from _map_experts(config, i)
     yield TensorMapping("model.norm.weight", ("norm.weight",))
+
+
+def _map_experts(config: MoeConfig, layer: int) -> Iterator[TensorMapping]:
+    for expert in range(config.experts):
+        for theirs, ours in EXPERTS[config.family].items():
+            name = f"model.layers.{layer}.{theirs.format(expert)}.weight"
+            yield TensorMapping(name, (f"layers.{layer}.{ours}.weight",), expert=expert)
 
 
 def _map_gpt2(config: Gpt2Config) -> Iterator[TensorMapping]:

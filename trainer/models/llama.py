@@ -1,7 +1,7 @@
 """The Llama decoder: pre-normalisation with RMSNorm, rotary positions, grouped queries, SwiGLU.
 
 Mistral (sliding window), Qwen2 (biases on queries, keys and values) and Qwen3 (normalised queries and keys) differ from
-it only in the attention layer.
+it only in the attention layer, Mixtral and Qwen3-MoE also in the feed-forward layers.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from trainer.config.models import LlamaLikeConfig
+from trainer.config.models import LlamaLikeConfig, MoeConfig
 from trainer.models.attention import AttentionMask, attend, make_mask, make_part_mask, merge_heads, split_heads
+from trainer.models.experts import MixtureOfExperts
 from trainer.models.rotary import rotary_table, rotate
 from trainer.models.sequence_part import SequencePart
 
 
 class Llama(nn.Module):
-    """A Llama, Mistral, Qwen2 or Qwen3 language model.
+    """A Llama, Mistral, Qwen2 or Qwen3 language model, with or without a mixture of experts.
 
     A pipeline stage is this class with `embed`, or `norm` and `head`, set to None and the layers of other ranks
     deleted.
@@ -47,11 +48,13 @@ class Llama(nn.Module):
         return self.head(x) if self.head is not None else x
 
     def init_buffers(self, device: torch.device | str) -> None:
-        """Compute the table of rotary angles, which all layers share."""
+        """Compute the table of rotary angles, which all layers share, and reset the balance of experts."""
         cos, sin = rotary_table(self.config, device)
         for block in self.layers.values():
-            attention = cast(Block, block).attention
+            attention, ffn = cast(Block, block).attention, cast(Block, block).ffn
             attention.cos, attention.sin = cos, sin
+            if isinstance(ffn, MixtureOfExperts):
+                ffn.router.reset_balance()
 
     def initial(self, name: str, shape: tuple[int, ...]) -> tuple[float, float]:
         """Return the mean and standard deviation of a parameter's initial values.
@@ -60,7 +63,7 @@ class Llama(nn.Module):
         """
         if len(shape) == 1:
             return (0.0 if name.endswith("bias") else 1.0), 0.0
-        if name.endswith(("attention.o.weight", "ffn.down.weight")):
+        if name.endswith(("attention.o.weight", "ffn.down.weight", "ffn.experts.down.weight")):
             return 0.0, 0.02 / (2 * self.config.layers) ** 0.5
         return 0.0, 0.02
 
@@ -73,7 +76,7 @@ class Block(nn.Module):
         self.attention_norm = nn.RMSNorm(config.dim, eps=config.norm_eps)
         self.attention = Attention(config)
         self.ffn_norm = nn.RMSNorm(config.dim, eps=config.norm_eps)
-        self.ffn = FeedForward(config)
+        self.ffn = MixtureOfExperts(config) if isinstance(config, MoeConfig) else FeedForward(config)
 
     def forward(self, x: torch.Tensor, mask: AttentionMask | None = None) -> torch.Tensor:
         x = x + self.attention(self.attention_norm(x), mask=mask)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, assert_never
 
-from trainer.config.models import Gpt2Config, LlamaLikeConfig, MlpConfig, ModelConfig, ResNetConfig
+from trainer.config.models import Gpt2Config, LlamaLikeConfig, MlpConfig, ModelConfig, MoeConfig, ResNetConfig
 
 RESNET_STAGES = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 """Blocks in each stage, by depth."""
@@ -25,7 +25,8 @@ class Shape:
     multiplied: int
     """Weights that are multiplied with each token: the head once, tied or not, but no embedding tables.
 
-    Norms and biases are included, as in the published figures that ours are compared with.
+    Of a mixture of experts, only those that a token uses are counted. Norms and biases are included, as in the
+    published figures that ours are compared with.
     """
     unit: Literal["tokens", "images", "samples"]
     """The unit of throughput."""
@@ -101,10 +102,13 @@ def shape_of(config: ModelConfig) -> Shape:
 def _measure_llama(c: LlamaLikeConfig) -> Shape:
     q, kv = c.heads * c.head_width, c.kv_heads * c.head_width
     attention = 2 * c.dim * q + 2 * c.dim * kv + c.has_qkv_bias * (q + 2 * kv) + c.has_qk_norm * 2 * c.head_width
-    inner = c.layers * (attention + 3 * c.dim * c.ffn + 2 * c.dim) + c.dim
+    ffn = 3 * c.dim * c.ffn
+    router, experts, used = (c.experts * c.dim, c.experts, c.top_k) if isinstance(c, MoeConfig) else (0, 1, 1)
+    inner = c.layers * (attention + router + experts * ffn + 2 * c.dim) + c.dim
+    unused = c.layers * (experts - used) * ffn
     table = c.vocab_size * c.dim
     params = inner + table * (1 if c.tie_embeddings else 2)
-    return Shape(params, inner + table, "tokens", c.seq_len, c.layers, q, c.attention_window)
+    return Shape(params, inner - unused + table, "tokens", c.seq_len, c.layers, q, c.attention_window)
 
 
 def _measure_gpt2(c: Gpt2Config) -> Shape:

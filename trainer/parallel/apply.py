@@ -13,6 +13,7 @@ from trainer.parallel.cast import cast_forward
 from trainer.parallel.compile import compile_units
 from trainer.parallel.context import split_sequences
 from trainer.parallel.engine import Engine, Recipe
+from trainer.parallel.experts import spread_experts
 from trainer.parallel.materialize import Factory, Fill, allocate_weights, build_model, initialize
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.plain import PlainEngine
@@ -31,6 +32,7 @@ Pass = Callable[[nn.Module, Units, Recipe, Mesh], None]
 PASSES: tuple[Pass, ...] = (
     split_sequences,
     split_layers,
+    spread_experts,
     recompute_units,
     compile_units,
     cast_forward,

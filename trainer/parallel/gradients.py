@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from trainer.config.layout import AXES
+from trainer.config.layout import AXES, EXPERT_AXES
 from trainer.parallel.mesh import Mesh
 
 
@@ -22,7 +22,7 @@ def compute_global_norm(gradients: Iterable[torch.Tensor], mesh: Mesh) -> torch.
         by_axes.setdefault(_list_sharded_axes(gradient), []).append(to_local(gradient))
     keys = list(by_axes)
     sums = [_sum_squares(by_axes[key], mesh.device) for key in keys]
-    for axis in AXES:
+    for axis in (*AXES, *EXPERT_AXES):
         spread = [index for index, key in enumerate(keys) if axis in key]
         if spread and mesh.group(axis) is not None:
             reduced = mesh.sum_over(torch.stack([sums[index] for index in spread]), axis)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from trainer.config.layout import DATA_AXES, Layout
+from trainer.config.layout import DATA_AXES, EXPERT_AXES, Layout
 
 
 class Mesh:
@@ -27,15 +27,23 @@ class Mesh:
         self._dims = [(name, n) for name, n in self.weights.mesh_dims() if n > 1 or (is_sharded and name == "shard")]
         self._mesh: Any = self._connect() if self._dims else None
         self._context: Any = self._connect_context() if layout.context > 1 else None
+        self._expert_mesh: Any = self._connect_experts() if layout.expert > 1 else None
 
     def submesh(self, *axes: str) -> Any:
         """Return the DeviceMesh of these axes, without those that are not in use."""
         return self._mesh[tuple(name for name, _ in self._dims if name in axes)]
 
+    @property
+    def expert_mesh(self) -> Any:
+        """The DeviceMesh of expert parallelism: groups with the same experts, and the ranks that share the experts."""
+        return self._expert_mesh["expert_replicate", "expert"]
+
     def group(self, axis: str) -> Any:
         """Return the process group of an axis, or None if this rank is alone on it."""
         if axis == "context":
             return self._context
+        if axis in EXPERT_AXES:
+            return self._expert_mesh.get_group(axis) if getattr(self.layout, axis) > 1 else None
         return self._mesh.get_group(axis) if getattr(self.weights, axis) > 1 else None
 
     def coordinate(self, axis: str) -> int:
@@ -60,6 +68,14 @@ class Mesh:
             group = self.group(axis)
             if group is not None:
                 dist.broadcast(value, group=group, group_src=0)
+
+    def _connect_experts(self) -> Any:
+        """Divide the data-parallel ranks of each pipeline stage into groups of neighbours that share the experts."""
+        from torch.distributed.device_mesh import init_device_mesh  # noqa: PLC0415
+
+        layout = self.layout
+        sizes = (layout.pipeline, layout.expert_replicate, layout.expert)
+        return init_device_mesh(self.device.type, sizes, mesh_dim_names=("pipeline", *EXPERT_AXES))
 
     def _connect(self) -> Any:
         # Start-up: a run on a single rank needs neither import.

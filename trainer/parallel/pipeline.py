@@ -25,6 +25,7 @@ from trainer.parallel.engine import (
     select_documents,
     split_batch,
 )
+from trainer.parallel.experts import average_expert_gradients
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.units import Units
 from trainer.precision import DTYPES
@@ -78,6 +79,7 @@ class PipelineEngine:
             return_outputs=False,
             **select_documents(batch),
         )
+        average_expert_gradients(self._parameters.values(), self.mesh)
         total = torch.stack(self._losses).sum() if self._losses else torch.zeros((), device=self.mesh.device)
         return self.mesh.sum_over(total, "pipeline")
 

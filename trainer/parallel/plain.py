@@ -18,6 +18,7 @@ from trainer.parallel.engine import (
     run_model,
     split_batch,
 )
+from trainer.parallel.experts import average_expert_gradients
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.unit_calls import check_calls
 from trainer.parallel.units import Units
@@ -59,6 +60,7 @@ class PlainEngine:
                 loss = compute_loss(piece) / len(pieces)
                 (loss if scale is None else loss * scale).backward()
             total += loss.detach()
+        average_expert_gradients(self._parameters.values(), self.mesh)
         return total
 
     def measure(self, batch: Batch, measure: LossFunction, micro: int) -> torch.Tensor | None:

@@ -55,6 +55,7 @@ def _list_products() -> frozenset[Any]:
         "mm",
         "addmm",
         "bmm",
+        "_grouped_mm",
         "convolution",
         "_scaled_dot_product_flash_attention",
         "_scaled_dot_product_efficient_attention",

@@ -10,8 +10,10 @@ from torch import nn
 
 from trainer.config.layout import DATA_AXES
 from trainer.config.schema import ParallelConfig
+from trainer.models.experts import ExpertLinear
 from trainer.parallel.cast import is_cast_by_sharding
 from trainer.parallel.engine import Recipe
+from trainer.parallel.experts import list_spread_weights
 from trainer.parallel.materialize import materialize
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.modules import is_tied
@@ -41,10 +43,10 @@ def shard_units(model: nn.Module, units: Units, recipe: Recipe, mesh: Mesh) -> N
     for group in groups:
         for part in group:
             materialize(part, mesh.device)
-        fully_shard(group, reshard_after_forward=reshard, **options)
+        fully_shard(group, reshard_after_forward=reshard, **options, **_make_expert_options(model, mesh))
     materialize(model, mesh.device)
     # The root's own parameters are used at the end of forward and at the start of backward, so they stay gathered.
-    fully_shard(model, reshard_after_forward=False, **options)
+    fully_shard(model, reshard_after_forward=False, **options, **_make_expert_options(model, mesh))
     _set_prefetch([group[0] for group in groups], recipe.parallel.prefetch)
 
 
@@ -81,6 +83,25 @@ def _make_policies(model: nn.Module, recipe: Recipe, mesh: Mesh) -> dict[str, An
     if is_cast_by_sharding(model, recipe, mesh):
         policies["mp_policy"] = MixedPrecisionPolicy(param_dtype=DTYPES[recipe.precision], reduce_dtype=torch.float32)
     return policies
+
+
+def _make_expert_options(model: nn.Module, mesh: Mesh) -> dict[str, Any]:
+    """Return the options for a mixture of experts: leave weights alone that are spread, and shard the others evenly.
+
+    If the ranks do not divide the experts, the rows of each expert are sharded instead. Otherwise some ranks would hold
+    one expert more than others, or none, and all of them would send as much.
+    """
+    from torch.distributed.tensor import Shard
+
+    ranks = mesh.weights.shard
+    experts = {part.weight for part in model.modules() if isinstance(part, ExpertLinear)}
+    uneven = {weight for weight in experts if weight.shape[0] % ranks and weight.shape[1] % ranks == 0}
+    if not experts:
+        return {}
+    return {
+        "ignored_params": list_spread_weights(model),
+        "shard_placement_fn": lambda weight: Shard(1) if weight in uneven else None,
+    }
 
 
 def _set_prefetch(parts: list[Any], ahead: int) -> None:

@@ -1,6 +1,7 @@
 """The policy pack: reports every resource that breaks a rule, before Pulumi creates it.
 
 Use: `pulumi install` in this folder, then `pulumi preview --policy-pack policy` on any stack with AWS resources.
+It needs a released Pulumi: the language host that muster builds from source (setup/pulumi_go.py) cannot start packs.
 """
 
 from __future__ import annotations

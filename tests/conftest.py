@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tests.harness import Spec, Stack
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Make tests independent of the terminal's width and of how busy the machine is."""
     # pytest-xdist sets it for its workers, and messages would be wrapped at that width.
     os.environ.pop("COLUMNS", None)
@@ -22,8 +22,9 @@ def pytest_configure() -> None:
         from hypothesis import settings  # noqa: PLC0415  # the trainer's tests run without it
 
         # The default limit of 200 ms per example is wall time, which other processes can use up.
-        settings.register_profile("muster", deadline=None)
-        settings.load_profile("muster")
+        settings.register_profile("daily", deadline=None, max_examples=30)
+        settings.register_profile("nightly", deadline=None, max_examples=300)
+        settings.load_profile(config.getoption("--hypothesis-profile", None) or "daily")
 
 
 @pytest.fixture(scope="session")

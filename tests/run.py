@@ -130,6 +130,7 @@ def pytest_options(layer: str, *, nightly: bool) -> list[str]:
     processes = PROCESSES.get(layer, 0)
     return [
         *(["-m", expression] if expression else []),
+        *(["--hypothesis-profile=nightly"] if nightly and layer == "pure" else []),
         # A file stays in one process, with its module's fixtures; a process that is done takes files from the other.
         *(["-n", str(processes), "--dist", "loadfile"] if processes else []),
     ]

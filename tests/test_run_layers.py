@@ -60,6 +60,9 @@ def test_long_drills_run_only_at_night(layer: str) -> None:
     by_day, by_night = (pytest_options(layer, nightly=nightly) for nightly in (False, True))
     assert by_day[by_day.index("-m") + 1].endswith("not nightly")
     assert "not nightly" not in " ".join(by_night)
+    # By night, more random examples; the trainer's environment has no hypothesis.
+    assert ("--hypothesis-profile=nightly" in by_night) == (layer == "pure")
+    assert "--hypothesis-profile=nightly" not in by_day
 
 
 @pytest.mark.parametrize(("arguments", "layers"), [([], ORDER), (["--quick"], QUICK), (["--nightly"], ORDER)])

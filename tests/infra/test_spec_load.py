@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.spec import ClusterSpec, SpecError
@@ -79,7 +79,6 @@ JUNK = st.recursive(
 FIELD_NAMES = st.sampled_from(sorted(ClusterSpec.model_fields))
 
 
-@settings(deadline=None, max_examples=300)
 @given(st.dictionaries(FIELD_NAMES | st.text(max_size=8) | st.integers(), JUNK, max_size=6))
 def test_junk_is_an_error_with_message_and_fix(data: dict[object, object]) -> None:
     with pytest.raises(SpecError) as caught:
@@ -87,7 +86,6 @@ def test_junk_is_an_error_with_message_and_fix(data: dict[object, object]) -> No
     assert all(issue.where and issue.message and issue.fix for issue in caught.value.issues)
 
 
-@settings(deadline=None, max_examples=300)
 @given(st.dictionaries(FIELD_NAMES, JUNK, max_size=4))
 def test_junk_in_a_valid_spec_raises_only_spec_error(patch: dict[str, object]) -> None:
     try:
@@ -129,7 +127,6 @@ specs = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None, max_examples=200)
 @given(specs)
 def test_valid_specs_survive_a_round_trip_through_json(data: dict[str, object]) -> None:
     spec = load(data)

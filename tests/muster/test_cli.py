@@ -173,8 +173,8 @@ def test_unknown_output_error_lists_the_outputs(home: Path, monkeypatch: pytest.
     )
 
 
-def test_version_is_printed() -> None:
-    assert start_muster("--version").stdout == f"muster {version('muster')}\n"
+def test_version_is_printed(home: Path) -> None:
+    assert muster("--version", home=home).stdout == f"muster {version('muster')}\n"
 
 
 def test_status_of_a_stack_without_a_cluster_is_json(home: Path) -> None:
@@ -263,40 +263,31 @@ def test_broken_pipe_of_other_programs_prints_nothing(command: str) -> None:
     assert (done.returncode, done.stderr) in ((0, ""), (1, ""))
 
 
-def test_help_of_plan_is_the_simulators() -> None:
-    done = start_muster("plan", "--help")
+def test_help_of_plan_is_the_simulators(home: Path) -> None:
+    done = muster("plan", "--help", home=home)
     assert done.returncode == 0, done.stderr
     assert "--tokens" in done.stdout
     assert "--stack" in done.stdout
 
 
-def test_examples_in_the_help_of_predict_name_muster() -> None:
-    assert "\n  muster predict llama-8b " in installed_muster("predict", "--help").stdout
+def test_examples_in_the_help_of_predict_name_muster(home: Path) -> None:
+    assert "\n  muster predict llama-8b " in muster("predict", "--help", home=home).stdout
 
 
-def test_completion_prints_a_script_for_the_shell() -> None:
-    done = installed_muster("--show-completion", "bash")
+# Completion derives its variables from the name of the program.
+COMPLETION = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+
+
+def test_completion_prints_a_script_for_the_shell(home: Path) -> None:
+    done = muster("--show-completion", "bash", home=home, **COMPLETION)
     assert done.returncode == 0, done.stderr
     assert "_MUSTER_COMPLETE=complete_bash" in done.stdout
 
 
 def test_completion_lists_the_stacks(home: Path) -> None:
     words = {"_MUSTER_COMPLETE": "complete_bash", "COMP_WORDS": "muster check --stack ", "COMP_CWORD": "3"}
-    done = installed_muster(**words, MUSTER_STACKS=str(home / "stacks"))
+    done = muster(home=home, **COMPLETION, **words)
     assert done.stdout.split() == ["good"]
-
-
-def installed_muster(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-    """Run the command line under its installed name, from which completion derives its variables."""
-    code = f"import sys; sys.argv = ['muster', *{arguments!r}]; from muster.cli import main; main()"
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=REPO,
-        env={**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1", **env},
-        text=True,
-        capture_output=True,
-        timeout=60,
-    )
 
 
 @pytest.mark.parametrize(

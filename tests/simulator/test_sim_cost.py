@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.catalog.prices import instance_price
@@ -60,7 +60,6 @@ def test_block_length_is_rounded_up(days: float, bought: float) -> None:
     assert block_s(days * DAY_S) == bought * DAY_S
 
 
-@settings(deadline=None)
 @given(st.floats(1, 400 * DAY_S))
 def test_block_covers_the_run(seconds: float) -> None:
     assert block_s(seconds) >= seconds

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.whole_run import failures, goodput
@@ -49,7 +49,6 @@ def test_job_that_fails_faster_than_it_restarts_never_ends() -> None:
     assert goodput.stretch(Conditions(warned_s=100, warned_restart_s=100), 10) == math.inf
 
 
-@settings(deadline=None)
 @given(conditions, st.floats(0.05, 20))
 def test_no_interval_beats_the_optimal_one(c: Conditions, factor: float) -> None:
     best = goodput.optimal_interval_s(c)
@@ -58,7 +57,6 @@ def test_no_interval_beats_the_optimal_one(c: Conditions, factor: float) -> None
     assert goodput.stretch(c, best) <= goodput.stretch(c, goodput.availability_interval_s(c)) * (1 + 1e-9)
 
 
-@settings(deadline=None)
 @given(conditions, st.floats(0.1, 30))
 def test_chosen_interval_covers_the_write_and_is_nearly_optimal(c: Conditions, step_s: float) -> None:
     steps = goodput.choose_interval(c, step_s)
@@ -75,7 +73,6 @@ def test_saves_are_less_frequent_if_that_costs_little() -> None:
     assert goodput.choose_interval(often, 1) == 500
 
 
-@settings(deadline=None)
 @given(conditions, st.integers(1000, 100_000), st.floats(0.1, 10), st.floats(0, DAY))
 def test_outlook_is_consistent(c: Conditions, steps: int, step_s: float, wait_s: float) -> None:
     work = Work(steps=steps, step_s=step_s, low_s=0.9 * step_s, high_s=1.2 * step_s)
@@ -85,7 +82,6 @@ def test_outlook_is_consistent(c: Conditions, steps: int, step_s: float, wait_s:
     assert outlook.low_s < outlook.wall_s < outlook.high_s or math.isinf(outlook.wall_s)
 
 
-@settings(deadline=None)
 @given(conditions, st.floats(1, 10))
 def test_more_failures_never_shorten_a_run(c: Conditions, factor: float) -> None:
     often = replace(c, failure_s=c.failure_s / factor)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.hardware.gpus import load_gpu
@@ -61,28 +61,24 @@ def total(model: Transformer, layout: Layout) -> float:
     return predict_memory(model, layout, H100).total * (1 + 1e-9)
 
 
-@settings(deadline=None)
 @given(models(), layouts())
 def test_larger_micro_batch_needs_more_memory(model: Transformer, layout: Layout) -> None:
     more = replace(layout, micro_batch=2 * layout.micro_batch, global_batch=2 * layout.global_batch)
     assert total(model, layout) < total(model, more)
 
 
-@settings(deadline=None)
 @given(models(), layouts())
 def test_more_data_ranks_never_need_more_memory(model: Transformer, layout: Layout) -> None:
     more = replace(layout, dp=2 * layout.dp, global_batch=2 * layout.global_batch)
     assert predict_memory(model, more, H100).total <= total(model, layout)
 
 
-@settings(deadline=None)
 @given(models(), layouts())
 def test_more_tensor_ranks_never_need_more_memory(model: Transformer, layout: Layout) -> None:
     if layout.tp > 1 and 2 * layout.tp <= model.heads:
         assert predict_memory(model, replace(layout, tp=2 * layout.tp), H100).total <= total(model, layout)
 
 
-@settings(deadline=None)
 @given(models(), layouts())
 def test_full_recompute_needs_the_least_memory(model: Transformer, layout: Layout) -> None:
     least = predict_memory(model, replace(layout, recompute="full"), H100).total
@@ -90,7 +86,6 @@ def test_full_recompute_needs_the_least_memory(model: Transformer, layout: Layou
     assert least <= total(model, replace(layout, recompute="none"))
 
 
-@settings(deadline=None)
 @given(models(), layouts())
 def test_higher_zero_stage_never_holds_more_state(model: Transformer, layout: Layout) -> None:
     """Gathered weights are excluded: with few large layers they take as much as the last stage saves."""
@@ -101,13 +96,11 @@ def test_higher_zero_stage_never_holds_more_state(model: Transformer, layout: La
     assert state == sorted(state, reverse=True)
 
 
-@settings(deadline=None)
 @given(models(), layouts())
 def test_offload_never_needs_more_device_memory(model: Transformer, layout: Layout) -> None:
     assert predict_memory(model, replace(layout, offload=True), H100).total <= total(model, layout)
 
 
-@settings(deadline=None)
 @given(models(), layouts())
 def test_peak_lies_between_the_largest_part_and_the_sum(model: Transformer, layout: Layout) -> None:
     memory = predict_memory(model, layout, H100)
@@ -117,7 +110,6 @@ def test_peak_lies_between_the_largest_part_and_the_sum(model: Transformer, layo
     assert memory.on_device > memory.total
 
 
-@settings(deadline=None)
 @given(models(), layouts())
 def test_suggested_changes_are_valid_and_name_a_changed_gpu_count(model: Transformer, layout: Layout) -> None:
     for change, changed in list_layout_changes(model, layout):

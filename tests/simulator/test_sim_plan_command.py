@@ -5,15 +5,39 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from simulator.commands.plan import main
 from simulator.machines import stacks
+from simulator.search.fastest import FastestLayouts, find_fastest
+from simulator.search.space import Counts, Space
 from trainer.config import load
 
 USUAL = ["--model", "llama-8b", "--tokens", "1e12", "--stack", "aws-p5en-lustre", "--nodes", "4,64"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _search_machines_once() -> Iterator[None]:
+    """Search the layouts of the same machines once: most tests differ in what is made of the result."""
+    results: dict[str, tuple[FastestLayouts, Counts]] = {}
+
+    def find_once(space: Space) -> FastestLayouts:
+        own = replace(space, counts=Counts())
+        name = repr(own)
+        if name not in results:
+            results[name] = (find_fastest(own), own.counts)
+        fastest, counts = results[name]
+        space.counts.considered += counts.considered
+        space.counts.timed += counts.timed
+        return fastest
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("simulator.search.plan.find_fastest", find_once)
+        yield
 
 
 def test_missing_options_error_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:

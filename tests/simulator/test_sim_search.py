@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from infra.targets.registry import read_spec as read
@@ -142,7 +142,6 @@ class Point:
 points = st.lists(st.builds(Point, st.floats(1, 1e6), st.floats(1, 1e6)), min_size=1, max_size=40)
 
 
-@settings(deadline=None)
 @given(points)
 def test_front_dominates_all_options(options: list[Option]) -> None:
     front = pareto_front(options)
@@ -151,7 +150,6 @@ def test_front_dominates_all_options(options: list[Option]) -> None:
         assert any(k.outlook.wall_s <= option.outlook.wall_s and k.usd <= option.usd for k in front)
 
 
-@settings(deadline=None)
 @given(points, st.floats(1, 1e6), st.floats(1, 1e6))
 def test_larger_budget_is_never_slower_and_later_deadline_never_costs_more(
     options: list[Option], limit: float, other: float
@@ -274,7 +272,6 @@ def test_edited_stack_is_valid_and_keeps_its_comments(stack: str, instance: str,
     ]
 
 
-@settings(deadline=None, max_examples=30)
 @given(st.sampled_from(["aws-p5en-lustre", "aws-p5-autoscaled", "aws-g6-pair"]), st.integers(1, 1024))
 def test_edit_changes_only_the_named_fields(stack: str, nodes: int) -> None:
     text = stacks.find(stack).read_text()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.hardware.gpus import load_gpu
@@ -88,7 +88,6 @@ MODELS = st.one_of(
 )
 
 
-@settings(deadline=None)
 @given(MODELS, SIZES)
 def test_more_samples_need_more_time_and_memory(model: SequentialModel, batch: int) -> None:
     small, large = (predict(model, alone(size), H200) for size in (batch, 4 * batch))
@@ -96,7 +95,6 @@ def test_more_samples_need_more_time_and_memory(model: SequentialModel, batch: i
     assert small.memory.total < large.memory.total
 
 
-@settings(deadline=None)
 @given(MODELS, SIZES, st.sampled_from([0, 1, 3]))
 def test_more_ranks_do_not_change_the_work_per_rank(model: SequentialModel, batch: int, zero: int) -> None:
     alone_step = predict(model, alone(batch), H200)
@@ -109,7 +107,6 @@ def test_more_ranks_do_not_change_the_work_per_rank(model: SequentialModel, batc
     assert alone_step.parts["data"] == 0
 
 
-@settings(deadline=None)
 @given(MODELS, SIZES)
 def test_recompute_trades_time_for_memory(model: SequentialModel, batch: int) -> None:
     stored, recomputed = (predict(model, replace(alone(batch), recompute=mode), H200) for mode in ("none", "full"))
@@ -117,7 +114,6 @@ def test_recompute_trades_time_for_memory(model: SequentialModel, batch: int) ->
     assert recomputed.memory.total <= stored.memory.total
 
 
-@settings(deadline=None)
 @given(MODELS, SIZES)
 def test_compressed_gradients_take_no_longer(model: SequentialModel, batch: int) -> None:
     plain = replace(alone(batch), dp=32, global_batch=32 * batch)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.hardware.gpus import load_gpu
@@ -79,7 +79,6 @@ def test_zero_2_reduces_after_every_micro_batch() -> None:
     zero=st.sampled_from([0, 1, 3]),
     framework=st.sampled_from(["torch", "megatron"]),
 )
-@settings(max_examples=30, deadline=None)
 def test_more_gpus_are_faster_but_never_superlinear(more: int, nodes: int, zero: int, framework: str) -> None:
     few = layout(dp=8 * nodes, global_batch=512 * nodes * more, zero=zero, framework=framework)
     many = replace(few, dp=8 * nodes * more)
@@ -90,7 +89,6 @@ def test_more_gpus_are_faster_but_never_superlinear(more: int, nodes: int, zero:
 
 
 @given(seq=st.sampled_from([512, 1024, 2048, 4096, 8192]), tp=st.sampled_from([1, 2, 4, 8]))
-@settings(max_examples=20, deadline=None)
 def test_more_tokens_or_samples_never_take_less_time(seq: int, tp: int) -> None:
     node_layout = layout(dp=8 // tp, tp=tp, sequence_parallel=tp > 1)
     short, long = replace(MODEL, seq=seq), replace(MODEL, seq=2 * seq)

@@ -129,9 +129,9 @@ def test_evaluation_does_not_count_loads() -> None:
 
 
 def test_operations_are_counted_for_the_experts_that_a_token_uses() -> None:
-    one, all_experts = shape_of(replace(CONFIG, top_k=1)), shape_of(replace(CONFIG, top_k=6))
-    assert one.params == all_experts.params
-    assert all_experts.multiplied - one.multiplied == 2 * 5 * 3 * 16 * 24
+    single, all_experts = shape_of(replace(CONFIG, top_k=1)), shape_of(replace(CONFIG, top_k=6))
+    assert single.params == all_experts.params
+    assert all_experts.multiplied - single.multiplied == 2 * 5 * 3 * 16 * 24
     shape = shape_of(load("qwen3-30b-a3b", []).model)
     table = 151936 * 2048
     # The published 3.3 billion active weights include the embedding.

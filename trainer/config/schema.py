@@ -32,6 +32,9 @@ class DataConfig:
 
     kind: Literal["synthetic", "tokens", "images"] = setting("source of the samples", "synthetic")
     path: str = setting("folder of token shards or images; not used for synthetic data", "")
+    mixture: tuple[str, ...] = setting(
+        "folders of token shards to mix, as PATH=WEIGHT (such as [~/web=0.7, ~/code=0.3]), instead of data.path", ()
+    )
     samples: int = setting("samples per epoch of synthetic data", 65536, low=1)
     seq_len: int = setting("tokens per sample; 0 uses the model's seq_len", 0, low=0)
     workers: int = setting("threads that read and decode batches in advance", 2, low=0, high=64)

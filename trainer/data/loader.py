@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 
 from trainer.config.errors import ConfigError, ConfigProblem
-from trainer.data.order import Ids, sample_ids, share_batch
-from trainer.data.source import Arrays, Source
+from trainer.data.mixture import Mixture, draw_samples, fetch_draws
+from trainer.data.order import Ids, share_batch
+from trainer.data.source import Source
 
 # A read from a dead file server may never return, and the run must be able to end anyway.
 _JOIN_TIMEOUT_S = 5.0
@@ -54,6 +54,8 @@ class Loader:
         if source.length < 1:
             raise ConfigError([ConfigProblem("data", "the data set has no samples", "provide at least one")])
         self.position = position
+        self._source = source
+        self._seed = seed
         part = share_batch(batch_size, dp_rank, dp_size)
         self._factory = _BatchFactory(source, seed, batch_size, part, torch.device(device))
         self._prefetcher: _Prefetcher | None = None
@@ -63,6 +65,14 @@ class Loader:
             self._prefetcher = _Prefetcher(self._factory.make, position, batch_size, workers, max(ahead, workers))
             # The finalizer also runs at exit: a thread inside torch would crash the process when the interpreter ends.
             weakref.finalize(self, self._prefetcher.close)
+
+    @property
+    def source_counts(self) -> dict[str, int]:
+        """Samples of each data set of a mixture so far, over all ranks, by the name of the metric; else empty."""
+        if not isinstance(self._source, Mixture):
+            return {}
+        counts = self._source.count_samples(self._seed, self.position)
+        return {f"samples/{name}": count for name, count in counts.items()}
 
     def __iter__(self) -> Iterator[Batch]:
         return self
@@ -112,8 +122,8 @@ class _BatchFactory:
 
     def make(self, position: int) -> _CopiedBatch:
         first = position + self._part.start
-        ids = sample_ids(self._seed, first, self._part.stop - self._part.start, self._source.length)
-        arrays = self._fetch(ids, first)
+        draws = draw_samples(self._source, self._seed, first, self._part.stop - self._part.start)
+        ids, arrays = draws.ids, fetch_draws(self._source, draws)
         tensors = {name: torch.as_tensor(array).contiguous() for name, array in arrays.items()}
         after = position + self._batch_size
         if self._stream is None:
@@ -123,17 +133,6 @@ class _BatchFactory:
         with torch.cuda.stream(self._stream):
             copies = {name: tensor.pin_memory().to(self._device, non_blocking=True) for name, tensor in tensors.items()}
             return _CopiedBatch(Batch(copies, ids, after), self._stream.record_event())
-
-    def _fetch(self, ids: Ids, first: int) -> Arrays:
-        """Fetch the samples from position `first` on, with one call per epoch."""
-        length = self._source.length
-        cuts = range(length - first % length, len(ids), length)
-        parts = [
-            self._source.fetch(part, first // length + number) for number, part in enumerate(np.split(ids, list(cuts)))
-        ]
-        return (
-            parts[0] if len(parts) == 1 else {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-        )
 
 
 class _Prefetcher:

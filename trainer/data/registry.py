@@ -3,14 +3,21 @@
 # ruff: noqa: PLC0415 - a run imports only the source that it reads.
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from trainer.config.errors import ConfigError, ConfigProblem
+from trainer.config.mixture import MixtureEntry, name_sources, parse_mixture
 from trainer.config.models import DecoderConfig, ResNetConfig
 from trainer.config.schema import Config
 from trainer.data.source import Source
 from trainer.data.split import hold_out
+
+if TYPE_CHECKING:
+    from trainer.data.tokens import TokenShards
 
 
 @dataclass(frozen=True)
@@ -23,18 +30,12 @@ class Sources:
 
 def open_sources(config: Config) -> Sources:
     """Open the data sets of a checked configuration, or raise a ConfigError that says why one cannot be read."""
-    source = _open(config)
-    if config.evaluation.path:
-        return Sources(source, _open_evaluation(config))
-    if not config.evaluation.share:
-        return Sources(source)
-    training, held_out = hold_out(source, config.evaluation.share)
-    if not training.length or not held_out.length:
-        message = f"{config.evaluation.share:g} of {source.length} samples leaves none to "
-        message += "evaluate on" if training.length else "train on"
-        fix = "use a larger share or more data" if training.length else "use a smaller share"
-        raise ConfigError([ConfigProblem("evaluation.share", message, fix)])
-    return Sources(training, held_out)
+    sources = _open_mixture(config) if config.data.mixture else _hold_out(_open(config), config.evaluation.share)
+    if not config.evaluation.path:
+        return sources
+    evaluated = replace(config.data, path=config.evaluation.path, mixture=())
+    with _naming("evaluation.path"):
+        return Sources(sources.training, _open(replace(config, data=evaluated)))
 
 
 def open_source(config: Config) -> Source:
@@ -42,28 +43,70 @@ def open_source(config: Config) -> Source:
     return open_sources(config).training
 
 
-def _open_evaluation(config: Config) -> Source:
+def _hold_out(source: Source, share: float, owner: str = "") -> Sources:
+    if not share:
+        return Sources(source)
+    training, held_out = hold_out(source, share)
+    if not training.length or not held_out.length:
+        message = f"{share:g} of {source.length} samples{owner} leaves none to "
+        message += "evaluate on" if training.length else "train on"
+        fix = "use a larger share or more data" if training.length else "use a smaller share"
+        raise ConfigError([ConfigProblem("evaluation.share", message, fix)])
+    return Sources(training, held_out)
+
+
+def _open_mixture(config: Config) -> Sources:
+    from trainer.data.mixture import Ingredient, Mixture
+    from trainer.data.tokens import find_other_tokenizers
+
+    entries = [entry for entry in parse_mixture(config.data.mixture) if isinstance(entry, MixtureEntry)]
+    problems: list[ConfigProblem] = []
+    opened: list[tuple[str, MixtureEntry, TokenShards]] = []
+    for name, entry in zip(name_sources([entry.path for entry in entries]), entries, strict=True):
+        try:
+            with _naming("data.mixture"):
+                opened.append((name, entry, _open_tokens(replace(config, data=replace(config.data, path=entry.path)))))
+        except ConfigError as error:
+            problems += error.problems
+    problems += find_other_tokenizers({entry.path: source for _, entry, source in opened})
+    if problems:
+        raise ConfigError(problems)
+    parts = [_hold_out(source, config.evaluation.share, f" of {entry.path}") for _, entry, source in opened]
+    training = [
+        Ingredient(name, part.training, entry.weight) for (name, entry, _), part in zip(opened, parts, strict=True)
+    ]
+    held_out = [
+        Ingredient(name, part.evaluation, entry.weight)
+        for (name, entry, _), part in zip(opened, parts, strict=True)
+        if part.evaluation
+    ]
+    return Sources(Mixture(training), Mixture(held_out) if held_out else None)
+
+
+@contextmanager
+def _naming(setting: str) -> Iterator[None]:
+    """Name another setting in errors about a folder: the same checks apply to all folders, but call it data.path."""
     try:
-        return _open(replace(config, data=replace(config.data, path=config.evaluation.path)))
+        yield
     except ConfigError as error:
-        # The same checks apply to both folders, but they call the folder data.path.
         texts = [(problem.where, problem.message, problem.fix) for problem in error.problems]
-        renamed = [[text.replace("data.path", "evaluation.path") for text in problem] for problem in texts]
+        renamed = [[text.replace("data.path", setting) for text in problem] for problem in texts]
         raise ConfigError([ConfigProblem(*problem) for problem in renamed]) from error
 
 
 def _open(config: Config) -> Source:
     if config.data.kind == "tokens":
-        return _open_tokens(config, cast(DecoderConfig, config.model))
+        return _open_tokens(config)
     if config.data.kind == "images":
         return _open_images(config, cast(ResNetConfig, config.model))
     return _make_synthetic(config)
 
 
-def _open_tokens(config: Config, model: DecoderConfig) -> Source:
+def _open_tokens(config: Config) -> TokenShards:
     from trainer.data.tokens import TokenShards
 
-    return TokenShards(config.data.path, config.data.seq_len or model.seq_len, model.vocab_size)
+    model = cast(DecoderConfig, config.model)
+    return TokenShards(os.path.expanduser(config.data.path), config.data.seq_len or model.seq_len, model.vocab_size)
 
 
 def _open_images(config: Config, model: ResNetConfig) -> Source:

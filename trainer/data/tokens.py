@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from pathlib import Path
 
@@ -37,6 +37,7 @@ class TokenShards:
             raise ConfigError(problems)
         self._seq_len = seq_len
         self._ends = np.cumsum(windows)
+        self.tokenizer = _describe_tokenizer(contents)
         self.fingerprint = _compute_fingerprint(contents)
         self._shards = [_map_file(folder / shard.file, contents.dtype, shard.tokens) for shard in contents.shards]
 
@@ -55,6 +56,20 @@ class TokenShards:
             start = (sample - (int(self._ends[number - 1]) if number else 0)) * self._seq_len
             row[:] = self._shards[number][start : start + self._seq_len + 1]
         return {"inputs": tokens[:, :-1], "targets": tokens[:, 1:]}
+
+
+def find_other_tokenizers(sources: Mapping[str, TokenShards]) -> Iterator[ConfigProblem]:
+    """Yield a problem for each source, by its path, whose tokens mean something else than those of the first."""
+    first = next(iter(sources), "")
+    for path, source in sources.items():
+        if source.tokenizer != sources[first].tokenizer:
+            message = f"{path} was made with {source.tokenizer}, but {first} with {sources[first].tokenizer}"
+            yield ConfigProblem("data.mixture", message, "prepare them with the same tokenizer")
+
+
+def _describe_tokenizer(contents: Index) -> str:
+    end = "no end-of-text token" if contents.eos is None else f"end-of-text token {contents.eos}"
+    return f"the tokenizer {contents.tokenizer} ({contents.vocab_size} tokens, {end})"
 
 
 def _compute_fingerprint(contents: Index) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 
 import torch
 
@@ -12,6 +14,7 @@ from trainer.config.layout import DATA_AXES
 from trainer.config.models import DecoderConfig
 from trainer.config.schema import Config
 from trainer.data.loader import Loader
+from trainer.data.mixture import Ingredient, Mixture
 from trainer.data.source import Source
 from trainer.evaluation.evaluation_set import EvaluationSet
 from trainer.evaluation.figures import SUMS, EvaluationResult, compute_perplexity, sum_cross_entropy
@@ -34,18 +37,40 @@ class Evaluator:
         layout = engine.mesh.layout
         # A pipeline needs several micro-batches at a time to keep its ranks busy.
         self._batch_size = micro * layout.dp_size * layout.pipeline
-        self._set = EvaluationSet(source, config.evaluation.samples, self._batch_size)
+        sources = source.ingredients if isinstance(source, Mixture) else (Ingredient("", source, 1.0),)
+        weights = [ingredient.weight / sum(item.weight for item in sources) for ingredient in sources]
+        limits = [math.ceil(config.evaluation.samples * weight) for weight in weights]
+        self._sets = [
+            _WeightedSet(item.name, weight, EvaluationSet(item.source, limit, self._batch_size))
+            for item, weight, limit in zip(sources, weights, limits, strict=True)
+        ]
 
     @property
     def samples(self) -> int:
         """Samples of an evaluation."""
-        return self._set.samples
+        return sum(part.samples.samples for part in self._sets)
 
     def run(self, is_stopped: Callable[[], bool] = lambda: False) -> EvaluationResult | None:
         """Evaluate once; `is_stopped` is called after each batch, and a true answer ends the evaluation with None."""
+        began = time.perf_counter()
+        means: list[tuple[float, float]] = []
+        for part in self._sets:
+            sums = self._sum(part.samples, is_stopped)
+            if sums is None:
+                return None
+            loss, targets, correct = sums
+            means.append((loss / targets, correct / targets))
+        weights = [part.weight for part in self._sets]
+        loss, accuracy = (_average(figures, weights) for figures in zip(*means, strict=True))
+        losses = {part.name: mean for part, (mean, _) in zip(self._sets, means, strict=True) if part.name}
+        has_tokens = isinstance(self._config.model, DecoderConfig)
+        perplexity = compute_perplexity(loss) if has_tokens else None
+        return EvaluationResult(loss, accuracy, perplexity, self.samples, time.perf_counter() - began, losses)
+
+    def _sum(self, samples: EvaluationSet, is_stopped: Callable[[], bool]) -> tuple[float, float, float] | None:
         mesh, data = self._engine.mesh, self._config.data
         loader = Loader(
-            self._set,
+            samples,
             _ORDER_SEED,
             self._batch_size,
             dp_rank=mesh.dp_rank,
@@ -54,17 +79,19 @@ class Evaluator:
             ahead=data.ahead,
             device=mesh.device,
         )
-        began = time.perf_counter()
         with closing(loader):
-            batches = (next(loader).tensors for _ in range(self._set.batches))
-            sums = sum_batches(self._engine, batches, sum_cross_entropy, self._micro, is_stopped)
-        if sums is None:
-            return None
-        loss, targets, correct = sums
-        has_tokens = isinstance(self._config.model, DecoderConfig)
-        mean = loss / targets
-        perplexity = compute_perplexity(mean) if has_tokens else None
-        return EvaluationResult(mean, correct / targets, perplexity, self.samples, time.perf_counter() - began)
+            batches = (next(loader).tensors for _ in range(samples.batches))
+            return sum_batches(self._engine, batches, sum_cross_entropy, self._micro, is_stopped)
+
+
+@dataclass(frozen=True)
+class _WeightedSet:
+    """The evaluation set of one data set of a mixture, with its weight in the overall figures."""
+
+    name: str
+    """Name in the records; empty if there is no mixture."""
+    weight: float
+    samples: EvaluationSet
 
 
 def sum_batches(
@@ -93,6 +120,10 @@ def sum_batches(
         combined = torch.tensor(totals, dtype=torch.float64, device=engine.mesh.device)
         loss, targets, correct = engine.mesh.sum_over(combined, *DATA_AXES, "pipeline").tolist()
     return loss, targets, correct
+
+
+def _average(figures: Sequence[float], weights: Sequence[float]) -> float:
+    return sum(figure * weight for figure, weight in zip(figures, weights, strict=True))
 
 
 def _add(totals: list[float], values: DeviceValues, *, is_last: bool = False) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -28,16 +28,20 @@ class EvaluationResult:
     """Exponential of the loss, for language models."""
     samples: int
     seconds: float
+    source_losses: dict[str, float] = field(default_factory=dict)
+    """Mean loss of each data set of a mixture; `loss` and `accuracy` are then means by the weights of the mixture."""
 
     def values(self) -> dict[str, float]:
         """Return the figures that were measured, by name."""
         values = {"loss": self.loss, "accuracy": self.accuracy, "perplexity": self.perplexity}
+        values |= {f"loss/{name}": loss for name, loss in self.source_losses.items()}
         return {name: value for name, value in values.items() if value is not None}
 
     def __str__(self) -> str:
         parts = [f"loss {self.loss:.4f}"]
         parts += [f"perplexity {self.perplexity:.2f}"] if self.perplexity is not None else []
         parts += [f"accuracy {self.accuracy:.2%}"] if self.accuracy is not None else []
+        parts += [f"loss of {name} {loss:.4f}" for name, loss in self.source_losses.items()]
         return f"{', '.join(parts)} ({self.samples:,} samples in {self.seconds:.1f} s)"
 
 

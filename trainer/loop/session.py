@@ -19,7 +19,9 @@ from trainer.config.errors import ConfigError, ConfigProblem
 from trainer.config.load import dump, list_changes, to_dict
 from trainer.config.schema import Config
 from trainer.config.show import show
+from trainer.data.identity import identify_data, list_data_changes
 from trainer.data.loader import Loader
+from trainer.data.mixture import Mixture, describe_mixture
 from trainer.data.registry import Sources, open_sources
 from trainer.data.source import Source
 from trainer.determinism import name_irreproducible_operation, require_deterministic_kernels
@@ -130,7 +132,7 @@ class Session:
             self._trainer = trainer = Trainer.from_config(config, world, resolved.micro)
             self._recorder.event("built", strategy=config.parallel.strategy, micro=resolved.micro)
             health = Health(config.health, scaled=config.precision == "fp16")
-            data_identity = _identify_data(source, config)
+            data_identity = identify_data(source, config)
             resumed = self._resume(trainer, health, data_identity)
             if config.checkpoint.every != "never":
                 trainer.check_folder()
@@ -146,6 +148,7 @@ class Session:
                 evaluator=self._make_evaluator(sources.evaluation, trainer, resolved.micro),
                 last=resumed.get("evaluation", {}),
             )
+            self._describe_mixture(source)
             with (
                 closing(self._open_loader(source, trainer, resumed.get("position", 0))) as loader,
                 closing(Tracer(self._folder, self._rank, world.device, self._recorder.say)) as tracer,
@@ -214,10 +217,9 @@ class Session:
     ) -> dict[str, Any]:
         extra = trainer.restore(checkpoint)
         health.load_state(extra["health"])
-        # A checkpoint of an earlier version of the trainer may lack some of the values.
-        if any(data_identity.get(name) != value for name, value in extra["data"].items()):
+        if changes := list_data_changes(extra["data"], data_identity):
             # This may be intended, but the samples are now in another order, so some are repeated or left out.
-            self._recorder.say(f"DATA CHANGED since the checkpoint: {extra['data']} then, {data_identity} now")
+            self._recorder.say(f"DATA CHANGED since the checkpoint: {'; '.join(changes)}")
             self._recorder.event("data_changed", before=str(extra["data"]), now=str(data_identity))
         self._recorder.event("loaded", step=trainer.step, written_by=checkpoint.world_size)
         self._recorder.say(f"resumed from {checkpoint.path.name}, written by {checkpoint.world_size} ranks")
@@ -251,6 +253,13 @@ class Session:
         self._recorder.say(f"evaluation set: {evaluator.samples:,} samples, every {every} steps")
         self._recorder.event("evaluation_set", samples=evaluator.samples)
         return evaluator
+
+    def _describe_mixture(self, source: Source) -> None:
+        if isinstance(source, Mixture):
+            config = self._config
+            for line in describe_mixture(source, config.run.seed, config.steps * config.batch.size):
+                self._recorder.say(f"mixture: {line}")
+                self._recorder.event("mixture", source=line)
 
     def _open_loader(self, source: Source, trainer: Trainer, position: int) -> Loader:
         data = self._config.data
@@ -311,12 +320,6 @@ class Session:
         self._recorder.say(f"{ended.outcome} at step {ended.step}: {ended.reason}")
         self._recorder.close()
         return status
-
-
-def _identify_data(source: Source, config: Config) -> dict[str, Any]:
-    """Return the values that determine which samples are seen in which order."""
-    identity = {"samples": source.length, "seed": config.run.seed, "seq_len": config.data.seq_len}
-    return {**identity, "content": source.fingerprint} if source.fingerprint else identity
 
 
 def _flops_per_sample(config: Config) -> float:

@@ -111,7 +111,7 @@ class StepLoop:
             values = {"loss": loss, "grad_norm": result.grad_norm, "skipped": result.skipped}
             if result.expert_load is not None:
                 values["expert_load"] = result.expert_load
-            self._judge(meter.done(step, values, {"lr": result.rate}))
+            self._judge(meter.done(step, values, {"lr": result.rate, **self.loader.source_counts}))
             is_saving = saves.is_due and not self._is_busy
             # A step is judged before it is saved or evaluated. The metrics of a saved step must be on disk with it,
             # because a resumed run does not repeat that step.

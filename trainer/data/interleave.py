@@ -1,0 +1,38 @@
+"""Which data set of a mixture each position takes: a pure function of weights, seed and position, without any list."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from trainer.data.hashing import make_key
+from trainer.data.order import Ids
+
+# Weights become whole numbers with this sum, so that counts are exact at any position below 2^42.
+_RESOLUTION = 1 << 20
+_PHASE = 0x6D6978
+
+
+def scale_weights(weights: Sequence[float]) -> list[int]:
+    """Return the weights as whole numbers in the same proportion; a tiny weight does not become 0."""
+    total = sum(weights)
+    return [max(1, round(weight / total * _RESOLUTION)) for weight in weights]
+
+
+def count_draws(shares: Sequence[int], seed: int, positions: Ids) -> Ids:
+    """Return, as sources x positions, how many samples of each source come before each position.
+
+    The first source takes every n-th position, evenly spread; the positions that it leaves are divided among the others
+    in the same way. From one position to the next exactly one count grows, by one. A count deviates from
+    weight x position by less than 1 + 1/2 + ... + 1/sources, because the largest shares are taken first.
+    """
+    counts = np.empty((len(shares), len(positions)), np.int64)
+    left, total = positions, sum(shares)
+    for number in sorted(range(len(shares)), key=lambda number: -shares[number]):
+        # The phase shifts the pattern, so that another seed takes other sources at the same position.
+        phase = make_key(seed, _PHASE, number) % total
+        counts[number] = (left * shares[number] + phase) // total
+        left = left - counts[number]
+        total -= shares[number]
+    return counts

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.trainer.test_data_tokens import write_shards
 from trainer.config.check import check
 from trainer.config.errors import ConfigError
 from trainer.config.mixture import name_sources
@@ -22,8 +23,6 @@ from trainer.data.mixture import Ingredient, Mixture, describe_mixture
 from trainer.data.order import Ids
 from trainer.data.registry import Sources, open_sources
 from trainer.data.source import Arrays
-
-from .test_data_tokens import write_shards
 
 
 @dataclass

@@ -27,14 +27,14 @@ def test_each_source_is_counted_and_evaluated_and_a_changed_one_is_named(
     straight, resumed = tmp_path / "straight", tmp_path / "resumed"
     assert main([*settings, mixture, "steps=6", f"run.folder={straight}"]) == Code.FINISHED
     output = capfd.readouterr().out
-    assert "mixture: web: 75.0% of the samples, 36 in this run, which is 0.73 epochs of its 49" in output
+    assert "mixture: web: 75.0% of the samples, 36 in this run, which is 0.72 epochs of its 50" in output
     assert [
         (line["samples/web"], line["samples/code"]) for line in lines(straight / "metrics" / "rank-00000.jsonl")
     ] == [(6 * step, 2 * step) for step in range(1, 7)]
     first, last = lines(straight / "metrics" / "evaluation-00000.jsonl")
     assert last["loss"] == pytest.approx(0.75 * last["loss/web"] + 0.25 * last["loss/code"])
     assert last["loss/web"] != last["loss/code"]
-    assert first["samples"] == last["samples"] == 13 + 8
+    assert first["samples"] == last["samples"] == 12 + 9
 
     # A resumed run is the same, bit for bit.
     assert main([*settings, mixture, "steps=6", f"run.folder={resumed}", "checkpoint.every=3"]) == Code.FINISHED

@@ -25,7 +25,7 @@ from trainer.data import workers
 from trainer.data.inputs import find_files, whole_range
 from trainer.data.prepare import main
 from trainer.data.registry import open_source
-from trainer.data.shard import ShardTask
+from trainer.data.shard import ReadOptions, ShardTask
 
 COMMAND = [sys.executable, "-c", "import sys; from trainer.data.prepare import main; sys.exit(main(sys.argv[1:]))"]
 # Long enough for a busy machine: it only ends a test that hangs.
@@ -154,7 +154,7 @@ def test_the_death_of_a_worker_is_reported_and_the_next_run_continues(texts, who
 def test_a_worker_that_died_before_it_gets_a_task_is_reported(texts, tmp_path, is_started):
     (file,) = find_files([str(texts / "sub" / "code")])
     tasks = deque(ShardTask(number, (whole_range(file),)) for number in range(2))
-    worker = workers._Worker(workers.WorkerSettings(str(tmp_path), "bytes", "text"))
+    worker = workers._Worker(workers.WorkerSettings(str(tmp_path), "bytes", ReadOptions("text")))
     if is_started:
         worker.start_next(tasks)
         assert [type(worker.receive()) for _ in range(2)] == [int, workers.FinishedTask]
@@ -170,7 +170,7 @@ def test_a_worker_that_died_before_it_gets_a_task_is_reported(texts, tmp_path, i
 
 def test_the_last_message_of_a_worker_is_reported(texts, tmp_path):
     """The tokenizer disappears after the command has loaded it and before a worker does."""
-    worker = workers._Worker(workers.WorkerSettings(str(tmp_path), "nowhere", "text"))
+    worker = workers._Worker(workers.WorkerSettings(str(tmp_path), "nowhere", ReadOptions("text")))
     worker._process.join()
     worker.start_next(deque([ShardTask(0, (whole_range(find_files([str(texts / "sub" / "code")])[0]),))]))
     with pytest.raises(ConfigError, match="there is no file nowhere"):

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from trainer.config.errors import ConfigError, ConfigProblem
+from trainer.data.text_files import COMPRESSED_SUFFIXES, PARQUET_SUFFIX, FileRange, find_cut, measure
 
 _TEXT_SUFFIXES = frozenset(
     {".txt", ".md", ".rst", ".py", ".jsonl", ".ndjson", ".json", ".csv", ".html", ".tex", ".c", ".h", ".cpp", ".rs"}
 )
-_JSON_LINES_SUFFIXES = frozenset({".jsonl", ".ndjson"})
-# Text per call of the tokenizer; longer documents are cut at the end of a line.
-_BLOCK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -25,29 +22,8 @@ class TextFile:
     name: str
     """Path relative to the input folder, so that moving the folder changes nothing."""
     size: int
+    """Bytes; those of the row groups in a Parquet file."""
     changed_ns: int
-
-
-@dataclass(frozen=True)
-class FileRange:
-    """Bytes [start, end) of a file, cut at the end of a line."""
-
-    path: str
-    start: int
-    end: int
-    last: bool
-    """Whether the range reaches the end of the file."""
-
-
-@dataclass(frozen=True)
-class TextPiece:
-    """Text for one call of the tokenizer."""
-
-    text: bytes
-    size: int
-    """Bytes of input that it was read from."""
-    ends: bool
-    """Whether a document ends after it."""
 
 
 def find_files(inputs: Sequence[str]) -> list[TextFile]:
@@ -64,7 +40,7 @@ def find_files(inputs: Sequence[str]) -> list[TextFile]:
         raise ConfigError(problems)
     files = [file for path in inputs for file in _list_files(Path(path)) if file.size]
     if not files:
-        raise _error(f"no text in {', '.join(inputs)}", "give text files, .jsonl files, or folders of them")
+        raise _error(f"no text in {', '.join(inputs)}", "give text, .jsonl or .parquet files, or folders of them")
     return files
 
 
@@ -79,7 +55,7 @@ def split_files(files: Iterable[TextFile], target: int) -> list[tuple[FileRange,
     for file in files:
         start = 0
         while start < file.size:
-            end = file.size if file.size - start <= room else _find_line_end(file, start + room)
+            end = file.size if file.size - start <= room else find_cut(Path(file.path), start + room, file.size)
             part.append(FileRange(file.path, start, end, last=end == file.size))
             room -= end - start
             start = end
@@ -94,18 +70,9 @@ def whole_range(file: TextFile) -> FileRange:
     return FileRange(file.path, 0, file.size, last=True)
 
 
-def read_pieces(ranges: Iterable[FileRange], text_key: str) -> Iterator[TextPiece]:
-    """Yield the text of some ranges; `text_key` is the key of the text in each line of a .jsonl file."""
-    for file_range in ranges:
-        if Path(file_range.path).suffix in _JSON_LINES_SUFFIXES:
-            yield from _read_json_lines(file_range, text_key)
-        else:
-            yield from _read_plain(file_range)
-
-
 def _list_files(path: Path) -> Iterator[TextFile]:
     if path.is_file():
-        if not _is_text(path):
+        if path.suffix not in COMPRESSED_SUFFIXES and not _is_text(path):
             raise _error(f"{path} is not text (it contains zero bytes)", "leave it out")
         yield _describe_file(path, path.name)
         return
@@ -118,58 +85,16 @@ def _list_files(path: Path) -> Iterator[TextFile]:
 
 def _describe_file(path: Path, name: str) -> TextFile:
     status = path.stat()
-    return TextFile(str(path.resolve()), name, status.st_size, status.st_mtime_ns)
+    return TextFile(str(path.resolve()), name, measure(path), status.st_mtime_ns)
 
 
 def _is_text(path: Path) -> bool:
     # Opening every file of a large folder on a shared filesystem takes minutes; a common suffix avoids that.
-    if path.suffix in _TEXT_SUFFIXES:
+    suffix = path.with_suffix("").suffix if path.suffix in COMPRESSED_SUFFIXES else path.suffix
+    if suffix in _TEXT_SUFFIXES or path.suffix == PARQUET_SUFFIX:
         return True
     with path.open("rb") as file:
         return b"\0" not in file.read(8192)
-
-
-def _find_line_end(file: TextFile, offset: int) -> int:
-    """Return the offset after the line that contains the byte before `offset`."""
-    with open(file.path, "rb") as opened:
-        opened.seek(offset - 1)
-        opened.readline()
-        return min(opened.tell(), file.size)
-
-
-def _read_plain(file_range: FileRange) -> Iterator[TextPiece]:
-    with open(file_range.path, "rb") as file:
-        file.seek(file_range.start)
-        left = file_range.end - file_range.start
-        while left:
-            block = file.read(min(left, _BLOCK_BYTES))
-            if len(block) < left:
-                block += file.readline(left - len(block))
-            if not block:
-                raise _truncated_error(file_range)
-            left -= len(block)
-            yield TextPiece(block, len(block), ends=file_range.last and not left)
-
-
-def _read_json_lines(file_range: FileRange, text_key: str) -> Iterator[TextPiece]:
-    with open(file_range.path, "rb") as file:
-        file.seek(file_range.start)
-        while (offset := file.tell()) < file_range.end:
-            line = file.readline()
-            if not line:
-                raise _truncated_error(file_range)
-            if not line.strip():
-                continue
-            try:
-                text = json.loads(line)[text_key].encode(errors="replace")
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
-                message = f"{file_range.path}: the line at byte {offset} is not a JSON object with text in {text_key!r}"
-                raise _error(message, "fix or remove the line, or name the key with --text-key") from error
-            yield TextPiece(text, len(line), ends=True)
-
-
-def _truncated_error(file_range: FileRange) -> ConfigError:
-    return _error(f"{file_range.path} became shorter while it was read", "run the command again")
 
 
 def _error(message: str, fix: str) -> ConfigError:

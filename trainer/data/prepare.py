@@ -18,7 +18,8 @@ from trainer.config.errors import ConfigError, ConfigProblem
 from trainer.data import index, inputs
 from trainer.data.index import Index
 from trainer.data.inputs import TextFile
-from trainer.data.shard import ShardTask
+from trainer.data.shard import ReadOptions, ShardTask
+from trainer.data.text_files import BadRow, read_pieces, refuse_row
 from trainer.data.tokenizer import Tokenizer, load_tokenizer
 from trainer.data.workers import FinishedTask, WorkerSettings, run_tasks
 
@@ -47,7 +48,7 @@ def _make_parser() -> argparse.ArgumentParser:
         prog="python -m trainer prepare",
         description="Turn text into token shards. If it is interrupted, the same command continues where it stopped.",
     )
-    parser.add_argument("inputs", nargs="+", metavar="INPUT", help="text files, .jsonl files, or folders of them")
+    parser.add_argument("inputs", nargs="+", metavar="INPUT", help="text, .jsonl or .parquet files, or folders of them")
     parser.add_argument("--out", required=True, metavar="DIR", help="folder for the shards; use it as data.path")
     parser.add_argument(
         "--tokenizer", default="bytes", help="bytes (default), a tokenizer.json, or a folder that contains one"
@@ -65,7 +66,12 @@ def _make_parser() -> argparse.ArgumentParser:
         help="approximate number of tokens per shard (default: %(default)s)",
     )
     parser.add_argument(
-        "--text-key", default="text", help="key of the text in each line of .jsonl files (default: %(default)s)"
+        "--text-key",
+        default="text",
+        help="key of the text in .jsonl and column in .parquet files; dots lead into objects (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--skip-bad", action="store_true", help="leave out and list rows without text, instead of stopping at the first"
     )
     return parser
 
@@ -94,11 +100,12 @@ def _prepare(options: argparse.Namespace) -> None:
         contents = Index(tokenizer.dtype, tokenizer.vocab_size, tokenizer.name, tokenizer.eos, shards)
         index.write(folder, contents)
     _print_summary(contents, sum(result.reused for result in finished), folder)
+    _print_skipped([folder / task.skipped_file for task in tasks])
 
 
 def _run(tasks: list[ShardTask], options: argparse.Namespace) -> list[FinishedTask]:
     progress = _Progress(sum(task.size for task in tasks), sys.stderr)
-    settings = WorkerSettings(options.out, options.tokenizer, options.text_key)
+    settings = WorkerSettings(options.out, options.tokenizer, ReadOptions(options.text_key, options.skip_bad))
     try:
         return run_tasks(tasks, options.workers, settings, progress.add)
     finally:
@@ -115,6 +122,15 @@ def _print_summary(contents: Index, reused: int, folder: Path) -> None:
     shards = "1 shard" if count == 1 else f"{count} shards"
     print(f"{tokens} tokens in {shards} of {contents.dtype}, vocabulary {contents.vocab_size}")
     print(f"train with: data.kind=tokens data.path={folder} (model.vocab_size at least {contents.vocab_size})")
+
+
+def _print_skipped(lists: list[Path]) -> None:
+    """Print how many rows were skipped, with the first; shards of earlier runs count too."""
+    rows = [line for path in lists if path.exists() for line in path.read_text(encoding="utf-8").splitlines()]
+    if rows:
+        count = "1 row" if len(rows) == 1 else f"{len(rows)} rows"
+        where = next(path for path in lists if path.exists()).parent / "*.skipped.jsonl"
+        print(f"skipped {count} without text, listed in {where}; the first: {BadRow(**json.loads(rows[0]))}")
 
 
 @contextmanager
@@ -142,6 +158,8 @@ def _describe_job(options: argparse.Namespace, tokenizer: Tokenizer, files: list
         "tokenizer": tokenizer.fingerprint,
         "shard_tokens": options.shard_tokens,
         "text_key": options.text_key,
+        # Absent unless set, so that folders of earlier versions can be continued.
+        **({"skip_bad": True} if options.skip_bad else {}),
     }
 
 
@@ -150,7 +168,7 @@ def _check_job(folder: Path, job: dict[str, Any]) -> None:
     path = folder / JOB_FILE
     if path.exists():
         before = json.loads(path.read_text(encoding="utf-8"))
-        changed = [name for name, value in job.items() if before.get(name) != value]
+        changed = [name for name in {**before, **job} if before.get(name) != job.get(name)]
         if changed:
             message = f"{folder} contains shards of another job ({', '.join(changed)} changed)"
             raise _error(message, f"choose another folder, or remove this one: rm -r {folder}")
@@ -162,7 +180,8 @@ def _check_job(folder: Path, job: dict[str, Any]) -> None:
 
 def _estimate_bytes_per_shard(files: list[TextFile], options: argparse.Namespace, tokenizer: Tokenizer) -> int:
     size = tokens = 0
-    for piece in inputs.read_pieces((inputs.whole_range(file) for file in files), options.text_key):
+    on_bad = (lambda _: None) if options.skip_bad else refuse_row
+    for piece in read_pieces((inputs.whole_range(file) for file in files), options.text_key, on_bad):
         size += piece.size
         tokens += len(tokenizer.encode(piece.text)) + piece.ends
         if size >= _ESTIMATE_BYTES:

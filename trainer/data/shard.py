@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.data.index import DTYPES, Shard, publish
-from trainer.data.inputs import FileRange, read_pieces
+from trainer.data.index import DTYPES, Shard, publish, write_durably
+from trainer.data.text_files import BadRow, FileRange, read_pieces, refuse_row
 from trainer.data.tokenizer import Tokenizer
 
 _READ_BYTES = 1 << 22
@@ -35,6 +36,21 @@ class ShardTask:
     def file(self) -> str:
         return f"shard-{self.number:05d}.bin"
 
+    @property
+    def skipped_file(self) -> str:
+        """Name of the list of rows that were skipped; there is none if all rows were good."""
+        return f"shard-{self.number:05d}.skipped.jsonl"
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """How rows are read."""
+
+    text_key: str
+    """Name of the text in JSON lines and Parquet."""
+    skips_bad: bool = False
+    """Whether rows without text are left out and listed, instead of ending the command."""
+
 
 def find_finished(folder: Path, task: ShardTask, dtype: str) -> Shard | None:
     """Return the shard if it is complete, else None.
@@ -54,19 +70,20 @@ def find_finished(folder: Path, task: ShardTask, dtype: str) -> Shard | None:
 
 
 def write_shard(
-    folder: Path, task: ShardTask, tokenizer: Tokenizer, text_key: str, report: Callable[[int], None]
+    folder: Path, task: ShardTask, tokenizer: Tokenizer, options: ReadOptions, report: Callable[[int], None]
 ) -> Shard:
     """Write a shard under a temporary name, flush it to disk and rename it.
 
     If the process is killed at any point, there is either a complete shard or none. `report` is called with the number
-    of input bytes as they are read.
+    of input bytes as they are read. Rows that are skipped are listed in a file next to the shard.
     """
     partial = folder / f"{task.file}.partial"
     dtype = DTYPES[tokenizer.dtype]
     eos = np.array([] if tokenizer.eos is None else [tokenizer.eos], dtype)
     summary = _Summary()
+    skipped: list[BadRow] = []
     with partial.open("wb") as file:
-        for piece in read_pieces(task.ranges, text_key):
+        for piece in read_pieces(task.ranges, options.text_key, skipped.append if options.skips_bad else refuse_row):
             tokens = tokenizer.encode(piece.text).astype(dtype)
             for array in (tokens, eos) if piece.ends else (tokens,):
                 raw = array.tobytes()
@@ -75,6 +92,9 @@ def write_shard(
             report(piece.size)
         file.flush()
         os.fsync(file.fileno())
+    if skipped:
+        # Before the shard, so that a complete shard has a complete list.
+        write_durably(folder / task.skipped_file, "".join(f"{json.dumps(asdict(row))}\n" for row in skipped))
     publish(partial, folder / task.file)
     return summary.describe(task.file, np.dtype(dtype).itemsize)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from trainer.config.errors import ConfigError, ConfigProblem
 from trainer.data.index import Shard
-from trainer.data.shard import ShardTask, find_finished, write_shard
+from trainer.data.shard import ReadOptions, ShardTask, find_finished, write_shard
 from trainer.data.tokenizer import load_tokenizer
 
 # Bytes between two progress reports: a message per piece of text would take too much time of the main process.
@@ -27,7 +27,7 @@ class WorkerSettings:
 
     folder: str
     tokenizer: str
-    text_key: str
+    options: ReadOptions
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ def _work(pipe: Connection[Any, Any], settings: WorkerSettings) -> None:
             counter = _Counter(pipe)
             try:
                 existing = find_finished(folder, task, tokenizer.dtype)
-                shard = existing or write_shard(folder, task, tokenizer, settings.text_key, counter.add)
+                shard = existing or write_shard(folder, task, tokenizer, settings.options, counter.add)
             except ConnectionError:
                 raise
             except OSError as error:

@@ -44,8 +44,8 @@ HOLDERS: dict[str, tuple[str, ...]] = {
     "docker": ("infra.targets.local",),
     "paramiko": ("bootstrap.transport",),
     "torch": ("trainer", "benchmarks", "simulator.emulate", "simulator.calibrate"),
-    "boto3": ("infra.targets.aws",),
-    "botocore": ("infra.targets.aws",),
+    "boto3": ("infra.targets.aws", "trainer.data.remote"),
+    "botocore": ("infra.targets.aws", "trainer.data.remote"),
     "pulumi_aws": ("infra.targets.aws",),
 }
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.trainer.test_data_tokens import write_shards
+from tests.trainer.token_shards import write_shards
 from trainer.config.check import check
 from trainer.config.errors import ConfigError
 from trainer.config.mixture import name_sources

@@ -2,32 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.trainer.token_shards import write_shards
 from trainer.config.errors import ConfigError
 from trainer.config.models import LlamaConfig
 from trainer.config.schema import Config, DataConfig
-from trainer.data import index
-from trainer.data.index import Index, Shard
 from trainer.data.loader import Loader
 from trainer.data.registry import open_source
-
-
-def write_shards(folder: Path, *tokens, dtype="uint16", vocab_size=100) -> Path:
-    folder.mkdir()
-    listed = []
-    for number, values in enumerate(tokens):
-        raw = np.asarray(values, index.DTYPES[dtype]).tobytes()
-        (folder / f"shard-{number:05d}.bin").write_bytes(raw)
-        digest = hashlib.sha256(raw).hexdigest()
-        listed.append(Shard(f"shard-{number:05d}.bin", len(values), int(max(values, default=0)), digest))
-    index.write(folder, Index(dtype, vocab_size, "bytes", None, tuple(listed)))
-    return folder
 
 
 def open_folder(folder: Path, seq_len=4, vocab_size=100):

@@ -7,10 +7,10 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from trainer.config.check_sources import check_mixture, check_remote
 from trainer.config.convert import FAMILIES
 from trainer.config.errors import ConfigError, ConfigProblem, list_divisors, list_nearest_multiples
 from trainer.config.layout import resolve_layout
-from trainer.config.mixture import parse_mixture
 from trainer.config.models import DecoderConfig, LlamaLikeConfig, MlpConfig, MoeConfig, ResNetConfig
 from trainer.config.schema import BatchConfig, Config, EvaluationConfig, ParallelConfig
 from trainer.optimizers.groups import explain_no_tensor_parallel, parse_decay_groups
@@ -176,20 +176,6 @@ def check_data(config: Config) -> Iterator[ConfigProblem]:
         yield ConfigProblem("data.seq_len", f"{data.seq_len} is longer than the model's {longest}", fix)
     if data.seq_len and not longest:
         yield ConfigProblem("data.seq_len", f"{data.seq_len}, but {model.family} samples have no tokens", "set it to 0")
-
-
-def check_mixture(config: Config) -> Iterator[ConfigProblem]:
-    """Check that a mixture is of token shards, is the only source, and has a valid weight for each path."""
-    data = config.data
-    if not data.mixture:
-        return
-    if data.kind != "tokens":
-        message = f"is set, but data.kind is {data.kind}; only token shards can be mixed"
-        yield ConfigProblem("data.mixture", message, "set data.kind to tokens, or remove data.mixture")
-    if data.path:
-        message = f"is set, but so is data.path={data.path}"
-        yield ConfigProblem("data.mixture", message, "add that path to the mixture, or remove one of them")
-    yield from (entry for entry in parse_mixture(data.mixture) if isinstance(entry, ConfigProblem))
 
 
 def check_micro_batch(config: Config) -> Iterator[ConfigProblem]:
@@ -372,6 +358,7 @@ RULES: tuple[Rule, ...] = (
     check_mlp_widths,
     check_data,
     check_mixture,
+    check_remote,
     check_micro_batch,
     check_optimizer,
     check_optimizer_layout,

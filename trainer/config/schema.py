@@ -31,12 +31,23 @@ class DataConfig:
     """Settings of the training data."""
 
     kind: Literal["synthetic", "tokens", "images"] = setting("source of the samples", "synthetic")
-    path: str = setting("folder of token shards or images; not used for synthetic data", "")
+    path: str = setting(
+        "folder of token shards or images; token shards may also be at s3://BUCKET/FOLDER or https://SERVER/FOLDER", ""
+    )
     mixture: tuple[str, ...] = setting(
         "folders of token shards to mix, as PATH=WEIGHT (such as [~/web=0.7, ~/code=0.3]), instead of data.path", ()
     )
     samples: int = setting("samples per epoch of synthetic data", 65536, low=1)
     seq_len: int = setting("tokens per sample; 0 uses the model's seq_len", 0, low=0)
+    shuffle_shards: int = setting(
+        "token shards that are shuffled together; a run then reads a few shards at a time; 0 shuffles all samples",
+        0,
+        low=0,
+    )
+    cache: str = setting(
+        "folder for copies of remote shards, on a disk of the node; empty uses /local if it is a disk, else /tmp", ""
+    )
+    cache_gb: float = setting("size above which copies of remote shards are removed; 0 keeps all", 0.0, low=0)
     workers: int = setting("threads that read and decode batches in advance", 2, low=0, high=64)
     ahead: int = setting("batches to prepare in advance", 2, low=1, high=64)
 

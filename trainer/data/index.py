@@ -52,11 +52,16 @@ def read(folder: Path) -> Index:
     path = folder / NAME
     if not path.exists():
         raise _explain_missing_index(folder)
+    return parse(path.read_bytes(), str(path))
+
+
+def parse(raw: bytes, where: str) -> Index:
+    """Return the index in the contents of a file, or raise a ConfigError that names the file."""
     try:
-        return _parse(json.loads(path.read_text(encoding="utf-8")))
+        return _parse(json.loads(raw))
     except (ValueError, TypeError, KeyError) as error:
         fix = "prepare the folder again, or use the version of muster that made it"
-        raise _error(f"{path} is not a valid index of token shards, version {VERSION} ({error})", fix) from error
+        raise _error(f"{where} is not a valid index of token shards, version {VERSION} ({error})", fix) from error
 
 
 def write_durably(path: Path, text: str) -> None:

@@ -49,15 +49,17 @@ class Loader:
         position: int = 0,
         workers: int = 2,
         ahead: int = 2,
+        window: int = 0,
         device: torch.device | str = "cpu",
     ) -> None:
+        """`window` is the number of shards that are shuffled together; 0 means all."""
         if source.length < 1:
             raise ConfigError([ConfigProblem("data", "the data set has no samples", "provide at least one")])
         self.position = position
         self._source = source
         self._seed = seed
         part = share_batch(batch_size, dp_rank, dp_size)
-        self._factory = _BatchFactory(source, seed, batch_size, part, torch.device(device))
+        self._factory = _BatchFactory(source, seed, batch_size, part, window=window, device=torch.device(device))
         self._prefetcher: _Prefetcher | None = None
         self._closed = False
         if workers:
@@ -112,17 +114,20 @@ class _CopiedBatch:
 class _BatchFactory:
     """A maker of batches, at any position."""
 
-    def __init__(self, source: Source, seed: int, batch_size: int, part: slice, device: torch.device) -> None:
+    def __init__(  # noqa: PLR0913
+        self, source: Source, seed: int, batch_size: int, part: slice, *, window: int, device: torch.device
+    ) -> None:
         self._source = source
         self._seed = seed
         self._batch_size = batch_size
         self._part = part
+        self._window = window
         self._device = device
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
     def make(self, position: int) -> _CopiedBatch:
         first = position + self._part.start
-        draws = draw_samples(self._source, self._seed, first, self._part.stop - self._part.start)
+        draws = draw_samples(self._source, self._seed, first, self._part.stop - self._part.start, self._window)
         ids, arrays = draws.ids, fetch_draws(self._source, draws)
         tensors = {name: torch.as_tensor(array).contiguous() for name, array in arrays.items()}
         after = position + self._batch_size

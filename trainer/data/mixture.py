@@ -11,6 +11,7 @@ import numpy as np
 from trainer.data.hashing import make_key
 from trainer.data.interleave import count_draws, scale_weights
 from trainer.data.order import Ids, sample_ids
+from trainer.data.shard_order import ShardOrder
 from trainer.data.source import Arrays, Source
 
 
@@ -56,18 +57,17 @@ class Mixture:
         """The checksum of the samples; weights are compared on their own."""
         return sha256(" ".join(item.source.fingerprint for item in self.ingredients).encode()).hexdigest()[:16]
 
-    def draw(self, seed: int, position: int, count: int) -> Draws:
-        """Return the samples at positions [position, position + count)."""
+    def draw(self, seed: int, position: int, count: int, window: int = 0) -> Draws:
+        """Return the samples at positions [position, position + count); for `window` see `draw_samples`."""
         counts = count_draws(self._shares, seed, np.arange(position, position + count + 1, dtype=np.int64))
         ids, epochs = np.empty(count, np.int64), np.empty(count, np.int64)
         for number, ingredient in enumerate(self.ingredients):
-            length = ingredient.source.length
             first, last = int(counts[number, 0]), int(counts[number, -1])
             if first == last:
                 continue
             is_own = np.diff(counts[number]) > 0
-            ids[is_own] = self._starts[number] + sample_ids(make_key(seed, number), first, last - first, length)
-            epochs[is_own] = np.arange(first, last) // length
+            draws = draw_samples(ingredient.source, derive_seed(seed, number), first, last - first, window)
+            ids[is_own], epochs[is_own] = self._starts[number] + draws.ids, draws.epochs
         return Draws(ids, epochs)
 
     def count_samples(self, seed: int, position: int) -> dict[str, int]:
@@ -91,11 +91,21 @@ class Mixture:
         return np.concatenate([[0], self._ends[:-1]])
 
 
-def draw_samples(source: Source, seed: int, position: int, count: int) -> Draws:
-    """Return the samples of any data set at positions [position, position + count)."""
+def derive_seed(seed: int, number: int) -> int:
+    """Return the seed of the order of one data set of a mixture."""
+    return make_key(seed, number)
+
+
+def draw_samples(source: Source, seed: int, position: int, count: int, window: int = 0) -> Draws:
+    """Return the samples of any data set at positions [position, position + count).
+
+    `window` is the number of shards that are shuffled together; 0 means all.
+    """
     if isinstance(source, Mixture):
-        return source.draw(seed, position, count)
+        return source.draw(seed, position, count, window)
     epochs = np.arange(position, position + count, dtype=np.int64) // source.length
+    if window:
+        return Draws(ShardOrder(seed, source.group_sizes, window).sample_ids(position, count), epochs)
     return Draws(sample_ids(seed, position, count, source.length), epochs)
 
 

@@ -3,7 +3,7 @@
 # ruff: noqa: PLC0415 - a run imports only the source that it reads.
 from __future__ import annotations
 
-import os
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -56,7 +56,7 @@ def _hold_out(source: Source, share: float, owner: str = "") -> Sources:
 
 
 def _open_mixture(config: Config) -> Sources:
-    from trainer.data.mixture import Ingredient, Mixture
+    from trainer.data.mixture import Ingredient, Mixture, derive_seed
     from trainer.data.tokens import find_other_tokenizers
 
     entries = [entry for entry in parse_mixture(config.data.mixture) if isinstance(entry, MixtureEntry)]
@@ -65,10 +65,13 @@ def _open_mixture(config: Config) -> Sources:
     for name, entry in zip(name_sources([entry.path for entry in entries]), entries, strict=True):
         try:
             with _naming("data.mixture"):
-                opened.append((name, entry, _open_tokens(replace(config, data=replace(config.data, path=entry.path)))))
+                opened.append(
+                    (name, entry, _open_tokens(config, entry.path, derive_seed(config.run.seed, len(opened))))
+                )
         except ConfigError as error:
             problems += error.problems
     problems += find_other_tokenizers({entry.path: source for _, entry, source in opened})
+    problems += _check_cache(config, [source for _, _, source in opened])
     if problems:
         raise ConfigError(problems)
     parts = [_hold_out(source, config.evaluation.share, f" of {entry.path}") for _, entry, source in opened]
@@ -96,17 +99,32 @@ def _naming(setting: str) -> Iterator[None]:
 
 def _open(config: Config) -> Source:
     if config.data.kind == "tokens":
-        return _open_tokens(config)
+        source = _open_tokens(config, config.data.path, config.run.seed)
+        if problems := list(_check_cache(config, [source])):
+            raise ConfigError(problems)
+        return source
     if config.data.kind == "images":
         return _open_images(config, cast(ResNetConfig, config.model))
     return _make_synthetic(config)
 
 
-def _open_tokens(config: Config) -> TokenShards:
+def _open_tokens(config: Config, path: str, seed: int) -> TokenShards:
+    from trainer.data.shard_folder import Reading
     from trainer.data.tokens import TokenShards
 
-    model = cast(DecoderConfig, config.model)
-    return TokenShards(os.path.expanduser(config.data.path), config.data.seq_len or model.seq_len, model.vocab_size)
+    model, data = cast(DecoderConfig, config.model), config.data
+    reading = Reading(seed, data.shuffle_shards, data.cache, round(data.cache_gb * 1e9))
+    return TokenShards(path, data.seq_len or model.seq_len, model.vocab_size, reading)
+
+
+def _check_cache(config: Config, sources: list[TokenShards]) -> Iterator[ConfigProblem]:
+    """Check that a limited cache has room for the shards that are read at the same time."""
+    limit_gb, needed_gb = config.data.cache_gb, sum(source.cache_bytes for source in sources) / 1e9
+    if limit_gb and needed_gb > limit_gb:
+        message = f"{limit_gb:g} is too little for two times data.shuffle_shards={config.data.shuffle_shards} shards, "
+        message += f"{needed_gb:.3g} GB"
+        fix = f"use {math.ceil(needed_gb * 100) / 100:g} or more, or smaller shards"
+        yield ConfigProblem("data.cache_gb", message, fix)
 
 
 def _open_images(config: Config, model: ResNetConfig) -> Source:

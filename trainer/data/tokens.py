@@ -1,18 +1,17 @@
-"""Samples from token shards: windows of memory-mapped files that are checked when they are opened."""
+"""Samples from token shards: windows of memory-mapped files that are checked before they are read."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from hashlib import sha256
-from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from trainer.config.errors import ConfigError, ConfigProblem
-from trainer.data import index
-from trainer.data.index import DTYPES, Index
+from trainer.data.index import Index
 from trainer.data.order import Ids
+from trainer.data.shard_arrays import ShardArrays
+from trainer.data.shard_folder import LOCAL, Reading
 from trainer.data.source import Arrays
 
 
@@ -22,14 +21,14 @@ class TokenShards:
     Each token is a target once, and no window spans two shards.
     """
 
-    def __init__(self, path: str, seq_len: int, vocab_size: int) -> None:
-        folder = Path(path)
-        contents = index.read(folder)
-        problems = [*_check_files(folder, contents), *_check_vocabulary(folder, contents, vocab_size)]
+    def __init__(self, path: str, seq_len: int, vocab_size: int, reading: Reading = LOCAL) -> None:
+        folder = reading.open_folder(path)
+        contents = folder.read_index()
+        problems = [*folder.check_files(contents), *_check_vocabulary(path, contents, vocab_size)]
         windows = [max(0, shard.tokens - 1) // seq_len for shard in contents.shards]
         if not sum(windows):
             longest = max((shard.tokens for shard in contents.shards), default=0)
-            message = f"no shard of {folder} has the {seq_len + 1} tokens of a sample; the longest has {longest}"
+            message = f"no shard of {path} has the {seq_len + 1} tokens of a sample; the longest has {longest}"
             problems.append(
                 ConfigProblem("data.path", message, f"prepare more text, or set data.seq_len below {longest}")
             )
@@ -39,7 +38,8 @@ class TokenShards:
         self._ends = np.cumsum(windows)
         self.tokenizer = _describe_tokenizer(contents)
         self.fingerprint = _compute_fingerprint(contents)
-        self._shards = [_map_file(folder / shard.file, contents.dtype, shard.tokens) for shard in contents.shards]
+        self._shards = ShardArrays(folder, contents, reading)
+        self.cache_bytes = self._shards.cache_bytes
 
     @property
     def length(self) -> int:
@@ -49,9 +49,11 @@ class TokenShards:
     def group_sizes(self) -> Ids:
         return np.diff(self._ends, prepend=0)
 
-    def fetch(self, ids: Ids, epoch: int | None) -> Arrays:  # noqa: ARG002 - the same in every epoch
+    def fetch(self, ids: Ids, epoch: int | None) -> Arrays:
         tokens = np.empty((len(ids), self._seq_len + 1), np.int64)
         numbers = np.searchsorted(self._ends, ids, side="right").tolist()
+        if epoch is not None:
+            self._shards.read_ahead(numbers[0], epoch)
         for row, number, sample in zip(tokens, numbers, ids.tolist(), strict=True):
             start = (sample - (int(self._ends[number - 1]) if number else 0)) * self._seq_len
             row[:] = self._shards[number][start : start + self._seq_len + 1]
@@ -78,19 +80,7 @@ def _compute_fingerprint(contents: Index) -> str:
     return sha256(" ".join(checksums).encode()).hexdigest()[:16]
 
 
-def _check_files(folder: Path, contents: Index) -> Iterator[ConfigProblem]:
-    width = np.dtype(DTYPES[contents.dtype]).itemsize
-    for shard in contents.shards:
-        path = folder / shard.file
-        expected = shard.tokens * width
-        if not path.exists():
-            yield ConfigProblem("data.path", f"{path} is missing", "prepare the folder again")
-        elif path.stat().st_size != expected:
-            message = f"{path} has {path.stat().st_size} bytes instead of {expected}"
-            yield ConfigProblem("data.path", message, "copy it again, or prepare the folder again")
-
-
-def _check_vocabulary(folder: Path, contents: Index, vocab_size: int) -> Iterator[ConfigProblem]:
+def _check_vocabulary(folder: str, contents: Index, vocab_size: int) -> Iterator[ConfigProblem]:
     fix = "set model.vocab_size to {} or more, or prepare the text with the model's tokenizer"
     if contents.vocab_size > vocab_size:
         message = (
@@ -101,12 +91,6 @@ def _check_vocabulary(folder: Path, contents: Index, vocab_size: int) -> Iterato
         return
     for shard in contents.shards:
         if shard.max_token >= vocab_size:
-            message = f"{folder / shard.file} contains token {shard.max_token}, "
+            message = f"{folder}/{shard.file} contains token {shard.max_token}, "
             message += f"but the model's vocabulary ends at {vocab_size - 1}"
             yield ConfigProblem("data.path", message, fix.format(shard.max_token + 1))
-
-
-def _map_file(path: Path, dtype: str, tokens: int) -> NDArray[np.unsignedinteger]:
-    if not tokens:
-        return np.empty(0, DTYPES[dtype])  # an empty file cannot be mapped
-    return np.memmap(path, DTYPES[dtype], mode="r")

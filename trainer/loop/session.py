@@ -272,6 +272,7 @@ class Session:
             position=position,
             workers=data.workers,
             ahead=data.ahead,
+            window=data.shuffle_shards,
             device=trainer.world.device,
         )
 

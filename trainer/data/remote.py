@@ -1,0 +1,194 @@
+"""Files of a remote folder: s3:// with boto3 or, for public buckets, plain HTTPS; and https:// or http:// folders."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from http import HTTPStatus
+from typing import Any, Protocol, TypeVar
+from urllib.parse import quote, urlsplit
+
+from trainer.config.check_sources import REMOTE_SCHEMES
+from trainer.config.errors import ConfigError, ConfigProblem
+
+_TIMEOUT_S = 60.0
+_BLOCK_BYTES = 1 << 20
+_RETRY_DELAYS_S = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+_TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
+
+Result = TypeVar("Result")
+
+
+class TransientError(ConnectionError):
+    """A failure that a retry may cure: no connection, a timeout, a busy server, an answer that broke off."""
+
+
+class _Stream(Protocol):
+    def read(self, size: int = ..., /) -> bytes: ...
+    def close(self) -> None: ...
+
+
+def is_remote(path: str) -> bool:
+    """Return whether a path is the address of a remote folder."""
+    return urlsplit(path).scheme in REMOTE_SCHEMES
+
+
+class RemoteFolder:
+    """A folder in a bucket or on a web server. Errors name the file and say what to do."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/")
+        parts = urlsplit(self.url)
+        if not parts.netloc:
+            raise _error(f"{url} names no bucket or server", "use s3://BUCKET/FOLDER")
+        self._client: Any = _make_s3_client() if parts.scheme == "s3" else None
+        self._bucket, self._prefix = parts.netloc, parts.path.strip("/")
+        self._is_s3 = parts.scheme == "s3"
+
+    def read_blocks(self, name: str, offset: int = 0) -> Iterator[bytes]:
+        """Yield a file from `offset` on; raise TransientError if the connection fails."""
+        stream = self._open(name, offset)
+        try:
+            while block := _guard(name, lambda: stream.read(_BLOCK_BYTES)):
+                yield block
+        finally:
+            stream.close()
+
+    def read(self, name: str) -> bytes:
+        """Return a small file, with retries."""
+
+        def read_once() -> bytes:
+            stream = self._open(name, 0)
+            try:
+                return _guard(name, stream.read)
+            finally:
+                stream.close()
+
+        return retry(read_once)
+
+    def _open(self, name: str, offset: int) -> _Stream:
+        if self._client is not None:
+            return self._open_object(name, offset)
+        headers = {"Range": f"bytes={offset}-"} if offset else {}
+        request = urllib.request.Request(self._locate(name), headers=headers)  # noqa: S310 - the scheme is checked
+        try:
+            answer = _guard(name, lambda: urllib.request.urlopen(request, timeout=_TIMEOUT_S))  # noqa: S310
+        except urllib.error.HTTPError as error:
+            raise self._explain(name, error.code, error.reason) from error
+        if offset and answer.status != HTTPStatus.PARTIAL_CONTENT:
+            _guard(name, lambda: _skip(answer, offset))  # the server ignores ranges
+        return answer
+
+    def _open_object(self, name: str, offset: int) -> _Stream:
+        from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - optional
+
+        key = f"{self._prefix}/{name}" if self._prefix else name
+        client, extra = self._client, {"Range": f"bytes={offset}-"} if offset else {}
+        try:
+            answer = _guard(name, lambda: client.get_object(Bucket=self._bucket, Key=key, **extra))
+        except ClientError as error:
+            status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+            raise self._explain(name, status, error.response["Error"].get("Code", "")) from error
+        except BotoCoreError as error:  # an invalid bucket name, or credentials that cannot be renewed
+            raise _error(
+                f"{self.url}/{name} cannot be read ({error})", "check the address and the credentials"
+            ) from error
+        stream: _Stream = answer["Body"]
+        return stream
+
+    def _locate(self, name: str) -> str:
+        """Return the address of a file for plain HTTP; AWS_ENDPOINT_URL names another object store than Amazon's."""
+        if not self._is_s3:
+            return f"{self.url}/{quote(name)}"
+        endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+        root = f"{endpoint}/{self._bucket}" if endpoint else f"https://{self._bucket}.s3.amazonaws.com"
+        return "/".join([root, *([quote(self._prefix)] if self._prefix else []), quote(name)])
+
+    def _explain(self, name: str, status: int, reason: str) -> Exception:
+        """Return the error for an answer: TransientError if a retry may help, else one that says what to do."""
+        where = f"{self.url}/{name}"
+        if status in _TRANSIENT:
+            return TransientError(f"{where}: {status} {reason}")
+        if status in (HTTPStatus.NOT_FOUND, HTTPStatus.GONE):
+            message, fix = f"there is no {where} ({reason})", "check the address; prepare writes index.json last"
+        elif status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+            message, fix = f"{where} is shorter than index.json says", "upload the folder again"
+        elif status in (HTTPStatus.FORBIDDEN, HTTPStatus.UNAUTHORIZED):
+            message, fix = f"{where} must not be read ({status} {reason})", self._suggest_access()
+        else:
+            message, fix = f"{where} cannot be read ({status} {reason})", "check the address"
+        return _error(message, fix)
+
+    def _suggest_access(self) -> str:
+        if not self._is_s3:
+            return "use an address that needs no login"
+        if self._client is not None:
+            return f"allow s3:GetObject on {self.url}/* for these credentials; S3 answers 403 for missing files too"
+        if not _has_boto3():
+            return "install boto3 (muster-env add boto3), without which only public buckets can be read"
+        return "provide AWS credentials: a role of the machine, AWS_PROFILE, or AWS_ACCESS_KEY_ID"
+
+
+def retry(action: Callable[[], Result], sleep: Callable[[float], None] = time.sleep) -> Result:
+    """Repeat an action until it succeeds or has failed transiently seven times; the last error is then raised."""
+    for delay_s in _RETRY_DELAYS_S:
+        try:
+            return action()
+        except TransientError:
+            sleep(delay_s)
+    return action()
+
+
+def _guard(name: str, action: Callable[[], Result]) -> Result:
+    """Run one network operation; turn failures of the connection into TransientError."""
+    try:
+        return action()
+    except urllib.error.HTTPError:
+        raise
+    except (OSError, http.client.HTTPException) as error:  # URLError and timeouts are OSErrors
+        raise TransientError(f"{name}: {error}") from error
+    except Exception as error:
+        # By name, because botocore is optional.
+        if {kind.__name__ for kind in type(error).__mro__} & {"HTTPClientError", "IncompleteReadError"}:
+            raise TransientError(f"{name}: {error}") from error
+        raise
+
+
+def _skip(stream: _Stream, count: int) -> None:
+    """Read up to the byte at which the caller wants to continue."""
+    while count:
+        block = stream.read(min(count, _BLOCK_BYTES))
+        if not block:
+            raise TransientError("the answer broke off")
+        count -= len(block)
+
+
+def _has_boto3() -> bool:
+    try:
+        import boto3  # noqa: F401, PLC0415 - optional
+    except ImportError:
+        return False
+    return True
+
+
+def _make_s3_client() -> Any:
+    """Return a client, or None without boto3 or credentials: then only public buckets can be read."""
+    if not _has_boto3():
+        return None
+    import boto3  # noqa: PLC0415 - optional
+    from botocore.config import Config  # noqa: PLC0415 - optional
+
+    session = boto3.session.Session()
+    if session.get_credentials() is None:
+        return None
+    # The retries are ours, so that they are the same for all kinds of folders.
+    settings = Config(retries={"total_max_attempts": 1}, connect_timeout=_TIMEOUT_S, read_timeout=_TIMEOUT_S)
+    return session.client("s3", config=settings)
+
+
+def _error(message: str, fix: str) -> ConfigError:
+    return ConfigError([ConfigProblem("data.path", message, fix)])

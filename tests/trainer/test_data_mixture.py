@@ -250,5 +250,7 @@ def test_changes_since_a_checkpoint_name_the_source() -> None:
     assert list_data_changes(third, before) == ["source books was removed"]
     plain = identify_data(Numbers(10), config)
     assert list_data_changes(plain, {**plain, "seed": 2}) == ["seed 1 then, 2 now"]
+    windowed = replace(config, data=replace(config.data, shuffle_shards=2))
+    assert list_data_changes(plain, identify_data(Numbers(10), windowed)) == ["shuffle_shards 0 then, 2 now"]
     # A checkpoint of an earlier version lacks values.
     assert list_data_changes({"samples": 10}, plain) == []

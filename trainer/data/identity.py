@@ -12,9 +12,9 @@ from trainer.data.source import Source
 
 def identify_data(source: Source, config: Config) -> dict[str, Any]:
     """Return the values to store in a checkpoint; paths are only names, so a folder may be moved."""
-    identity: dict[str, Any] = {"samples": source.length, "seed": config.run.seed, "seq_len": config.data.seq_len}
-    if config.data.shuffle_shards:
-        identity["shuffle_shards"] = config.data.shuffle_shards
+    data = config.data
+    identity: dict[str, Any] = {"samples": source.length, "seed": config.run.seed, "seq_len": data.seq_len}
+    identity["shuffle_shards"] = data.shuffle_shards
     if source.fingerprint:
         identity["content"] = source.fingerprint
     if isinstance(source, Mixture):

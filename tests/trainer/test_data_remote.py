@@ -80,7 +80,7 @@ def test_a_download_continues_where_it_broke_off(web: WebFolder, has_ranges: boo
     web.statuses, web.break_after = [503, 429], [30, 20]
     expected = TokenShards(str(web.root / "data"), 4, 100).fetch(np.array([3]), None)["inputs"].tolist()
     assert source.fetch(np.array([3]), None)["inputs"].tolist() == expected
-    ranges = [asked for name, asked in web.requests if name.endswith(".bin")]
+    ranges = [byte_range for name, byte_range in web.requests if name.endswith(".bin")]
     assert ranges[:4] == ["", "", "", "bytes=30-"]
     assert ranges[4:] == ["bytes=50-" if has_ranges else "bytes=30-"]
 

@@ -53,16 +53,16 @@ def serve(root: Path) -> Iterator[WebFolder]:
 
 
 def _answer(handler: BaseHTTPRequestHandler, folder: WebFolder) -> None:
-    asked = handler.headers.get("Range", "")
-    folder.requests.append((handler.path, asked))
+    byte_range = handler.headers.get("Range", "")
+    folder.requests.append((handler.path, byte_range))
     path = folder.root / handler.path.lstrip("/")
     status = folder.statuses.pop(0) if folder.statuses else 200 if path.is_file() else 404
     if status != 200:
         handler.send_error(status)
         return
     body = path.read_bytes()
-    if asked and folder.has_ranges:
-        start = int(asked.removeprefix("bytes=").rstrip("-"))
+    if byte_range and folder.has_ranges:
+        start = int(byte_range.removeprefix("bytes=").rstrip("-"))
         if start >= len(body):
             handler.send_error(416)
             return

@@ -10,6 +10,10 @@ from trainer.config.load import load
 from trainer.models.hf_config import list_differences, read_settings
 
 # The settings that matter for the model, as the files of the first releases have them: in the form of transformers 4.
+# Compared with copies of the published files in public repositories: Llama 3.1 8B, Qwen2.5 7B and Qwen3 4B to 32B in
+# github.com/citsjtu2020/LLM-Prof (sglang/Model_Config.md, 8434c8d), Llama 3.2 1B in
+# github.com/kevinstephano/thunder_model_blocks (hf_llama/llama_config.py). Mistral 7B v0.1 and Qwen3 0.6B were
+# compared with copies that name huggingface.co/mistralai/Mistral-7B-v0.1 and huggingface.co/Qwen/Qwen3-0.6B as source.
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
@@ -143,12 +147,36 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         "num_hidden_layers": 28,
         "tie_word_embeddings": True,
     },
+    "qwen3-4b": {
+        **QWEN3,
+        "hidden_size": 2560,
+        "intermediate_size": 9728,
+        "num_attention_heads": 32,
+        "num_hidden_layers": 36,
+        "tie_word_embeddings": True,
+    },
     "qwen3-8b": {
         **QWEN3,
         "hidden_size": 4096,
         "intermediate_size": 12288,
         "num_attention_heads": 32,
         "num_hidden_layers": 36,
+        "tie_word_embeddings": False,
+    },
+    "qwen3-14b": {
+        **QWEN3,
+        "hidden_size": 5120,
+        "intermediate_size": 17408,
+        "num_attention_heads": 40,
+        "num_hidden_layers": 40,
+        "tie_word_embeddings": False,
+    },
+    "qwen3-32b": {
+        **QWEN3,
+        "hidden_size": 5120,
+        "intermediate_size": 25600,
+        "num_attention_heads": 64,
+        "num_hidden_layers": 64,
         "tie_word_embeddings": False,
     },
 }

@@ -28,6 +28,11 @@ def check(config: Config) -> list[ConfigProblem]:
     return [problem for rule in RULES for problem in rule(config)]
 
 
+def check_own_model(config: Config) -> list[ConfigProblem]:
+    """Return the problems of a configuration whose model and data are not ours but given as objects."""
+    return [problem for rule in RULES if rule not in _RULES_FOR_FAMILIES for problem in rule(config)]
+
+
 def check_world(config: Config, world_size: int, local_size: int) -> list[ConfigProblem]:
     """Return the problems that keep the run from starting on `world_size` ranks, `local_size` of them on each node."""
     parallel = config.parallel
@@ -217,6 +222,7 @@ def check_evaluation(config: Config) -> Iterator[ConfigProblem]:
         yield ConfigProblem("evaluation.path", message, "set evaluation.share instead")
     if not has_set and evaluation != EvaluationConfig():
         yield ConfigProblem("evaluation", "has settings, but there is no evaluation set", ways)
+    yield from _check_prompts(config)
     if best and not has_set:
         yield ConfigProblem("checkpoint.best", f"{best!r}, but there is no evaluation set", ways)
     if best and config.checkpoint.every == "never":
@@ -370,6 +376,8 @@ RULES: tuple[Rule, ...] = (
     check_context_parallel,
     check_pipeline,
 )
+# An own model is checked when it is split (trainer/parallel/apply.py); its evaluation set is an argument.
+_RULES_FOR_FAMILIES: tuple[Rule, ...] = (check_evaluation, check_tensor_parallel, check_pipeline)
 
 
 def _check_unused(parallel: ParallelConfig) -> Iterator[ConfigProblem]:
@@ -383,6 +391,20 @@ def _check_unused(parallel: ParallelConfig) -> Iterator[ConfigProblem]:
     if parallel.pipeline > 1:
         message = "true, but pipeline stages do not search their graphs"
         yield ConfigProblem(where, message, "set it to false, or parallel.pipeline to 1")
+
+
+def _check_prompts(config: Config) -> Iterator[ConfigProblem]:
+    prompts = config.evaluation.prompts
+    if prompts and config.data.kind != "tokens":
+        message = f"are set, but {config.data.kind} data has no tokenizer"
+        yield ConfigProblem("evaluation.prompts", message, "set data.kind to tokens, or leave them out")
+    if not all(prompt.strip() for prompt in prompts):
+        yield ConfigProblem("evaluation.prompts", "one of them is empty", "give each prompt at least a word")
+    if len(set(prompts)) < len(prompts):
+        yield ConfigProblem("evaluation.prompts", "one of them is there twice", "give each prompt once")
+    if config.evaluation.prompt_tokens != EvaluationConfig().prompt_tokens and not prompts:
+        message = f"{config.evaluation.prompt_tokens}, but there are no prompts"
+        yield ConfigProblem("evaluation.prompt_tokens", message, "set evaluation.prompts, or leave it out")
 
 
 def _check_batch_size(batch: BatchConfig, dp_size: int) -> list[ConfigProblem]:

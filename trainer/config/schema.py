@@ -164,6 +164,10 @@ class EvaluationConfig:
     share: float = setting("fraction of the training data to hold out, the end of each shard or class", 0.0, low=0)
     path: str = setting("folder of token shards or images to evaluate on, instead of a share", "")
     samples: int = setting("samples per evaluation, a fixed random choice; 0 uses all", 0, low=0)
+    prompts: tuple[str, ...] = setting(
+        "texts that the model continues after each evaluation, to read in the report", ()
+    )
+    prompt_tokens: int = setting("tokens to write after each prompt; each of them takes a forward pass", 32, low=1)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ from trainer.data.index import Index
 from trainer.data.inputs import TextFile
 from trainer.data.shard import ReadOptions, ShardTask
 from trainer.data.text_files import BadRow, read_pieces, refuse_row
-from trainer.data.tokenizer import Tokenizer, load_tokenizer
+from trainer.data.tokenizer import Tokenizer, load_tokenizer, store_tokenizer
 from trainer.data.workers import FinishedTask, WorkerSettings, run_tasks
 
 JOB_FILE = "job.json"
@@ -98,6 +98,7 @@ def _prepare(options: argparse.Namespace) -> None:
         finished = sorted(_run(tasks, options), key=lambda result: result.task.number)
         shards = tuple(result.shard for result in finished)
         contents = Index(tokenizer.dtype, tokenizer.vocab_size, tokenizer.name, tokenizer.eos, shards)
+        store_tokenizer(tokenizer, folder)
         index.write(folder, contents)
     _print_summary(contents, sum(result.reused for result in finished), folder)
     _print_skipped([folder / task.skipped_file for task in tasks])

@@ -9,6 +9,7 @@ from typing import Any
 from trainer.api import Trainer
 from trainer.config.schema import Config
 from trainer.evaluation.evaluator import Evaluator
+from trainer.evaluation.text_sampler import TextSampler
 from trainer.life.hang_limit import BEFORE_STEPS_S
 from trainer.life.stop import StopReason
 from trainer.life.watchdog import Watchdog
@@ -26,6 +27,8 @@ class Evaluations:
     meter: Meter
     watchdog: Watchdog
     evaluator: Evaluator | None
+    sampler: TextSampler | None = None
+    """The writer of text samples, if there are prompts."""
     last: dict[str, Any] = field(default_factory=dict)
     """Step and figures of the last evaluation; empty before the first."""
 
@@ -59,14 +62,23 @@ class Evaluations:
             return stop is not None
 
         result = self.evaluator.run(is_stopped)
-        # A limit of its own keeps the time of the evaluation out of the step times that the hang limit derives from.
-        self.watchdog.beat(step, "evaluation", BEFORE_STEPS_S)
-        self.meter.clock.restart()
         if result is not None:
             self.last = {"step": step, **result.values()}
             self.recorder.evaluation(step, {**result.values(), "samples": result.samples, "seconds": result.seconds})
             self.recorder.say(f"evaluation at step {step}: {result}")
+            self._write_texts(step, is_stopped)
+        # A limit of its own keeps the time of the evaluation out of the step times that the hang limit derives from.
+        self.watchdog.beat(step, "evaluation", BEFORE_STEPS_S)
+        self.meter.clock.restart()
         return stop
+
+    def _write_texts(self, step: int, is_stopped: Callable[[], bool]) -> None:
+        """Let the model continue the prompts, if there are any; a stop request leaves out the texts of this step."""
+        texts = self.sampler.run(is_stopped) if self.sampler is not None else None
+        if texts is not None:
+            self.recorder.texts(step, texts)
+            for prompt, text in texts.items():
+                self.recorder.say(f"text at step {step}: {prompt!r} -> {text!r}")
 
     @property
     def best_metric(self) -> float | None:

@@ -26,6 +26,7 @@ from trainer.data.registry import Sources, open_sources
 from trainer.data.source import Source
 from trainer.determinism import name_irreproducible_operation, require_deterministic_kernels
 from trainer.evaluation.evaluator import Evaluator
+from trainer.evaluation.text_sampler import TextSampler
 from trainer.host import processor_name
 from trainer.life import failure, outcome
 from trainer.life.health import Health
@@ -137,6 +138,7 @@ class Session:
             if config.checkpoint.every != "never":
                 trainer.check_folder()
                 self._recorder.event("save_estimated", seconds=trainer.checkpoints.expected_save_s)
+            sampler = TextSampler(trainer.engine, config, resolved.micro) if config.evaluation.prompts else None
             self._accept(trainer, resolved)
             meter = Meter(self._recorder, config, world.device, world.size, _flops_per_sample(config))
             evaluations = Evaluations(
@@ -146,6 +148,7 @@ class Session:
                 meter=meter,
                 watchdog=watchdog,
                 evaluator=self._make_evaluator(sources.evaluation, trainer, resolved.micro),
+                sampler=sampler,
                 last=resumed.get("evaluation", {}),
             )
             self._describe_mixture(source)

@@ -34,6 +34,7 @@ class Recorder:
         self._profiles: JsonLines | None = None
         self._samples: JsonLines | None = None
         self._evaluations: JsonLines | None = None
+        self._texts: JsonLines | None = None
         self._events: JsonLines | None = None
         self._board: TensorBoard | None = None
         self._progress = Progress(config.steps, stream or sys.stdout)
@@ -95,6 +96,11 @@ class Recorder:
             self._try(self._write_board, step, curves)
         for tracker in self._trackers:
             tracker.log(step, curves)
+
+    def texts(self, step: int, texts: Mapping[str, str]) -> None:
+        """Write how the model continues each prompt, on rank 0."""
+        if not self._rank:
+            self._try(self._write_texts, step, texts)
 
     def samples(self, step: int, ids: Sequence[int]) -> None:
         """Write which samples this rank used in a step, if `metrics.sample_ids` is set."""
@@ -158,6 +164,13 @@ class Recorder:
             self._evaluations = JsonLines(path)
         self._evaluations.append({"step": step, "time": round(time.time(), 3), **values})
 
+    def _write_texts(self, step: int, texts: Mapping[str, str]) -> None:
+        if self._texts is None:
+            path = self._folder / "metrics" / f"texts-{self._rank:05d}.jsonl"
+            drop_after(path, step - 1)  # as with evaluations
+            self._texts = JsonLines(path)
+        self._texts.append({"step": step, "texts": [{"prompt": key, "text": value} for key, value in texts.items()]})
+
     def _write_samples(self, step: int, ids: Sequence[int]) -> None:
         if self._samples is None:
             self._samples = JsonLines(self._folder / "metrics" / f"samples-{self._rank:05d}.jsonl")
@@ -175,7 +188,7 @@ class Recorder:
         self._events.append({"time": round(time.time(), 3), "event": kind, **fields})
 
     def _close_metrics(self) -> None:
-        for file in (self._lines, self._profiles, self._samples, self._evaluations, self._board):
+        for file in (self._lines, self._profiles, self._samples, self._evaluations, self._texts, self._board):
             if file is not None:
                 file.close()
-        self._lines = self._profiles = self._samples = self._evaluations = self._board = None
+        self._lines = self._profiles = self._samples = self._evaluations = self._texts = self._board = None

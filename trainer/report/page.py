@@ -16,6 +16,8 @@ from trainer.report.picture import Picture
 from trainer.report.run_folder import Run
 
 GOOD_OUTCOMES = ("finished",)
+# Steps of which the texts are shown: enough to see the progress of a long run.
+_TEXT_STEPS = 8
 
 
 def render_page(run: Run, summary: dict[str, Any], pictures: Sequence[Picture]) -> str:
@@ -29,6 +31,7 @@ def render_page(run: Run, summary: dict[str, Any], pictures: Sequence[Picture]) 
             _render_findings(run, summary),
             _render_failures(run),
             _render_pictures(pictures),
+            _render_texts(run),
             _render_attempts(run),
             _render_communication(run),
             _render_events(run),
@@ -154,6 +157,27 @@ def _render_pictures(pictures: Sequence[Picture]) -> str:
         for picture in pictures
     )
     return f'<section class="figures">\n{cells}\n</section>' if cells else ""
+
+
+def _render_texts(run: Run) -> str:
+    """Return how the model continued each prompt, the newest step first, in few enough rows to read."""
+    rows = [
+        [str(line["step"]), item["prompt"], item["text"]]
+        for line in reversed(_thin_out(run.texts, _TEXT_STEPS))
+        for item in line["texts"]
+    ]
+    return (
+        _render_details("Text samples", _render_table(["step", "prompt", "continued"], rows), is_open=True)
+        if rows
+        else ""
+    )
+
+
+def _thin_out(lines: Sequence[Any], count: int) -> list[Any]:
+    """Return `count` lines at equal distances, the first and the last among them."""
+    if len(lines) <= count:
+        return list(lines)
+    return [lines[round(index * (len(lines) - 1) / (count - 1))] for index in range(count)]
 
 
 def _render_attempts(run: Run) -> str:

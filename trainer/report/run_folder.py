@@ -29,6 +29,8 @@ class Run:
     ranks: dict[int, list[Line]] = field(default_factory=dict)
     profiles: list[Line] = field(default_factory=list)
     evaluations: list[Line] = field(default_factory=list)
+    texts: list[Line] = field(default_factory=list)
+    """How the model continued the prompts of `evaluation.prompts`, by step."""
     events: list[Line] = field(default_factory=list)
     outcome: dict[str, Any] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
@@ -64,6 +66,7 @@ def open_run(folder: Path) -> Run:
             run.ranks[int(path.stem.removeprefix("rank-"))] = lines
     run.profiles = read_lines(folder / "metrics" / "communication-00000.jsonl")
     run.evaluations = read_lines(folder / "metrics" / "evaluation-00000.jsonl")
+    run.texts = read_lines(folder / "metrics" / "texts-00000.jsonl")
     run.events = [event for event in read_lines(folder / "events.jsonl") if "time" in event]
     run.outcome = _parse_mapping(_read_text(folder / "outcome.json"))
     run.failures = list_first_causes(read_failures(folder))

@@ -1,0 +1,149 @@
+"""The table of model families and strategies that are compared with a single rank: a row or a column is one line."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+
+from tests.trainer.curves import config_of
+from tests.trainer.ranks import on_ranks
+
+STEPS = 20
+# All runs start from the same weights and see the same samples; only the rounding of sums over ranks differs.
+LOSS_TOLERANCE = 1e-5
+NORM_TOLERANCE = 1e-4
+
+# Small enough that 20 steps are quick; a sample has 16 tokens.
+DECODER = ("model.dim=32", "model.heads=4", "model.layers=2", "model.vocab_size=64", "batch.size=8")
+LLAMA = (*DECODER, "model.ffn=48", "model.kv_heads=4")
+
+
+@dataclass(frozen=True)
+class Family:
+    """A row: the settings of a model, small enough to train in seconds, and what it can be split by."""
+
+    settings: tuple[str, ...] = LLAMA
+    preset: str = "tiny-llama"
+    parts: tuple[str, ...] = ("decoder",)
+    micro: int = 2
+    loss_tolerance: float = LOSS_TOLERANCE
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """A column: the settings of a strategy, its ranks, the part that a model needs for it, and changes of the model.
+
+    `micro` replaces that of the family.
+    """
+
+    settings: str
+    ranks: int = 2
+    needs: str = ""
+    model: tuple[str, ...] = ()
+    micro: int = 0
+
+
+FAMILIES = {
+    "llama": Family(),
+    "llama, llama3 scaling": Family(
+        (*LLAMA, "model.rope_scaling=llama3", "model.rope_factor=8", "model.rope_original_len=32")
+    ),
+    "mistral": Family((*LLAMA, "model.family=mistral", "model.window=5")),
+    "qwen2": Family((*LLAMA, "model.family=qwen2")),
+    "qwen3": Family((*LLAMA, "model.family=qwen3", "model.head_dim=12")),
+    "gpt2": Family(DECODER, "tiny-gpt2"),
+    # A batch norm sees micro-batches, which contain the same samples for any number of ranks. It amplifies rounding.
+    "resnet": Family(("batch.size=16",), "tiny-resnet", parts=(), micro=4, loss_tolerance=1e-4),
+    "mlp": Family(("batch.size=16",), "tiny-mlp", parts=()),
+}
+# A pipeline cannot share weights between its first and its last stage.
+UNTIED = ("model.tie_embeddings=false",)
+STRATEGIES = {
+    "ddp": Strategy("ddp"),
+    "fsdp": Strategy("fsdp"),
+    "hsdp": Strategy("hsdp shard=2", ranks=4),
+    # Larger micro-batches, because DTensors are slow to dispatch.
+    "tensor": Strategy("single tensor=2", needs="decoder", micro=4),
+    "pipeline": Strategy("single pipeline=2", needs="decoder", model=UNTIED),
+    "tensor x pipeline": Strategy("single tensor=2 pipeline=2", ranks=4, needs="decoder", model=UNTIED, micro=4),
+}
+# Each of them loads the checkpoints of all others; interleaved stages need four layers.
+CHECKPOINT_MODEL = (*LLAMA, "batch.size=4", "model.dim=16", "model.layers=4", "optimizer.clip_norm=0.3")
+CHECKPOINT_STRATEGIES = {
+    "single": Strategy("single", ranks=1),
+    "ddp": Strategy("ddp"),
+    "fsdp, zero 1": Strategy("fsdp zero=1"),
+    "fsdp, zero 2": Strategy("fsdp zero=2"),
+    "fsdp, zero 3": Strategy("fsdp zero=3"),
+    "hsdp": Strategy("hsdp shard=2", ranks=4),
+    "tensor": Strategy("single tensor=2"),
+    "tensor with fsdp": Strategy("fsdp tensor=2", ranks=4),
+    "pipeline": Strategy("single pipeline=2"),
+    "pipeline, interleaved": Strategy("single pipeline=2 schedule=interleaved"),
+}
+CELLS = [
+    (family, strategy)
+    for family, row in FAMILIES.items()
+    for strategy, column in STRATEGIES.items()
+    if not column.needs or column.needs in row.parts
+]
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """The largest differences from a single rank over all steps and ranks, and the losses of the single rank."""
+
+    loss: float
+    """Absolute difference of the losses."""
+    norm: float
+    """Relative difference of the gradient norms."""
+    is_close: bool
+    """Whether both are within their tolerances."""
+    single_losses: list[float]
+
+
+def compare_with_single(family: str, strategy: str, steps: int = STEPS) -> Agreement:
+    """Train a cell of the table and compare it with the same model on one rank."""
+    row, column = FAMILIES[family], STRATEGIES[strategy]
+    base, micro = (*row.settings, *column.model), column.micro or row.micro
+    expected = train_alone(row.preset, base, micro, steps)
+    config = config_of(row.preset, [*base, *settings(column.settings)])
+    curves = on_ranks("tests.trainer.curves:curve", ranks=column.ranks, config=config, micro=micro, steps=steps)
+    differences: dict[str, list[float]] = {"loss": [], "norm": []}
+    for curve, (name, values) in product(curves, differences.items()):
+        for value, reference in zip(curve[name], expected[name], strict=True):
+            assert math.isfinite(value - reference), (name, curve[name], expected[name])
+            values.append(abs(value - reference) / (1.0 if name == "loss" else reference))
+    loss, norm = max(differences["loss"]), max(differences["norm"])
+    is_close = loss <= row.loss_tolerance and norm <= NORM_TOLERANCE
+    return Agreement(loss, norm, is_close, expected["loss"])
+
+
+@cache
+def train_alone(preset: str, base: tuple[str, ...], micro: int, steps: int) -> dict[str, list[float]]:
+    config = config_of(preset, [*base, "parallel.strategy=single"])
+    curves: dict[str, list[float]] = on_ranks(
+        "tests.trainer.curves:curve", ranks=1, config=config, micro=micro, steps=steps
+    )[0]
+    return curves
+
+
+def settings(strategy: str) -> list[str]:
+    """Return the settings of a strategy that is written as its name and options, such as "hsdp shard=2"."""
+    name, *options = strategy.split()
+    return [f"parallel.strategy={name}", *(f"parallel.{option}" for option in options)]
+
+
+def choose_diagonal() -> list[tuple[str, str]]:
+    """Return a few cells that cover every family and every strategy: for each family the least used strategy."""
+    uses: Counter[str] = Counter()
+    cells = []
+    for family in FAMILIES:
+        columns = [strategy for row, strategy in CELLS if row == family]
+        strategy = min(columns, key=lambda name: uses[name])
+        uses[strategy] += 1
+        cells.append((family, strategy))
+    return cells

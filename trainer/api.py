@@ -11,13 +11,14 @@ trainer.save_checkpoint()
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, cast, get_args, get_type_hints
+from typing import Any, Literal, TypeAlias, cast
 
 import torch
 from torch import nn
@@ -26,10 +27,10 @@ from trainer import rng
 from trainer.checkpoint.checkpoints import SAVE_TIMEOUT_S, Checkpoints
 from trainer.checkpoint.folder import CHECKPOINTS_FOLDER
 from trainer.checkpoint.newest import GoodCheckpoint
-from trainer.config.check import check_optimizer, check_optimizer_layout, check_schedule
+from trainer.config.check import check_own_model
 from trainer.config.errors import ConfigError, ConfigProblem
 from trainer.config.layout import resolve_layout
-from trainer.config.load import to_dict
+from trainer.config.load import from_dict, to_dict
 from trainer.config.models import MlpConfig, ModelConfig
 from trainer.config.schema import (
     CheckpointConfig,
@@ -57,6 +58,10 @@ from trainer.world import World, start
 
 Model: TypeAlias = nn.Module | Callable[[], nn.Module]
 Batch: TypeAlias = Mapping[str, torch.Tensor]
+
+OWN_MODEL = "own_model"
+"""Entry in the state of a checkpoint whose model was given as an object, with the name of its class."""
+_STRATEGIES = ("single", "ddp", "fsdp", "hsdp")
 
 
 class Trainer:
@@ -89,9 +94,9 @@ class Trainer:
         runs a rank's share of a batch in a single pass. `best` also keeps the best checkpoint by the `metric` that
         `save_checkpoint` is given.
         """
-        _check_arguments(precision, optimizer, schedule, best)
+        _check_types(optimizer=optimizer, schedule=schedule, compile=compile)
         config = Config(
-            name=Path(folder).name,
+            name=_make_name(folder),
             model=cast(ModelConfig, MlpConfig()),  # unused, because the model is given
             steps=steps,
             optimizer=optimizer or OptimizerConfig(),
@@ -102,9 +107,7 @@ class Trainer:
             checkpoint=CheckpointConfig(keep=keep, best=best),
             run=RunConfig(folder=str(folder), seed=seed, device=cast(Any, device)),
         )
-        problems = [*check_optimizer(config), *check_optimizer_layout(config), *check_schedule(config)]
-        if problems:
-            raise ConfigError(problems)
+        config = _check_settings(config, micro_batch)
         self._set_up(config, start(device, config.run.join_timeout_s), model, loss, micro=micro_batch, weights=None)
         self._record_uncaught_errors()
 
@@ -134,6 +137,8 @@ class Trainer:
         self._statistics = RunningStatistics(self.engine.named_buffers())
         self._measure = sum_cross_entropy if loss is compute_loss else sum_own_loss(loss)
         self._micro = micro
+        # Only a model of our own families can be built again from the settings.
+        self._own_model = self.engine.units.model if weights is None else ""
         self._last: StepResult | None = None
         self._samples = 0
         self._began = time.perf_counter()
@@ -247,6 +252,8 @@ class Trainer:
             "config": to_dict(self.config),
             "extra": dict(extra),
         }
+        if self._own_model:
+            state[OWN_MODEL] = self._own_model
         own = {"rng": rng.state(self.world.device)}
         self.checkpoints.save(self.step, self._step.saved_tensors(), state, metric, own, timeout_s=timeout_s)
 
@@ -319,28 +326,44 @@ class Trainer:
         self.world.close()
 
 
-def _check_arguments(precision: str, optimizer: object, schedule: object, best: str) -> None:
-    problems = []
-    figures = get_args(get_type_hints(CheckpointConfig)["best"])
-    if best not in figures:
-        fix = f"use one of {', '.join(filter(None, figures))}, or leave it out"
-        problems.append(ConfigProblem("best", f"{best!r} is not a figure of an evaluation", fix))
-    if precision not in get_args(Precision):
-        fix = f"use one of {', '.join(get_args(Precision))}"
-        problems.append(ConfigProblem("precision", f"{precision!r} is not a precision", fix))
-    for name, value, kind in (("optimizer", optimizer, OptimizerConfig), ("schedule", schedule, ScheduleConfig)):
-        if value is not None and not isinstance(value, kind):
-            fix = f"pass trainer.config.schema.{kind.__name__}(...)"
-            problems.append(ConfigProblem(name, f"is a {type(value).__name__}", fix))
+def _check_types(**arguments: object) -> None:
+    kinds = {"optimizer": OptimizerConfig, "schedule": ScheduleConfig, "compile": CompileConfig}
+    problems = [
+        ConfigProblem(
+            name, f"is a {type(value).__name__}", f"pass trainer.config.schema.{kinds[name].__name__}(...), or None"
+        )
+        for name, value in arguments.items()
+        if value is not None and not isinstance(value, kinds[name])
+    ]
     if problems:
         raise ConfigError(problems)
+
+
+def _check_settings(config: Config, micro_batch: int | None) -> Config:
+    """Return the settings with plain values, or raise a ConfigError with all problems of values and combinations."""
+    checked = from_dict(to_dict(config))
+    problems = check_own_model(checked)
+    if micro_batch is not None and micro_batch < 1:
+        problems.append(ConfigProblem("micro_batch", f"{micro_batch} is below 1", "use 1 or more, or None"))
+    if checked.parallel.strategy == "auto":
+        message = "auto, which is chosen from the settings of a model family, but the model is your own"
+        fix = f"use one of {', '.join(_STRATEGIES)}, as in ParallelConfig(strategy='fsdp')"
+        problems.append(ConfigProblem("parallel.strategy", message, fix))
+    if problems:
+        raise ConfigError(problems)
+    return checked
+
+
+def _make_name(folder: str | Path) -> str:
+    """Return the name of a run in this folder, which may contain characters that a name does not allow."""
+    return re.sub(r"[^A-Za-z0-9._-]", "-", Path(folder).name).lstrip("._-") or "own"
 
 
 def _parse_strategy(strategy: str | ParallelConfig) -> ParallelConfig:
     if isinstance(strategy, ParallelConfig):
         return strategy
-    names = ("single", "ddp", "fsdp", "hsdp")
-    if strategy not in names:
+    if strategy not in _STRATEGIES:
         message = f"{strategy!r} is not a strategy for your own model"
-        raise ConfigError([ConfigProblem("strategy", message, f"use one of {', '.join(names)}, or a ParallelConfig")])
+        fix = f"use one of {', '.join(_STRATEGIES)}, or a ParallelConfig"
+        raise ConfigError([ConfigProblem("strategy", message, fix)])
     return replace(ParallelConfig(), strategy=cast(Any, strategy))

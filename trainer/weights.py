@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from trainer.api import Trainer
+from trainer.api import OWN_MODEL, Trainer
 from trainer.checkpoint.checkpoints import Checkpoints
 from trainer.checkpoint.folder import CHECKPOINTS_FOLDER, MANIFEST
 from trainer.config.errors import ConfigError, ConfigProblem
@@ -46,13 +46,22 @@ def export(source: Path, out: Path) -> None:
         message = _describe_missing(source, f"no checkpoint ({_LOOKED_FOR})")
         fix = "use a run's folder, its checkpoints folder or one checkpoint"
         raise ConfigError([ConfigProblem("FROM", message, fix)])
-    config = from_dict(checkpoints.read_state(checkpoint)["config"])
+    state = checkpoints.read_state(checkpoint)
+    reject_own_model(source, state, "FROM", "call trainer.state_dict() in that script and save the model itself")
+    config = from_dict(state["config"])
     with torch.device("meta"):
         shapes = {name: tensor.shape for name, tensor in build_network(config).named_parameters()}
-    state = {name: torch.empty(shape) for name, shape in shapes.items()}
-    checkpoints.load(checkpoint, {f"model.{name}": tensor for name, tensor in state.items()}, partial=True)
-    hf.export(merge(state, config.lora), config.model, out)
+    weights = {name: torch.empty(shape) for name, shape in shapes.items()}
+    checkpoints.load(checkpoint, {f"model.{name}": tensor for name, tensor in weights.items()}, partial=True)
+    hf.export(merge(weights, config.lora), config.model, out)
     print(f"exported {checkpoint.path} to the Hugging Face folder {out}")
+
+
+def reject_own_model(folder: Path, state: dict[str, Any], where: str, fix: str) -> None:
+    """Reject the checkpoint of a model that a script has given to `Trainer`: its settings do not describe it."""
+    if OWN_MODEL in state:
+        message = f"{folder} was trained from Python with a model of its own, {state[OWN_MODEL]}"
+        raise ConfigError([ConfigProblem(where, message, fix)])
 
 
 def _reject_adapters(folder: Path, their_config: dict[str, Any]) -> None:

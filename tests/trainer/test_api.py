@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import math
 import os
+import random
 import signal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -17,9 +19,10 @@ from tests.trainer.checkpoint_state import find_writer
 from tests.trainer.launch import assert_finished, forked
 from tests.trainer.own_rank import BATCH, OPTIMIZER, STEPS, Own, batch_of, own_model, train
 from tests.trainer.own_shapes import VOCABULARY, make_shape
+from trainer.__main__ import main
 from trainer.api import Trainer
 from trainer.config.errors import ConfigError
-from trainer.config.schema import OptimizerConfig, ScheduleConfig
+from trainer.config.schema import CompileConfig, OptimizerConfig, ParallelConfig, ScheduleConfig
 from trainer.models.functional import IGNORED_TARGET
 from trainer.step import StepAbandoned
 
@@ -59,6 +62,40 @@ def test_a_loaded_checkpoint_continues_bit_for_bit(strategy: str, tmp_path: Path
     for name, value in weights_of(again).items():
         assert torch.equal(value, weights[name]), name
     again.close()
+
+
+def test_generators_of_a_resumed_run_continue_where_they_were(tmp_path: Path) -> None:
+    """A script may draw its batches and its model may draw numbers from any of the three generators."""
+
+    def make() -> Trainer:
+        return make_trainer(tmp_path, model=Noisy())
+
+    def draw_batch() -> dict[str, torch.Tensor]:
+        inputs = torch.randn(BATCH, 6) + draw()
+        return {"inputs": inputs, "targets": torch.randint(3, (BATCH,))}
+
+    def train_drawn(trainer: Trainer) -> list[Any]:
+        losses = [float(trainer.train_step(draw_batch())) for _ in range(3)]
+        return [*losses, torch.rand(1).item(), draw()]
+
+    trainer = make()
+    trainer.train_step(draw_batch())
+    trainer.save_checkpoint()
+    undisturbed = train_drawn(trainer)
+    trainer.close()
+    again = make()
+    again.load_checkpoint()
+    assert train_drawn(again) == undisturbed
+    again.close()
+
+
+class Noisy(Own):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x * draw() + torch.randn_like(x))
+
+
+def draw() -> float:
+    return float(np.random.rand()) + random.random()  # noqa: S311
 
 
 @pytest.mark.parametrize("strategy", ["single", "fsdp"])
@@ -186,11 +223,79 @@ def test_an_unknown_strategy_is_rejected() -> None:
     assert str(raised.value) == f"{expected} ParallelConfig"
 
 
-def test_invalid_arguments_are_reported_before_anything_is_built(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    {
+        "precision": (
+            {"precision": "bfloat16"},
+            "precision: 'bfloat16' is not allowed; allowed: fp32, bf16, fp16 (did",
+        ),
+        "optimizer": ({"optimizer": {"lr": 0.1}}, "optimizer: is a dict; pass trainer.config.schema.OptimizerConfig("),
+        "compile": ({"compile": "blocks"}, "compile: is a str; pass trainer.config.schema.CompileConfig(...), or None"),
+        "rate": ({"optimizer": OptimizerConfig(lr=-1.0)}, "optimizer.lr: -1.0 is below 0; set it to 0 or more"),
+        "steps": ({"steps": 0}, "steps: 0 is below 1; set it to 1 or more"),
+        "keep": ({"keep": 0}, "checkpoint.keep: 0 is below 1"),
+        "device": ({"device": "gpu"}, "run.device: 'gpu' is not allowed; allowed: auto, cpu, cuda"),
+        "micro_batch": ({"micro_batch": 0}, "micro_batch: 0 is below 1; use 1 or more, or None"),
+        "zero": ({"strategy": ParallelConfig(strategy="fsdp", zero=4)}, "parallel.zero: 4 is not allowed"),  # type: ignore[arg-type]
+        "auto": ({"strategy": ParallelConfig(recompute="full")}, "parallel.strategy: auto, which is chosen from the"),
+        "offload": (
+            {"strategy": ParallelConfig(strategy="ddp", offload=True)},
+            "parallel.offload: ddp does not support offload; set parallel.strategy to fsdp or hsdp, or",
+        ),
+        "shard": (
+            {"strategy": ParallelConfig(strategy="fsdp", shard=2)},
+            "parallel.shard: 2, but the strategy is fsdp",
+        ),
+        "unused": (
+            {"strategy": ParallelConfig(strategy="fsdp", find_unused_parameters=True)},
+            "parallel.find_unused_parameters: true, but the strategy is fsdp",
+        ),
+        "whole": (
+            {"strategy": "fsdp", "compile": CompileConfig(mode="whole")},
+            "compile.mode: whole, but fsdp runs code between the blocks; use blocks",
+        ),
+        "warmup": ({"schedule": ScheduleConfig(kind="inverse_sqrt")}, "schedule.warmup: 0, but inverse_sqrt decays"),
+        "folder": ({"folder": "runs/{date}"}, "run.folder: {date} is not a placeholder"),
+        "best": (
+            {"best": "accuraccy"},
+            "checkpoint.best: 'accuraccy' is not allowed; allowed: empty, loss, perplexity",
+        ),
+    }.values(),
+)
+def test_invalid_settings_are_rejected_before_anything_is_built(
+    arguments: dict[str, Any], message: str, tmp_path: Path
+) -> None:
     with pytest.raises(ConfigError) as caught:
-        make_trainer(tmp_path, precision="bfloat16", optimizer={"lr": 0.1})
-    assert "precision: 'bfloat16' is not a precision; use one of fp32, bf16, fp16" in str(caught.value)
-    assert "optimizer: is a dict; pass trainer.config.schema.OptimizerConfig(...)" in str(caught.value)
+        Trainer(nn.Module(), **{"folder": tmp_path / "run", "device": "cpu", **arguments})
+    assert message in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_numbers_of_numpy_and_any_folder_name_are_accepted(tmp_path: Path) -> None:
+    folder = tmp_path / ".my run"
+    trainer = make_trainer(folder, optimizer=OptimizerConfig(lr=np.float32(0.5)))  # type: ignore[arg-type]
+    train(trainer, 1)
+    trainer.save_checkpoint()
+    trainer.close()
+    assert trainer.config.name == "my-run"
+    assert [path.name for path in (folder / "checkpoints").iterdir()] == ["step-00000001"]
+
+
+@pytest.mark.parametrize("command", [["export", "RUN", "OUT"], ["evaluate", "RUN"]])
+def test_commands_that_build_the_model_name_the_run_of_an_own_model(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, out = tmp_path / "run", tmp_path / "out"
+    trainer = make_trainer(run, strategy="fsdp")
+    trainer.save_checkpoint()
+    trainer.close()
+    arguments = [{"RUN": str(run), "OUT": str(out)}.get(argument, argument) for argument in command]
+    assert main(arguments) == 2
+    where = {"export": "FROM", "evaluate": "RUN"}[command[0]]
+    expected = f"trainer: {where}: {run} was trained from Python with a model of its own, Own; call trainer."
+    assert expected in capsys.readouterr().err
+    assert not out.exists()
 
 
 def test_two_ranks_learn_the_same_as_one(tmp_path: Path) -> None:
@@ -256,5 +361,3 @@ def test_the_best_checkpoint_is_kept(tmp_path: Path) -> None:
         trainer.save_checkpoint(metric=metric)
     trainer.close()
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["step-00000002", "step-00000004"]
-    with pytest.raises(ConfigError, match="best: 'accuraccy' is not a figure of an evaluation; use one of loss, perpl"):
-        Trainer(nn.Linear(2, 2), folder=tmp_path, device="cpu", best="accuraccy")  # type: ignore[arg-type]

@@ -151,4 +151,6 @@ def _apply_override(tree: dict[str, Any], override: str) -> ConfigProblem | None
 def _to_plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _to_plain(inner) for key, inner in value.items()}
+    if hasattr(value, "item"):
+        return value.item()  # a number of numpy, in settings that a script has made
     return list(value) if isinstance(value, tuple) else value

@@ -25,6 +25,7 @@ from trainer.models.registry import build_network
 from trainer.parallel.apply import parallelize
 from trainer.parallel.engine import Engine, Recipe
 from trainer.parallel.mesh import Mesh
+from trainer.weights import reject_own_model
 from trainer.world import World, start
 
 # A single process holds the whole model, however many ranks trained it.
@@ -78,7 +79,9 @@ def _find(checkpoints: Checkpoints, run: Path) -> GoodCheckpoint:
 def _load_settings(run: Path, overrides: list[str]) -> Config:
     """Return the settings of the run's newest checkpoint with changes, or raise ConfigError."""
     checkpoints = Checkpoints(run, verify="size")
-    stored: dict[str, Any] = checkpoints.read_state(_find(checkpoints, run))["config"]
+    state = checkpoints.read_state(_find(checkpoints, run))
+    reject_own_model(run, state, "RUN", "call trainer.evaluate(batches) in that script")
+    stored: dict[str, Any] = state["config"]
     held_out = stored.get("evaluation", {}).get("share", 0)
     config = change(stored, overrides)
     if config.evaluation.share not in (0, held_out):

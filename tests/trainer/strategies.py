@@ -67,6 +67,7 @@ STRATEGIES = {
     "hsdp": Strategy("hsdp shard=2", ranks=4),
     # Larger micro-batches, because DTensors are slow to dispatch.
     "tensor": Strategy("single tensor=2", needs="decoder", micro=4),
+    "context": Strategy("single context=2", needs="decoder"),
     "pipeline": Strategy("single pipeline=2", needs="decoder", model=UNTIED),
     "tensor x pipeline": Strategy("single tensor=2 pipeline=2", ranks=4, needs="decoder", model=UNTIED, micro=4),
 }
@@ -81,6 +82,7 @@ CHECKPOINT_STRATEGIES = {
     "hsdp": Strategy("hsdp shard=2", ranks=4),
     "tensor": Strategy("single tensor=2"),
     "tensor with fsdp": Strategy("fsdp tensor=2", ranks=4),
+    "context": Strategy("single context=2"),
     "pipeline": Strategy("single pipeline=2"),
     "pipeline, interleaved": Strategy("single pipeline=2 schedule=interleaved"),
 }

@@ -12,7 +12,7 @@ from torch import nn
 
 from tests.trainer.curves import config_of
 from tests.trainer.ranks import RANKS, on_ranks
-from tests.trainer.test_parallel_engines import LOSS_TOLERANCE, NORM_TOLERANCE, settings
+from tests.trainer.strategies import LOSS_TOLERANCE, NORM_TOLERANCE, settings
 from trainer.config.errors import ConfigError
 from trainer.config.layout import Layout
 from trainer.config.schema import ParallelConfig

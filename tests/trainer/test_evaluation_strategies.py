@@ -10,7 +10,7 @@ import pytest
 
 from tests.trainer.curves import config_of
 from tests.trainer.ranks import on_ranks
-from tests.trainer.test_parallel_engines import settings
+from tests.trainer.strategies import settings
 
 LLAMA = (
     "model.dim=32",

@@ -1,17 +1,12 @@
-"""Every strategy trains like a single rank: same losses and gradient norms in every step."""
+"""Every option of a strategy trains a Llama like a single rank; strategies.py has the other model families."""
 
 from __future__ import annotations
-
-from functools import cache
 
 import pytest
 
 from tests.trainer.curves import BATCHES, STEPS, config_of
 from tests.trainer.ranks import on_ranks
-
-# All runs start from the same weights and see the same samples; only the rounding of sums over ranks differs.
-LOSS_TOLERANCE = 1e-5
-NORM_TOLERANCE = 1e-4
+from tests.trainer.strategies import LOSS_TOLERANCE, NORM_TOLERANCE, settings, train_alone
 
 # Small enough that the steps are quick, clipped in every step, with at least two micro-batches on each rank.
 LLAMA = [
@@ -67,28 +62,6 @@ def test_split_layers_train_like_one_rank(strategy: str, micro: int, steps: int)
     compare(tuple(FEW), strategy, micro=micro, steps=steps)
 
 
-# The decoders derived from Llama; a sample has 16 tokens.
-FAMILIES = {
-    "llama, llama3 scaling": ["model.rope_scaling=llama3", "model.rope_factor=8", "model.rope_original_len=32"],
-    "mistral": ["model.family=mistral", "model.window=5"],
-    "qwen2": ["model.family=qwen2"],
-    "qwen3": ["model.family=qwen3", "model.head_dim=12"],
-}
-
-
-@pytest.mark.parametrize("steps", [BATCHES, LONG])
-@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
-def test_other_decoders_split_by_tensor_and_pipeline_train_like_one_rank(family: list[str], steps: int) -> None:
-    compare((*FEW, *family), "single tensor=2 pipeline=2", micro=4, steps=steps)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "hsdp shard=2", "fsdp tensor=2", "single tensor=4"])
-@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
-def test_other_decoders_train_like_one_rank(family: list[str], strategy: str) -> None:
-    compare((*FEW, *family), strategy, steps=20)
-
-
 @pytest.mark.parametrize(
     "strategy",
     [
@@ -108,13 +81,6 @@ def test_lora_trains_like_one_rank(strategy: str) -> None:
 def test_tied_embeddings_stay_one_weight(strategy: str) -> None:
     small = ("model.dim=32", "model.layers=2", "model.vocab_size=64", "batch.size=16", "optimizer.clip_norm=0.3")
     compare(small, strategy, preset="tiny-gpt2", steps=BATCHES)
-
-
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
-@pytest.mark.parametrize("preset", ["tiny-resnet", "tiny-mlp"])
-def test_other_families_train_like_one_rank(preset: str, strategy: str) -> None:
-    """A batch norm sees micro-batches, which contain the same samples on one rank and on four."""
-    compare(("batch.size=32",), strategy, preset=preset, steps=4, micro=4)
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp", "hsdp shard=2"])
@@ -137,14 +103,3 @@ def compare(
         assert all(after < before for before, after in zip(first, second, strict=True))
     limit = [float(setting.split("=")[1]) for setting in base if "clip_norm" in setting]
     assert all(norm > limit[0] for norm in expected["norm"] if limit)
-
-
-@cache
-def train_alone(preset: str, base: tuple[str, ...], micro: int, steps: int) -> dict[str, list[float]]:
-    config = config_of(preset, [*base, "parallel.strategy=single"])
-    return on_ranks("tests.trainer.curves:curve", ranks=1, config=config, micro=micro, steps=steps)[0]
-
-
-def settings(strategy: str) -> list[str]:
-    name, *options = strategy.split()
-    return [f"parallel.strategy={name}", *(f"parallel.{option}" for option in options)]

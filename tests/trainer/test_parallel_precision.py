@@ -8,7 +8,8 @@ import pytest
 
 from tests.trainer.curves import config_of, global_batch, make_step
 from tests.trainer.ranks import on_ranks
-from tests.trainer.test_parallel_engines import FEW, compare, settings, train_alone
+from tests.trainer.strategies import settings, train_alone
+from tests.trainer.test_parallel_engines import FEW, compare
 from trainer.config.load import from_dict
 
 # Half precision products round each loss by about a hundredth.

@@ -6,7 +6,8 @@ import pytest
 
 from tests.trainer.curves import config_of
 from tests.trainer.ranks import on_ranks
-from tests.trainer.test_parallel_engines import SHALLOW, settings
+from tests.trainer.strategies import settings
+from tests.trainer.test_parallel_engines import SHALLOW
 
 # Embedding, two blocks, norm with head.
 PARTS = 4

@@ -26,16 +26,34 @@ STEPS = 12
 SETTINGS = [f"steps={STEPS}", "checkpoint.every=4", "batch.size=8", "batch.micro=1", "run.folder=run"]
 SETTINGS += ["data.samples=200", "evaluation.share=0.1", "evaluation.every=2"]
 GPT2 = ["tiny-gpt2", "model.layers=2", "model.dim=32", "model.seq_len=16", "model.dropout=0.1", *SMALL_LLAMA[5:]]
+UNTIED_GPT2 = [*GPT2, "model.tie_embeddings=false"]
 CASES = {
     "fsdp, dropout": (2, [*GPT2, "parallel.strategy=fsdp", "precision=bf16"]),
+    "single": (1, [*GPT2, "parallel.strategy=single"]),
     "ddp": (4, [*GPT2, "parallel.strategy=ddp"]),
     "fsdp": (4, [*SMALL_LLAMA, "parallel.strategy=fsdp", "precision=bf16"]),
     "hsdp": (4, [*SMALL_LLAMA, "parallel.strategy=hsdp", "parallel.shard=2"]),
+    "tensor": (2, [*GPT2, "parallel.strategy=single", "parallel.tensor=2"]),
+    "tensor with fsdp": (4, [*SMALL_LLAMA, "parallel.strategy=fsdp", "parallel.tensor=2"]),
+    "context": (2, [*GPT2, "parallel.strategy=single", "parallel.context=2"]),
+    "pipeline": (2, [*UNTIED_GPT2, "parallel.strategy=single", "parallel.pipeline=2"]),
+    "pipeline with fsdp": (4, [*SMALL_LLAMA, "parallel.strategy=fsdp", "parallel.pipeline=2"]),
+    "pipeline, interleaved, with ddp": (
+        4,
+        [
+            *UNTIED_GPT2,
+            "parallel.strategy=ddp",
+            "parallel.pipeline=2",
+            "parallel.schedule=interleaved",
+            "model.layers=4",
+        ],
+    ),
+    "tensor with pipeline": (4, [*UNTIED_GPT2, "parallel.strategy=single", "parallel.tensor=2", "parallel.pipeline=2"]),
     "fsdp, muon": (4, [*SMALL_LLAMA, "parallel.strategy=fsdp", "optimizer.name=muon"]),
     "ddp, int8": (2, [*SMALL_LLAMA, "parallel.strategy=ddp", "optimizer.moments=int8"]),
     "fsdp, bf16": (2, [*SMALL_LLAMA, "parallel.strategy=fsdp", "optimizer.moments=bf16"]),
 }
-# By day, test_parallel_ddp.py and test_optimizer_ranks.py show the same for the others without a launch.
+# By day, test_parallel_ddp.py, test_optimizer_ranks.py and test_dropout.py show the same for the others without a launch.
 DAILY = ("fsdp, dropout",)
 
 
@@ -49,8 +67,8 @@ def test_kill_and_resume_change_no_bit(strategy: str, tmp_path: Path) -> None:
     with forked(ranks, arguments, straight) as run:
         assert_finished(run)
 
-    # Rank 1 is held, the others wait for it in a collective, and writers may be writing the files of step 8.
-    with forked(ranks, arguments, killed, hold=(1, 10)) as run:
+    # The last rank is held, the others wait for it in a collective, and writers may be writing the files of step 8.
+    with forked(ranks, arguments, killed, hold=(ranks - 1, 10)) as run:
         resumed_from = kill_when_held(run, killed / "run")
     assert resumed_from in (4, 8)
     with forked(ranks, arguments, killed) as run:

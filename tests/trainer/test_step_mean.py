@@ -9,7 +9,8 @@ import pytest
 
 from tests.trainer.curves import config_of
 from tests.trainer.ranks import on_ranks
-from tests.trainer.test_parallel_engines import FEW, LOSS_TOLERANCE, NORM_TOLERANCE, settings
+from tests.trainer.strategies import LOSS_TOLERANCE, NORM_TOLERANCE, settings
+from tests.trainer.test_parallel_engines import FEW
 
 STEPS = 2
 STRATEGIES = {

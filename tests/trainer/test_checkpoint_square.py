@@ -1,0 +1,76 @@
+"""A checkpoint of each strategy is loaded by each other one, bit for bit, and training continues from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.trainer.checkpoint_rank import STEPS_BEFORE_SAVE, Visit
+from tests.trainer.curves import config_of
+from tests.trainer.ranks import on_ranks
+from tests.trainer.strategies import (
+    CHECKPOINT_MODEL,
+    CHECKPOINT_STRATEGIES,
+    LOSS_TOLERANCE,
+    settings,
+)
+
+
+def test_each_strategy_loads_the_checkpoint_of_the_one_before(tmp_path: Path) -> None:
+    """The cycle visits each strategy as a writer and as a reader."""
+    first, *others = CHECKPOINT_STRATEGIES
+    expected, folder = write(first, tmp_path), tmp_path / first
+    for reader in (*others, first):
+        target = tmp_path / "end" if reader == first else tmp_path / reader
+        (visit,) = read(reader, [folder], target, saves=True)
+        assert_same(visit, expected, f"{folder.name} by {reader}")
+        folder = target
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, Visit]:
+    """The folder of a checkpoint of each strategy, and its contents."""
+    parent = tmp_path_factory.mktemp("written")
+    return {parent / writer: write(writer, parent) for writer in CHECKPOINT_STRATEGIES}
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("reader", CHECKPOINT_STRATEGIES)
+def test_a_strategy_loads_the_checkpoints_of_all(reader: str, written: dict[Path, Visit], tmp_path: Path) -> None:
+    visits = read(reader, list(written), tmp_path)
+    for visit, (folder, expected) in zip(visits, written.items(), strict=True):
+        assert_same(visit, expected, f"{folder.name} by {reader}")
+
+
+def write(writer: str, parent: Path) -> Visit:
+    return join_ranks(run("save", writer, parent / writer))
+
+
+def read(reader: str, folders: list[Path], own: Path, *, saves: bool = False) -> list[Visit]:
+    # Another seed, so that nothing is right before it is loaded.
+    by_rank = run("load", reader, own, "run.seed=2", folders=folders, saves=saves)
+    return [join_ranks(list(visits)) for visits in zip(*by_rank, strict=True)]
+
+
+def run(function: str, strategy: str, folder: Path, *more: str, **arguments: Any) -> list[Any]:
+    column = CHECKPOINT_STRATEGIES[strategy]
+    config = config_of("tiny-llama", [*CHECKPOINT_MODEL, *settings(column.settings), f"run.folder={folder}", *more])
+    return on_ranks(f"tests.trainer.checkpoint_rank:{function}", ranks=column.ranks, config=config, **arguments)
+
+
+def join_ranks(visits: list[Visit]) -> Visit:
+    """Return the state of all ranks; those that hold the same tensor must agree on it."""
+    digests: dict[str, str] = {}
+    for visit in visits:
+        assert {name: digests[name] for name in visit.digests if name in digests}.items() <= visit.digests.items()
+        digests |= visit.digests
+        assert (visit.step, visit.next_loss) == (visits[0].step, visits[0].next_loss)
+    return Visit(digests, visits[0].step, visits[0].next_loss)
+
+
+def assert_same(visit: Visit, expected: Visit, what: str) -> None:
+    assert visit.step == expected.step == STEPS_BEFORE_SAVE, what
+    assert visit.digests == expected.digests, what
+    assert visit.next_loss == pytest.approx(expected.next_loss, abs=LOSS_TOLERANCE), what

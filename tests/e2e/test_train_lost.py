@@ -50,6 +50,21 @@ def node_killed(cluster: Stack, strategy: str) -> Lost:
     return Lost(completed(job), killed, node, 1)
 
 
+def drained_node(cluster: Stack) -> Lost:
+    """Kill a rank on a node that has just been drained, in a job that may not restart its ranks."""
+    job = submit(cluster, "drained", *STRATEGIES["ddp"], variables="MAX_RESTARTS=0")
+    node = job.nodes()[1]
+    job.wait_for_checkpoint()
+    cluster.ssh("controller", f"scontrol update nodename={node} state=drain reason=test", user="root")
+    try:
+        killed = time.time()
+        cluster.ssh(node, "pkill -9 -n -f 'python.* -m trainer '", user="root")
+        job.wait_for_requeue()
+        return Lost(completed(job), killed, node, 1)
+    finally:
+        cluster.ssh("controller", f"scontrol update nodename={node} state=resume", user="root")
+
+
 def fewer_nodes(cluster: Stack) -> Lost:
     settings = (*STRATEGIES["fsdp"], "steps=1000000")
     job = submit(cluster, "fewer", *settings, options="--no-kill", variables="NODES_MIN=1")
@@ -103,6 +118,17 @@ def test_a_killed_node_requeues_the_job_with_the_same_result(
     assert resumed["time"] > result.killed
     assert resumed["step"] > 0
     assert_same_end(result.job, undisturbed(strategy))
+
+
+@pytest.mark.nightly
+@checks(drained_node)
+def test_the_next_attempt_excludes_a_node_that_was_taken_out_of_service(result: Lost, undisturbed: Undisturbed) -> None:
+    assert f"train: the next attempt excludes {result.node}" in result.job.log
+    assert result.job.excluded_nodes() == result.node
+    first, second = result.job.events("joined")
+    assert result.node in first["hosts"]
+    assert result.node not in second["hosts"]
+    assert_same_end(result.job, undisturbed("ddp"))
 
 
 @pytest.mark.nightly

@@ -67,6 +67,11 @@ class Job:
         shown = self.stack.ssh("login", f"scontrol show job {self.number} | grep -o 'Restarts=[0-9]*'")
         return int(shown.partition("=")[2])
 
+    def excluded_nodes(self) -> str:
+        """Return the nodes on which Slurm must not start the job again."""
+        shown = self.stack.ssh("login", f"scontrol show job {self.number} | grep -o 'ExcNodeList=[^ ]*'")
+        return shown.partition("=")[2]
+
     def nodes(self) -> list[str]:
         """Wait until the job runs and return its nodes; the first is the head."""
         self.wait_for(f"squeue -h -t running -o %T -j {self.number} | grep -q .", "start")

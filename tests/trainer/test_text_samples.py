@@ -22,10 +22,11 @@ ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 STRATEGIES = {
     "fsdp": ("fsdp", 2),
     "tensor": ("single tensor=2", 2),
+    "context": ("single context=2", 2),
     "pipeline": ("single pipeline=2", 2),
     "pipeline, interleaved": ("single pipeline=2 schedule=interleaved", 2),
 }
-NIGHTLY = ("tensor", "pipeline")
+NIGHTLY = ("tensor", "context", "pipeline")
 
 
 @pytest.fixture(scope="module")

@@ -377,7 +377,12 @@ RULES: tuple[Rule, ...] = (
     check_pipeline,
 )
 # An own model is checked when it is split (trainer/parallel/apply.py); its evaluation set is an argument.
-_RULES_FOR_FAMILIES: tuple[Rule, ...] = (check_evaluation, check_tensor_parallel, check_pipeline)
+_RULES_FOR_FAMILIES: tuple[Rule, ...] = (
+    check_evaluation,
+    check_tensor_parallel,
+    check_context_parallel,
+    check_pipeline,
+)
 
 
 def _check_unused(parallel: ParallelConfig) -> Iterator[ConfigProblem]:

@@ -15,6 +15,7 @@ from trainer.config.schema import Config
 from trainer.data import index
 from trainer.data.tokenizer import Tokenizer, load_stored_tokenizer
 from trainer.models.functional import IGNORED_TARGET, get_logits
+from trainer.parallel.context import take_part
 from trainer.parallel.engine import Engine
 from trainer.parallel.evaluation_mode import evaluation_mode
 
@@ -65,9 +66,9 @@ class TextSampler:
         for start in range(0, len(inputs), self._micro):
             part = slice(start, start + self._micro)
             batch = {"inputs": inputs[part].to(device), "targets": targets[part].to(device)}
-            tokens = self._engine.measure(batch, _choose_tokens, self._micro)
+            tokens = self._engine.measure(take_part(batch, mesh), _choose_tokens, self._micro)
             parts.append(torch.zeros(self._micro, dtype=torch.int64, device=device) if tokens is None else tokens)
-        return mesh.sum_over(torch.cat(parts), "pipeline")[: len(ends)].cpu()
+        return mesh.sum_over(torch.cat(parts), "pipeline", "context")[: len(ends)].cpu()
 
     def _place_prompts(self, length: int) -> torch.Tensor:
         """Return the prompts as rows of whole micro-batches; what follows a prompt has no effect on it."""

@@ -14,8 +14,8 @@ import torch
 def seed(run_seed: int, step: int, dp_rank: int) -> None:
     """Seed the generators of a rank that starts at this step, or resumes on another number of ranks.
 
-    Ranks with the same samples get the same seed. For dropout, each step seeds torch's generator again, by rank, because
-    ranks that split a layer hold other tokens.
+    Ranks with the same samples get the same seed. For dropout, each step seeds torch's generator again, by rank: ranks
+    that split a layer hold other tokens.
     """
     number = int.from_bytes(sha256(f"{run_seed}/{step}/{dp_rank}".encode()).digest()[:8], "little") >> 1
     random.seed(number)

@@ -53,7 +53,7 @@ CASES = {
     "ddp, int8": (2, [*SMALL_LLAMA, "parallel.strategy=ddp", "optimizer.moments=int8"]),
     "fsdp, bf16": (2, [*SMALL_LLAMA, "parallel.strategy=fsdp", "optimizer.moments=bf16"]),
 }
-# By day, test_parallel_ddp.py, test_optimizer_ranks.py and test_dropout.py show the same for the others without a launch.
+# By day, test_parallel_ddp.py, test_optimizer_ranks.py and test_dropout.py show it for the others without a launch.
 DAILY = ("fsdp, dropout",)
 
 

@@ -19,29 +19,30 @@ NORM_TOLERANCE = 1e-4
 # Small enough that 20 steps are quick; a sample has 16 tokens.
 DECODER = ("model.dim=32", "model.heads=4", "model.layers=2", "model.vocab_size=64", "batch.size=8")
 LLAMA = (*DECODER, "model.ffn=48", "model.kv_heads=4")
+MIXTURE = (*DECODER, "model.ffn=16")
 
 
 @dataclass(frozen=True)
 class Family:
-    """A row: the settings of a model, small enough to train in seconds, and what it can be split by."""
+    """A row: the settings of a model, small enough to train in seconds, and the axes by which it can be split."""
 
     settings: tuple[str, ...] = LLAMA
     preset: str = "tiny-llama"
-    parts: tuple[str, ...] = ("decoder",)
+    axes: tuple[str, ...] = ("tensor", "context", "pipeline")
     micro: int = 2
     loss_tolerance: float = LOSS_TOLERANCE
 
 
 @dataclass(frozen=True)
 class Strategy:
-    """A column: the settings of a strategy, its ranks, the part that a model needs for it, and changes of the model.
+    """A column: the settings of a strategy, its ranks, the axis by which it splits the model, and changes of the model.
 
     `micro` replaces that of the family.
     """
 
     settings: str
     ranks: int = 2
-    needs: str = ""
+    axis: str = ""
     model: tuple[str, ...] = ()
     micro: int = 0
 
@@ -55,9 +56,15 @@ FAMILIES = {
     "qwen2": Family((*LLAMA, "model.family=qwen2")),
     "qwen3": Family((*LLAMA, "model.family=qwen3", "model.head_dim=12")),
     "gpt2": Family(DECODER, "tiny-gpt2"),
+    "mixtral": Family((*DECODER, "model.ffn=16"), "tiny-moe", axes=("pipeline", "expert")),
+    "qwen3_moe": Family(
+        (*DECODER, "model.ffn=16", "model.family=qwen3_moe", "model.head_dim=12"),
+        "tiny-moe",
+        axes=("pipeline", "expert"),
+    ),
     # A batch norm sees micro-batches, which contain the same samples for any number of ranks. It amplifies rounding.
-    "resnet": Family(("batch.size=16",), "tiny-resnet", parts=(), micro=4, loss_tolerance=1e-4),
-    "mlp": Family(("batch.size=16",), "tiny-mlp", parts=()),
+    "resnet": Family(("batch.size=16",), "tiny-resnet", axes=(), micro=4, loss_tolerance=1e-4),
+    "mlp": Family(("batch.size=16",), "tiny-mlp", axes=()),
 }
 # A pipeline cannot share weights between its first and its last stage.
 UNTIED = ("model.tie_embeddings=false",)
@@ -66,10 +73,11 @@ STRATEGIES = {
     "fsdp": Strategy("fsdp"),
     "hsdp": Strategy("hsdp shard=2", ranks=4),
     # Larger micro-batches, because DTensors are slow to dispatch.
-    "tensor": Strategy("single tensor=2", needs="decoder", micro=4),
-    "context": Strategy("single context=2", needs="decoder"),
-    "pipeline": Strategy("single pipeline=2", needs="decoder", model=UNTIED),
-    "tensor x pipeline": Strategy("single tensor=2 pipeline=2", ranks=4, needs="decoder", model=UNTIED, micro=4),
+    "tensor": Strategy("single tensor=2", axis="tensor", micro=4),
+    "context": Strategy("single context=2", axis="context"),
+    "pipeline": Strategy("single pipeline=2", axis="pipeline", model=UNTIED),
+    "expert": Strategy("fsdp expert=2", axis="expert"),
+    "tensor x pipeline": Strategy("single tensor=2 pipeline=2", ranks=4, axis="tensor", model=UNTIED, micro=4),
 }
 # Each of them loads the checkpoints of all others; interleaved stages need four layers.
 CHECKPOINT_MODEL = (*LLAMA, "batch.size=4", "model.dim=16", "model.layers=4", "optimizer.clip_norm=0.3")
@@ -90,7 +98,7 @@ CELLS = [
     (family, strategy)
     for family, row in FAMILIES.items()
     for strategy, column in STRATEGIES.items()
-    if not column.needs or column.needs in row.parts
+    if not column.axis or column.axis in row.axes
 ]
 
 
@@ -140,12 +148,13 @@ def settings(strategy: str) -> list[str]:
 
 
 def choose_diagonal() -> list[tuple[str, str]]:
-    """Return a few cells that cover every family and every strategy: for each family the least used strategy."""
+    """Return a cell for each family, so that every strategy is covered: unused strategies first, then rare ones."""
+    rows = Counter(strategy for _, strategy in CELLS)
+    columns = {family: [strategy for row, strategy in CELLS if row == family] for family in FAMILIES}
     uses: Counter[str] = Counter()
     cells = []
-    for family in FAMILIES:
-        columns = [strategy for row, strategy in CELLS if row == family]
-        strategy = min(columns, key=lambda name: uses[name])
+    for family in sorted(FAMILIES, key=lambda name: len(columns[name])):
+        strategy = min(columns[family], key=lambda name: (uses[name], rows[name]))
         uses[strategy] += 1
         cells.append((family, strategy))
     return cells

@@ -50,7 +50,7 @@ def test_a_compiled_model_trains_like_an_eager_one_without_compiling_again(
 
 def train(family: str, strategy: str, *more: str) -> dict[str, Any]:
     row = FAMILIES[family]
-    data = ("data.samples=100", "evaluation.share=0.1", "model.seq_len=16")[: 3 if "decoder" in row.parts else 2]
+    data = ("data.samples=100", "evaluation.share=0.1", "model.seq_len=16")[: 3 if row.axes else 2]
     config = config_of(row.preset, [*row.settings, *settings(strategy), *data, *more])
     results = on_ranks("tests.trainer.test_compiled:train_and_count", ranks=1, config=config, micro=row.micro)
     result: dict[str, Any] = results[0]

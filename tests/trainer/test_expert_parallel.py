@@ -9,7 +9,7 @@ import pytest
 
 from tests.trainer.curves import config_of
 from tests.trainer.ranks import on_ranks
-from tests.trainer.test_parallel_engines import LOSS_TOLERANCE, NORM_TOLERANCE, settings
+from tests.trainer.strategies import LOSS_TOLERANCE, NORM_TOLERANCE, settings
 
 # Small enough that the steps are quick; every expert gets tokens from every rank.
 MODEL = ["model.dim=32", "model.ffn=16", "model.vocab_size=64", "batch.size=16", "optimizer.clip_norm=0.3"]

@@ -24,8 +24,7 @@ STRATEGIES = {
     "ddp x tensor": ("ddp tensor=2", 4),
     "pipeline, recomputed": ("single pipeline=2 recompute=full", 2),
 }
-# The other one covers both.
-NIGHTLY = ("tensor", "pipeline", "ddp x tensor")
+NIGHTLY = ("pipeline", "tensor x pipeline", "ddp x tensor")
 CASES = [pytest.param(name, marks=pytest.mark.nightly if name in NIGHTLY else ()) for name in STRATEGIES]
 
 

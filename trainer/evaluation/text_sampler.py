@@ -10,9 +10,11 @@ import numpy as np
 import torch
 
 from trainer.config.errors import ConfigError, ConfigProblem
+from trainer.config.mixture import MixtureEntry, parse_mixture
 from trainer.config.models import DecoderConfig
-from trainer.config.schema import Config
-from trainer.data import index
+from trainer.config.schema import Config, DataConfig
+from trainer.data.remote import is_remote
+from trainer.data.shard_folder import LOCAL
 from trainer.data.tokenizer import Tokenizer, load_stored_tokenizer
 from trainer.models.functional import IGNORED_TARGET, get_logits
 from trainer.parallel.context import take_part
@@ -35,7 +37,7 @@ class TextSampler:
         self._micro = micro
         self._prompts = config.evaluation.prompts
         self._count = config.evaluation.prompt_tokens
-        self._tokenizer = _load_tokenizer(Path(config.data.path))
+        self._tokenizer = _load_tokenizer(config.data)
         length = config.data.seq_len or _require_decoder(config).seq_len
         self._tokens = [self._tokenizer.encode(prompt.encode()).tolist() for prompt in self._prompts]
         self._inputs = self._place_prompts(length)
@@ -95,12 +97,17 @@ def _choose_tokens(outputs: Any, targets: torch.Tensor) -> torch.Tensor:
     return (get_logits(outputs).argmax(-1) * (targets != IGNORED_TARGET)).sum(-1)
 
 
-def _load_tokenizer(folder: Path) -> Tokenizer:
-    contents = index.read(folder)
-    tokenizer = load_stored_tokenizer(contents.tokenizer, folder)
+def _load_tokenizer(data: DataConfig) -> Tokenizer:
+    """Return the tokenizer of the training data; all sources of a mixture have the same."""
+    path = next((entry.path for entry in parse_mixture(data.mixture) if isinstance(entry, MixtureEntry)), data.path)
+    name = LOCAL.open_folder(path).read_index().tokenizer
+    tokenizer = load_stored_tokenizer(name, Path(path).expanduser())
     if tokenizer is None:
-        message = f"need the tokenizer {contents.tokenizer}, but {folder} has no tokenizer.json"
-        fix = f"run prepare again, which adds it without tokenizing again, or copy the file to {folder}"
+        message = f"need the tokenizer {name}, but {path} has no tokenizer.json"
+        fix = f"run prepare again, which adds it without tokenizing again, or copy the file to {path}"
+        if is_remote(path):
+            message = f"need the tokenizer {name}, which is not read from {path}"
+            fix = "leave them out, or use a local folder of shards"
         raise ConfigError([ConfigProblem("evaluation.prompts", message, fix)])
     return tokenizer
 

@@ -53,8 +53,8 @@ ON_ONE_RANK = (
     "tiny-gpt2",
     "tiny-resnet",
 )
-# By day, one preset for each strategy; test_parallel_engines.py compares the families.
-ON_TWO_NODES = ("demo", "llama-70b", "llama-8b", "mlp")
+# By day, one preset for each strategy; test_parallel_engines.py compares the families, and splits layers.
+ON_TWO_NODES = ("demo", "llama-8b", "mlp")
 
 
 def select_presets(daily: tuple[str, ...]) -> list[Any]:

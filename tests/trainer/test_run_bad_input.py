@@ -7,6 +7,7 @@ import re
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -87,9 +88,15 @@ def test_settings_are_checked_before_torch_is_loaded(case: str, tmp_path: Path) 
     assert list((tmp_path / "here").iterdir()) == []
 
 
-def test_only_rank_0_prints_the_problems(tmp_path: Path) -> None:
-    status, lines = without_torch(["tiny-llama", "batch.size=8"], {"WORLD_SIZE": "3", "RANK": "1"}, tmp_path)
-    assert (status, lines) == (Code.BAD_INPUT, [])
+def test_only_rank_0_prints_the_problems(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other ranks wait until torchrun ends them, or for the outcome file of a job."""
+    monkeypatch.setattr("trainer.__main__.RANK_0_TIMEOUT_S", 0.2)
+    for name, value in {"WORLD_SIZE": "3", "RANK": "1"}.items():
+        monkeypatch.setenv(name, value)
+    began = time.monotonic()
+    assert main(["tiny-llama", "batch.size=8"]) == Code.BAD_INPUT
+    assert time.monotonic() - began > 0.2
+    assert capfd.readouterr() == ("", "")
 
 
 def test_a_job_script_gets_the_reason_in_the_outcome_file(tmp_path: Path) -> None:

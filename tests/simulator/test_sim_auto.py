@@ -57,6 +57,7 @@ def test_fixed_settings_are_unchanged(capsys: pytest.CaptureFixture[str]) -> Non
     [
         (["resnet50", "parallel.strategy=auto"], "resnet is not a transformer"),
         ([*AUTO, "parallel.offload=true"], "parallel.offload is on"),
+        ([*AUTO, "parallel.context=2"], "parallel.context is 2"),
         (
             [*AUTO, "lora.rank=8", "checkpoint.initial=weights"],
             "lora.rank is 8, and predictions are for training all weights",

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from simulator.job import Job
+from simulator.job import Job, layout_from_config
 from simulator.layout import Layout
 from simulator.model import Transformer
 from simulator.sequential_models import build_sequential_model
@@ -40,6 +40,12 @@ def test_work_per_rank_is_independent_of_the_number_of_ranks() -> None:
 def test_batch_is_split_over_ranks_if_divisible(ranks: int, expected: tuple[int, int] | None) -> None:
     job = Job(load("tiny-llama", []), micro=4, share=8).shared_by(ranks, 48)
     assert (None if job is None else (job.micro, job.share)) == expected
+
+
+def test_context_ranks_are_counted_to_the_shards() -> None:
+    settings = ["parallel.strategy=hsdp", "parallel.context=2", "parallel.shard=4"]
+    layout = layout_from_config(load("tiny-llama", settings), ranks=16, per_node=4, micro=1)
+    assert (layout.dp, layout.cp, layout.shard, layout.gpus) == (8, 2, 4, 16)
 
 
 def test_image_models_count_images() -> None:

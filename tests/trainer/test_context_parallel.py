@@ -112,7 +112,7 @@ def test_targets_of_all_ranks_are_counted() -> None:
 
 
 @NIGHTLY
-@pytest.mark.parametrize("strategy", ["ddp context=4", "fsdp context=2"])
+@pytest.mark.parametrize("strategy", ["ddp context=4", "fsdp context=2 tensor=2"])
 def test_compiled_blocks_gather_keys_too(strategy: str) -> None:
     compare("llama", strategy, "compile.mode=blocks", "compile.backend=aot_eager", steps=2)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -19,7 +20,22 @@ def compile_units(model: nn.Module, units: Units, recipe: Recipe, mesh: Mesh) ->
         _exclude_experts(model)
     if recipe.compiles_blocks(mesh.layout):
         for unit in units.layers:
-            unit.module.forward = torch.compile(unit.module.forward, backend=recipe.compiled.backend)
+            compiled = torch.compile(unit.module.forward, backend=recipe.compiled.backend)
+            unit.module.forward = compiled if mesh.layout.tensor == 1 else _wait_for_input(compiled)
+
+
+def _wait_for_input(compiled: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a unit plain tensors only: the compiler drops the gradient of a collective's result that is in flight.
+
+    The input of the first layer is one, the embeddings that tensor parallel ranks have summed.
+    """
+    # Start-up: only runs that split layers need it.
+    from torch.distributed._functional_collectives import AsyncCollectiveTensor  # noqa: PLC0415
+
+    def run(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        return compiled(x.clone() if isinstance(x, AsyncCollectiveTensor) else x, *args, **kwargs)
+
+    return run
 
 
 def _exclude_experts(model: nn.Module) -> None:

@@ -51,6 +51,7 @@ CASES = {
     "tensor with pipeline": (4, [*UNTIED_GPT2, "parallel.strategy=single", "parallel.tensor=2", "parallel.pipeline=2"]),
     "fsdp, muon": (4, [*SMALL_LLAMA, "parallel.strategy=fsdp", "optimizer.name=muon"]),
     "ddp, int8": (2, [*SMALL_LLAMA, "parallel.strategy=ddp", "optimizer.moments=int8"]),
+    "context with fsdp": (2, [*GPT2, "parallel.strategy=fsdp", "parallel.context=2"]),
     "fsdp, bf16": (2, [*SMALL_LLAMA, "parallel.strategy=fsdp", "optimizer.moments=bf16"]),
 }
 # By day, test_parallel_ddp.py, test_optimizer_ranks.py and test_dropout.py show it for the others without a launch.

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.trainer.launch import (
     SMALL_LLAMA,
     events,
@@ -54,6 +56,21 @@ def test_a_resized_run_skips_and_repeats_no_sample(tmp_path: Path) -> None:
     resized, undisturbed = losses(folder), losses(straight)
     assert sorted(resized) == list(range(1, STEPS + 1))
     assert max(abs(resized[step] - undisturbed[step]) for step in undisturbed) < TOLERANCE
+
+
+@pytest.mark.nightly
+def test_context_ranks_continue_the_run_of_others_and_others_continue_theirs(tmp_path: Path) -> None:
+    folder, straight = tmp_path / "changed", tmp_path / "straight"
+    arguments = [*ARGUMENTS, f"run.folder={folder}"]
+    with forked(2, [*arguments, "parallel.strategy=ddp"], tmp_path, hold=(1, 6)) as run:
+        first = kill_when_held(run, folder)
+    with forked(2, [*arguments, "parallel.strategy=fsdp", "parallel.context=2"], tmp_path, hold=(1, 10)) as run:
+        second = kill_when_held(run, folder, after=first)
+    assert main([*arguments, "parallel.strategy=single"]) == Code.FINISHED
+    assert main([*ARGUMENTS, f"run.folder={straight}", "parallel.strategy=single"]) == Code.FINISHED
+    assert [e["step"] for e in events(folder, "loaded")] == [first, second]
+    changed, undisturbed = losses(folder), losses(straight)
+    assert max(abs(changed[step] - undisturbed[step]) for step in undisturbed) < TOLERANCE
 
 
 def expected_ids(step: int) -> list[int]:

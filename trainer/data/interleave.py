@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -28,11 +29,21 @@ def count_draws(shares: Sequence[int], seed: int, positions: Ids) -> Ids:
     weight x position by less than 1 + 1/2 + ... + 1/sources, because the largest shares are taken first.
     """
     counts = np.empty((len(shares), len(positions)), np.int64)
-    left, total = positions, sum(shares)
-    for number in sorted(range(len(shares)), key=lambda number: -shares[number]):
-        # The phase shifts the pattern, so that another seed takes other sources at the same position.
-        phase = make_key(seed, _PHASE, number) % total
+    left = positions
+    for number, total, phase in _plan_sources(tuple(shares), seed):
         counts[number] = (left * shares[number] + phase) // total
         left = left - counts[number]
-        total -= shares[number]
     return counts
+
+
+@lru_cache(maxsize=16)
+def _plan_sources(shares: tuple[int, ...], seed: int) -> list[tuple[int, int, int]]:
+    """Return, from the largest share on, the number of each source, the sum of its share and the later ones, its phase.
+
+    The phase shifts the pattern, so that another seed takes other sources at the same position.
+    """
+    plan, total = [], sum(shares)
+    for number in sorted(range(len(shares)), key=lambda number: -shares[number]):
+        plan.append((number, total, make_key(seed, _PHASE, number) % total))
+        total -= shares[number]
+    return plan

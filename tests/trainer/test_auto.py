@@ -62,6 +62,23 @@ TABLE = [
 ]
 
 
+def test_expert_parallelism_divides_only_the_experts() -> None:
+    """Half of the weights are experts; under fsdp, ranks store as much as before but gather fewer experts."""
+    sizes = replace(SIZES, experts=GIB // 4)
+    for strategy, layout in (("ddp", Layout(replicate=8)), ("fsdp", Layout(shard=8))):
+        parallel = ParallelConfig(strategy=strategy, expert=4)
+        whole, spread = (
+            estimate_memory(sizes, parallel, replace(layout, expert=expert), "fp32", 1) for expert in (1, 4)
+        )
+        if strategy == "ddp":
+            assert spread.weights == spread.gradients == whole.weights * 5 // 8
+            assert spread.states == whole.states * 5 // 8
+        else:
+            assert (spread.weights, spread.states) == (whole.weights, whole.states)
+            assert spread.gathered < whole.gathered
+        assert spread.activations == whole.activations
+
+
 @pytest.mark.parametrize(("free", "overrides", "expected"), TABLE)
 def test_the_least_sharding_that_fits_is_chosen(free: float, overrides: list[str], expected: tuple[Any, ...]) -> None:
     config = load("tiny-llama", ["batch.size=64", *overrides])

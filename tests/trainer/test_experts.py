@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,12 +12,15 @@ import torch.nn.functional as F
 from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
 
 from tests.trainer.curves import config_of, global_batch, make_step
+from tests.trainer.launch import lines
+from trainer.__main__ import main
 from trainer.auto.measure import measure_sizes
 from trainer.config.errors import ConfigError
 from trainer.config.layout import Layout
 from trainer.config.load import from_dict, load
 from trainer.config.models import MixtralConfig
 from trainer.expert_balance import ExpertBalance
+from trainer.life.outcome import Code
 from trainer.models.experts import MixtureOfExperts
 from trainer.models.init import fill
 from trainer.models.registry import build_model, build_network
@@ -150,6 +154,15 @@ def test_the_memory_of_a_mixture_is_measured_without_memory() -> None:
         assert more.activations == pytest.approx(few.activations, rel=0.1)
         assert used.activations > 1.5 * more.activations
         assert used.block_products > 1.5 * more.block_products
+
+
+def test_a_run_records_the_largest_load(tmp_path: Path) -> None:
+    fast = ["steps=2", "schedule.warmup=0", "metrics.every=1", "metrics.peak_tflops=1", "run.device=cpu"]
+    assert main(["tiny-moe", *TINY, *fast, "checkpoint.every=never", f"run.folder={tmp_path}"]) == Code.FINISHED
+    records = lines(tmp_path / "metrics" / "rank-00000.jsonl")
+    assert [record["step"] for record in records] == [1, 2]
+    # 1 if all loads are equal; 8 / 2 if two of the eight experts get all tokens.
+    assert all(1 <= record["expert_load"] <= 4 for record in records)
 
 
 def test_lora_on_experts_is_refused_by_name() -> None:

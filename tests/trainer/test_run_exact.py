@@ -27,6 +27,7 @@ SETTINGS = [f"steps={STEPS}", "checkpoint.every=4", "batch.size=8", "batch.micro
 SETTINGS += ["data.samples=200", "evaluation.share=0.1", "evaluation.every=2"]
 GPT2 = ["tiny-gpt2", "model.layers=2", "model.dim=32", "model.seq_len=16", "model.dropout=0.1", *SMALL_LLAMA[5:]]
 UNTIED_GPT2 = [*GPT2, "model.tie_embeddings=false"]
+MOE = ["tiny-moe", "model.dim=32", "model.seq_len=16", "model.balance=bias", "parallel.expert=2", *SMALL_LLAMA[5:]]
 CASES = {
     "fsdp, dropout": (2, [*GPT2, "parallel.strategy=fsdp", "precision=bf16"]),
     "single": (1, [*GPT2, "parallel.strategy=single"]),
@@ -50,6 +51,8 @@ CASES = {
     ),
     "tensor with pipeline": (4, [*UNTIED_GPT2, "parallel.strategy=single", "parallel.tensor=2", "parallel.pipeline=2"]),
     "fsdp, muon": (4, [*SMALL_LLAMA, "parallel.strategy=fsdp", "optimizer.name=muon"]),
+    "ddp, experts": (4, [*MOE, "parallel.strategy=ddp"]),
+    "fsdp, experts": (4, [*MOE, "parallel.strategy=fsdp", "precision=bf16"]),
     "ddp, int8": (2, [*SMALL_LLAMA, "parallel.strategy=ddp", "optimizer.moments=int8"]),
     "context with fsdp": (2, [*GPT2, "parallel.strategy=fsdp", "parallel.context=2"]),
     "fsdp, bf16": (2, [*SMALL_LLAMA, "parallel.strategy=fsdp", "optimizer.moments=bf16"]),

@@ -88,18 +88,24 @@ def estimate_memory(
 def _estimate_spread(
     sizes: ModelSizes, parallel: ParallelConfig, layout: Layout, precision: Precision, micro: int
 ) -> MemoryNeed:
-    """Return the bytes with expert parallelism: the strategy divides all weights but those of the experts."""
+    """Return the bytes with expert parallelism: each rank works with its part of the experts only.
+
+    Sharding divides the parts further, as it divides all other weights. Under ddp they are all that a rank holds.
+    """
     formats = formats_of(precision)
+    without_experts = replace(layout, expert=1)
+    block = sizes.experts // max(sizes.blocks, 1)
+    if parallel.strategy in ("fsdp", "hsdp"):
+        smaller = replace(sizes, largest_block=sizes.largest_block - block + block // layout.expert)
+        return estimate_memory(smaller, parallel, without_experts, precision, micro)
     share = 1 - sizes.experts / sizes.parameters
     others = replace(
         sizes,
         parameters=sizes.parameters - sizes.experts,
         trainable=int(sizes.trainable * share),
-        largest_block=max(0, sizes.largest_block - sizes.experts // max(sizes.blocks, 1)),
         states=int(sizes.states * share),
-        experts=0,
     )
-    need = estimate_memory(others, parallel, replace(layout, expert=1), precision, micro)
+    need = estimate_memory(others, parallel, without_experts, precision, micro)
     own = -(-sizes.experts // (layout.expert * layout.pipeline))
     copied = 0 if formats.products == formats.weights else formats.product_bytes * own
     return MemoryNeed(

@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from trainer.config.errors import ConfigError, ConfigProblem
 from trainer.parallel.engine import Batch, LossFunction, Recipe, run_model
-from trainer.parallel.experts import list_spread_weights
+from trainer.parallel.experts import list_copied_weights
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.plain import PlainEngine
 from trainer.parallel.units import Units, list_names
@@ -82,8 +82,8 @@ class _ModelWithLoss(nn.Module):
 
 def wrap(model: nn.Module, recipe: Recipe, mesh: Mesh) -> nn.Module:
     """Wrap the model in DDP; all ranks already hold the same weights, so nothing is broadcast."""
-    spread = list_spread_weights(model)
-    ignored = [name for name, value in model.named_parameters() if value in spread]
+    copied = list_copied_weights(model)
+    ignored = [name for name, value in model.named_parameters() if value in copied]
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, ignored)
     options = {
         "device_ids": [mesh.device.index] if mesh.device.type == "cuda" else None,
@@ -112,8 +112,8 @@ def _build_final_buckets(wrapped: Any) -> None:
     communication would not overlap with compute.
     """
     model = wrapped.module
-    spread = list_spread_weights(model)
-    parameters = [value for value in model.parameters() if value.requires_grad and value not in spread]
+    copied = list_copied_weights(model)
+    parameters = [value for value in model.parameters() if value.requires_grad and value not in copied]
     forward = model.forward
     # Gradients become ready in the reverse order of use, like those of a real model.
     model.forward = lambda _: torch.stack([parameter.flatten()[0].float() for parameter in parameters]).sum()

@@ -9,7 +9,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from trainer.models.experts import ExpertFunction, ExpertLinear, Experts, permute
+from trainer.config.layout import EXPERT_AXES
+from trainer.models.experts import ExpertFunction, Experts, permute
 from trainer.parallel.engine import Recipe
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.units import Units
@@ -18,44 +19,62 @@ from trainer.parallel.units import Units
 # ruff: noqa: PLC0415
 
 
-def spread_experts(model: nn.Module, _units: Units, _recipe: Recipe, mesh: Mesh) -> None:
-    """Leave each rank of an expert group its part of the experts; other groups hold the same parts."""
+def spread_experts(model: nn.Module, _units: Units, recipe: Recipe, mesh: Mesh) -> None:
+    """Leave each rank of an expert group its part of the experts.
+
+    Other groups hold the same parts. With fully_shard, which comes later, they divide them further.
+    """
     if mesh.layout.expert == 1:
         return
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
-    placements = (Replicate(), Shard(0))
     for part in model.modules():
-        if isinstance(part, ExpertLinear):
-            spread = distribute_tensor(part.weight.detach(), mesh.expert_mesh, placements, src_data_rank=None)
-            part.weight = nn.Parameter(spread, requires_grad=part.weight.requires_grad)
-        elif isinstance(part, Experts):
-            part.exchange = Exchange(mesh)
+        if not isinstance(part, Experts):
+            continue
+        part.exchange = Exchange(mesh)
+        is_divided = divides_parts(part, recipe, mesh)
+        axes, placements = (("expert",), [Shard(0)]) if is_divided else (EXPERT_AXES, [Replicate(), Shard(0)])
+        for linear in part.children():
+            weight = linear.weight
+            spread = distribute_tensor(weight.detach(), mesh.expert_submesh(*axes), placements, src_data_rank=None)
+            linear.weight = nn.Parameter(spread, requires_grad=weight.requires_grad)
 
 
-def list_spread_weights(model: nn.Module) -> set[nn.Parameter]:
-    """Return the weights that expert parallelism spreads: DDP and fully_shard leave them alone."""
-    return {weight for weight in model.parameters() if is_spread(weight)}
+def divides_parts(experts: Experts, recipe: Recipe, mesh: Mesh) -> bool:
+    """Return whether the groups that hold the same experts divide their rows with fully_shard."""
+    widths: list[int] = [linear.weight.shape[1] for linear in experts.children()]
+    return recipe.is_sharded(mesh.layout) and all(width % mesh.layout.expert_replicate == 0 for width in widths)
+
+
+def list_copied_weights(model: nn.Module) -> set[nn.Parameter]:
+    """Return the weights of which all groups hold copies: DDP and fully_shard leave them alone."""
+    return {weight for weight in model.parameters() if is_copied(weight)}
 
 
 def is_spread(weight: Any) -> bool:
     """Return whether expert parallelism spreads a weight."""
     device_mesh = getattr(weight, "device_mesh", None)
-    return device_mesh is not None and "expert" in (device_mesh.mesh_dim_names or ())
+    return device_mesh is not None and device_mesh.mesh_dim_names == EXPERT_AXES
+
+
+def is_copied(weight: Any) -> bool:
+    """Return whether expert parallelism spreads a weight, with a copy in each group."""
+    return is_spread(weight) and weight.placements[0].is_replicate()
 
 
 @torch.no_grad()
 def average_expert_gradients(weights: Iterable[nn.Parameter], mesh: Mesh) -> None:
-    """Average the gradients of spread experts over all data-parallel ranks, after the backward passes of a step.
+    """Average the gradients of spread experts over all ranks with different tokens, after the backward passes.
 
-    Tokens of all ranks of the group have already added to them, so only the groups are left to sum over.
+    Tokens of all ranks of a group have already added to them, so only the groups are left to average over. Where the
+    groups divide the weights, fully_shard has done that.
     """
-    spread: list[Any] = [weight.grad for weight in weights if is_spread(weight) and weight.grad is not None]
-    gradients = [gradient.to_local() for gradient in spread]
-    if gradients:
-        torch._foreach_div_(gradients, mesh.weights.dp_size)
-        for gradient in gradients:
-            mesh.sum_over(gradient, "expert_replicate")
+    for weight in weights:
+        gradient: Any = weight.grad
+        if gradient is not None and is_spread(weight):
+            local = gradient.to_local().div_(mesh.layout.expert)
+            if is_copied(weight):
+                mesh.sum_over(local, "expert_replicate").div_(mesh.layout.expert_replicate)
 
 
 class Exchange:

@@ -33,10 +33,9 @@ class Mesh:
         """Return the DeviceMesh of these axes, without those that are not in use."""
         return self._mesh[tuple(name for name, _ in self._dims if name in axes)]
 
-    @property
-    def expert_mesh(self) -> Any:
-        """The DeviceMesh of expert parallelism: groups with the same experts, and the ranks that share the experts."""
-        return self._expert_mesh["expert_replicate", "expert"]
+    def expert_submesh(self, *axes: str) -> Any:
+        """Return the DeviceMesh of these axes of expert parallelism."""
+        return self._expert_mesh[axes]
 
     def group(self, axis: str) -> Any:
         """Return the process group of an axis, or None if this rank is alone on it."""

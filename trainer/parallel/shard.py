@@ -10,10 +10,10 @@ from torch import nn
 
 from trainer.config.layout import DATA_AXES
 from trainer.config.schema import ParallelConfig
-from trainer.models.experts import ExpertLinear
+from trainer.models.experts import ExpertLinear, Experts
 from trainer.parallel.cast import is_cast_by_sharding
 from trainer.parallel.engine import Recipe
-from trainer.parallel.experts import list_spread_weights
+from trainer.parallel.experts import divides_parts, list_copied_weights
 from trainer.parallel.materialize import materialize
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.modules import is_tied
@@ -40,14 +40,19 @@ def shard_units(model: nn.Module, units: Units, recipe: Recipe, mesh: Mesh) -> N
     # in memory during a step, as its whole gradients do anyway.
     reshard = zero_stage(recipe.parallel) == ZERO_PARAMETERS and recipe.parallel.pipeline == 1
     groups = _group_modules(model, units)
+    order: list[nn.Module] = []
     for group in groups:
         for part in group:
             materialize(part, mesh.device)
+        spread = _list_divided_experts(group, recipe, mesh)
+        for experts in spread:
+            _shard_experts(experts, {**options, "reshard_after_forward": reshard}, mesh)
+        order += [group[0], *spread]
         fully_shard(group, reshard_after_forward=reshard, **options, **_make_expert_options(model, mesh))
     materialize(model, mesh.device)
     # The root's own parameters are used at the end of forward and at the start of backward, so they stay gathered.
     fully_shard(model, reshard_after_forward=False, **options, **_make_expert_options(model, mesh))
-    _set_prefetch([group[0] for group in groups], recipe.parallel.prefetch)
+    _set_prefetch(order, recipe.parallel.prefetch)
 
 
 def zero_stage(parallel: ParallelConfig) -> int:
@@ -85,8 +90,25 @@ def _make_policies(model: nn.Module, recipe: Recipe, mesh: Mesh) -> dict[str, An
     return policies
 
 
+def _list_divided_experts(group: list[nn.Module], recipe: Recipe, mesh: Mesh) -> list[Experts]:
+    """Return the experts of expert groups that divide their parts further."""
+    if mesh.layout.expert == 1:
+        return []
+    experts = [part for member in group for part in member.modules() if isinstance(part, Experts)]
+    return [part for part in experts if divides_parts(part, recipe, mesh)]
+
+
+def _shard_experts(experts: Experts, options: dict[str, Any], mesh: Mesh) -> None:
+    """Shard the rows of experts over the groups that hold the same experts."""
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import Shard
+
+    groups = mesh.expert_submesh("expert_replicate")
+    fully_shard(experts, **{**options, "mesh": groups}, shard_placement_fn=lambda _: Shard(1))
+
+
 def _make_expert_options(model: nn.Module, mesh: Mesh) -> dict[str, Any]:
-    """Return the options for a mixture of experts: leave weights alone that are spread, and shard the others evenly.
+    """Return the options for a mixture of experts: leave copies in expert groups alone, and shard the others evenly.
 
     If the ranks do not divide the experts, the rows of each expert are sharded instead. Otherwise some ranks would hold
     one expert more than others, or none, and all of them would send as much.
@@ -99,7 +121,7 @@ def _make_expert_options(model: nn.Module, mesh: Mesh) -> dict[str, Any]:
     if not experts:
         return {}
     return {
-        "ignored_params": list_spread_weights(model),
+        "ignored_params": list_copied_weights(model),
         "shard_placement_fn": lambda weight: Shard(1) if weight in uneven else None,
     }
 

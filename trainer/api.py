@@ -43,17 +43,19 @@ from trainer.config.schema import (
     ScheduleConfig,
 )
 from trainer.evaluation.evaluator import sum_batches
-from trainer.evaluation.figures import compute_perplexity, sum_cross_entropy, sum_own_loss
+from trainer.evaluation.figures import CrossEntropySums, OwnLossSums, compute_perplexity
 from trainer.life.uncaught import UncaughtErrors
 from trainer.metrics.utilisation import read_memory_gb
 from trainer.models.functional import compute_loss
+from trainer.models.head import takes_objective
 from trainer.models.init import fill
 from trainer.models.registry import build_network
+from trainer.objective import CrossEntropy, StepMeanLoss
 from trainer.parallel.apply import parallelize
-from trainer.parallel.engine import LossFunction, Recipe
+from trainer.parallel.engine import Engine, LossFunction, Recipe
 from trainer.parallel.gather import gather_weights
 from trainer.parallel.mesh import Mesh
-from trainer.step import RunningStatistics, Step, StepAbandoned, StepMeanLoss, StepResult
+from trainer.step import RunningStatistics, Step, StepAbandoned, StepResult
 from trainer.world import World, start
 
 Model: TypeAlias = nn.Module | Callable[[], nn.Module]
@@ -130,12 +132,16 @@ class Trainer:
         self.engine = parallelize(model, self._recipe, mesh, weights)
         rng.seed(config.run.seed, 0, self.layout.dp_rank(world.rank))
         self.checkpoints = self.open_checkpoints(Path(config.run.folder.format(name=config.name)) / CHECKPOINTS_FOLDER)
+        _check_loss(loss, self.engine)
+        objective = CrossEntropy(config.loss.chunk_tokens) if loss is compute_loss else loss
         # A user's batches may contain ignored targets. Our own data has none, so they need not be counted.
-        is_counted = loss is compute_loss and weights is None
-        self._step = Step(self.engine, config, StepMeanLoss(mesh) if is_counted else loss)
+        counted = StepMeanLoss(mesh, objective) if isinstance(objective, CrossEntropy) and weights is None else None
+        self._step = Step(self.engine, config, counted or objective)
         self._step.before_update = self.checkpoints.before_update
         self._statistics = RunningStatistics(self.engine.named_buffers())
-        self._measure = sum_cross_entropy if loss is compute_loss else sum_own_loss(loss)
+        self._measure = (
+            CrossEntropySums(objective.chunk_tokens) if isinstance(objective, CrossEntropy) else OwnLossSums(objective)
+        )
         self._micro = micro
         # Only a model of our own families can be built again from the settings.
         self._own_model = self.engine.units.model if weights is None else ""
@@ -196,7 +202,7 @@ class Trainer:
             message = "there is no batch with a target to evaluate on"
             raise ConfigError([ConfigProblem("batches", message, "pass at least one batch on each rank")])
         mean = loss / targets
-        if self._measure is not sum_cross_entropy:
+        if not isinstance(self._measure, CrossEntropySums):
             return {"loss": mean}
         return {"loss": mean, "accuracy": correct / targets, "perplexity": compute_perplexity(mean)}
 
@@ -324,6 +330,15 @@ class Trainer:
             self._uncaught.close()
         self.checkpoints.close(timeout_s)
         self.world.close()
+
+
+def _check_loss(loss: LossFunction, engine: Engine) -> None:
+    """Check that a loss which exists on hidden states only has a model that calls it."""
+    takes = any(takes_objective(part) for module in engine.modules for part in module.modules())
+    if not callable(loss) and not takes:
+        names = f"{type(loss).__name__} has only from_hidden, but {engine.units.model} does not take an objective"
+        fix = "give it a `head` of trainer.models.head.Head, or the loss a method __call__(outputs, targets)"
+        raise ConfigError([ConfigProblem("loss", names, fix)])
 
 
 def _check_types(**arguments: object) -> None:

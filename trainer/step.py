@@ -8,15 +8,13 @@ from typing import Any
 
 import torch
 
-from trainer.config.layout import DATA_AXES
 from trainer.config.schema import Config
 from trainer.expert_balance import ExpertBalance
-from trainer.models.functional import IGNORED_TARGET, compute_loss, get_logits
+from trainer.objective import StepMeanLoss
 from trainer.optimizers.optimizer import Optimizer
 from trainer.parallel.context import take_part
 from trainer.parallel.engine import Batch, Engine, LossFunction
 from trainer.parallel.gradients import compute_global_norm, to_local
-from trainer.parallel.mesh import Mesh
 from trainer.parallel.modules import list_embeddings
 from trainer.precision import LossScale
 from trainer.schedule import learning_rate
@@ -123,28 +121,6 @@ class Step:
             return factor
         excess = ((norm + 1e-6) / limit).clamp(min=1.0)
         return excess if factor is None else excess * factor
-
-
-class StepMeanLoss:
-    """Cross entropy averaged over all targets of a step that are not ignored, across ranks and micro-batches.
-
-    Engines average micro-batches and ranks with equal weights, so the loss of each micro-batch is multiplied by its
-    share of the step's targets. If no target is ignored, every factor is 1 and no bit changes.
-    """
-
-    def __init__(self, mesh: Mesh) -> None:
-        self._mesh = mesh
-        self._weight_per_target = torch.ones((), dtype=torch.float64, device=mesh.device)
-
-    def begin(self, targets: torch.Tensor, micro: int) -> None:
-        """Count the targets of the step on the device; every rank must call it with its share."""
-        total = self._mesh.sum_over((targets != IGNORED_TARGET).sum(), *DATA_AXES)
-        micro_batches = self._mesh.weights.dp_size * len(targets) // micro
-        self._weight_per_target.copy_(micro_batches / total.clamp(min=1).double())
-
-    def __call__(self, outputs: Any, targets: torch.Tensor) -> torch.Tensor:
-        weight = (targets != IGNORED_TARGET).sum() * self._weight_per_target
-        return compute_loss(get_logits(outputs), targets) * weight.float()
 
 
 class RunningStatistics:

@@ -9,10 +9,10 @@ import torch
 
 from simulator.calibrate.ranks import Ranks
 from trainer.config.models import LlamaConfig
-from trainer.config.schema import OptimizerConfig
+from trainer.config.schema import LossConfig, OptimizerConfig
 from trainer.models.attention import attend
-from trainer.models.functional import compute_loss
 from trainer.models.llama import Llama
+from trainer.objective import CrossEntropy
 from trainer.optimizers.optimizer import Optimizer
 from trainer.precision import DTYPES
 
@@ -65,7 +65,8 @@ def _measure_size(ranks: Ranks, size: Size, precision: str) -> dict[str, Any]:
     inside = torch.randn(size.samples, size.seq, size.dim, device=ranks.device, requires_grad=True)
     targets = torch.zeros(size.samples, size.seq, dtype=torch.long, device=ranks.device)
     shape = (size.samples, size.heads, size.seq, size.dim // size.heads)
-    block, head = model.layers["0"], torch.nn.Sequential(model.norm, model.head)
+    block, head = model.layers["0"], torch.nn.ModuleList([model.norm, model.head])
+    objective = CrossEntropy(LossConfig().chunk_tokens)
 
     def cast() -> Any:
         return torch.autocast(ranks.device.type, DTYPES[precision], enabled=precision != "fp32")
@@ -85,8 +86,8 @@ def _measure_size(ranks: Ranks, size: Size, precision: str) -> dict[str, Any]:
 
     def run_head() -> None:
         with cast():
-            out = head(inside)
-        compute_loss(out, targets).backward()
+            loss = model.head(model.norm(inside), objective=objective.from_hidden, targets=targets)
+        loss.backward()
         _clear_gradients(head, inside)
 
     works = {"layer_s": run_layer, "attention_s": run_attention, "head_s": run_head}

@@ -21,10 +21,10 @@ from trainer.config.schema import Config
 from trainer.data.loader import Loader
 from trainer.data.registry import open_source
 from trainer.data.source import Source
-from trainer.models.functional import compute_loss
 from trainer.models.init import fill
 from trainer.models.registry import build_model
 from trainer.models.shape import shape_of
+from trainer.objective import CrossEntropy
 from trainer.parallel.apply import parallelize
 from trainer.parallel.engine import Recipe
 from trainer.step import RunningStatistics, Step
@@ -72,7 +72,7 @@ class Emulation:
         rng.seed(self.config.run.seed, 0, 0)
         self._on_rank = on_rank
         self._ranks = VirtualRanks(inner, self._mesh, lambda rank: next(self._loaders[rank]).tensors)
-        self.training = Step(self._ranks, self.config, compute_loss)
+        self.training = Step(self._ranks, self.config, CrossEntropy(self.config.loss.chunk_tokens))
         self._ranks.before_rank = self._begin_rank
         self._statistics = RunningStatistics(self._ranks.named_buffers())
 

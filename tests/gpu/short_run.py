@@ -11,9 +11,9 @@ from tests.trainer.curves import global_batch
 from trainer.config.layout import resolve_layout
 from trainer.config.load import load
 from trainer.config.schema import Config
-from trainer.models.functional import compute_loss
 from trainer.models.init import fill
 from trainer.models.registry import build_model
+from trainer.objective import CrossEntropy
 from trainer.parallel.apply import parallelize
 from trainer.parallel.engine import Batch, Recipe
 from trainer.parallel.mesh import Mesh
@@ -52,7 +52,8 @@ def make_step(config: Config) -> Step:
     layout = resolve_layout(config.parallel, 1, 1)
     mesh = Mesh(layout, 0, DEVICE, is_sharded=recipe.is_sharded(layout))
     weights = partial(fill, seed=config.run.seed, device=DEVICE)
-    return Step(parallelize(partial(build_model, config.model), recipe, mesh, weights), config, compute_loss)
+    engine = parallelize(partial(build_model, config.model), recipe, mesh, weights)
+    return Step(engine, config, CrossEntropy(config.loss.chunk_tokens))
 
 
 def batch(config: Config, index: int) -> Batch:

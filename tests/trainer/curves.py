@@ -14,14 +14,15 @@ from trainer.config.load import from_dict, load, to_dict
 from trainer.config.models import DecoderConfig
 from trainer.config.schema import Config
 from trainer.evaluation.evaluator import sum_batches
-from trainer.evaluation.figures import sum_cross_entropy
-from trainer.models.functional import IGNORED_TARGET, compute_loss
+from trainer.evaluation.figures import CrossEntropySums
+from trainer.models.functional import IGNORED_TARGET
 from trainer.models.init import fill
 from trainer.models.registry import build_network
+from trainer.objective import CrossEntropy, StepMeanLoss
 from trainer.parallel.apply import parallelize
 from trainer.parallel.engine import Recipe
 from trainer.parallel.mesh import Mesh
-from trainer.step import Step, StepMeanLoss
+from trainer.step import Step
 
 BATCHES = 4
 # Each batch is seen twice.
@@ -63,7 +64,7 @@ def curve(  # noqa: PLR0913
         curves["norm"].append(float(result.grad_norm))
         curves["skipped"].append(float(result.skipped))
     if has_documents:
-        sums = sum_batches(step.engine, [batch], sum_cross_entropy, micro)
+        sums = sum_batches(step.engine, [batch], CrossEntropySums(settings.loss.chunk_tokens), micro)
         curves["loss"].append(sums[0] / sums[1] if sums else 0.0)
     return curves
 
@@ -75,7 +76,8 @@ def make_step(config: Config, *, count_targets: bool = False) -> Step:
     layout = resolve_layout(config.parallel, world, world)
     mesh = Mesh(layout, rank, torch.device("cpu"), is_sharded=recipe.is_sharded(layout))
     engine = parallelize(partial(build_network, config), recipe, mesh, fill=partial(fill, seed=config.run.seed))
-    return Step(engine, config, StepMeanLoss(mesh) if count_targets else compute_loss)
+    mean = CrossEntropy(config.loss.chunk_tokens)
+    return Step(engine, config, StepMeanLoss(mesh, mean) if count_targets else mean)
 
 
 def global_batch(config: Config, index: int) -> dict[str, torch.Tensor]:

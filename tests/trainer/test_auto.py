@@ -16,12 +16,20 @@ import torch.distributed as dist
 from tests.trainer.ranks import on_ranks
 from trainer.auto import measure
 from trainer.auto.choose import GIB, choose, choose_without_measuring
-from trainer.auto.memory import MemoryNeed, ModelSizes, bound_sizes, count_keys_values, estimate_memory
+from trainer.auto.memory import (
+    MemoryNeed,
+    ModelSizes,
+    bound_sizes,
+    count_keys_values,
+    count_outputs_at_once,
+    estimate_memory,
+)
 from trainer.auto_settings import ResolvedSettings, resolve_auto
 from trainer.config.check import check
 from trainer.config.errors import ConfigError
 from trainer.config.layout import Layout, resolve_layout
 from trainer.config.load import dump, load
+from trainer.config.models import LlamaConfig
 from trainer.config.schema import ParallelConfig
 from trainer.data.registry import open_source
 from trainer.models.init import fill
@@ -133,6 +141,27 @@ def test_keys_and_values_are_those_of_whole_sequences() -> None:
     assert count_keys_values(load("tiny-resnet", [])) == 0
 
 
+def test_a_loss_in_chunks_needs_memory_for_one_chunk_of_logits() -> None:
+    def estimate(sizes: ModelSizes, micro: int, tensor: int = 1) -> int:
+        parallel = replace(ParallelConfig(), strategy="single", tensor=tensor)
+        return estimate_memory(sizes, parallel, resolve_layout(parallel, tensor, tensor), "fp32", micro).activations
+
+    sizes = replace(SIZES, activations=0, outputs=GIB)
+    chunked = replace(sizes, outputs_at_once=GIB)
+    assert [estimate(sizes, micro) for micro in (1, 4)] == [2 * GIB, 8 * GIB]
+    assert [estimate(chunked, micro) for micro in (1, 4)] == [2 * GIB, 2 * GIB]
+    # Each tensor-parallel rank has a quarter of the vocabulary, and three copies of its logits.
+    assert estimate(chunked, 4, tensor=4) == 3 * GIB // 4
+    config = load("tiny-llama", ["loss.chunk_tokens=10"])
+    assert isinstance(config.model, LlamaConfig)
+    assert count_outputs_at_once(config) == 4 * 10 * config.model.vocab_size
+    tokens = {"inputs": torch.zeros(2, 16, dtype=torch.int64)}
+    assert measure.measure_sizes(config, tokens, "cpu").outputs_at_once == count_outputs_at_once(config)
+    # LoRA on the head computes all logits.
+    on_head = load("tiny-llama", ["lora.rank=2", "lora.layers=[head]", "checkpoint.initial=unused"])
+    assert measure.measure_sizes(on_head, tokens, "cpu").outputs_at_once == 0
+
+
 def test_a_single_rank_gets_the_single_strategy() -> None:
     assert choose(load("tiny-llama", []), SIZES, 100 * GIB, 1, 1).parallel.strategy == "single"
 
@@ -165,6 +194,7 @@ def test_ranks_with_different_memory_make_the_same_choice_and_keep_it_after_a_re
         ("optimizer.name=muon", False),
         ("optimizer.moments=bf16", False),
         ("data.seq_len=16", False),
+        ("loss.chunk_tokens=8", False),
         ("lora.rank=2", False),
         ("optimizer.lr=0.5", True),
         ("optimizer.momentum=0.5", True),

@@ -16,11 +16,12 @@ from trainer.config.layout import resolve_layout
 from trainer.config.models import MlpConfig
 from trainer.config.schema import CompileConfig, Config, OptimizerConfig, ParallelConfig
 from trainer.models.functional import compute_loss
+from trainer.objective import StepMeanLoss
 from trainer.parallel.apply import parallelize
 from trainer.parallel.engine import Recipe
 from trainer.parallel.gather import gather_weights
 from trainer.parallel.mesh import Mesh
-from trainer.step import Step, StepMeanLoss
+from trainer.step import Step
 
 BATCH, STEPS = 8, 6
 # All runs start from the same weights and see the same samples; only the rounding of sums over ranks differs.

@@ -63,7 +63,7 @@ def test_a_packed_sample_gives_the_loss_and_gradients_of_its_documents_one_by_on
     expected = collect_gradients(model, packed)
     counts = [(piece != IGNORED_TARGET).sum() for _, piece in pieces]
     alone = sum(compute_loss(model(x), y) * count for (x, y), count in zip(pieces, counts, strict=True)) / sum(counts)
-    assert float(alone) == pytest.approx(float(packed), rel=1e-6)
+    assert alone.item() == pytest.approx(packed.item(), rel=1e-6)
     for name, gradient in collect_gradients(model, alone).items():
         assert torch.allclose(gradient, expected[name], atol=1e-6), name
 

@@ -13,9 +13,10 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from trainer import host
-from trainer.auto.memory import ModelSizes, count_keys_values
+from trainer.auto.memory import ModelSizes, count_keys_values, count_outputs_at_once
 from trainer.config.schema import Config
 from trainer.models.experts import ExpertLinear
+from trainer.models.head import takes_objective
 from trainer.models.registry import build_network
 from trainer.optimizers.sizes import count_state_bytes, count_update_bytes
 from trainer.parallel.modules import list_embeddings
@@ -74,6 +75,7 @@ def measure_sizes(config: Config, batch: dict[str, torch.Tensor], device_type: s
         outputs=few.outputs * FORMAT_BYTES["fp32"] // samples,
         keys_values=count_keys_values(config),
         experts=sum(part.weight.numel() for part in model.modules() if isinstance(part, ExpertLinear)),
+        outputs_at_once=count_outputs_at_once(config) if takes_objective(model) else 0,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, replace
 
 from trainer.config.layout import Layout
@@ -41,6 +42,8 @@ class ModelSizes:
     """Bytes of one block's matrix products for one sample, which selective recomputation stores as well."""
     outputs: int
     """Bytes of one sample's outputs (logits) in fp32; the backward pass holds them and their gradient."""
+    outputs_at_once: int = 0
+    """Bytes of the outputs that exist at a time at most, if the loss is computed in chunks; 0 if it is not."""
     keys_values: int = 0
     """Bytes of one block's keys and values for one sample, which context ranks gather for whole sequences."""
     experts: int = 0
@@ -75,11 +78,11 @@ def estimate_memory(
     gradients = _estimate_gradients(trained, -(-trained // shards), parallel, formats)
     stored = (formats.weight_bytes * -(-own // shards), -(-sizes.states // (model_ranks * shards)))
     weights, states = (0, 0) if parallel.offload else stored
-    per_sample = _estimate_activations(sizes, parallel.recompute) // model_ranks + 2 * sizes.outputs
+    per_sample = _estimate_activations(sizes, parallel.recompute) // model_ranks
     if layout.context > 1:
         gathered_blocks = sizes.blocks if parallel.recompute == "none" else 1
         per_sample = per_sample // layout.context + gathered_blocks * sizes.keys_values // model_ranks
-    activations = micro * per_sample
+    activations = micro * per_sample + _estimate_outputs(sizes, micro, layout)
     # The update comes after the backward pass has freed the activations.
     temporary = activations if parallel.offload else max(activations, sizes.update)
     return MemoryNeed(weights, gradients, states, _estimate_gathered(sizes, own, parallel, formats), temporary)
@@ -151,10 +154,10 @@ def bound_sizes(config: Config) -> ModelSizes | None:
     outputs = value * length * model.vocab_size
     # The embedding and the head are outside the blocks.
     stored = model.layers * block + value * _STREAM_MULTIPLE * length * model.dim + 4 * outputs
-    keys_values = count_keys_values(config)
+    at_once, keys_values = count_outputs_at_once(config), count_keys_values(config)
     experts = 3 * model.layers * model.experts * model.dim * model.ffn if isinstance(model, MoeConfig) else 0
     sizes = (parameters, parameters, parameters, states, update, model.layers, stored, block, block, outputs)
-    return ModelSizes(*sizes, keys_values, experts)
+    return ModelSizes(*sizes, at_once, keys_values, experts)
 
 
 def count_keys_values(config: Config) -> int:
@@ -166,6 +169,12 @@ def count_keys_values(config: Config) -> int:
     return 2 * (config.data.seq_len or model.seq_len) * width * formats_of(config.precision).product_bytes
 
 
+def count_outputs_at_once(config: Config) -> int:
+    """Return the bytes of the logits that exist at a time at most, in fp32."""
+    tokens = config.loss.chunk_tokens or sys.maxsize
+    return FORMAT_BYTES["fp32"] * tokens * config.model.vocab_size if isinstance(config.model, DecoderConfig) else 0
+
+
 def _estimate_activations(sizes: ModelSizes, recompute: str) -> int:
     """Return the bytes for one sample; with recomputation, one block at a time holds its activations again."""
     block = sizes.activations // max(sizes.blocks, 1)
@@ -174,6 +183,18 @@ def _estimate_activations(sizes: ModelSizes, recompute: str) -> int:
     if recompute == "selective":
         return min(sizes.blocks * (sizes.block_input + sizes.block_products) + block, sizes.activations)
     return sizes.activations
+
+
+def _estimate_outputs(sizes: ModelSizes, micro: int, layout: Layout) -> int:
+    """Return the bytes of outputs and their gradient at the loss.
+
+    A loss in chunks works on the part of the vocabulary that the rank has, with one more copy if it is a part.
+    """
+    outputs = micro * sizes.outputs // layout.context
+    if not sizes.outputs_at_once:
+        return 2 * outputs
+    copies = 3 if layout.tensor > 1 else 2
+    return copies * min(outputs, sizes.outputs_at_once) // layout.tensor
 
 
 def _estimate_gradients(trained: int, sharded: int, parallel: ParallelConfig, formats: StateFormats) -> int:

@@ -63,6 +63,17 @@ class BatchConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LossConfig:
+    """Settings of the training objective."""
+
+    chunk_tokens: int = setting(
+        "language models: tokens whose logits are in memory at a time, on each rank; 0 means a whole micro-batch",
+        4096,
+        low=0,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
     """Settings of the optimizer."""
 
@@ -294,6 +305,7 @@ class Config:
     lora: LoraConfig = setting("low-rank fine-tuning", LoraConfig)
     data: DataConfig = setting("training data", DataConfig)
     batch: BatchConfig = setting("batch and micro-batch", BatchConfig)
+    loss: LossConfig = setting("training objective", LossConfig)
     optimizer: OptimizerConfig = setting("update rule and its hyperparameters", OptimizerConfig)
     schedule: ScheduleConfig = setting("learning-rate schedule", ScheduleConfig)
     precision: Precision = setting("precision of matrix products; weights and their updates stay fp32", "fp32")

@@ -17,7 +17,7 @@ from trainer.data.loader import Loader
 from trainer.data.mixture import Ingredient, Mixture
 from trainer.data.source import Source
 from trainer.evaluation.evaluation_set import EvaluationSet
-from trainer.evaluation.figures import SUMS, EvaluationResult, compute_perplexity, sum_cross_entropy
+from trainer.evaluation.figures import SUMS, CrossEntropySums, EvaluationResult, compute_perplexity
 from trainer.metrics.device_values import DeviceValues
 from trainer.parallel.context import take_part
 from trainer.parallel.engine import Batch, Engine, LossFunction
@@ -81,7 +81,8 @@ class Evaluator:
         )
         with closing(loader):
             batches = (next(loader).tensors for _ in range(samples.batches))
-            return sum_batches(self._engine, batches, sum_cross_entropy, self._micro, is_stopped)
+            measure = CrossEntropySums(self._config.loss.chunk_tokens)
+            return sum_batches(self._engine, batches, measure, self._micro, is_stopped)
 
 
 @dataclass(frozen=True)

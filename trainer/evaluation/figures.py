@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
+from trainer.models.cross_entropy import measure_predictions
 from trainer.models.functional import IGNORED_TARGET, get_logits
+from trainer.models.head import Head
 
 SUMS = 3
 """Loss, targets and correct predictions."""
@@ -45,24 +46,43 @@ class EvaluationResult:
         return f"{', '.join(parts)} ({self.samples:,} samples in {self.seconds:.1f} s)"
 
 
-def sum_cross_entropy(outputs: Any, targets: torch.Tensor) -> torch.Tensor:
-    """Return the summed loss in fp32, the number of targets that are not ignored, and of correct predictions."""
-    flat = targets.flatten()
-    logits = get_logits(outputs).flatten(0, -2)
-    loss = F.cross_entropy(logits.float(), flat, ignore_index=IGNORED_TARGET, reduction="sum")
-    # No prediction equals the number of an ignored target.
-    correct = logits.argmax(-1) == flat
-    return torch.stack([loss.double(), (flat != IGNORED_TARGET).sum().double(), correct.sum().double()])
+@dataclass(frozen=True)
+class CrossEntropySums:
+    """The sums of an evaluation: loss in fp32, targets that are not ignored, and correct predictions."""
+
+    chunk_tokens: int = 0
+    """Tokens whose logits exist at a time, for models that compute an objective themselves; 0 means all."""
+
+    def __call__(self, outputs: Any, targets: torch.Tensor) -> torch.Tensor:
+        flat = targets.flatten()
+        logits = get_logits(outputs).flatten(0, -2)
+        loss = F.cross_entropy(logits.float(), flat, ignore_index=IGNORED_TARGET, reduction="sum")
+        # No prediction equals the number of an ignored target.
+        return _stack_sums(loss, targets, (logits.argmax(-1) == flat).sum())
+
+    def from_hidden(self, hidden: torch.Tensor, head: Head, targets: torch.Tensor) -> torch.Tensor:
+        """Return the same without computing all logits at once; called inside the model's head."""
+        loss, correct = measure_predictions(hidden, head, targets, self.chunk_tokens)
+        return _stack_sums(loss, targets, correct)
 
 
-def sum_own_loss(loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """Return a function like `sum_cross_entropy` for a mean loss of the user, which counts samples as targets."""
+class OwnLossSums:
+    """The sums of an evaluation with a mean loss of the user, which counts samples as targets."""
 
-    def sum_loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def __init__(self, loss: Any) -> None:
+        self._loss = loss
+        if hasattr(loss, "from_hidden"):
+            self.from_hidden = self._sum_from_hidden
+
+    def __call__(self, outputs: Any, targets: torch.Tensor) -> torch.Tensor:
+        return self._sum(self._loss(outputs, targets), targets)
+
+    def _sum_from_hidden(self, hidden: torch.Tensor, head: Head, targets: torch.Tensor) -> torch.Tensor:
+        return self._sum(self._loss.from_hidden(hidden, head, targets), targets)
+
+    def _sum(self, mean: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         samples = torch.full((), len(targets), dtype=torch.float64, device=targets.device)
-        return torch.stack([loss(outputs, targets).double() * samples, samples, torch.zeros_like(samples)])
-
-    return sum_loss
+        return torch.stack([mean.double() * samples, samples, torch.zeros_like(samples)])
 
 
 def compute_perplexity(loss: float) -> float:
@@ -71,3 +91,7 @@ def compute_perplexity(loss: float) -> float:
         return math.exp(loss)
     except OverflowError:
         return math.inf
+
+
+def _stack_sums(loss: torch.Tensor, targets: torch.Tensor, correct: torch.Tensor) -> torch.Tensor:
+    return torch.stack([loss.double(), (targets != IGNORED_TARGET).sum().double(), correct.double()])

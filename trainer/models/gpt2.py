@@ -8,6 +8,7 @@ from torch import nn
 
 from trainer.config.models import Gpt2Config
 from trainer.models.attention import AttentionMask, attend, make_mask, make_part_mask, merge_heads, split_heads
+from trainer.models.head import Head, Objective
 from trainer.models.sequence_part import SequencePart
 
 
@@ -28,11 +29,17 @@ class Gpt2(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
         self.layers = nn.ModuleDict({str(i): Block(config) for i in range(config.layers)})
         self.norm: nn.Module | None = nn.LayerNorm(config.dim, eps=config.norm_eps)
-        self.head: nn.Module | None = nn.Linear(config.dim, config.vocab_size, bias=False)
+        self.head: nn.Module | None = Head(config.dim, config.vocab_size)
         if config.tie_embeddings:
             self.head.weight = self.embed.weight
 
-    def forward(self, x: torch.Tensor, documents: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(
+        self,
+        x: torch.Tensor,
+        documents: torch.Tensor | None = None,
+        objective: Objective | None = None,
+        targets: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         mask = make_mask(documents) if self.part is None else make_part_mask(self.part, x, documents)
         if self.embed is not None and self.positions is not None:
             positions = torch.arange(x.shape[1], device=x.device).unsqueeze(0)
@@ -42,7 +49,9 @@ class Gpt2(nn.Module):
         for block in self.layers.values():
             x = block(x, mask=mask)
         x = self.norm(x) if self.norm is not None else x
-        return self.head(x) if self.head is not None else x
+        if self.head is None:
+            return x
+        return self.head(x) if objective is None else self.head(x, objective=objective, targets=targets)
 
     def init_buffers(self, device: torch.device | str) -> None:
         """Do nothing: GPT-2 has no buffers."""

@@ -15,6 +15,7 @@ from torch import nn
 from trainer.config.models import LlamaLikeConfig, MoeConfig
 from trainer.models.attention import AttentionMask, attend, make_mask, make_part_mask, merge_heads, split_heads
 from trainer.models.experts import MixtureOfExperts
+from trainer.models.head import Head, Objective
 from trainer.models.rotary import rotary_table, rotate
 from trainer.models.sequence_part import SequencePart
 
@@ -34,18 +35,26 @@ class Llama(nn.Module):
         self.embed: nn.Module | None = nn.Embedding(config.vocab_size, config.dim)
         self.layers = nn.ModuleDict({str(i): Block(config) for i in range(config.layers)})
         self.norm: nn.Module | None = nn.RMSNorm(config.dim, eps=config.norm_eps)
-        self.head: nn.Module | None = nn.Linear(config.dim, config.vocab_size, bias=False)
+        self.head: nn.Module | None = Head(config.dim, config.vocab_size)
         if config.tie_embeddings:
             self.head.weight = self.embed.weight
         self.init_buffers(self.embed.weight.device)
 
-    def forward(self, x: torch.Tensor, documents: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(
+        self,
+        x: torch.Tensor,
+        documents: torch.Tensor | None = None,
+        objective: Objective | None = None,
+        targets: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         mask = make_mask(documents) if self.part is None else make_part_mask(self.part, x, documents)
         x = self.embed(x) if self.embed is not None else x
         for block in self.layers.values():
             x = block(x, mask=mask)
         x = self.norm(x) if self.norm is not None else x
-        return self.head(x) if self.head is not None else x
+        if self.head is None:
+            return x
+        return self.head(x) if objective is None else self.head(x, objective=objective, targets=targets)
 
     def init_buffers(self, device: torch.device | str) -> None:
         """Compute the table of rotary angles, which all layers share, and reset the balance of experts."""

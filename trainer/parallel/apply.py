@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from trainer.config.errors import ConfigError, ConfigProblem
+from trainer.models.head import takes_objective
 from trainer.parallel.cast import cast_forward
 from trainer.parallel.compile import compile_units
 from trainer.parallel.context import split_sequences
@@ -127,9 +128,9 @@ def _describe_missing(units: Units, setting: str, value: str) -> ConfigProblem:
 
 
 def _make_pipeline(model: Any, recipe: Recipe, mesh: Mesh, choices: list[str], fill: Fill | None) -> Engine:
-    from trainer.parallel.pipeline import PipelineEngine, Widths, cut_stage, list_stages, send_contiguous
+    from trainer.parallel.pipeline import Ends, PipelineEngine, cut_stage, list_stages, send_contiguous
 
-    widths = Widths(model.embed.embedding_dim, model.head.out_features)
+    ends = Ends(model.embed.embedding_dim, model.head.out_features, takes_objective(model))
     stages = [
         cut_stage(model, index, recipe.parallel) for index in list_stages(recipe.parallel, mesh.coordinate("pipeline"))
     ]
@@ -141,7 +142,7 @@ def _make_pipeline(model: Any, recipe: Recipe, mesh: Mesh, choices: list[str], f
         from trainer.parallel.ddp import wrap
 
         stages = [wrap(stage, recipe, mesh) for stage in stages]
-    return PipelineEngine(stages, find_units(model), widths=widths, recipe=recipe, mesh=mesh, choices=choices)
+    return PipelineEngine(stages, find_units(model), ends=ends, recipe=recipe, mesh=mesh, choices=choices)
 
 
 def _apply_passes(model: nn.Module, units: Units, recipe: Recipe, mesh: Mesh, fill: Fill | None) -> None:

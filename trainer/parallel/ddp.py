@@ -14,7 +14,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from trainer.config.errors import ConfigError, ConfigProblem
-from trainer.parallel.engine import Batch, LossFunction, Recipe, run_model
+from trainer.models.head import Objective
+from trainer.parallel.engine import Batch, LossFunction, Recipe, find_objective, run_objective
 from trainer.parallel.experts import list_copied_weights
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.plain import PlainEngine
@@ -57,8 +58,9 @@ class DdpEngine(PlainEngine):
             raise ConfigError([ConfigProblem("model", message, fix)])
 
     def _make_loss(self, loss_fn: LossFunction) -> Callable[[Batch], torch.Tensor]:
-        model = self.modules[0]
-        return lambda batch: model(batch, loss_fn)
+        model: Any = self.modules[0]
+        objective = find_objective(model.module.module, loss_fn)
+        return lambda batch: model(batch, loss_fn, objective)
 
 
 class _ModelWithLoss(nn.Module):
@@ -76,8 +78,8 @@ class _ModelWithLoss(nn.Module):
             whole: Any = self
             whole.forward = torch.compile(self.forward, backend=recipe.compiled.backend)
 
-    def forward(self, batch: Batch, loss_fn: LossFunction) -> torch.Tensor:
-        return loss_fn(run_model(self.module, batch), batch["targets"])
+    def forward(self, batch: Batch, loss_fn: LossFunction, objective: Objective | None) -> torch.Tensor:
+        return run_objective(self.module, batch, loss_fn, objective)
 
 
 def wrap(model: nn.Module, recipe: Recipe, mesh: Mesh) -> nn.Module:

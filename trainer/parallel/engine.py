@@ -11,6 +11,7 @@ from torch import nn
 
 from trainer.config.layout import Layout
 from trainer.config.schema import CompileConfig, ParallelConfig, Precision
+from trainer.models.head import Objective, takes_objective
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.units import Units
 
@@ -20,6 +21,10 @@ Batch = dict[str, torch.Tensor]
 `documents` has the shape of `inputs`: for each token the number of its document within the sample, from 0 upwards.
 """
 LossFunction = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""A function of outputs and targets.
+
+If it also has a method `from_hidden(hidden, head, targets)`, models that take an objective call that one in their head.
+"""
 BetweenMicroBatches = Callable[[int, int], None]
 """A function of the index of the next micro-batch and their number; it abandons the step by raising an exception."""
 
@@ -82,6 +87,21 @@ class Engine(Protocol):
 
 def do_nothing(_index: int, _count: int) -> None:
     """Continue with the next micro-batch."""
+
+
+def find_objective(model: nn.Module, loss_fn: LossFunction) -> Objective | None:
+    """Return the objective that the model calls in its head, or None if the loss is computed from its outputs."""
+    return getattr(loss_fn, "from_hidden", None) if takes_objective(model) else None
+
+
+def run_objective(model: Any, batch: Batch, loss_fn: LossFunction, objective: Objective | None) -> torch.Tensor:
+    """Return the loss of a micro-batch, or any other figure; `objective` is what `find_objective` returns."""
+    if objective is None:
+        return loss_fn(run_model(model, batch), batch["targets"])
+    loss: torch.Tensor = model(
+        batch["inputs"], **select_documents(batch), objective=objective, targets=batch["targets"]
+    )
+    return loss
 
 
 def run_model(model: nn.Module, batch: Batch) -> Any:

@@ -14,6 +14,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 
 from trainer.config.errors import ConfigError, ConfigProblem
 from trainer.config.schema import ParallelConfig
+from trainer.models.head import Objective
 from trainer.parallel import modules
 from trainer.parallel.engine import (
     Batch,
@@ -22,6 +23,7 @@ from trainer.parallel.engine import (
     Recipe,
     do_nothing,
     run_model,
+    run_objective,
     select_documents,
     split_batch,
 )
@@ -32,18 +34,21 @@ from trainer.precision import DTYPES
 
 
 @dataclass(frozen=True)
-class Widths:
-    """The number of values per token between stages and at the end of the model."""
+class Ends:
+    """What an engine needs to know about the whole model: values per token, and whether it computes the loss."""
 
     hidden: int
+    """Values per token between stages."""
     outputs: int
+    """Values per token at the end of the model."""
+    takes_objective: bool
 
 
 class PipelineEngine:
     """The engine that runs torch's schedules, which reduce gradients once, after summing those of all micro-batches."""
 
     def __init__(  # noqa: PLR0913
-        self, stages: list[nn.Module], units: Units, *, widths: Widths, recipe: Recipe, mesh: Mesh, choices: list[str]
+        self, stages: list[nn.Module], units: Units, *, ends: Ends, recipe: Recipe, mesh: Mesh, choices: list[str]
     ) -> None:
         self.mesh = mesh
         self.modules = stages
@@ -51,7 +56,7 @@ class PipelineEngine:
         self.choices = choices
         self.before_micro_batch: BetweenMicroBatches = do_nothing
         self._recipe = recipe
-        self._widths = widths
+        self._ends = ends
         self._schedules: dict[tuple[Any, ...], Any] = {}
         self._scale: torch.Tensor | None = None
         self._losses: list[torch.Tensor] = []
@@ -78,6 +83,7 @@ class PipelineEngine:
             target=targets if place == last else None,
             return_outputs=False,
             **select_documents(batch),
+            **self._select_objective(loss_fn, targets),
         )
         average_expert_gradients(self._parameters.values(), self.mesh)
         total = torch.stack(self._losses).sum() if self._losses else torch.zeros((), device=self.mesh.device)
@@ -86,13 +92,13 @@ class PipelineEngine:
     def measure(self, batch: Batch, measure: LossFunction, micro: int) -> torch.Tensor | None:
         sums = []
         for piece in split_batch(batch, micro):
-            outputs = self._forward(piece)
-            if outputs is not None:
-                sums.append(measure(outputs, piece["targets"]))
+            value = self._measure(piece, measure)
+            if value is not None:
+                sums.append(value)
         return torch.stack(sums).sum(0) if sums else None
 
-    def _forward(self, batch: Batch) -> torch.Tensor | None:
-        """Run a micro-batch through this rank's stages and return the outputs of the model on the last rank.
+    def _measure(self, batch: Batch, measure: LossFunction) -> torch.Tensor | None:
+        """Run a micro-batch through this rank's stages and measure the outputs of the model on the last rank.
 
         torch's schedules are written for training. Without a backward pass, micro-batches simply follow each other; an
         interleaved pipeline runs one of them at a time.
@@ -107,9 +113,10 @@ class PipelineEngine:
             if index > 0:
                 hidden = torch.empty_like(self._describe_hidden(tuple(inputs.shape)), device=self.mesh.device)
                 dist.recv(hidden, group=group, group_src=(index - 1) % ranks)
-            outputs: torch.Tensor = run_model(stage, {**batch, "inputs": hidden})
+            piece = {**batch, "inputs": hidden}
             if index == last:
-                return outputs
+                return run_objective(stage, piece, measure, self._find_objective(measure))
+            outputs: torch.Tensor = run_model(stage, piece)
             dist.send(outputs, group=group, group_dst=(index + 1) % ranks)
         return None
 
@@ -119,8 +126,9 @@ class PipelineEngine:
             count = shape[0] // micro
             check_micro_batches(self._recipe.parallel, count)
             indices = list_stages(self._recipe.parallel, self.mesh.coordinate("pipeline"))
+            has_loss = self._find_objective(loss_fn) is not None
             stages = [
-                self._make_stage(module, index, (micro, *shape[1:]))
+                self._make_stage(module, index, (micro, *shape[1:]), has_loss=has_loss)
                 for index, module in zip(indices, self.modules, strict=True)
             ]
             self._schedules[key] = _make_schedule(
@@ -128,17 +136,31 @@ class PipelineEngine:
             )
         return self._schedules[key]
 
-    def _make_stage(self, module: nn.Module, index: int, shape: tuple[int, ...]) -> Any:
-        """Return a stage with the shapes of its inputs and outputs; torch would run the model once to find them."""
+    def _find_objective(self, loss_fn: LossFunction) -> Objective | None:
+        return getattr(loss_fn, "from_hidden", None) if self._ends.takes_objective else None
+
+    def _select_objective(self, loss_fn: LossFunction, targets: torch.Tensor) -> dict[str, Any]:
+        """Return the keyword arguments with which the last stage computes the loss itself."""
+        objective = self._find_objective(loss_fn)
+        is_last = self.mesh.coordinate("pipeline") == self.mesh.layout.pipeline - 1
+        return {"objective": objective, "targets": targets} if objective is not None and is_last else {}
+
+    def _make_stage(self, module: nn.Module, index: int, shape: tuple[int, ...], *, has_loss: bool) -> Any:
+        """Return a stage with the shapes of its inputs and outputs; torch would run the model once to find them.
+
+        `has_loss` means that the last stage returns the loss of a micro-batch instead of its outputs.
+        """
         count = _count_stages(self._recipe.parallel)
         tokens = torch.empty(shape, dtype=torch.int64, device="meta")
+        loss = torch.empty((), device="meta", requires_grad=True)
+        last = loss if has_loss else self._describe_outputs(shape)
         return PipelineStage(
             module,
             index,
             count,
             self.mesh.device,
             input_args=(tokens if index == 0 else self._describe_hidden(shape),),
-            output_args=(self._describe_outputs(shape) if index == count - 1 else self._describe_hidden(shape),),
+            output_args=(last if index == count - 1 else self._describe_hidden(shape),),
             group=self.mesh.group("pipeline"),
         )
 
@@ -149,16 +171,18 @@ class PipelineEngine:
         """
         is_cast = self._recipe.is_sharded(self.mesh.layout)
         dtype = DTYPES[self._recipe.precision] if is_cast else torch.float32
-        part = (shape[0], shape[1] // self.mesh.layout.tensor, self._widths.hidden)
+        part = (shape[0], shape[1] // self.mesh.layout.tensor, self._ends.hidden)
         return torch.empty(part, dtype=dtype, device="meta", requires_grad=True)
 
     def _describe_outputs(self, shape: tuple[int, ...]) -> torch.Tensor:
         dtype = DTYPES[self._recipe.precision]
-        return torch.empty((*shape, self._widths.outputs), dtype=dtype, device="meta", requires_grad=True)
+        return torch.empty((*shape, self._ends.outputs), dtype=dtype, device="meta", requires_grad=True)
 
     def _scale_loss(self, loss_fn: LossFunction, count: int) -> LossFunction:
+        is_loss = self._find_objective(loss_fn) is not None
+
         def compute_scaled(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-            loss = loss_fn(outputs, targets) / count
+            loss = (outputs if is_loss else loss_fn(outputs, targets)) / count
             self._losses.append(loss.detach())
             return loss if self._scale is None else loss * self._scale
 

@@ -15,7 +15,8 @@ from trainer.parallel.engine import (
     LossFunction,
     Recipe,
     do_nothing,
-    run_model,
+    find_objective,
+    run_objective,
     split_batch,
 )
 from trainer.parallel.experts import average_expert_gradients
@@ -80,9 +81,10 @@ class PlainEngine:
         """Return the function from a micro-batch to its loss, which is one graph if the whole model is compiled."""
         if loss_fn not in self._loss_functions:
             model, compiled = self.modules[0], self._recipe.compiled
+            objective = find_objective(model, loss_fn)
 
             def compute_loss(batch: Batch) -> torch.Tensor:
-                return loss_fn(run_model(model, batch), batch["targets"])
+                return run_objective(model, batch, loss_fn, objective)
 
             is_whole = compiled.mode == "whole" and not self._recipe.compiles_blocks(self.mesh.layout)
             self._loss_functions[loss_fn] = (

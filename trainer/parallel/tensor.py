@@ -72,14 +72,34 @@ def _plan_block() -> dict[str, Any]:
 
 def _plan_ends() -> dict[str, Any]:
     from torch.distributed.tensor import Replicate, Shard
-    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel
+    from torch.distributed.tensor.parallel import RowwiseParallel, SequenceParallel
 
     return {
         "embed": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)),
         "positions": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)),
         "norm": SequenceParallel(),
-        "head": ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate()),
+        "head": _make_head_style(),
     }
+
+
+def _make_head_style() -> Any:
+    """Return the rule that splits the head along the vocabulary.
+
+    Logits are gathered. The value of an objective, which works on the split logits, is returned as it is.
+    """
+    from torch.distributed.tensor import DTensor, Replicate, Shard
+    from torch.distributed.tensor.parallel import ColwiseParallel
+
+    class SplitHead(ColwiseParallel):
+        """A style for a layer that returns logits as a DTensor, or an ordinary tensor."""
+
+        @staticmethod
+        def _prepare_output_fn(layouts: Any, use_local_output: bool, module: Any, outputs: Any, mesh: Any) -> Any:
+            if not isinstance(outputs, DTensor):
+                return outputs
+            return ColwiseParallel._prepare_output_fn(layouts, use_local_output, module, outputs, mesh)
+
+    return SplitHead(input_layouts=Shard(1), output_layouts=Replicate())
 
 
 def _select_present(module: nn.Module, plan: dict[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, cast
@@ -142,6 +142,8 @@ class Trainer:
         self._measure = (
             CrossEntropySums(objective.chunk_tokens) if isinstance(objective, CrossEntropy) else OwnLossSums(objective)
         )
+        self.restore_notes: list[str] = []
+        """What the last `restore` could not restore, and why."""
         self._micro = micro
         # Only a model of our own families can be built again from the settings.
         self._own_model = self.engine.units.model if weights is None else ""
@@ -255,6 +257,7 @@ class Trainer:
         state = {
             **self._step.state(),
             "world_size": self.world.size,
+            "layout": asdict(self.layout),
             "config": to_dict(self.config),
             "extra": dict(extra),
         }
@@ -279,7 +282,15 @@ class Trainer:
     def restore(self, checkpoint: GoodCheckpoint) -> dict[str, Any]:
         """Load this checkpoint and return its `extra`."""
         state = self.checkpoints.read_state(checkpoint)
-        self.checkpoints.load(checkpoint, self._step.tensors())
+        private = self._step.private_tensors()
+        # Checkpoints from before this entry have no such tensors.
+        is_same_layout = state.get("layout") == asdict(self.layout)
+        tensors = self._step.tensors()
+        if private and not is_same_layout:
+            tensors = {name: value for name, value in tensors.items() if name not in private}
+            names = ", ".join(name for name, _ in self.engine.private_tensors())
+            self.restore_notes = [f"not restored, because the ranks are laid out differently now: {names}"]
+        self.checkpoints.load(checkpoint, tensors)
         self._step.load_state(state)
         own = self.checkpoints.read_own(checkpoint)
         if own is None:

@@ -19,6 +19,8 @@ from trainer.parallel.modules import list_embeddings
 from trainer.precision import LossScale
 from trainer.schedule import learning_rate
 
+PRIVATE = "private."
+"""Prefix of tensors that belong to one rank."""
 _SEED_STRIDE = 1_000_003
 
 
@@ -98,7 +100,12 @@ class Step:
         tensors |= {f"buffer.{name}": value for name, value in self.engine.named_buffers()}
         if self.scale is not None:
             tensors |= {f"scaler.{name}": value for name, value in self.scale.tensors().items()}
-        return tensors
+        return tensors | self.private_tensors()
+
+    def private_tensors(self) -> dict[str, torch.Tensor]:
+        """Return the tensors of a checkpoint that only this rank has; their names contain its number."""
+        prefix = f"{PRIVATE}{self.engine.mesh.rank:05d}"
+        return {f"{prefix}.{name}": value for name, value in self.engine.private_tensors()}
 
     def saved_tensors(self) -> dict[str, torch.Tensor]:
         """Return the tensors that this rank saves; buffers may differ by rank, so only the first rank saves them."""

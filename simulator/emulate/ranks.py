@@ -66,6 +66,9 @@ class VirtualRanks:
     def named_buffers(self) -> Iterator[tuple[str, torch.Tensor]]:
         return self._inner.named_buffers()
 
+    def private_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+        return self._inner.private_tensors()
+
     def forward_backward(
         self, batch: Batch, loss_fn: LossFunction, micro: int, scale: torch.Tensor | None
     ) -> torch.Tensor:

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     import torch
 
 _MAX_NAMED = 3
-# Only fp16 has a loss scale, and a run may be resumed in another precision. Without one, it starts anew.
-_OPTIONAL = "scaler."
+# Only fp16 has a loss scale, and a run may be resumed in another precision. Without one, it starts anew. So do tensors
+# that belong to one rank, if there are other ranks now.
+_OPTIONAL = ("scaler.", "private.")
 _CONVERTED_MOMENTS = {"F32", "BF16"}
 """Formats of moments that are converted when they are loaded, so that a run can change optimizer.moments."""
 

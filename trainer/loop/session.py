@@ -226,6 +226,8 @@ class Session:
             self._recorder.event("data_changed", before=str(extra["data"]), now=str(data_identity))
         self._recorder.event("loaded", step=trainer.step, written_by=checkpoint.world_size)
         self._recorder.say(f"resumed from {checkpoint.path.name}, written by {checkpoint.world_size} ranks")
+        for note in trainer.restore_notes:
+            self._recorder.say(note)
         for line in list_changes(trainer.checkpoints.read_state(checkpoint)["config"], to_dict(self._config)):
             self._recorder.say(f"changed since the checkpoint: {line}")
         return extra

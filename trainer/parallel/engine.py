@@ -69,6 +69,12 @@ class Engine(Protocol):
     def named_buffers(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield the buffers that belong in a checkpoint, under the model's own names."""
 
+    def private_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield tensors that belong to this rank alone, such as what compressed gradients have left over.
+
+        They are part of a checkpoint and restored if the layout is still the same; otherwise they keep their values.
+        """
+
     def forward_backward(
         self, batch: Batch, loss_fn: LossFunction, micro: int, scale: torch.Tensor | None
     ) -> torch.Tensor:

@@ -35,7 +35,7 @@ from trainer.precision import DTYPES
 
 @dataclass(frozen=True)
 class Ends:
-    """What an engine needs to know about the whole model: values per token, and whether it computes the loss."""
+    """Properties of the whole model that its stages share: values per token, and whether it computes the loss."""
 
     hidden: int
     """Values per token between stages."""
@@ -69,6 +69,9 @@ class PipelineEngine:
 
     def named_buffers(self) -> Iterator[tuple[str, torch.Tensor]]:
         yield from modules.named_persistent_buffers(self.modules).items()
+
+    def private_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+        return iter(())
 
     def forward_backward(
         self, batch: Batch, loss_fn: LossFunction, micro: int, scale: torch.Tensor | None

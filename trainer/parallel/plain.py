@@ -48,6 +48,9 @@ class PlainEngine:
     def named_buffers(self) -> Iterator[tuple[str, torch.Tensor]]:
         yield from modules.named_persistent_buffers(self.modules).items()
 
+    def private_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+        return iter(())
+
     def forward_backward(
         self, batch: Batch, loss_fn: LossFunction, micro: int, scale: torch.Tensor | None
     ) -> torch.Tensor:

@@ -1,0 +1,58 @@
+"""A rank whose engine has a tensor of its own, which it saves and loads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from unittest.mock import patch
+
+import torch
+import torch.distributed as dist
+
+from trainer.api import Trainer
+from trainer.config.load import load
+from trainer.parallel.plain import PlainEngine
+from trainer.world import World
+
+
+class PrivateEngine:
+    """The part of an engine that leaves something over in each step, on each rank something else."""
+
+    left_over: torch.Tensor
+
+    def private_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+        yield "left_over", self.left_over
+
+
+def save_and_load(folder: str, before: str, after: str) -> dict[str, Any]:
+    """Save with one strategy, load with another, and return this rank's tensor and what was not restored."""
+    with patch.object(PlainEngine, "private_tensors", PrivateEngine.private_tensors):
+        first = open_trainer(folder, before)
+        first.run_step(make_batch())
+        fill(first, dist.get_rank() + 1)
+        first.save_checkpoint()
+        first.checkpoints.close()
+        second = open_trainer(folder, after)
+        fill(second, 0)
+        second.load_checkpoint()
+        engine: Any = second.engine
+        second.checkpoints.close()
+        return {"left_over": engine.left_over.tolist(), "step": second.step, "notes": second.restore_notes}
+
+
+def open_trainer(folder: str, strategy: str) -> Trainer:
+    rank, size = dist.get_rank(), dist.get_world_size()
+    world = World(rank, size, rank, size, "here", torch.device("cpu"), (), dist.group.WORLD)
+    config = load("tiny-mlp", [f"run.folder={folder}", f"parallel.strategy={strategy}", "batch.micro=2"])
+    with patch.object(PlainEngine, "left_over", torch.zeros(3), create=True):
+        return Trainer.from_config(config, world, 2)
+
+
+def fill(trainer: Trainer, value: int) -> None:
+    engine: Any = trainer.engine
+    engine.left_over = torch.full((3,), float(value))
+
+
+def make_batch() -> dict[str, torch.Tensor]:
+    config: Any = load("tiny-mlp", []).model
+    return {"inputs": torch.zeros(2, config.inputs), "targets": torch.zeros(2, dtype=torch.int64)}

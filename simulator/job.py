@@ -12,6 +12,7 @@ from simulator.parameters import moment_bytes
 from trainer.config.layout import resolve_layout
 from trainer.config.schema import Config
 from trainer.models.shape import shape_of
+from trainer.state_formats import list_state_formats
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ class Job:
             dtype=config.precision,
             compiled=config.compile.mode != "none",
             bucket_mb=config.parallel.bucket_mb,
+            gradient_bytes=list_state_formats(config).reduced_bytes,
             moment_bytes=moment_bytes(self.model, config.optimizer),
         )
 
@@ -86,5 +88,6 @@ def layout_from_config(config: Config, ranks: int, per_node: int, micro: int) ->
         compiled=config.compile.mode != "none",
         prefetch=parallel.prefetch,
         bucket_mb=parallel.bucket_mb,
+        gradient_bytes=list_state_formats(config).reduced_bytes,
         moment_bytes=moment_bytes(build_model(config.model, config.data.seq_len), config.optimizer),
     )

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trainer.config.schema import Config, MomentFormat, Precision
+from trainer.config.schema import Config, MomentFormat, ParallelConfig, Precision
 
 FORMAT_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "int8": 1}
 SCALE_BYTES = FORMAT_BYTES["fp32"]
@@ -22,7 +22,9 @@ class StateFormats:
     weights: Precision
     """Weights as they are stored and updated: the master copy."""
     gradients: Precision
-    """Gradients as they are accumulated, reduced and given to the optimizer."""
+    """Gradients as they are accumulated over micro-batches and given to the optimizer."""
+    reduced: Precision
+    """Gradients as ranks exchange them."""
     moments: MomentFormat
     """Moments of the optimizer."""
     products: Precision
@@ -37,18 +39,22 @@ class StateFormats:
         return FORMAT_BYTES[self.gradients]
 
     @property
+    def reduced_bytes(self) -> int:
+        return FORMAT_BYTES[self.reduced]
+
+    @property
     def product_bytes(self) -> int:
         return FORMAT_BYTES[self.products]
 
 
 def list_state_formats(config: Config) -> StateFormats:
     """Return the formats that the settings mean."""
-    return formats_of(config.precision, config.optimizer.moments)
+    return formats_of(config.precision, config.parallel, config.optimizer.moments)
 
 
-def formats_of(precision: Precision, moments: MomentFormat = "fp32") -> StateFormats:
-    """Return the formats for a precision of matrix products and a format of moments."""
-    return StateFormats(weights="fp32", gradients="fp32", moments=moments, products=precision)
+def formats_of(precision: Precision, parallel: ParallelConfig, moments: MomentFormat = "fp32") -> StateFormats:
+    """Return the formats for a precision of matrix products, the settings of parallelism and a format of moments."""
+    return StateFormats(weights="fp32", gradients="fp32", reduced=parallel.reduce, moments=moments, products=precision)
 
 
 def choose_moment_format(requested: MomentFormat, shape: Sequence[int]) -> MomentFormat:

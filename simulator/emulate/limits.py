@@ -30,6 +30,9 @@ def list_problems(config: Config, ranks: int) -> list[ConfigProblem]:
     if isinstance(config.model, MoeConfig) and config.model.balance == "bias":
         message = "bias is not emulated: it follows the loads on all ranks; allowed: loss, none"
         problems.append(ConfigProblem("model.balance", message, "set model.balance=loss"))
+    if parallel.reduce != "fp32":
+        message = f"{parallel.reduce} is not emulated; allowed: fp32"
+        problems.append(ConfigProblem("parallel.reduce", message, "set parallel.reduce=fp32"))
     if config.checkpoint.initial:
         message = (
             f"{config.checkpoint.initial} is not loaded: an emulated run starts from random weights; allowed: empty"

@@ -287,6 +287,21 @@ CONFLICTS = [
         ["health.spike=rollback", "checkpoint.every=never"],
         "checkpoint.every: never, but a loss spike rolls back to a checkpoint (health.spike=rollback); set it to a num",
     ),
+    (
+        "tiny-mlp",
+        ["parallel.reduce=bf16", "parallel.strategy=single"],
+        "parallel.reduce: bf16, but the strategy is single, which reduces no gradients; set it to fp32, or parallel.st",
+    ),
+    (
+        "tiny-mlp",
+        ["parallel.reduce=bf16", "parallel.strategy=fsdp", "parallel.accumulate=defer"],
+        "parallel.reduce: bf16, but parallel.accumulate=defer would sum micro-batches in bf16 under fsdp; set it to fp",
+    ),
+    (
+        "tiny-llama",
+        ["parallel.reduce=bf16", "parallel.strategy=hsdp", "parallel.pipeline=2"],
+        "parallel.reduce: bf16, but pipeline stages would sum micro-batches in bf16 under fsdp; set it to fp32, or par",
+    ),
     ("tiny-llama", ["parallel.tensor=4"], "parallel.tensor: 4 ranks do not divide kv_heads 2; use one of 1, 2"),
     ("tiny-llama", ["parallel.tensor=2", "data.seq_len=63"], "parallel.tensor: 2 ranks do not divide seq_len 63"),
     (
@@ -377,6 +392,9 @@ def test_heads_need_not_divide_the_width_if_their_own_is_set() -> None:
         ("model.qk_norm=true", "model.qk_norm: no such setting"),
         ("lora.rank=-1", "lora.rank: -1 is below 0; set it to 0 or more"),
         ("lora.alpha=-1", "lora.alpha: -1.0 is below 0; set it to 0 or more"),
+        ("loss.chunk_tokens=-1", "loss.chunk_tokens: -1 is below 0; set it to 0 or more"),
+        ("loss.chunk_tokens=few", "loss.chunk_tokens: 'few' is not allowed; allowed: whole number"),
+        ("parallel.reduce=fp16", "parallel.reduce: 'fp16' is not allowed; allowed: fp32, bf16"),
     ],
 )
 def test_invalid_settings_of_decoders_are_rejected(override: str, message: str) -> None:

@@ -10,7 +10,7 @@ from trainer.config.models import DecoderConfig, LlamaLikeConfig, MlpConfig, Moe
 from trainer.config.schema import Config, ParallelConfig, Precision
 from trainer.models.shape import shape_of
 from trainer.optimizers.sizes import bound_state_bytes, bound_update_bytes
-from trainer.state_formats import FORMAT_BYTES, StateFormats, formats_of
+from trainer.state_formats import FORMAT_BYTES, StateFormats, formats_of, list_state_formats
 
 RESERVED_FRACTION = 0.10
 """Fraction of a device's memory left to fragmentation, the communication library and the driver."""
@@ -71,7 +71,7 @@ def estimate_memory(
     """Return the bytes that a rank needs for micro-batches of `micro` samples."""
     if layout.expert > 1:
         return _estimate_spread(sizes, parallel, layout, precision, micro)
-    formats = formats_of(precision)
+    formats = formats_of(precision, parallel)
     model_ranks = layout.tensor * layout.pipeline
     own, trained = (-(-count // model_ranks) for count in (sizes.parameters, sizes.trainable))
     shards = layout.shard * layout.context if parallel.strategy in ("fsdp", "hsdp") else 1
@@ -95,7 +95,7 @@ def _estimate_spread(
 
     Sharding divides the parts further, as it divides all other weights. Under ddp they are all that a rank holds.
     """
-    formats = formats_of(precision)
+    formats = formats_of(precision, parallel)
     without_experts = replace(layout, expert=1)
     block = sizes.experts // max(sizes.blocks, 1)
     if parallel.strategy in ("fsdp", "hsdp"):
@@ -166,7 +166,7 @@ def count_keys_values(config: Config) -> int:
     if not isinstance(model, DecoderConfig):
         return 0
     width = model.kv_heads * model.head_width if isinstance(model, LlamaLikeConfig) else model.dim
-    return 2 * (config.data.seq_len or model.seq_len) * width * formats_of(config.precision).product_bytes
+    return 2 * (config.data.seq_len or model.seq_len) * width * list_state_formats(config).product_bytes
 
 
 def count_outputs_at_once(config: Config) -> int:
@@ -190,11 +190,10 @@ def _estimate_outputs(sizes: ModelSizes, micro: int, layout: Layout) -> int:
 
     A loss in chunks works on the part of the vocabulary that the rank has, with one more copy if it is a part.
     """
-    outputs = micro * sizes.outputs // layout.context
     if not sizes.outputs_at_once:
-        return 2 * outputs
+        return 2 * micro * sizes.outputs // layout.context
     copies = 3 if layout.tensor > 1 else 2
-    return copies * min(outputs, sizes.outputs_at_once) // layout.tensor
+    return copies * min(micro * sizes.outputs // layout.context, sizes.outputs_at_once) // layout.tensor
 
 
 def _estimate_gradients(trained: int, sharded: int, parallel: ParallelConfig, formats: StateFormats) -> int:
@@ -217,5 +216,5 @@ def _estimate_gathered(sizes: ModelSizes, own: int, parallel: ParallelConfig, fo
         return 0 if formats.products == formats.weights else width * own
     in_flight = (1 + parallel.prefetch) * sizes.largest_block
     if parallel.zero == 3 and parallel.pipeline == 1:  # noqa: PLR2004 - ZeRO stage 3
-        return width * in_flight + formats.gradient_bytes * sizes.largest_block
-    return width * own + formats.gradient_bytes * in_flight
+        return width * in_flight + formats.reduced_bytes * sizes.largest_block
+    return width * own + formats.reduced_bytes * in_flight

@@ -285,6 +285,8 @@ def check_strategy_options(config: Config) -> Iterator[ConfigProblem]:
         )
     if parallel.find_unused_parameters:
         yield from _check_unused(parallel)
+    if parallel.reduce != "fp32":
+        yield from _check_reduction(parallel)
     is_split = parallel.strategy in ("fsdp", "hsdp") or parallel.pipeline > 1
     if config.compile.mode == "whole" and is_split:
         reason = "a pipeline" if parallel.pipeline > 1 else parallel.strategy
@@ -410,6 +412,22 @@ def _check_prompts(config: Config) -> Iterator[ConfigProblem]:
     if config.evaluation.prompt_tokens != EvaluationConfig().prompt_tokens and not prompts:
         message = f"{config.evaluation.prompt_tokens}, but there are no prompts"
         yield ConfigProblem("evaluation.prompt_tokens", message, "set evaluation.prompts, or leave it out")
+
+
+def _check_reduction(parallel: ParallelConfig) -> Iterator[ConfigProblem]:
+    """Check that gradients are reduced at all, and that no sum over micro-batches is kept in a short format."""
+    value = parallel.reduce
+    if parallel.strategy == "single" and parallel.context == 1:
+        message = f"{value}, but the strategy is single, which reduces no gradients"
+        yield ConfigProblem("parallel.reduce", message, "set it to fp32, or parallel.strategy to ddp, fsdp or hsdp")
+    if parallel.strategy == "ddp" and parallel.tensor == 1:
+        return
+    if parallel.accumulate == "defer":
+        message = f"{value}, but parallel.accumulate=defer would sum micro-batches in {value} under fsdp"
+        yield ConfigProblem("parallel.reduce", message, "set it to fp32, or parallel.accumulate to auto or sync")
+    if parallel.pipeline > 1:
+        message = f"{value}, but pipeline stages would sum micro-batches in {value} under fsdp"
+        yield ConfigProblem("parallel.reduce", message, "set it to fp32, or parallel.strategy to ddp")
 
 
 def _check_batch_size(batch: BatchConfig, dp_size: int) -> list[ConfigProblem]:

@@ -21,6 +21,9 @@ from trainer.parallel.mesh import Mesh
 from trainer.parallel.plain import PlainEngine
 from trainer.parallel.units import Units, list_names
 
+# Start-up: torch's modules for compressed gradients are imported only by runs that compress them.
+# ruff: noqa: PLC0415
+
 # broadcast_buffers was renamed after torch 2.11.
 _DDP_OPTIONS = inspect.signature(DistributedDataParallel.__init__).parameters
 _BUFFER_OPTION = "forward_sync_buffers" if "forward_sync_buffers" in _DDP_OPTIONS else "broadcast_buffers"
@@ -101,6 +104,10 @@ def wrap(model: nn.Module, recipe: Recipe, mesh: Mesh) -> nn.Module:
         wrapped = DistributedDataParallel(model, **options)
     else:
         wrapped = _wrap_without_dynamo(model, options)
+    if recipe.parallel.reduce == "bf16":
+        from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
+
+        wrapped.register_comm_hook(mesh.group("replicate"), bf16_compress_hook)
     _build_final_buckets(wrapped)
     return wrapped
 

@@ -50,6 +50,8 @@ def choose_deferred_reduction(parallel: ParallelConfig, replicas: int) -> tuple[
         return "nothing", ""
     if parallel.accumulate == "defer":
         return "all", ""
+    if parallel.reduce != "fp32":
+        return "nothing", f"gradients are reduced after each micro-batch, because sums of {parallel.reduce} lose bits"
     if zero_stage(parallel) < ZERO_GRADIENTS:
         return "all", "gradients are reduced after the last micro-batch, as all of them are stored anyway"
     if replicas > 1:

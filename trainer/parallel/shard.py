@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-import torch
 from torch import nn
 
 from trainer.config.layout import DATA_AXES
@@ -19,6 +18,7 @@ from trainer.parallel.mesh import Mesh
 from trainer.parallel.modules import is_tied
 from trainer.parallel.units import Units
 from trainer.precision import DTYPES
+from trainer.state_formats import formats_of
 
 # Start-up: torch.distributed.fsdp is imported only by runs that shard.
 # ruff: noqa: PLC0415
@@ -85,8 +85,10 @@ def _make_policies(model: nn.Module, recipe: Recipe, mesh: Mesh) -> dict[str, An
     policies: dict[str, Any] = {}
     if recipe.parallel.offload:
         policies["offload_policy"] = CPUOffloadPolicy()
-    if is_cast_by_sharding(model, recipe, mesh):
-        policies["mp_policy"] = MixedPrecisionPolicy(param_dtype=DTYPES[recipe.precision], reduce_dtype=torch.float32)
+    formats = formats_of(recipe.precision, recipe.parallel)
+    products = DTYPES[formats.products] if is_cast_by_sharding(model, recipe, mesh) else None
+    if products is not None or formats.reduced != formats.gradients:
+        policies["mp_policy"] = MixedPrecisionPolicy(param_dtype=products, reduce_dtype=DTYPES[formats.reduced])
     return policies
 
 

@@ -61,6 +61,14 @@ def test_two_ranks_train_like_one_with_profiled_traffic(strategy: str, expected:
         assert 0 < profile["communication_ms"] <= profile["span_ms"]
 
 
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_two_ranks_that_share_experts_train_like_one(strategy: str, tmp_path: Path) -> None:
+    arguments = [*COMMON[1:], f"parallel.strategy={strategy}", "parallel.expert=2"]
+    with torchrun(2, ["tiny-moe", *arguments], tmp_path, program="tests.gpu.one_gpu_rank") as run:
+        assert_finished(run)
+    assert losses(tmp_path / "run") == pytest.approx(train_alone("tiny-moe"), abs=LOSS_TOLERANCE)
+
+
 def test_the_size_of_an_all_reduce_is_that_of_the_gradients(tmp_path: Path) -> None:
     with torchrun(2, [*COMMON, "parallel.strategy=ddp"], tmp_path, program="tests.gpu.one_gpu_rank") as run:
         assert_finished(run)
@@ -101,8 +109,8 @@ def newest(entries: list[dict[str, Any]]) -> int:
 
 
 @cache
-def train_alone() -> dict[int, float]:
+def train_alone(preset: str = "tiny-llama") -> dict[int, float]:
     folder = Path(mkdtemp(prefix="muster-gpu-"))
-    with torchrun(1, [*COMMON, "parallel.strategy=single"], folder) as run:
+    with torchrun(1, [preset, *COMMON[1:], "parallel.strategy=single"], folder) as run:
         assert_finished(run)
     return losses(folder / "run")

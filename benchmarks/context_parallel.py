@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import sys
 
+from tests.trainer.strategies import LOSS_TOLERANCE, NORM_TOLERANCE
 from tests.trainer.test_context_parallel import DENSE_MODELS, NIGHTLY_STRATEGIES, STEPS, compare_with_single
-from tests.trainer.test_parallel_engines import LOSS_TOLERANCE, NORM_TOLERANCE
 from trainer.table import table
 
 

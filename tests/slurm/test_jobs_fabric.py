@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -43,7 +44,8 @@ def run_job(tmp_path: Path) -> RunJob:
         busbw = {} if expected_gb_per_s is None else {SIZE: expected_gb_per_s}
         expected.write_text(json.dumps({"fabric": "tcp", "busbw": busbw}))
         environment = {
-            "PATH": f"{tmp_path}/bin:{os.environ['PATH']}",
+            # This Python: the job starts it a dozen times, and a shim for several versions takes longer to start.
+            "PATH": f"{tmp_path}/bin:{Path(sys.executable).parent}:{os.environ['PATH']}",
             "MUSTER_ROOT": str(root.parent),
             "SLURM_SUBMIT_DIR": str(tmp_path),
             "SLURM_JOB_ID": "7",

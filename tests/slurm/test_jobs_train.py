@@ -26,7 +26,7 @@ STUBS = {
             echo "JobId=$3 JobName=x JobState=$state Reason=None PreemptTime=${PREEMPTED-None}" \\
                 "ExcNodeList=$(cat "$STATES/excluded" 2>/dev/null || echo "(null)") Nice=0" ;;
         update*) echo "${3#ExcNodeList=}" >"$STATES/excluded" ;;
-        "requeue "*) [ -z "${REQUEUE_FAILS:-}" ] || exit 1; kill -TERM $PPID; sleep 0.2 ;;
+        "requeue "*) [ -z "${REQUEUE_FAILS:-}" ] || exit 1; kill -TERM $PPID ;;
         esac""",
     "getent": 'case "$2" in [0-9]*) echo "$2 STREAM $2" ;; localhost*) echo "127.0.0.1 STREAM x" ;; *) exit 2 ;; esac',
     "ip": 'echo "$5 via 10.88.0.1 dev eth0 src ${LOCAL_ADDR-10.88.0.$((3 + SLURM_NODEID))} uid 0"',
@@ -37,11 +37,11 @@ STUBS = {
         while [ "$1" != bash ]; do shift; done
         code=0
         for id in 0 1; do SLURM_NODEID=$id SLURMD_NODENAME=gpu-$((id + 1)) "$@" || code=1; done
-        sleep 0.1
         exit $code""",
     # The trainer: runs for TICKS, then writes an outcome; a stop file makes it stop, and its text becomes the reason.
+    # It does not end before the job has recorded that its node has joined, which real ones do within a second.
     "python": """echo "$SLURMD_NODENAME: $*"
-        sleep 0.1
+        [ "$SLURMD_NODENAME" = "${CUT_OFF:-}" ] || until [ -e "$joined/$SLURMD_NODENAME" ]; do sleep 0.01; done
         [ "$SLURM_NODEID" = 0 ] || exit ${TORCHRUN:-0}
         for _ in $(seq "${TICKS:-0}"); do sleep 0.05; [ ! -e "$run/stop" ] || OUTCOME=requeue; done
         [ ! -e "$run/stop" ] || REASON=$(cat "$run/stop")

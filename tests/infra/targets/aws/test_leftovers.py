@@ -215,37 +215,38 @@ def test_kept_storage_is_listed_with_what_it_needs(aws: Moto) -> None:  # noqa: 
     }
 
 
-def test_removal_is_retried_while_a_resource_is_in_use(aws: Moto) -> None:  # noqa: F811
-    create_network(aws, OURS)
-    (vpc,) = (leftover for leftover in list_leftovers(OURS) if leftover.kind == "VPC")
+@pytest.fixture
+def vpc(aws: Moto) -> Leftover:  # noqa: F811
+    created = aws.client("ec2").create_vpc(CidrBlock="10.0.0.0/16", **spec("vpc", OURS))
+    return Leftover("VPC", created["Vpc"]["VpcId"], region=REGION)
+
+
+def test_removal_is_retried_while_a_resource_is_in_use(aws: Moto, vpc: Leftover) -> None:  # noqa: F811
     aws.fail("DeleteVpc", "DependencyViolation", times=2)
     waits: list[float] = []
-    for leftover in list_leftovers(OURS):
-        search.remove_leftover(leftover, LATER, sleep=waits.append)
+    search.remove_leftover(vpc, LATER, sleep=waits.append)
     assert waits == [1.0, 2.0]
-    assert vpc not in list_leftovers(OURS)
+    assert vpc.name not in [other["VpcId"] for other in aws.client("ec2").describe_vpcs()["Vpcs"]]
+    # A resource that no longer exists counts as removed.
     search.remove_leftover(vpc, LATER)
 
 
 @pytest.mark.parametrize("code", ["RequestLimitExceeded", "InternalError"])
 def test_transient_errors_are_retried(
     aws: Moto,  # noqa: F811
+    vpc: Leftover,
     monkeypatch: pytest.MonkeyPatch,
     code: str,
 ) -> None:
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     monkeypatch.setattr(client_module, "_RETRIES", {"mode": "standard", "total_max_attempts": 1})
-    create_network(aws, OURS)
-    flow_log = next(leftover for leftover in list_leftovers(OURS) if leftover.kind == "flow log")
-    aws.fail("DeleteFlowLogs", code, times=2)
+    aws.fail("DeleteVpc", code, times=2)
     waits: list[float] = []
-    search.remove_leftover(flow_log, LATER, sleep=waits.append)
+    search.remove_leftover(vpc, LATER, sleep=waits.append)
     assert waits == [1.0, 2.0]
 
 
-def test_removal_of_a_resource_in_use_times_out(aws: Moto) -> None:  # noqa: F811
-    create_network(aws, OURS)
-    (vpc,) = (leftover for leftover in list_leftovers(OURS) if leftover.kind == "VPC")
+def test_removal_of_a_resource_in_use_times_out(aws: Moto, vpc: Leftover) -> None:  # noqa: F811
     aws.fail("DeleteVpc", "DependencyViolation", times=99)
     with pytest.raises(ResourceError, match=f"AWS refused to remove VPC {vpc.name}"):
         search.remove_leftover(vpc, time.monotonic(), sleep=lambda _s: None)
@@ -285,9 +286,7 @@ def test_an_ended_spot_request_is_not_a_leftover(aws: Moto) -> None:  # noqa: F8
     assert "spot request" not in [leftover.kind for leftover in list_leftovers(OURS)]
 
 
-def test_a_denied_removal_error_names_the_resource(aws: Moto) -> None:  # noqa: F811
-    create_network(aws, OURS)
-    (vpc,) = (leftover for leftover in list_leftovers(OURS) if leftover.kind == "VPC")
+def test_a_denied_removal_error_names_the_resource(aws: Moto, vpc: Leftover) -> None:  # noqa: F811
     aws.fail("DeleteVpc", "UnauthorizedOperation")
     with pytest.raises(ResourceError, match=f"VPC {vpc.name}"):
         search.remove_leftover(vpc, LATER)

@@ -31,6 +31,7 @@ LAYOUTS = [
     (8, "hsdp shard=4 expert=8"),
 ]
 LOSS_BOUND, NORM_BOUND = 1e-5, 1e-4
+MILLIONTH = 1e-6
 MICRO = 1
 
 
@@ -48,8 +49,9 @@ def main() -> int:
         name, reference = f"{ranks} ranks, {layout}", f"single rank, {options.steps} steps"
         loss = max(abs(ours - theirs) for ours, theirs in zip(curves["loss"], alone["loss"], strict=True))
         norm = max(abs(ours / theirs - 1) for ours, theirs in zip(curves["norm"], alone["norm"], strict=True))
-        figures.append(Figure(f"{name}: largest difference of the loss", loss, "", reference, LOSS_BOUND))
-        figures.append(Figure(f"{name}: of the gradient norm, relative", norm, "", reference, NORM_BOUND))
+        for what, value, bound in (("the loss", loss, LOSS_BOUND), ("the norm, relative", norm, NORM_BOUND)):
+            title = f"{name}: largest difference of {what}"
+            figures.append(Figure(title, value / MILLIONTH, "x 1e-6", reference, bound / MILLIONTH))
     print(report(figures))
     if options.json:
         options.json.write_text(json.dumps([asdict(figure) for figure in figures]))

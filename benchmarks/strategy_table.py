@@ -37,9 +37,7 @@ def main() -> int:
             if not agreement.is_close:
                 failed.append(f"{family} x {strategy}: {agreement}")
         print(f"| {family} | {' | '.join(row)} |", flush=True)
-    print(
-        f"\ntolerances: {LOSS_TOLERANCE:g} unless the family has its own (losses), {NORM_TOLERANCE:g} (relative, norms)"
-    )
+    print(f"\ntolerances: {LOSS_TOLERANCE:g} (losses), {NORM_TOLERANCE:g} (gradient norms, relative)")
     for line in failed:
         print(f"EXCEEDED {line}", file=sys.stderr)
     return 1 if failed else 0

@@ -30,7 +30,6 @@ class Family:
     preset: str = "tiny-llama"
     axes: tuple[str, ...] = ("tensor", "context", "pipeline")
     micro: int = 2
-    loss_tolerance: float = LOSS_TOLERANCE
 
 
 @dataclass(frozen=True)
@@ -62,9 +61,9 @@ FAMILIES = {
         "tiny-moe",
         axes=("pipeline", "expert"),
     ),
-    # A batch norm sees micro-batches, which contain the same samples for any number of ranks. It amplifies
-    # rounding, and more with a higher learning rate.
-    "resnet": Family(("batch.size=32", "optimizer.lr=0.01"), "tiny-resnet", axes=(), micro=8, loss_tolerance=1e-4),
+    # A batch norm sees micro-batches, which contain the same samples for any number of ranks. With few samples and a
+    # high learning rate it amplifies rounding: to 1e-2 after 20 steps at 0.05 with micro-batches of 4.
+    "resnet": Family(("batch.size=32", "optimizer.lr=0.01"), "tiny-resnet", axes=(), micro=8),
     "mlp": Family(("batch.size=16",), "tiny-mlp", axes=()),
 }
 # A pipeline cannot share weights between its first and its last stage.
@@ -129,7 +128,7 @@ def compare_with_single(family: str, strategy: str, steps: int = STEPS) -> Agree
             assert math.isfinite(value - reference), (name, curve[name], expected[name])
             values.append(abs(value - reference) / (1.0 if name == "loss" else reference))
     loss, norm = max(differences["loss"]), max(differences["norm"])
-    is_close = loss <= row.loss_tolerance and norm <= NORM_TOLERANCE
+    is_close = loss <= LOSS_TOLERANCE and norm <= NORM_TOLERANCE
     return Agreement(loss, norm, is_close, expected["loss"])
 
 

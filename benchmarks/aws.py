@@ -21,7 +21,7 @@ REPO = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPO))
 
 from benchmarks.figures import Figure, report  # noqa: E402
-from tests import moto_patches  # noqa: E402
+from infra.targets.aws.rehearse import moto_calls  # noqa: E402
 from tests.moto_server import Moto, listening  # noqa: E402
 
 NODES = 1000
@@ -65,7 +65,7 @@ def preflight_figures() -> list[Figure]:
     """Time the same check with an account that answers at once, and count its API calls."""
     # moto prints a traceback for every call that it lacks.
     logging.getLogger("werkzeug").setLevel(logging.CRITICAL)
-    moto_patches.apply()
+    moto_calls.apply()
     server = Moto()
     with listening(server) as server.url, tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "Pulumi.large.yaml").write_text(STACK)

@@ -24,8 +24,7 @@ sys.path.insert(0, str(REPO))
 
 from benchmarks.figures import Figure, report  # noqa: E402
 from benchmarks.process_tree import ResourceUsage, measure_usage  # noqa: E402
-from tests import moto_patches  # noqa: E402
-from tests.infra.targets.aws.with_engine import moto_gaps  # noqa: E402
+from infra.targets.aws.rehearse import moto_calls, moto_gaps  # noqa: E402
 from tests.infra.targets.aws.with_engine.cloud import Cloud, on_moto  # noqa: E402
 from tests.infra.targets.aws.with_engine.cloud_stack import CALLS_AT_MOST, SECONDS_AT_MOST, CloudStack, example  # noqa: E402
 from tests.infra.targets.aws.with_engine.simulated_boot import simulate_boot  # noqa: E402
@@ -53,7 +52,7 @@ def measure() -> list[Figure]:
     """Start moto and return all figures."""
     # moto has no price list and prints a traceback for every request.
     logging.getLogger("werkzeug").setLevel(logging.CRITICAL)
-    moto_patches.apply()
+    moto_calls.apply()
     moto_gaps.apply()
     server = Moto()
     with listening(server) as server.url, tempfile.TemporaryDirectory() as home, simulate_boot():

@@ -17,10 +17,10 @@ REPO = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPO))
 
 from benchmarks.figures import Figure, report  # noqa: E402
+from infra.targets.aws.rehearse import moto_calls  # noqa: E402
 from slurm.hostlist import hostlist  # noqa: E402
 from slurm.power.programs import resume, suspend  # noqa: E402
 from slurm.power.sweep import sweep  # noqa: E402
-from tests import moto_patches  # noqa: E402
 from tests.moto_server import Moto, listening  # noqa: E402
 from tests.slurm.power.cluster import TYPE, Clock, FakeSlurm, make_context, make_fleet  # noqa: E402
 
@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def measure(count: int) -> list[Figure]:
     """Return the number of calls for `count` nodes."""
-    moto_patches.apply()
+    moto_calls.apply()
     server = Moto()
     with listening(server) as server.url, tempfile.TemporaryDirectory() as folder:
         os.environ |= server.environment()

@@ -11,7 +11,7 @@ PULUMI_VERSION = "3.259.0"
 DEFAULT_STACK = "local"
 """The stack of commands without `--stack`: Pulumi.local.yaml."""
 # Names in MUSTER_HOME that belong to all stacks, so that no stack's folder may have them.
-RESERVED = ("state", "locks", "receipts", "passphrase", "stacks")
+RESERVED = ("state", "locks", "receipts", "passphrase", "stacks", "rehearsals")
 _STACK_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,38}")
 
 

@@ -41,7 +41,9 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
 }
 # The rooms that may import each library.
 HOLDERS: dict[str, tuple[str, ...]] = {
-    "docker": ("infra.targets.local",),
+    # The instances of a rehearsal are containers.
+    "docker": ("infra.targets.local", "infra.targets.aws.rehearse"),
+    "moto": ("infra.targets.aws.rehearse",),
     "paramiko": ("bootstrap.transport",),
     "torch": ("trainer", "benchmarks", "simulator.emulate", "simulator.calibrate"),
     "boto3": ("infra.targets.aws", "trainer.data.remote"),

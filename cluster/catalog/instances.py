@@ -115,7 +115,7 @@ def instance(name: str) -> InstanceType:
 
 
 def all_types() -> Mapping[str, InstanceType]:
-    """Return all supported instance types by name: those of the catalog, then those that were added."""
+    """Return all supported instance types by name: those of the catalog, then those that were added or replaced."""
     return {**_catalog(), **_ADDED}
 
 
@@ -125,6 +125,12 @@ def add_types(entries: Mapping[str, dict[str, Any]]) -> None:
     for name, entry in entries.items():
         if name not in _catalog() and name not in unverified():
             _ADDED[name] = _type(name, entry, reviewed)
+
+
+def replace_types(entries: Mapping[str, dict[str, Any]]) -> None:
+    """Replace types of the catalog for this process, in the form of instances.json."""
+    for name, entry in entries.items():
+        _ADDED[name] = _type(name, entry, _reviewed())
 
 
 def is_reviewed(name: str) -> bool:

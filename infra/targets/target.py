@@ -296,6 +296,24 @@ class Preflight(ABC):
         """Run the pre-flight of `up` (without `full`, only identify the caller); raise Stop without an answer."""
 
 
+@dataclass(frozen=True)
+class RehearsalOptions:
+    """How a rehearsal runs."""
+
+    seed: int = 1
+    """Decides how long everything takes; the same seed repeats a rehearsal."""
+    speed: float = 10.0
+    """How much faster than in the cloud the time passes."""
+
+
+class Rehearses(ABC):
+    """A target whose whole path can be rehearsed on this machine, without an account."""
+
+    @abstractmethod
+    def rehearse(self, stack: StackHome, options: RehearsalOptions, console: Console) -> Path:
+        """Create, use and remove the cluster of a stack in a simulated cloud; return the folder with the timeline."""
+
+
 class Budgeted(ABC):
     """A target whose clusters cost money, so a spec can have a budget."""
 

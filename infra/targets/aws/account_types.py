@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cluster.catalog.described import to_entry
-from cluster.catalog.instances import add_types, is_reviewed, unverified
+from cluster.catalog.instances import add_types, is_reviewed, replace_types, unverified
 from cluster.spec import ClusterSpec, Issue
 from cluster.spec.issue import warning
 from infra.home import Home
@@ -27,14 +27,17 @@ if TYPE_CHECKING:
     from infra.targets.aws.preflight import Account
 
 FILE = "aws-instance-types.json"
+REHEARSED_FILE = "aws-rehearsed-types.json"
+"""Types with the sizes of the containers that stand for them; only the home of a rehearsal has this file."""
 _NO_SUCH_TYPE = "InvalidInstanceType"
 Entries = dict[str, dict[str, Any]]
 """Types in the form of the catalog's instances.json, by name."""
 
 
 def load_stored_types() -> None:
-    """Add the types that were looked up before."""
+    """Add the types that were looked up before; in the home of a rehearsal, also replace those that it scales down."""
     add_types(_read(_path()))
+    replace_types(_read(Home.of(os.environ).root / REHEARSED_FILE))
 
 
 def look_up_types(spec: ClusterSpec) -> list[Issue]:

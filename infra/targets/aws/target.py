@@ -35,6 +35,8 @@ from infra.targets.target import (
     Leftovers,
     ManagedStorage,
     Preflight,
+    RehearsalOptions,
+    Rehearses,
     Target,
 )
 
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
     from infra.targets.facts import Facts
 
 
-class AwsTarget(Target, Launches, Preflight, Budgeted, ManagedStorage):
+class AwsTarget(Target, Launches, Preflight, Rehearses, Budgeted, ManagedStorage):
     """The target whose nodes are EC2 instances; Slurm launches compute nodes as the queue needs them."""
 
     name = "aws"
@@ -102,6 +104,14 @@ class AwsTarget(Target, Launches, Preflight, Budgeted, ManagedStorage):
         from infra.targets.aws import account
 
         return account.clear_for_creation(spec, issues, read_state_record(stack.state), console, full=full)
+
+    def rehearse(self, stack: StackHome, options: RehearsalOptions, console: Console) -> Path:
+        try:
+            from infra.targets.aws.rehearse.rehearsal import rehearse
+        except ModuleNotFoundError as missing:
+            fix = "make setup"
+            raise Stop(f"a rehearsal needs the Python package {missing.name}, which is not installed", fix) from missing
+        return rehearse(stack, options, console)
 
     def build(self, plan: BuildPlan, context: Context) -> Built:
         from infra.targets.aws.build.cluster import AwsCluster

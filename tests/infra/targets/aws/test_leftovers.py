@@ -16,9 +16,9 @@ from infra.targets.aws import client as client_module
 from infra.targets.aws import names
 from infra.targets.aws.leftovers import search
 from infra.targets.aws.leftovers.kind import AccountRegion, ClusterResource, ResourceKind
+from infra.targets.aws.rehearse import moto_gaps
 from infra.targets.target import Leftover
 from slurm.power.launcher import Fault
-from tests.infra.targets.aws.with_engine import moto_gaps
 from tests.moto_server import ACCOUNT, REGION, Moto, aws, moto  # noqa: F401  # fixtures
 
 LATER = float("inf")

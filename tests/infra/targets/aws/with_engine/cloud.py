@@ -14,11 +14,11 @@ from bootstrap import wheels
 from cluster.spec import ClusterSpec
 from infra.home import Home
 from infra.targets.aws.plan import images
-from tests.infra.targets.aws.with_engine.moto_gaps import publish_image
+from infra.targets.aws.rehearse.moto_gaps import publish_image
+from infra.targets.aws.rehearse.plugin import PLUGIN
 from tests.moto_server import ACCOUNT, REGION, Call, Moto
 
 REPO = Path(__file__).resolve().parents[5]
-PLUGIN = Path(__file__).parent / "plugin"
 # Real instances take minutes to start; moto's start at once.
 _REAL_TIMEOUT_S, _MOTO_TIMEOUT_S = 3600, 300
 

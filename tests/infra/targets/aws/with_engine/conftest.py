@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.infra.targets.aws.with_engine import moto_gaps
+from infra.targets.aws.rehearse import moto_gaps
 from tests.infra.targets.aws.with_engine.cloud import Cloud, in_account, on_moto
 from tests.infra.targets.aws.with_engine.cloud_stack import CloudStack, example
 from tests.infra.targets.aws.with_engine.requirements import ACCOUNT, HOME, REGION

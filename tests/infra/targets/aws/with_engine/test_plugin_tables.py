@@ -9,9 +9,9 @@ import re
 import pytest
 from pulumi.runtime.proto import provider_pb2 as pb
 
+from infra.targets.aws.rehearse.plugin.registry import KINDS
+from infra.targets.aws.rehearse.plugin.serve import Provider, to_message
 from tests.infra.targets.aws.build.capture import STACKS, example
-from tests.infra.targets.aws.with_engine.plugin.registry import KINDS
-from tests.infra.targets.aws.with_engine.plugin.serve import Provider, to_message
 
 
 @pytest.mark.parametrize("token", sorted(KINDS))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tests.infra.targets.aws.with_engine.plugin.kind import (
+from infra.targets.aws.rehearse.plugin.kind import (
     Aws,
     Created,
     Kind,
@@ -39,15 +39,18 @@ def read_properties(row: Props, names: str) -> Props:
 
 
 def tagging(kind: str, tags: Tags) -> list[Props]:
+    """Return the tag specification of one kind of resource."""
     return [{"ResourceType": kind, "Tags": tag_list(tags)}]
 
 
 def retag(aws: Aws, id_: str, _news: Props, tags: Tags) -> Props:
+    """Set the tags of a resource."""
     aws.ec2.create_tags(Resources=[id_], Tags=tag_list(tags))
     return {}
 
 
 def read_existence(what: str) -> Callable[[Aws, str, Props], Props | None]:
+    """Return the function that reads only whether a resource exists."""
     return lambda aws, id_, _props: None if find_row(aws, what, id_) is None else {}
 
 

@@ -71,6 +71,7 @@ class Kind:
 
 
 def upper(name: str) -> str:
+    """Return a name with its first letter in upper case."""
     return name[0].upper() + name[1:]
 
 
@@ -89,6 +90,7 @@ def call_parameters(props: Mapping[str, Any], names: str) -> dict[str, Any]:
 
 
 def tag_list(tags: Mapping[str, str]) -> list[dict[str, str]]:
+    """Return tags in the form of most APIs."""
     return [{"Key": key, "Value": value} for key, value in sorted(tags.items())]
 
 

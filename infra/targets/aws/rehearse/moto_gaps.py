@@ -19,7 +19,7 @@ from moto.iam.access_control import IAMPolicy
 from moto.s3.models import FakeBucket
 from moto.ssm.models import Parameter, ssm_backends
 
-from tests.moto_server import ACCOUNT, REGION
+from infra.targets.aws.rehearse.moto_server import ACCOUNT, REGION
 
 Records = dict[str, dict[str, Any]]
 
@@ -34,13 +34,13 @@ def apply() -> None:
             name = function.__name__.replace("association", "data_repository_association")
             if not hasattr(response, name):
                 setattr(response, name, function)
-    FakeBucket.get_permission = _permission  # type: ignore[method-assign]
+    FakeBucket.get_permission = _permission
     if fsx.FileSystem.to_dict is not _file_system:
-        fsx.FileSystem.to_dict = _file_system  # type: ignore[method-assign]
-        launch_templates.LaunchTemplateVersion.__init__ = _version  # type: ignore[method-assign]
-        Instance.add_block_device = _disk  # type: ignore[method-assign]
-        Instance.attach_eni = _interface  # type: ignore[method-assign]
-        NatGatewayBackend.delete_nat_gateway = _end_nat  # type: ignore[method-assign]
+        fsx.FileSystem.to_dict = _file_system
+        launch_templates.LaunchTemplateVersion.__init__ = _version
+        Instance.add_block_device = _disk
+        Instance.attach_eni = _interface
+        NatGatewayBackend.delete_nat_gateway = _end_nat
 
 
 _describe_file_system = fsx.FileSystem.to_dict
@@ -51,7 +51,7 @@ _end = NatGatewayBackend.delete_nat_gateway
 
 def _file_system(self: fsx.FileSystem) -> dict[str, Any]:
     """Add the lifecycle state, and what follows from the subnet."""
-    described = _describe_file_system(self)
+    described: dict[str, Any] = _describe_file_system(self)
     described["Lifecycle"] = "AVAILABLE"
     described["CreationTime"] = self.__dict__.setdefault("muster_created", time.time())
     subnets = ec2_backends[self.backend.account_id][self.backend.region_name].subnets
@@ -92,7 +92,7 @@ def _disk(self: Instance, size: int, device_path: str, *args: Any, **kwargs: Any
 def _interface(self: Instance, eni: Any, device_index: int) -> str:
     """Use the next free index: moto has one network card, so first interfaces of several cards would collide."""
     is_taken = device_index in self.nics
-    return _attach(self, eni, max(self.nics) + 1 if is_taken else device_index)
+    return str(_attach(self, eni, max(self.nics) + 1 if is_taken else device_index))
 
 
 def _end_nat(self: NatGatewayBackend, nat_gateway_id: str) -> NatGateway:
@@ -125,6 +125,7 @@ def publish_image(path: str) -> None:
 
 
 def update_file_system(self: FSxResponse) -> str:
+    """Change the size of a Lustre filesystem."""
     sent = json.loads(self.body)
     system = self.fsx_backend.file_systems.get(sent["FileSystemId"])
     if system is None:
@@ -135,6 +136,7 @@ def update_file_system(self: FSxResponse) -> str:
 
 
 def create_association(self: FSxResponse) -> str:
+    """Link a Lustre filesystem to a bucket."""
     sent = json.loads(self.body)
     if sent["FileSystemId"] not in self.fsx_backend.file_systems:
         raise JsonRESTError("FileSystemNotFound", f"File system '{sent['FileSystemId']}' does not exist.")
@@ -144,11 +146,13 @@ def create_association(self: FSxResponse) -> str:
 
 
 def describe_associations(self: FSxResponse) -> str:
+    """Return the links with the given ids, or all."""
     ids = json.loads(self.body).get("AssociationIds") or list(_associations(self))
     return json.dumps({"Associations": [_association(self, id_) for id_ in ids]})
 
 
 def delete_association(self: FSxResponse) -> str:
+    """Remove a link."""
     id_ = json.loads(self.body)["AssociationId"]
     _association(self, id_)
     del _associations(self)[id_]
@@ -156,6 +160,7 @@ def delete_association(self: FSxResponse) -> str:
 
 
 def create_budget_action(self: BudgetsResponse) -> str:
+    """Add an action to a budget."""
     sent = json.loads(self.body)
     id_ = str(uuid.uuid4())
     _actions(self)[id_] = {**sent, "ActionId": id_, "Status": "STANDBY"}
@@ -163,12 +168,14 @@ def create_budget_action(self: BudgetsResponse) -> str:
 
 
 def describe_budget_action(self: BudgetsResponse) -> str:
+    """Return an action of a budget."""
     sent = json.loads(self.body)
     names = {"AccountId": sent["AccountId"], "BudgetName": sent["BudgetName"]}
     return json.dumps({**names, "Action": _action(self, sent["ActionId"])})
 
 
 def delete_budget_action(self: BudgetsResponse) -> str:
+    """Remove an action from a budget."""
     sent = json.loads(self.body)
     gone = _action(self, sent["ActionId"])
     del _actions(self)[sent["ActionId"]]
@@ -176,6 +183,7 @@ def delete_budget_action(self: BudgetsResponse) -> str:
 
 
 def update_budget(self: BudgetsResponse) -> str:
+    """Change a budget."""
     sent = json.loads(self.body)
     self.backend.budgets[sent["AccountId"]][sent["NewBudget"]["BudgetName"]].budget.update(sent["NewBudget"])
     return "{}"

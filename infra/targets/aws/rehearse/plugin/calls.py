@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tests.infra.targets.aws.with_engine.plugin.kind import Aws, Props, delete_if_exists, get_if_exists
+from infra.targets.aws.rehearse.plugin.kind import Aws, Props, delete_if_exists, get_if_exists
 
 
 def delete(service: str, operation: str, parameter: str) -> Callable[[Aws, str, Props], None]:
+    """Return the function that deletes a resource with one call."""
+
     def delete_resource(aws: Aws, id_: str, _props: Props) -> None:
         delete_if_exists(lambda: _call(aws, service, operation, parameter, id_), "Unknown")
 

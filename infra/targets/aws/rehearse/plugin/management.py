@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.infra.targets.aws.with_engine.plugin.calls import delete, read_existence
-from tests.infra.targets.aws.with_engine.plugin.kind import (
+from infra.targets.aws.rehearse.plugin.calls import delete, read_existence
+from infra.targets.aws.rehearse.plugin.kind import (
     Aws,
     Created,
     Kind,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tests.infra.targets.aws.with_engine.plugin.calls import delete
-from tests.infra.targets.aws.with_engine.plugin.ec2 import find_row, read_existence, retag, simple_kind, tagging
-from tests.infra.targets.aws.with_engine.plugin.kind import (
+from infra.targets.aws.rehearse.plugin.calls import delete
+from infra.targets.aws.rehearse.plugin.ec2 import find_row, read_existence, retag, simple_kind, tagging
+from infra.targets.aws.rehearse.plugin.kind import (
     Aws,
     Created,
     Kind,

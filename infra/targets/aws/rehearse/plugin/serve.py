@@ -16,8 +16,8 @@ from pulumi.runtime.proto import plugin_pb2
 from pulumi.runtime.proto import provider_pb2 as pb
 from pulumi.runtime.proto import provider_pb2_grpc as pb_grpc
 
-from tests.infra.targets.aws.with_engine.plugin.kind import Aws, Kind, Props, Tags
-from tests.infra.targets.aws.with_engine.plugin.registry import KINDS
+from infra.targets.aws.rehearse.plugin.kind import Aws, Kind, Props, Tags
+from infra.targets.aws.rehearse.plugin.registry import KINDS
 
 VERSION = "7.51.1"
 UNKNOWN = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
@@ -62,7 +62,10 @@ class Provider(pb_grpc.ResourceProviderServicer):
     def Configure(self, request: Any, context: Any) -> Any:
         settings = {key: _parse(value) for key, value in to_properties(request.args).items()}
         if not os.environ.get("AWS_ENDPOINT_URL"):
-            context.abort(grpc.StatusCode.FAILED_PRECONDITION, "AWS_ENDPOINT_URL: not set; this plugin is for tests")
+            context.abort(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                "AWS_ENDPOINT_URL: not set; this plugin is for rehearsals and tests",
+            )
         self.aws = Aws(settings["region"])
         self.defaults = (settings.get("defaultTags") or {}).get("tags") or {}
         return pb.ConfigureResponse(acceptSecrets=False, supportsPreview=True)
@@ -159,6 +162,7 @@ def to_properties(struct: Any) -> Props:
 
 
 def to_message(props: Props) -> Any:
+    """Return properties as a message of the protocol."""
     struct = struct_pb2.Struct()
     struct.update(props)
     return struct
@@ -193,8 +197,8 @@ def _token(urn: str) -> str:
     return urn.split("::")[2].rpartition("$")[2]
 
 
-def _change_kind(changed: Any) -> int:
-    word: int = pb.DiffResponse.DIFF_SOME if changed else pb.DiffResponse.DIFF_NONE
+def _change_kind(changed: Any) -> Any:
+    word = pb.DiffResponse.DIFF_SOME if changed else pb.DiffResponse.DIFF_NONE
     return word
 
 
@@ -204,6 +208,7 @@ def _parse(value: Any) -> Any:
 
 
 def main() -> None:
+    """Serve the plugin and print its port, as the engine expects."""
     options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
     server = grpc.server(futures.ThreadPoolExecutor(16), options=options)
     pb_grpc.add_ResourceProviderServicer_to_server(Provider(), server)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.infra.targets.aws.with_engine.plugin import iam, machines, management, network, storage
-from tests.infra.targets.aws.with_engine.plugin.kind import Kind
+from infra.targets.aws.rehearse.plugin import iam, machines, management, network, storage
+from infra.targets.aws.rehearse.plugin.kind import Kind
 
 KINDS: dict[str, Kind] = {
     kind.token: kind for kind in (*network.KINDS, *machines.KINDS, *storage.KINDS, *iam.KINDS, *management.KINDS)

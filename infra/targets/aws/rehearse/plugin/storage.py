@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.infra.targets.aws.with_engine.plugin.calls import delete, read_existence
-from tests.infra.targets.aws.with_engine.plugin.kind import (
+from infra.targets.aws.rehearse.plugin.calls import delete, read_existence
+from infra.targets.aws.rehearse.plugin.kind import (
     Aws,
     Created,
     Kind,
@@ -156,8 +156,9 @@ def _create_key(aws: Aws, props: Props, tags: Tags) -> Created:
 
 def _key(aws: Aws, id_: str, _props: Props) -> Props | None:
     answer = get_if_exists(lambda: aws.kms.describe_key(KeyId=id_))
-    gone = answer is None or answer["KeyMetadata"]["KeyState"] == "PendingDeletion"
-    return None if gone else {"description": answer["KeyMetadata"]["Description"]}
+    if answer is None or answer["KeyMetadata"]["KeyState"] == "PendingDeletion":
+        return None
+    return {"description": answer["KeyMetadata"]["Description"]}
 
 
 def _update_key(aws: Aws, id_: str, news: Props, tags: Tags) -> Props:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from base64 import b64decode
 
-from tests.infra.targets.aws.with_engine.plugin.calls import delete
-from tests.infra.targets.aws.with_engine.plugin.ec2 import GONE, find_row, retag, tagging
-from tests.infra.targets.aws.with_engine.plugin.kind import (
+from infra.targets.aws.rehearse.plugin.calls import delete
+from infra.targets.aws.rehearse.plugin.ec2 import GONE, find_row, retag, tagging
+from infra.targets.aws.rehearse.plugin.kind import (
     Aws,
     Created,
     Kind,

@@ -20,6 +20,7 @@ Records = dict[str, dict[str, Any]]
 
 
 def create_placement_group(self: EC2Response) -> ActionResult:
+    """Create a placement group."""
     name = self._get_param("GroupName")
     groups = _stored(self, "placement_groups")
     if name in groups:
@@ -36,6 +37,7 @@ def create_placement_group(self: EC2Response) -> ActionResult:
 
 
 def describe_placement_groups(self: EC2Response) -> ActionResult:
+    """Return the placement groups with the given names, or all."""
     groups, names = _stored(self, "placement_groups"), self._get_param("GroupNames", [])
     for name in names:
         _require_group(groups, name)
@@ -43,6 +45,7 @@ def describe_placement_groups(self: EC2Response) -> ActionResult:
 
 
 def delete_placement_group(self: EC2Response) -> ActionResult:
+    """Delete a placement group."""
     name = self._get_param("GroupName")
     _require_group(_stored(self, "placement_groups"), name)
     del _stored(self, "placement_groups")[name]
@@ -50,6 +53,7 @@ def delete_placement_group(self: EC2Response) -> ActionResult:
 
 
 def create_capacity_reservation(self: EC2Response) -> ActionResult:
+    """Create a capacity reservation."""
     count = int(self._get_param("InstanceCount"))
     reservation = {
         "CapacityReservationId": f"cr-{uuid.uuid4().hex[:17]}",
@@ -67,6 +71,7 @@ def create_capacity_reservation(self: EC2Response) -> ActionResult:
 
 
 def describe_capacity_reservations(self: EC2Response) -> ActionResult:
+    """Return the capacity reservations with the given ids, or all."""
     reservations, ids = _stored(self, "capacity_reservations"), self._get_param("CapacityReservationIds", [])
     for name in ids:
         if name not in reservations:
@@ -120,9 +125,9 @@ def load_few_images(self: AmiBackend) -> None:
 
 def apply() -> None:
     """Add the missing calls to moto."""
-    AmiBackend._load_amis = load_few_images  # type: ignore[method-assign]
-    Command.invocation_response = invocation_response  # type: ignore[method-assign]
-    IAMBackend.delete_policy = delete_policy  # type: ignore[method-assign]
+    AmiBackend._load_amis = load_few_images
+    Command.invocation_response = invocation_response
+    IAMBackend.delete_policy = delete_policy
     for function in (
         create_placement_group,
         describe_placement_groups,

@@ -1,0 +1,1 @@
+"""A rehearsal: the AWS path as a whole on this machine, with containers as instances and a simulated AWS."""

@@ -1,0 +1,61 @@
+"""How long AWS takes: a table of delays with their sources, drawn from a seed so that an order can be replayed."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Delay:
+    """A range of seconds, and where the range comes from."""
+
+    least_s: float
+    most_s: float
+    source: str
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.least_s <= self.most_s:
+            raise ValueError(f"a delay of {self.least_s:g} to {self.most_s:g} s; allowed: 0 <= least <= most")
+
+
+_EC2_LIFECYCLE = "https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-instance-lifecycle.html"
+_ASSUMED = "assumed: AWS publishes no figure"
+TABLE: Mapping[str, Delay] = {
+    "instance pending": Delay(5, 30, f"{_EC2_LIFECYCLE}; seconds are {_ASSUMED}"),
+    "operating system boot": Delay(15, 60, _ASSUMED),
+    "large operating system boot": Delay(60, 240, f"machines with eight GPUs; {_ASSUMED}"),
+    "instance shutting down": Delay(10, 60, f"{_EC2_LIFECYCLE}; seconds are {_ASSUMED}"),
+    "agent registration": Delay(5, 60, _ASSUMED),
+    "volume attachment": Delay(2, 15, _ASSUMED),
+    "instance profile": Delay(0, 15, "https://docs.aws.amazon.com/IAM/latest/UserGuide/troubleshoot.html"),
+    "mount target": Delay(60, 120, "https://docs.aws.amazon.com/efs/latest/ug/accessing-fs.html"),
+    "package installation": Delay(20, 60, _ASSUMED),
+}
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Draws delays from a seed and shortens them: with `speed` 10, a minute of AWS takes 6 seconds."""
+
+    seed: int
+    speed: float
+    table: Mapping[str, Delay] = field(default_factory=lambda: TABLE)
+    sleep: Callable[[float], None] = time.sleep
+
+    def __post_init__(self) -> None:
+        if not self.speed > 0:
+            raise ValueError(f"speed: {self.speed:g} is not a number above 0")
+
+    def draw(self, kind: str, subject: str) -> float:
+        """Return the seconds on AWS that `kind` takes for `subject`, the same for the same seed and subject."""
+        delay = self.table[kind]
+        return random.Random(f"{self.seed} {kind} {subject}").uniform(delay.least_s, delay.most_s)  # noqa: S311
+
+    def wait(self, kind: str, subject: str) -> float:
+        """Wait as long as `kind` takes for `subject`, shortened by `speed`; return the seconds on AWS."""
+        seconds = self.draw(kind, subject)
+        self.sleep(seconds / self.speed)
+        return seconds

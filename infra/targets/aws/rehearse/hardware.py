@@ -1,0 +1,68 @@
+"""The files by which a machine's GPUs and fabric are recognized: versions are those of the reviewed image."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from cluster.catalog import software
+from cluster.catalog.instances import InstanceType
+from slurm.health import gpu
+
+_PROGRAM = 0o755
+_EFA_VENDOR = "0x1d0f"
+_OPT = "opt/amazon"
+
+
+class File(NamedTuple):
+    """Content and mode of a file on a machine."""
+
+    content: str
+    mode: int = 0o644
+
+
+def list_hardware_files(instance_type: InstanceType, *, efa: bool) -> dict[str, File]:
+    """Return, by path without the leading slash, what shows a machine's GPUs, driver and fabric."""
+    files: dict[str, File] = {}
+    if instance_type.gpus.count:
+        files |= _list_gpu_files(instance_type)
+    if efa:
+        files |= _list_efa_files(instance_type)
+    return files
+
+
+def _list_gpu_files(instance_type: InstanceType) -> dict[str, File]:
+    driver = _version("driver")
+    banner = f"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {driver}  Release Build\n"
+    # One row per GPU: index, no memory errors, nothing to remap, not slowed down.
+    rows = "".join(f"{index}, 0, 0, 0, 0x0000000000000000\n" for index in range(instance_type.gpus.count))
+    query = f"--query-gpu={','.join(gpu.FIELDS)}"
+    script = f'#!/bin/sh\n[ "$1" = \'{query}\' ] || {{ echo "nvidia-smi stand-in: $*" >&2; exit 1; }}\n'
+    files = {
+        "proc/driver/nvidia/version": File(banner),
+        "usr/bin/nvidia-smi": File(f"{script}cat <<'ROWS'\n{rows}ROWS\n", _PROGRAM),
+    }
+    if instance_type.nvlink:
+        manager = f"#!/bin/sh\necho 'Fabric Manager version is : {driver}'\n"
+        files["usr/bin/nv-fabricmanager"] = File(manager, _PROGRAM)
+    return files
+
+
+def _list_efa_files(instance_type: InstanceType) -> dict[str, File]:
+    libfabric = _version("libfabric")
+    files = {
+        f"{_OPT}/efa_installed_packages": File(f"# EFA installer version: {_version('efa_installer')}\n"),
+        f"{_OPT}/efa/bin/fi_info": File(f"#!/bin/sh\necho 'libfabric: {libfabric}amzn1.0'\n", _PROGRAM),
+        f"{_OPT}/ofi-nccl/banner": File(f"NET/OFI Initializing aws-ofi-nccl {_version('aws_ofi_nccl')}\0"),
+        "sys/module/efa/version": File(f"{_version('efa')}g\n"),
+    }
+    for index in range(instance_type.efa_interfaces):
+        device = f"sys/class/infiniband/rdmap{index}s0"
+        files[f"{device}/device/vendor"] = File(f"{_EFA_VENDOR}\n")
+        files[f"{device}/ports/1/state"] = File("4: ACTIVE\n")
+    return files
+
+
+def _version(component: str) -> str:
+    version = software.components()[component].version
+    assert version, f"the software table has no version of {component}"  # noqa: S101
+    return version

@@ -1,0 +1,201 @@
+"""The container that stands for an instance: it boots systemd, finds AWS's addresses, and runs its user data."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from docker.types import Mount
+
+from cluster import names
+from infra.targets.aws.rehearse.disks import LOOP_RULE
+from infra.targets.aws.rehearse.hardware import File
+from infra.targets.local import docker_engine as engine_client
+from infra.targets.local.build import node_container
+
+FILES = Path(__file__).parent / "machine_files"
+METADATA_ADDRESS, DNS_ADDRESS = "169.254.169.254", "169.254.169.253"
+API_ADDRESS = "198.18.0.1"
+"""Address of every name of AWS on the machines: of the range for benchmarks, which no network uses (RFC 2544)."""
+STORAGE = "/rehearsal/storage"
+ENVIRONMENTS = "/rehearsal/environments"
+_LIB = "usr/lib/rehearsal"
+_PROGRAM = 0o755
+_UNITS = "etc/systemd/system"
+_RELAY_UNIT = """\
+[Unit]
+Description=Addresses of AWS
+DefaultDependencies=no
+After=systemd-tmpfiles-setup.service
+Before=basic.target
+
+[Service]
+ExecStart=/usr/bin/python3 /usr/lib/rehearsal/relay.py {arguments}
+Restart=always
+RestartSec=0.2
+"""
+_PREPARE_UNIT = """\
+[Unit]
+Description=Hardware and names of an instance
+DefaultDependencies=no
+After=systemd-tmpfiles-setup.service
+Before=basic.target
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=/usr/lib/rehearsal/prepare.sh
+"""
+_USER_DATA_UNIT = """\
+[Unit]
+Description=User data
+After=network.target rehearsal-relay.service rehearsal-prepare.service
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+TimeoutStartSec=infinity
+KillMode=process
+ExecStart=/usr/lib/rehearsal/user-data.sh
+"""
+_WANTS = f"{_UNITS}/multi-user.target.wants"
+_TRUSTED = "/etc/ssl/certs/ca-certificates.crt"
+_DEFAULTS = f"[Manager]\nDefaultEnvironment=AWS_CA_BUNDLE={_TRUSTED}\n"
+
+
+@dataclass(frozen=True)
+class Ports:
+    """Ports at the gateway behind AWS's addresses."""
+
+    metadata: int
+    dns: int
+    api: int
+    nfs: int
+
+    def as_rules(self) -> str:
+        """Return the arguments of relay.py."""
+        rules = (
+            f"tcp:{METADATA_ADDRESS}:80:{self.metadata}",
+            f"udp:{DNS_ADDRESS}:53:{self.dns}",
+            f"tcp:{API_ADDRESS}:443:{self.api}",
+            f"tcp:{API_ADDRESS}:2049:{self.nfs}",
+        )
+        return " ".join(rules)
+
+
+@dataclass(frozen=True)
+class Site:
+    """What all machines of a rehearsal share."""
+
+    cluster: str
+    """Name of the rehearsal in Docker."""
+    network: str
+    gateway: str
+    ports: Ports
+    domain: str
+    """Private DNS domain of the cluster."""
+    authority: bytes
+    """Certificate of the rehearsal's certificate authority."""
+    labels: Mapping[str, str]
+    package_s: float
+    """Seconds that a package installation takes."""
+
+
+@dataclass(frozen=True)
+class MachineArgs:
+    """What distinguishes the container of one instance."""
+
+    instance: str
+    address: str
+    cpus: int
+    memory_mb: int
+    gpus: int
+    storage: Sequence[str]
+    """Ids of the filesystems that exist."""
+    hardware: Mapping[str, File] = field(default_factory=dict)
+
+
+def container_name(site: Site, instance: str) -> str:
+    """Return the name of an instance's container."""
+    return names.container(site.cluster, instance)
+
+
+def start_machine(site: Site, args: MachineArgs) -> str:
+    """Create and start the container of an instance and return its name."""
+    props = {
+        "cluster": site.cluster, "stack": site.cluster, "node": args.instance, "role": "rehearsal",
+        "image": names.IMAGE, "cpus": args.cpus, "memory_mb": args.memory_mb,
+        "devices": [f"/dev/nvidia{index}" for index in range(args.gpus)], "mounts": [],
+    }  # fmt: skip
+    with engine_client.api_session(args.instance) as api:
+        host: dict[str, Any] = node_container.host_config(props, engine_client.engine(), api.api_version)
+        host["Mounts"] = _list_mounts(site, args)
+        host["DeviceCgroupRules"] = [LOOP_RULE]
+        host["CapAdd"] = [*host["CapAdd"], "MKNOD"]
+        options = node_container.options(props, dict(site.labels))
+        options["hostname"] = "ip-" + args.address.replace(".", "-")
+        endpoint = api.create_endpoint_config(ipv4_address=args.address)
+        networking = {"EndpointsConfig": {site.network: endpoint}}
+        container = api.create_container(**options, host_config=host, networking_config=networking)
+        api.put_archive(container["Id"], "/", _archive(_list_files(site, args)))
+        api.start(container["Id"])
+    return container_name(site, args.instance)
+
+
+def _list_mounts(site: Site, args: MachineArgs) -> list[Mount]:
+    mounts = [Mount(target=ENVIRONMENTS, source=names.ENV_CACHE_VOLUME, type="volume", read_only=True)]
+    mounts += [
+        Mount(target=f"{STORAGE}/{id_}", source=names.volume(site.cluster, id_), type="volume") for id_ in args.storage
+    ]
+    # Disks of this machine must not show, and those of the rehearsal must be able to appear.
+    block = names.volume(site.cluster, f"block-{args.instance}")
+    return [*mounts, Mount(target="/sys/block", source=block, type="volume", labels=dict(site.labels))]
+
+
+def _list_files(site: Site, args: MachineArgs) -> dict[str, File | str]:
+    """Return files by path without the leading slash; a string is the target of a link."""
+    files: dict[str, File | str] = {
+        f"{_UNITS}/rehearsal-relay.service": File(
+            _RELAY_UNIT.format(arguments=f"{site.gateway} {site.ports.as_rules()}")
+        ),
+        f"{_UNITS}/rehearsal-prepare.service": File(_PREPARE_UNIT),
+        f"{_UNITS}/rehearsal-user-data.service": File(_USER_DATA_UNIT),
+        "etc/systemd/system.conf.d/rehearsal.conf": File(_DEFAULTS),
+        "usr/local/share/ca-certificates/rehearsal.crt": File(site.authority.decode()),
+        "usr/local/sbin/apt-get": _read("apt-get.sh", _PROGRAM),
+        f"{_LIB}/domain": File(f"{site.domain}\n"),
+        f"{_LIB}/package-seconds": File(f"{site.package_s:.2f}\n"),
+        f"{_LIB}/relay.py": _read("relay.py"),
+        f"{_LIB}/prepare.sh": _read("prepare.sh", _PROGRAM),
+        f"{_LIB}/user-data.sh": _read("user-data.sh", _PROGRAM),
+        f"{_LIB}/packages/nfs-common/usr/sbin/mount.nfs4": _read("mount-nfs4.sh", _PROGRAM),
+        f"{_LIB}/packages/stunnel4/usr/bin/stunnel": _read("stunnel.py", _PROGRAM),
+        f"{_LIB}/packages/g++/usr/share/doc/g++/README": File("A stand-in: nothing is compiled in a rehearsal.\n"),
+    }
+    for unit in ("relay", "prepare", "user-data"):
+        files[f"{_WANTS}/rehearsal-{unit}.service"] = f"/{_UNITS}/rehearsal-{unit}.service"
+    files |= {f"{_LIB}/hardware/{path}": file for path, file in args.hardware.items()}
+    return files
+
+
+def _read(name: str, mode: int = 0o644) -> File:
+    return File((FILES / name).read_text(encoding="utf-8"), mode)
+
+
+def _archive(files: Mapping[str, File | str]) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        for path, file in files.items():
+            entry = tarfile.TarInfo(path)
+            if isinstance(file, str):
+                entry.type, entry.linkname = tarfile.SYMTYPE, file
+                tar.addfile(entry)
+                continue
+            data = file.content.encode()
+            entry.size, entry.mode = len(data), file.mode
+            tar.addfile(entry, io.BytesIO(data))
+    return packed.getvalue()

@@ -1,0 +1,26 @@
+#!/bin/sh
+# Makes a container of the node image look like a machine of EC2 before its user data runs.
+set -eu
+# Docker writes this file at each start. The image has no systemd-resolved, so the cluster's domain is searched from here.
+printf 'nameserver 169.254.169.253\nsearch %s ec2.internal\n' "$(cat /usr/lib/rehearsal/domain)" >/etc/resolv.conf
+if [ ! -e /usr/local/share/ca-certificates/.installed ]; then
+  update-ca-certificates >/dev/null 2>&1
+  touch /usr/local/share/ca-certificates/.installed
+fi
+hardware=/usr/lib/rehearsal/hardware
+if [ ! -d "$hardware" ]; then exit 0; fi
+# A container has the /proc and /sys of its host: cover the parts that show a machine's hardware.
+mount -t tmpfs none /proc/driver
+mount -t tmpfs none /sys/module
+mkdir -p /run/rehearsal-class/net
+mount --bind /sys/class/net /run/rehearsal-class/net
+mount --rbind /run/rehearsal-class /sys/class
+(cd "$hardware" && find . -type f -exec sh -c 'install -D -m "$(stat -c %a "$1")" "$1" "/$1"' _ {} \;)
+# The loader lists only real libraries, by the name inside: one of libc's is renamed.
+if [ -d /opt/amazon/ofi-nccl ]; then
+  mkdir -p /opt/amazon/ofi-nccl/lib
+  { LC_ALL=C sed 's/libpthread\.so\.0\x00/libnccl-net.so\x00\x00/' /lib/*-linux-gnu/libpthread.so.0; cat /opt/amazon/ofi-nccl/banner; } \
+    >/opt/amazon/ofi-nccl/lib/libnccl-net.so
+  echo /opt/amazon/ofi-nccl/lib >/etc/ld.so.conf.d/100_ofinccl.conf
+fi
+ldconfig

@@ -1,0 +1,86 @@
+"""The simulated account as the judge of permissions sees it: policies of roles, tags, templates and keys in moto."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from moto.ec2.models import ec2_backends
+from moto.iam.models import iam_backends
+from moto.kms.models import kms_backends
+from moto.s3.models import s3_backends
+from moto.ssm.models import ssm_backends
+
+from infra.targets.aws.rehearse.authorizations import Template
+from infra.targets.aws.rehearse.policies import Statement
+
+
+@dataclass(frozen=True)
+class MotoAccount:
+    """The account of a rehearsal in one region."""
+
+    id: str
+    region: str
+
+    def list_statements(self, role: str) -> list[Statement]:
+        """Return the statements of all policies of a role."""
+        stored = iam_backends[self.id]["aws"].get_role(role)
+        documents = [*stored.policies.values(), *(policy.document for policy in stored.managed_policies.values())]
+        return [statement for document in documents for statement in json.loads(document)["Statement"]]
+
+    def tags(self, resource_id: str) -> Mapping[str, str]:
+        backend = self._ec2
+        groups = backend.__dict__.get("muster_placement_groups", {})
+        if resource_id in groups:
+            return {tag["Key"]: tag["Value"] for tag in groups[resource_id]["Tags"]}
+        return dict(backend.tags.get(resource_id, {}))
+
+    def template(self, id_: str, version: str) -> Template:
+        stored = self._ec2.get_launch_template(id_)
+        number = stored.latest_version_number if version == "$Latest" else stored.default_version_number
+        data = stored.get_version(int(version) if version.isdigit() else number).data
+        profile = data.get("IamInstanceProfile") or {}
+        iam = iam_backends[self.id]["aws"]
+        roles = [
+            role.arn
+            for known in iam.instance_profiles.values()
+            if known.arn == profile.get("Arn") or known.name == profile.get("Name")
+            for role in known.roles
+        ]
+        disks = [mapping.get("Ebs") or {} for mapping in data.get("BlockDeviceMappings") or []]
+        return Template(
+            image=data.get("ImageId", ""),
+            role_arn=roles[0] if roles else "",
+            disk_keys=tuple(dict.fromkeys(disk["KmsKeyId"] for disk in disks if disk.get("KmsKeyId"))),
+            tags={entry["ResourceType"]: _read_tags(entry) for entry in data.get("TagSpecifications") or []},
+        )
+
+    def parameter_key(self, name: str) -> str:
+        versions = ssm_backends[self.id][self.region]._parameters.get(name) or []
+        key = versions[-1].keyid if versions and versions[-1].type == "SecureString" else ""
+        return self._key_arn(key or "")
+
+    def bucket_key(self, bucket: str) -> str:
+        stored = s3_backends[self.id]["aws"].buckets.get(bucket)
+        encryption = (stored.encryption or {}) if stored else {}
+        rule = encryption.get("Rule", {}).get("ApplyServerSideEncryptionByDefault", {})
+        return self._key_arn(rule.get("KMSMasterKeyID") or "")
+
+    def _key_arn(self, key: str) -> str:
+        """Return the ARN of a key that is given by its id, its ARN or an alias."""
+        if not key or key.startswith("arn:"):
+            return key
+        kms = kms_backends[self.id][self.region]
+        id_ = kms.get_key_id_from_alias(key) if key.startswith("alias/") else key
+        return str(kms.describe_key(id_).arn) if id_ else ""
+
+    @property
+    def _ec2(self) -> Any:
+        return ec2_backends[self.id][self.region]
+
+
+def _read_tags(entry: Mapping[str, Any]) -> dict[str, str]:
+    tags = entry.get("Tags") or entry.get("Tag") or []
+    return {tag["Key"]: tag["Value"] for tag in tags}

@@ -1,0 +1,137 @@
+"""What connects moto to the instances of a rehearsal: launches, ends, volumes, and commands of Systems Manager."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from moto.core.exceptions import JsonRESTError
+from moto.ec2.models.elastic_block_store import EBSBackend
+from moto.ec2.models.instances import Instance, InstanceBackend
+from moto.iam.models import iam_backends
+from moto.ssm.models import SimpleSystemManagerBackend
+
+from infra.targets.aws.rehearse.instances import Instances
+from infra.targets.local import docker_engine as engine_client
+
+_MAX_OUTPUT_CHARACTERS = 24_000
+_TIMED_OUT = 124
+_SCRIPT = "_script.sh"
+
+
+@contextmanager
+def connect_instances(instances: Instances) -> Iterator[None]:
+    """Replace what moto does with machines by what the rehearsal does."""
+    commands = _Commands(instances)
+    run_instances, terminate, stop = InstanceBackend.run_instances, Instance.terminate, Instance.stop
+    attach, send = EBSBackend.attach_volume, SimpleSystemManagerBackend.send_command
+    get = SimpleSystemManagerBackend.get_command_invocation
+
+    def launch(self: Any, *args: Any, **kwargs: Any) -> Any:
+        role = _find_role(self, kwargs)
+        reservation = run_instances(self, *args, **kwargs)
+        for instance in reservation.instances:
+            instances.launch(instance, role)
+        return reservation
+
+    def end(self: Any) -> Any:
+        if self.id in instances.by_id and instances.by_id[self.id].is_ending:
+            return self._state
+        previous = terminate(self)
+        if self.id in instances.by_id:
+            instances.terminate(self.id)
+        return previous
+
+    def halt(self: Any) -> Any:
+        previous = stop(self)
+        if self.id in instances.by_id:
+            instances.stop(self.id)
+        return previous
+
+    def attach_volume(self: Any, volume_id: str, instance_id: str, *args: Any, **kwargs: Any) -> Any:
+        attachment = attach(self, volume_id, instance_id, *args, **kwargs)
+        if instance_id in instances.by_id:
+            instances.attach(volume_id, instance_id)
+        return attachment
+
+    def send_command(self: Any, **kwargs: Any) -> Any:
+        commands.check(kwargs["instance_ids"])
+        command = send(self, **kwargs)
+        commands.start(command)
+        return command
+
+    def get_command_invocation(self: Any, command_id: str, instance_id: str, plugin_name: str | None) -> Any:
+        answer = get(self, command_id, instance_id, plugin_name)
+        return {**answer, **commands.results.get((command_id, instance_id), {})}
+
+    InstanceBackend.run_instances, Instance.terminate, Instance.stop = launch, end, halt
+    EBSBackend.attach_volume = attach_volume
+    SimpleSystemManagerBackend.send_command = send_command
+    SimpleSystemManagerBackend.get_command_invocation = get_command_invocation
+    try:
+        yield
+    finally:
+        InstanceBackend.run_instances, Instance.terminate, Instance.stop = run_instances, terminate, stop
+        EBSBackend.attach_volume, SimpleSystemManagerBackend.send_command = attach, send
+        SimpleSystemManagerBackend.get_command_invocation = get
+
+
+class _Commands:
+    """Commands of Systems Manager: each runs in the instance's container."""
+
+    def __init__(self, instances: Instances) -> None:
+        self.instances = instances
+        self.results: dict[tuple[str, str], dict[str, Any]] = {}
+
+    def check(self, instance_ids: list[str]) -> None:
+        """Refuse a command for an instance whose agent has not registered, as Systems Manager does."""
+        known = self.instances.by_id
+        if any(id_ not in known or not known[id_].is_registered for id_ in instance_ids):
+            raise JsonRESTError("InvalidInstanceId", "Instances not in a valid state for account")
+
+    def start(self, command: Any) -> None:
+        for id_ in command.instance_ids:
+            self.results[command.command_id, id_] = {"Status": "InProgress", "StatusDetails": "InProgress"}
+            threading.Thread(target=self._run, args=(command, id_), daemon=True).start()
+
+    def _run(self, command: Any, instance_id: str) -> None:
+        timeout_s = int((command.parameters.get("executionTimeout") or ["3600"])[0])
+        folder = f"/var/lib/amazon/ssm/{command.command_id}"
+        container, api = self.instances.container(instance_id), engine_client.connect()
+        api.put_archive(container, "/", _archive(f"{folder}/{_SCRIPT}", "\n".join(command.parameters["commands"])))
+        started = api.exec_create(container, ["timeout", str(timeout_s), "sh", f"{folder}/{_SCRIPT}"])
+        out, err = api.exec_start(started["Id"], demux=True)
+        code = api.exec_inspect(started["Id"])["ExitCode"]
+        status = "Success" if code == 0 else "TimedOut" if code == _TIMED_OUT else "Failed"
+        self.results[command.command_id, instance_id] = {
+            "Status": status,
+            "StatusDetails": status,
+            "ResponseCode": code,
+            "StandardOutputContent": (out or b"").decode(errors="replace")[:_MAX_OUTPUT_CHARACTERS],
+            "StandardErrorContent": (err or b"").decode(errors="replace")[:_MAX_OUTPUT_CHARACTERS],
+        }
+
+
+def _find_role(backend: Any, launch: dict[str, Any]) -> str:
+    """Return the role of the instance profile that a launch or its template names."""
+    name, arn = launch.get("iam_instance_profile_name"), launch.get("iam_instance_profile_arn")
+    if not name and not arn and launch.get("launch_template"):
+        profile = backend._get_template_from_args(launch["launch_template"]).data.get("IamInstanceProfile") or {}
+        name, arn = profile.get("Name"), profile.get("Arn")
+    iam = iam_backends[backend.account_id]["aws"]
+    found = [p for p in iam.instance_profiles.values() if name == p.name or arn == p.arn]
+    return next((str(role.name) for p in found for role in p.roles), "")
+
+
+def _archive(path: str, text: str) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        entry = tarfile.TarInfo(path.lstrip("/"))
+        data = text.encode()
+        entry.size, entry.mode = len(data), 0o700
+        tar.addfile(entry, io.BytesIO(data))
+    return packed.getvalue()

@@ -1,0 +1,273 @@
+"""AWS on this machine: moto's server with a record of every call, a judge of each call, and injected faults."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import ssl
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import parse_qsl, urlencode
+
+import boto3
+from moto.ec2.models import ec2_backends
+from moto.moto_api._internal.models import moto_api_backend
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
+from moto.ssm.models import ssm_backends
+from werkzeug.serving import make_server
+
+ACCOUNT = "123456789012"
+REGION = "us-east-1"
+ENVIRONMENT = {
+    "AWS_ACCESS_KEY_ID": "testing",
+    "AWS_SECRET_ACCESS_KEY": "testing",
+    "AWS_DEFAULT_REGION": REGION,
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
+_SHORTAGE = "InsufficientInstanceCapacity"
+# EC2 reports a capacity shortage as a server error, which SDKs retry automatically.
+_STATUS = {_SHORTAGE: 500, "RequestLimitExceeded": 503, "InternalError": 500, "UnauthorizedOperation": 403}
+
+Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+
+
+Judge = Callable[[str, str, str, dict[str, str]], str]
+"""Returns why a call is denied, or an empty string; given the caller's key id, the service, action and parameters."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """A recorded API call."""
+
+    service: str
+    action: str
+    """Name in the API (`RunInstances`); `METHOD /path` if the protocol has no action."""
+    params: dict[str, str]
+    """Flat parameters as sent (`TagSpecification.1.Tag.1.Key`) in query protocols, else the request under `body`."""
+    status: int
+
+
+@dataclass
+class Fault:
+    """A fault to inject into the next calls of an action."""
+
+    action: str
+    code: str = ""
+    times: int = 1
+    after: bool = False
+    """Whether the fault occurs after the call was executed, so that only its answer is lost."""
+    seconds: float = 0
+    then: Callable[[], None] | None = None
+
+
+@dataclass
+class Moto:
+    """A moto server; every field may be changed while it runs."""
+
+    url: str = ""
+    calls: list[Call] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
+    capacity: dict[tuple[str, str], int] = field(default_factory=dict)
+    """Machines left by (instance type, zone); without an entry there is no limit."""
+    tokens: dict[str, tuple[str, list[tuple[str, str]], bytes]] = field(default_factory=dict)
+    """Answers to RunInstances by client token."""
+    clients: dict[str, Any] = field(default_factory=dict)
+    judge: Judge | None = None
+    """Decides whether a call is permitted; without it, every call is."""
+
+    def fail(self, action: str, code: str, times: int = 1) -> None:
+        """Reject the next calls of `action` with this error."""
+        self.faults.append(Fault(action, code, times))
+
+    def lose_answer(self, action: str, times: int = 1) -> None:
+        """Execute the next calls but answer with a server error."""
+        self.faults.append(Fault(action, "InternalError", times, after=True))
+
+    def slow(self, action: str, seconds: float, times: int = 1) -> None:
+        """Delay the next calls of `action`."""
+        self.faults.append(Fault(action, times=times, seconds=seconds))
+
+    def when_done(self, action: str, then: Callable[[], None]) -> None:
+        """Call `then` once, after the next call of `action` was executed and before its answer is sent."""
+        self.faults.append(Fault(action, after=True, then=then))
+
+    def place(self, instance: str, *nodes: str) -> None:
+        """Set the network nodes of an instance in DescribeInstanceTopology, from the top down."""
+        backend = ec2_backends[ACCOUNT][REGION]
+        backend.__dict__.setdefault("muster_places", {})[instance] = {"nodes": list(nodes)}
+
+    def answer(self, text: str, out: str, *, code: int = 0, err: str = "") -> None:
+        """Set the Run Command result of every script that contains `text`."""
+        result = {"StandardOutputContent": out, "StandardErrorContent": err, "ResponseCode": code}
+        answers = ssm_backends[ACCOUNT][REGION].__dict__.setdefault("muster_answers", {})
+        answers[text] = result | {"Status": "Failed" if code else "Success"}
+
+    def count(self) -> Counter[str]:
+        return Counter(call.action for call in self.calls)
+
+    def of(self, action: str) -> list[Call]:
+        return [call for call in self.calls if call.action == action]
+
+    def environment(self) -> dict[str, str]:
+        return ENVIRONMENT | {"AWS_ENDPOINT_URL": self.url}
+
+    def client(self, service: str) -> Any:
+        """Return a client for the test itself, the same for each service; its calls are recorded too."""
+        if service not in self.clients:
+            self.clients[service] = boto3.client(
+                service,
+                region_name=REGION,
+                endpoint_url=self.url,
+                aws_access_key_id="testing",
+                aws_secret_access_key="testing",  # noqa: S106  # no secret: moto accepts anything
+            )
+        return self.clients[service]
+
+    def reset(self) -> None:
+        moto_api_backend.reset()
+        for records in (self.calls, self.faults, self.capacity, self.tokens):
+            records.clear()
+
+
+@contextmanager
+def listening(server: Moto, address: str = "127.0.0.1", tls: ssl.SSLContext | None = None) -> Iterator[str]:
+    """Serve the same AWS at another address and yield its URL."""
+    dispatcher = DomainDispatcherApplication(create_backend_app)
+    app = _Faulty(dispatcher, server)
+    http = make_server(address, 0, app, threaded=True, request_handler=_Quiet, ssl_context=tls)
+    thread = threading.Thread(target=http.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"{'https' if tls else 'http'}://{address}:{http.server_port}"
+    finally:
+        http.shutdown()
+        thread.join()
+
+
+class _Quiet(MotoRequestHandler):  # type: ignore[misc]  # moto is Any to the checker
+    def log_request(self, *args: Any) -> None:
+        pass
+
+
+class _Faulty:
+    """A wrapper around moto that records calls, injects faults, limits capacity and honours client tokens."""
+
+    def __init__(self, app: Wsgi, server: Moto) -> None:
+        self.app, self.server = app, server
+        self.lock = threading.Lock()
+
+    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+        service, action, params = _parse_request(environ, body)
+        if denial := self._judge(environ, service, action, params):
+            answer = _deny(service, denial)
+            self.server.calls.append(Call(service, action, params, int(answer[0].split()[0])))
+            start_response(answer[0], answer[1])
+            return [answer[2]]
+        fault = self._fault(action)
+        if fault and fault.seconds:
+            time.sleep(fault.seconds)
+        if fault and fault.code and not fault.after:
+            answer = _refusal(fault.code)
+        else:
+            answer = self._answer(environ, action, params, body)
+            if fault and fault.then:
+                fault.then()
+            if fault and fault.after and fault.code:
+                answer = _refusal(fault.code)
+        status, headers, data = answer
+        self.server.calls.append(Call(service, action, params, int(status.split()[0])))
+        start_response(status, headers)
+        return [data]
+
+    def _judge(self, environ: dict[str, Any], service: str, action: str, params: dict[str, str]) -> str:
+        caller = re.search(r"Credential=([^/]+)/", environ.get("HTTP_AUTHORIZATION", ""))
+        if self.server.judge is None or caller is None:
+            return ""
+        return self.server.judge(caller[1], service, action, params)
+
+    def _fault(self, action: str) -> Fault | None:
+        with self.lock:
+            fault = next((f for f in self.server.faults if f.action == action and f.times > 0), None)
+            if fault:
+                fault.times -= 1
+            return fault
+
+    def _answer(
+        self, environ: dict[str, Any], action: str, params: dict[str, str], body: bytes
+    ) -> tuple[str, list[tuple[str, str]], bytes]:
+        if action != "RunInstances":
+            return self._pass_on(environ, body)
+        with self.lock:
+            token = params.get("ClientToken", "")
+            if token and token in self.server.tokens:
+                return self.server.tokens[token]
+            granted = self._granted(params)
+            if granted < int(params["MinCount"]):
+                return _refusal(_SHORTAGE)
+            # moto starts MinCount machines; AWS starts as many as are available, up to MaxCount.
+            answer = self._pass_on(environ, urlencode(params | {"MinCount": str(granted)}).encode())
+            if token and answer[0].startswith("200"):
+                self.server.tokens[token] = answer
+            return answer
+
+    def _granted(self, params: dict[str, str]) -> int:
+        requested = int(params["MaxCount"])
+        subnet = params.get("SubnetId") or params.get("NetworkInterface.1.SubnetId")
+        if not subnet:
+            return requested
+        backend = ec2_backends[ACCOUNT][REGION]
+        pool = (params["InstanceType"], backend.get_subnet(subnet).availability_zone)
+        if pool not in self.server.capacity:
+            return requested
+        granted = min(requested, self.server.capacity[pool])
+        if granted >= int(params["MinCount"]):
+            self.server.capacity[pool] -= granted
+        return granted
+
+    def _pass_on(self, environ: dict[str, Any], body: bytes) -> tuple[str, list[tuple[str, str]], bytes]:
+        seen: list[tuple[str, list[tuple[str, str]]]] = []
+        sent = environ | {"wsgi.input": io.BytesIO(body), "CONTENT_LENGTH": str(len(body))}
+        try:
+            data = b"".join(self.app(sent, lambda status, headers, *_: seen.append((status, headers))))
+        except NotImplementedError as missing:
+            return _refusal("NotImplemented", f"moto: {missing}")
+        return (*seen[0], data)
+
+
+def _parse_request(environ: dict[str, Any], body: bytes) -> tuple[str, str, dict[str, str]]:
+    scope = re.search(r"Credential=[^/]+/[^/]+/[^/]+/([^/]+)/", environ.get("HTTP_AUTHORIZATION", ""))
+    service = scope[1] if scope else ""
+    target = environ.get("HTTP_X_AMZ_TARGET", "")
+    if target:
+        return service, target.rpartition(".")[2], {"body": body.decode()}
+    if b"Action=" in body:
+        params = dict(parse_qsl(body.decode(), keep_blank_values=True))
+        return service, params["Action"], params
+    return service, f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}", {"body": body.decode(errors="replace")}
+
+
+def _deny(service: str, reason: str) -> tuple[str, list[tuple[str, str]], bytes]:
+    """Return the answer to a call that is not permitted, in the format of the service."""
+    if service in ("s3", "route53"):
+        error = f"<Error><Code>AccessDenied</Code><Message>{reason}</Message></Error>"
+        text = error if service == "s3" else f"<ErrorResponse>{error}</ErrorResponse>"
+        return "403 Forbidden", [("Content-Type", "text/xml")], text.encode()
+    if service == "ec2":
+        return _refusal("UnauthorizedOperation", reason)
+    denied = json.dumps({"__type": "AccessDeniedException", "message": reason})
+    return "400 Bad Request", [("Content-Type", "application/x-amz-json-1.1")], denied.encode()
+
+
+def _refusal(code: str, message: str = "injected") -> tuple[str, list[tuple[str, str]], bytes]:
+    status = HTTPStatus(501 if code == "NotImplemented" else _STATUS.get(code, 400))
+    text = f"<Response><Errors><Error><Code>{code}</Code><Message>{message}</Message></Error></Errors></Response>"
+    headers = [("Content-Type", "text/xml"), ("x-amzn-errortype", code)]
+    return f"{status.value} {status.phrase}", headers, text.encode()

@@ -1,0 +1,114 @@
+"""Rehearse a stack: `up`, a job across nodes, and `teardown`, with the real engine and the order and delays of AWS."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from infra.engine.stop import FAILED, Stop
+from infra.home import StackHome
+from infra.targets.aws.rehearse.delays import Clock
+from infra.targets.aws.rehearse.disks import run_in
+from infra.targets.aws.rehearse.plugin import PLUGIN
+from infra.targets.aws.rehearse.stage import Stage, set_stage
+from infra.targets.aws.rehearse.theatre import Theatre, list_used_ranges, open_theatre, require_environment
+from infra.targets.aws.rehearse.timeline import Event, Timeline, render_picture, render_text
+from infra.targets.target import Console, RehearsalOptions
+
+_POLL_S = 1.0
+_JOB_TIMEOUT_S = 900.0
+_PHASE = "rehearsal"
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """A rehearsal under way."""
+
+    stage: Stage
+    theatre: Theatre
+    console: Console
+
+    def up(self) -> None:
+        self._muster("up")
+
+    def teardown(self) -> None:
+        self._muster("teardown", "--yes", "--force")
+
+    def run_job(self, nodes: int) -> str:
+        """Submit a job across nodes, wait until it has ended, and return its output; raise Stop if it failed."""
+        user = next(iter(self.stage.spec.users))
+        home = f"/shared/home/{user}"
+        submit = f"cd {home} && runuser -u {user} -- sbatch --parsable -N {nodes} --wrap 'srun hostname'"
+        job = self._on_controller(submit).strip()
+        self.theatre.timeline.record(f"job {job}", "submitted")
+        deadline = time.monotonic() + _JOB_TIMEOUT_S
+        while time.monotonic() < deadline:
+            state = self._on_controller(f"sacct -X -n -P -j {job} -o State,ExitCode,NodeList").strip()
+            self.theatre.timeline.record(f"job {job}", state.partition("|")[0].lower() or "submitted")
+            if re.match(r"COMPLETED|FAILED|CANCELLED|TIMEOUT|NODE_FAIL|OUT_OF", state):
+                break
+            time.sleep(_POLL_S)
+        output = self._on_controller(f"cat {home}/slurm-{job}.out 2>/dev/null || true")
+        if not state.startswith("COMPLETED"):
+            raise Stop(f"job {job} did not complete: {state or 'not in accounting'}\n{output}", code=FAILED)
+        return output
+
+    def _on_controller(self, script: str) -> str:
+        controller = next(
+            i for i in self.theatre.instances.by_id.values() if i.name == "controller" and not i.is_ending
+        )
+        return run_in(self.theatre.instances.container(controller.id), script)
+
+    def _muster(self, command: str, *options: str) -> None:
+        """Run a command of muster against the simulated account and print its output; raise Stop if it fails."""
+        self.theatre.timeline.record(_PHASE, command)
+        line = [sys.executable, "-m", "muster.cli", command, "--stack", self.stage.name, *options]
+        env = self.stage.environment(self.theatre.moto.environment(), PLUGIN)
+        process = subprocess.Popen(
+            line, env=env, cwd=self.stage.home.repo, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        assert process.stdout  # noqa: S101
+        for text in process.stdout:
+            self.console.say(f"  {text.rstrip()}")
+        if process.wait():
+            raise Stop(f"`muster {command}` failed in the rehearsal of {self.stage.name}", code=FAILED)
+
+
+def rehearse(stack: StackHome, options: RehearsalOptions, console: Console) -> Path:
+    """Run a whole rehearsal and return the folder with its timeline; raise Stop where it fails."""
+    stage = set_stage(stack, list_used_ranges(), os.cpu_count() or 1)
+    require_environment(stage)
+    clock = Clock(options.seed, options.speed)
+    timeline = Timeline(say=lambda event: console.say(_render_line(event)))
+    began = time.monotonic()
+    try:
+        with open_theatre(stage, clock, timeline) as theatre:
+            _play(Rehearsal(stage, theatre, console), console)
+    finally:
+        _write_timeline(stage.home.root, timeline, time.monotonic() - began)
+    return stage.home.root
+
+
+def _play(rehearsal: Rehearsal, console: Console) -> None:
+    rehearsal.up()
+    nodes = min(2, max(group.count or group.max or 0 for group in rehearsal.stage.spec.groups.values()))
+    if nodes:
+        rehearsal.theatre.timeline.record(_PHASE, "job")
+        console.say(f"the job ran on {', '.join(rehearsal.run_job(nodes).split())}")
+    rehearsal.teardown()
+    rehearsal.theatre.timeline.record(_PHASE, "done")
+
+
+def _write_timeline(folder: Path, timeline: Timeline, end_s: float) -> None:
+    (folder / "timeline.txt").write_text(render_text(timeline.events))
+    (folder / "timeline.svg").write_text(render_picture(timeline.events, end_s))
+
+
+def _render_line(event: Event) -> str:
+    return f"{event.at_s:7.1f} s  {event.subject}: {event.what}"

@@ -1,0 +1,100 @@
+"""The stage of a rehearsal: the home of its commands, with the stack's spec and machines that fit this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Network
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from cluster.catalog.instances import DATA, replace_types
+from cluster.spec import ClusterSpec
+from infra.home import Home, StackHome, private_folder
+from infra.targets.aws.account_types import REHEARSED_FILE
+from infra.targets.aws.plan import machines
+from infra.targets.registry import load_spec
+
+MEMORY_MB = 2048
+"""Most memory of a machine in a rehearsal."""
+# Clusters on this machine use 10.88.0.0/16, which is also the default range of a VPC.
+_RANGES = IPv4Network("10.96.0.0/12")
+_PREFIX = 20
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The files of a rehearsal."""
+
+    home: Home
+    name: str
+    spec: ClusterSpec
+
+    @property
+    def stack(self) -> StackHome:
+        return self.home.stack(self.name)
+
+    def environment(self, variables: Mapping[str, str], tools: Path) -> dict[str, str]:
+        """Return the environment of muster's commands, without the caller's own AWS settings."""
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+        folders = {
+            "MUSTER_HOME": str(self.home.root),
+            "MUSTER_STACKS": str(self.home.stacks),
+            "MUSTER_CACHE": str(self.home.cache),
+            "PATH": os.pathsep.join([str(self.home.tools), str(tools), os.environ.get("PATH", os.defpath)]),
+        }
+        return inherited | folders | dict(variables)
+
+
+def set_stage(stack: StackHome, taken: Sequence[IPv4Network], cpus: int) -> Stage:
+    """Create an empty home for the rehearsal of a stack; `taken` are the address ranges that this machine uses."""
+    root = stack.home.root / "rehearsals" / stack.name
+    shutil.rmtree(root, ignore_errors=True)
+    home = Home(repo=stack.home.repo, root=private_folder(root), cache=stack.home.cache, stacks=root / "stacks")
+    document = yaml.safe_load(stack.file.read_text())
+    raw = document["config"]["muster:cluster"]
+    raw["network"] = {**(raw.get("network") or {}), "cidr": choose_range(taken)}
+    home.stacks.mkdir()
+    (home.stacks / stack.file.name).write_text(yaml.safe_dump(document))
+    spec = load_spec(raw)
+    entries = {name: scale_down(name, cpus) for name in list_scaled_types(spec)}
+    (root / REHEARSED_FILE).write_text(json.dumps(entries, indent=1, sort_keys=True) + "\n")
+    replace_types(entries)
+    return Stage(home, stack.name, spec)
+
+
+def choose_range(taken: Sequence[IPv4Network]) -> str:
+    """Return the first address range that overlaps none of `taken`."""
+    free = (network for network in _RANGES.subnets(new_prefix=_PREFIX) if not any(map(network.overlaps, taken)))
+    return str(next(free))
+
+
+def list_types(spec: ClusterSpec) -> list[str]:
+    """Return the names of all instance types of a spec."""
+    fixed = [machines.controller(spec), *([machines.login(spec)] if spec.login.enabled else [])]
+    return sorted({kind.name for kind in (*fixed, *(machines.compute(group) for group in spec.groups.values()))})
+
+
+def list_scaled_types(spec: ClusterSpec) -> list[str]:
+    """Return the names of the types that Slurm is configured with, except those of controller and login.
+
+    Rules require a minimum of memory for the controller, and Slurm schedules nothing on either.
+    """
+    permanent = {machines.controller(spec).name, machines.login(spec).name}
+    return sorted({machines.compute(group).name for group in spec.groups.values()} - permanent)
+
+
+def scale_down(name: str, cpus: int) -> dict[str, Any]:
+    """Return the catalog's entry of an instance type with no more CPUs and memory than a container can have."""
+    entry: dict[str, Any] = json.loads((DATA / "instances.json").read_text())["types"][name]
+    vcpus = min(entry["vcpus"], cpus)
+    return entry | {
+        "vcpus": vcpus,
+        "cores": min(entry["cores"], vcpus),
+        "memory_mb": min(entry["memory_mb"], MEMORY_MB),
+    }

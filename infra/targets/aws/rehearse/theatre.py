@@ -1,0 +1,222 @@
+"""What a rehearsal runs on: a Docker network as the VPC, and at its gateway everything that machines reach of AWS."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from ipaddress import IPv4Network
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from docker.types import IPAMConfig, IPAMPool, Mount
+from moto.efs.models import efs_backends
+from moto.route53.models import route53_backends
+
+from bootstrap.training_environment import environment_folder
+from cluster import names
+from cluster.catalog.instances import instance
+from cluster.catalog.interpreter import PYTHON
+from infra.engine.stop import Stop
+from infra.targets.aws import names as aws_names
+from infra.targets.aws.plan import images, network
+from infra.targets.aws.rehearse import moto_calls, moto_gaps
+from infra.targets.aws.rehearse.authorizations import list_authorizations
+from infra.targets.aws.rehearse.certificates import Authority
+from infra.targets.aws.rehearse.delays import Clock
+from infra.targets.aws.rehearse.disks import Disks
+from infra.targets.aws.rehearse.dns import serve_names
+from infra.targets.aws.rehearse.instances import Instances
+from infra.targets.aws.rehearse.machine import ENVIRONMENTS, Ports, Site
+from infra.targets.aws.rehearse.metadata import Metadata, serve_metadata
+from infra.targets.aws.rehearse.moto_account import MotoAccount
+from infra.targets.aws.rehearse.moto_hooks import connect_instances
+from infra.targets.aws.rehearse.moto_server import ACCOUNT, Judge, Moto, listening
+from infra.targets.aws.rehearse.names_of_aws import resolve_name
+from infra.targets.aws.rehearse.nfs import serve_file_systems
+from infra.targets.aws.rehearse.policies import list_denied
+from infra.targets.aws.rehearse.stage import Stage, list_types
+from infra.targets.aws.rehearse.timeline import Timeline
+from infra.targets.aws.spec import region_of
+from infra.targets.local import cgroup_tree
+from infra.targets.local import docker_engine as engine_client
+
+
+@dataclass(frozen=True)
+class Theatre:
+    """A running rehearsal."""
+
+    moto: Moto
+    instances: Instances
+    timeline: Timeline
+    denials: list[str]
+    """Calls of machines that their role does not permit."""
+
+
+@contextmanager
+def open_theatre(stage: Stage, clock: Clock, timeline: Timeline) -> Iterator[Theatre]:
+    """Yield a simulated account whose instances are containers; remove all of them at the end."""
+    cluster = f"rehearsal-{stage.spec.name}"
+    labels = names.labels(cluster, stage.name, "") | names.home_labels(stage.home.root)
+    moto_calls.apply()
+    moto_gaps.apply()
+    moto = Moto()
+    moto.reset()
+    for path in images.parameters(stage.spec).values():
+        moto_gaps.publish_image(path)
+    disks = Disks(cluster, labels)
+    _remove_all(cluster)
+    with ExitStack() as stack:
+        stack.callback(_remove_all, cluster)
+        stack.callback(disks.remove)
+        gateway = _create_network(cluster, labels, network.cidr(stage.spec))
+
+        def find_metadata(address: str) -> Metadata | None:
+            return instances.find_metadata(address)
+
+        ports = _serve(stack, stage, moto, gateway, find_metadata)
+        instances = Instances(
+            site=Site(
+                cluster=cluster,
+                network=names.network(cluster),
+                gateway=gateway,
+                ports=ports.ports,
+                domain=aws_names.domain(stage.spec.name),
+                authority=ports.authority,
+                labels=labels,
+                package_s=clock.draw("package installation", "packages") / clock.speed,
+            ),
+            clock=clock,
+            timeline=timeline,
+            types={name: instance(name) for name in list_types(stage.spec)},
+            efa_groups=frozenset(name for name, group in stage.spec.groups.items() if group.fabric == "efa"),
+            list_storage=lambda: _list_storage(stage, cluster, labels),
+            disks=disks,
+        )
+        stack.enter_context(connect_instances(instances))
+        denials: list[str] = []
+        moto.judge = _make_judge(MotoAccount(ACCOUNT, region_of(stage.spec)), instances, denials)
+        yield Theatre(moto, instances, timeline, denials)
+
+
+def _make_judge(account: MotoAccount, instances: Instances, denials: list[str]) -> Judge:
+    """Return the judge of calls: machines have their role's permissions, everyone else may do anything."""
+
+    def judge(caller: str, service: str, action: str, params: dict[str, str]) -> str:
+        instance = instances.find_caller(caller)
+        if instance is None:
+            return ""
+        needed = list_authorizations(account, service, action, params)
+        denied = list_denied(account.list_statements(instance.role), needed)
+        if not denied:
+            return ""
+        reason = f"{instance.role} may not {denied[0].action} on {denied[0].resource}"
+        denials.append(reason)
+        instances.timeline.record(f"{instance.name} calls", f"denied: {reason}")
+        return reason
+
+    return judge
+
+
+@dataclass(frozen=True)
+class _Served:
+    ports: Ports
+    authority: bytes
+
+
+def _serve(stack: ExitStack, stage: Stage, moto: Moto, gateway: str, find: Callable[[str], Metadata | None]) -> _Served:
+    region = region_of(stage.spec)
+    hosts = ["*.amazonaws.com", *(f"*.{part}.amazonaws.com" for part in (region, f"efs.{region}", f"s3.{region}"))]
+    authority = Authority.create()
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+
+    def resolve(name: str) -> str | None:
+        zones, file_systems = route53_backends[ACCOUNT]["aws"].zones, efs_backends[ACCOUNT][region].file_systems_by_id
+        return resolve_name(name, zones, file_systems)
+
+    moto.url = stack.enter_context(listening(moto))
+    at_gateway = stack.enter_context(listening(moto, gateway, authority.issue(hosts, folder)))
+    ports = Ports(
+        metadata=stack.enter_context(serve_metadata(gateway, find)),
+        dns=stack.enter_context(serve_names(gateway, resolve)),
+        api=urlsplit(at_gateway).port or 0,
+        nfs=stack.enter_context(serve_file_systems(gateway, authority.issue(hosts, folder))),
+    )
+    return _Served(ports, authority.pem)
+
+
+def list_used_ranges() -> list[IPv4Network]:
+    """Return the address ranges of Docker's networks."""
+    with engine_client.api_session("network") as api:
+        networks = api.networks()
+    pools = [pool for entry in networks for pool in (entry["IPAM"]["Config"] or [])]
+    return [IPv4Network(pool["Subnet"]) for pool in pools if ":" not in pool["Subnet"]]
+
+
+def require_environment(stage: Stage) -> None:
+    """Raise Stop if the training environment is not in the cache: machines of a rehearsal cannot download it."""
+    folder = _cached_environment(stage)
+    script = f"test -e {ENVIRONMENTS}/{folder}/.complete"
+    if _run_once(script, [Mount(ENVIRONMENTS, names.ENV_CACHE_VOLUME, type="volume", read_only=True)]):
+        raise Stop(f"the training environment {folder} is not cached; a rehearsal has no network", "make setup")
+
+
+def _list_storage(stage: Stage, cluster: str, labels: dict[str, str]) -> list[str]:
+    """Return the ids of all filesystems; each gets a Docker volume with links to the cached environment."""
+    ids = list(efs_backends[ACCOUNT][region_of(stage.spec)].file_systems_by_id)
+    pinned = Path(environment_folder("", _lock(stage), PYTHON)).name
+    cached = _cached_environment(stage)
+    with engine_client.api_session("storage") as api:
+        for id_ in ids:
+            api.create_volume(names.volume(cluster, id_), labels=labels)
+            links = " && ".join(f"ln -sfn {ENVIRONMENTS}/{cached} /fs/env/{name}" for name in (cached, pinned))
+            _run_once(f"mkdir -p /fs/env && {links}", [Mount("/fs", names.volume(cluster, id_), type="volume")])
+    return ids
+
+
+def _cached_environment(stage: Stage) -> str:
+    return Path(environment_folder("", _lock(stage), None)).name
+
+
+def _lock(stage: Stage) -> bytes:
+    return (stage.home.repo / stage.spec.software.training_lock).read_bytes()
+
+
+def _run_once(script: str, mounts: list[Mount]) -> int:
+    """Run a script in a container of the node image and return its exit code."""
+    with engine_client.api_session("storage") as api:
+        host = api.create_host_config(mounts=mounts, network_mode="none")
+        container = api.create_container(names.IMAGE, ["sh", "-c", script], entrypoint="", host_config=host)["Id"]
+        try:
+            api.start(container)
+            return int(api.wait(container)["StatusCode"])
+        finally:
+            api.remove_container(container, force=True, v=False)
+
+
+def _create_network(cluster: str, labels: dict[str, str], cidr: str) -> str:
+    """Create the network without a route out and return the address of its gateway."""
+    gateway = str(IPv4Network(cidr)[1])
+    with engine_client.api_session("network") as api:
+        api.create_network(
+            names.network(cluster),
+            driver="bridge",
+            internal=True,
+            labels=labels,
+            ipam=IPAMConfig(pool_configs=[IPAMPool(subnet=cidr, gateway=gateway)]),
+        )
+    return gateway
+
+
+def _remove_all(cluster: str) -> None:
+    """Remove the containers, networks and volumes of a rehearsal, also of an earlier one that was killed."""
+    chosen = {"label": f"{names.CLUSTER}={cluster}"}
+    with engine_client.api_session("rehearsal") as api:
+        for container in api.containers(all=True, filters=chosen):
+            api.remove_container(container["Id"], force=True, v=True)
+        for entry in api.networks(filters=chosen):
+            api.remove_network(entry["Id"])
+        for volume in api.volumes(filters=chosen)["Volumes"] or []:
+            api.remove_volume(volume["Name"], force=True)
+    cgroup_tree.remove_cluster(cluster)

@@ -1,0 +1,69 @@
+"""The evaluator of IAM policies: denials win, wildcards and conditions count, everything else is denied."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from infra.targets.aws.rehearse.policies import Authorization, is_allowed, list_denied
+
+BUCKET = "arn:aws:s3:::bucket"
+READ = {"Effect": "Allow", "Action": ["s3:GetObject"], "Resource": [f"{BUCKET}/bundle/*.tar"]}
+
+
+def statement(**changes: Any) -> dict[str, Any]:
+    return READ | changes
+
+
+@pytest.mark.parametrize(
+    ("action", "resource", "expected"),
+    [
+        ("s3:GetObject", f"{BUCKET}/bundle/abc.tar", True),
+        ("S3:getobject", f"{BUCKET}/bundle/abc.tar", True),
+        ("s3:PutObject", f"{BUCKET}/bundle/abc.tar", False),
+        ("s3:GetObject", f"{BUCKET}/fleet.json", False),
+        ("s3:GetObject", f"{BUCKET}/bundle/abc.tar.gz", False),
+        ("s3:GetObject", f"{BUCKET}/BUNDLE/abc.tar", False),
+    ],
+)
+def test_action_and_resource_must_match(action: str, resource: str, expected: bool) -> None:
+    assert is_allowed([READ], Authorization(action, resource)) is expected
+
+
+def test_a_denial_wins_over_an_allowance() -> None:
+    needed = Authorization("s3:GetObject", f"{BUCKET}/bundle/abc.tar")
+    denial = statement(Effect="Deny", Action="s3:*", Resource="*")
+    assert not is_allowed([READ, denial], needed)
+    assert not is_allowed([denial, READ], needed)
+    assert not is_allowed([], needed)
+
+
+@pytest.mark.parametrize(
+    ("condition", "context", "expected"),
+    [
+        ({"StringEquals": {"aws:ResourceTag/a": "x"}}, {"aws:ResourceTag/a": "x"}, True),
+        ({"StringEquals": {"aws:ResourceTag/a": ["w", "x"]}}, {"aws:ResourceTag/a": "x"}, True),
+        ({"StringEquals": {"aws:ResourceTag/a": "x"}}, {"aws:ResourceTag/a": "X"}, False),
+        ({"StringEquals": {"aws:ResourceTag/a": "x"}}, {}, False),
+        ({"StringEquals": {"a": "x", "b": "y"}}, {"a": "x"}, False),
+        ({"StringLike": {"a": "x*"}}, {"a": "xyz"}, True),
+        ({"ArnEquals": {"a": "arn:aws:iam::1:policy/p"}}, {"a": "arn:aws:iam::1:policy/q"}, False),
+        ({"Bool": {"kms:GrantIsForAWSResource": "true"}}, {"kms:GrantIsForAWSResource": "true"}, True),
+        ({"Bool": {"kms:GrantIsForAWSResource": "true"}}, {}, False),
+    ],
+)
+def test_every_condition_must_be_met(condition: dict[str, Any], context: dict[str, str], expected: bool) -> None:
+    needed = Authorization("s3:GetObject", f"{BUCKET}/bundle/abc.tar", context)
+    assert is_allowed([statement(Condition=condition)], needed) is expected
+
+
+def test_an_unknown_operator_is_not_guessed() -> None:
+    needed = Authorization("s3:GetObject", f"{BUCKET}/bundle/abc.tar", {"a": "x"})
+    with pytest.raises(KeyError, match="NumericLessThan"):
+        is_allowed([statement(Condition={"NumericLessThan": {"a": "3"}})], needed)
+
+
+def test_what_is_denied_is_listed() -> None:
+    allowed, denied = (Authorization("s3:GetObject", f"{BUCKET}/{key}") for key in ("bundle/a.tar", "fleet.json"))
+    assert list_denied([READ], [allowed, denied]) == [denied]

@@ -1,0 +1,64 @@
+"""The stage: an address range that is free, machines that fit, and the caller's own account out of reach."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from ipaddress import IPv4Network
+from pathlib import Path
+
+import pytest
+
+from infra.home import Home
+from infra.targets.aws.account_types import REHEARSED_FILE
+from infra.targets.aws.rehearse.stage import MEMORY_MB, choose_range, scale_down, set_stage
+from tests.harness import REPO
+
+CPUS = 2
+
+
+def test_a_range_that_docker_uses_is_avoided() -> None:
+    assert choose_range([]) == "10.96.0.0/20"
+    assert choose_range([IPv4Network("10.96.3.0/24"), IPv4Network("172.17.0.0/16")]) == "10.96.16.0/20"
+
+
+def test_machines_are_scaled_down_to_this_one() -> None:
+    entry = scale_down("p5en.48xlarge", CPUS)
+    assert (entry["vcpus"], entry["cores"], entry["memory_mb"]) == (CPUS, CPUS, MEMORY_MB)
+    assert entry["gpus"][0]["count"] == 8
+    assert scale_down("m7i.large", 16)["vcpus"] == 2
+
+
+# In a process of its own, because a rehearsal replaces types of the process's catalog.
+PRINT_PLAN = """
+import os, sys
+from infra.home import Home
+from infra.targets.registry import read_spec, target_of
+spec = read_spec(Home.of(os.environ).stack(sys.argv[1]).file)
+target = target_of(spec)
+assert [issue for issue in target.validate(spec) if issue.level == "error"] == []
+print(target.plan(spec).sets[0].cpus, target.plan(spec).sets[0].memory_mb, spec.network.cidr)
+"""
+
+
+def test_the_program_of_a_rehearsal_sees_the_scaled_machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_PROFILE", "my-own-account")
+    monkeypatch.setattr("infra.targets.aws.rehearse.stage.replace_types", lambda _: None)
+    stack = Home.of({"MUSTER_HOME": str(tmp_path)}).stack("aws-g6-pair")
+    stage = set_stage(stack, [IPv4Network("10.96.0.0/20")], CPUS)
+    env = stage.environment({"AWS_ENDPOINT_URL": "http://127.0.0.1:1"}, Path("/tools"))
+    assert [name for name in env if name.startswith("AWS_")] == ["AWS_ENDPOINT_URL"]
+    assert sorted(json.loads((stage.home.root / REHEARSED_FILE).read_text())) == ["g6.8xlarge"]
+    command = [sys.executable, "-c", PRINT_PLAN, "aws-g6-pair"]
+    printed = subprocess.run(command, env=env, cwd=REPO, text=True, capture_output=True, check=True).stdout
+    assert printed.split() == [str(CPUS), str(int(MEMORY_MB * 0.97)), "10.96.16.0/20"]
+    assert os.environ["AWS_PROFILE"] == "my-own-account"
+
+
+def test_a_home_without_rehearsal_keeps_the_catalog(tmp_path: Path) -> None:
+    env = {**os.environ, "MUSTER_HOME": str(tmp_path)}
+    command = [sys.executable, "-c", PRINT_PLAN, "aws-g6-pair"]
+    printed = subprocess.run(command, env=env, cwd=REPO, text=True, capture_output=True, check=True).stdout
+    assert printed.split()[0] == "32"

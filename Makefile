@@ -12,7 +12,7 @@ MOVED := $(shell head -n 3 $(MUSTER) 2>/dev/null | grep -qF '$(CURDIR)/.venv/' |
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up status ssh submit fabric teardown check cost plan env test test-quick test-nightly test-aws test-gpu lint
+.PHONY: help setup demo up status ssh submit fabric teardown rehearse check cost plan env test test-quick test-nightly test-aws test-gpu lint
 .PHONY: bench bench-aws bench-simulator bench-trainer golden clean-cache
 
 help: ## print this list
@@ -53,6 +53,9 @@ fabric: $(MUSTER) ## measure the network between nodes, drain slow ones (NODES=.
 
 teardown: $(MUSTER) ## remove the cluster and print a receipt (FORCE=1: even if jobs are running)
 	@$(MUSTER) teardown --stack $(STACK) --yes $(if $(FORCE),--force)
+
+rehearse: $(MUSTER) ## rehearse a stack in a simulated cloud on this machine (ARGS="--seed 2")
+	@$(MUSTER) rehearse --stack $(STACK) $(ARGS)
 
 check: $(MUSTER) ## validate the stack file without creating anything (ARGS=--json)
 	@$(MUSTER) check --stack $(STACK) $(ARGS)

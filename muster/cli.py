@@ -67,7 +67,6 @@ Stack = Annotated[
     typer.Option("--stack", "-s", help="NAME of the stack file Pulumi.NAME.yaml.", autocompletion=_complete_stack),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
-DEFAULT_REHEARSAL_SPEED = 10.0
 _PASS_ON = {"allow_interspersed_args": False, "ignore_unknown_options": True}
 _PASS_ALL = {**_PASS_ON, "allow_extra_args": True, "help_option_names": []}
 
@@ -101,7 +100,7 @@ def rehearse(
     seed: Annotated[int, typer.Option("--seed", help="Decides all delays; the same seed repeats a rehearsal.")] = 1,
     speed: Annotated[
         float, typer.Option("--speed", help="How much faster than in the cloud the time passes.")
-    ] = DEFAULT_REHEARSAL_SPEED,
+    ] = 10.0,
 ) -> None:
     """Create, use and remove the cluster in a simulated cloud on this machine."""
     from muster.commands.rehearse import rehearse as run

@@ -300,9 +300,9 @@ class Preflight(ABC):
 class RehearsalOptions:
     """How a rehearsal runs."""
 
-    seed: int = 1
+    seed: int
     """Decides how long everything takes; the same seed repeats a rehearsal."""
-    speed: float = 10.0
+    speed: float
     """How much faster than in the cloud the time passes."""
 
 

@@ -31,7 +31,6 @@ TABLE: Mapping[str, Delay] = {
     "agent registration": Delay(5, 60, _ASSUMED),
     "volume attachment": Delay(2, 15, _ASSUMED),
     "instance profile": Delay(0, 15, "https://docs.aws.amazon.com/IAM/latest/UserGuide/troubleshoot.html"),
-    "mount target": Delay(60, 120, "https://docs.aws.amazon.com/efs/latest/ug/accessing-fs.html"),
     "package installation": Delay(20, 60, _ASSUMED),
 }
 

@@ -48,27 +48,37 @@ class Disks:
         )
 
     def remove(self) -> None:
-        """Detach the loop devices; their files go with the rehearsal's Docker volumes."""
-        for loop in self.loops.values():
-            _run_with_loops(f"losetup --detach {loop}", [])
+        """Detach all loop devices, also those of an earlier rehearsal that was killed.
+
+        The files behind them go with the rehearsal's Docker volumes.
+        """
+        with engine_client.api_session("disks") as api:
+            volumes = api.volumes(filters={"label": f"{names.CLUSTER}={self.cluster}"})["Volumes"] or []
+        for name in (volume["Name"] for volume in volumes if volume["Name"].startswith(self._name("vol-"))):
+            script = "if [ -e /disk/loop ]; then losetup --detach $(cat /disk/loop); fi"
+            _run_with_loops(script, [Mount(target="/disk", source=name, type="volume")])
         self.loops.clear()
 
     def _open(self, volume: str) -> str:
         with self._lock:
             if volume not in self.loops:
-                name = names.volume(self.cluster, volume)
+                name = self._name(volume)
                 engine_client.connect().create_volume(name, labels=dict(self.labels))
-                script = f"truncate -s {_SIZE} /disk/content\nlosetup --find --show /disk/content"
+                script = f"truncate -s {_SIZE} /disk/content\nlosetup --find --show /disk/content | tee /disk/loop"
                 self.loops[volume] = _run_with_loops(script, [Mount(target="/disk", source=name, type="volume")])
             return self.loops[volume]
+
+    def _name(self, volume: str) -> str:
+        return names.volume(self.cluster, volume)
 
 
 def run_in(container: str, script: str) -> str:
     """Run a script as root in a container and return its output; raise ResourceError if it fails."""
-    api = engine_client.connect()
-    started = api.exec_create(container, ["sh", "-ec", script])
-    output = api.exec_start(started["Id"]).decode(errors="replace")
-    if code := api.exec_inspect(started["Id"])["ExitCode"]:
+    with engine_client.api_session(container) as api:
+        started = api.exec_create(container, ["sh", "-ec", script])
+        output = api.exec_start(started["Id"]).decode(errors="replace")
+        code = api.exec_inspect(started["Id"])["ExitCode"]
+    if code:
         raise ResourceError(
             "", f"a script in container {container} exited with {code}: {output[-500:]}", "rehearse again"
         )

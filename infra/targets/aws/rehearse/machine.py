@@ -23,6 +23,8 @@ API_ADDRESS = "198.18.0.1"
 """Address of every name of AWS on the machines: of the range for benchmarks, which no network uses (RFC 2544)."""
 STORAGE = "/rehearsal/storage"
 ENVIRONMENTS = "/rehearsal/environments"
+# Of the driver's own number, so that Slurm can block the GPUs of other jobs and nothing else.
+_GPU_RULE = "c 195:* rwm"
 _LIB = "usr/lib/rehearsal"
 _PROGRAM = 0o755
 _UNITS = "etc/systemd/system"
@@ -62,9 +64,17 @@ TimeoutStartSec=infinity
 KillMode=process
 ExecStart=/usr/lib/rehearsal/user-data.sh
 """
+# A container has the uptime of its host, so slurmctld would wait for ever for the boot of a node that it has started.
+_SLURMD_DROP_IN = """\
+[Service]
+ExecStart=
+ExecStart=/usr/sbin/slurmd --systemd -b $SLURMD_OPTIONS
+"""
 _WANTS = f"{_UNITS}/multi-user.target.wants"
-_TRUSTED = "/etc/ssl/certs/ca-certificates.crt"
-_DEFAULTS = f"[Manager]\nDefaultEnvironment=AWS_CA_BUNDLE={_TRUSTED}\n"
+# AWS's library brings certificate authorities of its own. A file for each user, because Slurm runs the programs that
+# launch nodes without the environment of systemd; /nonexistent is the home of the user slurm.
+_AWS_CONFIG = "[default]\nca_bundle = /etc/ssl/certs/ca-certificates.crt\n"
+_HOMES = ("root", "nonexistent")
 
 
 @dataclass(frozen=True)
@@ -129,12 +139,12 @@ def start_machine(site: Site, args: MachineArgs) -> str:
     props = {
         "cluster": site.cluster, "stack": site.cluster, "node": args.instance, "role": "rehearsal",
         "image": names.IMAGE, "cpus": args.cpus, "memory_mb": args.memory_mb,
-        "devices": [f"/dev/nvidia{index}" for index in range(args.gpus)], "mounts": [],
+        "devices": [], "mounts": [],
     }  # fmt: skip
     with engine_client.api_session(args.instance) as api:
         host: dict[str, Any] = node_container.host_config(props, engine_client.engine(), api.api_version)
         host["Mounts"] = _list_mounts(site, args)
-        host["DeviceCgroupRules"] = [LOOP_RULE]
+        host["DeviceCgroupRules"] = [LOOP_RULE, _GPU_RULE]
         host["CapAdd"] = [*host["CapAdd"], "MKNOD"]
         options = node_container.options(props, dict(site.labels))
         options["hostname"] = "ip-" + args.address.replace(".", "-")
@@ -164,10 +174,12 @@ def _list_files(site: Site, args: MachineArgs) -> dict[str, File | str]:
         ),
         f"{_UNITS}/rehearsal-prepare.service": File(_PREPARE_UNIT),
         f"{_UNITS}/rehearsal-user-data.service": File(_USER_DATA_UNIT),
-        "etc/systemd/system.conf.d/rehearsal.conf": File(_DEFAULTS),
+        **{f"{home}/.aws/config": File(_AWS_CONFIG) for home in _HOMES},
+        f"{_UNITS}/slurmd.service.d/rehearsal.conf": File(_SLURMD_DROP_IN),
         "usr/local/share/ca-certificates/rehearsal.crt": File(site.authority.decode()),
         "usr/local/sbin/apt-get": _read("apt-get.sh", _PROGRAM),
         f"{_LIB}/domain": File(f"{site.domain}\n"),
+        f"{_LIB}/gpus": File(f"{args.gpus}\n"),
         f"{_LIB}/package-seconds": File(f"{site.package_s:.2f}\n"),
         f"{_LIB}/relay.py": _read("relay.py"),
         f"{_LIB}/prepare.sh": _read("prepare.sh", _PROGRAM),

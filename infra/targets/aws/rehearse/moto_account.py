@@ -45,9 +45,9 @@ class MotoAccount:
         iam = iam_backends[self.id]["aws"]
         roles = [
             role.arn
-            for known in iam.instance_profiles.values()
-            if known.arn == profile.get("Arn") or known.name == profile.get("Name")
-            for role in known.roles
+            for stored_profile in iam.instance_profiles.values()
+            if stored_profile.arn == profile.get("Arn") or stored_profile.name == profile.get("Name")
+            for role in stored_profile.roles
         ]
         disks = [mapping.get("Ebs") or {} for mapping in data.get("BlockDeviceMappings") or []]
         return Template(
@@ -59,7 +59,7 @@ class MotoAccount:
 
     def parameter_key(self, name: str) -> str:
         versions = ssm_backends[self.id][self.region]._parameters.get(name) or []
-        key = versions[-1].keyid if versions and versions[-1].type == "SecureString" else ""
+        key = versions[-1].keyid if versions and versions[-1].parameter_type == "SecureString" else ""
         return self._key_arn(key or "")
 
     def bucket_key(self, bucket: str) -> str:

@@ -106,9 +106,9 @@ def _end_nat(self: NatGatewayBackend, nat_gateway_id: str) -> NatGateway:
     return gone
 
 
-def publish_image(path: str) -> None:
+def publish_image(path: str, region: str = REGION) -> None:
     """Publish an image under a parameter of AWS; the API accepts no names that begin with `aws`."""
-    image = next(iter(ec2_backends[ACCOUNT][REGION].amis))
+    image = next(iter(ec2_backends[ACCOUNT][region].amis))
     parameter = Parameter(
         account_id=ACCOUNT,
         name=path,
@@ -121,7 +121,7 @@ def publish_image(path: str) -> None:
         version=1,
         data_type="aws:ec2:image",
     )
-    ssm_backends[ACCOUNT][REGION]._parameters[path].append(parameter)
+    ssm_backends[ACCOUNT][region]._parameters[path].append(parameter)
 
 
 def update_file_system(self: FSxResponse) -> str:

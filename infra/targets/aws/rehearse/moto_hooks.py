@@ -89,8 +89,8 @@ class _Commands:
 
     def check(self, instance_ids: list[str]) -> None:
         """Refuse a command for an instance whose agent has not registered, as Systems Manager does."""
-        known = self.instances.by_id
-        if any(id_ not in known or not known[id_].is_registered for id_ in instance_ids):
+        registered = {id_ for id_, instance in self.instances.by_id.items() if instance.is_registered}
+        if not registered.issuperset(instance_ids):
             raise JsonRESTError("InvalidInstanceId", "Instances not in a valid state for account")
 
     def start(self, command: Any) -> None:
@@ -123,8 +123,8 @@ def _find_role(backend: Any, launch: dict[str, Any]) -> str:
         profile = backend._get_template_from_args(launch["launch_template"]).data.get("IamInstanceProfile") or {}
         name, arn = profile.get("Name"), profile.get("Arn")
     iam = iam_backends[backend.account_id]["aws"]
-    found = [p for p in iam.instance_profiles.values() if name == p.name or arn == p.arn]
-    return next((str(role.name) for p in found for role in p.roles), "")
+    profiles = [profile for profile in iam.instance_profiles.values() if name == profile.name or arn == profile.arn]
+    return next((str(role.name) for profile in profiles for role in profile.roles), "")
 
 
 def _archive(path: str, text: str) -> bytes:

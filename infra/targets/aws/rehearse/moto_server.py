@@ -115,8 +115,8 @@ class Moto:
     def of(self, action: str) -> list[Call]:
         return [call for call in self.calls if call.action == action]
 
-    def environment(self) -> dict[str, str]:
-        return ENVIRONMENT | {"AWS_ENDPOINT_URL": self.url}
+    def environment(self, region: str = REGION) -> dict[str, str]:
+        return ENVIRONMENT | {"AWS_ENDPOINT_URL": self.url, "AWS_DEFAULT_REGION": region}
 
     def client(self, service: str) -> Any:
         """Return a client for the test itself, the same for each service; its calls are recorded too."""
@@ -221,7 +221,7 @@ class _Faulty:
     def _granted(self, params: dict[str, str]) -> int:
         requested = int(params["MaxCount"])
         subnet = params.get("SubnetId") or params.get("NetworkInterface.1.SubnetId")
-        if not subnet:
+        if not subnet or not self.server.capacity:
             return requested
         backend = ec2_backends[ACCOUNT][REGION]
         pool = (params["InstanceType"], backend.get_subnet(subnet).availability_zone)

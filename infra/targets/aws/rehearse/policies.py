@@ -28,8 +28,8 @@ class Authorization:
 
 def list_denied(statements: Iterable[Statement], needed: Iterable[Authorization]) -> list[Authorization]:
     """Return the permissions that the statements do not give."""
-    known = list(statements)
-    return [authorization for authorization in needed if not is_allowed(known, authorization)]
+    all_statements = list(statements)
+    return [authorization for authorization in needed if not is_allowed(all_statements, authorization)]
 
 
 def is_allowed(statements: Sequence[Statement], needed: Authorization) -> bool:

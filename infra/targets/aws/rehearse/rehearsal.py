@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from infra.engine.stop import FAILED, Stop
 from infra.home import StackHome
+from infra.resources.error import ResourceError
+from infra.targets.aws.build.reports import LOG
 from infra.targets.aws.rehearse.delays import Clock
 from infra.targets.aws.rehearse.disks import run_in
 from infra.targets.aws.rehearse.plugin import PLUGIN
 from infra.targets.aws.rehearse.stage import Stage, set_stage
 from infra.targets.aws.rehearse.theatre import Theatre, list_used_ranges, open_theatre, require_environment
 from infra.targets.aws.rehearse.timeline import Event, Timeline, render_picture, render_text
+from infra.targets.aws.spec import region_of
 from infra.targets.target import Console, RehearsalOptions
 
 _POLL_S = 1.0
 _JOB_TIMEOUT_S = 900.0
 _PHASE = "rehearsal"
+_SLURM_LOGS = "/var/log/slurm/*.log"
 
 
 @dataclass(frozen=True)
@@ -42,21 +50,44 @@ class Rehearsal:
     def run_job(self, nodes: int) -> str:
         """Submit a job across nodes, wait until it has ended, and return its output; raise Stop if it failed."""
         user = next(iter(self.stage.spec.users))
-        home = f"/shared/home/{user}"
-        submit = f"cd {home} && runuser -u {user} -- sbatch --parsable -N {nodes} --wrap 'srun hostname'"
+        submit = f"cd ~{user} && runuser -u {user} -- sbatch --parsable -N {nodes} --wrap 'srun hostname'"
         job = self._on_controller(submit).strip()
         self.theatre.timeline.record(f"job {job}", "submitted")
-        deadline = time.monotonic() + _JOB_TIMEOUT_S
+        state, deadline = "", time.monotonic() + _JOB_TIMEOUT_S
         while time.monotonic() < deadline:
             state = self._on_controller(f"sacct -X -n -P -j {job} -o State,ExitCode,NodeList").strip()
             self.theatre.timeline.record(f"job {job}", state.partition("|")[0].lower() or "submitted")
             if re.match(r"COMPLETED|FAILED|CANCELLED|TIMEOUT|NODE_FAIL|OUT_OF", state):
                 break
             time.sleep(_POLL_S)
-        output = self._on_controller(f"cat {home}/slurm-{job}.out 2>/dev/null || true")
+        output = self._on_controller(f"cat ~{user}/slurm-{job}.out 2>/dev/null || true")
         if not state.startswith("COMPLETED"):
             raise Stop(f"job {job} did not complete: {state or 'not in accounting'}\n{output}", code=FAILED)
         return output
+
+    def check(self) -> None:
+        """Raise Stop if a machine was left, a call was denied, or this machine rather than AWS caused an error."""
+        instances = self.theatre.instances
+        left = [instance.name for instance in instances.by_id.values() if instance.raw._state.name != "terminated"]
+        problems = [
+            *(f"machine {name} is left after teardown" for name in left),
+            *dict.fromkeys(self.theatre.denials),
+            *instances.failures,
+        ]
+        if problems:
+            raise Stop("\n  ".join([f"the rehearsal of {self.stage.name} found:", *problems]), code=FAILED)
+
+    def save_logs(self) -> None:
+        """Write the logs of every machine that still runs, of its set-up and of Slurm, to the rehearsal's folder."""
+        folder = self.stage.home.root / "logs"
+        folder.mkdir(exist_ok=True)
+        for instance in self.theatre.instances.by_id.values():
+            if instance.is_booted.is_set() and not instance.is_ending:
+                with suppress(ResourceError):  # The machine may be what failed.
+                    log = run_in(
+                        self.theatre.instances.container(instance.id), f"cat {LOG} {_SLURM_LOGS} 2>/dev/null || true"
+                    )
+                    (folder / f"{instance.name}.log").write_text(log)
 
     def _on_controller(self, script: str) -> str:
         controller = next(
@@ -68,40 +99,74 @@ class Rehearsal:
         """Run a command of muster against the simulated account and print its output; raise Stop if it fails."""
         self.theatre.timeline.record(_PHASE, command)
         line = [sys.executable, "-m", "muster.cli", command, "--stack", self.stage.name, *options]
-        env = self.stage.environment(self.theatre.moto.environment(), PLUGIN)
+        env = self.stage.environment(self.theatre.moto.environment(region_of(self.stage.spec)), PLUGIN)
         process = subprocess.Popen(
             line, env=env, cwd=self.stage.home.repo, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
         )  # fmt: skip
         assert process.stdout  # noqa: S101
-        for text in process.stdout:
-            self.console.say(f"  {text.rstrip()}")
-        if process.wait():
-            raise Stop(f"`muster {command}` failed in the rehearsal of {self.stage.name}", code=FAILED)
+        try:
+            for text in process.stdout:
+                self.console.say(f"  {text.rstrip()}")
+        except KeyboardInterrupt:
+            process.send_signal(signal.SIGINT)
+            raise
+        finally:
+            code = process.wait()
+        if code:
+            what = f"`muster {command}` failed in the rehearsal of {self.stage.name}"
+            raise Stop(what, f"see {self.stage.home.root / 'logs'} for the machines' logs", FAILED)
 
 
 def rehearse(stack: StackHome, options: RehearsalOptions, console: Console) -> Path:
     """Run a whole rehearsal and return the folder with its timeline; raise Stop where it fails."""
-    stage = set_stage(stack, list_used_ranges(), os.cpu_count() or 1)
-    require_environment(stage)
+    with _lock(stack):
+        stage = set_stage(stack, list_used_ranges(), os.cpu_count() or 1)
+        require_environment(stage)
+        _run(stage, options, console)
+    return stage.home.root
+
+
+@contextmanager
+def _lock(stack: StackHome) -> Iterator[None]:
+    """Allow one rehearsal of a stack at a time; raise Stop if there is another."""
+    folder = stack.home.root / "rehearsals"
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / f".{stack.name}.lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Stop(f"stack {stack.name} is being rehearsed already", "wait until that has ended") from None
+        yield
+
+
+def _run(stage: Stage, options: RehearsalOptions, console: Console) -> None:
     clock = Clock(options.seed, options.speed)
     timeline = Timeline(say=lambda event: console.say(_render_line(event)))
     began = time.monotonic()
     try:
         with open_theatre(stage, clock, timeline) as theatre:
-            _play(Rehearsal(stage, theatre, console), console)
+            _play(Rehearsal(stage, theatre, console))
     finally:
         _write_timeline(stage.home.root, timeline, time.monotonic() - began)
-    return stage.home.root
 
 
-def _play(rehearsal: Rehearsal, console: Console) -> None:
+def _play(rehearsal: Rehearsal) -> None:
+    try:
+        _play_all(rehearsal)
+    except (Stop, ResourceError):
+        rehearsal.save_logs()
+        raise
+
+
+def _play_all(rehearsal: Rehearsal) -> None:
     rehearsal.up()
     nodes = min(2, max(group.count or group.max or 0 for group in rehearsal.stage.spec.groups.values()))
     if nodes:
         rehearsal.theatre.timeline.record(_PHASE, "job")
-        console.say(f"the job ran on {', '.join(rehearsal.run_job(nodes).split())}")
+        rehearsal.console.say(f"the job ran on {', '.join(rehearsal.run_job(nodes).split())}")
     rehearsal.teardown()
+    rehearsal.check()
     rehearsal.theatre.timeline.record(_PHASE, "done")
 
 

@@ -15,6 +15,7 @@ import yaml
 
 from cluster.catalog.instances import DATA, replace_types
 from cluster.spec import ClusterSpec
+from infra.engine.stop import BAD_INPUT, Stop
 from infra.home import Home, StackHome, private_folder
 from infra.targets.aws.account_types import REHEARSED_FILE
 from infra.targets.aws.plan import machines
@@ -52,12 +53,17 @@ class Stage:
 
 
 def set_stage(stack: StackHome, taken: Sequence[IPv4Network], cpus: int) -> Stage:
-    """Create an empty home for the rehearsal of a stack; `taken` are the address ranges that this machine uses."""
+    """Create an empty home for the rehearsal of a stack; `taken` are the address ranges that this machine uses.
+
+    Raise Stop if the stack has parts for which a rehearsal has no stand-in.
+    """
     root = stack.home.root / "rehearsals" / stack.name
     shutil.rmtree(root, ignore_errors=True)
     home = Home(repo=stack.home.repo, root=private_folder(root), cache=stack.home.cache, stacks=root / "stacks")
     document = yaml.safe_load(stack.file.read_text())
     raw = document["config"]["muster:cluster"]
+    if missing := list_unsupported(load_spec(raw)):
+        raise Stop(f"a rehearsal has no stand-in for {'; '.join(missing)}", "rehearse a copy without it", BAD_INPUT)
     raw["network"] = {**(raw.get("network") or {}), "cidr": choose_range(taken)}
     home.stacks.mkdir()
     (home.stacks / stack.file.name).write_text(yaml.safe_dump(document))
@@ -66,6 +72,16 @@ def set_stage(stack: StackHome, taken: Sequence[IPv4Network], cpus: int) -> Stag
     (root / REHEARSED_FILE).write_text(json.dumps(entries, indent=1, sort_keys=True) + "\n")
     replace_types(entries)
     return Stage(home, stack.name, spec)
+
+
+def list_unsupported(spec: ClusterSpec) -> list[str]:
+    """Return the properties of a spec for which a rehearsal has no stand-in, each with its value."""
+    storage = [
+        f"storage.{name}.kind: '{entry.kind}' (allowed: efs)"
+        for name, entry in spec.storage.items()
+        if entry.kind != "efs"
+    ]
+    return [*([f"network.vpc_id: '{spec.network.vpc_id}'"] if spec.network.vpc_id else []), *storage]
 
 
 def choose_range(taken: Sequence[IPv4Network]) -> str:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import socket
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -42,6 +45,8 @@ from infra.targets.aws.spec import region_of
 from infra.targets.local import cgroup_tree
 from infra.targets.local import docker_engine as engine_client
 
+_ADDRESS_TIMEOUT_S, _ADDRESS_POLL_S = 30.0, 0.2
+
 
 @dataclass(frozen=True)
 class Theatre:
@@ -57,33 +62,36 @@ class Theatre:
 @contextmanager
 def open_theatre(stage: Stage, clock: Clock, timeline: Timeline) -> Iterator[Theatre]:
     """Yield a simulated account whose instances are containers; remove all of them at the end."""
-    cluster = f"rehearsal-{stage.spec.name}"
-    labels = names.labels(cluster, stage.name, "") | names.home_labels(stage.home.root)
+    home_labels = names.home_labels(stage.home.root)
+    # Another checkout may rehearse a cluster of the same name at the same time.
+    cluster = f"rehearsal-{stage.spec.name}-{home_labels[names.HOME][:4]}"
+    labels = names.labels(cluster, stage.name, "") | home_labels
+    # moto has no price list and prints a traceback for every request.
+    logging.getLogger("werkzeug").setLevel(logging.CRITICAL)
     moto_calls.apply()
     moto_gaps.apply()
     moto = Moto()
     moto.reset()
     for path in images.parameters(stage.spec).values():
-        moto_gaps.publish_image(path)
+        moto_gaps.publish_image(path, region_of(stage.spec))
     disks = Disks(cluster, labels)
-    _remove_all(cluster)
+    _remove_all(cluster, disks)
     with ExitStack() as stack:
-        stack.callback(_remove_all, cluster)
-        stack.callback(disks.remove)
+        stack.callback(_remove_all, cluster, disks)
         gateway = _create_network(cluster, labels, network.cidr(stage.spec))
 
         def find_metadata(address: str) -> Metadata | None:
             return instances.find_metadata(address)
 
-        ports = _serve(stack, stage, moto, gateway, find_metadata)
+        served = _serve(stack, stage, moto, gateway, find_metadata)
         instances = Instances(
             site=Site(
                 cluster=cluster,
                 network=names.network(cluster),
                 gateway=gateway,
-                ports=ports.ports,
+                ports=served.ports,
                 domain=aws_names.domain(stage.spec.name),
-                authority=ports.authority,
+                authority=served.authority,
                 labels=labels,
                 package_s=clock.draw("package installation", "packages") / clock.speed,
             ),
@@ -206,15 +214,32 @@ def _create_network(cluster: str, labels: dict[str, str], cidr: str) -> str:
             labels=labels,
             ipam=IPAMConfig(pool_configs=[IPAMPool(subnet=cidr, gateway=gateway)]),
         )
+    _wait_for_address(gateway)
     return gateway
 
 
-def _remove_all(cluster: str) -> None:
+def _wait_for_address(address: str) -> None:
+    """Wait until this machine has the address of the gateway, which it gets shortly after the network is created."""
+    deadline = time.monotonic() + _ADDRESS_TIMEOUT_S
+    while True:
+        try:
+            with socket.socket() as trial:
+                trial.bind((address, 0))
+            return
+        except OSError as error:
+            if time.monotonic() > deadline:
+                what = f"this machine does not have the address {address} of its new Docker network ({error.strerror})"
+                raise Stop(what, "use a Docker engine that runs on this machine") from error
+        time.sleep(_ADDRESS_POLL_S)
+
+
+def _remove_all(cluster: str, disks: Disks) -> None:
     """Remove the containers, networks and volumes of a rehearsal, also of an earlier one that was killed."""
     chosen = {"label": f"{names.CLUSTER}={cluster}"}
     with engine_client.api_session("rehearsal") as api:
         for container in api.containers(all=True, filters=chosen):
             api.remove_container(container["Id"], force=True, v=True)
+        disks.remove()
         for entry in api.networks(filters=chosen):
             api.remove_network(entry["Id"])
         for volume in api.volumes(filters=chosen)["Volumes"] or []:

@@ -3,10 +3,20 @@
 set -eu
 # Docker writes this file at each start. The image has no systemd-resolved, so the cluster's domain is searched from here.
 printf 'nameserver 169.254.169.253\nsearch %s ec2.internal\n' "$(cat /usr/lib/rehearsal/domain)" >/etc/resolv.conf
+# Docker mounts this file, so that it cannot be replaced; `hostnamectl` replaces it.
+if mountpoint -q /etc/hostname; then
+  umount /etc/hostname
+  hostname >/etc/hostname
+fi
 if [ ! -e /usr/local/share/ca-certificates/.installed ]; then
   update-ca-certificates >/dev/null 2>&1
   touch /usr/local/share/ca-certificates/.installed
 fi
+index=0
+while [ $index -lt "$(cat /usr/lib/rehearsal/gpus)" ]; do
+  [ -e "/dev/nvidia$index" ] || mknod -m 666 "/dev/nvidia$index" c 195 $index
+  index=$((index + 1))
+done
 hardware=/usr/lib/rehearsal/hardware
 if [ ! -d "$hardware" ]; then exit 0; fi
 # A container has the /proc and /sys of its host: cover the parts that show a machine's hardware.

@@ -198,8 +198,7 @@ def _token(urn: str) -> str:
 
 
 def _change_kind(changed: Any) -> Any:
-    word = pb.DiffResponse.DIFF_SOME if changed else pb.DiffResponse.DIFF_NONE
-    return word
+    return pb.DiffResponse.DIFF_SOME if changed else pb.DiffResponse.DIFF_NONE
 
 
 def _parse(value: Any) -> Any:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from infra.engine.stop import Stop
 from infra.home import Home
 from infra.targets.aws.account_types import REHEARSED_FILE
 from infra.targets.aws.rehearse.stage import MEMORY_MB, choose_range, scale_down, set_stage
@@ -29,6 +30,19 @@ def test_machines_are_scaled_down_to_this_one() -> None:
     assert (entry["vcpus"], entry["cores"], entry["memory_mb"]) == (CPUS, CPUS, MEMORY_MB)
     assert entry["gpus"][0]["count"] == 8
     assert scale_down("m7i.large", 16)["vcpus"] == 2
+
+
+@pytest.mark.parametrize(
+    ("stack", "message"),
+    [
+        ("aws-p5en-lustre", "storage.shared.kind: 'fsx-lustre' (allowed: efs)"),
+        ("aws-existing-vpc", "network.vpc_id: 'vpc-"),
+    ],
+)
+def test_a_stack_with_parts_that_have_no_stand_in_is_refused(stack: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(Stop) as caught:
+        set_stage(Home.of({"MUSTER_HOME": str(tmp_path)}).stack(stack), [], CPUS)
+    assert message in str(caught.value)
 
 
 # In a process of its own, because a rehearsal replaces types of the process's catalog.

@@ -71,9 +71,11 @@ ExecStart=
 ExecStart=/usr/sbin/slurmd --systemd -b $SLURMD_OPTIONS
 """
 _WANTS = f"{_UNITS}/multi-user.target.wants"
-# AWS's library brings certificate authorities of its own. A file for each user, because Slurm runs the programs that
-# launch nodes without the environment of systemd; /nonexistent is the home of the user slurm.
-_AWS_CONFIG = "[default]\nca_bundle = /etc/ssl/certs/ca-certificates.crt\n"
+# AWS's library brings its own certificate authorities. Units find ours in their environment, because some cannot read
+# homes. Slurm runs the programs that launch nodes without an environment; /nonexistent is the home of the user slurm.
+_TRUSTED = "/etc/ssl/certs/ca-certificates.crt"
+_UNIT_DEFAULTS = f"[Manager]\nDefaultEnvironment=AWS_CA_BUNDLE={_TRUSTED}\n"
+_AWS_CONFIG = f"[default]\nca_bundle = {_TRUSTED}\n"
 _HOMES = ("root", "nonexistent")
 
 
@@ -174,6 +176,7 @@ def _list_files(site: Site, args: MachineArgs) -> dict[str, File | str]:
         ),
         f"{_UNITS}/rehearsal-prepare.service": File(_PREPARE_UNIT),
         f"{_UNITS}/rehearsal-user-data.service": File(_USER_DATA_UNIT),
+        "etc/systemd/system.conf.d/rehearsal.conf": File(_UNIT_DEFAULTS),
         **{f"{home}/.aws/config": File(_AWS_CONFIG) for home in _HOMES},
         f"{_UNITS}/slurmd.service.d/rehearsal.conf": File(_SLURMD_DROP_IN),
         "usr/local/share/ca-certificates/rehearsal.crt": File(site.authority.decode()),

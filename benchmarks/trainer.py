@@ -1,6 +1,6 @@
-"""Run all benchmarks of the trainer: overhead, evaluation, startup, checkpoint in a container, recovery on a cluster.
+"""Run all benchmarks of the trainer: all but recovery in a container, recovery on a cluster.
 
-python benchmarks/trainer.py [--only overhead,evaluation,startup,checkpoint,recovery]
+python benchmarks/trainer.py [--only overhead,evaluation,document_masks,startup,checkpoint,recovery]
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from setup.paths import Paths  # noqa: E402
 IN_CONTAINER: dict[str, list[str]] = {
     "overhead": [],
     "evaluation": [],
+    "document_masks": [],
     "startup": [],
     "checkpoint": ["--folder", "/disk"],
 }

@@ -31,7 +31,7 @@ from trainer.config.check import check_own_model
 from trainer.config.errors import ConfigError, ConfigProblem
 from trainer.config.layout import resolve_layout
 from trainer.config.load import from_dict, to_dict
-from trainer.config.models import MlpConfig, ModelConfig
+from trainer.config.models import DecoderConfig, MlpConfig, ModelConfig
 from trainer.config.schema import (
     CheckpointConfig,
     CompileConfig,
@@ -52,6 +52,7 @@ from trainer.models.init import fill
 from trainer.models.registry import build_network
 from trainer.objective import CrossEntropy, StepMeanLoss
 from trainer.parallel.apply import parallelize
+from trainer.parallel.document_kernel import describe_document_kernel
 from trainer.parallel.engine import Engine, LossFunction, Recipe
 from trainer.parallel.gather import gather_weights
 from trainer.parallel.mesh import Mesh
@@ -130,12 +131,17 @@ class Trainer:
         self._recipe = Recipe(config.parallel, config.precision, config.compile)
         mesh = Mesh(self.layout, world.rank, world.device, is_sharded=self._recipe.is_sharded(self.layout))
         self.engine = parallelize(model, self._recipe, mesh, weights)
+        if config.data.documents != "joined":
+            self.engine.choices.append(
+                describe_document_kernel(cast(DecoderConfig, config.model), world.device, self.layout)
+            )
         rng.seed(config.run.seed, 0, self.layout.dp_rank(world.rank))
         self.checkpoints = self.open_checkpoints(Path(config.run.folder.format(name=config.name)) / CHECKPOINTS_FOLDER)
         _check_loss(loss, self.engine)
         objective = CrossEntropy(config.loss.chunk_tokens) if loss is compute_loss else loss
-        # A user's batches may contain ignored targets. Our own data has none, so they need not be counted.
-        counted = StepMeanLoss(mesh, objective) if isinstance(objective, CrossEntropy) and weights is None else None
+        # A user's batches may contain ignored targets. Our own data has none if documents are joined.
+        may_ignore = weights is None or config.data.documents != "joined"
+        counted = StepMeanLoss(mesh, objective) if isinstance(objective, CrossEntropy) and may_ignore else None
         self._step = Step(self.engine, config, counted or objective)
         self._step.before_update = self.checkpoints.before_update
         self._statistics = RunningStatistics(self.engine.named_buffers())

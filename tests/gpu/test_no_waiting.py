@@ -23,6 +23,7 @@ CASES = {
     "single": [*LLAMA, "parallel.strategy=single", "precision=bf16"],
     "single, compiled whole": [*LLAMA, "parallel.strategy=single", "precision=bf16", "compile.mode=whole"],
     "single, fp16": [*LLAMA, "parallel.strategy=single", "precision=fp16"],
+    "single, documents": [*LLAMA, "parallel.strategy=single", "precision=bf16", "data.documents=separate"],
     "fsdp": [*LLAMA, "parallel.strategy=fsdp", "precision=bf16"],
     "fsdp, fp16": [*LLAMA, "parallel.strategy=fsdp", "parallel.zero=2", "precision=fp16"],
     "mixture of experts": [*MIXTURE, "parallel.strategy=single", "precision=bf16"],

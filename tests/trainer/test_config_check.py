@@ -153,6 +153,16 @@ CONFLICTS = [
         ["data.seq_len=65"],
         "data.seq_len: 65 is longer than the model's 64; use at most 64, or raise model",
     ),
+    (
+        "tiny-resnet",
+        ["data.documents=separate"],
+        "data.documents: separate, but resnet samples have no tokens; set it to joined, or use a model of llama",
+    ),
+    (
+        "tiny-llama",
+        ["data.documents=packed"],
+        "data.documents: packed, but synthetic samples are not made of whole documents; set it to separate, or data.ki",
+    ),
     ("tiny-resnet", ["data.seq_len=8"], "data.seq_len: 8, but resnet samples have no tokens; set it to 0"),
     (
         "tiny-llama",

@@ -54,10 +54,12 @@ CASES = {
     "ddp, experts": (4, [*MOE, "parallel.strategy=ddp"]),
     "fsdp, experts": (4, [*MOE, "parallel.strategy=fsdp", "precision=bf16"]),
     "ddp, int8": (2, [*SMALL_LLAMA, "parallel.strategy=ddp", "optimizer.moments=int8"]),
+    "ddp, documents": (2, [*SMALL_LLAMA, "parallel.strategy=ddp", "data.documents=separate"]),
     "context with fsdp": (2, [*GPT2, "parallel.strategy=fsdp", "parallel.context=2"]),
     "fsdp, bf16": (2, [*SMALL_LLAMA, "parallel.strategy=fsdp", "optimizer.moments=bf16"]),
 }
-# By day, test_parallel_ddp.py, test_optimizer_ranks.py and test_dropout.py show it for the others without a launch.
+# By day, test_parallel_ddp.py, test_optimizer_ranks.py, test_run_documents.py and test_dropout.py show it for the
+# others without a launch.
 DAILY = ("fsdp, dropout",)
 
 

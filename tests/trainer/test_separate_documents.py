@@ -94,26 +94,29 @@ def test_a_model_with_documents_compiles_as_one_graph(config: Any) -> None:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_every_strategy_separates_documents(strategy: str) -> None:
-    expected = train_alone()
+@pytest.mark.parametrize("steps", [2, pytest.param(20, marks=pytest.mark.nightly)])
+def test_every_strategy_separates_documents(strategy: str, steps: int) -> None:
+    expected = train_alone(steps)
     config = config_of("tiny-llama", [*LLAMA, *settings(strategy)])
-    for curves in on_ranks("tests.trainer.curves:curve", config=config, micro=2, steps=2, has_documents=True):
-        assert curves["loss"] == pytest.approx(expected["loss"], abs=1e-5)
-        assert curves["norm"] == pytest.approx(expected["norm"], rel=1e-4)
+    # Sums in another order round differently, which accumulates over the steps.
+    tolerance = 1e-5 if steps == 2 else 1e-3
+    for curves in on_ranks("tests.trainer.curves:curve", config=config, micro=2, steps=steps, has_documents=True):
+        assert curves["loss"] == pytest.approx(expected["loss"], abs=tolerance)
+        assert curves["norm"] == pytest.approx(expected["norm"], rel=10 * tolerance)
 
 
 def test_documents_change_the_losses_of_a_run() -> None:
     """Otherwise the comparison of the strategies would show nothing."""
     config = config_of("tiny-llama", [*LLAMA, "parallel.strategy=single"])
     joined = on_ranks("tests.trainer.curves:curve", ranks=1, config=config, micro=2, steps=2)[0]
-    assert joined["norm"] != pytest.approx(train_alone()["norm"], rel=1e-3)
+    assert joined["norm"] != pytest.approx(train_alone(2)["norm"], rel=1e-3)
 
 
 @cache
-def train_alone() -> dict[str, list[float]]:
+def train_alone(steps: int) -> dict[str, list[float]]:
     config = config_of("tiny-llama", [*LLAMA, "parallel.strategy=single"])
     target = "tests.trainer.curves:curve"
-    return on_ranks(target, ranks=1, config=config, micro=2, steps=2, has_documents=True)[0]
+    return on_ranks(target, ranks=1, config=config, micro=2, steps=steps, has_documents=True)[0]
 
 
 def settings(strategy: str) -> list[str]:

@@ -181,6 +181,7 @@ def check_data(config: Config) -> Iterator[ConfigProblem]:
         yield ConfigProblem("data.seq_len", f"{data.seq_len} is longer than the model's {longest}", fix)
     if data.seq_len and not longest:
         yield ConfigProblem("data.seq_len", f"{data.seq_len}, but {model.family} samples have no tokens", "set it to 0")
+    yield from _check_documents(config)
 
 
 def check_micro_batch(config: Config) -> Iterator[ConfigProblem]:
@@ -385,6 +386,18 @@ _RULES_FOR_FAMILIES: tuple[Rule, ...] = (
     check_context_parallel,
     check_pipeline,
 )
+
+
+def _check_documents(config: Config) -> Iterator[ConfigProblem]:
+    documents = config.data.documents
+    if documents == "joined":
+        return
+    if not isinstance(config.model, DecoderConfig):
+        message = f"{documents}, but {config.model.family} samples have no tokens"
+        yield ConfigProblem("data.documents", message, f"set it to joined, or use a model of {LANGUAGE_MODELS}")
+    elif documents == "packed" and config.data.kind == "synthetic":
+        message = "packed, but synthetic samples are not made of whole documents"
+        yield ConfigProblem("data.documents", message, "set it to separate, or data.kind to tokens")
 
 
 def _check_unused(parallel: ParallelConfig) -> Iterator[ConfigProblem]:

@@ -39,6 +39,11 @@ class DataConfig:
     )
     samples: int = setting("samples per epoch of synthetic data", 65536, low=1)
     seq_len: int = setting("tokens per sample; 0 uses the model's seq_len", 0, low=0)
+    documents: Literal["joined", "separate", "packed"] = setting(
+        "joined: samples are windows of all text, and tokens see earlier documents; separate: attention, positions and "
+        "loss stop where a document ends; packed: also, samples are filled with whole documents and padding",
+        "joined",
+    )
     shuffle_shards: int = setting(
         "token shards that are shuffled together; a run then reads a few shards at a time; 0 shuffles all samples",
         0,

@@ -26,6 +26,8 @@ class Sources:
 
     training: Source
     evaluation: Source | None = None
+    notes: tuple[str, ...] = ()
+    """What the log should say about them, such as the share of padding."""
 
 
 def open_sources(config: Config) -> Sources:
@@ -35,7 +37,8 @@ def open_sources(config: Config) -> Sources:
         return sources
     evaluated = replace(config.data, path=config.evaluation.path, mixture=())
     with _naming("evaluation.path"):
-        return Sources(sources.training, _open(replace(config, data=evaluated)))
+        evaluation = _open(replace(config, data=evaluated))
+    return Sources(sources.training, evaluation, (*sources.notes, *_list_notes(evaluation)))
 
 
 def open_source(config: Config) -> Source:
@@ -45,14 +48,19 @@ def open_source(config: Config) -> Source:
 
 def _hold_out(source: Source, share: float, owner: str = "") -> Sources:
     if not share:
-        return Sources(source)
+        return Sources(source, notes=_list_notes(source))
     training, held_out = hold_out(source, share)
     if not training.length or not held_out.length:
         message = f"{share:g} of {source.length} samples{owner} leaves none to "
         message += "evaluate on" if training.length else "train on"
         fix = "use a larger share or more data" if training.length else "use a smaller share"
         raise ConfigError([ConfigProblem("evaluation.share", message, fix)])
-    return Sources(training, held_out)
+    return Sources(training, held_out, _list_notes(source))
+
+
+def _list_notes(source: Source) -> tuple[str, ...]:
+    notes: tuple[str, ...] = getattr(source, "notes", ())
+    return notes
 
 
 def _open_mixture(config: Config) -> Sources:
@@ -74,7 +82,12 @@ def _open_mixture(config: Config) -> Sources:
     problems += _check_cache(config, [source for _, _, source in opened])
     if problems:
         raise ConfigError(problems)
-    parts = [_hold_out(source, config.evaluation.share, f" of {entry.path}") for _, entry, source in opened]
+    with _naming("data.mixture"):
+        separated = [_separate_documents(config, source) for _, _, source in opened]
+    parts = [
+        _hold_out(source, config.evaluation.share, f" of {entry.path}")
+        for (_, entry, _), source in zip(opened, separated, strict=True)
+    ]
     training = [
         Ingredient(name, part.training, entry.weight) for (name, entry, _), part in zip(opened, parts, strict=True)
     ]
@@ -83,7 +96,8 @@ def _open_mixture(config: Config) -> Sources:
         for (name, entry, _), part in zip(opened, parts, strict=True)
         if part.evaluation
     ]
-    return Sources(Mixture(training), Mixture(held_out) if held_out else None)
+    notes = tuple(note for part in parts for note in part.notes)
+    return Sources(Mixture(training), Mixture(held_out) if held_out else None, notes)
 
 
 @contextmanager
@@ -102,7 +116,7 @@ def _open(config: Config) -> Source:
         source = _open_tokens(config, config.data.path, config.run.seed)
         if problems := list(_check_cache(config, [source])):
             raise ConfigError(problems)
-        return source
+        return _separate_documents(config, source)
     if config.data.kind == "images":
         return _open_images(config, cast(ResNetConfig, config.model))
     return _make_synthetic(config)
@@ -115,6 +129,14 @@ def _open_tokens(config: Config, path: str, seed: int) -> TokenShards:
     model, data = cast(DecoderConfig, config.model), config.data
     reading = Reading(seed, data.shuffle_shards, data.cache, round(data.cache_gb * 1e9))
     return TokenShards(path, data.seq_len or model.seq_len, model.vocab_size, reading)
+
+
+def _separate_documents(config: Config, shards: TokenShards) -> Source:
+    if config.data.documents == "joined":
+        return shards
+    from trainer.data.documents import PackedDocuments, SeparateDocuments
+
+    return PackedDocuments(shards) if config.data.documents == "packed" else SeparateDocuments(shards)
 
 
 def _check_cache(config: Config, sources: list[TokenShards]) -> Iterator[ConfigProblem]:
@@ -138,7 +160,8 @@ def _make_synthetic(config: Config) -> Source:
 
     model, samples, seed = config.model, config.data.samples, config.run.seed
     if isinstance(model, DecoderConfig):
-        return synthetic.Tokens(samples, config.data.seq_len or model.seq_len, model.vocab_size, seed)
+        is_separate = config.data.documents == "separate"
+        return synthetic.Tokens(samples, config.data.seq_len or model.seq_len, model.vocab_size, seed, is_separate)
     if isinstance(model, ResNetConfig):
         return synthetic.Images(samples, model.image_size, model.classes, seed)
     return synthetic.Vectors(samples, model.inputs, model.classes, seed)

@@ -15,6 +15,9 @@ from trainer.data.source import Arrays
 
 Number = TypeVar("Number", np.uint8, np.float32)
 
+_JUMP_INTERVAL, _DOCUMENT_INTERVAL = 16, 128
+"""Mean number of tokens between jumps, and of a document; a document ends at a jump."""
+
 # The purpose of a hash is part of its key, so that hashes for different purposes are independent.
 _RESTART, _SYMBOL, _LABEL, _CENTRE, _NOISE, _OFFSET = range(1, 7)
 
@@ -35,25 +38,33 @@ class Tokens(_Computed):
     """Sequences that count in steps of seven through at most 256 tokens, with a random jump every 16 tokens on average.
 
     A model first learns which tokens occur and then their order, so the loss falls early with any vocabulary. The jumps
-    cannot be predicted, so the loss stays above about ln(symbols) / 16.
+    cannot be predicted, so the loss stays above about ln(symbols) / 16. If `is_separate`, every eighth jump on average
+    begins a document.
     """
 
     length: int
     seq_len: int
     vocab_size: int
     seed: int
+    is_separate: bool = False
 
     def fetch(self, ids: Ids, epoch: int | None) -> Arrays:  # noqa: ARG002 - the same in every epoch
         symbols = min(self.vocab_size, 256)
         steps = np.arange(self.seq_len + 1)
         positions = (ids[:, None] * (self.seq_len + 1) + steps).astype(np.uint64)
-        jumps = hash_values(make_key(self.seed, _RESTART), positions) % np.uint64(16) == 0
+        restarts = hash_values(make_key(self.seed, _RESTART), positions)
+        jumps = restarts % np.uint64(_JUMP_INTERVAL) == 0
         jumps[:, 0] = True
         last_jump = np.maximum.accumulate(np.where(jumps, steps, 0), axis=1)
         landings = hash_values(make_key(self.seed, _SYMBOL), positions) % np.uint64(symbols)
         start = np.take_along_axis(landings, last_jump, axis=1).astype(np.int64)
         tokens = (start + 7 * (steps - last_jump)) % symbols * (self.vocab_size // symbols)
-        return {"inputs": tokens[:, :-1], "targets": tokens[:, 1:]}
+        arrays = {"inputs": tokens[:, :-1], "targets": tokens[:, 1:]}
+        if not self.is_separate:
+            return arrays
+        from trainer.data.documents import separate  # noqa: PLC0415 - most runs do not need it
+
+        return separate(arrays, restarts[:, 1:] % np.uint64(_DOCUMENT_INTERVAL) == 0)
 
 
 @dataclass

@@ -34,12 +34,16 @@ class TokenShards:
             )
         if problems:
             raise ConfigError(problems)
-        self._seq_len = seq_len
-        self._ends = np.cumsum(windows)
+        self.path = path
+        self.folder = folder
+        self.contents = contents
+        self.seq_len = seq_len
         self.tokenizer = _describe_tokenizer(contents)
         self.fingerprint = _compute_fingerprint(contents)
-        self._shards = ShardArrays(folder, contents, reading)
-        self.cache_bytes = self._shards.cache_bytes
+        self.tokens = ShardArrays(folder, contents, reading)
+        """The tokens of each shard."""
+        self.cache_bytes = self.tokens.cache_bytes
+        self._ends = np.cumsum(windows)
 
     @property
     def length(self) -> int:
@@ -50,13 +54,13 @@ class TokenShards:
         return np.diff(self._ends, prepend=0)
 
     def fetch(self, ids: Ids, epoch: int | None) -> Arrays:
-        tokens = np.empty((len(ids), self._seq_len + 1), np.int64)
+        tokens = np.empty((len(ids), self.seq_len + 1), np.int64)
         numbers = np.searchsorted(self._ends, ids, side="right").tolist()
         if epoch is not None:
-            self._shards.read_ahead(numbers[0], epoch)
+            self.tokens.read_ahead(numbers[0], epoch)
         for row, number, sample in zip(tokens, numbers, ids.tolist(), strict=True):
-            start = (sample - (int(self._ends[number - 1]) if number else 0)) * self._seq_len
-            row[:] = self._shards[number][start : start + self._seq_len + 1]
+            start = (sample - (int(self._ends[number - 1]) if number else 0)) * self.seq_len
+            row[:] = self.tokens[number][start : start + self.seq_len + 1]
         return {"inputs": tokens[:, :-1], "targets": tokens[:, 1:]}
 
 

@@ -139,7 +139,7 @@ class Session:
                 trainer.check_folder()
                 self._recorder.event("save_estimated", seconds=trainer.checkpoints.expected_save_s)
             sampler = TextSampler(trainer.engine, config, resolved.micro) if config.evaluation.prompts else None
-            self._accept(trainer, resolved)
+            self._accept(trainer, resolved, sources.notes)
             meter = Meter(self._recorder, config, world.device, world.size, _flops_per_sample(config))
             evaluations = Evaluations(
                 config=config,
@@ -232,7 +232,7 @@ class Session:
             self._recorder.say(f"changed since the checkpoint: {line}")
         return extra
 
-    def _accept(self, trainer: Trainer, resolved: ResolvedSettings) -> None:
+    def _accept(self, trainer: Trainer, resolved: ResolvedSettings, data_notes: tuple[str, ...]) -> None:
         """Take over the folder: delete the outcome of an earlier start, write and print the settings."""
         self._is_accepted = True
         outcome.clear(self._folder, self._rank)
@@ -246,6 +246,9 @@ class Session:
         width = shutil.get_terminal_size().columns if is_terminal else _LOG_WIDTH
         self._recorder.say("\n".join(show(self._config, str(file), width, is_terminal=is_terminal)))
         self._recorder.event("units", units=trainer.engine.units.summarize(), others=list(trainer.engine.units.others))
+        for line in data_notes:
+            self._recorder.say(line)
+            self._recorder.event("data", note=line)
         for line in [*resolved.reasons, *trainer.describe()]:
             self._recorder.say(f"chosen: {line}")
             self._recorder.event("chosen", why=line)

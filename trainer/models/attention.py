@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -11,6 +12,9 @@ from trainer.models.sequence_part import SequencePart
 
 WINDOW_QUERIES = 1024
 """Queries per product of windowed attention: few enough for a small mask, enough to keep a GPU busy."""
+
+
+DocumentKernel = Literal["mask", "flex"]
 
 
 @dataclass(frozen=True)
@@ -22,19 +26,28 @@ class AttentionMask:
     positions: torch.Tensor | None
     """For each token, its position within its document (B, T)."""
     visible: torch.Tensor | None
-    """For each query, the keys that it sees (B, 1, T, T)."""
+    """For each query, the keys that it sees (B, 1, T, T); None if `blocks` says it."""
     part: SequencePart | None = None
     """The part of each sequence that this rank holds, or None if it holds whole ones; keys are then gathered."""
+    blocks: Any = None
+    """The BlockMask of flex_attention."""
 
 
-def make_mask(documents: torch.Tensor | None) -> AttentionMask | None:
+def make_mask(documents: torch.Tensor | None, window: int = 0, kernel: DocumentKernel = "mask") -> AttentionMask | None:
     """Return the mask that separates documents, or None if there are none and plain causal attention is enough."""
     if documents is None:
         return None
-    positions = torch.arange(documents.shape[1], device=documents.device)
-    is_causal = positions[:, None] >= positions
-    visible = (documents[:, None, :, None] == documents[:, None, None, :]) & is_causal
-    return AttentionMask(documents, positions - _find_starts(documents, positions), visible)
+    order = torch.arange(documents.shape[1], device=documents.device)
+    positions = order - _find_starts(documents, order)
+    if kernel == "flex":
+        # Start-up: torch's compiler takes seconds to import.
+        from trainer.models.document_blocks import make_block_mask  # noqa: PLC0415
+
+        return AttentionMask(documents, positions, None, blocks=make_block_mask(documents, window))
+    distance = order[:, None] - order
+    is_near = (distance >= 0) & (distance < window) if window else distance >= 0
+    visible = (documents[:, None, :, None] == documents[:, None, None, :]) & is_near
+    return AttentionMask(documents, positions, visible)
 
 
 def make_part_mask(part: SequencePart, x: torch.Tensor, documents: torch.Tensor | None) -> AttentionMask:
@@ -64,12 +77,17 @@ def attend(  # noqa: PLR0913
     """Return causal attention; several query heads may share one key and value head.
 
     If there are fewer queries than keys, they are those of the last tokens. With a window, each token sees that many
-    tokens, itself included. With a mask, it sees its own document only.
+    tokens, itself included. A mask says all that a token sees.
     """
     if mask is not None and mask.part is not None:
         return _attend_part(q, k, v, dropout, window, mask, mask.part)
+    if mask is not None and mask.blocks is not None:
+        from trainer.models.document_blocks import attend_blocks  # noqa: PLC0415 - as in make_mask
+
+        return attend_blocks(q, k, v, mask.blocks)
     if mask is not None and mask.visible is not None:
-        return _attend_visible(q, k, v, dropout, window, mask.visible)
+        k, v = (_repeat_heads(x, q.shape[1]) for x in (k, v))
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask.visible, dropout_p=dropout)
     if window and window < k.shape[2]:
         return _attend_window(q, k, v, dropout, window)
     if q.shape[2] < k.shape[2]:
@@ -95,15 +113,6 @@ def _find_starts(documents: torch.Tensor, positions: torch.Tensor) -> torch.Tens
     """Return, for each token, the position in the sample at which its document starts."""
     is_first = F.pad(documents[:, 1:] != documents[:, :-1], (1, 0), value=True)
     return torch.where(is_first, positions, 0).cummax(dim=1).values
-
-
-def _attend_visible(  # noqa: PLR0913, PLR0917
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dropout: float, window: int, visible: torch.Tensor
-) -> torch.Tensor:
-    if window and window < q.shape[2]:
-        visible = visible & torch.ones_like(visible[0, 0]).triu(1 - window)
-    k, v = (_repeat_heads(x, q.shape[1]) for x in (k, v))
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=visible, dropout_p=dropout)
 
 
 def _attend_window(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dropout: float, window: int) -> torch.Tensor:

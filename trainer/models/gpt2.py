@@ -7,7 +7,15 @@ import torch.nn.functional as F
 from torch import nn
 
 from trainer.config.models import Gpt2Config
-from trainer.models.attention import AttentionMask, attend, make_mask, make_part_mask, merge_heads, split_heads
+from trainer.models.attention import (
+    AttentionMask,
+    DocumentKernel,
+    attend,
+    make_mask,
+    make_part_mask,
+    merge_heads,
+    split_heads,
+)
 from trainer.models.head import Head, Objective
 from trainer.models.sequence_part import SequencePart
 
@@ -18,6 +26,8 @@ class Gpt2(nn.Module):
     A pipeline stage is this class with `embed` and `positions`, or `norm` and `head`, set to None and the layers of
     other ranks deleted.
     """
+
+    document_kernel: DocumentKernel = "mask"
 
     def __init__(self, config: Gpt2Config) -> None:
         super().__init__()
@@ -40,7 +50,10 @@ class Gpt2(nn.Module):
         objective: Objective | None = None,
         targets: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        mask = make_mask(documents) if self.part is None else make_part_mask(self.part, x, documents)
+        if self.part is None:
+            mask = make_mask(documents, kernel=self.document_kernel)
+        else:
+            mask = make_part_mask(self.part, x, documents)
         if self.embed is not None and self.positions is not None:
             positions = torch.arange(x.shape[1], device=x.device).unsqueeze(0)
             if mask is not None and mask.positions is not None:

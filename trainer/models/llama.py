@@ -13,7 +13,15 @@ import torch.nn.functional as F
 from torch import nn
 
 from trainer.config.models import LlamaLikeConfig, MoeConfig
-from trainer.models.attention import AttentionMask, attend, make_mask, make_part_mask, merge_heads, split_heads
+from trainer.models.attention import (
+    AttentionMask,
+    DocumentKernel,
+    attend,
+    make_mask,
+    make_part_mask,
+    merge_heads,
+    split_heads,
+)
 from trainer.models.experts import MixtureOfExperts
 from trainer.models.head import Head, Objective
 from trainer.models.rotary import rotary_table, rotate
@@ -26,6 +34,8 @@ class Llama(nn.Module):
     A pipeline stage is this class with `embed`, or `norm` and `head`, set to None and the layers of other ranks
     deleted.
     """
+
+    document_kernel: DocumentKernel = "mask"
 
     def __init__(self, config: LlamaLikeConfig) -> None:
         super().__init__()
@@ -47,7 +57,10 @@ class Llama(nn.Module):
         objective: Objective | None = None,
         targets: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        mask = make_mask(documents) if self.part is None else make_part_mask(self.part, x, documents)
+        if self.part is None:
+            mask = make_mask(documents, self.config.attention_window, self.document_kernel)
+        else:
+            mask = make_part_mask(self.part, x, documents)
         x = self.embed(x) if self.embed is not None else x
         for block in self.layers.values():
             x = block(x, mask=mask)

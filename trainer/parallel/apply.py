@@ -13,6 +13,7 @@ from trainer.models.head import takes_objective
 from trainer.parallel.cast import cast_forward
 from trainer.parallel.compile import compile_units
 from trainer.parallel.context import split_sequences
+from trainer.parallel.document_kernel import choose_document_kernel
 from trainer.parallel.engine import Engine, Recipe
 from trainer.parallel.experts import spread_experts
 from trainer.parallel.materialize import Factory, Fill, allocate_weights, build_model, initialize
@@ -32,6 +33,7 @@ Pass = Callable[[nn.Module, Units, Recipe, Mesh], None]
 # recomputation, while precision and sharding stay outside of them.
 PASSES: tuple[Pass, ...] = (
     split_sequences,
+    choose_document_kernel,
     split_layers,
     spread_experts,
     recompute_units,

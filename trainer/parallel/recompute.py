@@ -63,4 +63,7 @@ def _list_products() -> frozenset[Any]:
         "_scaled_dot_product_flash_attention_for_cpu",
     )
     operations = (getattr(torch.ops.aten, name, None) for name in names)
-    return frozenset(operation.default for operation in operations if operation is not None)
+    products = frozenset(operation.default for operation in operations if operation is not None)
+    # Attention within documents; it is an operation of its own only in compiled blocks.
+    flex_attention = getattr(torch.ops.higher_order, "flex_attention", None)
+    return products if flex_attention is None else products | {flex_attention}

@@ -33,7 +33,10 @@ LAYERS = {
     "faults": "faults",
 }
 # Layers whose tests are all in certain folders: importing every other test file takes longer than some layers run.
-FOLDERS = {"e2e": ("tests/e2e", "tests/infra/targets/aws/node"), "faults": ("tests/faults",)}
+FOLDERS = {
+    "e2e": ("tests/e2e", "tests/infra/targets/aws/node", "tests/infra/targets/aws/rehearse"),
+    "faults": ("tests/faults",),
+}
 # The longest layer starts at once and runs next to all others.
 ORDER = ("lint", "e2e", "pure", "trainer", "engine", "faults")
 LAYERS_AT_ONCE = 2

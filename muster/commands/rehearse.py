@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from infra.engine.command_line import format_command
 from infra.engine.stop import BAD_INPUT, Stop
 from infra.targets.registry import target_of, targets
 from infra.targets.target import RehearsalOptions, Rehearses
@@ -22,7 +23,7 @@ def rehearse(name: str, *, seed: int, speed: float) -> None:
     if not isinstance(target, Rehearses):
         able = ", ".join(sorted(other.name for other in targets().values() if isinstance(other, Rehearses)))
         what = f"stack {name} has target {target.name}, which cannot be rehearsed; allowed: {able}"
-        raise Stop(what, "run `muster up`, or choose a stack of such a target", BAD_INPUT)
+        raise Stop(what, f"run `{format_command('up', name)}`, or choose a stack of such a target", BAD_INPUT)
     began = time.monotonic()
     folder = target.rehearse(stack, RehearsalOptions(seed, speed), screen)
     screen.print_success(f"rehearsed in {time.monotonic() - began:.0f} s; timeline: {folder / 'timeline.svg'}")

@@ -113,6 +113,11 @@ def list_hostnames(job: str) -> str:
     return f"scontrol show hostnames $(squeue -h -o %N -j {job})"
 
 
+def show_result(job: str) -> str:
+    """Return a shell command that prints `state|exit code|nodes` of a job, also after it has ended."""
+    return f"sacct -X -n -P -j {job} -o State,ExitCode,NodeList"
+
+
 # Jobs of all users are listed: squeue prints nothing at all for a user whom the controller does not know.
 LIST_BY_USER = "squeue -h -t R,S,CF -o '%u %i'"
 

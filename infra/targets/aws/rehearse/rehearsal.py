@@ -26,6 +26,7 @@ from infra.targets.aws.rehearse.theatre import Theatre, list_used_ranges, open_t
 from infra.targets.aws.rehearse.timeline import Event, Timeline, render_picture, render_text
 from infra.targets.aws.spec import region_of
 from infra.targets.target import Console, RehearsalOptions
+from slurm.control.jobs import show_result
 
 _POLL_S = 1.0
 _JOB_TIMEOUT_S = 900.0
@@ -55,7 +56,7 @@ class Rehearsal:
         self.theatre.timeline.record(f"job {job}", "submitted")
         state, deadline = "", time.monotonic() + _JOB_TIMEOUT_S
         while time.monotonic() < deadline:
-            state = self._on_controller(f"sacct -X -n -P -j {job} -o State,ExitCode,NodeList").strip()
+            state = self._on_controller(show_result(job)).strip()
             self.theatre.timeline.record(f"job {job}", state.partition("|")[0].lower() or "submitted")
             if re.match(r"COMPLETED|FAILED|CANCELLED|TIMEOUT|NODE_FAIL|OUT_OF", state):
                 break

@@ -119,7 +119,15 @@ def test_a_limited_cache_holds_the_shards_of_two_windows(web: WebFolder) -> None
         ids = order.sample_ids(position, 5)
         epoch = position // order.length
         assert source.fetch(ids, epoch)["inputs"].tolist() == local.fetch(ids, epoch)["inputs"].tolist()
-        assert sum(path.stat().st_size for path in copies(web)) <= 2 * size
+        assert sum(map(measure_copy, copies(web))) <= 2 * size
+
+
+def measure_copy(path: Path) -> int:
+    """Return the size of a cached shard, 0 if reading ahead has removed it meanwhile."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def test_a_full_disk_is_named(web: WebFolder, small_disk: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -15,10 +16,11 @@ from trainer.config.layout import Layout
 from trainer.config.load import load
 from trainer.config.models import DecoderConfig, Gpt2Config, LlamaConfig
 from trainer.models import document_blocks
-from trainer.models.attention import attend, make_mask
+from trainer.models.attention import attend, make_mask, make_part_mask
 from trainer.models.document_blocks import BLOCK_TOKENS, find_blocks
 from trainer.models.init import fill
 from trainer.models.registry import build_model
+from trainer.models.sequence_part import SequencePart
 from trainer.parallel import document_kernel
 from trainer.parallel.document_kernel import describe_document_kernel, explain_mask
 
@@ -49,6 +51,30 @@ def test_blocks_are_skipped_only_if_no_token_sees_another(length: int, mean_toke
     seen, full = find_blocks(documents, window)
     assert torch.equal(seen, blocks.flatten(-2).any(-1))
     assert torch.equal(full, blocks.flatten(-2).all(-1))
+
+
+@pytest.mark.parametrize(
+    "renumber",
+    [lambda numbers: torch.where(numbers < 4, numbers + 1, 0), lambda numbers: numbers % 2],
+    ids=["0 is the padding at the end", "numbers repeat"],
+)
+def test_any_numbers_may_tell_documents_apart(renumber: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    documents = (torch.arange(600) // 120).expand(2, -1)
+    assert documents.unique().tolist() == [0, 1, 2, 3, 4]
+    part, tokens = SequencePart(1, 2), torch.zeros(2, 300)
+    expected: tuple[Any, ...]
+    masks: tuple[Any, ...]
+    expected, masks = (
+        (make_mask(numbers), make_mask(numbers, kernel="flex"), make_part_mask(part, tokens, numbers))
+        for numbers in (documents, renumber(documents))
+    )
+    for mask, own in zip(masks, expected, strict=True):
+        assert torch.equal(mask.positions, own.positions)
+    assert torch.equal(masks[0].visible, expected[0].visible)
+    assert torch.equal(masks[2].visible, expected[2].visible)
+    for blocks, own_blocks in zip(find_blocks(masks[1].documents, 0), find_blocks(documents, 0), strict=True):
+        assert torch.equal(blocks, own_blocks)
+    assert torch.equal(masks[1].blocks.to_dense(), expected[1].blocks.to_dense())
 
 
 @pytest.mark.parametrize("window", [0, 150])

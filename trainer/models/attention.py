@@ -22,7 +22,7 @@ class AttentionMask:
     """The tokens that see each other, beyond causal attention; a model computes it once for all of its layers."""
 
     documents: torch.Tensor | None
-    """For each token, the number of its document within the sample (B, T)."""
+    """For each token, the number of its document within the sample (B, T), counted from 0."""
     positions: torch.Tensor | None
     """For each token, its position within its document (B, T)."""
     visible: torch.Tensor | None
@@ -37,6 +37,7 @@ def make_mask(documents: torch.Tensor | None, window: int = 0, kernel: DocumentK
     """Return the mask that separates documents, or None if there are none and plain causal attention is enough."""
     if documents is None:
         return None
+    documents = number_documents(documents)
     order = torch.arange(documents.shape[1], device=documents.device)
     positions = order - _find_starts(documents, order)
     if kernel == "flex":
@@ -59,10 +60,19 @@ def make_part_mask(part: SequencePart, x: torch.Tensor, documents: torch.Tensor 
     own = part.list_positions(x.shape[1] * (part.tensor if is_hidden else 1), x.device)
     if documents is None:
         return AttentionMask(None, own.unsqueeze(0), None, part)
+    documents = number_documents(documents)
     positions = torch.arange(documents.shape[1], device=x.device)
     within = part.take(positions - _find_starts(documents, positions))
     is_same = part.take(documents)[:, None, :, None] == documents[:, None, None, :]
     return AttentionMask(documents, within, is_same & (own[:, None] >= positions), part)
+
+
+def number_documents(documents: torch.Tensor) -> torch.Tensor:
+    """Return documents (B, T) with numbers that count up from 0, whatever numbers tell them apart.
+
+    Neighbouring tokens with the same number belong to one document. Nothing waits for the device.
+    """
+    return F.pad(documents[:, 1:] != documents[:, :-1], (1, 0)).cumsum(1, dtype=torch.int32)
 
 
 def attend(  # noqa: PLR0913

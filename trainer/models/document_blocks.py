@@ -11,7 +11,8 @@ import torch
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 BLOCK_TOKENS = 128
-# Shapes never change within a run: a graph for any shape would be slower.
+# Shapes never change within a run: a graph for any shape would be slower. A script whose batches have many lengths
+# compiles one graph for each, up to torch._dynamo.config.recompile_limit.
 _flex_attention: Any = torch.compile(flex_attention, dynamic=False)
 
 
@@ -24,8 +25,9 @@ def attend_blocks(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Block
 def make_block_mask(documents: torch.Tensor, window: int) -> BlockMask:
     """Return which tokens see each other, token by token and block by block.
 
-    Numbers of documents never decrease, so those of a block's first and last token tell all about it: torch's own
-    `create_block_mask` would compare every token with every other one. Nothing waits for the device.
+    Numbers of documents must not decrease, as those of `number_documents` do not. Those of a block's first and last
+    token then tell all about it: torch's own `create_block_mask` would compare every token with every other one.
+    Nothing waits for the device.
     """
     seen, full = find_blocks(documents, window)
     partial_keys, full_keys = _order(seen & ~full), _order(full)

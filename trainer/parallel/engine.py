@@ -18,7 +18,8 @@ from trainer.parallel.units import Units
 Batch = dict[str, torch.Tensor]
 """The tensors of a batch: `inputs`, `targets` and, if documents must not see each other, `documents`.
 
-`documents` has the shape of `inputs`: for each token the number of its document within the sample, from 0 upwards.
+`documents` has the shape of `inputs` and a number for each token. Neighbours with the same number belong to one
+document; any other number, larger or smaller, begins another one.
 """
 LossFunction = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """A function of outputs and targets.

@@ -6,15 +6,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch._dynamo.utils import counters
 
 from tests.trainer.curves import config_of, global_batch, make_step
 from tests.trainer.launch import SMALL_LLAMA, digests, lines
+from tests.trainer.logit_counter import LogitCounter
 from tests.trainer.ranks import on_ranks
 from tests.trainer.strategies import settings
 from trainer.__main__ import main
 from trainer.config.errors import ConfigError
 from trainer.config.load import from_dict, load
 from trainer.data import index
+from trainer.data.registry import open_sources
+from trainer.evaluation.evaluator import Evaluator
 from trainer.evaluation.text_sampler import TextSampler
 from trainer.life.outcome import Code
 
@@ -73,6 +78,31 @@ def test_a_strategy_writes_what_one_rank_writes(strategy: str, shards: Path) -> 
     (expected,) = write("single", 1, shards)
     assert len(set(expected.values())) == 2
     assert write(options, ranks, shards) == [expected] * ranks
+
+
+def test_only_the_logits_of_the_next_tokens_exist(shards: Path) -> None:
+    """A micro-batch has 2 rows of 64 tokens."""
+    config = load("tiny-llama", set_up(shards, "parallel.strategy=single"))
+    sampler = TextSampler(make_step(config).engine, config, micro=2)
+    with LogitCounter(config.model.vocab_size) as counter:
+        sampler.run()
+    assert counter.rows == 2
+
+
+@pytest.mark.parametrize("documents", ["joined", "separate"])
+def test_blocks_compiled_for_an_evaluation_are_not_compiled_again(documents: str, shards: Path) -> None:
+    compiled = ["compile.mode=blocks", "compile.backend=eager", f"data.documents={documents}", "model.layers=1"]
+    config = load("tiny-llama", set_up(shards, *compiled, "parallel.strategy=single", "batch.micro=2"))
+    engine = make_step(config).engine
+    source = open_sources(config).evaluation
+    assert source is not None
+    counters.clear()
+    torch.compiler.reset()
+    assert Evaluator(engine, source, config, micro=2).run() is not None
+    graphs = counters["stats"]["unique_graphs"]
+    assert graphs > 0
+    assert TextSampler(engine, config, micro=2).run() is not None
+    assert counters["stats"]["unique_graphs"] == graphs
 
 
 def test_a_stop_ends_the_writing(shards: Path) -> None:

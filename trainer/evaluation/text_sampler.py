@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ from trainer.config.schema import Config, DataConfig
 from trainer.data.remote import is_remote
 from trainer.data.shard_folder import LOCAL
 from trainer.data.tokenizer import Tokenizer, load_stored_tokenizer
+from trainer.models.cross_entropy import predict_tokens
 from trainer.models.functional import IGNORED_TARGET, get_logits
+from trainer.models.head import Head
 from trainer.parallel.context import take_part
 from trainer.parallel.engine import Engine
 from trainer.parallel.evaluation_mode import evaluation_mode
@@ -27,8 +30,9 @@ _PADDING = 0
 class TextSampler:
     """The continuations of a run's prompts: the most likely token at each place, so that steps can be compared.
 
-    All ranks write the same texts, because a sharded or split model needs all of them for a forward pass. Inputs have
-    the shape of an evaluation's, so a compiled model is not compiled again.
+    All ranks write the same texts, because a sharded or split model needs all of them for a forward pass. Inputs look
+    like those of an evaluation, so compiled blocks are not compiled again. With compile.mode=whole the first token
+    compiles the model once more, because its head predicts tokens instead of computing a loss.
     """
 
     def __init__(self, engine: Engine, config: Config, micro: int) -> None:
@@ -37,6 +41,7 @@ class TextSampler:
         self._micro = micro
         self._prompts = config.evaluation.prompts
         self._count = config.evaluation.prompt_tokens
+        self._has_documents = config.data.documents != "joined"
         self._tokenizer = _load_tokenizer(config.data)
         length = config.data.seq_len or _require_decoder(config).seq_len
         self._tokens = [self._tokenizer.encode(prompt.encode()).tolist() for prompt in self._prompts]
@@ -68,7 +73,10 @@ class TextSampler:
         for start in range(0, len(inputs), self._micro):
             part = slice(start, start + self._micro)
             batch = {"inputs": inputs[part].to(device), "targets": targets[part].to(device)}
-            tokens = self._engine.measure(take_part(batch, mesh), _choose_tokens, self._micro)
+            if self._has_documents:
+                # A prompt is one document; the model takes the same arguments as in training.
+                batch["documents"] = torch.zeros_like(batch["inputs"], dtype=torch.int32)
+            tokens = self._engine.measure(take_part(batch, mesh), NextTokens(), self._micro)
             parts.append(torch.zeros(self._micro, dtype=torch.int64, device=device) if tokens is None else tokens)
         return mesh.sum_over(torch.cat(parts), "pipeline", "context")[: len(ends)].cpu()
 
@@ -92,9 +100,16 @@ class TextSampler:
         return self._tokenizer.decode(tokens[: tokens.index(eos)] if eos in tokens else tokens)
 
 
-def _choose_tokens(outputs: Any, targets: torch.Tensor) -> torch.Tensor:
-    """Return for each row the most likely token at the place that has a target; 0 if no place has one."""
-    return (get_logits(outputs).argmax(-1) * (targets != IGNORED_TARGET)).sum(-1)
+@dataclass(frozen=True)
+class NextTokens:
+    """The most likely token of each row at the place that has a target; 0 if no place has one."""
+
+    def __call__(self, outputs: Any, targets: torch.Tensor) -> torch.Tensor:
+        return (get_logits(outputs).argmax(-1) * (targets != IGNORED_TARGET)).sum(-1)
+
+    def from_hidden(self, hidden: torch.Tensor, head: Head, targets: torch.Tensor) -> torch.Tensor:
+        """Return the same without the logits of other places; called inside the model's head."""
+        return predict_tokens(hidden, head, targets)
 
 
 def _load_tokenizer(data: DataConfig) -> Tokenizer:

@@ -50,6 +50,20 @@ def measure_predictions(
     return loss, correct
 
 
+@torch.no_grad()
+def predict_tokens(hidden: torch.Tensor, head: Head, targets: torch.Tensor) -> torch.Tensor:
+    """Return for each row the most likely token at its first place with a target; 0 if no place has one.
+
+    Only the logits of these places are computed, whatever the length of the rows.
+    """
+    own, weight, part = _find_part(hidden, head)
+    dtype, has_target = _find_product_type(own), targets != IGNORED_TARGET
+    places = has_target.int().argmax(-1)
+    states = own[torch.arange(len(own), device=own.device), places]
+    tokens = part.predict(states.to(dtype) @ weight.to(dtype).t())
+    return torch.where(has_target.any(-1), tokens, 0)
+
+
 @dataclass(frozen=True)
 class VocabularyPart:
     """The part of the vocabulary whose logits this rank computes: all of it, or that of a tensor-parallel rank."""

@@ -90,6 +90,7 @@ def _list_choice_inputs(config: Config, world: World) -> dict[str, Any]:
         "batch": asdict(config.batch),
         "model": asdict(config.model),
         "seq_len": config.data.seq_len,
+        "documents": config.data.documents,
         "chunk_tokens": config.loss.chunk_tokens,
         "optimizer": [optimizer.name, optimizer.moments, optimizer.momentum > 0, optimizer.muon_exclude],
         "lora": [lora.rank, lora.layers],

@@ -194,6 +194,7 @@ def test_ranks_with_different_memory_make_the_same_choice_and_keep_it_after_a_re
         ("optimizer.name=muon", False),
         ("optimizer.moments=bf16", False),
         ("data.seq_len=16", False),
+        ("data.documents=separate", False),
         ("loss.chunk_tokens=8", False),
         ("lora.rank=2", False),
         ("optimizer.lr=0.5", True),
@@ -226,6 +227,33 @@ def resolve_on_rank(folder: str, scarce: int) -> str:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_the_mask_of_documents_is_counted_for_each_block(precision: Any) -> None:
+    config = load("tiny-gpt2", ["data.documents=separate", f"precision={precision}"])
+    arrays = open_source(config).fetch(np.arange(8), 0)
+    sizes = measure.measure_sizes(config, {"inputs": torch.as_tensor(arrays["inputs"][:2])}, "cpu")
+    assert sizes.masked_pairs == arrays["inputs"].shape[1] ** 2
+    alone = ParallelConfig(strategy="single")
+    masked, plain = (
+        estimate_memory(replace(sizes, masked_pairs=pairs, update=0), alone, Layout(), precision, 1).activations
+        for pairs in (sizes.masked_pairs, 0)
+    )
+    stored, stored_plain = (
+        stored_for_backward(config, arrays["inputs"][:4], documents)
+        for documents in (torch.as_tensor(arrays["documents"][:4]), None)
+    )
+    # The mask itself has a byte for each pair and is not stored for the backward pass.
+    assert masked - plain == pytest.approx((stored - stored_plain) / 4 + sizes.masked_pairs, rel=0.1)
+    # Ranks that split sequences have the rows of their own tokens.
+    divided = replace(alone, context=4)
+    part, part_plain = (
+        estimate_memory(replace(sizes, masked_pairs=pairs, update=0), divided, Layout(context=4), precision, 1)
+        for pairs in (sizes.masked_pairs, 0)
+    )
+    assert part.activations - part_plain.activations == (masked - plain) // 4
+    assert measure.measure_sizes(load("tiny-gpt2", []), {"inputs": torch.zeros(2, 64).long()}, "cpu").masked_pairs == 0
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize(
     "arguments",
     [["tiny-llama"], ["tiny-gpt2"], ["tiny-gpt2", "model.dropout=0.1"], ["tiny-resnet"], ["tiny-mlp"]],
@@ -241,7 +269,7 @@ def test_measured_sizes_match_the_real_model(arguments: list[str], precision: st
     assert sizes.activations == pytest.approx(each, rel=0.1)
 
 
-def stored_for_backward(config: Any, inputs: Any) -> int:
+def stored_for_backward(config: Any, inputs: Any, documents: torch.Tensor | None = None) -> int:
     """Return the bytes that a forward pass of the real model stores for the backward pass, without weights."""
     model = build_model(config.model)
     model.init_buffers(torch.device("cpu"))
@@ -255,7 +283,7 @@ def stored_for_backward(config: Any, inputs: Any) -> int:
 
     cast = torch.autocast("cpu", dtype=torch.bfloat16, enabled=config.precision == "bf16")
     with torch.autograd.graph.saved_tensors_hooks(store, lambda tensor: tensor), cast:
-        model(torch.as_tensor(inputs))
+        model(torch.as_tensor(inputs), **({} if documents is None else {"documents": documents}))
     return sum(tensor.untyped_storage().nbytes() for address, tensor in stored.items() if address not in weights)
 
 

@@ -13,12 +13,15 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from trainer import host
-from trainer.auto.memory import ModelSizes, count_keys_values, count_outputs_at_once
+from trainer.auto.memory import ModelSizes, count_keys_values, count_masked_pairs, count_outputs_at_once
+from trainer.config.layout import Layout
+from trainer.config.models import DecoderConfig
 from trainer.config.schema import Config
 from trainer.models.experts import ExpertLinear
 from trainer.models.head import takes_objective
 from trainer.models.registry import build_network
 from trainer.optimizers.sizes import count_state_bytes, count_update_bytes
+from trainer.parallel.document_kernel import explain_mask
 from trainer.parallel.modules import list_embeddings
 from trainer.parallel.units import find_units
 from trainer.state_formats import FORMAT_BYTES
@@ -76,6 +79,16 @@ def measure_sizes(config: Config, batch: dict[str, torch.Tensor], device_type: s
         keys_values=count_keys_values(config),
         experts=sum(part.weight.numel() for part in model.modules() if isinstance(part, ExpertLinear)),
         outputs_at_once=count_outputs_at_once(config) if takes_objective(model) else 0,
+        # The forward pass above has no documents, so the mask is not among its activations.
+        masked_pairs=count_masked_pairs(config) if _uses_mask(config, device_type) else 0,
+    )
+
+
+def _uses_mask(config: Config, device_type: str) -> bool:
+    """Return whether documents are separated by a mask; flex_attention needs none."""
+    layout = Layout(context=config.parallel.context)
+    return not isinstance(config.model, DecoderConfig) or bool(
+        explain_mask(config.model, torch.device(device_type), layout)
     )
 
 

@@ -48,6 +48,8 @@ class ModelSizes:
     """Bytes of one block's keys and values for one sample, which context ranks gather for whole sequences."""
     experts: int = 0
     """Parameters of all experts, which are part of `parameters`."""
+    masked_pairs: int = 0
+    """Pairs of tokens in one sample, if a mask says which of them see each other; 0 if nothing has to."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,7 @@ def estimate_memory(
     if layout.context > 1:
         gathered_blocks = sizes.blocks if parallel.recompute == "none" else 1
         per_sample = per_sample // layout.context + gathered_blocks * sizes.keys_values // model_ranks
+    per_sample += _estimate_mask(sizes, parallel, layout, formats)
     activations = micro * per_sample + _estimate_outputs(sizes, micro, layout)
     # The update comes after the backward pass has freed the activations.
     temporary = activations if parallel.offload else max(activations, sizes.update)
@@ -157,7 +160,7 @@ def bound_sizes(config: Config) -> ModelSizes | None:
     at_once, keys_values = count_outputs_at_once(config), count_keys_values(config)
     experts = 3 * model.layers * model.experts * model.dim * model.ffn if isinstance(model, MoeConfig) else 0
     sizes = (parameters, parameters, parameters, states, update, model.layers, stored, block, block, outputs)
-    return ModelSizes(*sizes, at_once, keys_values, experts)
+    return ModelSizes(*sizes, at_once, keys_values, experts, count_masked_pairs(config))
 
 
 def count_keys_values(config: Config) -> int:
@@ -167,6 +170,13 @@ def count_keys_values(config: Config) -> int:
         return 0
     width = model.kv_heads * model.head_width if isinstance(model, LlamaLikeConfig) else model.dim
     return 2 * (config.data.seq_len or model.seq_len) * width * list_state_formats(config).product_bytes
+
+
+def count_masked_pairs(config: Config) -> int:
+    """Return the pairs of tokens in a sample that a mask of documents covers; 0 if documents are joined."""
+    if config.data.documents == "joined" or not isinstance(config.model, DecoderConfig):
+        return 0
+    return int((config.data.seq_len or config.model.seq_len) ** 2)
 
 
 def count_outputs_at_once(config: Config) -> int:
@@ -183,6 +193,15 @@ def _estimate_activations(sizes: ModelSizes, recompute: str) -> int:
     if recompute == "selective":
         return min(sizes.blocks * (sizes.block_input + sizes.block_products) + block, sizes.activations)
     return sizes.activations
+
+
+def _estimate_mask(sizes: ModelSizes, parallel: ParallelConfig, layout: Layout, formats: StateFormats) -> int:
+    """Return the bytes of the mask of one sample: a byte for each pair, which all blocks share, and a copy per block.
+
+    torch's attention turns the mask into numbers of the products' type, and stores them for the backward pass.
+    """
+    blocks = -(-sizes.blocks // layout.pipeline) if parallel.recompute == "none" else 1
+    return sizes.masked_pairs * (1 + blocks * formats.product_bytes) // layout.context
 
 
 def _estimate_outputs(sizes: ModelSizes, micro: int, layout: Layout) -> int:

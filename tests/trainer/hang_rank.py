@@ -28,14 +28,16 @@ def main() -> int:
     stop = StopListener(folder, world.rank).listen()
     watchdog = Watchdog(world, folder, hang_s, lambda: stop.is_terminated).start()
     for step in range(1, STEPS + 1):
-        watchdog.beat(step, "data")
-        time.sleep(STEP_S)
-        if world.rank == world.size - 1 and step == WRONG_STEP:
+        is_wrong = world.rank == world.size - 1 and step == WRONG_STEP
+        is_slow = is_wrong and mode == "slow"
+        watchdog.beat(step, "data", limit_s=60 if is_slow else None)
+        time.sleep(hang_s + 2 if is_slow else STEP_S)
+        if is_wrong:
             (folder / "wrong").touch()
             misbehave(mode)
         watchdog.beat(step, "compute")
         dist.all_reduce(torch.ones(1))
-    if mode == "slow-save":
+    if mode == "slow":
         watchdog.beat(STEPS, "save", limit_s=60)
         time.sleep(hang_s + 2)
     watchdog.close()

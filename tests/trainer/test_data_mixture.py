@@ -32,6 +32,7 @@ class Numbers:
     length: int
     offset: int = 0
     fingerprint = "numbers"
+    is_remote: bool = False
 
     @property
     def group_sizes(self) -> Ids:

@@ -27,6 +27,7 @@ class Numbers:
 
     sizes: tuple[int, ...]
     fingerprint = ""
+    is_remote: bool = False
 
     @property
     def length(self) -> int:

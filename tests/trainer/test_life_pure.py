@@ -8,9 +8,10 @@ from dataclasses import replace
 import pytest
 
 from trainer.config.schema import HealthConfig
-from trainer.life.hang_limit import BEFORE_STEPS_S, HangLimit
+from trainer.data import remote
+from trainer.life.hang_limit import BEFORE_STEPS_S, REMOTE_BATCH_S, HangLimit
 from trainer.life.health import Action, Health
-from trainer.life.heartbeat import Beat, SilenceDetector, explain_hang
+from trainer.life.heartbeat import Beat, SilenceDetector, explain_hang, find_limit_of_ranks_behind
 from trainer.life.straggler import StragglerDetector, find_stragglers
 
 CONFIG = HealthConfig(max_skips=2, spike_sigma=4.0, window=20, max_rollbacks=1)
@@ -142,8 +143,8 @@ def test_after_sigterm_a_rank_has_the_time_of_five_steps(step_s: float | None, e
     assert limit.limit_after_term_s() == expected
 
 
-def beat(rank: int, count: int, phase: str = "compute", tick: int = 1) -> Beat:
-    return Beat(rank, f"n-{rank // 2}", count, 7, phase, tick)
+def beat(rank: int, count: int, phase: str = "compute", tick: int = 1, limit_s: float = 0.0) -> Beat:
+    return Beat(rank, f"n-{rank // 2}", count, 7, phase, tick, limit_s)
 
 
 def test_the_rank_with_the_fewest_beats_is_behind() -> None:
@@ -153,6 +154,17 @@ def test_the_rank_with_the_fewest_beats_is_behind() -> None:
 
 def test_the_network_is_suspected_if_all_ranks_are_at_the_same_place() -> None:
     assert "all 2 ranks are at the same place (step 7, compute)" in explain_hang([beat(0, 9), beat(1, 9)], [])
+
+
+def test_a_rank_waits_as_long_as_the_ranks_behind_it_may_take() -> None:
+    beats = [beat(0, 9), beat(1, 8, "data", limit_s=900), beat(2, 8, "data"), beat(3, 9, "save", limit_s=5000)]
+    assert find_limit_of_ranks_behind(beats, 9) == 900
+    assert find_limit_of_ranks_behind(beats, 8) == 0
+
+
+def test_a_remote_batch_may_take_longer_than_all_retries_of_its_download() -> None:
+    longest_s = sum(remote._RETRY_DELAYS_S) + (len(remote._RETRY_DELAYS_S) + 1) * remote._TIMEOUT_S
+    assert longest_s < REMOTE_BATCH_S
 
 
 def test_silent_ranks_are_named_first_and_the_list_is_limited() -> None:

@@ -142,8 +142,9 @@ def test_a_single_rank_ends_even_if_nothing_can_be_written(tmp_path: Path) -> No
 
 
 def test_a_phase_with_its_own_limit_is_not_a_hang(tmp_path: Path) -> None:
-    statuses, output = finish(start(1, "tests.trainer.hang_rank", tmp_path, "1", "slow-save"))
-    assert statuses == [0], output
+    """One rank takes long to get its data while the other waits for it; then both take long to save."""
+    statuses, output = finish(start(2, "tests.trainer.hang_rank", tmp_path, "1", "slow"))
+    assert statuses == [0, 0], output
     assert not (tmp_path / "hang").exists()
 
 

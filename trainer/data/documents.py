@@ -25,6 +25,7 @@ class SeparateDocuments:
         self._shards = shards
         self._eos = require_eos(shards)
         self.fingerprint = shards.fingerprint
+        self.is_remote = shards.is_remote
 
     @property
     def length(self) -> int:
@@ -44,6 +45,8 @@ class PackedDocuments:
 
     What is left of a sample is padding, a document of its own without targets.
     """
+
+    is_remote = False
 
     def __init__(self, shards: TokenShards) -> None:
         self._shards = shards

@@ -38,6 +38,8 @@ _PPM_HEADER = re.compile(rb"P6(?:\s|#[^\n]*\n)+(\d+)(?:\s|#[^\n]*\n)+(\d+)(?:\s|
 class ImageFolder:
     """A data set of images; classes are numbered in the order of their folders' names."""
 
+    is_remote = False
+
     def __init__(self, path: str, image_size: int, classes: int, seed: int) -> None:
         folder = Path(path)
         names = _list_classes(folder, classes)

@@ -69,6 +69,11 @@ class Loader:
             weakref.finalize(self, self._prefetcher.close)
 
     @property
+    def is_remote(self) -> bool:
+        """Whether a batch may take minutes, because samples are read over a network."""
+        return self._source.is_remote
+
+    @property
     def source_counts(self) -> dict[str, int]:
         """Samples of each data set of a mixture so far, over all ranks, by the name of the metric; else empty."""
         if not isinstance(self._source, Mixture):

@@ -57,6 +57,11 @@ class Mixture:
         """The checksum of the samples; weights are compared on their own."""
         return sha256(" ".join(item.source.fingerprint for item in self.ingredients).encode()).hexdigest()[:16]
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether any of the data sets is remote."""
+        return any(ingredient.source.is_remote for ingredient in self.ingredients)
+
     def draw(self, seed: int, position: int, count: int, window: int = 0) -> Draws:
         """Return the samples at positions [position, position + count); for `window` see `draw_samples`."""
         counts = count_draws(self._shares, seed, np.arange(position, position + count + 1, dtype=np.int64))

@@ -30,6 +30,10 @@ class Source(Protocol):
     def fingerprint(self) -> str:
         """A checksum that changes if other samples are read; empty if settings alone determine the samples."""
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether samples are read over a network with retries, which may take minutes."""
+
     def fetch(self, ids: Ids, epoch: int | None) -> Arrays:
         """Return {"inputs", "targets"}; their first dimension is in the order of `ids`.
 

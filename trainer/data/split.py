@@ -28,6 +28,10 @@ class SourcePart:
     def fingerprint(self) -> str:
         return self._source.fingerprint
 
+    @property
+    def is_remote(self) -> bool:
+        return self._source.is_remote
+
     def fetch(self, ids: Ids, epoch: int | None) -> Arrays:
         group = np.searchsorted(self._ends, ids, side="right")
         first = np.concatenate([[0], self._ends])[group]

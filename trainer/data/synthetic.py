@@ -27,6 +27,7 @@ class _Computed:
 
     length: int
     fingerprint = ""
+    is_remote = False
 
     @property
     def group_sizes(self) -> Ids:

@@ -10,6 +10,7 @@ import numpy as np
 from trainer.config.errors import ConfigError, ConfigProblem
 from trainer.data.index import Index
 from trainer.data.order import Ids
+from trainer.data.remote import is_remote
 from trainer.data.shard_arrays import ShardArrays
 from trainer.data.shard_folder import LOCAL, Reading
 from trainer.data.source import Arrays
@@ -36,6 +37,7 @@ class TokenShards:
             raise ConfigError(problems)
         self.path = path
         self.folder = folder
+        self.is_remote = is_remote(path)
         self.contents = contents
         self.seq_len = seq_len
         self.tokenizer = _describe_tokenizer(contents)

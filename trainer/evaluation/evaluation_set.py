@@ -29,6 +29,10 @@ class EvaluationSet:
         self._chosen = sample_ids(_CHOICE_SEED, 0, self.samples, source.length) if limit else None
 
     @property
+    def is_remote(self) -> bool:
+        return self._source.is_remote
+
+    @property
     def group_sizes(self) -> Ids:
         return np.array([self.length])
 

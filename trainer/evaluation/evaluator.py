@@ -50,6 +50,11 @@ class Evaluator:
         """Samples of an evaluation."""
         return sum(part.samples.samples for part in self._sets)
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether a batch may take minutes, because samples are read over a network."""
+        return any(part.samples.is_remote for part in self._sets)
+
     def run(self, is_stopped: Callable[[], bool] = lambda: False) -> EvaluationResult | None:
         """Evaluate once; `is_stopped` is called after each batch, and a true answer ends the evaluation with None."""
         began = time.perf_counter()

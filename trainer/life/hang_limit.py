@@ -7,6 +7,8 @@ from statistics import median
 
 # Imports, compilation and loading a checkpoint normally take minutes, but not a quarter of an hour.
 BEFORE_STEPS_S = 900.0
+# Longer than all retries of a download (trainer/data/remote.py), which report a server that does not answer.
+REMOTE_BATCH_S = 900.0
 _ENOUGH_STEPS = 5
 # Idle GPUs cost money, so the limit grows slowly with the step time: 210 s for steps of 50 s. The fixed part covers
 # what does not grow with it, such as a shared filesystem that stalls.

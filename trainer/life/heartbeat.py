@@ -26,6 +26,8 @@ class Beat:
     phase: str
     tick: int
     """Counts up about once a second while the process of the rank is alive."""
+    limit_s: float = 0.0
+    """Seconds that the phase may take if it has a limit of its own; 0 means the limit of a step."""
 
     def __str__(self) -> str:
         return f"rank {self.rank} on {self.host} (step {self.step}, {self.phase})"
@@ -82,6 +84,11 @@ class SilenceDetector:
             elif now - since > limit_s:
                 silent.append(beat)
         return silent
+
+
+def find_limit_of_ranks_behind(beats: Sequence[Beat], count: int) -> float:
+    """Return the longest limit of ranks that have made fewer than `count` beats, for which a rank may have to wait."""
+    return max((beat.limit_s for beat in beats if beat.count < count), default=0.0)
 
 
 def explain_hang(beats: Sequence[Beat], silent: Sequence[Beat]) -> str:

@@ -17,7 +17,7 @@ import torch
 from trainer.life.cause import Cause
 from trainer.life.failure import Failure, name_attempt, record
 from trainer.life.hang_limit import HangLimit
-from trainer.life.heartbeat import Beat, BeatBoard, SilenceDetector, explain_hang
+from trainer.life.heartbeat import Beat, BeatBoard, SilenceDetector, explain_hang, find_limit_of_ranks_behind
 from trainer.life.outcome import Code, end_after_failure
 from trainer.world import World
 
@@ -110,7 +110,7 @@ class Watchdog:
 
     def _check(self, now: float) -> None:
         age, limit_s = now - self._beat_at, self._limit_s()
-        if age > limit_s:
+        if age > limit_s and not self._may_wait(age):
             self._end_hung_rank(f"no progress for {age:.0f} s (limit {limit_s:.0f} s)")
         if self._phase_limit_s is None and age > self._hang_limit.limit_after_term_s() and self._is_terminated():
             reason = f"received SIGTERM and made no progress for {age:.0f} s: exiting without a save"
@@ -122,6 +122,19 @@ class Watchdog:
         reason = self._exchange_beats(self._board, now, check_silence=is_stalled)
         if reason and not self._closed.is_set():
             self._end_hung_rank(reason)
+
+    def _may_wait(self, age: float) -> bool:
+        """Return whether a rank behind this one may take as long as this, for example to download samples."""
+        if self._board is None:
+            return False
+        try:
+            beats = self._board.read_beats()
+        except RuntimeError:
+            return False
+        is_allowed = age <= find_limit_of_ranks_behind(beats, self._place[0])
+        if is_allowed:
+            self._arm_timer()
+        return is_allowed
 
     def _exchange_beats(self, board: BeatBoard, now: float, check_silence: bool) -> str:
         """Publish this rank's progress; return why the run cannot continue, or an empty string."""
@@ -143,7 +156,7 @@ class Watchdog:
 
     def _make_beat(self) -> Beat:
         count, step, phase = self._place
-        return Beat(self._world.rank, self._world.host, count, step, phase, self._tick)
+        return Beat(self._world.rank, self._world.host, count, step, phase, self._tick, self._phase_limit_s or 0.0)
 
     def _end_hung_rank(self, reason: str) -> None:
         # This thread runs, so the timer must not interrupt it. It is armed again in case the filesystem hangs too.

@@ -10,7 +10,7 @@ from trainer.api import Trainer
 from trainer.config.schema import Config
 from trainer.evaluation.evaluator import Evaluator
 from trainer.evaluation.text_sampler import TextSampler
-from trainer.life.hang_limit import BEFORE_STEPS_S
+from trainer.life.hang_limit import BEFORE_STEPS_S, REMOTE_BATCH_S
 from trainer.life.stop import StopReason
 from trainer.life.watchdog import Watchdog
 from trainer.metrics.meter import Meter
@@ -52,12 +52,13 @@ class Evaluations:
             return None
         step = self.trainer.step
         stop: StopReason | None = None
+        batch_limit_s = REMOTE_BATCH_S if self.evaluator.is_remote else None
         # The first batch may compile the model without gradients.
         self.watchdog.beat(step, "evaluation", BEFORE_STEPS_S)
 
         def is_stopped() -> bool:
             nonlocal stop
-            self.watchdog.beat(step, "evaluation")
+            self.watchdog.beat(step, "evaluation", batch_limit_s)
             stop = poll_stop()
             return stop is not None
 
@@ -74,7 +75,11 @@ class Evaluations:
 
     def _write_texts(self, step: int, is_stopped: Callable[[], bool]) -> None:
         """Let the model continue the prompts, if there are any; a stop request leaves out the texts of this step."""
-        texts = self.sampler.run(is_stopped) if self.sampler is not None else None
+        if self.sampler is None:
+            return
+        # The first token may compile the model, or at least its head.
+        self.watchdog.beat(step, "text samples", BEFORE_STEPS_S)
+        texts = self.sampler.run(is_stopped)
         if texts is not None:
             self.recorder.texts(step, texts)
             for prompt, text in texts.items():

@@ -11,6 +11,7 @@ from trainer.config.errors import ConfigError
 from trainer.config.schema import Config
 from trainer.data.loader import Batch, Loader
 from trainer.life.cause import Cause
+from trainer.life.hang_limit import REMOTE_BATCH_S
 from trainer.life.health import Action, Health, Verdict
 from trainer.life.outcome import Code
 from trainer.life.stop import StopListener, StopReason, explain_slow_stop
@@ -90,7 +91,7 @@ class StepLoop:
         first_step = trainer.step + 1
         while trainer.step < self.config.steps:
             step = trainer.step + 1
-            watchdog.beat(step, "data")
+            watchdog.beat(step, "data", REMOTE_BATCH_S if self.loader.is_remote else None)
             position = self.loader.position
             with meter.phase("data"):
                 batch = self._next_batch()

@@ -17,10 +17,13 @@ from tests.trainer.strategies import (
     settings,
 )
 
+# At night each strategy loads the checkpoints of all.
+DAILY = ("single", "fsdp, zero 3", "tensor with fsdp", "context", "pipeline, interleaved")
+
 
 def test_each_strategy_loads_the_checkpoint_of_the_one_before(tmp_path: Path) -> None:
     """The cycle visits each strategy as a writer and as a reader."""
-    first, *others = CHECKPOINT_STRATEGIES
+    first, *others = DAILY
     expected, folder = write(first, tmp_path), tmp_path / first
     for reader in (*others, first):
         target = tmp_path / "end" if reader == first else tmp_path / reader

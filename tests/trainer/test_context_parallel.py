@@ -56,6 +56,7 @@ STRATEGIES = {
     "context with tensor": ("qwen3", "single context=2 tensor=2"),
     "context with pipeline": ("llama", "single context=2 pipeline=2"),
 }
+DAILY = ("context, sliding window", "context with fsdp", "context with tensor", "context with pipeline")
 # By number of ranks.
 NIGHTLY_STRATEGIES = {
     2: ["single context=2", "fsdp context=2", "ddp context=2 recompute=full"],
@@ -91,7 +92,10 @@ def test_gathered_parts_are_in_order_and_their_gradients_are_summed() -> None:
         assert gradient == [10 * p for p in SequencePart(rank, RANKS).take(torch.arange(16), 0).tolist()]
 
 
-@pytest.mark.parametrize(("model", "strategy"), STRATEGIES.values(), ids=STRATEGIES)
+@pytest.mark.parametrize(
+    ("model", "strategy"),
+    [pytest.param(*case, id=name, marks=() if name in DAILY else NIGHTLY) for name, case in STRATEGIES.items()],
+)
 def test_ranks_that_split_sequences_train_like_one_rank(model: str, strategy: str) -> None:
     compare(model, strategy, steps=2)
 

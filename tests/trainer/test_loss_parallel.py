@@ -27,9 +27,15 @@ STRATEGIES = {
     "tensor with hsdp, tied": "hsdp shard=2 tensor=2",
 }
 
+DAILY = [("tensor", 10), ("tensor with pipeline", 0), ("tensor with hsdp, tied", 10)]
+CASES = [
+    pytest.param(name, tokens, marks=() if (name, tokens) in DAILY else pytest.mark.nightly)
+    for name in STRATEGIES
+    for tokens in (0, 10)
+]
 
-@pytest.mark.parametrize("chunk_tokens", [0, 10])
-@pytest.mark.parametrize("name", STRATEGIES)
+
+@pytest.mark.parametrize(("name", "chunk_tokens"), CASES)
 def test_split_logits_give_the_loss_of_whole_logits(name: str, chunk_tokens: int) -> None:
     """A micro-batch has 2 samples of 16 tokens, some of which are ignored."""
     more = ("model.tie_embeddings=true",) if "tied" in name else ()

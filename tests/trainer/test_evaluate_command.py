@@ -37,11 +37,15 @@ def test_a_checkpoint_evaluates_to_the_figures_of_its_run(tmp_path: Path, capfd:
     assert json.loads(line)["loss"] == pytest.approx(recorded["loss"], rel=1e-6)
 
 
+@pytest.mark.parametrize("settings", ["single pipeline=2", "single context=2", "ddp expert=2"])
 def test_one_process_evaluates_what_several_ranks_have_trained(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    settings: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "run"
-    arguments = [*SMALL_LLAMA, *SETTINGS, "parallel.strategy=single", "parallel.pipeline=2", f"run.folder={folder}"]
+    strategy, option = settings.split()
+    preset, *small = SMALL_LLAMA
+    arguments = ["tiny-moe" if "expert" in option else preset, *small, *SETTINGS, f"run.folder={folder}"]
+    arguments += [f"parallel.strategy={strategy}", f"parallel.{option}"]
     with forked(2, arguments, tmp_path) as run:
         assert_finished(run)
     recorded = lines(folder / "metrics" / "evaluation-00000.jsonl")[-1]
@@ -51,10 +55,10 @@ def test_one_process_evaluates_what_several_ranks_have_trained(
     assert figures["accuracy"] == recorded["accuracy"]
 
 
-def test_one_process_evaluates_what_ddp_has_trained_with_unused_weights(
+def test_one_process_evaluates_what_ddp_has_trained_with_options_of_its_own(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    parallel = ["parallel.strategy=ddp", "parallel.find_unused_parameters=true"]
+    parallel = ["parallel.strategy=ddp", "parallel.find_unused_parameters=true", "parallel.reduce=bf16"]
     assert main([*SMALL_LLAMA, *SETTINGS, *parallel, f"run.folder={tmp_path}"]) == Code.FINISHED
     assert main(["evaluate", str(tmp_path)]) == 0, capfd.readouterr().err
 

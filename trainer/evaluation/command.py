@@ -29,7 +29,17 @@ from trainer.weights import reject_own_model
 from trainer.world import World, start
 
 # A single process holds the whole model, however many ranks trained it.
-_ALONE = ["strategy=single", "tensor=1", "pipeline=1", "shard=0", "offload=false", "find_unused_parameters=false"]
+_ALONE = (
+    "strategy=single",
+    "tensor=1",
+    "context=1",
+    "expert=1",
+    "pipeline=1",
+    "shard=0",
+    "offload=false",
+    "reduce=fp32",
+    "find_unused_parameters=false",
+)
 
 
 def print_evaluation(run: Path, overrides: list[str], *, as_json: bool) -> int:

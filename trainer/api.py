@@ -47,7 +47,6 @@ from trainer.evaluation.figures import CrossEntropySums, OwnLossSums, compute_pe
 from trainer.life.uncaught import UncaughtErrors
 from trainer.metrics.utilisation import read_memory_gb
 from trainer.models.functional import compute_loss
-from trainer.models.head import takes_objective
 from trainer.models.init import fill
 from trainer.models.registry import build_network
 from trainer.objective import CrossEntropy, StepMeanLoss
@@ -138,7 +137,9 @@ class Trainer:
         rng.seed(config.run.seed, 0, self.layout.dp_rank(world.rank))
         self.checkpoints = self.open_checkpoints(Path(config.run.folder.format(name=config.name)) / CHECKPOINTS_FOLDER)
         _check_loss(loss, self.engine)
-        objective = CrossEntropy(config.loss.chunk_tokens) if loss is compute_loss else loss
+        # Under gpipe all micro-batches are at the loss before the first backward pass: each would keep a gradient.
+        keeps_gradients = self.layout.pipeline == 1 or config.parallel.schedule != "gpipe"
+        objective = CrossEntropy(config.loss.chunk_tokens, keeps_gradients) if loss is compute_loss else loss
         # A user's batches may contain ignored targets. Our own data has none if documents are joined.
         may_ignore = weights is None or config.data.documents != "joined"
         counted = StepMeanLoss(mesh, objective) if isinstance(objective, CrossEntropy) and may_ignore else None
@@ -174,7 +175,11 @@ class Trainer:
         return [*units, *self.engine.choices]
 
     def train_step(self, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Run one step on this rank's share {"inputs", "targets"} of a batch; return the mean loss, on the device."""
+        """Run one step on this rank's share {"inputs", "targets"} of a batch; return the mean loss, on the device.
+
+        With ignored targets and the default loss, it is this rank's part of the mean over the targets of all ranks:
+        `mean_over_ranks` returns that mean.
+        """
         on_device = {name: tensor.to(self.world.device, non_blocking=True) for name, tensor in batch.items()}
         return self.run_step(on_device).loss
 
@@ -287,6 +292,7 @@ class Trainer:
 
     def restore(self, checkpoint: GoodCheckpoint) -> dict[str, Any]:
         """Load this checkpoint and return its `extra`."""
+        self.restore_notes = []
         state = self.checkpoints.read_state(checkpoint)
         private = self._step.private_tensors()
         # Checkpoints from before this entry have no such tensors.
@@ -351,8 +357,7 @@ class Trainer:
 
 def _check_loss(loss: LossFunction, engine: Engine) -> None:
     """Check that a loss which exists on hidden states only has a model that calls it."""
-    takes = any(takes_objective(part) for module in engine.modules for part in module.modules())
-    if not callable(loss) and not takes:
+    if not callable(loss) and not engine.takes_objective:
         names = f"{type(loss).__name__} has only from_hidden, but {engine.units.model} does not take an objective"
         fix = "give it a `head` of trainer.models.head.Head, or the loss a method __call__(outputs, targets)"
         raise ConfigError([ConfigProblem("loss", names, fix)])

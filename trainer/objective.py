@@ -20,13 +20,15 @@ class CrossEntropy:
 
     chunk_tokens: int = 0
     """Tokens whose logits exist at a time, for models that compute the objective themselves; 0 means all."""
+    keeps_gradients: bool = True
+    """Whether the gradient of the head is computed along with the loss and kept until the backward pass."""
 
     def __call__(self, outputs: Any, targets: torch.Tensor) -> torch.Tensor:
         return compute_loss(get_logits(outputs), targets)
 
     def from_hidden(self, hidden: torch.Tensor, head: Head, targets: torch.Tensor) -> torch.Tensor:
         """Return the same without computing all logits at once; called inside the model's head."""
-        total = sum_cross_entropy(hidden, head, targets, self.chunk_tokens)
+        total = sum_cross_entropy(hidden, head, targets, self.chunk_tokens, keeps_gradients=self.keeps_gradients)
         return total / (targets != IGNORED_TARGET).sum().clamp(min=1)
 
 

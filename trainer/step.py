@@ -29,7 +29,10 @@ class StepResult:
     """The results of a step as tensors on the device: reading one waits for the step."""
 
     loss: torch.Tensor
-    """Mean over this rank's samples; Mesh.mean_over_data returns the mean over all samples."""
+    """Mean over this rank's samples; Mesh.mean_over_data returns the mean over all samples.
+
+    With StepMeanLoss it is weighted by this rank's share of the targets, so that the same mean is that of all targets.
+    """
     grad_norm: torch.Tensor
     """Norm of the gradients of all ranks, before clipping."""
     skipped: torch.Tensor

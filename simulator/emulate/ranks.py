@@ -45,6 +45,7 @@ class VirtualRanks:
         self.share_of = share_of
         self.modules: list[nn.Module] = inner.modules
         self.units = inner.units
+        self.takes_objective = inner.takes_objective
         self.choices: list[str] = inner.choices
         self.before_rank: Callable[[], None] = _do_nothing
         self.losses: list[torch.Tensor] = []

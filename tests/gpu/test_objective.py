@@ -42,6 +42,22 @@ def test_no_step_waits_for_the_gpu() -> None:
         torch.cuda.set_sync_debug_mode("default")
 
 
+def test_a_target_outside_of_the_vocabulary_becomes_nan_without_waiting() -> None:
+    head, hidden, targets = make_inputs()
+    targets[5] = -1
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        loss = head(hidden, objective=CrossEntropy(CHUNK).from_hidden, targets=targets)
+        loss.backward()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert loss.isnan()
+    assert hidden.grad is not None
+    assert head.weight.grad is not None
+    assert hidden.grad.isnan().any()
+    assert head.weight.grad.isnan().any()
+
+
 def run(chunk: int | None, dtype: torch.dtype) -> tuple[tuple[torch.Tensor, torch.Tensor], int]:
     """Return the loss and the gradient of the weight, and the bytes that were allocated for them at the peak."""
     head, hidden, targets = make_inputs()

@@ -36,8 +36,12 @@ def save_and_load(folder: str, before: str, after: str) -> dict[str, Any]:
         fill(second, 0)
         second.load_checkpoint()
         engine: Any = second.engine
+        left_over, notes = engine.left_over.tolist(), second.restore_notes
+        # A checkpoint of its own layout restores everything.
+        second.save_checkpoint()
+        second.load_checkpoint()
         second.checkpoints.close()
-        return {"left_over": engine.left_over.tolist(), "step": second.step, "notes": second.restore_notes}
+        return {"left_over": left_over, "step": second.step, "notes": notes, "later_notes": second.restore_notes}
 
 
 def open_trainer(folder: str, strategy: str) -> Trainer:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+from unittest.mock import patch
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from tests.trainer.logit_counter import LogitCounter
+from tests.trainer.ranks import on_ranks
 from trainer.api import Trainer
 from trainer.config.errors import ConfigError
 from trainer.config.models import Gpt2Config, LlamaConfig
-from trainer.config.schema import LoraConfig
+from trainer.config.schema import LoraConfig, ParallelConfig
 from trainer.evaluation.figures import CrossEntropySums
 from trainer.models.functional import IGNORED_TARGET, compute_loss
 from trainer.models.head import Head
@@ -21,6 +27,7 @@ from trainer.models.init import fill
 from trainer.models.lora import add_lora
 from trainer.models.registry import build_model
 from trainer.objective import CrossEntropy
+from trainer.world import World
 
 VOCABULARY = 61
 LLAMA = LlamaConfig(vocab_size=VOCABULARY, dim=32, layers=1, heads=4, kv_heads=2, ffn=48, seq_len=16)
@@ -66,6 +73,88 @@ def test_low_precision_stays_close_to_fp32(dtype: torch.dtype, tolerance: float)
     expected = torch.autograd.grad(compute_loss(head(states), targets), head.weight)[0]
     assert head.weight.grad is not None
     assert torch.allclose(head.weight.grad, expected, rtol=tolerance)
+
+
+@pytest.mark.parametrize("chunk_tokens", [0, 24])
+def test_fp16_keeps_the_gradients_of_unlikely_tokens(chunk_tokens: int) -> None:
+    generator = torch.Generator().manual_seed(1)
+    head, states = Head(8, 100_000), torch.randn(64, 8, generator=generator)
+    nn.init.normal_(head.weight, std=2.0, generator=generator)
+    states.requires_grad_()
+    targets = torch.randint(100_000, (64,), generator=generator)
+    exact = compute_loss(head(states), targets)
+    expected = torch.autograd.grad(exact, (head.weight, states))
+    # Rows whose probability is too small for fp16 without a factor.
+    highest = head(states).softmax(-1).amax(0)
+    highest[targets] = 1
+    unlikely = (highest < 2e-7) & (highest > 2e-9)
+    assert unlikely.sum() > 100
+    with torch.autocast("cpu", torch.float16):
+        loss = head(states, objective=CrossEntropy(chunk_tokens).from_hidden, targets=targets)
+    gradients = torch.autograd.grad(loss, (head.weight, states))
+    assert loss.item() == pytest.approx(exact.item(), rel=1e-3)
+    pairs = [(gradients[0][unlikely], expected[0][unlikely]), *zip(gradients, expected, strict=True)]
+    for gradient, reference in pairs:
+        assert (gradient - reference).norm() < 3e-2 * reference.norm()
+
+
+def test_sums_of_many_chunks_do_not_overflow_weights_in_fp16() -> None:
+    """As under fsdp, where the gathered weight is fp16 itself; the sum over all tokens is beyond its range."""
+    head = Head(8, 5).half()
+    nn.init.zeros_(head.weight)
+    states = torch.full((160_000, 8), 16.0, dtype=torch.float16)
+    targets = torch.zeros(len(states), dtype=torch.int64)
+    (loss := head(states, objective=CrossEntropy(20_000).from_hidden, targets=targets)).backward()
+    assert torch.isfinite(loss)
+    assert head.weight.grad is not None
+    assert head.weight.grad[:, 0].tolist() == pytest.approx([-12.8, 3.2, 3.2, 3.2, 3.2], rel=1e-2)
+
+
+@pytest.mark.parametrize("value", [-1, VOCABULARY, -101])
+def test_targets_outside_of_the_vocabulary_are_an_error(value: int) -> None:
+    model = make_model(LLAMA)
+    inputs, targets = make_batch()
+    targets[1, 3] = value
+    for objective in (CrossEntropy(8), CrossEntropySums(8)):
+        with pytest.raises(ConfigError) as caught:
+            model(inputs, objective=objective.from_hidden, targets=targets)
+        assert str(caught.value).startswith(f"targets: {value} is not a token of the model (0 to 60); use -100 for")
+
+
+def test_targets_outside_of_the_vocabulary_are_nan_where_nothing_may_wait() -> None:
+    """Compiled graphs and GPUs cannot read a value; then the update is skipped and reported."""
+    model = make_model(LLAMA)
+    inputs, targets = make_batch()
+    targets[1, 3] = -1
+    torch.compiler.reset()
+    run = torch.compile(model, backend="aot_eager", fullgraph=True)
+    loss = run(inputs, objective=CrossEntropy(20).from_hidden, targets=targets)
+    loss.backward()
+    assert loss.isnan()
+    assert model.head.weight.grad.isnan().any()
+    assert model.norm.weight.grad.isnan().any()
+
+
+def test_gradients_can_be_computed_in_the_backward_pass() -> None:
+    model = make_model(LLAMA)
+    inputs, targets = make_batch()
+    losses = [
+        model(inputs, objective=CrossEntropy(7, keeps_gradients).from_hidden, targets=targets)
+        for keeps_gradients in (True, False)
+    ]
+    expected, gradients = (collect_gradients(model, loss) for loss in losses)
+    assert losses[0].item() == losses[1].item()
+    assert all(torch.equal(gradients[name], expected[name]) for name in expected)
+
+
+def test_gradients_for_later_need_no_memory_until_then() -> None:
+    """Under gpipe all micro-batches are at the loss at once."""
+    head, states = Head(8, 1000), torch.randn(4, 8, requires_grad=True)
+    for keeps_gradients, values in ((True, 8 * 1000), (False, 4 * 8)):
+        saved: list[torch.Tensor] = []
+        with torch.autograd.graph.saved_tensors_hooks(make_recorder(saved), lambda value: value):
+            head(states, objective=CrossEntropy(0, keeps_gradients).from_hidden, targets=torch.arange(4))
+        assert max(value.numel() for value in saved if value is not head.weight) == values
 
 
 def test_no_more_logits_exist_than_a_chunk() -> None:
@@ -142,6 +231,42 @@ def test_an_objective_on_hidden_states_needs_a_model_that_takes_it(tmp_path: Pat
     assert "trainer.models.head.Head" in str(caught.value)
 
 
+def test_every_stage_of_a_pipeline_accepts_an_objective_on_hidden_states() -> None:
+    (first, _), (second, _) = train_pipeline("1f1b", own_loss=True)
+    assert first == second == pytest.approx([4.3, 4.3], abs=0.3)
+
+
+def test_gpipe_keeps_no_gradient_of_the_head_for_each_micro_batch() -> None:
+    (_, (losses, count)), (_, (gpipe_losses, gpipe_count)) = (train_pipeline(name) for name in ("1f1b", "gpipe"))
+    assert gpipe_losses == losses
+    assert (count, gpipe_count) == (4, 0)
+
+
+def train_pipeline(schedule: str, **options: bool) -> list[Any]:
+    return on_ranks("tests.trainer.test_objective:train_stage", ranks=2, schedule=schedule, **options)
+
+
+def train_stage(schedule: Any, *, own_loss: bool = False) -> tuple[list[float], int]:
+    """Train one of two stages for two steps; return the losses and how many gradients of the head were kept."""
+    rank, saved = dist.get_rank(), list[torch.Tensor]()
+    world = World(rank, 2, rank, 2, "here", torch.device("cpu"), (), dist.group.WORLD)
+    parallel = ParallelConfig(strategy="single", pipeline=2, schedule=schedule)
+    with tempfile.TemporaryDirectory() as folder, patch("trainer.api.start", return_value=world):
+        trainer = Trainer(
+            make_model(replace(LLAMA, layers=2)),
+            loss=cast(Any, PenalizedLogits() if own_loss else compute_loss),
+            strategy=parallel,
+            folder=folder,
+            micro_batch=1,
+        )
+        weights = {value.data_ptr() for _, value in trainer.engine.named_parameters()}
+        with torch.autograd.graph.saved_tensors_hooks(make_recorder(saved), lambda value: value):
+            losses = train(trainer)
+        trainer.checkpoints.close()
+    shape = (VOCABULARY, LLAMA.dim)
+    return losses, sum(value.shape == shape and value.data_ptr() not in weights for value in saved)
+
+
 class PenalizedLogits:
     """A loss that exists on hidden states only."""
 
@@ -151,6 +276,16 @@ class PenalizedLogits:
 
 def penalize_logits(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return compute_loss(logits, targets) + 1e-2 * logits.logsumexp(-1).square().mean()
+
+
+def make_recorder(saved: list[torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return a hook that records the tensors which are kept for the backward pass."""
+
+    def record(value: torch.Tensor) -> torch.Tensor:
+        saved.append(value)
+        return value
+
+    return record
 
 
 def train(trainer: Trainer) -> list[float]:

@@ -22,3 +22,4 @@ def test_another_layout_starts_without_them_and_says_so(before: str, after: str,
     for result in on_ranks(TARGET, ranks=2, folder=str(tmp_path), before=before, after=after):
         assert (result["left_over"], result["step"]) == ([0.0] * 3, 1)
         assert result["notes"] == ["not restored, because the ranks are laid out differently now: left_over"]
+        assert result["later_notes"] == []

@@ -1,12 +1,14 @@
 """Cross entropy from hidden states and the weight of the head, some tokens at a time and over a split vocabulary.
 
 Logits and their gradient exist for `chunk_tokens` tokens only. Gradients of hidden states and weight are computed along
-with the loss, so that no product is computed twice. Under tensor parallelism each rank has the logits of its part of
-the vocabulary, and the ranks exchange a few numbers per token.
+with the loss, so that no product is computed twice; on request they are computed in the backward pass instead. Under
+tensor parallelism each rank has the logits of its part of the vocabulary, and the ranks exchange a few numbers per
+token.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -14,21 +16,29 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from trainer.config.errors import ConfigError, ConfigProblem
+from trainer.models.fake_tensors import is_without_memory
 from trainer.models.functional import IGNORED_TARGET
 from trainer.models.head import Head
 
-_FP16_FACTOR = 1 / 16
-"""Factor of fp16 gradients: their sum over the tokens of a chunk must not overflow either."""
+_FP16_SLOPE_FACTOR = 64.0
+"""Factor of the gradient of logits in fp16, whose smallest number is 6e-8."""
 
 
-def sum_cross_entropy(hidden: torch.Tensor, head: Head, targets: torch.Tensor, chunk_tokens: int = 0) -> torch.Tensor:
+def sum_cross_entropy(
+    hidden: torch.Tensor, head: Head, targets: torch.Tensor, chunk_tokens: int = 0, *, keeps_gradients: bool = True
+) -> torch.Tensor:
     """Return the cross entropy in fp32, summed over the targets that are not ignored.
 
-    `chunk_tokens` is the number of tokens whose logits exist at a time; 0 means all of them.
+    `chunk_tokens` is the number of tokens whose logits exist at a time; 0 means all of them. Without `keeps_gradients`
+    the backward pass computes the logits again, and nothing of the size of the weight is kept until then.
+
+    A target outside of the vocabulary is an error on the CPU. On a GPU, which must not be waited for, loss and
+    gradients are NaN.
     """
     own, weight, part = _find_part(hidden, head)
     loss: torch.Tensor = _SumCrossEntropy.apply(
-        own.flatten(0, -2), weight, targets.flatten(), part, chunk_tokens, _find_product_type(own)
+        own.flatten(0, -2), weight, targets.flatten(), part, chunk_tokens, _find_product_type(own), keeps_gradients
     )
     return loss
 
@@ -41,7 +51,7 @@ def measure_predictions(
     own, weight, part = _find_part(hidden, head)
     dtype = _find_product_type(own)
     states, columns, flat = own.flatten(0, -2).to(dtype), weight.to(dtype), targets.flatten()
-    loss, correct = torch.zeros((), device=own.device), torch.zeros((), dtype=torch.int64, device=own.device)
+    loss, correct = part.check(flat), torch.zeros((), dtype=torch.int64, device=own.device)
     for rows in _list_chunks(flat, chunk_tokens):
         logits = states[rows] @ columns.t()
         correct += (part.predict(logits) == flat[rows]).sum()
@@ -68,9 +78,20 @@ def predict_tokens(hidden: torch.Tensor, head: Head, targets: torch.Tensor) -> t
 class VocabularyPart:
     """The part of the vocabulary whose logits this rank computes: all of it, or that of a tensor-parallel rank."""
 
+    vocabulary: int
+    """Size of the whole vocabulary."""
     first: int = 0
     group: Any = None
     """Process group of the ranks with the other parts, in their order; None if there are none."""
+
+    def check(self, targets: torch.Tensor) -> torch.Tensor:
+        """Return 0, or NaN if a target is neither ignored nor a token; on the CPU, raise ConfigError instead."""
+        is_invalid = (targets != IGNORED_TARGET) & ((targets < 0) | (targets >= self.vocabulary))
+        if _can_read(targets) and is_invalid.any():
+            message = f"{int(targets[is_invalid][0])} is not a token of the model (0 to {self.vocabulary - 1})"
+            fix = f"use {IGNORED_TARGET} for tokens to ignore, such as padding"
+            raise ConfigError([ConfigProblem("targets", message, fix)])
+        return torch.where(is_invalid.any(), math.nan, 0.0)
 
     def normalize(self, logits: torch.Tensor) -> torch.Tensor:
         """Return the logarithms of the probabilities, in fp32."""
@@ -113,8 +134,7 @@ class VocabularyPart:
 class _SumCrossEntropy(torch.autograd.Function):
     """The summed loss of hidden states (N, dim), with a weight (columns, dim) and targets (N,).
 
-    The saved gradients are those of the sum, which do not underflow in fp16. The factor of the mean and the loss scale
-    follow in the backward pass.
+    The gradients are those of the sum; the factor of the mean and the loss scale follow in the backward pass.
     """
 
     @staticmethod
@@ -126,39 +146,84 @@ class _SumCrossEntropy(torch.autograd.Function):
         part: VocabularyPart,
         chunk_tokens: int,
         dtype: torch.dtype,
+        keeps_gradients: bool,
     ) -> torch.Tensor:
-        needs_hidden, needs_weight = ctx.needs_input_grad[:2]
-        states, columns = hidden.to(dtype), weight.to(dtype)
-        total = torch.zeros((), device=hidden.device)
-        for_hidden: list[torch.Tensor] = []
-        for_weight: torch.Tensor | None = None
-        chunks = list(_list_chunks(targets, chunk_tokens))
-        for rows in chunks:
-            column, is_here = part.locate(targets[rows], len(columns))
-            logs = part.normalize(states[rows] @ columns.t())
-            total = total - part.pick(logs, column, is_here, targets[rows])
-            if not (needs_hidden or needs_weight):
-                continue
-            slope = logs.exp_()
-            slope.scatter_(-1, column, slope.gather(-1, column) - is_here.unsqueeze(-1).float())
-            slope.masked_fill_((targets[rows] == IGNORED_TARGET).unsqueeze(-1), 0.0)
-            products = (slope.mul_(_FP16_FACTOR) if dtype == torch.float16 else slope).to(dtype)
-            if needs_hidden:
-                for_hidden.append(products @ columns)
-            if needs_weight:
-                for_weight = _accumulate(for_weight, products, states[rows], is_only=len(chunks) == 1)
-        ctx.divisor = _FP16_FACTOR if dtype == torch.float16 else 1.0
-        ctx.save_for_backward(
-            torch.cat(for_hidden).to(hidden.dtype) if needs_hidden else None,
-            for_weight.to(weight.dtype) if for_weight is not None else None,
-        )
-        return total
+        needs = ctx.needs_input_grad[:2] if keeps_gradients else (False, False)
+        total, for_hidden, for_weight = _compute(hidden, weight, targets, part, chunk_tokens, dtype, needs=needs)
+        flaw = part.check(targets)
+        ctx.settings, ctx.keeps_gradients = (part, chunk_tokens, dtype), keeps_gradients
+        ctx.types = (hidden.dtype, weight.dtype)
+        ctx.factors = _choose_factors(dtype, _count_rows(targets, chunk_tokens))
+        if keeps_gradients:
+            ctx.save_for_backward(flaw, for_hidden, for_weight)
+        else:
+            ctx.save_for_backward(flaw, hidden, weight, targets)
+        return total + flaw
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        factor = gradients[0] / ctx.divisor
-        scaled = [None if saved is None else _scale(saved, factor) for saved in ctx.saved_tensors]
-        return *scaled, None, None, None, None
+        flaw, *saved = ctx.saved_tensors
+        if not ctx.keeps_gradients:
+            _, *saved = _compute(*saved, *ctx.settings, needs=ctx.needs_input_grad[:2])
+        of_slope, of_states = ctx.factors
+        scaled = [
+            None if value is None else _scale(value, gradients[0] / factor + flaw).to(dtype)
+            for value, factor, dtype in zip(saved, (of_slope, of_slope * of_states), ctx.types, strict=True)
+        ]
+        return *scaled, None, None, None, None, None
+
+
+def _compute(  # noqa: PLR0913, PLR0917
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    targets: torch.Tensor,
+    part: VocabularyPart,
+    chunk_tokens: int,
+    dtype: torch.dtype,
+    *,
+    needs: tuple[bool, bool],
+) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+    """Return the loss and, as `needs` says, the gradients of hidden states and weight, times the factors for fp16."""
+    needs_hidden, needs_weight = needs
+    states, columns = hidden.to(dtype), weight.to(dtype)
+    of_slope, of_states = _choose_factors(dtype, _count_rows(targets, chunk_tokens))
+    total = torch.zeros((), device=hidden.device)
+    for_hidden: list[torch.Tensor] = []
+    for_weight: torch.Tensor | None = None
+    chunks = list(_list_chunks(targets, chunk_tokens))
+    for rows in chunks:
+        column, is_here = part.locate(targets[rows], len(columns))
+        logs = part.normalize(states[rows] @ columns.t())
+        total = total - part.pick(logs, column, is_here, targets[rows])
+        if not (needs_hidden or needs_weight):
+            continue
+        slope = logs.exp_()
+        slope.scatter_(-1, column, slope.gather(-1, column) - is_here.unsqueeze(-1).float())
+        slope.masked_fill_((targets[rows] == IGNORED_TARGET).unsqueeze(-1), 0.0)
+        products = (slope if of_slope == 1 else slope.mul_(of_slope)).to(dtype)
+        if needs_hidden:
+            for_hidden.append(products @ columns)
+        if needs_weight:
+            own = states[rows] if of_states == 1 else states[rows] * of_states
+            for_weight = _accumulate(for_weight, products, own, is_only=len(chunks) == 1)
+    # The sum over chunks and the scaled gradients of fp16 need the range of fp32.
+    types = [torch.float32 if dtype == torch.float16 else value.dtype for value in (hidden, weight)]
+    return (
+        total,
+        torch.cat(for_hidden).to(types[0]) if needs_hidden else None,
+        for_weight.to(types[1]) if for_weight is not None else None,
+    )
+
+
+def _choose_factors(dtype: torch.dtype, rows: int) -> tuple[float, float]:
+    """Return the powers of two by which slopes and hidden states are multiplied before fp16 products of `rows` tokens.
+
+    Slopes are probabilities: they are raised, so that those of unlikely tokens do not become zero. Hidden states are
+    lowered for the sum over tokens, which stays finite for states of up to 64 even if all tokens have the same target.
+    """
+    if dtype != torch.float16:
+        return 1.0, 1.0
+    return _FP16_SLOPE_FACTOR, 1.0 / 2 ** max(0, (rows - 1).bit_length() - 4)
 
 
 def _accumulate(
@@ -182,22 +247,33 @@ def _scale(gradient: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
 
 
 def _list_chunks(targets: torch.Tensor, chunk_tokens: int) -> Iterator[slice]:
-    size = chunk_tokens or len(targets)
+    size = _count_rows(targets, chunk_tokens)
     return (slice(start, start + size) for start in range(0, len(targets), size))
+
+
+def _count_rows(targets: torch.Tensor, chunk_tokens: int) -> int:
+    """Return the number of tokens of the largest chunk."""
+    return min(chunk_tokens or len(targets), len(targets))
 
 
 def _find_part(hidden: Any, head: Any) -> tuple[torch.Tensor, torch.Tensor, VocabularyPart]:
     """Return hidden states, the weight and the part of the vocabulary as this rank has them."""
     if not hasattr(head.weight, "device_mesh"):
-        return hidden, head.weight, VocabularyPart()
+        return hidden, head.weight, VocabularyPart(head.weight.shape[0])
     # Start-up: torch.distributed.tensor is imported only by runs that split layers.
     from torch.distributed.tensor import Partial  # noqa: PLC0415
 
     mesh = head.weight.device_mesh
-    rows = -(-head.weight.shape[0] // mesh.size())
+    vocabulary = head.weight.shape[0]
+    rows = -(-vocabulary // mesh.size())
     # Each rank computes the gradient of the hidden states from its part of the vocabulary; they have to be summed.
     own = hidden.to_local(grad_placements=(Partial(),))
-    return own, head.weight.to_local(), VocabularyPart(rows * mesh.get_local_rank(), mesh.get_group())
+    return own, head.weight.to_local(), VocabularyPart(vocabulary, rows * mesh.get_local_rank(), mesh.get_group())
+
+
+def _can_read(targets: torch.Tensor) -> bool:
+    """Return whether values can be read here without waiting for a device or breaking a graph."""
+    return targets.device.type == "cpu" and not torch.compiler.is_compiling() and not is_without_memory(targets)
 
 
 def _find_product_type(values: torch.Tensor) -> torch.dtype:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -13,6 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from trainer.config.models import MoeConfig
+from trainer.models.fake_tensors import is_without_memory
 from trainer.models.routing import Router
 
 ExpertFunction = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -104,7 +104,7 @@ class Groups:
 
 def _make_groups(rows: torch.Tensor, counts: torch.Tensor, shape: torch.Size) -> Groups:
     ends = counts.cumsum(0).int()
-    if _is_without_memory(rows):
+    if is_without_memory(rows):
         # The sizes of a model are measured on such tensors: equal loads need the least memory.
         each, more = divmod(len(rows), len(counts))
         return Groups(ends, [each + (expert < more) for expert in range(len(counts))])
@@ -118,12 +118,6 @@ def _has_grouped_product(device: torch.device) -> bool:
     """Return whether the products of all experts can be one kernel, which needs no wait for the loads."""
     is_present = device.type == "cuda" and hasattr(torch, "_grouped_mm")
     return is_present and torch.cuda.get_device_capability(device) >= _GROUPED_CAPABILITY
-
-
-def _is_without_memory(tensor: torch.Tensor) -> bool:
-    # Start-up: the module is loaded only if there are fake tensors.
-    fake_tensors: Any = sys.modules.get("torch._subclasses.fake_tensor")
-    return tensor.is_meta or (fake_tensors is not None and isinstance(tensor, fake_tensors.FakeTensor))
 
 
 class _Copy(torch.autograd.Function):

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from trainer.config.errors import ConfigError, ConfigProblem
-from trainer.models.head import Objective
+from trainer.models.head import Objective, takes_objective
 from trainer.parallel.engine import Batch, LossFunction, Recipe, find_objective, run_objective
 from trainer.parallel.experts import list_copied_weights
 from trainer.parallel.mesh import Mesh
@@ -34,6 +34,7 @@ class DdpEngine(PlainEngine):
 
     def __init__(self, model: nn.Module, units: Units, recipe: Recipe, mesh: Mesh, choices: list[str]) -> None:
         super().__init__(wrap(_ModelWithLoss(model, recipe), recipe, mesh), units, recipe, mesh, choices)
+        self.takes_objective = takes_objective(model)
         self._is_deferred = recipe.parallel.accumulate != "sync"
         if recipe.parallel.accumulate == "auto":
             choices.append(

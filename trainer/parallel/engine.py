@@ -59,6 +59,8 @@ class Engine(Protocol):
     modules: list[nn.Module]
     units: Units
     """The layers of the whole model that are sharded, recomputed and compiled one at a time."""
+    takes_objective: bool
+    """Whether the whole model computes a loss on hidden states itself; in a pipeline, only its last stage does."""
     choices: list[str]
     """Settings that were chosen automatically, with the reason, for the log."""
     before_micro_batch: BetweenMicroBatches

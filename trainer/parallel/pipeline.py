@@ -53,6 +53,7 @@ class PipelineEngine:
         self.mesh = mesh
         self.modules = stages
         self.units = units
+        self.takes_objective = ends.takes_objective
         self.choices = choices
         self.before_micro_batch: BetweenMicroBatches = do_nothing
         self._recipe = recipe
@@ -140,7 +141,7 @@ class PipelineEngine:
         return self._schedules[key]
 
     def _find_objective(self, loss_fn: LossFunction) -> Objective | None:
-        return getattr(loss_fn, "from_hidden", None) if self._ends.takes_objective else None
+        return getattr(loss_fn, "from_hidden", None) if self.takes_objective else None
 
     def _select_objective(self, loss_fn: LossFunction, targets: torch.Tensor) -> dict[str, Any]:
         """Return the keyword arguments with which the last stage computes the loss itself."""

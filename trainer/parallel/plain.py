@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import nn
 
+from trainer.models.head import takes_objective
 from trainer.parallel import modules
 from trainer.parallel.engine import (
     Batch,
@@ -32,6 +33,7 @@ class PlainEngine:
         self.mesh = mesh
         self.modules = [model]
         self.units = units
+        self.takes_objective = takes_objective(model)
         self.choices = choices
         self.before_micro_batch: BetweenMicroBatches = do_nothing
         self._recipe = recipe

@@ -312,6 +312,26 @@ CONFLICTS = [
         ["parallel.reduce=bf16", "parallel.strategy=hsdp", "parallel.pipeline=2"],
         "parallel.reduce: bf16, but pipeline stages would sum micro-batches in bf16 under fsdp; set it to fp32, or par",
     ),
+    (
+        "tiny-mlp",
+        ["parallel.reduce=bf16", "parallel.strategy=ddp", "parallel.accumulate=sync"],
+        "parallel.reduce: bf16, but parallel.accumulate=sync would sum micro-batches in bf16 under ddp; set it to fp32",
+    ),
+    (
+        "tiny-mlp",
+        ["parallel.reduce=bf16", "parallel.strategy=auto", "parallel.accumulate=sync"],
+        "parallel.reduce: bf16, but parallel.accumulate=sync would sum micro-batches in bf16 under ddp; set it to fp32",
+    ),
+    (
+        "tiny-llama",
+        ["parallel.reduce=bf16", "parallel.strategy=single", "parallel.context=2", "parallel.accumulate=sync"],
+        "parallel.reduce: bf16, but parallel.accumulate=sync would sum micro-batches in bf16 under ddp; set it to fp32",
+    ),
+    (
+        "tiny-llama",
+        ["parallel.tensor=4", "model.kv_heads=4", "model.vocab_size=5"],
+        "parallel.tensor: 4, but parts of 2 of the 5 tokens of model.vocab_size leave none for the last rank; use one",
+    ),
     ("tiny-llama", ["parallel.tensor=4"], "parallel.tensor: 4 ranks do not divide kv_heads 2; use one of 1, 2"),
     ("tiny-llama", ["parallel.tensor=2", "data.seq_len=63"], "parallel.tensor: 2 ranks do not divide seq_len 63"),
     (
@@ -348,6 +368,23 @@ def test_conflicting_settings_are_rejected(preset: str, overrides: list[str], me
         load(preset, overrides)
     assert len(caught.value.problems) == 1
     assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        "single context=2 accumulate=defer",
+        "single context=2 pipeline=2",
+        "ddp accumulate=defer",
+        "ddp pipeline=2 accumulate=sync",
+        "fsdp accumulate=sync",
+        "auto",
+    ],
+)
+def test_gradients_are_reduced_in_bf16_where_micro_batches_are_summed_in_fp32(settings: str) -> None:
+    strategy, *options = settings.split()
+    parallel = [f"strategy={strategy}", "reduce=bf16", *options]
+    assert load("tiny-llama", [f"parallel.{option}" for option in parallel]).parallel.reduce == "bf16"
 
 
 UNFIT_WORLDS = [

@@ -136,6 +136,8 @@ def test_a_sequence_that_cannot_be_cut_is_rejected() -> None:
         take_part({"inputs": torch.zeros(1, 10)}, mesh)
     message = "data.seq_len: 10 tokens per sample are not divisible by 2 x parallel.context 2 = 4; use 8 or 12 tokens"
     assert str(error.value) == message
+    with pytest.raises(ConfigError, match=r"20 tokens per sample are not divisible by context 2 x tensor 4 = 8; use"):
+        take_part({"inputs": torch.zeros(1, 20)}, make_mesh(Layout(context=2, tensor=4)))
 
 
 def test_a_model_that_cannot_attend_across_ranks_is_rejected() -> None:

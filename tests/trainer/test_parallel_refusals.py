@@ -5,11 +5,17 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
 
 from tests.trainer.ranks import RanksError, on_ranks
+from trainer.config.check import check_own_model
 from trainer.config.errors import ConfigError
 from trainer.config.layout import Layout
-from trainer.config.schema import ParallelConfig
+from trainer.config.models import MixtralConfig, MlpConfig
+from trainer.config.schema import Config, OptimizerConfig, ParallelConfig
+from trainer.models.experts import Experts
+from trainer.optimizers.optimizer import Optimizer
 from trainer.parallel.apply import parallelize
 from trainer.parallel.engine import Recipe, split_batch
 from trainer.parallel.mesh import Mesh
@@ -44,6 +50,46 @@ def test_a_model_without_the_expected_parts_is_not_split() -> None:
         parallelize(nn.Linear(1, 1), recipe, mesh)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"expert": 3}, "parallel.expert: 3 ranks do not divide 4 experts of OwnMixture; use one of 1, 2, 4"),
+        ({"tensor": 2}, "parallel.tensor: 2, but the experts of OwnMixture are not split by tensor parallelism; set"),
+    ],
+)
+def test_own_experts_that_cannot_be_split_like_this_are_rejected(options: dict[str, int], message: str) -> None:
+    mesh = make_single_mesh()
+    mesh.layout = Layout(**options)
+    with pytest.raises(ConfigError) as caught:
+        parallelize(OwnMixture(), Recipe(ParallelConfig(strategy="fsdp", **options)), mesh)  # type: ignore[arg-type]
+    assert str(caught.value).startswith(message)
+
+
+def test_a_model_without_experts_cannot_spread_them() -> None:
+    mesh = make_single_mesh()
+    mesh.layout = Layout(expert=2)
+    with pytest.raises(ConfigError, match=r"parallel.expert: 2, but Linear has no layer of .*Experts; set it to 1"):
+        parallelize(nn.Linear(1, 1), Recipe(ParallelConfig(strategy="ddp", expert=2)), mesh)
+
+
+def test_settings_of_own_models_are_not_judged_by_a_placeholder() -> None:
+    parallel = ParallelConfig(strategy="fsdp", expert=2)
+    assert check_own_model(Config(name="own", model=MlpConfig(), parallel=parallel)) == []  # type: ignore[arg-type]
+
+
+def test_int8_moments_of_rows_that_ranks_share_are_rejected() -> None:
+    on_ranks("tests.trainer.test_parallel_refusals:make_int8_moments_of_split_rows", ranks=1)
+
+
+def make_int8_moments_of_split_rows() -> None:
+    axis = init_device_mesh("cpu", (1,))
+    rows, columns = (distribute_tensor(torch.zeros(4, 4096), axis, [Shard(dim)]) for dim in (0, 1))
+    config = OptimizerConfig(moments="int8")
+    Optimizer([("whole", nn.Parameter(rows))], config)
+    with pytest.raises(ConfigError, match=r"optimizer.moments: int8 stores blocks of a row.* share the rows of split"):
+        Optimizer([("split", nn.Parameter(columns))], config)
+
+
 @pytest.mark.parametrize("schedule", COUNTS)
 def test_a_pipeline_rejects_micro_batches_it_cannot_run(schedule: str) -> None:
     count, message = COUNTS[schedule]
@@ -76,6 +122,15 @@ def fail_on_rank_1() -> float:
 
 def world() -> int:
     return torch.distributed.get_world_size()
+
+
+class OwnMixture(nn.Module):
+    """A model of a user with the parts that are split by name, and experts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.norm, self.head = nn.Embedding(8, 8), nn.LayerNorm(8), nn.Linear(8, 8)
+        self.layers = nn.ModuleDict({"0": Experts(MixtralConfig(dim=8, ffn=8, experts=4))})
 
 
 def make_single_mesh() -> Mesh:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -10,7 +9,7 @@ from dataclasses import replace
 from trainer.config.check_sources import check_mixture, check_remote
 from trainer.config.convert import FAMILIES
 from trainer.config.errors import ConfigError, ConfigProblem, list_divisors, list_nearest_multiples
-from trainer.config.layout import resolve_layout
+from trainer.config.layout import find_length_factor, resolve_layout
 from trainer.config.models import DecoderConfig, LlamaLikeConfig, MlpConfig, MoeConfig, ResNetConfig
 from trainer.config.schema import BatchConfig, Config, EvaluationConfig, ParallelConfig
 from trainer.optimizers.groups import explain_no_tensor_parallel, parse_decay_groups
@@ -313,6 +312,11 @@ def check_tensor_parallel(config: Config) -> Iterator[ConfigProblem]:
         if value % ranks:
             message = f"{ranks} ranks do not divide {name} {value}"
             yield ConfigProblem("parallel.tensor", message, f"use one of {list_divisors(value)}")
+    if _leaves_rank_empty(model.vocab_size, ranks):
+        allowed = [str(count) for count in range(1, ranks) if not _leaves_rank_empty(model.vocab_size, count)]
+        message = f"{ranks}, but parts of {-(-model.vocab_size // ranks)} of the {model.vocab_size} tokens of "
+        message += "model.vocab_size leave none for the last rank"
+        yield ConfigProblem("parallel.tensor", message, f"use one of {', '.join(allowed)}, or a larger vocabulary")
 
 
 def check_context_parallel(config: Config) -> Iterator[ConfigProblem]:
@@ -325,11 +329,9 @@ def check_context_parallel(config: Config) -> Iterator[ConfigProblem]:
         yield ConfigProblem("parallel.context", message, f"set it to 1, or use a model of {LANGUAGE_MODELS}")
         return
     length = config.data.seq_len or model.seq_len
-    # Each tensor parallel rank holds an equal part of the tokens between the layers.
-    factor = math.lcm(2 * ranks, ranks * tensor)
+    factor, divisor = find_length_factor(ranks, tensor)
     if length % factor:
         where = "data.seq_len" if config.data.seq_len else "model.seq_len"
-        divisor = f"2 x parallel.context {ranks}" if factor == 2 * ranks else f"context {ranks} x tensor {tensor}"
         message = f"{length} tokens are not divisible by {divisor} = {factor}"
         yield ConfigProblem(where, message, f"use {list_nearest_multiples(length, factor)}")
 
@@ -381,6 +383,7 @@ RULES: tuple[Rule, ...] = (
 )
 # An own model is checked when it is split (trainer/parallel/apply.py); its evaluation set is an argument.
 _RULES_FOR_FAMILIES: tuple[Rule, ...] = (
+    check_experts,
     check_evaluation,
     check_tensor_parallel,
     check_context_parallel,
@@ -427,13 +430,25 @@ def _check_prompts(config: Config) -> Iterator[ConfigProblem]:
         yield ConfigProblem("evaluation.prompt_tokens", message, "set evaluation.prompts, or leave it out")
 
 
+def _leaves_rank_empty(rows: int, ranks: int) -> bool:
+    """Return whether torch's parts, all of the same size except for the last ones, leave a rank without any row."""
+    return -(-rows // ranks) * (ranks - 1) >= rows
+
+
 def _check_reduction(parallel: ParallelConfig) -> Iterator[ConfigProblem]:
     """Check that gradients are reduced at all, and that no sum over micro-batches is kept in a short format."""
     value = parallel.reduce
     if parallel.strategy == "single" and parallel.context == 1:
         message = f"{value}, but the strategy is single, which reduces no gradients"
         yield ConfigProblem("parallel.reduce", message, "set it to fp32, or parallel.strategy to ddp, fsdp or hsdp")
-    if parallel.strategy == "ddp" and parallel.tensor == 1:
+        return
+    # Each rank holds whole weights under ddp, and under single if context ranks share sequences.
+    may_be_ddp = parallel.strategy in ("single", "ddp", "auto") and parallel.tensor == 1
+    may_be_sharded = parallel.strategy not in ("single", "ddp") or parallel.tensor > 1
+    if may_be_ddp and parallel.accumulate == "sync" and parallel.pipeline == 1:
+        message = f"{value}, but parallel.accumulate=sync would sum micro-batches in {value} under ddp"
+        yield ConfigProblem("parallel.reduce", message, "set it to fp32, or parallel.accumulate to auto")
+    if not may_be_sharded:
         return
     if parallel.accumulate == "defer":
         message = f"{value}, but parallel.accumulate=defer would sum micro-batches in {value} under fsdp"

@@ -80,6 +80,17 @@ class Layout:
         return replace(self, context=1, **{axis: getattr(self, axis) * self.context})
 
 
+def find_length_factor(context: int, tensor: int) -> tuple[int, str]:
+    """Return the number by which context ranks need sequences to be divisible, and its name.
+
+    Each rank has two chunks of a sequence, and tensor parallel ranks hold equal parts of its tokens between the layers.
+    """
+    factor = math.lcm(2 * context, context * tensor)
+    if factor == 2 * context:
+        return factor, f"2 x parallel.context {context}"
+    return factor, f"{'2 x ' if tensor % 2 else ''}context {context} x tensor {tensor}"
+
+
 def resolve_layout(parallel: ParallelConfig, world_size: int, local_size: int) -> Layout:
     """Return the layout of `world_size` ranks, or raise a ConfigError that names the numbers that would fit."""
     layout = _resolve_axes(parallel, world_size, local_size)

@@ -18,6 +18,7 @@ from trainer.optimizers.muon import Muon
 from trainer.optimizers.sgd import Sgd
 from trainer.parallel.gradients import to_local
 from trainer.parallel.mesh import Mesh
+from trainer.state_formats import choose_moment_format
 
 _MAX_NAMED = 3
 
@@ -116,8 +117,18 @@ def _make_slot(
 ) -> Slot:
     signed = rules[rule].signed_moments
     keys = list_moments(rule, config)
+    _check_rows(name, parameter, config)
     moments = {key: make_moment(parameter, config.moments, is_signed=key in signed) for key in keys}
     return Slot(name, parameter, moments)
+
+
+def _check_rows(name: str, parameter: Any, config: OptimizerConfig) -> None:
+    """Check that no rank has a part of a row whose moments are stored in blocks."""
+    is_split = any(place.is_shard() and place.dim > 0 for place in getattr(parameter, "placements", ()))
+    if is_split and choose_moment_format(config.moments, parameter.shape) == "int8":
+        message = f"int8 stores blocks of a row, but ranks share the rows of {name}"
+        fix = "use bf16 or fp32, or set parallel.strategy to ddp and parallel.tensor to 1"
+        raise ConfigError([ConfigProblem("optimizer.moments", message, fix)])
 
 
 def _check_groups(

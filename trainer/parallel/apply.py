@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from trainer.config.errors import ConfigError, ConfigProblem
+from trainer.config.errors import ConfigError, ConfigProblem, list_divisors
+from trainer.models.experts import Experts
 from trainer.models.head import takes_objective
 from trainer.parallel.cast import cast_forward
 from trainer.parallel.compile import compile_units
@@ -55,6 +56,7 @@ def parallelize(model: nn.Module | Factory, recipe: Recipe, mesh: Mesh, fill: Fi
     built = build_model(model, mesh.device, fill, choices)
     _check_trained(built)
     _check_names(built, mesh)
+    _check_experts(built, recipe, mesh)
     _check_cache(built, recipe)
     units = find_units(built)
     _check_units(units, recipe, mesh)
@@ -105,6 +107,29 @@ def _check_names(model: nn.Module, mesh: Mesh) -> None:
             message = f"{getattr(mesh.layout, axis)}, but {type(model).__name__} has no {', '.join(missing)} to split"
             fix = f"set it to 1, or give the model modules named {', '.join(parts)}"
             raise ConfigError([ConfigProblem(f"parallel.{axis}", message, fix)])
+
+
+def _check_experts(model: nn.Module, recipe: Recipe, mesh: Mesh) -> None:
+    """Check that a model has experts to spread, and that none of its experts would be split by the other settings."""
+    layers = [part for part in model.modules() if isinstance(part, Experts)]
+    counts = sorted({part.gate.weight.shape[0] for part in layers})
+    ranks, tensor, name = mesh.layout.expert, mesh.layout.tensor, type(model).__name__
+    problems = []
+    if ranks > 1 and not layers:
+        message = f"{ranks}, but {name} has no layer of trainer.models.experts.Experts"
+        problems.append(ConfigProblem("parallel.expert", message, "set it to 1"))
+    for count in counts:
+        if count % ranks:
+            message = f"{ranks} ranks do not divide {count} experts of {name}"
+            problems.append(ConfigProblem("parallel.expert", message, f"use one of {list_divisors(count)}"))
+    if tensor > 1 and layers:
+        message = f"{tensor}, but the experts of {name} are not split by tensor parallelism"
+        problems.append(ConfigProblem("parallel.tensor", message, "set it to 1, and parallel.expert to more than 1"))
+    if ranks > 1 and recipe.parallel.offload:
+        message = f"{ranks}, but parallel.offload moves no experts to the host"
+        problems.append(ConfigProblem("parallel.expert", message, "set it to 1, or parallel.offload to false"))
+    if problems:
+        raise ConfigError(problems)
 
 
 def _check_units(units: Units, recipe: Recipe, mesh: Mesh) -> None:

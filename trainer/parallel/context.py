@@ -7,6 +7,7 @@ from typing import Any
 from torch import nn
 
 from trainer.config.errors import ConfigError, ConfigProblem, list_nearest_multiples
+from trainer.config.layout import find_length_factor
 from trainer.models.sequence_part import SequencePart
 from trainer.parallel.engine import Batch, Recipe
 from trainer.parallel.mesh import Mesh
@@ -33,9 +34,10 @@ def take_part(batch: Batch, mesh: Mesh) -> Batch:
     if mesh.layout.context == 1:
         return batch
     ranks, length = mesh.layout.context, batch["inputs"].shape[1]
-    if length % (2 * ranks):
-        message = f"{length} tokens per sample are not divisible by 2 x parallel.context {ranks} = {2 * ranks}"
-        fix = f"use {list_nearest_multiples(length, 2 * ranks)} tokens"
+    factor, divisor = find_length_factor(ranks, mesh.layout.tensor)
+    if length % factor:
+        message = f"{length} tokens per sample are not divisible by {divisor} = {factor}"
+        fix = f"use {list_nearest_multiples(length, factor)} tokens"
         raise ConfigError([ConfigProblem("data.seq_len", message, fix)])
     part = _find_part(mesh)
     return {name: value if name == "documents" else part.take(value) for name, value in batch.items()}

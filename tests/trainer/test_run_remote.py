@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.trainer.launch import SMALL_LLAMA, digests
+from tests.trainer.phase_limits import record_limits
 from tests.trainer.token_shards import write_shards
 from tests.trainer.web_folder import serve
 from trainer.__main__ import main
 from trainer.life.hang_limit import REMOTE_BATCH_S
 from trainer.life.outcome import Code
-from trainer.life.watchdog import Watchdog
 
 
 @pytest.mark.parametrize("window", [0, 2])
@@ -37,16 +35,3 @@ def test_a_run_on_remote_shards_is_the_run_on_local_ones(
     # The retries of a download are longer than a step may take.
     assert (limits["data"], limits["evaluation"]) == ({REMOTE_BATCH_S}, {REMOTE_BATCH_S})
     assert digests(remote, 4) == digests(local, 4)
-
-
-def record_limits(monkeypatch: pytest.MonkeyPatch) -> defaultdict[str, set[float | None]]:
-    """Return the limits that the watchdog is given for each phase from now on."""
-    limits: defaultdict[str, set[float | None]] = defaultdict(set)
-    beat = Watchdog.beat
-
-    def record(self: Watchdog, step: int, phase: str, limit_s: float | None = None) -> Any:
-        limits[phase].add(limit_s)
-        return beat(self, step, phase, limit_s)
-
-    monkeypatch.setattr(Watchdog, "beat", record)
-    return limits

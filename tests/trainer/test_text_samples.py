@@ -12,6 +12,7 @@ from torch._dynamo.utils import counters
 from tests.trainer.curves import config_of, global_batch, make_step
 from tests.trainer.launch import SMALL_LLAMA, digests, lines
 from tests.trainer.logit_counter import LogitCounter
+from tests.trainer.phase_limits import record_limits
 from tests.trainer.ranks import on_ranks
 from tests.trainer.strategies import settings
 from trainer.__main__ import main
@@ -21,6 +22,7 @@ from trainer.data import index
 from trainer.data.registry import open_sources
 from trainer.evaluation.evaluator import Evaluator
 from trainer.evaluation.text_sampler import TextSampler
+from trainer.life.hang_limit import BEFORE_STEPS_S
 from trainer.life.outcome import Code
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyz"
@@ -61,10 +63,15 @@ def test_a_run_records_what_its_model_writes(shards: Path, tmp_path: Path, capfd
     assert "<td>60</td><td>uvwxy</td><td>zabcde</td>" in page
 
 
-def test_text_samples_change_no_bit_of_the_training(shards: Path, tmp_path: Path) -> None:
+def test_text_samples_change_no_bit_of_the_training(
+    shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     arguments = [*SMALL_LLAMA, *set_up(shards), "parallel.strategy=single", "steps=3", "evaluation.every=1"]
     plain = [argument for argument in arguments if "prompt" not in argument]
+    limits = record_limits(monkeypatch)
     assert main([*arguments, f"run.folder={tmp_path / 'run'}"]) == Code.FINISHED
+    # The first token may compile the model.
+    assert limits["text samples"] == {BEFORE_STEPS_S}
     assert main([*plain, f"run.folder={tmp_path / 'plain'}"]) == Code.FINISHED
     assert len(lines(tmp_path / "run" / "metrics" / "texts-00000.jsonl")) == 3
     assert digests(tmp_path / "plain", 3) == digests(tmp_path / "run", 3)

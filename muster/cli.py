@@ -97,7 +97,7 @@ def up(
 @app.command()
 def rehearse(
     stack: Stack = DEFAULT_STACK,
-    seed: Annotated[int, typer.Option("--seed", help="Decides all delays; the same seed repeats a rehearsal.")] = 1,
+    seed: Annotated[int, typer.Option("--seed", help="Decides all delays; the same seed repeats them.")] = 1,
     speed: Annotated[float, typer.Option("--speed", help="How much faster than in the cloud the time passes.")] = 10.0,
 ) -> None:
     """Create, use and remove the cluster in a simulated cloud on this machine."""

@@ -301,7 +301,7 @@ class RehearsalOptions:
     """How a rehearsal runs."""
 
     seed: int
-    """Decides how long everything takes; the same seed repeats a rehearsal."""
+    """Decides how long the cloud takes; the same seed repeats its delays."""
     speed: float
     """How much faster than in the cloud the time passes."""
 

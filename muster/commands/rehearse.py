@@ -18,7 +18,7 @@ def rehearse(name: str, *, seed: int, speed: float) -> None:
     stack = require_stack_file(name)
     if not speed > 0:
         raise Stop(f"--speed: {speed:g} is not allowed; allowed: any number above 0", "--speed 10", BAD_INPUT)
-    spec = require_valid_spec(stack, *examine_spec(stack, None))
+    spec = require_valid_spec(stack, *examine_spec(stack, None, look_up=False))
     target = target_of(spec)
     if not isinstance(target, Rehearses):
         able = ", ".join(sorted(other.name for other in targets().values() if isinstance(other, Rehearses)))

@@ -44,8 +44,13 @@ def require_valid_spec(stack: StackHome, spec: ClusterSpec | None, issues: Seque
     return spec
 
 
-def examine_spec(stack: StackHome, host: HostFacts | None) -> tuple[ClusterSpec | None, list[Issue]]:
-    """Return all issues of a stack file, and its spec; None instead of the spec if errors do not depend on prices."""
+def examine_spec(
+    stack: StackHome, host: HostFacts | None, *, look_up: bool = True
+) -> tuple[ClusterSpec | None, list[Issue]]:
+    """Return all issues of a stack file, and its spec; None instead of the spec if errors do not depend on prices.
+
+    Without `look_up`, the target's account is not asked about what the catalog does not have.
+    """
     try:
         data = cluster_of(stack.file)
     except SpecError as bad:
@@ -54,7 +59,7 @@ def examine_spec(stack: StackHome, host: HostFacts | None) -> tuple[ClusterSpec 
         spec = load_spec(data)
     except SpecError as bad:
         return None, [*bad.issues, *validate_readable(data, bad.issues, host, stack.home.repo)]
-    warnings = target_of(spec).look_up(spec)
+    warnings = target_of(spec).look_up(spec) if look_up else ()
     issues = [*warnings, *validate(spec, host, stack.home.repo)]
     by_price = list_price_issues(spec)
     invalid = any(issue.level == "error" and issue.code not in by_price for issue in issues)

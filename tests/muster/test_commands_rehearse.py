@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from infra.engine.stop import Stop
+from infra.targets.aws.target import AwsTarget
 from muster.commands.rehearse import rehearse
 
 
@@ -25,3 +26,12 @@ def test_a_target_without_a_rehearsal_is_rejected_with_those_that_have_one() -> 
 def test_an_unknown_stack_is_rejected() -> None:
     with pytest.raises(Stop, match=r"Pulumi\.nothing\.yaml does not exist"):
         rehearse("nothing", seed=1, speed=10)
+
+
+def test_the_account_is_not_asked_about_types(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ask(*_: object) -> None:
+        pytest.fail("a rehearsal looked something up in the account")
+
+    monkeypatch.setattr(AwsTarget, "look_up", ask)
+    monkeypatch.setattr(AwsTarget, "rehearse", lambda _self, stack, *_: stack.home.root)
+    rehearse("aws-g6-pair", seed=1, speed=10)

@@ -109,7 +109,7 @@ class AwsTarget(Target, Launches, Preflight, Rehearses, Budgeted, ManagedStorage
         try:
             from infra.targets.aws.rehearse.rehearsal import rehearse
         except ModuleNotFoundError as missing:
-            fix = "make setup"
+            fix = "run `make setup`, or install muster with the extra `rehearse`"
             raise Stop(f"a rehearsal needs the Python package {missing.name}, which is not installed", fix) from missing
         return rehearse(stack, options, console)
 

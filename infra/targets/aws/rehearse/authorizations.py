@@ -13,6 +13,13 @@ from infra.targets.aws.rehearse.policies import Authorization
 # What creating an encrypted disk needs of the key, besides a grant.
 # https://docs.aws.amazon.com/ebs/latest/userguide/ebs-encryption-requirements.html
 _DISK_KEY = ("Decrypt", "DescribeKey", "GenerateDataKeyWithoutPlaintext", "ReEncryptFrom", "ReEncryptTo")
+# Permissions by method of a request for an object: on the object, and on the key that encrypts it.
+_S3_ACTIONS = {
+    "GET": ("GetObject", "Decrypt"),
+    "HEAD": ("GetObject", "Decrypt"),
+    "PUT": ("PutObject", "GenerateDataKey"),
+    "DELETE": ("DeleteObject", ""),
+}
 _ZONE = re.compile(r"/2013-04-01/hostedzone/([^/]+)/rrset/?")
 
 
@@ -58,7 +65,7 @@ def list_authorizations(
 ) -> Iterator[Authorization]:
     """Yield every permission that a call needs; for calls without an entry here, the action on `*`.
 
-    `action` and `params` are those of a recorded call.
+    `action` and `params` are those of a recorded call. Raise ValueError for a call of S3 that is not in the table.
     """
     if service == "s3":
         yield from _list_s3(account, *action.split(" ", 1))
@@ -81,10 +88,12 @@ def list_authorizations(
 
 
 def _list_s3(account: Account, method: str, path: str) -> Iterator[Authorization]:
-    bucket = path.lstrip("/").partition("/")[0]
-    action, key_action = {"PUT": ("PutObject", "GenerateDataKey")}.get(method, ("GetObject", "Decrypt"))
-    yield Authorization(f"s3:{action}", f"arn:aws:s3:::{path.lstrip('/')}")
-    if key := account.bucket_key(bucket):
+    bucket, _, name = path.lstrip("/").partition("/")
+    if method not in _S3_ACTIONS or not name:
+        raise ValueError(f"{method} {path} is no request for an object that is known; known: {', '.join(_S3_ACTIONS)}")
+    action, key_action = _S3_ACTIONS[method]
+    yield Authorization(f"s3:{action}", f"arn:aws:s3:::{bucket}/{name}")
+    if key_action and (key := account.bucket_key(bucket)):
         yield _use_key(account, key, key_action, "s3")
 
 

@@ -42,14 +42,17 @@ class Clock:
     seed: int
     speed: float
     table: Mapping[str, Delay] = field(default_factory=lambda: TABLE)
-    sleep: Callable[[float], None] = time.sleep
+    sleep: Callable[[float], object] = time.sleep
 
     def __post_init__(self) -> None:
         if not self.speed > 0:
             raise ValueError(f"speed: {self.speed:g} is not a number above 0")
 
     def draw(self, kind: str, subject: str) -> float:
-        """Return the seconds on AWS that `kind` takes for `subject`, the same for the same seed and subject."""
+        """Return the seconds on AWS that `kind` takes for `subject`, the same for the same seed and subject.
+
+        A subject must be the same in every rehearsal, such as a node name; ids of AWS are not.
+        """
         delay = self.table[kind]
         return random.Random(f"{self.seed} {kind} {subject}").uniform(delay.least_s, delay.most_s)  # noqa: S311
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from docker.types import Mount
 
 from cluster import names
 from infra.resources.error import ResourceError
+from infra.targets.aws.rehearse.short_container import run_short_container
 from infra.targets.local import docker_engine as engine_client
 from infra.targets.local.build import node_container
 
@@ -18,8 +18,29 @@ MODEL = "Amazon Elastic Block Store"
 LOOP_RULE = "b 7:* rwm"
 """Lets a container use loop devices."""
 _SIZE = "512M"
-_LOOPS = """mknod /dev/loop-control c 10 237 2>/dev/null || true
-for number in $(seq 0 63); do mknod /dev/loop$number b 7 $number 2>/dev/null || true; done
+# A container has no nodes for the devices of its host.
+_NODES = """set -eu
+[ -e /dev/loop-control ] || mknod /dev/loop-control c 10 237
+make_nodes() {
+  for device in /sys/block/loop*; do
+    [ -e "$device/dev" ] || continue
+    number=$(cat "$device/dev")
+    [ -e "/dev/${device##*/}" ] || mknod "/dev/${device##*/}" b "${number%:*}" "${number#*:}"
+  done
+}
+make_nodes
+"""
+# The kernel creates a device if all are in use; it has no node before the next attempt.
+_OPEN = f"""truncate -s {_SIZE} /disk/content
+for attempt in 1 2 3 4 5; do
+  loop=$(losetup --find --show /disk/content) && break
+  make_nodes
+done
+cat "/sys/block/${{loop##*/}}/dev"
+"""
+# Asks the kernel for the devices of this file: a number that was written down may be another's by now.
+_DETACH = """[ -e /disk/content ] || exit 0
+for loop in $(losetup --noheadings --output NAME --associated /disk/content); do losetup --detach "$loop"; done
 """
 
 
@@ -30,43 +51,56 @@ class Disks:
     cluster: str
     labels: Mapping[str, str]
     loops: dict[str, str] = field(default_factory=dict)
-    """Loop devices by volume id."""
+    """Numbers of loop devices (`7:12`) by volume id."""
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
 
     def attach(self, volume: str, container: str, number: int) -> None:
         """Make a volume appear as /dev/nvme`number`n1 in a running container."""
-        loop = self._open(volume)
+        major, _, minor = self._open(volume).partition(":")
         disk = f"nvme{number}n1"
-        minor = loop.removeprefix("/dev/loop")
         run_in(
             container,
-            f"rm -f /dev/{disk}\nmknod /dev/{disk} b 7 {minor}\nmkdir -p /sys/block/{disk}/device\n"
+            f"rm -f /dev/{disk}\nmknod /dev/{disk} b {major} {minor}\nmkdir -p /sys/block/{disk}/device\n"
             f"echo {volume.replace('-', '')} >/sys/block/{disk}/device/serial\n"
             f"echo {MODEL} >/sys/block/{disk}/device/model\n",
         )
 
-    def remove(self) -> None:
-        """Detach all loop devices, also those of an earlier rehearsal that was killed.
-
-        The files behind them go with the rehearsal's Docker volumes.
-        """
+    def list_volumes(self) -> list[str]:
+        """Return the names of all Docker volumes with disks, also of an earlier rehearsal that was killed."""
         with engine_client.api_session("disks") as api:
             volumes = api.volumes(filters={"label": f"{names.CLUSTER}={self.cluster}"})["Volumes"] or []
-        for name in (volume["Name"] for volume in volumes if volume["Name"].startswith(self._name("vol-"))):
-            script = "if [ -e /disk/loop ]; then losetup --detach $(cat /disk/loop); fi"
-            _run_with_loops(script, [Mount(target="/disk", source=name, type="volume")])
-        self.loops.clear()
+        return [entry["Name"] for entry in volumes if entry["Name"].startswith(self._name("vol-"))]
+
+    def detach(self, docker_volume: str) -> None:
+        """Detach the loop devices of a disk; the file behind them goes with the Docker volume."""
+        self._run(_DETACH, docker_volume)
 
     def _open(self, volume: str) -> str:
         with self._lock:
             if volume not in self.loops:
                 name = self._name(volume)
-                engine_client.connect().create_volume(name, labels=dict(self.labels))
-                script = f"truncate -s {_SIZE} /disk/content\nlosetup --find --show /disk/content | tee /disk/loop"
-                self.loops[volume] = _run_with_loops(script, [Mount(target="/disk", source=name, type="volume")])
+                with engine_client.api_session(name) as api:
+                    api.create_volume(name, labels=dict(self.labels))
+                self.loops[volume] = self._run(_OPEN, name).splitlines()[-1]
             return self.loops[volume]
+
+    def _run(self, script: str, docker_volume: str) -> str:
+        """Run a script in a container that may manage loop devices, so that a rehearsal need not run as root."""
+        code, output = run_short_container(
+            _NODES + script,
+            [Mount(target="/disk", source=docker_volume, type="volume")],
+            self.labels,
+            cap_add=["SYS_ADMIN", "MKNOD"],
+            security_opt=list(node_container.UNCONFINED),
+            device_cgroup_rules=[LOOP_RULE, "c 10:237 rwm"],
+        )
+        if code:
+            raise ResourceError(
+                "", f"no loop device for disk {docker_volume}: {output[-500:]}", "load the kernel module `loop`"
+            )
+        return output
 
     def _name(self, volume: str) -> str:
         return names.volume(self.cluster, volume)
@@ -83,25 +117,3 @@ def run_in(container: str, script: str) -> str:
             "", f"a script in container {container} exited with {code}: {output[-500:]}", "rehearse again"
         )
     return output
-
-
-def _run_with_loops(script: str, mounts: list[Mount]) -> str:
-    """Run a script in a container that may manage loop devices, so that a rehearsal need not run as root."""
-    api = engine_client.connect()
-    host: Any = api.create_host_config(
-        cap_add=["SYS_ADMIN", "MKNOD"],
-        security_opt=list(node_container.UNCONFINED),
-        device_cgroup_rules=[LOOP_RULE, "c 10:237 rwm"],
-        mounts=mounts,
-        network_mode="none",
-    )
-    command = ["sh", "-c", f"set -e\n{_LOOPS}{script}"]
-    container = api.create_container(names.IMAGE, command, entrypoint="", host_config=host)["Id"]
-    try:
-        api.start(container)
-        code, output = api.wait(container)["StatusCode"], api.logs(container).decode().strip()
-        if code:
-            raise ResourceError("", f"no loop device for a disk: {output[-500:]}", "load the kernel module `loop`")
-    finally:
-        api.remove_container(container, force=True, v=True)
-    return str(output)

@@ -4,32 +4,33 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from base64 import b64decode
+from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
-
-from docker.errors import NotFound
 
 from cluster import names
 from cluster.catalog.instances import InstanceType
 from infra.resources.error import ResourceError
 from infra.targets.aws.launcher.node_names import read_node_name
+from infra.targets.aws.rehearse.cleanup import remove_container, stop_container
 from infra.targets.aws.rehearse.delays import Clock
 from infra.targets.aws.rehearse.disks import Disks
 from infra.targets.aws.rehearse.hardware import list_hardware_files
 from infra.targets.aws.rehearse.machine import MachineArgs, Site, container_name, start_machine
 from infra.targets.aws.rehearse.metadata import Metadata
+from infra.targets.aws.rehearse.stage import MEMORY_MB
 from infra.targets.aws.rehearse.timeline import Timeline
-from infra.targets.local import docker_engine as engine_client
 
 # Codes of EC2's instance states.
 _CODES = {"pending": 0, "running": 16, "shutting-down": 32, "terminated": 48, "stopping": 64, "stopped": 80}
 _MANY_GPUS = 8
-_MEMORY_MB = {"controller": 2048}
-_DEFAULT_MEMORY_MB = 1536
 # nvme0n1 is the root disk.
 _FIRST_DISK = 1
+_CLOSE_TIMEOUT_S, _POLL_S = 120.0, 0.2
 
 
 @dataclass
@@ -39,6 +40,8 @@ class Instance:
     raw: Any
     role: str
     """Name of its IAM role."""
+    draw_key: str = ""
+    """What its delays are drawn by: node name and number of the launch, because ids differ in every rehearsal."""
     is_booted: threading.Event = field(default_factory=threading.Event)
     """Set when its container runs, or when it never will."""
     is_registered: bool = False
@@ -72,6 +75,14 @@ class Instance:
     def enter(self, state: str) -> None:
         self.raw._state.name, self.raw._state.code = state, _CODES[state]
 
+    def fail(self, reason: str) -> None:
+        """End as an instance does that EC2 cannot start, so that nobody waits for it."""
+        self.is_registered = False
+        self.enter("terminated")
+        self.raw._reason = f"Server.InternalError: {reason}"
+        self.raw.state_reason.code, self.raw.state_reason.message = "Server.InternalError", reason
+        self.is_booted.set()
+
 
 @dataclass
 class Instances:
@@ -89,10 +100,21 @@ class Instances:
     by_id: dict[str, Instance] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
     """Errors of this machine rather than of AWS."""
+    closing: threading.Event = field(default_factory=threading.Event)
+    """Set when the rehearsal ends: from then on nothing is started."""
+
+    def __post_init__(self) -> None:
+        self._lock = threading.Lock()
+        self._launches: Counter[str] = Counter()
+        self._threads: list[threading.Thread] = []
 
     def launch(self, raw: Any, role: str) -> None:
         """Let an instance that moto has created boot in its own time."""
         instance = Instance(raw, role)
+        name = "unnamed" if instance.name == instance.id else instance.name
+        with self._lock:
+            self._launches[name] += 1
+            instance.draw_key = f"{name}#{self._launches[name]}"
         self.by_id[instance.id] = instance
         instance.enter("pending")
         self._begin(self._boot, instance)
@@ -113,7 +135,20 @@ class Instances:
 
     def attach(self, volume: str, instance_id: str) -> None:
         """Make a volume appear on an instance once both exist."""
-        self._begin(self._attach, self.by_id[instance_id], volume)
+        instance = self.by_id[instance_id]
+        with self._lock:
+            number = _FIRST_DISK + instance.disks
+            instance.disks += 1
+        self._begin(self._attach, instance, volume, number)
+
+    def close(self) -> None:
+        """Start nothing any more, and wait until everything that was under way has ended."""
+        with self._lock:
+            self.closing.set()
+            threads = list(self._threads)
+        deadline = time.monotonic() + _CLOSE_TIMEOUT_S
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
 
     def find_metadata(self, address: str) -> Metadata | None:
         """Return the metadata of the running instance with this address."""
@@ -137,35 +172,56 @@ class Instances:
     def container(self, instance_id: str) -> str:
         return container_name(self.site, instance_id)
 
-    def _begin(self, work: Callable[..., None], *arguments: Any) -> None:
-        threading.Thread(target=self._report_errors, args=(work, *arguments), daemon=True).start()
+    def _begin(self, work: Callable[..., None], instance: Instance, *arguments: Any) -> None:
+        thread = threading.Thread(target=self._report_errors, args=(work, instance, *arguments), daemon=True)
+        with self._lock:
+            if self.closing.is_set():
+                return
+            self._threads.append(thread)
+            thread.start()
 
-    def _report_errors(self, work: Callable[..., None], *arguments: Any) -> None:
+    def _report_errors(self, work: Callable[..., None], instance: Instance, *arguments: Any) -> None:
         try:
-            work(*arguments)
-        except (ResourceError, OSError) as error:
-            self.failures.append(str(error))
-            self.timeline.record(arguments[0].name, f"failed on this machine: {error}")
+            work(instance, *arguments)
+        except Exception as error:  # whatever it is, commands would wait an hour for the instance
+            if self.closing.is_set():
+                return  # The cleanup removes what it needed.
+            text = str(error) if isinstance(error, ResourceError) else f"{type(error).__name__}: {error}"
+            self.failures.append(f"{instance.name}: {text}")
+            self.timeline.record(instance.name, f"failed on this machine: {text}")
+            instance.fail(text)
+            with suppress(ResourceError):  # The cleanup tries again.
+                remove_container(self.container(instance.id))
 
     def _boot(self, instance: Instance) -> None:
         self.timeline.record(instance.name, "pending")
-        self.clock.wait("instance pending", instance.id)
-        if instance.is_ending:
+        self.clock.wait("instance pending", instance.draw_key)
+        if self._is_over(instance):
             return
         instance.enter("running")
         self.timeline.record(instance.name, "boots")
         instance_type = self.types[instance.raw.instance_type]
         large = instance_type.gpus.count >= _MANY_GPUS
-        self.clock.wait("large operating system boot" if large else "operating system boot", instance.id)
-        if instance.is_ending:
+        self.clock.wait("large operating system boot" if large else "operating system boot", instance.draw_key)
+        if self._is_over(instance):
             return
-        start_machine(self.site, self._describe(instance, instance_type))
+        try:
+            start_machine(self.site, self._describe(instance, instance_type))
+        finally:
+            # It may have been terminated meanwhile, before there was a container to remove.
+            if self._is_over(instance):
+                remove_container(self.container(instance.id))
+        if self._is_over(instance):
+            return
         instance.is_booted.set()
         self.timeline.record(instance.name, "runs user data")
-        self.clock.wait("instance profile", instance.id)
+        self.clock.wait("instance profile", instance.draw_key)
         instance.is_profile_known = True
-        self.clock.wait("agent registration", instance.id)
-        instance.is_registered = not instance.is_ending
+        self.clock.wait("agent registration", instance.draw_key)
+        instance.is_registered = not self._is_over(instance)
+
+    def _is_over(self, instance: Instance) -> bool:
+        return instance.is_ending or self.closing.is_set()
 
     def _describe(self, instance: Instance, instance_type: InstanceType) -> MachineArgs:
         efa = instance.tags.get(names.GROUP, "") in self.efa_groups
@@ -173,7 +229,7 @@ class Instances:
             instance=instance.id,
             address=str(instance.raw.private_ip),
             cpus=min(instance_type.vcpus, os.cpu_count() or 1),
-            memory_mb=_MEMORY_MB.get(instance.tags.get(names.ROLE, ""), _DEFAULT_MEMORY_MB),
+            memory_mb=min(instance_type.memory_mb, MEMORY_MB),
             gpus=instance_type.gpus.count,
             storage=self.list_storage(),
             hardware=list_hardware_files(instance_type, efa=efa),
@@ -181,24 +237,21 @@ class Instances:
 
     def _end(self, instance: Instance, state: str) -> None:
         instance.is_registered = False
-        self.clock.wait("instance shutting down", instance.id)
-        with engine_client.api_session(instance.id) as api:
-            try:
-                if state == "terminated":
-                    api.remove_container(self.container(instance.id), force=True, v=True)
-                else:
-                    api.kill(self.container(instance.id))
-            except NotFound:
-                pass  # It ended before it booted.
+        self.clock.wait("instance shutting down", instance.draw_key)
+        if self.closing.is_set():
+            return
+        end_container = remove_container if state == "terminated" else stop_container
+        end_container(self.container(instance.id))
         instance.enter(state)
         instance.is_booted.set()
         self.timeline.record(instance.name, state)
 
-    def _attach(self, instance: Instance, volume: str) -> None:
-        instance.is_booted.wait()
-        if instance.is_ending:
+    def _attach(self, instance: Instance, volume: str, number: int) -> None:
+        while not instance.is_booted.wait(_POLL_S):
+            if self._is_over(instance):
+                return
+        self.clock.wait("volume attachment", f"{instance.draw_key} disk {number}")
+        if self._is_over(instance):
             return
-        self.clock.wait("volume attachment", volume)
-        self.disks.attach(volume, self.container(instance.id), _FIRST_DISK + instance.disks)
-        instance.disks += 1
+        self.disks.attach(volume, self.container(instance.id), number)
         self.timeline.record(volume, f"attached to {instance.name}")

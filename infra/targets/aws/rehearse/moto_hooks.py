@@ -26,7 +26,7 @@ _SCRIPT = "_script.sh"
 @contextmanager
 def connect_instances(instances: Instances) -> Iterator[None]:
     """Replace what moto does with machines by what the rehearsal does."""
-    commands = _Commands(instances)
+    commands = Commands(instances)
     run_instances, terminate, stop = InstanceBackend.run_instances, Instance.terminate, Instance.stop
     attach, send = EBSBackend.attach_volume, SimpleSystemManagerBackend.send_command
     get = SimpleSystemManagerBackend.get_command_invocation
@@ -80,7 +80,7 @@ def connect_instances(instances: Instances) -> Iterator[None]:
         SimpleSystemManagerBackend.get_command_invocation = get
 
 
-class _Commands:
+class Commands:
     """Commands of Systems Manager: each runs in the instance's container."""
 
     def __init__(self, instances: Instances) -> None:
@@ -99,6 +99,22 @@ class _Commands:
             threading.Thread(target=self._run, args=(command, id_), daemon=True).start()
 
     def _run(self, command: Any, instance_id: str) -> None:
+        try:
+            result = self._execute(command, instance_id)
+        except Exception as error:  # whatever it is, the sender would wait until its timeout
+            text = f"failed on this machine: {type(error).__name__}: {error}"
+            if not self.instances.closing.is_set() and not self.instances.by_id[instance_id].is_ending:
+                self.instances.failures.append(f"Run Command on {self.instances.by_id[instance_id].name}: {text}")
+            result = {
+                "Status": "Failed",
+                "StatusDetails": "Failed",
+                "ResponseCode": -1,
+                "StandardOutputContent": "",
+                "StandardErrorContent": text,
+            }
+        self.results[command.command_id, instance_id] = result
+
+    def _execute(self, command: Any, instance_id: str) -> dict[str, Any]:
         timeout_s = int((command.parameters.get("executionTimeout") or ["3600"])[0])
         folder = f"/var/lib/amazon/ssm/{command.command_id}"
         container, api = self.instances.container(instance_id), engine_client.connect()
@@ -107,7 +123,7 @@ class _Commands:
         out, err = api.exec_start(started["Id"], demux=True)
         code = api.exec_inspect(started["Id"])["ExitCode"]
         status = "Success" if code == 0 else "TimedOut" if code == _TIMED_OUT else "Failed"
-        self.results[command.command_id, instance_id] = {
+        return {
             "Status": status,
             "StatusDetails": status,
             "ResponseCode": code,

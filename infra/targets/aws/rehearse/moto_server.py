@@ -39,7 +39,10 @@ Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 Judge = Callable[[str, str, str, dict[str, str]], str]
-"""Returns why a call is denied, or an empty string; given the caller's key id, the service, action and parameters."""
+"""Returns why a call is denied, or an empty string; given the caller's key id, the service, action and parameters.
+
+The key id is empty for a call without credentials.
+"""
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,8 @@ class Moto:
     tokens: dict[str, tuple[str, list[tuple[str, str]], bytes]] = field(default_factory=dict)
     """Answers to RunInstances by client token."""
     clients: dict[str, Any] = field(default_factory=dict)
+    access_key: str = ENVIRONMENT["AWS_ACCESS_KEY_ID"]
+    """Key id of the operator's credentials."""
     judge: Judge | None = None
     """Decides whether a call is permitted; without it, every call is."""
 
@@ -116,7 +121,8 @@ class Moto:
         return [call for call in self.calls if call.action == action]
 
     def environment(self, region: str = REGION) -> dict[str, str]:
-        return ENVIRONMENT | {"AWS_ENDPOINT_URL": self.url, "AWS_DEFAULT_REGION": region}
+        own = {"AWS_ACCESS_KEY_ID": self.access_key, "AWS_ENDPOINT_URL": self.url, "AWS_DEFAULT_REGION": region}
+        return ENVIRONMENT | own
 
     def client(self, service: str) -> Any:
         """Return a client for the test itself, the same for each service; its calls are recorded too."""
@@ -125,7 +131,7 @@ class Moto:
                 service,
                 region_name=REGION,
                 endpoint_url=self.url,
-                aws_access_key_id="testing",
+                aws_access_key_id=self.access_key,
                 aws_secret_access_key="testing",  # noqa: S106  # no secret: moto accepts anything
             )
         return self.clients[service]
@@ -188,10 +194,10 @@ class _Faulty:
         return [data]
 
     def _judge(self, environ: dict[str, Any], service: str, action: str, params: dict[str, str]) -> str:
-        caller = re.search(r"Credential=([^/]+)/", environ.get("HTTP_AUTHORIZATION", ""))
-        if self.server.judge is None or caller is None:
+        if self.server.judge is None:
             return ""
-        return self.server.judge(caller[1], service, action, params)
+        caller = re.search(r"Credential=([^/]+)/", environ.get("HTTP_AUTHORIZATION", ""))
+        return self.server.judge(caller[1] if caller else "", service, action, params)
 
     def _fault(self, action: str) -> Fault | None:
         with self.lock:

@@ -9,11 +9,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from cluster.spec import ClusterSpec
 from infra.engine.stop import FAILED, Stop
 from infra.home import StackHome
 from infra.resources.error import ResourceError
@@ -29,7 +30,13 @@ from infra.targets.target import Console, RehearsalOptions
 from slurm.control.jobs import show_result
 
 _POLL_S = 1.0
-_JOB_TIMEOUT_S = 900.0
+# What AWS takes at most until a node runs (delays.py), and what this machine takes.
+_AWS_JOB_S, _OWN_JOB_S = 480.0, 480.0
+_INTERRUPT_TIMEOUT_S = 20.0
+# Seen in accounting; anything else is a state from which a job may still end.
+_END_STATES = re.compile(
+    r"COMPLETED|FAILED|CANCELLED|TIMEOUT|NODE_FAIL|OUT_OF_MEMORY|BOOT_FAIL|DEADLINE|PREEMPTED|REVOKED"
+)
 _PHASE = "rehearsal"
 _SLURM_LOGS = "/var/log/slurm/*.log"
 
@@ -48,17 +55,17 @@ class Rehearsal:
     def teardown(self) -> None:
         self._muster("teardown", "--yes", "--force")
 
-    def run_job(self, nodes: int) -> str:
+    def run_job(self, group: str, nodes: int) -> str:
         """Submit a job across nodes, wait until it has ended, and return its output; raise Stop if it failed."""
         user = next(iter(self.stage.spec.users))
-        submit = f"cd ~{user} && runuser -u {user} -- sbatch --parsable -N {nodes} --wrap 'srun hostname'"
-        job = self._on_controller(submit).strip()
+        options = f"--parsable -p {group} -N {nodes}"
+        job = self._on_controller(f"cd ~{user} && runuser -u {user} -- sbatch {options} --wrap 'srun hostname'").strip()
         self.theatre.timeline.record(f"job {job}", "submitted")
-        state, deadline = "", time.monotonic() + _JOB_TIMEOUT_S
+        state, deadline = "", time.monotonic() + limit_job_s(self.theatre.instances.clock.speed)
         while time.monotonic() < deadline:
             state = self._on_controller(show_result(job)).strip()
             self.theatre.timeline.record(f"job {job}", state.partition("|")[0].lower() or "submitted")
-            if re.match(r"COMPLETED|FAILED|CANCELLED|TIMEOUT|NODE_FAIL|OUT_OF", state):
+            if has_ended(state):
                 break
             time.sleep(_POLL_S)
         output = self._on_controller(f"cat ~{user}/slurm-{job}.out 2>/dev/null || true")
@@ -91,9 +98,9 @@ class Rehearsal:
                     (folder / f"{instance.name}.log").write_text(log)
 
     def _on_controller(self, script: str) -> str:
-        controller = next(
-            i for i in self.theatre.instances.by_id.values() if i.name == "controller" and not i.is_ending
-        )
+        running = (i for i in self.theatre.instances.by_id.values() if i.name == "controller" and not i.is_ending)
+        if (controller := next(running, None)) is None:
+            raise Stop("there is no controller any more", code=FAILED)
         return run_in(self.theatre.instances.container(controller.id), script)
 
     def _muster(self, command: str, *options: str) -> None:
@@ -101,19 +108,7 @@ class Rehearsal:
         self.theatre.timeline.record(_PHASE, command)
         line = [sys.executable, "-m", "muster.cli", command, "--stack", self.stage.name, *options]
         env = self.stage.environment(self.theatre.moto.environment(region_of(self.stage.spec)), PLUGIN)
-        process = subprocess.Popen(
-            line, env=env, cwd=self.stage.home.repo, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-        assert process.stdout  # noqa: S101
-        try:
-            for text in process.stdout:
-                self.console.say(f"  {text.rstrip()}")
-        except KeyboardInterrupt:
-            process.send_signal(signal.SIGINT)
-            raise
-        finally:
-            code = process.wait()
+        code = run_command(line, env, self.stage.home.repo, lambda text: self.console.say(f"  {text}"))
         if code:
             what = f"`muster {command}` failed in the rehearsal of {self.stage.name}"
             raise Stop(what, f"see {self.stage.home.root / 'logs'} for the machines' logs", FAILED)
@@ -141,12 +136,73 @@ def _lock(stack: StackHome) -> Iterator[None]:
         yield
 
 
+def run_command(line: Sequence[str], env: Mapping[str, str], folder: Path, say: Callable[[str], None]) -> int:
+    """Run a command, pass on its output line by line, and return its exit code.
+
+    It has a session of its own, so that Ctrl-C reaches only this process. An interrupt is passed on once, so that the
+    command can end in order; if it does not end soon, it is killed.
+    """
+    process = subprocess.Popen(
+        line, env=env, cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+    assert process.stdout  # noqa: S101
+    try:
+        for text in process.stdout:
+            say(text.rstrip())
+        return process.wait()
+    except BaseException:
+        process.send_signal(signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_INTERRUPT_TIMEOUT_S)
+        raise
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        process.stdout.close()
+
+
+def choose_group(spec: ClusterSpec) -> tuple[str, int]:
+    """Return the group with the most nodes, and how many of them a rehearsal's job uses: two, or all if fewer."""
+    sizes = {name: group.count or group.max or 0 for name, group in spec.groups.items()}
+    name = max(sizes, key=lambda group: sizes[group])
+    return name, min(2, sizes[name])
+
+
+def has_ended(state: str) -> bool:
+    """Return whether a job's state in accounting is final."""
+    return _END_STATES.match(state) is not None
+
+
+def limit_job_s(speed: float) -> float:
+    """Return the seconds after which a job is given up."""
+    return _OWN_JOB_S + _AWS_JOB_S / speed
+
+
+@contextmanager
+def interrupt_on_signals() -> Iterator[None]:
+    """Treat the signals by which a terminal or a service manager ends a process as Ctrl-C, so that cleanup runs."""
+
+    def interrupt(_number: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    # A signal that is ignored stays ignored: nohup.
+    numbers = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN]
+    earlier = {number: signal.signal(number, interrupt) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in earlier.items():
+            signal.signal(number, handler)
+
+
 def _run(stage: Stage, options: RehearsalOptions, console: Console) -> None:
     clock = Clock(options.seed, options.speed)
     timeline = Timeline(say=lambda event: console.say(_render_line(event)))
     began = time.monotonic()
     try:
-        with open_theatre(stage, clock, timeline) as theatre:
+        with interrupt_on_signals(), open_theatre(stage, clock, timeline) as theatre:
             _play(Rehearsal(stage, theatre, console))
     finally:
         _write_timeline(stage.home.root, timeline, time.monotonic() - began)
@@ -155,17 +211,17 @@ def _run(stage: Stage, options: RehearsalOptions, console: Console) -> None:
 def _play(rehearsal: Rehearsal) -> None:
     try:
         _play_all(rehearsal)
-    except (Stop, ResourceError):
+    except (Stop, ResourceError, KeyboardInterrupt):
         rehearsal.save_logs()
         raise
 
 
 def _play_all(rehearsal: Rehearsal) -> None:
     rehearsal.up()
-    nodes = min(2, max(group.count or group.max or 0 for group in rehearsal.stage.spec.groups.values()))
+    group, nodes = choose_group(rehearsal.stage.spec)
     if nodes:
         rehearsal.theatre.timeline.record(_PHASE, "job")
-        rehearsal.console.say(f"the job ran on {', '.join(rehearsal.run_job(nodes).split())}")
+        rehearsal.console.say(f"the job ran on {', '.join(rehearsal.run_job(group, nodes).split())}")
     rehearsal.teardown()
     rehearsal.check()
     rehearsal.theatre.timeline.record(_PHASE, "done")

@@ -13,12 +13,14 @@ from typing import Any
 
 import yaml
 
-from cluster.catalog.instances import DATA, replace_types
+from cluster.catalog.instances import DATA, is_reviewed, replace_types
 from cluster.spec import ClusterSpec
 from infra.engine.stop import BAD_INPUT, Stop
 from infra.home import Home, StackHome, private_folder
 from infra.targets.aws.account_types import REHEARSED_FILE
 from infra.targets.aws.plan import machines
+from infra.targets.aws.spec import aws_section
+from infra.targets.aws.validate.types import list_type_names
 from infra.targets.registry import load_spec
 
 MEMORY_MB = 2048
@@ -26,6 +28,9 @@ MEMORY_MB = 2048
 # Clusters on this machine use 10.88.0.0/16, which is also the default range of a VPC.
 _RANGES = IPv4Network("10.96.0.0/12")
 _PREFIX = 20
+_LOOPBACK = "127.0.0.1"
+# What exists in the account already; the account of a rehearsal is empty.
+_EXISTING = ("ami", "plain_ami", "permissions_boundary", "kms_key")
 
 
 @dataclass(frozen=True)
@@ -49,7 +54,10 @@ class Stage:
             "MUSTER_CACHE": str(self.home.cache),
             "PATH": os.pathsep.join([str(self.home.tools), str(tools), os.environ.get("PATH", os.defpath)]),
         }
-        return inherited | folders | dict(variables)
+        # The commands call moto at this address; a proxy may stay in use for everything else.
+        bypass = ",".join(filter(None, [os.environ.get("no_proxy") or os.environ.get("NO_PROXY"), _LOOPBACK]))
+        hidden = {"AWS_CONFIG_FILE": os.devnull, "AWS_SHARED_CREDENTIALS_FILE": os.devnull}
+        return inherited | folders | hidden | {"NO_PROXY": bypass, "no_proxy": bypass} | dict(variables)
 
 
 def set_stage(stack: StackHome, taken: Sequence[IPv4Network], cpus: int) -> Stage:
@@ -57,14 +65,15 @@ def set_stage(stack: StackHome, taken: Sequence[IPv4Network], cpus: int) -> Stag
 
     Raise Stop if the stack has parts for which a rehearsal has no stand-in.
     """
-    root = stack.home.root / "rehearsals" / stack.name
-    shutil.rmtree(root, ignore_errors=True)
-    home = Home(repo=stack.home.repo, root=private_folder(root), cache=stack.home.cache, stacks=root / "stacks")
     document = yaml.safe_load(stack.file.read_text())
     raw = document["config"]["muster:cluster"]
     if missing := list_unsupported(load_spec(raw)):
         raise Stop(f"a rehearsal has no stand-in for {'; '.join(missing)}", "rehearse a copy without it", BAD_INPUT)
-    raw["network"] = {**(raw.get("network") or {}), "cidr": choose_range(taken)}
+    cidr = choose_range(taken)
+    root = stack.home.root / "rehearsals" / stack.name
+    shutil.rmtree(root, ignore_errors=True)
+    home = Home(repo=stack.home.repo, root=private_folder(root), cache=stack.home.cache, stacks=root / "stacks")
+    raw["network"] = {**(raw.get("network") or {}), "cidr": cidr}
     home.stacks.mkdir()
     (home.stacks / stack.file.name).write_text(yaml.safe_dump(document))
     spec = load_spec(raw)
@@ -76,18 +85,40 @@ def set_stage(stack: StackHome, taken: Sequence[IPv4Network], cpus: int) -> Stag
 
 def list_unsupported(spec: ClusterSpec) -> list[str]:
     """Return the properties of a spec for which a rehearsal has no stand-in, each with its value."""
-    storage = [
-        f"storage.{name}.kind: '{entry.kind}' (allowed: efs)"
-        for name, entry in spec.storage.items()
-        if entry.kind != "efs"
+    return [
+        *(
+            f"{where}.instance_type: '{name}' (allowed: a type of the catalog)"
+            for where, name in list_type_names(spec).items()
+            if name and not is_reviewed(name)
+        ),
+        *([f"network.vpc_id: '{spec.network.vpc_id}'"] if spec.network.vpc_id else []),
+        *(
+            f"aws.{field}: '{value}'"
+            for field in _EXISTING
+            if (value := getattr(aws_section(spec), field, None)) is not None
+        ),
+        *(
+            f"groups.{name}.capacity.reservation: '{group.capacity.reservation}'"
+            for name, group in spec.groups.items()
+            if group.capacity.reservation
+        ),
+        *(
+            f"storage.{name}.kind: '{entry.kind}' (allowed: efs)"
+            for name, entry in spec.storage.items()
+            if entry.kind != "efs"
+        ),
     ]
-    return [*([f"network.vpc_id: '{spec.network.vpc_id}'"] if spec.network.vpc_id else []), *storage]
 
 
 def choose_range(taken: Sequence[IPv4Network]) -> str:
-    """Return the first address range that overlaps none of `taken`."""
+    """Return the first address range that overlaps none of `taken`; raise Stop if there is none."""
     free = (network for network in _RANGES.subnets(new_prefix=_PREFIX) if not any(map(network.overlaps, taken)))
-    return str(next(free))
+    if (first := next(free, None)) is None:
+        what = (
+            f"no /{_PREFIX} of {_RANGES} is free for a rehearsal: networks of Docker or routes of this machine use all"
+        )
+        raise Stop(what, "remove Docker networks that are not used, or the route")
+    return str(first)
 
 
 def list_types(spec: ClusterSpec) -> list[str]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import secrets
 import socket
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import IPv4Network
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -22,28 +24,30 @@ from cluster import names
 from cluster.catalog.instances import instance
 from cluster.catalog.interpreter import PYTHON
 from infra.engine.stop import Stop
+from infra.resources.error import ResourceError
 from infra.targets.aws import names as aws_names
 from infra.targets.aws.plan import images, network
 from infra.targets.aws.rehearse import moto_calls, moto_gaps
-from infra.targets.aws.rehearse.authorizations import list_authorizations
 from infra.targets.aws.rehearse.certificates import Authority
+from infra.targets.aws.rehearse.cleanup import remove_all
 from infra.targets.aws.rehearse.delays import Clock
 from infra.targets.aws.rehearse.disks import Disks
 from infra.targets.aws.rehearse.dns import serve_names
 from infra.targets.aws.rehearse.instances import Instances
+from infra.targets.aws.rehearse.judge import make_judge
 from infra.targets.aws.rehearse.machine import ENVIRONMENTS, Ports, Site
 from infra.targets.aws.rehearse.metadata import Metadata, serve_metadata
 from infra.targets.aws.rehearse.moto_account import MotoAccount
 from infra.targets.aws.rehearse.moto_hooks import connect_instances
-from infra.targets.aws.rehearse.moto_server import ACCOUNT, Judge, Moto, listening
+from infra.targets.aws.rehearse.moto_server import ACCOUNT, Moto, listening
 from infra.targets.aws.rehearse.names_of_aws import resolve_name
 from infra.targets.aws.rehearse.nfs import serve_file_systems
-from infra.targets.aws.rehearse.policies import list_denied
+from infra.targets.aws.rehearse.short_container import run_short_container
 from infra.targets.aws.rehearse.stage import Stage, list_types
 from infra.targets.aws.rehearse.timeline import Timeline
 from infra.targets.aws.spec import region_of
-from infra.targets.local import cgroup_tree
 from infra.targets.local import docker_engine as engine_client
+from infra.targets.local.build.docker_network import list_used_ranges as list_local_ranges
 
 _ADDRESS_TIMEOUT_S, _ADDRESS_POLL_S = 30.0, 0.2
 
@@ -62,27 +66,28 @@ class Theatre:
 @contextmanager
 def open_theatre(stage: Stage, clock: Clock, timeline: Timeline) -> Iterator[Theatre]:
     """Yield a simulated account whose instances are containers; remove all of them at the end."""
-    home_labels = names.home_labels(stage.home.root)
-    # Another checkout may rehearse a cluster of the same name at the same time.
-    cluster = f"rehearsal-{stage.spec.name}-{home_labels[names.HOME][:4]}"
-    labels = names.labels(cluster, stage.name, "") | home_labels
+    cluster, labels = _label(stage)
     # moto has no price list and prints a traceback for every request.
     logging.getLogger("werkzeug").setLevel(logging.CRITICAL)
     moto_calls.apply()
     moto_gaps.apply()
-    moto = Moto()
+    # Scripts of Run Command run as root, and every process of this machine can reach moto.
+    moto = Moto(access_key=f"ASIA{secrets.token_hex(8).upper()}", judge=lambda *_: "the rehearsal has not begun")
     moto.reset()
     for path in images.parameters(stage.spec).values():
         moto_gaps.publish_image(path, region_of(stage.spec))
     disks = Disks(cluster, labels)
-    _remove_all(cluster, disks)
+    if errors := remove_all(cluster, disks):
+        what = f"an earlier rehearsal of {stage.name} cannot be removed: {'; '.join(errors)}"
+        raise Stop(what, f"remove the containers, networks and volumes with the label {names.CLUSTER}={cluster}")
     with ExitStack() as stack:
-        stack.callback(_remove_all, cluster, disks)
+        stack.push(_make_cleanup(cluster, disks, timeline))
         gateway = _create_network(cluster, labels, network.cidr(stage.spec))
 
         def find_metadata(address: str) -> Metadata | None:
             return instances.find_metadata(address)
 
+        closing = threading.Event()
         served = _serve(stack, stage, moto, gateway, find_metadata)
         instances = Instances(
             site=Site(
@@ -95,36 +100,21 @@ def open_theatre(stage: Stage, clock: Clock, timeline: Timeline) -> Iterator[The
                 labels=labels,
                 package_s=clock.draw("package installation", "packages") / clock.speed,
             ),
-            clock=clock,
+            # The end of the rehearsal also ends every wait.
+            clock=replace(clock, sleep=closing.wait),
             timeline=timeline,
             types={name: instance(name) for name in list_types(stage.spec)},
             efa_groups=frozenset(name for name, group in stage.spec.groups.items() if group.fabric == "efa"),
             list_storage=lambda: _list_storage(stage, cluster, labels),
             disks=disks,
+            closing=closing,
         )
         stack.enter_context(connect_instances(instances))
+        stack.callback(instances.close)
         denials: list[str] = []
-        moto.judge = _make_judge(MotoAccount(ACCOUNT, region_of(stage.spec)), instances, denials)
+        account = MotoAccount(ACCOUNT, region_of(stage.spec))
+        moto.judge = make_judge(account, instances, moto.access_key, denials)
         yield Theatre(moto, instances, timeline, denials)
-
-
-def _make_judge(account: MotoAccount, instances: Instances, denials: list[str]) -> Judge:
-    """Return the judge of calls: machines have their role's permissions, everyone else may do anything."""
-
-    def judge(caller: str, service: str, action: str, params: dict[str, str]) -> str:
-        instance = instances.find_caller(caller)
-        if instance is None:
-            return ""
-        needed = list_authorizations(account, service, action, params)
-        denied = list_denied(account.list_statements(instance.role), needed)
-        if not denied:
-            return ""
-        reason = f"{instance.role} may not {denied[0].action} on {denied[0].resource}"
-        denials.append(reason)
-        instances.timeline.record(f"{instance.name} calls", f"denied: {reason}")
-        return reason
-
-    return judge
 
 
 @dataclass(frozen=True)
@@ -155,19 +145,19 @@ def _serve(stack: ExitStack, stage: Stage, moto: Moto, gateway: str, find: Calla
 
 
 def list_used_ranges() -> list[IPv4Network]:
-    """Return the address ranges of Docker's networks."""
+    """Return the address ranges of Docker's networks and of this machine's routes."""
     with engine_client.api_session("network") as api:
-        networks = api.networks()
-    pools = [pool for entry in networks for pool in (entry["IPAM"]["Config"] or [])]
-    return [IPv4Network(pool["Subnet"]) for pool in pools if ":" not in pool["Subnet"]]
+        return list(list_local_ranges(api).values())
 
 
 def require_environment(stage: Stage) -> None:
     """Raise Stop if the training environment is not in the cache: machines of a rehearsal cannot download it."""
     folder = _cached_environment(stage)
-    script = f"test -e {ENVIRONMENTS}/{folder}/.complete"
-    if _run_once(script, [Mount(ENVIRONMENTS, names.ENV_CACHE_VOLUME, type="volume", read_only=True)]):
-        raise Stop(f"the training environment {folder} is not cached; a rehearsal has no network", "make setup")
+    mount = Mount(ENVIRONMENTS, names.ENV_CACHE_VOLUME, type="volume", read_only=True)
+    code, _ = run_short_container(f"test -e {ENVIRONMENTS}/{folder}/.complete", [mount], _label(stage)[1])
+    if code:
+        what = f"the training environment {folder} is not cached; machines of a rehearsal have no network"
+        raise Stop(what, "run `make setup`")
 
 
 def _list_storage(stage: Stage, cluster: str, labels: dict[str, str]) -> list[str]:
@@ -179,7 +169,10 @@ def _list_storage(stage: Stage, cluster: str, labels: dict[str, str]) -> list[st
         for id_ in ids:
             api.create_volume(names.volume(cluster, id_), labels=labels)
             links = " && ".join(f"ln -sfn {ENVIRONMENTS}/{cached} /fs/env/{name}" for name in (cached, pinned))
-            _run_once(f"mkdir -p /fs/env && {links}", [Mount("/fs", names.volume(cluster, id_), type="volume")])
+            mount = Mount("/fs", names.volume(cluster, id_), type="volume")
+            code, output = run_short_container(f"mkdir -p /fs/env && {links}", [mount], labels)
+            if code:
+                raise ResourceError("", f"filesystem {id_} cannot be prepared: {output[-500:]}", "rehearse again")
     return ids
 
 
@@ -191,16 +184,12 @@ def _lock(stage: Stage) -> bytes:
     return (stage.home.repo / stage.spec.software.training_lock).read_bytes()
 
 
-def _run_once(script: str, mounts: list[Mount]) -> int:
-    """Run a script in a container of the node image and return its exit code."""
-    with engine_client.api_session("storage") as api:
-        host = api.create_host_config(mounts=mounts, network_mode="none")
-        container = api.create_container(names.IMAGE, ["sh", "-c", script], entrypoint="", host_config=host)["Id"]
-        try:
-            api.start(container)
-            return int(api.wait(container)["StatusCode"])
-        finally:
-            api.remove_container(container, force=True, v=False)
+def _label(stage: Stage) -> tuple[str, dict[str, str]]:
+    """Return the name of the rehearsal in Docker and the labels of everything that it creates there."""
+    home_labels = names.home_labels(stage.home.root)
+    # Another checkout may rehearse a cluster of the same name at the same time.
+    cluster = f"rehearsal-{stage.spec.name}-{home_labels[names.HOME][:4]}"
+    return cluster, names.labels(cluster, stage.name, "") | home_labels
 
 
 def _create_network(cluster: str, labels: dict[str, str], cidr: str) -> str:
@@ -233,15 +222,16 @@ def _wait_for_address(address: str) -> None:
         time.sleep(_ADDRESS_POLL_S)
 
 
-def _remove_all(cluster: str, disks: Disks) -> None:
-    """Remove the containers, networks and volumes of a rehearsal, also of an earlier one that was killed."""
-    chosen = {"label": f"{names.CLUSTER}={cluster}"}
-    with engine_client.api_session("rehearsal") as api:
-        for container in api.containers(all=True, filters=chosen):
-            api.remove_container(container["Id"], force=True, v=True)
-        disks.remove()
-        for entry in api.networks(filters=chosen):
-            api.remove_network(entry["Id"])
-        for volume in api.volumes(filters=chosen)["Volumes"] or []:
-            api.remove_volume(volume["Name"], force=True)
-    cgroup_tree.remove_cluster(cluster)
+def _make_cleanup(cluster: str, disks: Disks, timeline: Timeline) -> Callable[..., None]:
+    """Return the function that removes everything; what it cannot remove is an error unless there was one before."""
+
+    def clean(_kind: object, earlier: BaseException | None, _traceback: object) -> None:
+        errors = remove_all(cluster, disks)
+        if not errors:
+            return
+        what = f"left on this machine: {'; '.join(errors)}"
+        timeline.record("cleanup", what)
+        if earlier is None:
+            raise Stop(what, f"remove what has the label {names.CLUSTER}={cluster}, or rehearse again")
+
+    return clean

@@ -101,6 +101,18 @@ def check_name_free(cluster: str, stack: str) -> None:
         engine_client.check_owner("network", name, network["Labels"], cluster, stack)
 
 
+def list_used_ranges(api: docker.APIClient) -> dict[str, IPv4Network]:
+    """Return the address ranges of Docker's networks and of this machine's routes, by a description of the user."""
+    used_ranges = {}
+    for network in api.networks():
+        for config in (network.get("IPAM") or {}).get("Config") or []:
+            subnet = config.get("Subnet", "")
+            if "." in subnet:
+                used_ranges[f"the Docker network {network['Name']} ({subnet})"] = IPv4Network(subnet)
+    table = Path("/proc/net/route")
+    return used_ranges | (addresses.routes(table.read_text()) if table.exists() else {})
+
+
 def remove(api: docker.APIClient, name: str) -> None:
     """Remove a network, if it exists and does not belong to another MUSTER_HOME.
 
@@ -161,7 +173,7 @@ def _create(api: docker.APIClient, name: str, props: Properties) -> dict[str, An
 
 
 def _choose_range(api: docker.APIClient) -> str:
-    free = addresses.first_free(_list_used_ranges(api).values())
+    free = addresses.first_free(list_used_ranges(api).values())
     if free is None:
         raise ResourceError(
             _CIDR,
@@ -172,7 +184,7 @@ def _choose_range(api: docker.APIClient) -> str:
 
 
 def _check_range_free(api: docker.APIClient, cidr: str) -> None:
-    used_ranges = _list_used_ranges(api)
+    used_ranges = list_used_ranges(api)
     holder = addresses.holder(cidr, used_ranges)
     if holder is not None:
         free = addresses.first_free(used_ranges.values())
@@ -181,18 +193,6 @@ def _check_range_free(api: docker.APIClient, cidr: str) -> None:
             f"{cidr} is in use: it overlaps {holder}",
             f"leave network.cidr out, or set it to a free range, for example {free}",
         )
-
-
-def _list_used_ranges(api: docker.APIClient) -> dict[str, IPv4Network]:
-    """Return the address ranges of Docker's networks and of this machine's routes, by a description of the user."""
-    used_ranges = {}
-    for network in api.networks():
-        for config in (network.get("IPAM") or {}).get("Config") or []:
-            subnet = config.get("Subnet", "")
-            if "." in subnet:
-                used_ranges[f"the Docker network {network['Name']} ({subnet})"] = IPv4Network(subnet)
-    table = Path("/proc/net/route")
-    return used_ranges | (addresses.routes(table.read_text()) if table.exists() else {})
 
 
 def _outputs(api: docker.APIClient, network: dict[str, Any], props: Properties, recorded: dict[str, str]) -> Properties:

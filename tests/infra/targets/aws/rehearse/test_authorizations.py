@@ -99,7 +99,14 @@ def test_a_node_cannot_use_another_key_or_write_bundles() -> None:
 def test_a_call_without_an_entry_is_denied_unless_a_policy_allows_it_on_everything() -> None:
     assert denied(statements(iam.controller), "ec2", "DescribeInstances") == []
     assert [a.action for a in denied(statements(iam.compute), "ec2", "DescribeInstances")] == ["ec2:DescribeInstances"]
-    assert [a.action for a in denied(statements(iam.controller), "s3", "DELETE /bucket/x")] != []
+
+
+def test_deleting_an_object_needs_its_own_permission() -> None:
+    assert denied(statements(iam.controller), "s3", "DELETE /bucket/packages/a.tar") == [
+        Authorization("s3:DeleteObject", "arn:aws:s3:::bucket/packages/a.tar")
+    ]
+    with pytest.raises(ValueError, match="POST /bucket/packages/a is no request for an object that is known"):
+        denied(statements(iam.controller), "s3", "POST /bucket/packages/a")
 
 
 def test_the_controller_may_make_the_calls_of_its_launcher(aws: Moto) -> None:  # noqa: F811

@@ -13,10 +13,10 @@ def test_every_delay_has_a_source() -> None:
 
 def test_the_same_seed_repeats_a_rehearsal() -> None:
     first, again, other = Clock(7, 1), Clock(7, 1), Clock(8, 1)
-    draws = [(kind, subject) for kind in TABLE for subject in ("i-1", "i-2")]
+    draws = [(kind, subject) for kind in TABLE for subject in ("gpu-1#1", "gpu-1#2")]
     assert [first.draw(*draw) for draw in draws] == [again.draw(*draw) for draw in reversed(draws)][::-1]
     assert [first.draw(*draw) for draw in draws] != [other.draw(*draw) for draw in draws]
-    assert first.draw("instance pending", "i-1") != first.draw("instance pending", "i-2")
+    assert first.draw("instance pending", "gpu-1#1") != first.draw("instance pending", "gpu-1#2")
 
 
 def test_draws_stay_within_their_range() -> None:
@@ -29,7 +29,7 @@ def test_draws_stay_within_their_range() -> None:
 def test_speed_shortens_the_wait_but_not_the_time_on_aws() -> None:
     slept: list[float] = []
     clock = Clock(1, 20, {"boot": Delay(60, 60, "test")}, slept.append)
-    assert clock.wait("boot", "i-1") == 60
+    assert clock.wait("boot", "gpu-1#1") == 60
     assert slept == [3]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +18,8 @@ from tests.harness import REPO
 
 pytestmark = [pytest.mark.e2e, pytest.mark.nightly]
 
-TIMEOUT_S = 840
+# Together shorter than pytest's own limit, so that a rehearsal that hangs still removes what it created.
+TIMEOUT_S, CLEANUP_TIMEOUT_S = 690, 180
 
 
 @pytest.fixture(scope="module")
@@ -29,9 +31,20 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def output(home: Path) -> str:
     command = [sys.executable, "-m", "muster.cli", "rehearse", "--stack", "aws-g6-pair", "--speed", "20"]
     env = {**os.environ, "MUSTER_HOME": str(home)}
-    done = subprocess.run(command, cwd=REPO, env=env, text=True, capture_output=True, timeout=TIMEOUT_S)
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    return done.stdout
+    # To a file: a reader of a pipe would wait for every process that inherits it.
+    with (home / "output.txt").open("w+") as file:
+        process = subprocess.Popen(command, cwd=REPO, env=env, stdout=file, stderr=subprocess.STDOUT)
+        try:
+            code = process.wait(TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGINT)
+            code = process.wait(CLEANUP_TIMEOUT_S)
+        finally:
+            process.kill()
+        file.seek(0)
+        text = file.read()
+    assert code == 0, text
+    return text
 
 
 def test_a_job_ran_on_both_nodes_and_teardown_left_nothing(output: str, home: Path) -> None:

@@ -1,0 +1,174 @@
+"""Instances of a rehearsal: a seed repeats their delays, and an end at any moment leaves no container."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cluster import names
+from cluster.catalog.instances import instance
+from infra.resources.error import ResourceError
+from infra.targets.aws.rehearse import instances as rehearsed
+from infra.targets.aws.rehearse import moto_hooks
+from infra.targets.aws.rehearse.delays import Clock
+from infra.targets.aws.rehearse.disks import Disks
+from infra.targets.aws.rehearse.instances import Instances
+from infra.targets.aws.rehearse.machine import MachineArgs, Ports, Site
+from infra.targets.aws.rehearse.timeline import Timeline
+
+SITE = Site("rehearsal-demo", "network", "10.96.0.1", Ports(1, 2, 3, 4), "demo.internal", b"", {}, 1.0)
+TYPE = "g6.8xlarge"
+
+
+class Engine:
+    """Containers that exist, in place of Docker's."""
+
+    def __init__(self) -> None:
+        self.running: set[str] = set()
+        self.while_starting: Callable[[], None] = lambda: None
+
+    def start(self, site: Site, args: MachineArgs) -> str:
+        self.while_starting()
+        self.running.add(names.container(site.cluster, args.instance))
+        return args.instance
+
+    def remove(self, name: str) -> None:
+        self.running.discard(name)
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
+    engine = Engine()
+    monkeypatch.setattr(rehearsed, "start_machine", engine.start)
+    monkeypatch.setattr(rehearsed, "remove_container", engine.remove)
+    return engine
+
+
+class AttachedDisks(Disks):
+    """Disks that need no loop device."""
+
+    def attach(self, volume: str, container: str, number: int) -> None:
+        self.loops[volume] = f"{container} nvme{number}n1"
+
+
+def make_instances(sleep: Callable[[float], object]) -> Instances:
+    return Instances(
+        site=SITE,
+        clock=Clock(7, 1, sleep=sleep),
+        timeline=Timeline(),
+        types={TYPE: instance(TYPE)},
+        efa_groups=frozenset(),
+        list_storage=list,
+        disks=AttachedDisks("rehearsal-demo", {}),
+    )
+
+
+def make_raw(id_: str, node: str = "gpu-1") -> Any:
+    return SimpleNamespace(
+        id=id_,
+        private_ip="10.96.0.9",
+        instance_type=TYPE,
+        ami_launch_index=0,
+        _state=SimpleNamespace(name="running", code=16),
+        _reason="",
+        state_reason=SimpleNamespace(code="", message=""),
+        get_tags=lambda: [{"key": names.NODE, "value": node}],
+    )
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 5
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def record_delays(ids: tuple[str, str], volume: str) -> list[float]:
+    """Return the delays of a node that is launched, gets a disk, is terminated and is launched again."""
+    slept: list[float] = []
+    all_instances = make_instances(slept.append)
+    all_instances.launch(make_raw(ids[0]), "role")
+    wait_for(lambda: all_instances.by_id[ids[0]].is_registered)
+    all_instances.attach(volume, ids[0])
+    wait_for(lambda: volume in all_instances.disks.loops)
+    all_instances.terminate(ids[0])
+    wait_for(lambda: all_instances.by_id[ids[0]].raw._state.name == "terminated")
+    all_instances.launch(make_raw(ids[1]), "role")
+    wait_for(lambda: all_instances.by_id[ids[1]].is_registered)
+    all_instances.close()
+    return slept
+
+
+@pytest.mark.usefixtures("engine")
+def test_a_seed_repeats_all_delays_though_ids_differ() -> None:
+    first, again = record_delays(("i-a1", "i-a2"), "vol-a"), record_delays(("i-b1", "i-b2"), "vol-b")
+    assert first == again
+    # Pending, boot, profile, agent; disk; shut-down; and the second launch, whose delays are others.
+    assert len(first) == 10
+    assert first[:4] != first[6:]
+
+
+def test_an_instance_that_is_terminated_while_its_container_starts_leaves_none(engine: Engine) -> None:
+    all_instances = make_instances(lambda _: None)
+
+    def terminate() -> None:
+        all_instances.terminate("i-1")
+        wait_for(lambda: all_instances.by_id["i-1"].raw._state.name == "terminated")
+
+    engine.while_starting = terminate
+    all_instances.launch(make_raw("i-1"), "role")
+    wait_for(all_instances.by_id["i-1"].is_booted.is_set)
+    all_instances.close()
+    assert engine.running == set()
+    assert not all_instances.by_id["i-1"].is_registered
+    assert all_instances.failures == []
+
+
+def test_after_the_end_nothing_is_started(engine: Engine) -> None:
+    closing = threading.Event()
+    all_instances = make_instances(closing.wait)
+    all_instances.closing = closing
+    all_instances.launch(make_raw("i-1"), "role")
+    began = time.monotonic()
+    all_instances.close()
+    all_instances.launch(make_raw("i-2"), "role")
+    assert time.monotonic() - began < 2  # Boots take more than 20 s.
+    assert engine.running == set()
+    assert all_instances.failures == []
+
+
+@pytest.mark.parametrize("error", [ResourceError("", "no space", "free some"), KeyError("x"), OSError("no space")])
+def test_an_error_of_this_machine_ends_the_instance_with_a_reason(engine: Engine, error: Exception) -> None:
+    def fail() -> None:
+        raise error
+
+    all_instances = make_instances(lambda _: None)
+    engine.while_starting = fail
+    all_instances.launch(make_raw("i-1"), "role")
+    failed = all_instances.by_id["i-1"]
+    wait_for(failed.is_booted.is_set)
+    all_instances.close()
+    assert failed.raw._state.name == "terminated"
+    assert failed.raw.state_reason.code == "Server.InternalError"
+    assert len(all_instances.failures) == 1
+    assert all_instances.failures[0].startswith("gpu-1: ")
+
+
+def test_a_command_that_this_machine_cannot_run_fails_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise OSError("no engine")
+
+    monkeypatch.setattr(moto_hooks.engine_client, "connect", refuse)
+    all_instances = make_instances(lambda _: None)
+    all_instances.by_id["i-1"] = rehearsed.Instance(make_raw("i-1"), "role")
+    commands = moto_hooks.Commands(all_instances)
+    commands.start(SimpleNamespace(command_id="c", instance_ids=["i-1"], parameters={"commands": ["true"]}))
+    wait_for(lambda: commands.results["c", "i-1"]["Status"] != "InProgress")
+    assert commands.results["c", "i-1"]["Status"] == "Failed"
+    assert "OSError: no engine" in commands.results["c", "i-1"]["StandardErrorContent"]
+    assert all_instances.failures == ["Run Command on gpu-1: failed on this machine: OSError: no engine"]

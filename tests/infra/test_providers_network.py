@@ -21,9 +21,9 @@ class RacingEngine:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.taken: dict[str, IPv4Network] = {}
-        monkeypatch.setattr(docker_network, "_list_used_ranges", self._list_used_ranges)
+        monkeypatch.setattr(docker_network, "list_used_ranges", self.list_used_ranges)
 
-    def _list_used_ranges(self, _api: object) -> dict[str, IPv4Network]:
+    def list_used_ranges(self, _api: object) -> dict[str, IPv4Network]:
         listed = dict(self.taken)
         self.taken["the Docker network muster-other"] = IPv4Network(FIRST)
         return listed

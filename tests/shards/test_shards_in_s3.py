@@ -14,6 +14,7 @@ from trainer.config.errors import ConfigError
 from trainer.data import remote
 from trainer.data.shard_folder import Reading
 from trainer.data.tokens import TokenShards
+from trainer.life.cause import Cause, classify
 
 PUBLIC = '{"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Principal": "*", "Action": "s3:GetObject", '
 PUBLIC += '"Resource": "arn:aws:s3:::texts/*"}]}'
@@ -55,10 +56,49 @@ def test_busy_answers_are_retried(bucket: Moto, tmp_path: Path) -> None:
     assert bucket.count()["GET /texts/web/shard-00000.bin"] == 4
 
 
+def test_a_store_out_of_reach_is_a_failure_of_the_network(
+    bucket: Moto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Nothing listens on port 9 of loopback.
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    with pytest.raises(ConnectionError, match=r"s3://texts/web/index.json: Could not connect") as caught:
+        read(tmp_path)
+    assert classify(caught.value) is Cause.NETWORK
+    assert capsys.readouterr().err.count("s3://texts/web/index.json: Could not connect") == 1
+
+
+def set_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    (tmp_path / "config").write_text(f"[default]\n{text}\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+
+
+def test_credentials_that_cannot_be_fetched_are_a_failure_of_the_network(
+    bucket: Moto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_profile(tmp_path, monkeypatch, "credential_process = sh -c 'echo x >> $CALLS; exit 1'")
+    monkeypatch.setenv("CALLS", str(tmp_path / "calls"))
+    with pytest.raises(ConnectionError, match=r"s3://texts/web/: Error when retrieving credentials") as caught:
+        read(tmp_path)
+    assert classify(caught.value) is Cause.NETWORK
+    assert len((tmp_path / "calls").read_text().split()) == 7
+
+
+def test_a_profile_that_does_not_exist_is_named(bucket: Moto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_profile(tmp_path, monkeypatch, "")
+    monkeypatch.setenv("AWS_PROFILE", "nobody")
+    with pytest.raises(ConfigError, match=r"profile \(nobody\) could not be found\); check the AWS credentials"):
+        read(tmp_path)
+
+
 def test_a_public_bucket_is_read_without_boto3(bucket: Moto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"{bucket.url}/")
     bucket.client("s3").put_bucket_policy(Bucket="texts", Policy=PUBLIC)
     monkeypatch.setitem(sys.modules, "boto3", None)
     assert len(read(tmp_path)) == 80
+    assert bucket.count()["GET /texts/web/index.json"] == 1
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import errno
+import fcntl
+import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +21,8 @@ from trainer.config.check import check
 from trainer.config.errors import ConfigError
 from trainer.config.models import LlamaConfig, ResNetConfig
 from trainer.config.schema import Config, DataConfig, EvaluationConfig
-from trainer.data import remote
-from trainer.data.registry import open_sources
+from trainer.data import remote, shard_arrays, shard_cache
+from trainer.data.registry import Sources, open_sources
 from trainer.data.shard_folder import Reading
 from trainer.data.shard_order import ShardOrder, list_upcoming, order_shards
 from trainer.data.tokens import TokenShards
@@ -89,10 +93,67 @@ def test_a_partial_file_of_a_killed_process_is_replaced(web: WebFolder) -> None:
     source = open_remote(web)
     source.fetch(np.array([0]), None)
     [path] = copies(web)
-    path.rename(path.with_suffix(".partial"))
-    path.with_suffix(".partial").write_bytes(b"x" * 1000)
+    path.unlink()
+    path.with_name(f"{path.stem}.{socket.gethostname()}-1.partial").write_bytes(b"x" * 1000)
     assert open_remote(web).fetch(np.array([0]), None)["inputs"].tolist() == [[0, 1, 2, 3]]
     assert copies(web) == [path]
+    assert list_partials(web) == []
+
+
+def list_partials(web: WebFolder) -> list[str]:
+    return sorted(path.name for path in (web.root / "cache").glob("*.partial"))
+
+
+def test_unfinished_files_of_killed_processes_are_removed_and_others_are_not(web: WebFolder) -> None:
+    source, cache, host = open_remote(web), web.root / "cache", socket.gethostname()
+    killed, running, elsewhere, old = (f"{letter * 64}" for letter in "abcd")
+    (cache / f"{killed}.{host}-1.partial").write_bytes(b"x")
+    (cache / f"{running}.{host}-2.partial").write_bytes(b"x")
+    (cache / f"{elsewhere}.other-node-1.partial").write_bytes(b"x")
+    (cache / f"{old}.other-node-1.partial").write_bytes(b"x")
+    os.utime(cache / f"{old}.other-node-1.partial", (0, 0))
+    with (cache / f"{running}.bin.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        source.fetch(np.array([0]), None)
+    assert list_partials(web) == [f"{running}.{host}-2.partial", f"{elsewhere}.other-node-1.partial"]
+
+
+def test_an_answer_without_bytes_is_retried_once(web: WebFolder) -> None:
+    web.requests.clear()
+    source = open_remote(web)
+    web.break_after = [0, 30, 0]
+    assert source.fetch(np.array([0]), None)["inputs"].tolist() == [[0, 1, 2, 3]]
+    web.break_after = [0, 0]
+    with pytest.raises(ConfigError, match="it has 0 bytes instead of 82"):
+        source.fetch(np.array([WINDOWS]), None)
+
+
+def test_reading_ahead_continues_after_an_outage(web: WebFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shard_arrays, "_OUTAGE_S", 0.01)
+    source = open_remote(web)
+    web.statuses = [503] * 8
+    source.tokens.read_ahead(0, 0)
+    wait_until(lambda: len(copies(web)) == SHARDS)
+
+
+def test_the_first_retry_is_logged_with_the_address(web: WebFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    web.statuses = [503, 503]
+    open_remote(web)
+    log = capsys.readouterr().err
+    assert log.count("index.json") == 1
+    assert f"{web.url}/data/index.json: 503 Service Unavailable; trying again" in log
+
+
+def test_the_default_cache_is_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shard_cache, "_SCRATCH", tmp_path / "no disk")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    folder = shard_cache.default_cache()
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert shard_cache.default_cache() == folder
+    folder.rename(tmp_path / "elsewhere")
+    folder.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match=r"data.cache: .* is not a folder of this user; set data.cache to"):
+        shard_cache.default_cache()
 
 
 def test_the_next_window_is_downloaded_before_it_is_needed(web: WebFolder) -> None:
@@ -106,7 +167,8 @@ def test_the_next_window_is_downloaded_before_it_is_needed(web: WebFolder) -> No
 
 
 def test_all_shards_are_read_ahead_if_all_are_shuffled_together(web: WebFolder) -> None:
-    open_remote(web).fetch(np.array([0]), 0)
+    source = open_remote(web)  # without it, nothing would be read ahead
+    source.fetch(np.array([0]), 0)
     wait_until(lambda: len(copies(web)) == SHARDS)
 
 
@@ -268,6 +330,24 @@ def make(kind: str = "tokens", share: float = 0, **data: object) -> Config:
         (make(path="x", cache_gb=3.0, shuffle_shards=2), "data.cache_gb: 3.0, but no path is remote"),
         (make(path="s3://b/x", cache_gb=3.0), "data.cache_gb: 3, but every batch needs all shards"),
         (make(path="s3://b/x", cache_gb=3.0, shuffle_shards=2, share=0.1), "but evaluation.share reads the end of"),
+        (
+            make(path="https://me:secret@b/x"),
+            "data.path: https://b/x contains a user name or a password; leave them out",
+        ),
+        (make(path="gs://me@b:80/x"), "data.path: gs://b:80/x contains a user name"),
+        (
+            make(path="https://b/x?secret"),
+            "data.path: https://b/x is followed by ? or #; give the address of the folder",
+        ),
+        (make(path="s3://b/x#secret"), "data.path: s3://b/x is followed by ? or #"),
+        (
+            make(path="https://b:secret/x"),
+            "data.path: an address has an invalid server or port; use s3://BUCKET/FOLDER",
+        ),
+        (make(path="https://[secret/x"), "data.path: an address has an invalid server or port"),
+        (make(path="https://b/a folder"), "data.path: 'https://b/a folder' contains a space"),
+        (make(mixture=("https://me:secret@b/x?secret=1",)), "data.mixture: https://b/x contains a user name"),
+        (make(mixture=("https://me:secret@b/x?secret",)), "data.mixture: 'https://...b/x?...' is not PATH=WEIGHT"),
         (make("synthetic", shuffle_shards=2), "data.shuffle_shards: 2, but data.kind is synthetic; set it to 0"),
     ],
 )
@@ -275,6 +355,34 @@ def test_nonsense_is_rejected(config: Config, message: str) -> None:
     problems = check(config)
     assert len(problems) == 1
     assert message in str(problems[0])
+    assert "secret" not in str(problems[0])
+
+
+def test_an_address_with_a_password_is_refused_wherever_it_comes_from() -> None:
+    with pytest.raises(ConfigError, match="https://b/x contains a user name or a password") as caught:
+        remote.RemoteFolder("https://me:secret@b/x")
+    assert "secret" not in str(caught.value)
+
+
+def test_a_limited_cache_has_room_for_the_shards_of_the_evaluation(web: WebFolder) -> None:
+    size = 2 * (4 * WINDOWS + 1)
+    write_shards(web.root / "held_out", *(range(n, n + 4 * WINDOWS + 1) for n in range(50, 53)))
+    data = DataConfig(kind="tokens", path=f"{web.url}/data", seq_len=4, shuffle_shards=1, cache=str(web.root / "cache"))
+    model, evaluation = LlamaConfig(vocab_size=100, seq_len=8), EvaluationConfig(path=f"{web.url}/held_out")
+
+    def open_limited(limit_bytes: int) -> Sources:
+        limited = replace(data, cache_gb=limit_bytes / 1e9)
+        return open_sources(Config(name="test", model=model, data=limited, evaluation=evaluation))
+
+    with pytest.raises(ConfigError, match=r"shards and those of evaluation.path, 4.1e-07 GB"):
+        open_limited(4 * size)
+    sources = open_limited(5 * size)
+    assert sources.evaluation is not None
+    order = ShardOrder(0, sources.training.group_sizes, 1)
+    for position in range(0, order.length, WINDOWS):
+        sources.training.fetch(order.sample_ids(position, WINDOWS), 0)
+        sources.evaluation.fetch(np.arange(sources.evaluation.length), None)
+    assert sum("held_out" in name and name.endswith(".bin") for name, _ in web.requests) == 3
 
 
 def test_a_cache_that_is_too_small_is_rejected(web: WebFolder) -> None:

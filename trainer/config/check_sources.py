@@ -26,6 +26,30 @@ def check_mixture(config: Config) -> Iterator[ConfigProblem]:
     yield from (entry for entry in parse_mixture(data.mixture) if isinstance(entry, ConfigProblem))
 
 
+def explain_address(address: str) -> ConfigProblem | None:
+    """Return what is wrong with the address of a remote folder; the problem has no setting and repeats no secrets.
+
+    A path is printed, recorded and stored in checkpoints, so it must not contain a password or a signature.
+    """
+    try:
+        parts = urlsplit(address)
+        host = f"{parts.hostname or ''}{f':{parts.port}' if parts.port else ''}"
+    except ValueError:  # its text would repeat parts of the address
+        return ConfigProblem(
+            "", "an address has an invalid server or port", "use s3://BUCKET/FOLDER or https://SERVER/FOLDER"
+        )
+    shown = f"{parts.scheme}://{host}{parts.path}"
+    if parts.username is not None or parts.password is not None:
+        fix = "leave them out; S3 takes credentials from a role, AWS_PROFILE or AWS_ACCESS_KEY_ID"
+        return ConfigProblem("", f"{shown} contains a user name or a password", fix)
+    if "?" in address or "#" in address:
+        fix = "give the address of the folder alone; signed addresses are not supported"
+        return ConfigProblem("", f"{shown} is followed by ? or #", fix)
+    if any(character.isspace() or not character.isprintable() for character in address):
+        return ConfigProblem("", f"{shown!r} contains a space or a control character", "write spaces as %20")
+    return None
+
+
 def check_remote(config: Config) -> Iterator[ConfigProblem]:
     """Check that remote folders can be read and that the settings of their cache fit together."""
     data = config.data
@@ -33,6 +57,9 @@ def check_remote(config: Config) -> Iterator[ConfigProblem]:
     paths["data.mixture"] = [entry.path for entry in parse_mixture(data.mixture) if isinstance(entry, MixtureEntry)]
     remote = [(where, path) for where, listed in paths.items() for path in listed if "://" in path]
     for where, path in remote:
+        if problem := explain_address(path):
+            yield ConfigProblem(where, problem.message, problem.fix)
+            continue
         if urlsplit(path).scheme not in REMOTE_SCHEMES:
             allowed = ", ".join(f"{scheme}://" for scheme in REMOTE_SCHEMES)
             yield ConfigProblem(where, f"{path} has an unknown scheme", f"use a local folder, or one of {allowed}")

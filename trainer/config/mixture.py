@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from pathlib import PurePath
 from trainer.config.errors import ConfigProblem
 
 _WHERE = "data.mixture"
+# Parts of an address that may be secret: user and password, and what follows the path.
+_SECRETS = re.compile(r"(?<=://)[^/]*@|(?<=[?#]).*")
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,7 @@ def parse_mixture(entries: Sequence[str]) -> list[MixtureEntry | ConfigProblem]:
     paths = Counter(PurePath(os.path.expanduser(entry.path)) for entry in parsed if isinstance(entry, MixtureEntry))
     repeated = [
         ConfigProblem(_WHERE, f"{path} is listed {count} times", "list it once, with the sum of its weights")
-        for path, count in paths.items()
+        for path, count in ((_hide_secrets(str(path)), count) for path, count in paths.items())
         if count > 1
     ]
     return [*parsed, *repeated]
@@ -48,5 +51,9 @@ def _parse_entry(text: str) -> MixtureEntry | ConfigProblem:
         weight = math.nan
     if path.strip() and math.isfinite(weight) and weight > 0:
         return MixtureEntry(path, weight)
-    message = f"{text!r} is not PATH=WEIGHT with a weight above 0"
+    message = f"{_hide_secrets(text)!r} is not PATH=WEIGHT with a weight above 0"
     return ConfigProblem(_WHERE, message, "write entries such as ~/web=0.7, and leave out sources that are not used")
+
+
+def _hide_secrets(text: str) -> str:
+    return _SECRETS.sub("...", text) if "://" in text else text

@@ -32,12 +32,15 @@ class Sources:
 
 def open_sources(config: Config) -> Sources:
     """Open the data sets of a checked configuration, or raise a ConfigError that says why one cannot be read."""
-    sources = _open_mixture(config) if config.data.mixture else _hold_out(_open(config), config.evaluation.share)
+    reserved = _count_evaluation_bytes(config)
+    if config.data.mixture:
+        sources = _open_mixture(config, reserved)
+    else:
+        sources = _hold_out(_open(config, reserved), config.evaluation.share)
     if not config.evaluation.path:
         return sources
-    evaluated = replace(config.data, path=config.evaluation.path, mixture=())
     with _naming("evaluation.path"):
-        evaluation = _open(replace(config, data=evaluated))
+        evaluation = _open(_select_evaluation(config))
     return Sources(sources.training, evaluation, (*sources.notes, *_list_notes(evaluation)))
 
 
@@ -63,7 +66,7 @@ def _list_notes(source: Source) -> tuple[str, ...]:
     return notes
 
 
-def _open_mixture(config: Config) -> Sources:
+def _open_mixture(config: Config, reserved: int) -> Sources:
     from trainer.data.mixture import Ingredient, Mixture, derive_seed
     from trainer.data.tokens import find_other_tokenizers
 
@@ -74,12 +77,12 @@ def _open_mixture(config: Config) -> Sources:
         try:
             with _naming("data.mixture"):
                 opened.append(
-                    (name, entry, _open_tokens(config, entry.path, derive_seed(config.run.seed, len(opened))))
+                    (name, entry, _open_tokens(config, entry.path, derive_seed(config.run.seed, len(opened)), reserved))
                 )
         except ConfigError as error:
             problems += error.problems
     problems += find_other_tokenizers({entry.path: source for _, entry, source in opened})
-    problems += _check_cache(config, [source for _, _, source in opened])
+    problems += _check_cache(config, [source for _, _, source in opened], reserved)
     if problems:
         raise ConfigError(problems)
     with _naming("data.mixture"):
@@ -111,10 +114,10 @@ def _naming(setting: str) -> Iterator[None]:
         raise ConfigError([ConfigProblem(*problem) for problem in renamed]) from error
 
 
-def _open(config: Config) -> Source:
+def _open(config: Config, reserved: int = 0) -> Source:
     if config.data.kind == "tokens":
-        source = _open_tokens(config, config.data.path, config.run.seed)
-        if problems := list(_check_cache(config, [source])):
+        source = _open_tokens(config, config.data.path, config.run.seed, reserved)
+        if problems := list(_check_cache(config, [source], reserved)):
             raise ConfigError(problems)
         return _separate_documents(config, source)
     if config.data.kind == "images":
@@ -122,12 +125,15 @@ def _open(config: Config) -> Source:
     return _make_synthetic(config)
 
 
-def _open_tokens(config: Config, path: str, seed: int) -> TokenShards:
+def _open_tokens(config: Config, path: str, seed: int, reserved: int) -> TokenShards:
+    """Open token shards; `reserved` is the part of the cache that other shards need."""
     from trainer.data.shard_folder import Reading
     from trainer.data.tokens import TokenShards
 
     model, data = cast(DecoderConfig, config.model), config.data
-    reading = Reading(seed, data.shuffle_shards, data.cache, round(data.cache_gb * 1e9))
+    # At least one byte, because 0 means no limit; `_check_cache` rejects such a cache.
+    limit = max(1, round(data.cache_gb * 1e9) - reserved) if data.cache_gb else 0
+    reading = Reading(seed, data.shuffle_shards, data.cache, limit)
     return TokenShards(path, data.seq_len or model.seq_len, model.vocab_size, reading)
 
 
@@ -139,12 +145,28 @@ def _separate_documents(config: Config, shards: TokenShards) -> Source:
     return PackedDocuments(shards) if config.data.documents == "packed" else SeparateDocuments(shards)
 
 
-def _check_cache(config: Config, sources: list[TokenShards]) -> Iterator[ConfigProblem]:
-    """Check that a limited cache has room for the shards that are read at the same time."""
-    limit_gb, needed_gb = config.data.cache_gb, sum(source.cache_bytes for source in sources) / 1e9
+def _select_evaluation(config: Config) -> Config:
+    """Return a configuration whose data are those of evaluation.path.
+
+    Every evaluation reads the same samples from all shards, so they stay mapped and are not read in windows.
+    """
+    return replace(config, data=replace(config.data, path=config.evaluation.path, mixture=(), shuffle_shards=0))
+
+
+def _count_evaluation_bytes(config: Config) -> int:
+    """Return the bytes that a remote evaluation set needs of a limited cache."""
+    if not (config.data.cache_gb and config.evaluation.path):
+        return 0
+    with _naming("evaluation.path"):
+        return _open_tokens(_select_evaluation(config), config.evaluation.path, 0, 0).cache_bytes
+
+
+def _check_cache(config: Config, sources: list[TokenShards], reserved: int) -> Iterator[ConfigProblem]:
+    """Check that a limited cache has room for the shards that are read at the same time and for `reserved` bytes."""
+    limit_gb, needed_gb = config.data.cache_gb, (reserved + sum(source.cache_bytes for source in sources)) / 1e9
     if limit_gb and needed_gb > limit_gb:
-        message = f"{limit_gb:g} is too little for two times data.shuffle_shards={config.data.shuffle_shards} shards, "
-        message += f"{needed_gb:.3g} GB"
+        message = f"{limit_gb:g} is too little for two times data.shuffle_shards={config.data.shuffle_shards} shards"
+        message += f" and those of evaluation.path, {needed_gb:.3g} GB" if reserved else f", {needed_gb:.3g} GB"
         fix = f"use {math.ceil(needed_gb * 100) / 100:g} or more, or smaller shards"
         yield ConfigProblem("data.cache_gb", message, fix)
 

@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 import time
+import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
 
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from trainer.config.errors import ConfigError
 from trainer.data.index import DTYPES, Index
+from trainer.data.remote import TransientError
 from trainer.data.shard_folder import CachedFolder, Reading, ShardFolder, count_bytes
 from trainer.data.shard_order import list_upcoming
 
@@ -21,6 +23,7 @@ Tokens = NDArray[np.unsignedinteger]
 
 _REPORT_S = 10.0
 _RECHECK_S = 0.5
+_OUTAGE_S = 10.0
 _GB = 10**9
 
 
@@ -32,10 +35,13 @@ class ShardArrays:
         self._contents = contents
         self._reading = reading
         # A file that was removed from a full cache takes space until it is unmapped.
-        self._max_mapped = 2 * reading.window if reading.cache_bytes else len(contents.shards)
+        is_limited = reading.cache_bytes and reading.window
+        self._max_mapped = 2 * reading.window if is_limited else len(contents.shards)
         self._mapped: OrderedDict[int, Tokens] = OrderedDict()
         self._lock = threading.Lock()
         self._ahead = _ReadAhead(folder, contents) if isinstance(folder, CachedFolder) else None
+        if self._ahead:
+            weakref.finalize(self, self._ahead.stop)
 
     @property
     def cache_bytes(self) -> int:
@@ -100,6 +106,10 @@ class _ReadAhead:
                 self._thread = threading.Thread(target=self._work, name="shards", daemon=True)
                 self._thread.start()
 
+    def stop(self) -> None:
+        """Download no more shards after the current one."""
+        self._numbers = ()
+
     def _work(self) -> None:
         reported_at = time.monotonic()
         while True:
@@ -109,8 +119,14 @@ class _ReadAhead:
                     try:
                         if number not in present and self._download(number):
                             present.add(number)
+                    except TransientError:
+                        time.sleep(_OUTAGE_S)  # the loader raises it if it needs the shard before the network is back
+                        break
                     except (ConfigError, OSError):
-                        return  # the loader gets the same error when it needs the shard, and raises it
+                        # The loader gets the same error when it needs the shard, and raises it.
+                        with self._lock:
+                            self._thread = None
+                        return
                     if self._numbers is not numbers:
                         break
                     if time.monotonic() - reported_at > _REPORT_S:

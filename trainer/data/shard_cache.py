@@ -6,7 +6,10 @@ import errno
 import fcntl
 import os
 import re
+import socket
+import stat
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from hashlib import sha256
@@ -19,6 +22,8 @@ from trainer.data.remote import RemoteFolder, TransientError, retry
 # The disks of a cloud machine are mounted here (docs/bootstrap.md).
 _SCRATCH = Path("/local")
 _GB = 10**9
+# A download writes all the time; one that has not for this long has ended, on whatever node it was.
+_ABANDONED_S = 3600.0
 # The checksum becomes a file name, and a remote index may contain anything.
 _CHECKSUM = re.compile("[0-9a-f]{64}")
 
@@ -27,7 +32,8 @@ class ShardCache:
     """A folder of shards that are named after their checksums: equal shards of different folders are stored once.
 
     A file has its final name only when it is complete and its checksum is right. One process at a time downloads a
-    shard; others that need it wait.
+    shard; others that need it wait. Nodes that share the folder may download the same shard at the same time, because
+    locks need not reach other nodes; each writes a file of its own.
     """
 
     def __init__(self, folder: Path, limit_bytes: int = 0) -> None:
@@ -77,7 +83,7 @@ class ShardCache:
         return self._folder / f"{shard.sha256}.bin"
 
     def _download(self, remote: RemoteFolder, shard: Shard, size: int, path: Path) -> None:
-        partial = path.with_suffix(".partial")
+        partial = path.with_name(f"{path.stem}.{socket.gethostname()}-{os.getpid()}.partial")
         try:
             self._reserve(partial, size)
             digest = retry(_Download(remote, shard.file, size, partial).run)
@@ -103,6 +109,7 @@ class ShardCache:
         """
         with (self._folder / "room.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
+            _remove_abandoned(partial)
             with partial.open("wb") as file:
                 file.truncate(size)
             if not self._limit:
@@ -125,6 +132,8 @@ class _Download:
         self._partial = partial
         self._received = 0
         self._digest = sha256()
+        self._empty_at = -1
+        """Offset at which an answer had no bytes."""
 
     def run(self) -> str:
         """Receive the remaining bytes and return the checksum of the whole file."""
@@ -137,8 +146,12 @@ class _Download:
                 self._received += len(block)
             partial.flush()
             os.fsync(partial.fileno())
-        if self._received < self._size and self._received > before:
-            raise TransientError(f"{self._file}: the answer broke off after {self._received} of {self._size} bytes")
+        if self._received < self._size and self._received != self._empty_at:
+            # The connection was closed. If that happens twice without a byte in between, the file ends here.
+            self._empty_at = before if self._received == before else -1
+            raise TransientError(
+                f"{self._remote.url}/{self._file}: the answer broke off after {self._received} of {self._size} bytes"
+            )
         if self._received != self._size:
             damage = f"has {self._received} bytes instead of {self._size}"
             raise _describe_damage(self._remote, self._file, damage)
@@ -146,9 +159,20 @@ class _Download:
 
 
 def default_cache() -> Path:
-    """Return the folder for shards of this user: on the node's own disks, or in the folder for temporary files."""
+    """Return the folder for shards of this user: on the node's own disks, or in the folder for temporary files.
+
+    Anyone can create a folder there, and whoever owns it could replace the shards, so it must be this user's.
+    """
     root = _SCRATCH if _SCRATCH.is_mount() and os.access(_SCRATCH, os.W_OK) else Path(tempfile.gettempdir())
-    return root / f"muster-shards-{os.getuid()}"
+    folder = root / f"muster-shards-{os.getuid()}"
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
+        message = f"{folder}, the default, is not a folder of this user"
+        raise ConfigError([ConfigProblem("data.cache", message, "set data.cache to a folder on a disk of the node")])
+    folder.chmod(0o700)
+    return folder
 
 
 def _list_files(folder: Path, *patterns: str) -> Iterator[tuple[int, int, Path]]:
@@ -158,6 +182,22 @@ def _list_files(folder: Path, *patterns: str) -> Iterator[tuple[int, int, Path]]
             with suppress(FileNotFoundError):  # another process has removed it
                 status = path.stat()
                 yield status.st_mtime_ns, status.st_size, path
+
+
+def _remove_abandoned(partial: Path) -> None:
+    """Remove the files of downloads whose process was killed, given the file of one whose lock this process holds."""
+    host, checksum = socket.gethostname(), partial.name.partition(".")[0]
+    for _, _, path in _list_files(partial.parent, "*.partial"):
+        other, _, owner = path.name.removesuffix(".partial").partition(".")
+        # Locks need not reach other nodes, so files of other nodes must be old too.
+        is_ours = owner.rpartition("-")[0] == host
+        with suppress(OSError):
+            if not is_ours and time.time() - path.stat().st_mtime < _ABANDONED_S:
+                continue
+            with (partial.parent / f"{other}.bin.lock").open("w") as lock:
+                if other != checksum:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink()
 
 
 def _is_complete(path: Path, size: int) -> bool:

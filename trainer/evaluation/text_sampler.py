@@ -15,7 +15,7 @@ from trainer.config.mixture import MixtureEntry, parse_mixture
 from trainer.config.models import DecoderConfig
 from trainer.config.schema import Config, DataConfig
 from trainer.data.remote import is_remote
-from trainer.data.shard_folder import LOCAL
+from trainer.data.shard_folder import Reading
 from trainer.data.tokenizer import Tokenizer, load_stored_tokenizer
 from trainer.models.cross_entropy import predict_tokens
 from trainer.models.functional import IGNORED_TARGET, get_logits
@@ -115,7 +115,7 @@ class NextTokens:
 def _load_tokenizer(data: DataConfig) -> Tokenizer:
     """Return the tokenizer of the training data; all sources of a mixture have the same."""
     path = next((entry.path for entry in parse_mixture(data.mixture) if isinstance(entry, MixtureEntry)), data.path)
-    name = LOCAL.open_folder(path).read_index().tokenizer
+    name = Reading(cache=data.cache).open_folder(path).read_index().tokenizer
     tokenizer = load_stored_tokenizer(name, Path(path).expanduser())
     if tokenizer is None:
         message = f"need the tokenizer {name}, but {path} has no tokenizer.json"

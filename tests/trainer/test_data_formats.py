@@ -68,14 +68,14 @@ def test_compressed_files_are_read(tmp_path: Path, suffix: str) -> None:
     plain = b"a line\n" * 400_000
     folder = tmp_path / "in"
     folder.mkdir()
-    for name, content in (("a.jsonl", lines), ("b.txt", plain)):
+    for name, content in (("a.jsonl", lines), ("b.txt", plain), ("c.log", b"of a log"), ("d.tar", bytes(99))):
         if suffix == "gz":
             (folder / f"{name}.gz").write_bytes(gzip.compress(content))
         else:
             with pyarrow.CompressedOutputStream(str(folder / f"{name}.zst"), "zstd") as file:
                 file.write(content)
     assert prepare(folder, tmp_path / "out") == 0
-    assert read_documents(tmp_path / "out") == [*TEXTS, plain.decode()]
+    assert read_documents(tmp_path / "out") == [*TEXTS, plain.decode(), "of a log"]
 
 
 def test_bad_rows_are_skipped_counted_and_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -98,6 +98,26 @@ def test_bad_rows_are_skipped_counted_and_listed(tmp_path: Path, capsys: pytest.
     # The rows that are skipped are part of the job.
     assert prepare(folder, tmp_path / "skipping") == 2
     assert "contains shards of another job (skip_bad changed)" in capsys.readouterr().err
+
+
+def test_skipped_rows_do_not_make_shards_smaller(tmp_path: Path) -> None:
+    rows = [{"text": "123456789"} if number % 10 == 0 else {"other": "123456789"} for number in range(1000)]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert prepare(tmp_path / "a.jsonl", tmp_path / "out", "--skip-bad", "--shard-tokens", "500") == 0
+    assert len(list((tmp_path / "out").glob("*.bin"))) == 2
+
+
+def test_a_mistyped_key_is_reported_before_the_whole_text_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainer.data.prepare._MAX_BYTES_WITHOUT_TEXT", 1000)
+    (tmp_path / "a.jsonl").write_text('{"text": "x"}\n' * 1000)
+    assert prepare(tmp_path / "a.jsonl", tmp_path / "out", "--skip-bad", "--text-key", "txet") == 2
+    error = capsys.readouterr().err
+    assert (
+        f"INPUT: no text in the first 1008 bytes of {tmp_path}/a.jsonl; check the inputs, and --text-key=txet" in error
+    )
+    assert not list((tmp_path / "out").glob("*.bin"))
 
 
 def test_a_missing_column_is_reported_with_those_that_exist(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

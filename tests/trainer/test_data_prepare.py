@@ -311,6 +311,27 @@ def test_a_tokenizer_without_an_end_of_text_token_can_be_used(tmp_path, capsys):
     assert read_tokens(tmp_path / "out").tolist() == [0, 1]
 
 
+@pytest.mark.parametrize("version", ["this", "earlier"])
+def test_shards_with_another_end_of_text_token_are_not_reused(texts, tmp_path, capsys, version):
+    """As after an eos_token was added to the tokenizer_config.json of a tokenizer that had none."""
+    out = tmp_path / "out"
+    assert main(arguments_for(texts, out, "--workers", "1")) == 0
+    job = json.loads((out / "job.json").read_text())
+    assert job["eos"] == 256
+    if version == "this":  # interrupted before the index was written
+        (out / "index.json").unlink()
+        (out / "job.json").write_text(json.dumps({**job, "eos": None}))
+    else:
+        del job["eos"]
+        (out / "job.json").write_text(json.dumps(job))
+        assert main(arguments_for(texts, out, "--workers", "1")) == 0
+        contents = json.loads((out / "index.json").read_text())
+        (out / "index.json").write_text(json.dumps({**contents, "eos": None}))
+    capsys.readouterr()
+    assert main(arguments_for(texts, out, "--workers", "1")) == 2
+    assert "contains shards of another job (eos changed); choose another folder" in capsys.readouterr().err
+
+
 def test_a_missing_package_is_reported(tmp_path, monkeypatch, capsys):
     (tmp_path / "tokenizer.json").write_text("{}")
     (tmp_path / "a.txt").write_text("x")

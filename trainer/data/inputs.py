@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainer.config.errors import ConfigError, ConfigProblem
-from trainer.data.text_files import COMPRESSED_SUFFIXES, PARQUET_SUFFIX, FileRange, find_cut, measure
+from trainer.data.text_files import COMPRESSED_SUFFIXES, PARQUET_SUFFIX, FileRange, find_cut, measure, read_start
 
 _TEXT_SUFFIXES = frozenset(
     {".txt", ".md", ".rst", ".py", ".jsonl", ".ndjson", ".json", ".csv", ".html", ".tex", ".c", ".h", ".cpp", ".rs"}
 )
+# A file with a zero byte in this part of it is not text.
+_START_BYTES = 8192
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ def whole_range(file: TextFile) -> FileRange:
 
 def _list_files(path: Path) -> Iterator[TextFile]:
     if path.is_file():
-        if path.suffix not in COMPRESSED_SUFFIXES and not _is_text(path):
+        if not _is_text(path):
             raise _error(f"{path} is not text (it contains zero bytes)", "leave it out")
         yield _describe_file(path, path.name)
         return
@@ -93,8 +95,7 @@ def _is_text(path: Path) -> bool:
     suffix = path.with_suffix("").suffix if path.suffix in COMPRESSED_SUFFIXES else path.suffix
     if suffix in _TEXT_SUFFIXES or path.suffix == PARQUET_SUFFIX:
         return True
-    with path.open("rb") as file:
-        return b"\0" not in file.read(8192)
+    return b"\0" not in read_start(path, _START_BYTES)
 
 
 def _error(message: str, fix: str) -> ConfigError:

@@ -27,6 +27,8 @@ JOB_FILE = "job.json"
 _SIZE_UNITS = ((1e6, "MB"), (1e3, "kB"), (1, "B"))
 # Amount of text that is tokenized first, to estimate the bytes per token.
 _ESTIMATE_BYTES = 1 << 20
+# Amount of input without any text after which the command gives up: --text-key is probably wrong.
+_MAX_BYTES_WITHOUT_TEXT = 1 << 26
 
 
 def main(argv: Sequence[str]) -> int:
@@ -157,10 +159,12 @@ def _describe_job(options: argparse.Namespace, tokenizer: Tokenizer, files: list
         "version": index.VERSION,
         "inputs": hashlib.sha256(listing.encode()).hexdigest(),
         "tokenizer": tokenizer.fingerprint,
+        "eos": tokenizer.eos,
         "shard_tokens": options.shard_tokens,
         "text_key": options.text_key,
-        # Absent unless set, so that folders of earlier versions can be continued.
-        **({"skip_bad": True} if options.skip_bad else {}),
+        # Absent unless set, so that folders of earlier versions can be continued. The number changes with the estimate
+        # of the bytes per shard, which decides where the text is cut.
+        **({"skip_bad": 2} if options.skip_bad else {}),
     }
 
 
@@ -169,6 +173,9 @@ def _check_job(folder: Path, job: dict[str, Any]) -> None:
     path = folder / JOB_FILE
     if path.exists():
         before = json.loads(path.read_text(encoding="utf-8"))
+        # Earlier versions did not store the end-of-text token; the index has it once all shards are complete.
+        eos = index.read(folder).eos if (folder / index.NAME).exists() else before.get("eos", job["eos"])
+        before["eos"] = eos
         changed = [name for name in {**before, **job} if before.get(name) != job.get(name)]
         if changed:
             message = f"{folder} contains shards of another job ({', '.join(changed)} changed)"
@@ -185,9 +192,13 @@ def _estimate_bytes_per_shard(files: list[TextFile], options: argparse.Namespace
     for piece in read_pieces((inputs.whole_range(file) for file in files), options.text_key, on_bad):
         size += piece.size
         tokens += len(tokenizer.encode(piece.text)) + piece.ends
-        if size >= _ESTIMATE_BYTES:
+        if size >= (_ESTIMATE_BYTES if tokens else _MAX_BYTES_WITHOUT_TEXT):
             break
-    return max(1, options.shard_tokens * size // max(1, tokens))
+    if not tokens:
+        message = f"no text in the first {size} bytes of {', '.join(options.inputs)}"
+        fix = f"check the inputs, and --text-key={options.text_key} for .jsonl and .parquet files"
+        raise ConfigError([ConfigProblem("INPUT", message, fix)])
+    return max(1, options.shard_tokens * size // tokens)
 
 
 def _error(message: str, fix: str) -> ConfigError:

@@ -69,7 +69,7 @@ def read_pieces(
     """Yield the text of some ranges.
 
     `text_key` names the text in JSON lines and Parquet; dots lead into nested objects. `on_bad` is called with each row
-    that has no text there, and the row is left out.
+    that has no text there; its piece is empty.
     """
     for file_range in ranges:
         name = Path(file_range.path)
@@ -88,6 +88,15 @@ def read_pieces(
 def measure(path: Path) -> int:
     """Return the size of a file in the units of its ranges."""
     return sum(_list_row_groups(path)) if path.suffix == PARQUET_SUFFIX else path.stat().st_size
+
+
+def read_start(path: Path, size: int) -> bytes:
+    """Return the first bytes of a file, decompressed."""
+    if path.suffix not in COMPRESSED_SUFFIXES:
+        with path.open("rb") as file:
+            return file.read(size)
+    with _open_compressed(str(path)) as (stream, _):
+        return stream.read(size)
 
 
 def find_cut(path: Path, offset: int, size: int) -> int:
@@ -149,8 +158,7 @@ def _parse_line(  # noqa: PLR0913, PLR0917
         text = None
     if text is None:
         on_bad(BadRow(file_range.path, place, f"is not a JSON object with text in {text_key!r}"))
-    else:
-        yield TextPiece(text, size, ends=True)
+    yield TextPiece(text or b"", size, ends=text is not None)
 
 
 def find_text(document: Any, text_key: str) -> bytes | None:
@@ -204,8 +212,7 @@ def _read_row_group(  # noqa: PLR0913, PLR0917
                 share = size * (number + 1) // rows - size * number // rows
                 if text is None:
                     on_bad(BadRow(str(path), f"row {first_row + number}", f"has no text in {text_key!r}"))
-                else:
-                    yield TextPiece(text, share, ends=True)
+                yield TextPiece(text or b"", share, ends=text is not None)
                 number += 1
 
 

@@ -152,6 +152,20 @@ def test_the_packing_is_stored_next_to_the_shards_and_replaced_if_damaged(
     assert list_files() == files
 
 
+def test_ranks_begin_to_pack_at_different_shards(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = fetch_all(open_source(make_config(shards, "packed")))
+    for path in shards.glob("*.packed-*"):
+        path.unlink()
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    source = open_source(make_config(shards, "packed"))
+    assert all((array == expected[name]).all() for name, array in fetch_all(source).items())
+    written = sorted(shards.glob("*.packed-*"), key=lambda path: path.stat().st_mtime_ns)
+    names = [shard.file for shard in index.read(shards).shards]
+    half = len(names) // 2
+    assert [path.name.partition(".packed-")[0] for path in written] == names[half:] + names[:half]
+
+
 def test_a_folder_that_cannot_be_written_is_packed_at_every_start(
     shards: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -244,6 +244,11 @@ def test_changes_since_a_checkpoint_name_the_source() -> None:
     assert list_data_changes(before, identify_data(make_mixture(0.5, 0.5), config)) == []
     other_weight = identify_data(make_mixture(0.5, 0.25), config)
     assert list_data_changes(before, other_weight) == ["weight of source code 0.5 then, 0.25 now"]
+    assert list_data_changes(before, identify_data(make_mixture(7, 7), config)) == []
+    renamed = {**before, "mixture": {"text": before["mixture"]["web"], "code": before["mixture"]["code"]}}
+    assert list_data_changes(before, renamed) == []
+    replaced = {**renamed, "mixture": {**renamed["mixture"], "text": {**before["mixture"]["web"], "content": "other"}}}
+    assert list_data_changes(before, replaced) == ["source web was removed", "source text was added"]
     longer = identify_data(make_mixture(0.5, 0.5, lengths=(7, 120)), config)
     assert list_data_changes(before, longer) == ["samples of source code 100 then, 120 now"]
     third = identify_data(make_mixture(0.5, 0.5, 0.5), config)

@@ -6,6 +6,8 @@ Such samples have a third array, "documents": the number of each input token's d
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 
 from trainer.config.errors import ConfigError, ConfigProblem
@@ -52,10 +54,13 @@ class PackedDocuments:
         self._shards = shards
         self._eos = require_eos(shards)
         folder = _require_local(shards)
-        self._packings = [
-            load_or_pack(shards.tokens[number], folder.get(shard, 0), shard.sha256, self._eos, shards.seq_len)
-            for number, shard in enumerate(shards.contents.shards)
-        ]
+        packings: dict[int, Packing] = {}
+        for number in _order_visits(len(shards.tokens)):
+            shard = shards.contents.shards[number]
+            packings[number] = load_or_pack(
+                shards.tokens[number], folder.get(shard, 0), shard.sha256, self._eos, shards.seq_len
+            )
+        self._packings = [packings[number] for number in range(len(packings))]
         self._ends = np.cumsum([packing.samples for packing in self._packings])
         self.fingerprint = f"{shards.fingerprint}-packed"
 
@@ -106,8 +111,15 @@ def require_eos(shards: TokenShards) -> int:
         message = f"{shards.path} does not show where documents end: its tokenizer {tokenizer} has no "
         message += "end-of-text token"
         fix = "set data.documents to joined, or name eos_token in the tokenizer's tokenizer_config.json and prepare "
-        raise ConfigError([ConfigProblem("data.path", message, fix + "the text again")])
+        raise ConfigError([ConfigProblem("data.path", message, fix + "the text again, in another folder")])
     return eos
+
+
+def _order_visits(count: int) -> list[int]:
+    """Return the order in which this rank packs shards: each begins elsewhere, and later loads what others wrote."""
+    rank, ranks = (int(os.environ.get(name, default)) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1")))
+    first = rank * count // ranks
+    return [*range(first, count), *range(first)]
 
 
 def _require_local(shards: TokenShards) -> LocalFolder:

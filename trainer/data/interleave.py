@@ -26,7 +26,8 @@ def count_draws(shares: Sequence[int], seed: int, positions: Ids) -> Ids:
 
     The first source takes every n-th position, evenly spread; the positions that it leaves are divided among the others
     in the same way. From one position to the next exactly one count grows, by one. A count deviates from
-    weight x position by less than 1 + 1/2 + ... + 1/sources, because the largest shares are taken first.
+    share x position by less than 1 + 1/2 + ... + 1/sources, because the largest shares are taken first; a share is the
+    weight rounded to a multiple of 2^-20, and at least that.
     """
     counts = np.empty((len(shares), len(positions)), np.int64)
     left = positions

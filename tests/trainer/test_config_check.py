@@ -330,7 +330,7 @@ CONFLICTS = [
     (
         "tiny-llama",
         ["parallel.tensor=4", "model.kv_heads=4", "model.vocab_size=5"],
-        "parallel.tensor: 4, but parts of 2 of the 5 tokens of model.vocab_size leave none for the last rank; use one",
+        "parallel.tensor: 4, but parts of 2 of the 5 tokens of the vocabulary leave none for the last rank; use one o",
     ),
     ("tiny-llama", ["parallel.tensor=4"], "parallel.tensor: 4 ranks do not divide kv_heads 2; use one of 1, 2"),
     ("tiny-llama", ["parallel.tensor=2", "data.seq_len=63"], "parallel.tensor: 2 ranks do not divide seq_len 63"),

@@ -54,10 +54,11 @@ def test_a_model_without_the_expected_parts_is_not_split() -> None:
     ("options", "message"),
     [
         ({"expert": 3}, "parallel.expert: 3 ranks do not divide 4 experts of OwnMixture; use one of 1, 2, 4"),
+        ({"tensor": 5}, "parallel.tensor: 5, but parts of 2 of the 8 tokens of the vocabulary leave none for the last"),
         ({"tensor": 2}, "parallel.tensor: 2, but the experts of OwnMixture are not split by tensor parallelism; set"),
     ],
 )
-def test_own_experts_that_cannot_be_split_like_this_are_rejected(options: dict[str, int], message: str) -> None:
+def test_an_own_model_that_cannot_be_split_like_this_is_rejected(options: dict[str, int], message: str) -> None:
     mesh = make_single_mesh()
     mesh.layout = Layout(**options)
     with pytest.raises(ConfigError) as caught:

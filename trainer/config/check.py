@@ -9,7 +9,7 @@ from dataclasses import replace
 from trainer.config.check_sources import check_mixture, check_remote
 from trainer.config.convert import FAMILIES
 from trainer.config.errors import ConfigError, ConfigProblem, list_divisors, list_nearest_multiples
-from trainer.config.layout import find_length_factor, resolve_layout
+from trainer.config.layout import check_vocabulary, find_length_factor, resolve_layout
 from trainer.config.models import DecoderConfig, LlamaLikeConfig, MlpConfig, MoeConfig, ResNetConfig
 from trainer.config.schema import BatchConfig, Config, EvaluationConfig, ParallelConfig
 from trainer.optimizers.groups import explain_no_tensor_parallel, parse_decay_groups
@@ -312,11 +312,7 @@ def check_tensor_parallel(config: Config) -> Iterator[ConfigProblem]:
         if value % ranks:
             message = f"{ranks} ranks do not divide {name} {value}"
             yield ConfigProblem("parallel.tensor", message, f"use one of {list_divisors(value)}")
-    if _leaves_rank_empty(model.vocab_size, ranks):
-        allowed = [str(count) for count in range(1, ranks) if not _leaves_rank_empty(model.vocab_size, count)]
-        message = f"{ranks}, but parts of {-(-model.vocab_size // ranks)} of the {model.vocab_size} tokens of "
-        message += "model.vocab_size leave none for the last rank"
-        yield ConfigProblem("parallel.tensor", message, f"use one of {', '.join(allowed)}, or a larger vocabulary")
+    yield from check_vocabulary(model.vocab_size, ranks)
 
 
 def check_context_parallel(config: Config) -> Iterator[ConfigProblem]:
@@ -428,11 +424,6 @@ def _check_prompts(config: Config) -> Iterator[ConfigProblem]:
     if config.evaluation.prompt_tokens != EvaluationConfig().prompt_tokens and not prompts:
         message = f"{config.evaluation.prompt_tokens}, but there are no prompts"
         yield ConfigProblem("evaluation.prompt_tokens", message, "set evaluation.prompts, or leave it out")
-
-
-def _leaves_rank_empty(rows: int, ranks: int) -> bool:
-    """Return whether torch's parts, all of the same size except for the last ones, leave a rank without any row."""
-    return -(-rows // ranks) * (ranks - 1) >= rows
 
 
 def _check_reduction(parallel: ParallelConfig) -> Iterator[ConfigProblem]:

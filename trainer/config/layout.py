@@ -91,6 +91,17 @@ def find_length_factor(context: int, tensor: int) -> tuple[int, str]:
     return factor, f"{'2 x ' if tensor % 2 else ''}context {context} x tensor {tensor}"
 
 
+def check_vocabulary(tokens: int, ranks: int) -> list[ConfigProblem]:
+    """Return a problem if tensor parallelism leaves a rank without any token of the vocabulary."""
+    allowed = [count for count in range(1, ranks + 1) if _fills_parts(tokens, count)]
+    if ranks in allowed:
+        return []
+    message = f"{ranks}, but parts of {-(-tokens // ranks)} of the {tokens} tokens of the vocabulary leave none for "
+    message += "the last rank"
+    fix = f"use one of {', '.join(map(str, allowed))}, or a larger vocabulary"
+    return [ConfigProblem("parallel.tensor", message, fix)]
+
+
 def resolve_layout(parallel: ParallelConfig, world_size: int, local_size: int) -> Layout:
     """Return the layout of `world_size` ranks, or raise a ConfigError that names the numbers that would fit."""
     layout = _resolve_axes(parallel, world_size, local_size)
@@ -103,6 +114,11 @@ def resolve_layout(parallel: ParallelConfig, world_size: int, local_size: int) -
             f"use one of {list_divisors(ranks)}",
         )
     return replace(layout, expert=parallel.expert)
+
+
+def _fills_parts(rows: int, parts: int) -> bool:
+    """Return whether every part has a row; torch's parts have the same size, except for those at the end."""
+    return -(-rows // parts) * (parts - 1) < rows
 
 
 def _resolve_axes(parallel: ParallelConfig, world_size: int, local_size: int) -> Layout:

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from trainer.config.errors import ConfigError, ConfigProblem, list_divisors
+from trainer.config.layout import check_vocabulary
 from trainer.models.experts import Experts
 from trainer.models.head import takes_objective
 from trainer.parallel.cast import cast_forward
@@ -56,6 +57,7 @@ def parallelize(model: nn.Module | Factory, recipe: Recipe, mesh: Mesh, fill: Fi
     built = build_model(model, mesh.device, fill, choices)
     _check_trained(built)
     _check_names(built, mesh)
+    _check_head(built, mesh)
     _check_experts(built, recipe, mesh)
     _check_cache(built, recipe)
     units = find_units(built)
@@ -107,6 +109,13 @@ def _check_names(model: nn.Module, mesh: Mesh) -> None:
             message = f"{getattr(mesh.layout, axis)}, but {type(model).__name__} has no {', '.join(missing)} to split"
             fix = f"set it to 1, or give the model modules named {', '.join(parts)}"
             raise ConfigError([ConfigProblem(f"parallel.{axis}", message, fix)])
+
+
+def _check_head(model: Any, mesh: Mesh) -> None:
+    """Check that every tensor parallel rank has a part of the vocabulary."""
+    problems = check_vocabulary(model.head.out_features, mesh.layout.tensor) if mesh.layout.tensor > 1 else []
+    if problems:
+        raise ConfigError(problems)
 
 
 def _check_experts(model: nn.Module, recipe: Recipe, mesh: Mesh) -> None:

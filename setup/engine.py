@@ -16,8 +16,6 @@ from setup.run import Answer, SetupError, ask, raise_if_stopped, run
 
 MARKER = "MUSTER_ENGINE"
 START_TIMEOUT_S = 60.0
-START_ATTEMPTS = 3
-CONTAINERD_TIMEOUT = b"timeout waiting for containerd to start"
 TAKEOVER_S = 10.0
 STOP_TIMEOUT_S = 60.0
 
@@ -81,25 +79,7 @@ def start(paths: Paths, _: Facts, log: Path) -> None:
         run(["systemctl", "start", "docker"], log)
         wait_until_running(log, None)
         return
-    start_alone(paths, ["dockerd"], log)
-
-
-def start_alone(paths: Paths, argv: Sequence[str], log: Path) -> "subprocess.Popen[bytes]":
-    """Start an engine without an init system and wait until it answers.
-
-    dockerd gives its containerd 15 seconds, which a busy machine can exceed; it is then started again.
-    """
-    for attempts_left in reversed(range(START_ATTEMPTS)):
-        size_before = log.stat().st_size if log.exists() else 0
-        process = launch(paths, argv, log)
-        try:
-            wait_until_running(log, process)
-        except SetupError:
-            if not attempts_left or CONTAINERD_TIMEOUT not in log.read_bytes()[size_before:]:
-                raise
-        else:
-            break
-    return process
+    wait_until_running(log, launch(paths, ["dockerd"], log))
 
 
 def launch(paths: Paths, argv: Sequence[str], log: Path) -> "subprocess.Popen[bytes]":

@@ -17,7 +17,7 @@ from trainer.data.prepare import main as prepare
 from trainer.data.registry import open_sources
 from trainer.data.source import Arrays
 from trainer.data.split import hold_out
-from trainer.evaluation.evaluation_set import EvaluationSet
+from trainer.evaluation.evaluation_set import EvaluationSet, divide_samples
 from trainer.models.functional import IGNORED_TARGET
 
 
@@ -81,6 +81,14 @@ def test_every_sample_is_evaluated_once_and_padding_is_ignored(limit: int, batch
     assert len(set(counted.tolist())) == len(counted)
     again = EvaluationSet(Numbers((4, 6)), limit, 1)
     assert sorted(again.fetch(np.arange(again.length), 0)["targets"].tolist()) == sorted(counted.tolist())
+
+
+def test_samples_are_divided_by_weight_without_noise() -> None:
+    total = 0.7 + 0.2 + 0.1
+    assert divide_samples(10, [0.7 / total, 0.2 / total, 0.1 / total]) == [7, 2, 1]
+    assert divide_samples(10, [2 / 3, 1 / 3]) == [7, 4]
+    assert divide_samples(10, [1 - 1e-9, 1e-9]) == [10, 1]
+    assert divide_samples(0, [0.5, 0.5]) == [0, 0]
 
 
 def test_padding_does_not_change_inputs_that_share_memory_with_targets(tmp_path: Path) -> None:

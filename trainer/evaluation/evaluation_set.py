@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import numpy as np
 
 from trainer.data.order import Ids, sample_ids
@@ -46,3 +49,9 @@ class EvaluationSet:
             targets[is_padding] = IGNORED_TARGET
             arrays = {**arrays, "targets": targets}
         return arrays
+
+
+def divide_samples(samples: int, weights: Sequence[float]) -> list[int]:
+    """Return the `limit` of each data set of a mixture, rounded up; the sum of the weights is 1."""
+    # 0.7 / (0.7 + 0.2 + 0.1) of 10 is 7.000000000000001, which must not become 8; and 0 would mean all samples.
+    return [max(1, math.ceil(round(samples * weight, 6))) if samples else 0 for weight in weights]

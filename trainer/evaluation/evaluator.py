@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
@@ -16,7 +15,7 @@ from trainer.config.schema import Config
 from trainer.data.loader import Loader
 from trainer.data.mixture import Ingredient, Mixture
 from trainer.data.source import Source
-from trainer.evaluation.evaluation_set import EvaluationSet
+from trainer.evaluation.evaluation_set import EvaluationSet, divide_samples
 from trainer.evaluation.figures import SUMS, CrossEntropySums, EvaluationResult, compute_perplexity
 from trainer.metrics.device_values import DeviceValues
 from trainer.parallel.context import take_part
@@ -39,8 +38,7 @@ class Evaluator:
         self._batch_size = micro * layout.dp_size * layout.pipeline
         sources = source.ingredients if isinstance(source, Mixture) else (Ingredient("", source, 1.0),)
         weights = [ingredient.weight / sum(item.weight for item in sources) for ingredient in sources]
-        # 0.7 / (0.7 + 0.2 + 0.1) of 10 is 7.000000000000001, which must not become 8.
-        limits = [math.ceil(round(config.evaluation.samples * weight, 6)) for weight in weights]
+        limits = divide_samples(config.evaluation.samples, weights)
         self._measure = CrossEntropySums(config.loss.chunk_tokens)
         self._sets = [
             _WeightedSet(item.name, weight, EvaluationSet(item.source, limit, self._batch_size))

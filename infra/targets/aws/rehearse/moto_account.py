@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from moto.ec2.models import ec2_backends
+from moto.efs.models import efs_backends
 from moto.iam.models import iam_backends
 from moto.kms.models import kms_backends
 from moto.s3.models import s3_backends
@@ -29,6 +30,14 @@ class MotoAccount:
         stored = iam_backends[self.id]["aws"].get_role(role)
         documents = [*stored.policies.values(), *(policy.document for policy in stored.managed_policies.values())]
         return [statement for document in documents for statement in json.loads(document)["Statement"]]
+
+    def list_billed(self) -> list[str]:
+        """Return the disks, addresses and filesystems that exist, whatever their tags: AWS bills them by the hour."""
+        return [
+            *(f"volume {id_}" for id_ in self._ec2.volumes),
+            *(f"address {address.allocation_id}" for address in self._ec2.addresses),
+            *(f"filesystem {id_}" for id_ in efs_backends[self.id][self.region].file_systems_by_id),
+        ]
 
     def tags(self, resource_id: str) -> Mapping[str, str]:
         backend = self._ec2

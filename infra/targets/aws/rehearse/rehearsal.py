@@ -74,11 +74,14 @@ class Rehearsal:
         return output
 
     def check(self) -> None:
-        """Raise Stop if a machine was left, a call was denied, or this machine rather than AWS caused an error."""
+        """Raise Stop if something billed was left, a call was denied, or this machine rather than AWS failed."""
         instances = self.theatre.instances
         left = [instance.name for instance in instances.by_id.values() if instance.raw._state.name != "terminated"]
+        keeps = any(entry.keep for entry in self.stage.spec.storage.values())
+        billed = [what for what in self.theatre.account.list_billed() if not (keeps and what.startswith("filesystem "))]
         problems = [
             *(f"machine {name} is left after teardown" for name in left),
+            *(f"{what} is left after teardown" for what in billed),
             *dict.fromkeys(self.theatre.denials),
             *instances.failures,
         ]
@@ -182,9 +185,14 @@ def limit_job_s(speed: float) -> float:
 
 @contextmanager
 def interrupt_on_signals() -> Iterator[None]:
-    """Treat the signals by which a terminal or a service manager ends a process as Ctrl-C, so that cleanup runs."""
+    """Treat the signals by which a terminal or a service manager ends a process as Ctrl-C, so that cleanup runs.
+
+    Only the first one counts: a second one must not end the cleanup.
+    """
 
     def interrupt(_number: int, _frame: object) -> None:
+        for number in numbers:
+            signal.signal(number, signal.SIG_IGN)
         raise KeyboardInterrupt
 
     # A signal that is ignored stays ignored: nohup.

@@ -57,6 +57,7 @@ class Theatre:
     """A running rehearsal."""
 
     moto: Moto
+    account: MotoAccount
     instances: Instances
     timeline: Timeline
     denials: list[str]
@@ -114,7 +115,7 @@ def open_theatre(stage: Stage, clock: Clock, timeline: Timeline) -> Iterator[The
         denials: list[str] = []
         account = MotoAccount(ACCOUNT, region_of(stage.spec))
         moto.judge = make_judge(account, instances, moto.access_key, denials)
-        yield Theatre(moto, instances, timeline, denials)
+        yield Theatre(moto, account, instances, timeline, denials)
 
 
 @dataclass(frozen=True)

@@ -47,9 +47,19 @@ def test_a_job_is_given_up_before_the_test_is() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_signals_that_end_a_process_interrupt_it_instead(number: signal.Signals) -> None:
+    def clean_up_after_signal() -> None:
+        with interrupt_on_signals():
+            try:
+                signal.raise_signal(number)
+            finally:
+                signal.raise_signal(signal.SIGTERM)  # During the cleanup it has no effect.
+                cleaned.append(number)
+
     earlier = signal.getsignal(number)
-    with pytest.raises(KeyboardInterrupt), interrupt_on_signals():
-        signal.raise_signal(number)
+    cleaned: list[int] = []
+    with pytest.raises(KeyboardInterrupt):
+        clean_up_after_signal()
+    assert cleaned == [number]
     assert signal.getsignal(number) == earlier
 
 

@@ -22,7 +22,7 @@ from infra.targets.aws.rehearse.disks import Disks
 from infra.targets.aws.rehearse.hardware import list_hardware_files
 from infra.targets.aws.rehearse.machine import MachineArgs, Site, container_name, start_machine
 from infra.targets.aws.rehearse.metadata import Metadata
-from infra.targets.aws.rehearse.stage import MEMORY_MB
+from infra.targets.aws.rehearse.rehearsed_stack import MEMORY_MB
 from infra.targets.aws.rehearse.timeline import Timeline
 
 # Codes of EC2's instance states.

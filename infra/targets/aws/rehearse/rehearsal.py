@@ -22,8 +22,8 @@ from infra.targets.aws.build.reports import LOG
 from infra.targets.aws.rehearse.delays import Clock
 from infra.targets.aws.rehearse.disks import run_in
 from infra.targets.aws.rehearse.plugin import PLUGIN
-from infra.targets.aws.rehearse.stage import Stage, set_stage
-from infra.targets.aws.rehearse.theatre import Theatre, list_used_ranges, open_theatre, require_environment
+from infra.targets.aws.rehearse.rehearsed_stack import RehearsedStack, prepare_stack
+from infra.targets.aws.rehearse.simulated_cloud import SimulatedCloud, list_used_ranges, open_cloud, require_environment
 from infra.targets.aws.rehearse.timeline import Event, Timeline, render_picture, render_text
 from infra.targets.aws.spec import region_of
 from infra.targets.target import Console, RehearsalOptions
@@ -45,8 +45,8 @@ _SLURM_LOGS = "/var/log/slurm/*.log"
 class Rehearsal:
     """A rehearsal under way."""
 
-    stage: Stage
-    theatre: Theatre
+    rehearsed: RehearsedStack
+    cloud: SimulatedCloud
     console: Console
 
     def up(self) -> None:
@@ -57,14 +57,14 @@ class Rehearsal:
 
     def run_job(self, group: str, nodes: int) -> str:
         """Submit a job across nodes, wait until it has ended, and return its output; raise Stop if it failed."""
-        user = next(iter(self.stage.spec.users))
+        user = next(iter(self.rehearsed.spec.users))
         options = f"--parsable -p {group} -N {nodes}"
         job = self._on_controller(f"cd ~{user} && runuser -u {user} -- sbatch {options} --wrap 'srun hostname'").strip()
-        self.theatre.timeline.record(f"job {job}", "submitted")
-        state, deadline = "", time.monotonic() + limit_job_s(self.theatre.instances.clock.speed)
+        self.cloud.timeline.record(f"job {job}", "submitted")
+        state, deadline = "", time.monotonic() + limit_job_s(self.cloud.instances.clock.speed)
         while time.monotonic() < deadline:
             state = self._on_controller(show_result(job)).strip()
-            self.theatre.timeline.record(f"job {job}", state.partition("|")[0].lower() or "submitted")
+            self.cloud.timeline.record(f"job {job}", state.partition("|")[0].lower() or "submitted")
             if has_ended(state):
                 break
             time.sleep(_POLL_S)
@@ -75,55 +75,55 @@ class Rehearsal:
 
     def check(self) -> None:
         """Raise Stop if something billed was left, a call was denied, or this machine rather than AWS failed."""
-        instances = self.theatre.instances
+        instances = self.cloud.instances
         left = [instance.name for instance in instances.by_id.values() if instance.raw._state.name != "terminated"]
-        keeps = any(entry.keep for entry in self.stage.spec.storage.values())
-        billed = [what for what in self.theatre.account.list_billed() if not (keeps and what.startswith("filesystem "))]
+        keeps = any(entry.keep for entry in self.rehearsed.spec.storage.values())
+        billed = [what for what in self.cloud.account.list_billed() if not (keeps and what.startswith("filesystem "))]
         problems = [
             *(f"machine {name} is left after teardown" for name in left),
             *(f"{what} is left after teardown" for what in billed),
-            *dict.fromkeys(self.theatre.denials),
+            *dict.fromkeys(self.cloud.denials),
             *instances.failures,
         ]
         if problems:
-            raise Stop("\n  ".join([f"the rehearsal of {self.stage.name} found:", *problems]), code=FAILED)
+            raise Stop("\n  ".join([f"the rehearsal of {self.rehearsed.name} found:", *problems]), code=FAILED)
 
     def save_logs(self) -> None:
         """Write the logs of every machine that still runs, of its set-up and of Slurm, to the rehearsal's folder."""
-        folder = self.stage.home.root / "logs"
+        folder = self.rehearsed.home.root / "logs"
         folder.mkdir(exist_ok=True)
-        for instance in self.theatre.instances.by_id.values():
+        for instance in self.cloud.instances.by_id.values():
             if instance.is_booted.is_set() and not instance.is_ending:
                 with suppress(ResourceError):  # The machine may be what failed.
                     log = run_in(
-                        self.theatre.instances.container(instance.id), f"cat {LOG} {_SLURM_LOGS} 2>/dev/null || true"
+                        self.cloud.instances.container(instance.id), f"cat {LOG} {_SLURM_LOGS} 2>/dev/null || true"
                     )
                     (folder / f"{instance.name}.log").write_text(log)
 
     def _on_controller(self, script: str) -> str:
-        running = (i for i in self.theatre.instances.by_id.values() if i.name == "controller" and not i.is_ending)
+        running = (i for i in self.cloud.instances.by_id.values() if i.name == "controller" and not i.is_ending)
         if (controller := next(running, None)) is None:
             raise Stop("there is no controller any more", code=FAILED)
-        return run_in(self.theatre.instances.container(controller.id), script)
+        return run_in(self.cloud.instances.container(controller.id), script)
 
     def _muster(self, command: str, *options: str) -> None:
         """Run a command of muster against the simulated account and print its output; raise Stop if it fails."""
-        self.theatre.timeline.record(_PHASE, command)
-        line = [sys.executable, "-m", "muster.cli", command, "--stack", self.stage.name, *options]
-        env = self.stage.environment(self.theatre.moto.environment(region_of(self.stage.spec)), PLUGIN)
-        code = run_command(line, env, self.stage.home.repo, lambda text: self.console.say(f"  {text}"))
+        self.cloud.timeline.record(_PHASE, command)
+        line = [sys.executable, "-m", "muster.cli", command, "--stack", self.rehearsed.name, *options]
+        env = self.rehearsed.environment(self.cloud.moto.environment(region_of(self.rehearsed.spec)), PLUGIN)
+        code = run_command(line, env, self.rehearsed.home.repo, lambda text: self.console.say(f"  {text}"))
         if code:
-            what = f"`muster {command}` failed in the rehearsal of {self.stage.name}"
-            raise Stop(what, f"see {self.stage.home.root / 'logs'} for the machines' logs", FAILED)
+            what = f"`muster {command}` failed in the rehearsal of {self.rehearsed.name}"
+            raise Stop(what, f"see {self.rehearsed.home.root / 'logs'} for the machines' logs", FAILED)
 
 
 def rehearse(stack: StackHome, options: RehearsalOptions, console: Console) -> Path:
     """Run a whole rehearsal and return the folder with its timeline; raise Stop where it fails."""
     with _lock(stack):
-        stage = set_stage(stack, list_used_ranges(), os.cpu_count() or 1)
-        require_environment(stage)
-        _run(stage, options, console)
-    return stage.home.root
+        rehearsed = prepare_stack(stack, list_used_ranges(), os.cpu_count() or 1)
+        require_environment(rehearsed)
+        _run(rehearsed, options, console)
+    return rehearsed.home.root
 
 
 @contextmanager
@@ -205,34 +205,34 @@ def interrupt_on_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _run(stage: Stage, options: RehearsalOptions, console: Console) -> None:
+def _run(rehearsed: RehearsedStack, options: RehearsalOptions, console: Console) -> None:
     clock = Clock(options.seed, options.speed)
     timeline = Timeline(say=lambda event: console.say(_render_line(event)))
     began = time.monotonic()
     try:
-        with interrupt_on_signals(), open_theatre(stage, clock, timeline) as theatre:
-            _play(Rehearsal(stage, theatre, console))
+        with interrupt_on_signals(), open_cloud(rehearsed, clock, timeline) as cloud:
+            _run_and_save_logs(Rehearsal(rehearsed, cloud, console))
     finally:
-        _write_timeline(stage.home.root, timeline, time.monotonic() - began)
+        _write_timeline(rehearsed.home.root, timeline, time.monotonic() - began)
 
 
-def _play(rehearsal: Rehearsal) -> None:
+def _run_and_save_logs(rehearsal: Rehearsal) -> None:
     try:
-        _play_all(rehearsal)
+        _run_steps(rehearsal)
     except (Stop, ResourceError, KeyboardInterrupt):
         rehearsal.save_logs()
         raise
 
 
-def _play_all(rehearsal: Rehearsal) -> None:
+def _run_steps(rehearsal: Rehearsal) -> None:
     rehearsal.up()
-    group, nodes = choose_group(rehearsal.stage.spec)
+    group, nodes = choose_group(rehearsal.rehearsed.spec)
     if nodes:
-        rehearsal.theatre.timeline.record(_PHASE, "job")
+        rehearsal.cloud.timeline.record(_PHASE, "job")
         rehearsal.console.say(f"the job ran on {', '.join(rehearsal.run_job(group, nodes).split())}")
     rehearsal.teardown()
     rehearsal.check()
-    rehearsal.theatre.timeline.record(_PHASE, "done")
+    rehearsal.cloud.timeline.record(_PHASE, "done")
 
 
 def _write_timeline(folder: Path, timeline: Timeline, end_s: float) -> None:

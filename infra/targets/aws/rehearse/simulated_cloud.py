@@ -42,8 +42,8 @@ from infra.targets.aws.rehearse.moto_hooks import connect_instances
 from infra.targets.aws.rehearse.moto_server import ACCOUNT, Moto, listening
 from infra.targets.aws.rehearse.names_of_aws import resolve_name
 from infra.targets.aws.rehearse.nfs import serve_file_systems
+from infra.targets.aws.rehearse.rehearsed_stack import RehearsedStack, list_types
 from infra.targets.aws.rehearse.short_container import run_short_container
-from infra.targets.aws.rehearse.stage import Stage, list_types
 from infra.targets.aws.rehearse.timeline import Timeline
 from infra.targets.aws.spec import region_of
 from infra.targets.local import docker_engine as engine_client
@@ -53,7 +53,7 @@ _ADDRESS_TIMEOUT_S, _ADDRESS_POLL_S = 30.0, 0.2
 
 
 @dataclass(frozen=True)
-class Theatre:
+class SimulatedCloud:
     """A running rehearsal."""
 
     moto: Moto
@@ -65,9 +65,9 @@ class Theatre:
 
 
 @contextmanager
-def open_theatre(stage: Stage, clock: Clock, timeline: Timeline) -> Iterator[Theatre]:
+def open_cloud(rehearsed: RehearsedStack, clock: Clock, timeline: Timeline) -> Iterator[SimulatedCloud]:
     """Yield a simulated account whose instances are containers; remove all of them at the end."""
-    cluster, labels = _label(stage)
+    cluster, labels = _label(rehearsed)
     # moto has no price list and prints a traceback for every request.
     logging.getLogger("werkzeug").setLevel(logging.CRITICAL)
     moto_calls.apply()
@@ -75,28 +75,28 @@ def open_theatre(stage: Stage, clock: Clock, timeline: Timeline) -> Iterator[The
     # Scripts of Run Command run as root, and every process of this machine can reach moto.
     moto = Moto(access_key=f"ASIA{secrets.token_hex(8).upper()}", judge=lambda *_: "the rehearsal has not begun")
     moto.reset()
-    for path in images.parameters(stage.spec).values():
-        moto_gaps.publish_image(path, region_of(stage.spec))
+    for path in images.parameters(rehearsed.spec).values():
+        moto_gaps.publish_image(path, region_of(rehearsed.spec))
     disks = Disks(cluster, labels)
     if errors := remove_all(cluster, disks):
-        what = f"an earlier rehearsal of {stage.name} cannot be removed: {'; '.join(errors)}"
+        what = f"an earlier rehearsal of {rehearsed.name} cannot be removed: {'; '.join(errors)}"
         raise Stop(what, f"remove the containers, networks and volumes with the label {names.CLUSTER}={cluster}")
     with ExitStack() as stack:
         stack.push(_make_cleanup(cluster, disks, timeline))
-        gateway = _create_network(cluster, labels, network.cidr(stage.spec))
+        gateway = _create_network(cluster, labels, network.cidr(rehearsed.spec))
 
         def find_metadata(address: str) -> Metadata | None:
             return instances.find_metadata(address)
 
         closing = threading.Event()
-        served = _serve(stack, stage, moto, gateway, find_metadata)
+        served = _serve(stack, rehearsed, moto, gateway, find_metadata)
         instances = Instances(
             site=Site(
                 cluster=cluster,
                 network=names.network(cluster),
                 gateway=gateway,
                 ports=served.ports,
-                domain=aws_names.domain(stage.spec.name),
+                domain=aws_names.domain(rehearsed.spec.name),
                 authority=served.authority,
                 labels=labels,
                 package_s=clock.draw("package installation", "packages") / clock.speed,
@@ -104,18 +104,18 @@ def open_theatre(stage: Stage, clock: Clock, timeline: Timeline) -> Iterator[The
             # The end of the rehearsal also ends every wait.
             clock=replace(clock, sleep=closing.wait),
             timeline=timeline,
-            types={name: instance(name) for name in list_types(stage.spec)},
-            efa_groups=frozenset(name for name, group in stage.spec.groups.items() if group.fabric == "efa"),
-            list_storage=lambda: _list_storage(stage, cluster, labels),
+            types={name: instance(name) for name in list_types(rehearsed.spec)},
+            efa_groups=frozenset(name for name, group in rehearsed.spec.groups.items() if group.fabric == "efa"),
+            list_storage=lambda: _list_storage(rehearsed, cluster, labels),
             disks=disks,
             closing=closing,
         )
         stack.enter_context(connect_instances(instances))
         stack.callback(instances.close)
         denials: list[str] = []
-        account = MotoAccount(ACCOUNT, region_of(stage.spec))
+        account = MotoAccount(ACCOUNT, region_of(rehearsed.spec))
         moto.judge = make_judge(account, instances, moto.access_key, denials)
-        yield Theatre(moto, account, instances, timeline, denials)
+        yield SimulatedCloud(moto, account, instances, timeline, denials)
 
 
 @dataclass(frozen=True)
@@ -124,8 +124,10 @@ class _Served:
     authority: bytes
 
 
-def _serve(stack: ExitStack, stage: Stage, moto: Moto, gateway: str, find: Callable[[str], Metadata | None]) -> _Served:
-    region = region_of(stage.spec)
+def _serve(
+    stack: ExitStack, rehearsed: RehearsedStack, moto: Moto, gateway: str, find: Callable[[str], Metadata | None]
+) -> _Served:
+    region = region_of(rehearsed.spec)
     hosts = ["*.amazonaws.com", *(f"*.{part}.amazonaws.com" for part in (region, f"efs.{region}", f"s3.{region}"))]
     authority = Authority.create()
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -151,21 +153,21 @@ def list_used_ranges() -> list[IPv4Network]:
         return list(list_local_ranges(api).values())
 
 
-def require_environment(stage: Stage) -> None:
+def require_environment(rehearsed: RehearsedStack) -> None:
     """Raise Stop if the training environment is not in the cache: machines of a rehearsal cannot download it."""
-    folder = _cached_environment(stage)
+    folder = _cached_environment(rehearsed)
     mount = Mount(ENVIRONMENTS, names.ENV_CACHE_VOLUME, type="volume", read_only=True)
-    code, _ = run_short_container(f"test -e {ENVIRONMENTS}/{folder}/.complete", [mount], _label(stage)[1])
+    code, _ = run_short_container(f"test -e {ENVIRONMENTS}/{folder}/.complete", [mount], _label(rehearsed)[1])
     if code:
         what = f"the training environment {folder} is not cached; machines of a rehearsal have no network"
         raise Stop(what, "run `make setup`")
 
 
-def _list_storage(stage: Stage, cluster: str, labels: dict[str, str]) -> list[str]:
+def _list_storage(rehearsed: RehearsedStack, cluster: str, labels: dict[str, str]) -> list[str]:
     """Return the ids of all filesystems; each gets a Docker volume with links to the cached environment."""
-    ids = list(efs_backends[ACCOUNT][region_of(stage.spec)].file_systems_by_id)
-    pinned = Path(environment_folder("", _lock(stage), PYTHON)).name
-    cached = _cached_environment(stage)
+    ids = list(efs_backends[ACCOUNT][region_of(rehearsed.spec)].file_systems_by_id)
+    pinned = Path(environment_folder("", _lock(rehearsed), PYTHON)).name
+    cached = _cached_environment(rehearsed)
     with engine_client.api_session("storage") as api:
         for id_ in ids:
             api.create_volume(names.volume(cluster, id_), labels=labels)
@@ -177,20 +179,20 @@ def _list_storage(stage: Stage, cluster: str, labels: dict[str, str]) -> list[st
     return ids
 
 
-def _cached_environment(stage: Stage) -> str:
-    return Path(environment_folder("", _lock(stage), None)).name
+def _cached_environment(rehearsed: RehearsedStack) -> str:
+    return Path(environment_folder("", _lock(rehearsed), None)).name
 
 
-def _lock(stage: Stage) -> bytes:
-    return (stage.home.repo / stage.spec.software.training_lock).read_bytes()
+def _lock(rehearsed: RehearsedStack) -> bytes:
+    return (rehearsed.home.repo / rehearsed.spec.software.training_lock).read_bytes()
 
 
-def _label(stage: Stage) -> tuple[str, dict[str, str]]:
+def _label(rehearsed: RehearsedStack) -> tuple[str, dict[str, str]]:
     """Return the name of the rehearsal in Docker and the labels of everything that it creates there."""
-    home_labels = names.home_labels(stage.home.root)
+    home_labels = names.home_labels(rehearsed.home.root)
     # Another checkout may rehearse a cluster of the same name at the same time.
-    cluster = f"rehearsal-{stage.spec.name}-{home_labels[names.HOME][:4]}"
-    return cluster, names.labels(cluster, stage.name, "") | home_labels
+    cluster = f"rehearsal-{rehearsed.spec.name}-{home_labels[names.HOME][:4]}"
+    return cluster, names.labels(cluster, rehearsed.name, "") | home_labels
 
 
 def _create_network(cluster: str, labels: dict[str, str], cidr: str) -> str:

@@ -1,4 +1,4 @@
-"""The stage: an address range that is free, machines that fit, and the caller's own account out of reach."""
+"""The rehearsed stack: an address range that is free, machines that fit, the caller's own account out of reach."""
 
 from __future__ import annotations
 
@@ -14,7 +14,13 @@ import pytest
 from infra.engine.stop import Stop
 from infra.home import Home
 from infra.targets.aws.account_types import REHEARSED_FILE
-from infra.targets.aws.rehearse.stage import MEMORY_MB, choose_range, list_unsupported, scale_down, set_stage
+from infra.targets.aws.rehearse.rehearsed_stack import (
+    MEMORY_MB,
+    choose_range,
+    list_unsupported,
+    prepare_stack,
+    scale_down,
+)
 from infra.targets.aws.target import AwsTarget
 from infra.targets.registry import read_spec
 from tests.harness import REPO
@@ -55,7 +61,7 @@ def test_a_stack_with_parts_that_have_no_stand_in_is_refused(stack: str, message
     last.parent.mkdir(parents=True)
     last.touch()
     with pytest.raises(Stop) as caught:
-        set_stage(Home.of({"MUSTER_HOME": str(tmp_path)}).stack(stack), [], CPUS)
+        prepare_stack(Home.of({"MUSTER_HOME": str(tmp_path)}).stack(stack), [], CPUS)
     assert message in str(caught.value)
     assert last.exists()
 
@@ -91,15 +97,15 @@ def test_the_program_of_a_rehearsal_sees_the_scaled_machines(tmp_path: Path, mon
     monkeypatch.setenv("AWS_PROFILE", "my-own-account")
     monkeypatch.delenv("no_proxy", raising=False)
     monkeypatch.setenv("NO_PROXY", "intranet")
-    monkeypatch.setattr("infra.targets.aws.rehearse.stage.replace_types", lambda _: None)
+    monkeypatch.setattr("infra.targets.aws.rehearse.rehearsed_stack.replace_types", lambda _: None)
     stack = Home.of({"MUSTER_HOME": str(tmp_path)}).stack("aws-g6-pair")
-    stage = set_stage(stack, [IPv4Network("10.96.0.0/20")], CPUS)
-    env = stage.environment({"AWS_ENDPOINT_URL": "http://127.0.0.1:1"}, Path("/tools"))
+    rehearsed = prepare_stack(stack, [IPv4Network("10.96.0.0/20")], CPUS)
+    env = rehearsed.environment({"AWS_ENDPOINT_URL": "http://127.0.0.1:1"}, Path("/tools"))
     own = {name: value for name, value in env.items() if name.startswith("AWS_")}
     files = {"AWS_CONFIG_FILE": "/dev/null", "AWS_SHARED_CREDENTIALS_FILE": "/dev/null"}
     assert own == {"AWS_ENDPOINT_URL": "http://127.0.0.1:1", **files}
     assert env["NO_PROXY"] == env["no_proxy"] == "intranet,127.0.0.1"
-    assert sorted(json.loads((stage.home.root / REHEARSED_FILE).read_text())) == ["g6.8xlarge"]
+    assert sorted(json.loads((rehearsed.home.root / REHEARSED_FILE).read_text())) == ["g6.8xlarge"]
     command = [sys.executable, "-c", PRINT_PLAN, "aws-g6-pair"]
     printed = subprocess.run(command, env=env, cwd=REPO, text=True, capture_output=True, check=True).stdout
     assert printed.split() == [str(CPUS), str(int(MEMORY_MB * 0.97)), "10.96.16.0/20"]

@@ -1,4 +1,4 @@
-"""The stage of a rehearsal: the home of its commands, with the stack's spec and machines that fit this machine."""
+"""The stack that is rehearsed: the home of its commands, with the stack's spec and machines that fit this machine."""
 
 from __future__ import annotations
 
@@ -34,16 +34,12 @@ _EXISTING = ("ami", "plain_ami", "permissions_boundary", "kms_key")
 
 
 @dataclass(frozen=True)
-class Stage:
-    """The files of a rehearsal."""
+class RehearsedStack:
+    """A stack with a home of its own, whose spec and machines fit this machine."""
 
     home: Home
     name: str
     spec: ClusterSpec
-
-    @property
-    def stack(self) -> StackHome:
-        return self.home.stack(self.name)
 
     def environment(self, variables: Mapping[str, str], tools: Path) -> dict[str, str]:
         """Return the environment of muster's commands, without the caller's own AWS settings."""
@@ -60,7 +56,7 @@ class Stage:
         return inherited | folders | hidden | {"NO_PROXY": bypass, "no_proxy": bypass} | dict(variables)
 
 
-def set_stage(stack: StackHome, taken: Sequence[IPv4Network], cpus: int) -> Stage:
+def prepare_stack(stack: StackHome, taken: Sequence[IPv4Network], cpus: int) -> RehearsedStack:
     """Create an empty home for the rehearsal of a stack; `taken` are the address ranges that this machine uses.
 
     Raise Stop if the stack has parts for which a rehearsal has no stand-in.
@@ -80,7 +76,7 @@ def set_stage(stack: StackHome, taken: Sequence[IPv4Network], cpus: int) -> Stag
     entries = {name: scale_down(name, cpus) for name in list_scaled_types(spec)}
     (root / REHEARSED_FILE).write_text(json.dumps(entries, indent=1, sort_keys=True) + "\n")
     replace_types(entries)
-    return Stage(home, stack.name, spec)
+    return RehearsedStack(home, stack.name, spec)
 
 
 def list_unsupported(spec: ClusterSpec) -> list[str]:

@@ -23,6 +23,8 @@ from trainer.models.head import Head
 
 _FP16_SLOPE_FACTOR = 64.0
 """Factor of the gradient of logits in fp16, whose smallest number is 6e-8."""
+_SCALED_ROWS = 8192
+"""Rows of a gradient that are copied to fp32 at a time."""
 
 
 def sum_cross_entropy(
@@ -240,10 +242,15 @@ def _accumulate(
 
 
 def _scale(gradient: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
-    # In place, because the gradient of a head is large; the compiler does this itself.
+    """Return the product, computed in fp32: a factor in bf16 would scale the gradients of the whole model wrongly."""
     if torch.compiler.is_compiling():
-        return gradient * factor.to(gradient.dtype)
-    return gradient.mul_(factor)
+        return (gradient.float() * factor).to(gradient.dtype)
+    # In place, because the gradient of a head is large; the compiler does this itself.
+    if gradient.dtype == torch.float32:
+        return gradient.mul_(factor)
+    for rows in gradient.split(_SCALED_ROWS):
+        rows.copy_(rows.float().mul_(factor))
+    return gradient
 
 
 def _list_chunks(targets: torch.Tensor, chunk_tokens: int) -> Iterator[slice]:

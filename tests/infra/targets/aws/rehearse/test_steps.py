@@ -55,12 +55,16 @@ def test_signals_that_end_a_process_interrupt_it_instead(number: signal.Signals)
                 signal.raise_signal(signal.SIGTERM)  # During the cleanup it has no effect.
                 cleaned.append(number)
 
-    earlier = signal.getsignal(number)
+    # Under nohup this process ignores SIGHUP.
+    earlier = signal.signal(number, signal.SIG_DFL)
     cleaned: list[int] = []
-    with pytest.raises(KeyboardInterrupt):
-        clean_up_after_signal()
-    assert cleaned == [number]
-    assert signal.getsignal(number) == earlier
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            clean_up_after_signal()
+        assert cleaned == [number]
+        assert signal.getsignal(number) == signal.SIG_DFL
+    finally:
+        signal.signal(number, earlier)
 
 
 def test_an_ignored_signal_stays_ignored() -> None:

@@ -19,7 +19,7 @@ OPTIONS = {FULL: ["--no-preflight"], AUTOSCALED: []}
 EXPECTED_KINDS = {"Instances", "Vpcs", "fsx", "Budgets", "Policies", "LaunchTemplates", "Volumes"}
 
 
-@pytest.fixture(scope="module", params=[FULL, AUTOSCALED])
+@pytest.fixture(scope="module", params=[FULL, pytest.param(AUTOSCALED, marks=pytest.mark.nightly)])
 def stack(request: pytest.FixtureRequest, make_stack: MakeStack, account: Moto) -> CloudStack:
     """Return an example whose storage is not kept and whose ids exist in this account."""
     spec = read_example(request.param)

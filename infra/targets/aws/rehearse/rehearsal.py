@@ -229,7 +229,7 @@ def _run_steps(rehearsal: Rehearsal) -> None:
     group, nodes = choose_group(rehearsal.rehearsed.spec)
     if nodes:
         rehearsal.cloud.timeline.record(_PHASE, "job")
-        rehearsal.console.say(f"the job ran on {', '.join(rehearsal.run_job(group, nodes).split())}")
+        rehearsal.console.say(f"the job ran on {', '.join(sorted(rehearsal.run_job(group, nodes).split()))}")
     rehearsal.teardown()
     rehearsal.check()
     rehearsal.cloud.timeline.record(_PHASE, "done")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
+from functools import partial
 from statistics import median
 
 import torch
@@ -80,11 +81,9 @@ def make_runs(tokens: int, dim: int, vocab: int, device: torch.device) -> dict[s
         loss.backward()
 
     chunks = sorted({0, 1024, 2048, DEFAULT_CHUNK, 8192})
-    return {"all logits": lambda: run(None)} | {
-        describe(chunk): lambda chunk=chunk: run(CrossEntropy(chunk))  # type: ignore[misc]
-        for chunk in chunks
-        if chunk < tokens
-    }
+    runs: dict[str, Callable[[], None]] = {"all logits": partial(run, None)}
+    runs |= {describe(chunk): partial(run, CrossEntropy(chunk)) for chunk in chunks if chunk < tokens}
+    return runs
 
 
 def describe(chunk: int) -> str:

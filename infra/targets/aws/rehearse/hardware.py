@@ -64,5 +64,6 @@ def _list_efa_files(instance_type: InstanceType) -> dict[str, File]:
 
 def _version(component: str) -> str:
     version = software.components()[component].version
-    assert version, f"the software table has no version of {component}"  # noqa: S101
+    if not version:
+        raise ValueError(f"the software table has no version of {component}")
     return version

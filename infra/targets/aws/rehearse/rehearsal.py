@@ -149,7 +149,7 @@ def run_command(line: Sequence[str], env: Mapping[str, str], folder: Path, say: 
         line, env=env, cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         stdin=subprocess.DEVNULL, start_new_session=True,
     )  # fmt: skip
-    assert process.stdout  # noqa: S101
+    assert process.stdout  # noqa: S101  # for the type checker: it is a pipe
     try:
         for text in process.stdout:
             say(text.rstrip())

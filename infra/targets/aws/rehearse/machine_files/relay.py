@@ -45,7 +45,7 @@ class Datagrams(asyncio.DatagramProtocol):
         self.target = (gateway, port)
         self.tasks: set[asyncio.Task[None]] = set()
 
-    def connection_made(self, transport: asyncio.DatagramTransport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.DatagramTransport) -> None:  # type: ignore[override]  # asyncio gives datagram protocols this type
         self.transport = transport
 
     def datagram_received(self, data: bytes, client: tuple[str, int]) -> None:

@@ -52,12 +52,12 @@ def compile_for_gpu(host: str, rank: int, timeout_s: float) -> bool:
     from trainer import compile_check, world  # noqa: PLC0415  # see main
 
     report(host, rank, "compiling")
-    device = world.detect_device(0)
     try:
+        device = world.detect_device(0)
         if device == "cpu":
-            raise compile_check.CompileError("torch finds no GPU that works; `nvidia-smi` on the node shows more")
+            raise compile_check.CompileError("torch finds no GPU; `nvidia-smi` on the node shows more")
         compile_check.check_compile(device, timeout_s)
-    except compile_check.CompileError as error:
+    except (compile_check.CompileError, world.DeviceError) as error:
         report(host, rank, "failed", error=first_line(error))
         return False
     report(host, rank, "compiled")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
 import time
 from collections.abc import Sequence
@@ -20,8 +21,8 @@ from trainer.world import Member, WorldError, check_sum, describe_member, join
 def main() -> int:
     """Run the job on this rank and return the exit status."""
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    member = describe_member(rank, world, int(os.environ["LOCAL_RANK"]), os.environ["MASTER_ADDR"])
     try:
+        member = describe_member(rank, world, int(os.environ["LOCAL_RANK"]), os.environ["MASTER_ADDR"])
         store, _, _ = next(dist.rendezvous("env://", rank, world))
         members = join(store, member, timeout_s=float(os.environ.get("SMOKE_TIMEOUT_S", "120")))
         total = check_sum(member)
@@ -33,7 +34,7 @@ def main() -> int:
         _write_json(member, times)
         dist.destroy_process_group()
     except (WorldError, RuntimeError) as error:
-        print(f"smoke: FAILED on {member.host} (rank {rank}): {error}", file=sys.stderr, flush=True)
+        print(f"smoke: FAILED on {socket.gethostname()} (rank {rank}): {error}", file=sys.stderr, flush=True)
         return 1
     _print_once(member, "\nsmoke: passed")
     return 0

@@ -34,6 +34,10 @@ class WorldError(Exception):
     """Raised if the ranks cannot form a world; the message names ranks and hosts."""
 
 
+class DeviceError(WorldError):
+    """Raised if a rank has a GPU that it cannot use; the message names the GPU, its host and the reason."""
+
+
 @dataclass(frozen=True)
 class Member:
     """A rank as it introduces itself to the others."""
@@ -102,8 +106,8 @@ def choose_device(requested: str, local_rank: int) -> str:
         return "cpu"
     device = detect_device(local_rank)
     if requested == "cuda" and device == "cpu":
-        raise WorldError(
-            f"run.device=cuda, but local rank {local_rank} on {socket.gethostname()} has no working GPU "
+        raise DeviceError(
+            f"run.device=cuda, but local rank {local_rank} on {socket.gethostname()} has no GPU "
             f"({torch.cuda.device_count()} visible): use run.device=auto, or start fewer ranks per node"
         )
     return device
@@ -116,16 +120,21 @@ def describe_member(rank: int, world: int, local_rank: int, master: str) -> Memb
 
 
 def detect_device(local_rank: int) -> str:
-    """Return the GPU of this rank if torch can use it, otherwise the CPU.
+    """Return the GPU of this rank if torch finds one, otherwise the CPU.
 
-    Simulated GPUs set CUDA_VISIBLE_DEVICES too, so only an allocation that succeeds counts.
+    A GPU that is broken or full is an error: training on the CPU instead would go unnoticed, and take forever.
+    Simulated GPUs set CUDA_VISIBLE_DEVICES too, but torch finds none of them.
     """
     if not torch.cuda.is_available() or torch.cuda.device_count() <= local_rank:
         return "cpu"
     try:
         torch.zeros(1, device=f"cuda:{local_rank}")
-    except RuntimeError:
-        return "cpu"
+    except RuntimeError as error:
+        reason = str(error).strip().splitlines()[0]
+        raise DeviceError(
+            f"GPU {local_rank} on {socket.gethostname()} cannot be used: {reason}: end the processes that hold its "
+            f"memory (nvidia-smi lists them), or train on the CPU with run.device=cpu"
+        ) from error
     return f"cuda:{local_rank}"
 
 

@@ -23,7 +23,7 @@ from trainer.life import failure as failures
 from trainer.life import outcome as outcomes
 from trainer.life.cause import Cause, classify, find_place
 from trainer.life.failure import Failure, find_first, is_repeated, read_failures, record
-from trainer.world import WorldError
+from trainer.world import DeviceError, WorldError
 
 HOST = socket.gethostname()
 REPO = Path(__file__).resolve().parents[2]
@@ -51,6 +51,7 @@ ERRORS: list[tuple[Exception, Cause]] = [
     (torch.distributed.DistBackendError("NCCL error: ncclRemoteError: remote process exited"), Cause.LOST_PEER),
     (torch.distributed.DistBackendError("NCCL error: ncclSystemError: System call failed"), Cause.NETWORK),
     (WorldError("did not join within 300 s: rank 3"), Cause.NETWORK),
+    (DeviceError("GPU 0 on gpu-1 cannot be used: CUDA out of memory"), Cause.DEVICE),
     (RuntimeError("[buffer.cc:81] Timed out waiting 3600000ms for recv operation to complete"), Cause.HANG),
     (torch.AcceleratorError("CUDA error: uncorrectable ECC error encountered"), Cause.DEVICE),
     (torch.AcceleratorError("CUDA error: an illegal memory access was encountered"), Cause.DEVICE),

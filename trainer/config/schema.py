@@ -235,7 +235,9 @@ class RunConfig:
         False,
     )
     join_timeout_s: float = setting("seconds to wait for all ranks to join", 300.0, low=1)
-    device: Literal["auto", "cpu", "cuda"] = setting("auto uses a working GPU if there is one, else the CPU", "auto")
+    device: Literal["auto", "cpu", "cuda"] = setting(
+        "auto uses the GPU of the rank if there is one, else the CPU", "auto"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -76,6 +76,7 @@ _PERMANENT = frozenset({Cause.DATA, Cause.NUMERICS, Cause.SETTINGS, Cause.COMPIL
 
 # The first pattern that matches decides. Each is searched in "type: text" of the error.
 _PATTERNS = [
+    (Cause.DEVICE, r"\bDeviceError"),
     (Cause.OUT_OF_MEMORY, r"OutOfMemoryError|CU(BLAS|DNN|SOLVER|SPARSE)_STATUS_ALLOC_FAILED|[Cc]uda.*out of memory"),
     (Cause.HOST_MEMORY, r"\bMemoryError|can't allocate memory|[Cc]annot allocate memory"),
     # On a GPU, an index outside a table is an assertion. It is nearly always a token or a class that does not exist.

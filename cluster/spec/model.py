@@ -105,6 +105,13 @@ class Capacity(SpecModel):
     fallback: tuple[Purchase, ...] = field(
         "purchase options to try next, in this order", "safe", default=(), strict=False, examples=[["on-demand"]]
     )
+    fallback_types: tuple[str, ...] = field(
+        "instance types with the same GPUs to try next, in this order; a reservation is only for `instance_type`",
+        "safe",
+        default=(),
+        strict=False,
+        examples=[["g6.16xlarge"]],
+    )
     zones: tuple[str, ...] = field(
         "availability zones in the order to try them; by default those of the network",
         "safe",

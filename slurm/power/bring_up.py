@@ -121,7 +121,7 @@ def _launch(context: Context, options: Sequence[Option], units: Sequence[Unit], 
     if launched.missing:
         names = [name for unit in launched.missing for name in unit]
         reason = _over_budget(context, launched.shortages) or no_capacity(
-            options[0].instance_type, _list_availability(options, launched.shortages)
+            _list_availability(options, launched.shortages)
         )
         result.down |= dict.fromkeys(names, reason)
         # An option in its cooldown may have capacity again soon.
@@ -137,10 +137,14 @@ def _over_budget(context: Context, shortages: Sequence[Shortage]) -> str:
     return f"{BUDGET}{spending}, nothing is launched" if refused and spending and spending.over else ""
 
 
-def _list_availability(options: Sequence[Option], shortages: Sequence[Shortage]) -> list[str]:
+def _list_availability(options: Sequence[Option], shortages: Sequence[Shortage]) -> list[tuple[str, str]]:
+    """Return the instance type and the availability of every option."""
     tried = {shortage.option.key for shortage in shortages}
     skipped = [option for option in options if option.key not in tried]
-    return [*map(str, shortages), *(f"{option.zone} {option.purchase} none recently" for option in skipped)]
+    return [
+        *((shortage.option.instance_type, str(shortage)) for shortage in shortages),
+        *((option.instance_type, f"{option.zone} {option.purchase} none recently") for option in skipped),
+    ]
 
 
 def _in_time(context: Context, request: NodeRequest) -> bool:

@@ -32,6 +32,14 @@ def set_up_failed(step: str, line: str) -> str:
     return f"{SET_UP}{step}: {' '.join(line.split())}"[: drain.REASON_MAX_CHARS]
 
 
-def no_capacity(instance_type: str, availability: Sequence[str]) -> str:
-    """Return the reason of a node without a machine, with the availability in each zone and purchase."""
-    return f"{CAPACITY}{instance_type}: {', '.join(availability)}"[: drain.REASON_MAX_CHARS]
+def no_capacity(availability: Sequence[tuple[str, str]]) -> str:
+    """Return the reason of a node without a machine, with the availability of each type in each zone and purchase."""
+    return f"{CAPACITY}{group_by_type(availability)}"[: drain.REASON_MAX_CHARS]
+
+
+def group_by_type(availability: Sequence[tuple[str, str]]) -> str:
+    """Return pairs of instance type and availability as text that names each type once."""
+    types = dict.fromkeys(instance_type for instance_type, _ in availability)
+    return "; ".join(
+        f"{name}: {', '.join(text for instance_type, text in availability if instance_type == name)}" for name in types
+    )

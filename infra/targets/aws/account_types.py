@@ -111,7 +111,7 @@ def describe_types(account: Account, names: Iterable[str]) -> tuple[dict[str, di
 def _warn(where: str, name: str, code: str) -> Issue:
     message = f"'{name}' could not be looked up in the account (DescribeInstanceTypes: {code})"
     fix = "allow the caller ec2:DescribeInstanceTypes, or check credentials and network, and run it again"
-    return warning("type_not_looked_up", f"{where}.instance_type", message, fix)
+    return warning("type_not_looked_up", where, message, fix)
 
 
 def _path() -> Path:

@@ -8,9 +8,9 @@ from typing import Protocol
 
 from cluster.catalog import lustre
 from cluster.catalog.prices import Price, instance_price, instances_priced_on, service_price
-from cluster.spec import ClusterSpec, NodeGroup, Purchase, Storage
+from cluster.spec import ClusterSpec, Purchase, Storage
 from infra.targets.aws.plan import launch_template, machines, network
-from infra.targets.aws.plan.capacity import purchases
+from infra.targets.aws.plan.capacity import purchases, type_names
 from infra.targets.aws.spec import aws_section, region_of
 from infra.targets.cost import Cost, Line
 
@@ -60,28 +60,36 @@ def _groups(spec: ClusterSpec, prices: Prices) -> Iterator[Line]:
         part = f"groups.{name}"
         most = group.count if group.count is not None else group.max or 0
         least = group.count if group.count is not None else group.min or 0
-        prices_by_purchase = {
-            way: _price_range(group.instance_type or "", way, _region(spec), prices) for way in purchases(group)
+        price_ranges = {
+            (way, kind): _price_range(kind, way, _region(spec), prices)
+            for way in purchases(group)
+            for kind in type_names(group, way)
         }
-        yield _nodes(part, group, (least, most), prices_by_purchase, _region(spec))
+        yield _nodes(part, (least, most), price_ranges, _region(spec))
         gigabytes = launch_template.root_gb(group)
         what = f"volume, {gigabytes} GB gp3 each"
         yield _service(part, what, spec, _root_volume(gigabytes), (least, most))
 
 
-def _nodes(
-    part: str, group: NodeGroup, counts: tuple[int, int], paid: Mapping[Purchase, Range | None], region: str
-) -> Line:
+def _nodes(part: str, counts: tuple[int, int], paid: Mapping[tuple[Purchase, str], Range | None], region: str) -> Line:
     least, most = counts
     ranges = [usd for usd in paid.values() if usd is not None]
-    what = f"{group.instance_type}, {', then '.join(paid)}"
+    ways, types = dict.fromkeys(way for way, _ in paid), list(dict.fromkeys(kind for _, kind in paid))
+    what = f"{' or '.join(types)}, {', then '.join(ways)}"
     if not ranges:
         return Line(part, what, most, 0.0, _no_price(region), least, open=True)
-    notes = [_NOTES[way] for way in paid if way in _NOTES]
-    if missing := [way for way, usd in paid.items() if usd is None]:
-        notes.append(f"{_no_price(region)} of {', '.join(missing)}")
+    notes = [_NOTES[way] for way in ways if way in _NOTES]
+    if len(types) > 1 and (first := [usd for (_, kind), (_, usd) in _priced(paid).items() if kind == types[0]]):
+        notes.insert(0, f"only {types[0]}: {max(first) * most:.2f}")
+    if missing := [key for key, usd in paid.items() if usd is None]:
+        unpriced = [way if len(types) == 1 else f"{way} {kind}" for way, kind in missing]
+        notes.append(f"{_no_price(region)} of {', '.join(unpriced)}")
     highest, lowest = max(usd for _, usd in ranges), min(usd for usd, _ in ranges)
     return Line(part, what, most, highest * most, "; ".join(notes), least, lowest * least, bool(missing))
+
+
+def _priced(paid: Mapping[tuple[Purchase, str], Range | None]) -> dict[tuple[Purchase, str], Range]:
+    return {key: usd for key, usd in paid.items() if usd is not None}
 
 
 _NOTES: dict[Purchase, str] = {

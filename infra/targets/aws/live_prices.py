@@ -115,4 +115,5 @@ def compute_median_prices(entries: Iterable[Mapping[str, Any]]) -> dict[str, flo
 
 
 def _list_spot_types(spec: ClusterSpec) -> list[str]:
-    return sorted({group.instance_type or "" for group in spec.groups.values() if "spot" in purchases(group)})
+    groups = [group for group in spec.groups.values() if "spot" in purchases(group)]
+    return sorted({name for group in groups for name in (group.instance_type or "", *group.capacity.fallback_types)})

@@ -104,7 +104,7 @@ class AwsCluster(pulumi.ComponentResource):
 def _lookups(spec: ClusterSpec) -> ResolvedArgs:
     """Return what has to be looked up in AWS because the spec leaves it open."""
     instance_types = [machines.controller(spec), *([machines.login(spec)] if spec.login.enabled else [])]
-    instance_types += [machines.compute(group) for group in spec.groups.values()]
+    instance_types += [kind for group in spec.groups.values() for kind in machines.compute_types(group)]
     choose_zone = not spec.network.vpc_id and network.zones(spec) == (network.AUTO,)
     return ResolvedArgs(
         region=region_of(spec),

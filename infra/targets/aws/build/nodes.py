@@ -24,6 +24,7 @@ from infra.targets.aws.launcher.instances import CLOSED_TAG, ENDING, list_instan
 from infra.targets.aws.launcher.launch import launch
 from infra.targets.aws.launcher.launcher import AwsLauncher
 from slurm.power.launcher import TRANSIENT, Machine, MachineList, Shortage
+from slurm.power.reasons import group_by_type
 
 _RETRY_INTERVAL_S = 30.0
 _FIRST_POLL_S, _POLL_S = 0.5, 5.0
@@ -188,7 +189,9 @@ def _emit(nodes: Iterable[str], step: str, state: State, detail: str = "") -> No
 
 
 def _join(shortages: Sequence[Shortage]) -> str:
-    return ", ".join(map(str, shortages))
+    availability = [(shortage.option.instance_type, str(shortage)) for shortage in shortages]
+    several = len({instance_type for instance_type, _ in availability}) > 1
+    return group_by_type(availability) if several else ", ".join(text for _, text in availability)
 
 
 def _capacity_problem(group: str, count: int, shortages: Sequence[Shortage], retry_s: int) -> ResourceError:
@@ -196,7 +199,7 @@ def _capacity_problem(group: str, count: int, shortages: Sequence[Shortage], ret
     waited = f" within {retry_s} s" if "shortage" in kinds else ""
     messages = dict.fromkeys(str(s.fault) for s in shortages if s.fault.kind not in TRANSIENT)
     fixes = [FIXES[kind] for kind in kinds if kind not in TRANSIENT] or [
-        "add zones or a fallback under capacity, reserve capacity, or ask for fewer nodes"
+        "add zones, a fallback or fallback_types under capacity, reserve capacity, or ask for fewer nodes"
     ]
     what = f"{count} machines could not be launched{waited}: {_join(shortages)}"
     return ResourceError(f"groups.{group}.capacity", "; ".join([what, *messages]), "; ".join(fixes))

@@ -1,4 +1,4 @@
-"""Purchase options of a node group (kind of purchase and place), in the order in which they are tried."""
+"""Launch options of a node group (kind of purchase, type and place), in the order in which they are tried."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ RESERVED = ("reservation", "block")
 
 @dataclass(frozen=True)
 class Option:
-    """A kind of purchase in a zone."""
+    """A kind of purchase of an instance type in a zone."""
 
     purchase: Purchase
+    instance_type: str
     zone: str
     reservation: str | None
     placement: bool
@@ -29,9 +30,10 @@ class Option:
 
 @dataclass(frozen=True)
 class PlannedLaunch:
-    """A kind of purchase in a place, before AWS has any of the resources for it."""
+    """A kind of purchase of an instance type in a place, before AWS has any of the resources for it."""
 
     purchase: Purchase
+    instance_type: str
     place: Place
     reservation: str | None
     placement: bool
@@ -44,11 +46,13 @@ def options(group: NodeGroup, zones: Sequence[str]) -> tuple[Option, ...]:
     return tuple(
         Option(
             purchase=purchase,
+            instance_type=name,
             zone=zone,
             reservation=capacity.reservation if purchase in RESERVED else None,
-            placement=uses_placement(group, purchase),
+            placement=uses_placement(group, purchase, name),
         )
         for purchase in purchases(group)
+        for name in type_names(group, purchase)
         for zone in capacity.zones or zones
     )
 
@@ -58,7 +62,16 @@ def purchases(group: NodeGroup) -> tuple[Purchase, ...]:
     return tuple(dict.fromkeys((group.capacity.kind, *group.capacity.fallback)))
 
 
-def uses_placement(group: NodeGroup, purchase: Purchase) -> bool:
+def type_names(group: NodeGroup, purchase: Purchase) -> tuple[str, ...]:
+    """Return the instance types of a kind of purchase, in the order in which they are tried.
+
+    Reserved capacity is of one type, the group's own.
+    """
+    fallbacks = () if purchase in RESERVED else group.capacity.fallback_types
+    return (group.instance_type or "", *fallbacks)
+
+
+def uses_placement(group: NodeGroup, purchase: Purchase, instance_type: str) -> bool:
     """Return whether a machine is launched into the group's placement group.
 
     A capacity block has its own placement, and a reservation that was created outside a placement group has no capacity
@@ -71,16 +84,16 @@ def uses_placement(group: NodeGroup, purchase: Purchase) -> bool:
     if placement == "cluster":
         return True
     several = (group.count if group.count is not None else group.max or 0) > 1
-    supported = instance(group.instance_type or "").placement
+    supported = instance(instance_type).placement
     return purchase != "reservation" and group.fabric == "efa" and several and supported
 
 
 def planned_launches(spec: ClusterSpec, group: NodeGroup) -> tuple[PlannedLaunch, ...]:
-    """Return every kind of purchase in every place of a group, in the order in which they are tried."""
+    """Return every kind of purchase of every type in every place of a group, in the order in which they are tried."""
     places = {place.label: place for place in places_of(spec, group)}
     any_zone = group.model_copy(update={"capacity": group.capacity.model_copy(update={"zones": ()})})
     return tuple(
-        PlannedLaunch(option.purchase, places[option.zone], option.reservation, option.placement)
+        PlannedLaunch(option.purchase, option.instance_type, places[option.zone], option.reservation, option.placement)
         for option in options(any_zone, tuple(places))
     )
 
@@ -99,7 +112,7 @@ def fleet_group(
     zones = group.capacity.zones
     launch_options = [
         LaunchOption(
-            purchase=launch.purchase, instance_type=group.instance_type or "", reservation=launch.reservation, **fields
+            purchase=launch.purchase, instance_type=launch.instance_type, reservation=launch.reservation, **fields
         )
         for launch, fields in zip(launches, resources, strict=True)
         if not zones or fields["zone"] in zones
@@ -109,9 +122,16 @@ def fleet_group(
             f"groups.{name}.capacity.zones: no subnet is in {', '.join(zones)}; allowed: the zones of the subnets, "
             f"{', '.join(sorted({str(fields['zone']) for fields in resources}))}. Fix: write one of these"
         )
-    order = purchases(group)
-    # The sort is stable: places within a zone keep their order.
-    launch_options.sort(key=lambda option: (order.index(option.purchase), zones.index(option.zone) if zones else 0))
+    if zones:
+        order = purchases(group)
+        # The sort is stable: places within a zone keep their order.
+        launch_options.sort(
+            key=lambda option: (
+                order.index(option.purchase),
+                type_names(group, option.purchase).index(option.instance_type),
+                zones.index(option.zone),
+            )
+        )
     instance_type = instance(group.instance_type or "")
     return FleetGroup(
         name=name,

@@ -47,8 +47,13 @@ def login(spec: ClusterSpec) -> InstanceType:
 
 
 def compute(group: NodeGroup) -> InstanceType:
-    """Return the instance type of a group's nodes."""
+    """Return the instance type of a group's nodes, which is tried first."""
     return instance(group.instance_type or "")
+
+
+def compute_types(group: NodeGroup) -> tuple[InstanceType, ...]:
+    """Return every instance type that a group's nodes may have, in the order in which they are tried."""
+    return (compute(group), *map(instance, group.capacity.fallback_types))
 
 
 def with_default_types(spec: ClusterSpec) -> ClusterSpec:
@@ -87,15 +92,18 @@ def _with_type(machine: M, name: str) -> M:
 
 
 def _node_set(name: str, group: NodeGroup) -> NodeSet:
-    instance_type = compute(group)
+    instance_type, *fallbacks = compute_types(group)
+    # Slurm knows one size for all nodes of a group: what the smallest has.
+    types = (instance_type, *fallbacks)
+    same_sockets = len({(kind.vcpus, kind.cores, kind.sockets) for kind in types}) == 1
     return NodeSet(
         group=name,
         count=group.count if group.count is not None else group.max or 0,
         static=group.count if group.count is not None else group.min or 0,
-        cpus=instance_type.vcpus,
-        cores=instance_type.cores if instance_type.sockets else 0,
-        sockets=instance_type.sockets or 0,
-        memory_mb=memory_mb(instance_type),
+        cpus=min(kind.vcpus for kind in types),
+        cores=instance_type.cores if instance_type.sockets and same_sockets else 0,
+        sockets=instance_type.sockets if instance_type.sockets and same_sockets else 0,
+        memory_mb=min(map(memory_mb, types)),
         gpus=_gpus(instance_type),
         fabric=group.fabric,
         instance_type=instance_type.name,

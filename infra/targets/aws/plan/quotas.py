@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from cluster.catalog.instances import InstanceType
@@ -99,11 +99,21 @@ def _shares(spec: ClusterSpec) -> Iterator[tuple[Quota | None, QuotaShare]]:
     for where, instance_type in fixed.items():
         yield quota_of(instance_type, "on-demand"), QuotaShare(where, 1, 1, instance_type.vcpus)
     for name, group in spec.groups.items():
-        instance_type, ways = machines.compute(group), purchases(group)
+        types, ways = machines.compute_types(group), purchases(group)
         most = group.count if group.count is not None else group.max or 0
         always = group.count if group.count is not None else group.min or 0
         for way in ways:
             # Machines in a capacity block do not count against these limits (from experience; not documented).
             if way != "block" and most:
-                least = always if len(ways) == 1 else 0
-                yield quota_of(instance_type, way), QuotaShare(f"groups.{name}", least, most, instance_type.vcpus)
+                least = always if len(ways) == 1 and len(types) == 1 else 0
+                for quota, vcpus in _largest_by_quota(types, way).items():
+                    yield quota, QuotaShare(f"groups.{name}", least, most, vcpus)
+
+
+def _largest_by_quota(types: Sequence[InstanceType], way: Purchase) -> dict[Quota | None, int]:
+    """Return the vCPUs of the largest machine that a purchase may launch, by quota; reservations are for one type."""
+    largest: dict[Quota | None, int] = {}
+    for kind in types if way != "reservation" else types[:1]:
+        quota = quota_of(kind, way)
+        largest[quota] = max(largest.get(quota, 0), kind.vcpus)
+    return largest

@@ -106,9 +106,7 @@ def _check_offerings(subject: Subject, zones: set[str]) -> Iterator[Issue]:
     for where, name in list_type_names(subject.spec).items():
         if zones and not zones & set(offers[name]):
             message = f"{name} is not sold in {', '.join(sorted(zones))}, where the subnets are"
-            yield error(
-                "not_offered", f"{where}.instance_type", message, "use a subnet in another zone, or another type"
-            )
+            yield error("not_offered", where, message, "use a subnet in another zone, or another type")
 
 
 def _describe(describe: Any, key: str, **query: Any) -> list[Mapping[str, Any]]:

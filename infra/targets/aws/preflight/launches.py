@@ -38,7 +38,7 @@ def check_launches(subject: Subject) -> Iterator[Issue]:
         machine = instance(name)
         image = _find_image(subject, machine)
         if image is not None:
-            yield from judge(subject.identity.arn, f"{where}.instance_type", name, _try_launch(subject, machine, image))
+            yield from judge(subject.identity.arn, where, name, _try_launch(subject, machine, image))
 
 
 def judge(arn: str, where: str, name: str, code: str) -> Iterator[Issue]:

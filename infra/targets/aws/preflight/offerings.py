@@ -10,7 +10,7 @@ from infra.targets.aws.offerings import list_offered_zones
 from infra.targets.aws.plan.network import AUTO, zones
 from infra.targets.aws.preflight.subject import Subject
 from infra.targets.aws.spec import aws_section
-from infra.targets.aws.validate.types import list_type_names
+from infra.targets.aws.validate.types import list_type_names, machine_of
 
 Offerings = Mapping[str, Sequence[str]]
 
@@ -33,14 +33,14 @@ def judge(spec: ClusterSpec, offerings: Offerings) -> Iterator[Issue]:
     for where, name in list_type_names(spec).items():
         if name in unsold:
             message = f"{name} is not sold in any zone of {section.region if section else ''}"
-            yield error("not_offered", f"{where}.instance_type", message, "choose another type, or another region")
+            yield error("not_offered", where, message, "choose another type, or another region")
     if unsold:
         return
     if zones(spec) == (AUTO,):
         yield from _check_common_zone(offerings)
         return
     for where, name in list_type_names(spec).items():
-        yield from _check_type(where, name, _list_zones(spec, where), offerings[name])
+        yield from _check_type(machine_of(where), name, _list_zones(spec, machine_of(where)), offerings[name])
 
 
 def _check_common_zone(offerings: Offerings) -> Iterator[Issue]:
@@ -52,9 +52,9 @@ def _check_common_zone(offerings: Offerings) -> Iterator[Issue]:
         )
 
 
-def _list_zones(spec: ClusterSpec, where: str) -> tuple[str, ...]:
+def _list_zones(spec: ClusterSpec, machine: str) -> tuple[str, ...]:
     """Return the zones of a machine; controller and login are in the first."""
-    _, _, group = where.partition(".")
+    _, _, group = machine.partition(".")
     return (spec.groups[group].capacity.zones or zones(spec)) if group else zones(spec)[:1]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from cluster.catalog.instances import DATA, is_reviewed, replace_types
+from cluster.catalog.instances import DATA, InstanceType, is_reviewed, replace_types
 from cluster.spec import ClusterSpec
 from infra.engine.stop import BAD_INPUT, Stop
 from infra.home import Home, StackHome, private_folder
@@ -83,7 +83,7 @@ def list_unsupported(spec: ClusterSpec) -> list[str]:
     """Return the properties of a spec for which a rehearsal has no stand-in, each with its value."""
     return [
         *(
-            f"{where}.instance_type: '{name}' (allowed: a type of the catalog)"
+            f"{where}: '{name}' (allowed: a type of the catalog)"
             for where, name in list_type_names(spec).items()
             if name and not is_reviewed(name)
         ),
@@ -120,7 +120,7 @@ def choose_range(taken: Sequence[IPv4Network]) -> str:
 def list_types(spec: ClusterSpec) -> list[str]:
     """Return the names of all instance types of a spec."""
     fixed = [machines.controller(spec), *([machines.login(spec)] if spec.login.enabled else [])]
-    return sorted({kind.name for kind in (*fixed, *(machines.compute(group) for group in spec.groups.values()))})
+    return sorted({kind.name for kind in (*fixed, *list_compute_types(spec))})
 
 
 def list_scaled_types(spec: ClusterSpec) -> list[str]:
@@ -129,7 +129,12 @@ def list_scaled_types(spec: ClusterSpec) -> list[str]:
     Rules require a minimum of memory for the controller, and Slurm schedules nothing on either.
     """
     permanent = {machines.controller(spec).name, machines.login(spec).name}
-    return sorted({machines.compute(group).name for group in spec.groups.values()} - permanent)
+    return sorted({kind.name for kind in list_compute_types(spec)} - permanent)
+
+
+def list_compute_types(spec: ClusterSpec) -> list[InstanceType]:
+    """Return the instance types that compute nodes may have."""
+    return [kind for group in spec.groups.values() for kind in machines.compute_types(group)]
 
 
 def scale_down(name: str, cpus: int) -> dict[str, Any]:

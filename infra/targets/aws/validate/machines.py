@@ -10,11 +10,15 @@ from cluster.spec import ClusterSpec, Gpus
 from cluster.spec.issue import Issue, error, warning
 from infra.targets.aws.spec import aws_section
 from infra.targets.aws.validate.types import (
+    CONTROLLER,
+    LOGIN,
     count_max_nodes,
     list_catalog_types,
     list_regions,
     list_type_names,
     list_typed_groups,
+    machine_of,
+    type_property,
 )
 
 # Memory for slurmctld, slurmdbd and its database on an otherwise empty Linux.
@@ -44,7 +48,7 @@ def check_type_present(spec: ClusterSpec) -> Iterator[Issue]:
     for name, group in spec.groups.items():
         if group.instance_type is None:
             message = "required with target aws, but missing; expected an EC2 instance type"
-            where = f"groups.{name}.instance_type"
+            where = type_property(name)
             yield error("no_instance_type", where, message, "add `instance_type: g6.8xlarge`")
 
 
@@ -55,13 +59,14 @@ def check_type_in_catalog(spec: ClusterSpec) -> Iterator[Issue]:
             instance(name)
         except UnknownInstanceType as bad:
             message = f"'{name}' is not in the catalog; nearest: {', '.join(bad.nearest) or 'none'}"
-            fix = f"write `instance_type: {bad.nearest[0]}`" if bad.nearest else "write for example `p5.48xlarge`"
+            key = "instance_type: " if where.endswith(".instance_type") else ""
+            fix = f"write `{key}{bad.nearest[0]}`" if bad.nearest else "write for example `p5.48xlarge`"
             fix += "; with AWS credentials, other types are looked up in the account"
-            yield error("unknown_instance_type", f"{where}.instance_type", message, fix)
+            yield error("unknown_instance_type", where, message, fix)
         except UnverifiedInstanceType as bad:
             message = f"'{name}' has no documented network layout: {bad.why}"
             fix = "choose another type, for example `instance_type: p6-b200.48xlarge`"
-            yield error("unverified_instance_type", f"{where}.instance_type", message, fix)
+            yield error("unverified_instance_type", where, message, fix)
 
 
 def check_type_reviewed(spec: ClusterSpec) -> Iterator[Issue]:
@@ -70,7 +75,7 @@ def check_type_reviewed(spec: ClusterSpec) -> Iterator[Issue]:
         if not is_reviewed(machine.name):
             message = f"'{machine.name}' is not in the catalog: sockets, NVLink and expected bandwidth are unknown"
             fix = "run the fabric job before long training runs; docs/add-an-instance-type.md adds a type"
-            yield warning("type_not_reviewed", f"{where}.instance_type", message, fix)
+            yield warning("type_not_reviewed", where, message, fix)
 
 
 def check_type_offered(spec: ClusterSpec) -> Iterator[Issue]:
@@ -83,7 +88,7 @@ def check_type_offered(spec: ClusterSpec) -> Iterator[Issue]:
             places = ", ".join(sorted(machine.regions))
             message = f"'{machine.name}' is not offered in {section.region}; offered in: {places}"
             fix = "choose another type, or another region (a cluster cannot move later)"
-            yield error("not_offered", f"{where}.instance_type", message, fix)
+            yield error("not_offered", where, message, fix)
 
 
 def check_gpus(spec: ClusterSpec) -> Iterator[Issue]:
@@ -103,24 +108,22 @@ def check_trainium(spec: ClusterSpec) -> Iterator[Issue]:
     for name, (_, machine) in list_typed_groups(spec).items():
         if machine.neuron:
             message = f"{machine.name} has {machine.neuron} Trainium chips and no GPU: no driver for them is installed"
-            where = f"groups.{name}.instance_type"
+            where = type_property(name)
             yield warning("trainium", where, message, "choose a GPU type, or install the Neuron SDK yourself")
 
 
 def check_idle_gpus(spec: ClusterSpec) -> Iterator[Issue]:
     """Warn about GPUs on the controller or login node, where no job runs."""
-    for role in ("controller", "login"):
-        machine = list_catalog_types(spec).get(role)
+    for where in (CONTROLLER, LOGIN):
+        machine = list_catalog_types(spec).get(where)
         if machine and machine.gpus.count:
-            message = f"the GPUs of {machine.name} cannot be used: no job runs on the {role} node"
-            yield warning(
-                "idle_gpus", f"{role}.instance_type", message, "write for example `instance_type: m7i.xlarge`"
-            )
+            message = f"the GPUs of {machine.name} cannot be used: no job runs on the {machine_of(where)} node"
+            yield warning("idle_gpus", where, message, "write for example `instance_type: m7i.xlarge`")
 
 
 def check_controller_size(spec: ClusterSpec) -> Iterator[Issue]:
     """Report a controller that is too small for the number of nodes."""
-    machine, where = list_catalog_types(spec).get("controller"), "controller.instance_type"
+    machine, where = list_catalog_types(spec).get(CONTROLLER), CONTROLLER
     if machine is None:
         return
     nodes = sum(count_max_nodes(group) for group in spec.groups.values())
@@ -136,10 +139,10 @@ def check_controller_size(spec: ClusterSpec) -> Iterator[Issue]:
 
 def check_burstable(spec: ClusterSpec) -> Iterator[Issue]:
     """Warn about a controller that runs on CPU credits."""
-    machine = list_catalog_types(spec).get("controller")
+    machine = list_catalog_types(spec).get(CONTROLLER)
     if machine and machine.family in BURSTABLE:
         message = f"{machine.name} runs on CPU credits: once they are used up, the scheduler slows down or costs more"
-        yield warning("burstable", "controller.instance_type", message, "write for example `instance_type: m7i.large`")
+        yield warning("burstable", CONTROLLER, message, "write for example `instance_type: m7i.large`")
 
 
 def check_architecture(spec: ClusterSpec) -> Iterator[Issue]:
@@ -153,7 +156,7 @@ def check_architecture(spec: ClusterSpec) -> Iterator[Issue]:
                 "architecture"
             )
             fix = f"choose a type that is {expected}{_suggest_type(machine, expected)}"
-            yield error("architecture", f"{where}.instance_type", message, fix)
+            yield error("architecture", where, message, fix)
 
 
 def _find_main_architecture(types: dict[str, InstanceType]) -> str:

@@ -13,7 +13,7 @@ from infra.targets.aws.plan import images
 from infra.targets.aws.plan.interfaces import NoEfa, addresses
 from infra.targets.aws.plan.network import AUTO, NoRoom, Subnet, cidr, endpoints, subnets
 from infra.targets.aws.spec import aws_section
-from infra.targets.aws.validate.types import count_max_nodes, list_catalog_types, list_typed_groups
+from infra.targets.aws.validate.types import count_max_nodes, list_catalog_types, list_typed_groups, machine_of
 
 VPC = re.compile(r"vpc-([0-9a-f]{8}|[0-9a-f]{17})")
 SUBNET = re.compile(r"subnet-([0-9a-f]{8}|[0-9a-f]{17})")
@@ -118,7 +118,7 @@ def check_images_without_egress(spec: ClusterSpec) -> Iterator[Issue]:
     first_use: dict[str, str] = {}
     for where, machine in list_catalog_types(spec).items():
         if images.given(spec, machine) is None:
-            first_use.setdefault(images.field(machine), where)
+            first_use.setdefault(images.field(machine), machine_of(where))
     for field, where in first_use.items():
         message = f"required with `network.egress: false`, but missing: {where} cannot install what AWS's image lacks"
         fix = f"name an image that has the packages in docs/aws.md, `{field}: ami-...`, or write `egress: true`"

@@ -6,30 +6,50 @@ from cluster.catalog.instances import InstanceType, UnknownInstanceType, Unverif
 from cluster.spec import ClusterSpec, NodeGroup
 from infra.targets.aws.plan.machines import CONTROLLER_TYPE, LOGIN_TYPE
 
+CONTROLLER, LOGIN = "controller.instance_type", "login.instance_type"
+"""Properties that name the types of controller and login."""
+
 
 def list_type_names(spec: ClusterSpec) -> dict[str, str]:
-    """Return the instance types by the property that describes the machine; groups without a type are left out."""
-    chosen = {f"groups.{name}": group.instance_type for name, group in spec.groups.items()}
+    """Return the instance types by the property that names them; groups without a type are left out."""
     # An empty text is not replaced by the default: it is a type that the catalog does not have.
-    login = {"login": _or_default(spec.login.instance_type, LOGIN_TYPE)} if spec.login.enabled else {}
-    machines = {"controller": _or_default(spec.controller.instance_type, CONTROLLER_TYPE), **login, **chosen}
-    return {where: name for where, name in machines.items() if name is not None}
+    types = {CONTROLLER: _or_default(spec.controller.instance_type, CONTROLLER_TYPE)}
+    if spec.login.enabled:
+        types[LOGIN] = _or_default(spec.login.instance_type, LOGIN_TYPE)
+    for name, group in spec.groups.items():
+        if group.instance_type is not None:
+            types[type_property(name)] = group.instance_type
+        fallbacks = enumerate(group.capacity.fallback_types)
+        types |= {f"groups.{name}.capacity.fallback_types[{index}]": fallback for index, fallback in fallbacks}
+    return types
 
 
 def list_catalog_types(spec: ClusterSpec) -> dict[str, InstanceType]:
-    """Return the instance types that the catalog has, by the property that describes the machine."""
+    """Return the instance types that the catalog has, by the property that names them."""
     return {where: machine for where, name in list_type_names(spec).items() if (machine := _find_type(name))}
 
 
 def has_all_types(spec: ClusterSpec) -> bool:
     """Return whether the catalog has the type of every machine in the spec."""
-    return len(list_catalog_types(spec)) == 1 + spec.login.enabled + len(spec.groups)
+    every_group = all(group.instance_type is not None for group in spec.groups.values())
+    return every_group and len(list_catalog_types(spec)) == len(list_type_names(spec))
 
 
 def list_typed_groups(spec: ClusterSpec) -> dict[str, tuple[NodeGroup, InstanceType]]:
-    """Return the groups whose type the catalog has, with that type, by name."""
+    """Return the groups whose first type the catalog has, with that type, by name."""
     types = list_catalog_types(spec)
-    return {name: (group, types[f"groups.{name}"]) for name, group in spec.groups.items() if f"groups.{name}" in types}
+    properties = {name: type_property(name) for name in spec.groups}
+    return {name: (spec.groups[name], types[where]) for name, where in properties.items() if where in types}
+
+
+def type_property(group: str) -> str:
+    """Return the property that names the first type of a group."""
+    return f"groups.{group}.instance_type"
+
+
+def machine_of(where: str) -> str:
+    """Return what a property that names a type describes: controller, login or, for example, groups.gpu."""
+    return ".".join(where.split(".")[: 2 if where.startswith("groups.") else 1])
 
 
 def list_regions() -> list[str]:

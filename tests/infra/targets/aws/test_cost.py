@@ -54,9 +54,10 @@ def test_static_nodes_and_their_volumes() -> None:
 
 def test_autoscaled_nodes_have_a_minimum_and_a_maximum() -> None:
     nodes, volumes = lines(cost(FULL), "groups.burst")
-    assert (nodes.count_min, nodes.count, nodes.what) == (0, 16, "g6.8xlarge, spot, then on-demand")
-    assert (nodes.least, nodes.usd_per_hour) == (0, pytest.approx(16 * usd("g6.8xlarge")))
-    assert nodes.note == "spot prices change, up to the on-demand price"
+    assert (nodes.count_min, nodes.count, nodes.what) == (0, 16, "g6.8xlarge or g6.16xlarge, spot, then on-demand")
+    assert (nodes.least, nodes.usd_per_hour) == (0, pytest.approx(16 * usd("g6.16xlarge")))
+    first = f"only g6.8xlarge: {16 * usd('g6.8xlarge'):.2f}"
+    assert nodes.note == f"{first}; spot prices change, up to the on-demand price"
     assert (volumes.least, volumes.count) == (0, 16)
 
 
@@ -66,6 +67,15 @@ def test_the_minimum_is_the_cheapest_purchase_of_the_fewest_nodes() -> None:
     assert nodes.least == pytest.approx(2 * usd("p5.48xlarge", spot=True))
     # A spot price may rise to the on-demand price, so budgets are checked against that.
     assert nodes.usd_per_hour == pytest.approx(4 * usd("p5.48xlarge"))
+
+
+def test_several_types_cost_at_most_the_dearest_and_the_note_has_the_first() -> None:
+    mixed = group(instance_type="g6.8xlarge", capacity={"fallback_types": ["g6.16xlarge"]})
+    nodes, _ = lines(cost(spec(groups=mixed)), "groups.gpu")
+    first, dearest = usd("g6.8xlarge"), usd("g6.16xlarge")
+    assert nodes.what == "g6.8xlarge or g6.16xlarge, on-demand"
+    assert (nodes.least, nodes.usd_per_hour) == (pytest.approx(2 * first), pytest.approx(2 * dearest))
+    assert nodes.note == f"only g6.8xlarge: {2 * first:.2f}"
 
 
 def test_a_capacity_block_was_paid_in_advance() -> None:
@@ -135,7 +145,7 @@ def test_controller_and_login_have_volumes() -> None:
 
 def test_the_table_fits_into_100_columns() -> None:
     text = render(command.build_cost_table(cost(FULL)))
-    for cell in ("groups.burst", "0 to 16", "0.00 to 32.23", "USD per month", "total", "storage.shared"):
+    for cell in ("groups.burst", "0 to 16", "0.00 to 54.35", "USD per month", "total", "storage.shared"):
         assert cell in text
     assert "…" not in text
 

@@ -67,6 +67,24 @@ def test_every_zone_is_tried_before_the_next_purchase_option() -> None:
     ]
 
 
+def test_the_zones_of_a_group_keep_its_types_in_order() -> None:
+    capacity_fields = {"fallback_types": ["g6.16xlarge"], "zones": ["us-east-1b", "us-east-1a"]}
+    group = {"instance_type": "g6.8xlarge", "count": 2, "fabric": "efa", "capacity": capacity_fields}
+    described = spec(aws={"region": "us-east-1", "zones": ["us-east-1a", "us-east-1b"]}, groups={"gpu": group})
+    launches = capacity.planned_launches(described, described.groups["gpu"])
+    resources = [
+        {"launch_template_id": "lt-1", "launch_template_version": "1", "subnet_id": "s", "zone": launch.place.zone}
+        for launch in launches
+    ]
+    planned_group = capacity.fleet_group("gpu", described.groups["gpu"], launches, resources, "sg-1")
+    assert [(option.instance_type, option.zone) for option in planned_group.options] == [
+        ("g6.8xlarge", "us-east-1b"),
+        ("g6.8xlarge", "us-east-1a"),
+        ("g6.16xlarge", "us-east-1b"),
+        ("g6.16xlarge", "us-east-1a"),
+    ]
+
+
 def test_subnets_in_other_zones_are_left_out() -> None:
     ids = ["subnet-0123456789abcdef0", "subnet-0123456789abcdef1"]
     group = {"instance_type": "g6.8xlarge", "count": 2, "capacity": {"zones": ["us-east-1b"]}}

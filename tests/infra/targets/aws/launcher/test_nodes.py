@@ -102,6 +102,26 @@ def test_nodes_that_slurm_launched_stay_within_the_size_of_the_group(aws: Moto, 
     assert sorted(list_instances(group.api, group.fleet).by_name()) == ["gpu-1", "gpu-2", "gpu-3", "gpu-5"]
 
 
+def with_fallback_type(fleet: Fleet) -> Fleet:
+    (gpu, *others) = fleet.groups
+    fallback = [option.model_copy(update={"instance_type": "p5en.48xlarge"}) for option in gpu.options]
+    return fleet.model_copy(update={"groups": (gpu.model_copy(update={"options": (*gpu.options, *fallback)}), *others)})
+
+
+def test_the_next_type_is_tried_when_no_zone_has_the_first(aws: Moto, group: Group) -> None:
+    aws.capacity |= {(TYPE, zone): 1 for zone in ZONES}
+    replace(group, fleet=with_fallback_type(group.fleet)).ensure()
+    assert [machine["InstanceType"] for machine in list_running(aws)] == ["p5en.48xlarge"] * 2
+
+
+def test_a_shortage_of_every_type_names_the_types(aws: Moto, group: Group) -> None:
+    aws.capacity |= {(kind, zone): 0 for kind in (TYPE, "p5en.48xlarge") for zone in ZONES}
+    with pytest.raises(ResourceError) as error:
+        replace(group, fleet=with_fallback_type(group.fleet)).ensure()
+    nowhere = "us-east-1a on-demand none, us-east-1b on-demand none"
+    assert f"p5.48xlarge: {nowhere}; p5en.48xlarge: {nowhere}. Fix" in str(error.value)
+
+
 def test_all_or_none_are_launched_and_a_shortage_names_the_zones(
     aws: Moto, group: Group, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,7 +132,9 @@ def test_all_or_none_are_launched_and_a_shortage_names_the_zones(
         ResourceError, match=r"groups\.gpu\.capacity: 2 machines could not be launched within 600 s"
     ) as error:
         group.ensure()
-    assert "us-east-1a on-demand none, us-east-1b on-demand none. Fix: add zones or a fallback" in str(error.value)
+    assert "us-east-1a on-demand none, us-east-1b on-demand none. Fix: add zones, a fallback or fallback_types" in str(
+        error.value
+    )
     assert clock.now() - began <= 600
     assert list_running(aws) == []
     events = [json.loads(line) for line in (tmp_path / "progress").read_text().splitlines()]

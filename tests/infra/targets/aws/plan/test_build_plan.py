@@ -37,6 +37,13 @@ def test_sockets_are_unset_for_types_whose_sockets_are_not_documented() -> None:
     assert (built.cpus, built.cores, built.sockets) == (192, 0, 0)
 
 
+def test_slurm_gets_the_size_of_the_smallest_type_of_a_group() -> None:
+    mixed = group(instance_type="g6.16xlarge", capacity={"fallback_types": ["g6.8xlarge"]})
+    built = plan(spec(groups=mixed)).sets[0]
+    assert (built.instance_type, built.cpus, built.memory_mb) == ("g6.16xlarge", 32, int(128 * 1024 * 0.97))
+    assert (built.gpus.count, built.gpus.type, built.sockets) == (1, "l4", 0)
+
+
 def test_a_disabled_login_node_is_left_out() -> None:
     assert [node.name for node in plan(spec(login={"enabled": False})).nodes] == ["controller"]
 

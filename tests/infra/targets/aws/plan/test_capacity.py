@@ -20,8 +20,8 @@ def group_with(capacity: dict[str, Any], **fields: Any) -> NodeGroup:
 
 def test_the_default_is_on_demand_in_each_zone() -> None:
     assert options(group_with({}), ZONES) == (
-        Option("on-demand", "us-east-1a", None, True),
-        Option("on-demand", "us-east-1b", None, True),
+        Option("on-demand", "p5.48xlarge", "us-east-1a", None, True),
+        Option("on-demand", "p5.48xlarge", "us-east-1b", None, True),
     )
 
 
@@ -36,6 +36,28 @@ def test_every_zone_is_tried_before_the_next_purchase_option() -> None:
         ("spot", "a", None),
         ("on-demand", "b", None),
         ("on-demand", "a", None),
+    ]
+
+
+def test_every_zone_is_tried_before_the_next_type_and_every_type_before_the_next_purchase_option() -> None:
+    group = group_with(
+        {"kind": "spot", "fallback": ["on-demand"], "fallback_types": ["g6.16xlarge"]}, instance_type="g6.8xlarge"
+    )
+    assert [(o.purchase, o.instance_type, o.zone[-1]) for o in options(group, ZONES)] == [
+        (purchase, instance_type, zone)
+        for purchase in ("spot", "on-demand")
+        for instance_type in ("g6.8xlarge", "g6.16xlarge")
+        for zone in ("a", "b")
+    ]
+
+
+def test_reserved_capacity_is_only_for_the_first_type() -> None:
+    capacity = {"kind": "reservation", "reservation": "cr-0", "fallback": ["on-demand"], "fallback_types": ["t3.large"]}
+    bought = [(o.purchase, o.instance_type, o.placement) for o in options(group_with(capacity), ZONES[:1])]
+    assert bought == [
+        ("reservation", "p5.48xlarge", False),
+        ("on-demand", "p5.48xlarge", True),
+        ("on-demand", "t3.large", False),
     ]
 
 

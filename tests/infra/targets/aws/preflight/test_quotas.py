@@ -54,6 +54,11 @@ def test_instances_of_one_family_share_a_quota() -> None:
     assert list_needs(groups=groups, login={"enabled": False}) == {STANDARD: (4 + 3 * 192, 4 + 3 * 192)}
 
 
+def test_several_types_count_as_the_largest_and_none_is_certain() -> None:
+    mixed = group(instance_type="g6.8xlarge", capacity={"fallback_types": ["g6.16xlarge"]})
+    assert list_needs(groups=mixed)["L-DB2E81BA"] == (0, 2 * 64)
+
+
 def test_groups_with_an_undocumented_quota_are_listed() -> None:
     p6 = spec(groups=group(instance_type="p6-b200.48xlarge", capacity={"kind": "spot"}))
     assert unknown(p6) == ("groups.gpu",)

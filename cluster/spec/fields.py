@@ -109,7 +109,7 @@ def _step(here: Slot, key: str | int) -> Slot | None:
         return slot_of(info) if info else None
     if get_origin(kind) is dict:
         return _annotated_slot(get_args(kind)[1])
-    return Slot(get_args(kind)[0]) if get_origin(kind) is tuple else here
+    return _annotated_slot(get_args(kind)[0]) if get_origin(kind) is tuple else here
 
 
 def _example_of(info: FieldInfo) -> Any:
@@ -136,7 +136,9 @@ def _describe_choice(choice: Any, _limits: Sequence[object]) -> str:
 
 def _describe_list(sequence: Any, _limits: Sequence[object]) -> str:
     item = get_args(sequence)[0]
-    return f"a list with any of {', '.join(map(inline, get_args(item)))}" if get_args(item) else "a list of text"
+    if get_origin(item) is Literal:
+        return f"a list with any of {', '.join(map(inline, get_args(item)))}"
+    return "a list of names" if get_origin(item) is Annotated else "a list of text"
 
 
 def _describe_range(limits: Sequence[object]) -> str:

@@ -222,11 +222,47 @@ class User(SpecModel):
     admin: bool = field("may use sudo and administer Slurm", "safe", default=False)
 
 
+class Partition(SpecModel):
+    """A further Slurm partition over the nodes of some groups, with limits of its own."""
+
+    groups: tuple[Name, ...] = field(
+        "groups whose nodes it has", "safe", min_length=1, strict=False, examples=[["gpu"]]
+    )
+    priority: int = field(
+        "jobs in partitions with a higher priority start first; a group's own partition has 1",
+        "safe",
+        default=1,
+        ge=0,
+        le=65533,
+    )
+    default_time: str | None = field(
+        "time limit of jobs that set none; by default `slurm.default_time`", "safe", default=None, examples=["0:30:00"]
+    )
+    max_time: str | None = field(
+        "longest time limit of a job; by default `slurm.max_time`", "safe", default=None, examples=["2:00:00"]
+    )
+    max_nodes: int | None = field(
+        "largest number of nodes of a job", "safe", default=None, ge=1, le=65533, examples=[2]
+    )
+    accounts: tuple[Name, ...] = field(
+        "Slurm accounts that may use it; by default all", "safe", default=(), strict=False, examples=[["research"]]
+    )
+
+
 class SlurmOptions(SpecModel):
     """Scheduler settings."""
 
     default_group: Name | None = field(
-        "group for jobs that name no partition; by default the first by name", "safe", default=None, examples=["gpu"]
+        "group or partition for jobs that name none; by default the first group by name",
+        "safe",
+        default=None,
+        examples=["gpu"],
+    )
+    partitions: dict[Name, Partition] = field(
+        "further partitions by name, over the nodes of groups; each group also has its own partition",
+        "safe",
+        default={},
+        examples=[{"debug": {"groups": ["gpu"], "priority": 10, "max_time": "0:30:00"}}],
     )
     default_time: str = field("time limit of jobs that set none", "safe", default="1:00:00")
     max_time: str = field("longest time limit of a job", "safe", default="UNLIMITED")
@@ -246,6 +282,12 @@ class SlurmOptions(SpecModel):
     extra: dict[str, str] = field(
         "additional slurm.conf settings by key", "safe", default={}, examples=[{"MaxArraySize": "5000"}]
     )
+
+    @field_validator("partitions")
+    @classmethod
+    def _by_name(cls, partitions: dict[str, Partition]) -> dict[str, Partition]:
+        """Sort by key, as Pulumi does; the order in the file has no meaning."""
+        return dict(sorted(partitions.items()))
 
     def node_timeout_s(self, *, single_host: bool) -> int:
         """Return the seconds without an answer after which a node is down; `single_host`: nodes share one machine."""

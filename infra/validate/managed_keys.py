@@ -9,7 +9,7 @@ MANAGED: dict[str, str | None] = {
     "MaxTime": "slurm.max_time",
     "NodeName": "groups",
     "NodeSet": "groups",
-    "PartitionName": "groups",
+    "PartitionName": "slurm.partitions",
     "ResumeTimeout": "slurm.resume_s",
     "SlurmdTimeout": "slurm.slurmd_timeout_s",
     "SuspendTime": "slurm.suspend_s",

@@ -16,7 +16,7 @@ from infra.validate.registry import validate
 # Values for unreadable sections that have no default.
 PLACEHOLDERS: dict[str, Any] = {"name": "unread", "groups": {"unread": {"count": 1}}}
 # The section that a rule reads besides the one it reports on, by the rule's code.
-ALSO_READS = {"no_such_group": "groups"}
+ALSO_READS = dict.fromkeys(("no_such_group", "reserved_partition", "partition_group"), "groups")
 
 
 def validate_readable(

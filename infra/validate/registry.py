@@ -8,7 +8,7 @@ from pathlib import Path
 from cluster.spec import ClusterSpec, Issue
 from infra.targets.registry import target_of
 from infra.targets.target import HostFacts, OnThisMachine
-from infra.validate import budget, groups, labels, network, slurm_options, software, storage, target, users
+from infra.validate import budget, groups, labels, network, partitions, slurm_options, software, storage, target, users
 
 Rule = Callable[[ClusterSpec], Iterator[Issue]]
 
@@ -33,6 +33,8 @@ RULES: tuple[Rule, ...] = (
     users.check_uids,
     users.check_ssh_keys,
     slurm_options.check_default_group,
+    partitions.check_partition_names,
+    partitions.check_partition_groups,
     slurm_options.check_time_limits,
     slurm_options.check_time_order,
     slurm_options.check_extra_keys,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 
 from cluster.catalog.similar import MAX_COMPARED_CHARACTERS
-from cluster.spec import ClusterSpec
+from cluster.spec import ClusterSpec, Partition, SlurmOptions
 from cluster.spec.issue import Issue, error
 from cluster.spec.written import path
 from infra.validate.managed_keys import MANAGED
@@ -20,30 +20,38 @@ FORMS = "minutes, minutes:seconds, hours:minutes:seconds, days-hours, days-hours
 
 
 def check_default_group(spec: ClusterSpec) -> Iterator[Issue]:
-    """Refuse a default group that does not exist."""
-    named = spec.slurm.default_group
-    if named is not None and named not in spec.groups:
-        near = get_close_matches(named[:MAX_COMPARED_CHARACTERS], spec.groups, n=1, cutoff=0)[0]
-        message = f"'{named}' is not a group; allowed: {', '.join(spec.groups)}"
+    """Refuse a default group or partition that does not exist."""
+    named, allowed = spec.slurm.default_group, [*spec.groups, *spec.slurm.partitions]
+    if named is not None and named not in allowed:
+        near = get_close_matches(named[:MAX_COMPARED_CHARACTERS], allowed, n=1, cutoff=0)[0]
+        message = f"'{named}' is not a group; allowed: {', '.join(allowed)}"
         yield error("no_such_group", "slurm.default_group", message, f"write `default_group: {near}`")
 
 
 def check_time_limits(spec: ClusterSpec) -> Iterator[Issue]:
     """Refuse time limits that Slurm cannot read."""
-    for name in ("default_time", "max_time"):
-        value = getattr(spec.slurm, name)
-        if not parse_time_limit(value):
-            message = f"'{value}' is not a time limit; allowed: {FORMS}"
-            yield error("time_format", f"slurm.{name}", message, f'write for example `{name}: "1:00:00"`')
+    for section, options in _sections_with_times(spec).items():
+        for name in ("default_time", "max_time"):
+            value = getattr(options, name)
+            if value is not None and not parse_time_limit(value):
+                message = f"'{value}' is not a time limit; allowed: {FORMS}"
+                yield error("time_format", f"{section}.{name}", message, f'write for example `{name}: "1:00:00"`')
 
 
 def check_time_order(spec: ClusterSpec) -> Iterator[Issue]:
     """Refuse a default time limit above the longest one."""
-    default, longest = parse_time_limit(spec.slurm.default_time), parse_time_limit(spec.slurm.max_time)
-    if default and longest and default > longest:
-        message = f"'{spec.slurm.default_time}' is longer than max_time ('{spec.slurm.max_time}')"
-        fix = f'write `default_time: "{spec.slurm.max_time}"`, or raise max_time'
-        yield error("time_order", "slurm.default_time", message, fix)
+    for section, options in _sections_with_times(spec).items():
+        default_text, longest_text = (
+            options.default_time or spec.slurm.default_time,
+            options.max_time or spec.slurm.max_time,
+        )
+        default, longest = parse_time_limit(default_text), parse_time_limit(longest_text)
+        # A partition without times of its own repeats those of the section `slurm`.
+        own = options.default_time is not None or options.max_time is not None
+        if own and default and longest and default > longest:
+            message = f"'{default_text}' is longer than max_time ('{longest_text}')"
+            fix = f'write `default_time: "{longest_text}"`, or raise max_time'
+            yield error("time_order", f"{section}.default_time", message, fix)
 
 
 def check_extra_keys(spec: ClusterSpec) -> Iterator[Issue]:
@@ -70,6 +78,12 @@ def check_extra_values(spec: ClusterSpec) -> Iterator[Issue]:
         if not value.strip() or not value.isprintable() or "#" in value:
             message = f"{value[:40]!r} is not a valid value; allowed: one line of text, not empty, without '#'"
             yield error("extra_value", path(("slurm", "extra", key)), message, f'write for example `{key}: "1"`')
+
+
+def _sections_with_times(spec: ClusterSpec) -> dict[str, SlurmOptions | Partition]:
+    """Return what has time limits, by its property path."""
+    partitions = {path(("slurm", "partitions", name)): each for name, each in spec.slurm.partitions.items()}
+    return {"slurm": spec.slurm, **partitions}
 
 
 def parse_time_limit(text: str) -> float | None:

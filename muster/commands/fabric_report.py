@@ -11,6 +11,7 @@ from rich.table import Table
 from cluster.catalog.bandwidth import GIB, HOST_GB_PER_S, minimum_busbw
 from cluster.catalog.instances import all_types
 from cluster.inventory import NodeSet
+from cluster.names import group_of
 from infra.engine.stop import BAD_INPUT, Stop
 from muster.commands import screen
 from slurm.control.nodes import ListedNode
@@ -46,7 +47,9 @@ def select_nodes(
     Nodes that are powered off are started only if they are named.
     """
     _check(rows, partition, named)
-    candidates = [row for row in rows if partition in (None, row.partition) and (not named or row.node in named)]
+    # Without a name, each node is measured once, in the partition of its group.
+    in_partition = [row for row in rows if row.partition == (partition or group_of(row.node))]
+    candidates = [row for row in in_partition if not named or row.node in named]
     selected: dict[str, list[str]] = {}
     for row in candidates:
         if row.is_up or (named and row.works):

@@ -29,6 +29,8 @@ def list_edits(spec: ClusterSpec, group: str, planned: Mapping[str, Any]) -> lis
     edits: list[Edit] = []
     if old.instance_type != planned["instance"]:
         edits.append(((*where, "instance_type"), planned["instance"]))
+        if old.capacity.fallback_types:
+            edits.append(((*where, "capacity", "fallback_types"), []))
     size_field = "count" if old.count is not None else "max"
     if getattr(old, size_field) != planned["nodes"]:
         edits.append(((*where, size_field), planned["nodes"]))

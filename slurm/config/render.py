@@ -10,7 +10,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from cluster.inventory import Inventory, Node, NodeSet
 from cluster.names import members
-from cluster.spec import ClusterSpec
+from cluster.spec import ClusterSpec, Partition, SlurmOptions
 from slurm.config import topology
 from slurm.hostlist import hostlist
 from slurm.power import install
@@ -91,7 +91,10 @@ def _make_context(inventory: Inventory, spec: ClusterSpec, cgroup: Cgroup) -> di
         "static": hostlist(static),
         "programs": install,
         "topology": _has_topology(inventory),
-        "partitions": [_describe_partition(group, inventory) for group in spec.groups],
+        "partitions": [
+            *(_describe_partition(group, Partition(groups=(group,)), spec.slurm, inventory) for group in spec.groups),
+            *(_describe_partition(name, each, spec.slurm, inventory) for name, each in spec.slurm.partitions.items()),
+        ],
         "gpu_groups": _list_gpu_groups(inventory),
     }
 
@@ -120,13 +123,29 @@ def _describe_cpus(nodes: Node | NodeSet) -> str:
     return f"CPUs={nodes.cpus} Sockets={nodes.sockets} CoresPerSocket={per_socket} ThreadsPerCore={threads}"
 
 
-def _describe_partition(group: str, inventory: Inventory) -> dict[str, object]:
-    nodes = [node for node in inventory.compute if node.group == group]
-    sets = [node_set for node_set in inventory.sets if node_set.group == group and node_set.count]
+def _describe_partition(
+    name: str, partition: Partition, options: SlurmOptions, inventory: Inventory
+) -> dict[str, object]:
+    nodes = [node for node in inventory.compute if node.group in partition.groups]
+    sets = [node_set for node_set in inventory.sets if node_set.group in partition.groups and node_set.count]
     names = [*(node.name for node in nodes), *(name for of in sets for name in members(of.group, of.count))]
     sizes: list[Node | NodeSet] = [*nodes, *sets]
     per_cpu = [schedulable_mb(size) // size.cpus for size in sizes]
-    return {"name": group, "nodes": hostlist(names), "memory_per_cpu": min(per_cpu, default=0)}
+    limits = {
+        "PriorityTier": partition.priority
+        if partition.priority != Partition.model_fields["priority"].default
+        else None,
+        "MaxNodes": partition.max_nodes,
+        "AllowAccounts": ",".join(partition.accounts) or None,
+    }
+    return {
+        "name": name,
+        "nodes": hostlist(names),
+        "memory_per_cpu": min(per_cpu, default=0),
+        "default_time": partition.default_time or options.default_time,
+        "max_time": partition.max_time or options.max_time,
+        "limits": {key: value for key, value in limits.items() if value is not None},
+    }
 
 
 def _list_gpu_groups(inventory: Inventory) -> list[dict[str, str]]:

@@ -13,7 +13,7 @@ from slurm.hostlist import hostlist
 from slurm.power import limits
 from slurm.power.context import Context, log
 from slurm.power.launcher import TRANSIENT, Machine, MachineList, Option, Shortage, Unit
-from slurm.power.reasons import BUDGET, REMOVED, no_capacity
+from slurm.power.reasons import BUDGET, CLOSED, REMOVED, no_capacity
 from slurm.power.requests import NodeRequest, list_nodes
 
 # A younger machine is still booting; a program that was killed, or `muster up`, launched it for the same request.
@@ -47,6 +47,9 @@ def bring_up(context: Context, existing: MachineList, requests: Sequence[NodeReq
         units = [unit for unit in units if unit]
         if units and group in existing.closed:
             result.down |= dict.fromkeys((name for unit in units for name in unit), REMOVED)
+        elif units and group in limits.list_closed_groups(context.memory.load(limits.BREAKER)):
+            # A job in another partition over the same nodes would launch them again.
+            result.down |= dict.fromkeys((name for unit in units for name in unit), CLOSED)
         elif units:
             _launch(context, prefer_zone(context.launcher.group(group).options, zone), units, result)
     for reason in dict.fromkeys(result.down.values()):

@@ -48,6 +48,11 @@ def reset_counts(counts: Counts, came_up: Collection[str], open_partitions: Coll
     }
 
 
+def list_closed_groups(counts: Counts) -> set[str]:
+    """Return the groups whose partition the breaker closed."""
+    return {group for group, count in counts.items() if count["closed"]}
+
+
 def mark_closed(counts: Counts, group: str) -> dict[str, Any]:
     """Return the counts with a group marked as closed by muster."""
     return {**counts, group: {**counts[group], "closed": True}}

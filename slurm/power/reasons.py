@@ -10,6 +10,7 @@ HEALTH = drain.PREFIX
 OURS = "muster: "
 CAPACITY = f"{OURS}capacity: "
 REMOVED = f"{OURS}the group is being removed"
+CLOSED = f"{OURS}the group's partition is closed, its nodes failed to start"
 UNWANTED = f"{OURS}no job is waiting for it any more"
 LOST = f"{OURS}its machine is gone"
 NEVER_CAME = f"{OURS}its machine disappeared while starting"

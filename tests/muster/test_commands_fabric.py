@@ -37,6 +37,12 @@ def test_default_selects_only_nodes_that_are_up() -> None:
     ]
 
 
+def test_a_node_in_several_partitions_is_measured_once_unless_a_partition_is_named() -> None:
+    rows = parse_listed_by_partition("all|gpu-1|idle|none\nall|gpu-2|idle|none\n" + SINFO)
+    assert select_nodes(rows, None, ())[0] == {"gpu": ["gpu-1", "gpu-2"]}
+    assert select_nodes(rows, "all", ())[0] == {"all": ["gpu-1", "gpu-2"]}
+
+
 def test_named_node_is_selected_even_if_powered_down() -> None:
     assert select_nodes(parse_listed_by_partition(SINFO), "gpu", ("gpu-1", "gpu-3")) == (
         {"gpu": ["gpu-1", "gpu-3"]},

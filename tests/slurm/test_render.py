@@ -110,7 +110,15 @@ CASES: dict[str, tuple[Inventory, dict[str, object], Cgroup]] = {
         LAUNCHED,
         {
             "groups": {"h100": {"min": 2, "max": 64}, "l4": {"min": 0, "max": 8}, "spare": {"min": 0, "max": 1}},
-            "slurm": {"suspend_s": 300, "resume_s": 1200},
+            "slurm": {
+                "suspend_s": 300,
+                "resume_s": 1200,
+                "default_group": "all",
+                "partitions": {
+                    "urgent": {"groups": ["h100"], "priority": 100, "max_nodes": 4, "accounts": ["ops", "research"]},
+                    "all": {"groups": ["h100", "l4"], "default_time": "0:10:00", "max_time": "0:30:00"},
+                },
+            },
         },
         "v2",
     ),

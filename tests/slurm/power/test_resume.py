@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from infra.targets.aws.launcher.fleet import Fleet
+from slurm.power import limits
 from slurm.power.bring_up import COOLDOWN_S
 from slurm.power.programs import resume, suspend
 from slurm.power.requests import NodeRequest, group_by_job
@@ -169,6 +170,16 @@ def test_nothing_is_launched_for_a_group_that_is_being_removed(
     aws.client("ec2").run_instances(ImageId="ami-1", MinCount=1, MaxCount=1, TagSpecifications=specification)
     assert resume(context, NODES[:1], [job(1, "gpu-1")]).down == {"gpu-1": "muster: the group is being removed"}
     assert len(list_running(aws)) == 1
+
+
+def test_nothing_is_launched_from_another_partition_for_a_group_whose_own_is_closed(
+    aws: Moto, context: AwsContext
+) -> None:
+    context.memory.save(limits.BREAKER, {"gpu": {"failures": limits.BREAKER_LIMIT, "closed": True}})
+    assert resume(context, NODES[:1], [job(1, "gpu-1")]).down == {
+        "gpu-1": "muster: the group's partition is closed, its nodes failed to start"
+    }
+    assert list_running(aws) == []
 
 
 def test_all_nodes_of_a_job_are_in_the_zone_of_the_first(aws: Moto, context: AwsContext) -> None:

@@ -262,7 +262,7 @@ class SlurmOptions(SpecModel):
         "further partitions by name, over the nodes of groups; each group also has its own partition",
         "safe",
         default={},
-        examples=[{"debug": {"groups": ["gpu"], "priority": 10, "max_time": "0:30:00"}}],
+        examples=[{"debug": {"groups": ["gpu"], "priority": 10, "max_time": "2:00:00"}}],
     )
     default_time: str = field("time limit of jobs that set none", "safe", default="1:00:00")
     max_time: str = field("longest time limit of a job", "safe", default="UNLIMITED")

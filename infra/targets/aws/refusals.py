@@ -2,31 +2,60 @@
 
 from __future__ import annotations
 
-_FIXES = {
+import re
+from collections.abc import Mapping
+
+from slurm.power.launcher import FaultKind
+
+_BY_TEXT = {
     ("InsufficientInstanceCapacity", "InsufficientVolumeCapacity"): (
         "that zone has no capacity now: run `{up}` again later to continue; a new cluster can name another "
         "zone first (aws.zones), or another instance_type for controller or login"
     ),
     ("ExpiredToken", "RequestExpired", "SSO session"): ("log in again (`aws sso login`), then run `{up}` to continue"),
-    ("VcpuLimitExceeded", "LimitExceeded"): (
-        "request a higher quota under Service Quotas, then run `{up}` to continue"
-    ),
-    ("UnauthorizedOperation", "AccessDenied", "not authorized to perform"): (
+    ("not authorized to perform",): (
         "grant the caller the permission it names (docs/aws.md lists all), then run `{up}` to continue"
     ),
     ("EntityAlreadyExists", "BucketAlreadyOwnedByYou", "BucketAlreadyExists"): (
         "another resource in the account has that name: choose another `name`, or remove that resource"
     ),
-    ("RequestLimitExceeded", "Throttling", "TooManyRequests"): ("wait a minute, then run `{up}` to continue"),
 }
+_BY_KIND: Mapping[FaultKind, str] = {
+    "shortage": "AWS has no capacity for it now: run `{up}` again later to continue",
+    "throttle": "wait a minute, then run `{up}` to continue",
+    "quota": "request a higher quota under Service Quotas, then run `{up}` to continue",
+    "permission": "grant the caller the permission it names (docs/aws.md lists all), then run `{up}` to continue",
+    "gone": "run `{up}` to create it again",
+    "broken": "resolve what AWS rejects, then run `{up}` to continue",
+}
+# Parts of codes that are not in the launcher's table, such as VpcLimitExceeded.
+_FAMILIES: Mapping[str, FaultKind] = {
+    "Throttl": "throttle",
+    "TooManyRequests": "throttle",
+    "LimitExceeded": "quota",
+    "Unauthorized": "permission",
+    "AccessDenied": "permission",
+}
+# As boto3 and the AWS SDK for Go, which Pulumi's provider uses, write error codes.
+_CODE = re.compile(r"An error occurred \(([\w.]+)\) when calling|\bapi error ([\w.]+)")
 
 
 def explain_refusal(message: str, up: str) -> str:
-    """Return the fix for an error message; empty if none is known or the message has its own.
+    """Return the fix for an error message; empty if it is no error of AWS or has its own fix.
 
     `up` is the command to type again.
     """
     if " Fix: " in message:
         return ""
-    fix = next((fix for codes, fix in _FIXES.items() if any(code in message for code in codes)), "")
+    fix = next((fix for texts, fix in _BY_TEXT.items() if any(text in message for text in texts)), "")
+    if not fix and (match := _CODE.search(message)):
+        fix = _BY_KIND[_classify(match[1] or match[2])]
     return fix.format(up=up)
+
+
+def _classify(code: str) -> FaultKind:
+    # Imported here, because every command imports this file and boto3's errors take a while to load.
+    from infra.targets.aws.launcher.errors import classify_code  # noqa: PLC0415
+
+    kind = classify_code(code)
+    return next((family for part, family in _FAMILIES.items() if part in code), kind) if kind == "broken" else kind

@@ -16,7 +16,7 @@ FIXES: dict[FaultKind, str] = {
 }
 
 # Codes that Karpenter calls unfulfillable (pkg/errors/errors.go) are shortages or quotas here, except Unsupported.
-_CODES: dict[FaultKind, tuple[str, ...]] = {
+CODES: dict[FaultKind, tuple[str, ...]] = {
     "shortage": (
         "InsufficientInstanceCapacity",
         "InsufficientHostCapacity",
@@ -78,15 +78,20 @@ _CODES: dict[FaultKind, tuple[str, ...]] = {
     # waiting changes nothing.
     "broken": ("Unsupported", "UnsupportedOperation", "InvalidParameterCombination"),
 }
-_KINDS = {code: kind for kind, codes in _CODES.items() for code in codes}
+_KINDS = {code: kind for kind, codes in CODES.items() for code in codes}
 _NO_ANSWER = "NoAnswer"
 
 
+def classify_code(code: str) -> FaultKind:
+    """Return the kind of an error code; one that is not in the table is `broken`: reported and never retried."""
+    return _KINDS.get(code, "broken")
+
+
 def classify_error(error: ClientError | BotoCoreError) -> Fault:
-    """Return the error with its kind; a code that is not in the table is `broken`: reported and never retried."""
+    """Return the error with its kind."""
     if isinstance(error, ClientError):
         answer = error.response["Error"]
-        return Fault(_KINDS.get(answer["Code"], "broken"), answer["Code"], answer.get("Message", ""))
+        return Fault(classify_code(answer["Code"]), answer["Code"], answer.get("Message", ""))
     if isinstance(error, (ConnectionError, HTTPClientError)):
         return Fault("throttle", _NO_ANSWER, str(error))
     # No credentials, no region, or a parameter that the API does not have.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import re
 import ssl
 import threading
@@ -12,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http import HTTPStatus
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
@@ -23,6 +21,8 @@ from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoReque
 from moto.ssm.models import ssm_backends
 from werkzeug.serving import make_server
 
+from infra.targets.aws.rehearse.moto_errors import SHORTAGE, Answer, denial_code, render_error
+
 ACCOUNT = "123456789012"
 REGION = "us-east-1"
 ENVIRONMENT = {
@@ -31,9 +31,6 @@ ENVIRONMENT = {
     "AWS_DEFAULT_REGION": REGION,
     "AWS_EC2_METADATA_DISABLED": "true",
 }
-_SHORTAGE = "InsufficientInstanceCapacity"
-# EC2 reports a capacity shortage as a server error, which SDKs retry automatically.
-_STATUS = {_SHORTAGE: 500, "RequestLimitExceeded": 503, "InternalError": 500, "UnauthorizedOperation": 403}
 
 Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
@@ -44,6 +41,9 @@ Judge = Callable[[str, str, str, dict[str, str]], str]
 The key id is empty for a call without credentials.
 """
 
+Interference = Callable[[str, str, dict[str, str]], str]
+"""Returns the error code with which a call fails, or an empty string; given the service, action and parameters."""
+
 
 @dataclass(frozen=True)
 class Call:
@@ -53,7 +53,7 @@ class Call:
     action: str
     """Name in the API (`RunInstances`); `METHOD /path` if the protocol has no action."""
     params: dict[str, str]
-    """Flat parameters as sent (`TagSpecification.1.Tag.1.Key`) in query protocols, else the request under `body`."""
+    """Flat parameters as sent (`TagSpecification.1.Tag.1.Key`) in query protocols, else `body`, and `query` in REST."""
     status: int
 
 
@@ -79,13 +79,15 @@ class Moto:
     faults: list[Fault] = field(default_factory=list)
     capacity: dict[tuple[str, str], int] = field(default_factory=dict)
     """Machines left by (instance type, zone); without an entry there is no limit."""
-    tokens: dict[str, tuple[str, list[tuple[str, str]], bytes]] = field(default_factory=dict)
+    tokens: dict[str, Answer] = field(default_factory=dict)
     """Answers to RunInstances by client token."""
-    clients: dict[str, Any] = field(default_factory=dict)
+    clients: dict[tuple[str, str], Any] = field(default_factory=dict)
     access_key: str = ENVIRONMENT["AWS_ACCESS_KEY_ID"]
     """Key id of the operator's credentials."""
     judge: Judge | None = None
     """Decides whether a call is permitted; without it, every call is."""
+    interfere: Interference | None = None
+    """Decides whether a call fails, before it is executed; `faults` are for calls that are known beforehand."""
 
     def fail(self, action: str, code: str, times: int = 1) -> None:
         """Reject the next calls of `action` with this error."""
@@ -124,20 +126,21 @@ class Moto:
         own = {"AWS_ACCESS_KEY_ID": self.access_key, "AWS_ENDPOINT_URL": self.url, "AWS_DEFAULT_REGION": region}
         return ENVIRONMENT | own
 
-    def client(self, service: str) -> Any:
+    def client(self, service: str, region: str = REGION) -> Any:
         """Return a client for the test itself, the same for each service; its calls are recorded too."""
-        if service not in self.clients:
-            self.clients[service] = boto3.client(
+        if (service, region) not in self.clients:
+            self.clients[service, region] = boto3.client(
                 service,
-                region_name=REGION,
+                region_name=region,
                 endpoint_url=self.url,
                 aws_access_key_id=self.access_key,
                 aws_secret_access_key="testing",  # noqa: S106  # no secret: moto accepts anything
             )
-        return self.clients[service]
+        return self.clients[service, region]
 
     def reset(self) -> None:
         moto_api_backend.reset()
+        self.interfere = None
         for records in (self.calls, self.faults, self.capacity, self.tokens):
             records.clear()
 
@@ -173,21 +176,11 @@ class _Faulty:
         body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
         service, action, params = _parse_request(environ, body)
         if denial := self._judge(environ, service, action, params):
-            answer = _deny(service, denial)
-            self.server.calls.append(Call(service, action, params, int(answer[0].split()[0])))
-            start_response(answer[0], answer[1])
-            return [answer[2]]
-        fault = self._fault(action)
-        if fault and fault.seconds:
-            time.sleep(fault.seconds)
-        if fault and fault.code and not fault.after:
-            answer = _refusal(fault.code)
+            answer = render_error(service, denial_code(service), denial)
+        elif code := self.server.interfere(service, action, params) if self.server.interfere else "":
+            answer = render_error(service, code)
         else:
-            answer = self._answer(environ, action, params, body)
-            if fault and fault.then:
-                fault.then()
-            if fault and fault.after and fault.code:
-                answer = _refusal(fault.code)
+            answer = self._answer_or_fail(environ, service, action, params, body)
         status, headers, data = answer
         self.server.calls.append(Call(service, action, params, int(status.split()[0])))
         start_response(status, headers)
@@ -199,6 +192,19 @@ class _Faulty:
         caller = re.search(r"Credential=([^/]+)/", environ.get("HTTP_AUTHORIZATION", ""))
         return self.server.judge(caller[1] if caller else "", service, action, params)
 
+    def _answer_or_fail(
+        self, environ: dict[str, Any], service: str, action: str, params: dict[str, str], body: bytes
+    ) -> Answer:
+        fault = self._fault(action)
+        if fault and fault.seconds:
+            time.sleep(fault.seconds)
+        if fault and fault.code and not fault.after:
+            return render_error(service, fault.code)
+        answer = self._answer(environ, service, action, params, body)
+        if fault and fault.then:
+            fault.then()
+        return render_error(service, fault.code) if fault and fault.after and fault.code else answer
+
     def _fault(self, action: str) -> Fault | None:
         with self.lock:
             fault = next((f for f in self.server.faults if f.action == action and f.times > 0), None)
@@ -207,19 +213,19 @@ class _Faulty:
             return fault
 
     def _answer(
-        self, environ: dict[str, Any], action: str, params: dict[str, str], body: bytes
-    ) -> tuple[str, list[tuple[str, str]], bytes]:
+        self, environ: dict[str, Any], service: str, action: str, params: dict[str, str], body: bytes
+    ) -> Answer:
         if action != "RunInstances":
-            return self._pass_on(environ, body)
+            return self._pass_on(environ, service, body)
         with self.lock:
             token = params.get("ClientToken", "")
             if token and token in self.server.tokens:
                 return self.server.tokens[token]
             granted = self._granted(params)
             if granted < int(params["MinCount"]):
-                return _refusal(_SHORTAGE)
+                return render_error(service, SHORTAGE)
             # moto starts MinCount machines; AWS starts as many as are available, up to MaxCount.
-            answer = self._pass_on(environ, urlencode(params | {"MinCount": str(granted)}).encode())
+            answer = self._pass_on(environ, service, urlencode(params | {"MinCount": str(granted)}).encode())
             if token and answer[0].startswith("200"):
                 self.server.tokens[token] = answer
             return answer
@@ -238,13 +244,13 @@ class _Faulty:
             self.server.capacity[pool] -= granted
         return granted
 
-    def _pass_on(self, environ: dict[str, Any], body: bytes) -> tuple[str, list[tuple[str, str]], bytes]:
+    def _pass_on(self, environ: dict[str, Any], service: str, body: bytes) -> Answer:
         seen: list[tuple[str, list[tuple[str, str]]]] = []
         sent = environ | {"wsgi.input": io.BytesIO(body), "CONTENT_LENGTH": str(len(body))}
         try:
             data = b"".join(self.app(sent, lambda status, headers, *_: seen.append((status, headers))))
         except NotImplementedError as missing:
-            return _refusal("NotImplemented", f"moto: {missing}")
+            return render_error(service, "NotImplemented", f"moto: {missing}")
         return (*seen[0], data)
 
 
@@ -257,23 +263,5 @@ def _parse_request(environ: dict[str, Any], body: bytes) -> tuple[str, str, dict
     if b"Action=" in body:
         params = dict(parse_qsl(body.decode(), keep_blank_values=True))
         return service, params["Action"], params
-    return service, f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}", {"body": body.decode(errors="replace")}
-
-
-def _deny(service: str, reason: str) -> tuple[str, list[tuple[str, str]], bytes]:
-    """Return the answer to a call that is not permitted, in the format of the service."""
-    if service in ("s3", "route53"):
-        error = f"<Error><Code>AccessDenied</Code><Message>{reason}</Message></Error>"
-        text = error if service == "s3" else f"<ErrorResponse>{error}</ErrorResponse>"
-        return "403 Forbidden", [("Content-Type", "text/xml")], text.encode()
-    if service == "ec2":
-        return _refusal("UnauthorizedOperation", reason)
-    denied = json.dumps({"__type": "AccessDeniedException", "message": reason})
-    return "400 Bad Request", [("Content-Type", "application/x-amz-json-1.1")], denied.encode()
-
-
-def _refusal(code: str, message: str = "injected") -> tuple[str, list[tuple[str, str]], bytes]:
-    status = HTTPStatus(501 if code == "NotImplemented" else _STATUS.get(code, 400))
-    text = f"<Response><Errors><Error><Code>{code}</Code><Message>{message}</Message></Error></Errors></Response>"
-    headers = [("Content-Type", "text/xml"), ("x-amzn-errortype", code)]
-    return f"{status.value} {status.phrase}", headers, text.encode()
+    params = {"body": body.decode(errors="replace"), "query": environ.get("QUERY_STRING", "")}
+    return service, f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}", params

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from botocore.exceptions import ClientError, ConnectTimeoutError, NoCredentialsError, ReadTimeoutError
 
-from infra.targets.aws.launcher.errors import _CODES, FIXES, classify_error
+from infra.targets.aws.launcher.errors import CODES, FIXES, classify_error
 from slurm.power.launcher import Fault, LauncherError
 
 
@@ -36,7 +36,7 @@ def test_each_code_has_its_kind(code: str, kind: str) -> None:
 
 
 def test_every_code_has_one_kind() -> None:
-    codes = [code for codes in _CODES.values() for code in codes]
+    codes = [code for codes in CODES.values() for code in codes]
     assert len(codes) == len(set(codes))
 
 

@@ -25,6 +25,11 @@ BASE_IMAGE = "muster-base:trixie"
 ENV_CACHE_VOLUME = "muster-cache-env"
 
 
+def image(slurm: str) -> str:
+    """Return the image of local nodes with this release of Slurm."""
+    return f"muster-node:{slurm}"
+
+
 def member(group: str, number: int) -> str:
     """Return the name of the `number`-th node of a group, counted from 1."""
     return f"{group}-{number}"

@@ -84,6 +84,7 @@ def assemble(spec: ClusterSpec, nodes: tuple[PlannedNode, ...], sets: tuple[Node
         cidr=spec.network.cidr,
         egress=spec.network.egress,
         tags=spec.tags,
+        image=names.image(spec.software.slurm),
     )
 
 

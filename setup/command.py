@@ -7,13 +7,13 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 
-from setup import apt, engine
+from setup import apt, engine, pins
 from setup.facts import Facts
 from setup.gather import gather
 from setup.paths import Paths, exclusive_lock
 from setup.preflight import find_problems
 from setup.progress import Progress
-from setup.registry import NAMES, PHASES, Phase, dependencies
+from setup.registry import NAMES, PHASES, SLURM_PHASE, Phase, dependencies
 from setup.run import SetupError, StoppedError
 from setup.schedule import Record, run_concurrently, started_engine
 
@@ -47,7 +47,8 @@ def _dispatch(options: argparse.Namespace, paths: Paths) -> None:
         print(f"preflight: this machine can run muster; to do: {', '.join(_phases_with_work(facts)) or 'nothing'}")
     else:
         with exclusive_lock(paths.cache / "setup.lock", lambda text: print(f"setup: {text}", flush=True)):
-            _run(paths, [phase for phase in PHASES if not options.phases or phase.name in options.phases])
+            chosen = [phase for phase in PHASES if not options.phases or phase.name in options.phases]
+            _run(paths, [*chosen, *([SLURM_PHASE] if options.slurm == pins.SLURM else [])])
 
 
 def _handle_signals() -> None:
@@ -70,6 +71,12 @@ def _parse_options(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("phases", nargs="*", metavar="PHASE", help=phases)
     parser.add_argument(
         "--check", action="store_true", help="check whether setup can run on this machine; change nothing"
+    )
+    parser.add_argument(
+        "--slurm",
+        metavar="RELEASE",
+        choices=pins.SLURM_RELEASES,
+        help=f"also build the node image with this release of Slurm ({', '.join(pins.SLURM_RELEASES)})",
     )
     parser.add_argument(
         "--if-started-by-last-run",
@@ -96,7 +103,7 @@ def _run(paths: Paths, phases: Sequence[Phase]) -> None:
             tasks = {phase.name: partial(_run_phase, phase, paths, facts, record, progress) for phase in phases}
             errors = run_concurrently(tasks, dependencies(facts))
     finally:
-        record.results.sort(key=lambda result: ("preflight", *NAMES).index(result.phase))
+        record.results.sort(key=lambda result: ("preflight", *NAMES, SLURM_PHASE.name).index(result.phase))
         record.write(paths.record)
     failures = {name: error for name, error in errors.items() if not isinstance(error, StoppedError)}
     for error in failures.values():

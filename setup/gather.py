@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from setup import apt, apt_sources, engine, env, image, pulumi, pulumi_go, venv
+from setup import apt, apt_sources, engine, env, image, pulumi, pulumi_go, slurm_image, venv
 from setup.facts import Disk, Distribution, Engine, Facts, read_distribution
 from setup.paths import Paths
 from setup.run import ask
@@ -31,7 +31,7 @@ def gather(paths: Paths, phases: Collection[str], *, only_look: bool) -> Facts:
         python=f"{sys.version_info.major}.{sys.version_info.minor}",
         memory_mb=_memory_mb(),
         engine=docker,
-        uses_engine=not {"docker", "image", "env"}.isdisjoint(phases),
+        uses_engine=not {"docker", "image", "env", "slurm"}.isdisjoint(phases),
         missing=missing,
         unknown=_undecidable(docker) & frozenset(phases),
         lacking=apt.find_lacking(),
@@ -44,7 +44,7 @@ def gather(paths: Paths, phases: Collection[str], *, only_look: bool) -> Facts:
 def _undecidable(docker: Engine) -> frozenset[str]:
     """Return the phases that cannot be checked yet: a stopped engine may already have the image and the environment."""
     stopped = docker.state in ("stopped", "denied", "unreachable", "remote")
-    return frozenset({"image", "env"}) if stopped else frozenset()
+    return frozenset({"image", "env", "slurm"}) if stopped else frozenset()
 
 
 def _find_missing(paths: Paths, docker: Engine, phases: Collection[str]) -> frozenset[str]:
@@ -54,6 +54,7 @@ def _find_missing(paths: Paths, docker: Engine, phases: Collection[str]) -> froz
         "pulumi": lambda: pulumi.is_installed(paths),
         "docker": lambda: running,
         "image": lambda: "image" in undecidable or (running and image.is_current(paths)),
+        "slurm": lambda: "slurm" in undecidable or (running and slurm_image.is_current(paths)),
         "env": lambda: "env" in undecidable or (running and env.is_filled(paths)),
     }
     return frozenset(phase for phase in phases if phase in checks and not checks[phase]())

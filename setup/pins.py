@@ -15,6 +15,10 @@ SUITE = "trixie"
 OFFICIAL_BASE = "debian:trixie"
 BASE_IMAGE = "muster-base:trixie"
 NODE_IMAGE = "muster-node:24.11"
+# The image of 26.05 is built only on request.
+SLURM_RELEASES = ("24.11", "26.05")
+SLURM = "26.05"
+SLURM_IMAGE = "muster-node:26.05"
 ENV_VOLUME = "muster-cache-env"
 
 

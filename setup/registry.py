@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from setup import apt, engine, env, image, pulumi, venv
+from setup import apt, engine, env, image, pulumi, slurm_image, venv
 from setup.facts import Facts
 from setup.paths import Paths
 
@@ -28,6 +28,8 @@ PHASES = (
     Phase("env", lambda paths, _: env.is_filled(paths), env.fill),
 )
 NAMES = tuple(phase.name for phase in PHASES)
+# Runs only if `--slurm` asks for it.
+SLURM_PHASE = Phase("slurm", lambda paths, _: slurm_image.is_current(paths), slurm_image.build)
 
 
 def dependencies(facts: Facts) -> Mapping[str, tuple[str, ...]]:
@@ -43,6 +45,7 @@ def dependencies(facts: Facts) -> Mapping[str, tuple[str, ...]]:
         "docker": ("apt",),
         "kernel": (),
         "image": ("apt", "docker"),
+        "slurm": ("image",),
         # The environment is filled from the package index that the virtual environment's pip is configured for.
         "env": ("image", "venv"),
     }

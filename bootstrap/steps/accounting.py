@@ -27,6 +27,8 @@ skip-name-resolve
 innodb_buffer_pool_size=128M
 innodb_lock_wait_timeout=900
 innodb_flush_log_at_trx_commit=2
+# Since MariaDB 11.6.2 the default is ON, with which a write conflict can end slurmdbd. Older versions ignore the line.
+loose-innodb_snapshot_isolation=OFF
 """
 MARIADB_MARKER = "mariadb"
 MARIADB_DIGEST = digest(MARIADB_SETTINGS)

@@ -36,7 +36,7 @@ def plan_packages(facts: Facts, node: Node, desired: Desired) -> list[Action]:
             node.name,
             "packages",
             f"Slurm {installed} is installed, but software.slurm is {release}",
-            fix=f"use an image or distribution with Slurm {release} (Debian 13 has it)",
+            fix=f"finish an interrupted upgrade with `muster upgrade`; otherwise use an image with Slurm {release}",
         )
     missing = [name for name in _list_required(facts, node, desired) if name not in facts.packages]
     return [install_packages(missing, start_daemons=False)] if missing else []
@@ -44,7 +44,7 @@ def plan_packages(facts: Facts, node: Node, desired: Desired) -> list[Action]:
 
 def _list_required(facts: Facts, node: Node, desired: Desired) -> tuple[str, ...]:
     compiler = COMPILER if desired.interpreter else ()
-    if not is_built_here(facts):
+    if not is_built_here(facts, desired):
         return list_packages(node) + compiler
     return tuple(name for name in list_packages(node) if name not in SLURM) + compiler
 

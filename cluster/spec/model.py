@@ -9,9 +9,11 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, create_model, field_validator
 
-Policy = Literal["safe", "drain", "replace", "forbidden"]
+Policy = Literal["safe", "drain", "replace", "upgrade", "forbidden"]
 Fabric = Literal["tcp", "efa", "infiniband"]
 Purchase = Literal["on-demand", "spot", "reservation", "block"]
+# Oldest first: a cluster can only be upgraded to a later one.
+SlurmRelease = Literal["24.11", "26.05"]
 
 NAME = r"^[a-z]([a-z0-9-]{0,18}[a-z0-9])?$"
 USER_NAME = r"^[a-z][a-z0-9_-]{0,30}$"
@@ -299,7 +301,7 @@ class SlurmOptions(SpecModel):
 class Software(SpecModel):
     """Pinned versions."""
 
-    slurm: Literal["24.11"] = field("Slurm release", "replace", default="24.11")
+    slurm: SlurmRelease = field("Slurm release", "upgrade", default="24.11")
     training_lock: str = field(
         "lock file of the Python training environment", "safe", default="trainer/requirements.lock"
     )

@@ -9,6 +9,7 @@ their nodes.
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Literal, Protocol
 
 from bootstrap.transport.base import Completed, TransportError
 from infra.resources.error import ResourceError
-from slurm.control import jobs
+from slurm.control import config, jobs
 from slurm.control.jobs import RunningJob
 
 QUERY_TIMEOUT_S = 30.0
@@ -38,6 +39,10 @@ class JobQueue(Protocol):
 
     def running(self) -> tuple[RunningJob, ...]:
         """Return all running jobs."""
+        ...
+
+    def release(self) -> str:
+        """Return the release of Slurm that slurmctld runs, such as 24.11; empty if none runs."""
         ...
 
     def drain(self, nodes: Sequence[str]) -> tuple[str, ...]:
@@ -100,6 +105,9 @@ class SlurmQueue:
     def running(self) -> tuple[RunningJob, ...]:
         return jobs.parse_running(self._run(jobs.LIST_RUNNING))
 
+    def release(self) -> str:
+        return config.read_release(self._run(shlex.join(config.SHOW_CONFIG)))
+
     def drain(self, nodes: Sequence[str]) -> tuple[str, ...]:
         return tuple(self._run(jobs.drain(nodes)).split())
 
@@ -138,6 +146,9 @@ class NoQueue:
     def running(self) -> tuple[RunningJob, ...]:
         return ()
 
+    def release(self) -> str:
+        return ""
+
     def drain(self, _nodes: Sequence[str]) -> tuple[str, ...]:
         return ()
 
@@ -173,6 +184,9 @@ class UnknownQueue:
         raise ResourceError(
             "", f"cannot check whether jobs are running: {self._why}", "if none are, run it with `FORCE=1`"
         )
+
+    def release(self) -> str:
+        return ""
 
     def drain(self, nodes: Sequence[str]) -> tuple[str, ...]:
         raise ResourceError("groups", f"{', '.join(nodes)} cannot be drained: {self._why}", "use `FORCE=1`")

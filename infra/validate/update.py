@@ -1,20 +1,21 @@
 """The effect of a changed spec on a running cluster, by the policy of each changed field.
 
 safe: applied while jobs are running. drain: adding nodes is safe, removing nodes drains them first. replace: the nodes
-that the field describes are drained and created again. forbidden: only a new cluster can have another value.
+that the field describes are drained and created again. upgrade: only `muster upgrade` changes the value. forbidden:
+only a new cluster can have another value.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, get_args
 
 from cluster import names
 from cluster.spec import ClusterSpec, Issue
 from cluster.spec.fields import item_of, part_of, policy_of
 from cluster.spec.issue import error
-from cluster.spec.model import Policy, SpecModel
+from cluster.spec.model import Policy, SlurmRelease, SpecModel
 from cluster.spec.written import shown
 from infra.targets.registry import plan_of, target_of
 
@@ -28,6 +29,10 @@ class Running(Protocol):
 
     def jobs_of(self, users: Sequence[str]) -> dict[str, list[str]]:
         """Return the ids of the running jobs of these users, by user."""
+        ...
+
+    def release(self) -> str:
+        """Return the release of Slurm that runs, such as 24.11; empty if none does."""
         ...
 
 
@@ -58,6 +63,9 @@ def affected(old: ClusterSpec, new: ClusterSpec) -> tuple[str, ...]:
 def violations(old: ClusterSpec, new: ClusterSpec, running: Running, *, force: bool = False) -> list[Issue]:
     """Return why the change is not possible now; with `force`, only the changes that are always forbidden."""
     forbidden = [_forbidden(change) for change in changes(old, new) if change.policy == "forbidden"]
+    forbidden += [
+        issue for change in changes(old, new) if change.policy == "upgrade" for issue in _upgrade(change, running)
+    ]
     forbidden += target_of(new).change_issues(old, new)
     if force:
         return forbidden
@@ -111,6 +119,22 @@ def _forbidden(change: Change) -> Issue:
     message = f"cannot change from {_show(change.old)} to {_show(change.new)} while the cluster exists"
     back = "remove it" if change.old is None else f"write {_show(change.old)} again"
     return error("forbidden_change", change.path, message, f"{back}, or `make teardown` and then `make up`")
+
+
+def _upgrade(change: Change, running: Running) -> Iterator[Issue]:
+    """Yield the issue for another release of Slurm, unless `muster upgrade` has already installed it."""
+    if running.release() == change.new:
+        return
+    message = f"`up` cannot change the release from {_show(change.old)} to {_show(change.new)}"
+    releases = get_args(SlurmRelease)
+    back = f"write {_show(change.old)} again"
+    newer = releases.index(change.new) > releases.index(change.old)
+    fix = (
+        f"{back} and run `make upgrade TO={change.new}`"
+        if newer
+        else f"{back}: Slurm cannot go back to an older release"
+    )
+    yield error("slurm_release", change.path, message, fix)
 
 
 def _user_issues(old: ClusterSpec, new: ClusterSpec, running: Running) -> Iterator[Issue]:

@@ -82,6 +82,7 @@ def _make_context(inventory: Inventory, spec: ClusterSpec, cgroup: Cgroup) -> di
         "simulated": any(size.gpus.count and size.gpus.kind == "simulated" for size in sizes),
         # Every job waits for the prolog, so only nodes whose hardware can break between two health checks have one.
         "checked": any(size.gpus.count and size.gpus.kind == "real" for size in sizes),
+        "release": spec.software.slurm,
         "options": spec.slurm,
         "node_timeout_s": spec.slurm.node_timeout_s(single_host=inventory.single_host),
         "default": spec.slurm.default_group or next(iter(spec.groups)),

@@ -16,6 +16,12 @@ def read_seconds(config: str, key: str) -> float | None:
     return float(match[1]) if match else None
 
 
+def read_release(config: str) -> str:
+    """Return the release of slurmctld, such as 24.11, from the output of SHOW_CONFIG; empty if it is not there."""
+    match = re.search(r"^SLURM_VERSION\s*=\s*(\d+\.\d+)", config, re.MULTILINE)
+    return match[1] if match else ""
+
+
 def read_nodes(config: str, key: str) -> str:
     """Return a hostlist from the output of SHOW_CONFIG; empty if there is none."""
     match = re.search(rf"^{key}\s*=\s*(\S+)", config, re.MULTILINE)

@@ -45,7 +45,6 @@ RECORDED = NETWORK | {"range": "10.88.0.0/24", "addresses": {"a-1": "10.88.0.20"
         ({"memory_mb": 4096}, ["memory_mb"]),
         ({"cpus": 1}, ["cpus"]),
         ({"devices": []}, ["devices"]),
-        ({"image": "muster-node:25"}, ["image"]),
         ({"network_id": "def"}, ["network_id"]),
         ({"ssh_port": 2222}, ["ssh_port"]),
         ({"mounts": []}, ["mounts"]),
@@ -65,8 +64,15 @@ def test_node_is_unchanged_if_only_tags_change_or_values_are_unknown(change: Pro
     assert (result.changes, result.replaces) == (False, [])
 
 
-@pytest.mark.parametrize(("old", "new"), [({"running": False}, {}), ({"running": True}, {"ssh_public_key": "other"})])
-def test_stopped_node_or_changed_key_is_an_update(old: Properties, new: Properties) -> None:
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ({"running": False}, {}),
+        ({"running": True}, {"ssh_public_key": "other"}),
+        ({"running": True}, {"image": "muster-node:26.05"}),
+    ],
+)
+def test_stopped_node_changed_key_or_upgraded_slurm_is_an_update(old: Properties, new: Properties) -> None:
     result = DockerNodeProvider().diff("id", NODE | old, NODE | new)
     assert (result.changes, result.replaces) == (True, [])
 
@@ -149,3 +155,10 @@ def test_spec_hash_ignores_inputs_that_can_change_in_place() -> None:
     same = NODE | {"ssh_public_key": "other", "tags": {"a": "b"}, "cpus": 2.0}
     assert node_container.spec_hash(same) == node_container.spec_hash(NODE)
     assert node_container.spec_hash(NODE | {"cpus": 1}) != node_container.spec_hash(NODE)
+
+
+def test_a_node_that_was_upgraded_can_still_be_used() -> None:
+    upgraded = NODE | {"image": "muster-node:26.05"}
+    assert node_container.spec_hash(NODE) != node_container.spec_hash(upgraded)
+    assert node_container.spec_hash(NODE) in node_container.usable_hashes(upgraded)
+    assert node_container.spec_hash(NODE) not in node_container.usable_hashes(upgraded | {"cpus": 1})

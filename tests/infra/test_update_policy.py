@@ -23,10 +23,14 @@ def spec(**patch: Any) -> ClusterSpec:
 
 
 class Jobs:
-    """The running jobs, by node and by user."""
+    """The running jobs, by node and by user, and the release of Slurm."""
 
-    def __init__(self, ids: dict[str, list[str]]) -> None:
+    def __init__(self, ids: dict[str, list[str]], release: str = "24.11") -> None:
         self._ids = ids
+        self._release = release
+
+    def release(self) -> str:
+        return self._release
 
     def jobs(self, nodes: Sequence[str]) -> dict[str, list[str]]:
         return {node: ids for node, ids in self._ids.items() if node in nodes}
@@ -149,14 +153,33 @@ def test_change(before: Data, after: Data, policies: dict[str, str], nodes: tupl
     assert affected(old, new) == nodes
 
 
-def test_new_slurm_version_replaces_every_node() -> None:
-    old = spec()
-    new = old.model_copy(update={"software": old.software.model_copy(update={"slurm": "25.05"})})
-    assert affected(old, new) == ("controller", "login", "gpu-1", "gpu-2")
+OLD, NEW = {"software": {"slurm": "24.11"}}, {"software": {"slurm": "26.05"}}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "fix"),
+    [
+        (OLD, NEW, 'write "24.11" again and run `make upgrade TO=26.05`'),
+        (NEW, OLD, 'write "26.05" again: Slurm cannot go back to an older release'),
+    ],
+)
+@pytest.mark.parametrize("force", [False, True])
+def test_up_never_changes_the_release_of_slurm(before: Data, after: Data, fix: str, force: bool) -> None:
+    old, new = spec(**before), spec(**after)
+    assert affected(old, new) == ()
+    issues = violations(old, new, Jobs({}, old.software.slurm), force=force)
+    releases = f'from "{old.software.slurm}" to "{new.software.slurm}"'
+    assert [(i.where, i.message, i.fix) for i in issues] == [
+        ("software.slurm", f"`up` cannot change the release {releases}", fix)
+    ]
+
+
+def test_up_adopts_the_release_that_an_upgrade_installed() -> None:
+    assert violations(spec(**OLD), spec(**NEW), Jobs({"gpu-1": ["7"]}, "26.05")) == []
 
 
 def test_every_field_has_a_policy() -> None:
-    assert {policy_of(info) for _, info in walk(spec_model())} == {"safe", "drain", "replace", "forbidden"}
+    assert {policy_of(info) for _, info in walk(spec_model())} == {"safe", "drain", "replace", "upgrade", "forbidden"}
 
 
 def test_growth_is_allowed_while_jobs_are_running() -> None:

@@ -19,6 +19,10 @@ STACK = "config:\n  muster:cluster:\n    name: mine\n    target: {target} # wher
     [
         (STACK.format(target="aws"), "apt venv pulumi"),
         (STACK.format(target="local"), ""),
+        (STACK.format(target="local") + '    software: {slurm: "26.05"}\n', "--slurm 26.05"),
+        (STACK.format(target="local") + '    software: {slurm: "24.11"}\n', ""),
+        (STACK.format(target="local") + "    software: {slurm: 26.05}\n", ""),
+        (STACK.format(target="aws") + '    software: {slurm: "26.05"}\n', "apt venv pulumi"),
         (STACK.format(target="elsewhere"), ""),
         (STACK.format(target="[]"), ""),
         ("config: {", ""),
@@ -31,6 +35,24 @@ def test_phases_depend_on_the_target_of_the_stack(
     monkeypatch.setenv("MUSTER_STACKS", str(tmp_path))
     (tmp_path / "Pulumi.mine.yaml").write_text(text)
     print_setup_phases("mine")
+    assert capsys.readouterr().out == f"{expected}\n"
+
+
+@pytest.mark.parametrize(
+    ("target", "slurm", "expected"),
+    [("local", "newest", "--slurm 26.05"), ("local", "24.11", ""), ("aws", "newest", "apt venv pulumi")],
+)
+def test_an_upgrade_needs_the_image_of_its_release(  # noqa: PLR0913, PLR0917
+    target: str,
+    slurm: str,
+    expected: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("MUSTER_STACKS", str(tmp_path))
+    (tmp_path / "Pulumi.mine.yaml").write_text(STACK.format(target=target))
+    print_setup_phases("mine", slurm)
     assert capsys.readouterr().out == f"{expected}\n"
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm.control.config import read_nodes, read_seconds
+from slurm.control.config import read_nodes, read_release, read_seconds
 from slurm.control.jobs import ListedJob, RunningJob, parse_jobs, parse_pairs, parse_running
 from slurm.control.nodes import parse_listed, parse_listed_by_partition, parse_partitions, show_nodes, update_nodes
 
@@ -111,3 +111,15 @@ def test_config_values_are_parsed() -> None:
     assert (read_seconds(config, "KillWait"), read_seconds(config, "SuspendTime")) == (30.0, None)
     assert read_nodes(config, "SuspendExcNodes") == ""
     assert read_nodes("SuspendExcNodes = gpu-[1-2]", "SuspendExcNodes") == "gpu-[1-2]"
+
+
+@pytest.mark.parametrize(
+    ("text", "release"),
+    [
+        ("SLURM_CONF = /etc/slurm/slurm.conf\nSLURM_VERSION           = 26.05.5\n", "26.05"),
+        ("SLURM_VERSION = 24.11.5", "24.11"),
+        ("slurm_load_ctl_conf error: Unable to contact slurm controller", ""),
+    ],
+)
+def test_release_of_slurmctld(text: str, release: str) -> None:
+    assert read_release(text) == release

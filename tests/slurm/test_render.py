@@ -207,6 +207,21 @@ def test_slurm_conf_enables_the_topology_plugin_only_with_a_topology() -> None:
         assert ("TopologyPlugin" in render_case(case)["slurm.conf"]) == ("topology.conf" in render_case(case))
 
 
+def test_newer_releases_have_their_own_settings() -> None:
+    def conf(release: str) -> str:
+        spec = ClusterSpec.model_validate(
+            {"name": "demo", "target": "local", "groups": {"gpu": {"count": 2}}, "software": {"slurm": release}}
+        )
+        return render_files(LOCAL, spec, cgroup="v2", db_password="x")["/etc/slurm/slurm.conf"].content
+
+    # A daemon of 24.11 ends if it finds a key that it does not know.
+    assert set(conf("26.05").splitlines()) - set(conf("24.11").splitlines()) == {
+        "# Since 26.05 slurmctld also answers HTTP requests on its port, without authentication.",
+        "CommunicationParameters=disable_http",
+        "HealthCheckTimeout=50",
+    }
+
+
 if __name__ == "__main__":
     for name in CASES:
         (GOLDEN / name).mkdir(parents=True, exist_ok=True)

@@ -22,6 +22,8 @@ NAMES: dict[Role, tuple[str, ...]] = {
 }
 # Debian's uid of the user slurm, so that files on a shared disk have the same owner everywhere.
 SLURM_UID = 64030
+DEBIAN_RELEASE = "24.11"
+"""Release of Slurm in Debian 13."""
 BUILD_TIMEOUT_S = 3600.0
 
 
@@ -34,19 +36,25 @@ class SlurmSource:
     addresses: tuple[str, ...]
 
 
-# The archive of the release's tag; Debian builds its packages of 24.11.5 from the same file.
+# The archives of the releases' tags. Debian builds its packages from the same files: the sums are in its source index.
 SOURCES = {
     "24.11": SlurmSource(
         "24.11.5",
         "e1a5547edd212c38b5e3230a284133f777b32746551f094aaa81cc4af375e332",
         ("https://github.com/SchedMD/slurm/archive/refs/tags/slurm-24-11-5-1.tar.gz",),
     ),
+    "26.05": SlurmSource(
+        "26.05.5",
+        "42cc1177e14db84a0f1407ed1e01f7d0e5e12a3cb1a12da3ce00d63e17021bb3",
+        ("https://github.com/SchedMD/slurm/archive/refs/tags/slurm-26-05-5-1.tar.gz",),
+    ),
 }
 
 
-def is_built_here(facts: Facts) -> bool:
-    """Return whether Slurm comes from our own build; Debian 13 has the release in its archive."""
-    return facts.distribution.startswith("ubuntu")
+def is_built_here(facts: Facts, desired: Desired) -> bool:
+    """Return whether Slurm comes from our own build; Debian 13 has one release in its archive."""
+    has_release = not facts.distribution.startswith("ubuntu") and desired.spec.software.slurm == DEBIAN_RELEASE
+    return bool(facts.distribution) and not has_release
 
 
 def plan_slurm_packages(facts: Facts, node: Node, desired: Desired) -> list[Action]:
@@ -76,7 +84,7 @@ def plan_slurm_packages(facts: Facts, node: Node, desired: Desired) -> list[Acti
 
 def skip(facts: Facts, node: Node, desired: Desired) -> str:  # noqa: ARG001
     """Skip distributions that have the release."""
-    return "" if is_built_here(facts) else "the distribution has this release"
+    return "" if is_built_here(facts, desired) else "the distribution has this release"
 
 
 def _list_packages(node: Node) -> tuple[str, ...]:

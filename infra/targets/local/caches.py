@@ -6,9 +6,10 @@ import shutil
 import subprocess
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from cluster import names
+from cluster.spec.model import SlurmRelease
 from infra.engine.stop import Stop
 from infra.home import Home
 from infra.receipt import CacheEntry
@@ -54,7 +55,8 @@ def remove_tools(home: Home) -> None:
 
 def _images(api: Any) -> list[CacheEntry]:
     sizes = {tag: image["Size"] for image in api.images() for tag in image["RepoTags"] or []}
-    titles = {names.IMAGE: "node image", names.BASE_IMAGE: "base image"}
+    titles = {names.image(release): "node image" for release in get_args(SlurmRelease)}
+    titles |= {names.BASE_IMAGE: "base image"}
     return [CacheEntry(title, name, sizes[name]) for name, title in titles.items() if name in sizes]
 
 

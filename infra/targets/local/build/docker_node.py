@@ -24,6 +24,7 @@ from infra.resources.properties import Properties, changed
 from infra.targets.local import cgroup_tree
 from infra.targets.local import docker_engine as engine_client
 from infra.targets.local.build import docker_volume, node_container
+from infra.targets.local.build.node_container import usable_hashes
 from infra.targets.local.strays import remove_container
 
 _HOST_KEY = "/etc/ssh/ssh_host_ed25519_key.pub"
@@ -53,7 +54,7 @@ class DockerNodeProvider(ResourceProvider):
 
     def diff(self, _id: str, olds: Properties, news: Properties) -> DiffResult:
         replaces = changed(olds, news, node_container.REPLACING)
-        updates = changed(olds, news, ("ssh_public_key",)) or not olds.get("running", True)
+        updates = changed(olds, news, ("ssh_public_key", "image")) or not olds.get("running", True)
         return DiffResult(changes=bool(replaces or updates), replaces=replaces, delete_before_replace=True)
 
     def update(self, _id: str, _olds: Properties, news: Properties) -> UpdateResult:
@@ -184,7 +185,7 @@ def _create_container(api: docker.APIClient, props: Properties) -> str:
         )
     except ImageNotFound as missing:
         message = f"the node image {props['image']} does not exist"
-        raise ResourceError("", message, "build it with `make setup`") from missing
+        raise ResourceError("", message, "`make up` builds it") from missing
     return str(container["Id"])
 
 
@@ -243,7 +244,7 @@ def _inspect(api: docker.APIClient, name: str) -> dict[str, Any] | None:
 
 
 def _is_usable(container: dict[str, Any], props: Properties) -> bool:
-    """Return whether a container is ours, was created from the same inputs, and has its keys.
+    """Return whether a container is ours, was created from the same inputs on any release, and has its keys.
 
     The keys are in it if it was started at least once.
     """
@@ -252,8 +253,7 @@ def _is_usable(container: dict[str, Any], props: Properties) -> bool:
     labels = container["Config"]["Labels"]
     if engine_client.is_foreign(labels):
         return False
-    expected = {names.STACK: props["stack"], node_container.SPEC: node_container.spec_hash(props)}
-    return {key: labels.get(key) for key in expected} == expected
+    return labels.get(names.STACK) == props["stack"] and labels.get(node_container.SPEC) in usable_hashes(props)
 
 
 def _is_running(container: dict[str, Any]) -> bool:

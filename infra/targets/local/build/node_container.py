@@ -6,22 +6,22 @@ import hashlib
 import io
 import json
 import tarfile
-from typing import Any
+from typing import Any, get_args
 
 from docker.types import HostConfig, Mount
 
 from cluster import names
+from cluster.spec.model import SlurmRelease
 from infra.resources.properties import Properties
 from infra.targets.local.docker_engine import Engine
 
 SPEC = "muster.spec"
-"""Label with the hash of the inputs that cannot change without replacing the container."""
+"""Label with the hash of the inputs that the container was created from."""
 
 REPLACING = (
     "cluster",
     "stack",
     "node",
-    "image",
     "cpus",
     "memory_mb",
     "devices",
@@ -30,7 +30,8 @@ REPLACING = (
     "mounts",
     "ssh_port",
 )
-"""Inputs whose change replaces the container."""
+"""Inputs whose change replaces the container. The image is not one of them: it changes with the release of Slurm, which
+`muster upgrade` installs on running nodes."""
 
 # The first line is what systemd needs; slurmd needs the second to bind other users' tasks to cores.
 _CAPABILITIES = [
@@ -85,11 +86,17 @@ def options(props: Properties, labels: dict[str, str]) -> dict[str, Any]:
 
 
 def spec_hash(props: Properties) -> str:
-    """Return the hash of the inputs whose change replaces the container."""
+    """Return the hash of the image and of the inputs whose change replaces the container."""
     # Pulumi passes every number as a float.
     numbers = {key: int(props[key]) for key in ("cpus", "memory_mb", "ssh_port") if props.get(key) is not None}
-    fixed = {key: props.get(key) for key in REPLACING} | numbers
+    fixed = {key: props.get(key) for key in ("image", *REPLACING)} | numbers
     return hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def usable_hashes(props: Properties) -> frozenset[str]:
+    """Return the hashes of the containers that can be this node: also those of other releases of Slurm."""
+    images = (names.image(release) for release in get_args(SlurmRelease))
+    return frozenset(spec_hash(props | {"image": image}) for image in (props["image"], *images))
 
 
 def archive_authorized_keys(public_key: str) -> bytes:

@@ -24,6 +24,7 @@ from bootstrap.steps.daemon import DAEMONS
 from bootstrap.steps.step import Step
 from bootstrap.transport.local import LocalTransport
 from cluster.inventory import Node
+from cluster.spec.model import Software
 from infra.targets.aws.node import set_up
 from infra.targets.aws.node.identity import add_node, find_node
 from tests.bootstrap.clusters import desired as local
@@ -117,6 +118,14 @@ def test_a_step_acts_once(step: Step, node: Node, facts: Facts, target: Desired,
 )
 def test_a_step_gives_the_reason_for_skipping(step: Step, facts: Facts, target: Desired, reason: str) -> None:
     assert step.skip(facts, CONTROLLER, target) == reason
+
+
+def test_debian_13_builds_a_release_that_it_does_not_have() -> None:
+    newer = replace(desired(), spec=desired().spec.model_copy(update={"software": Software(slurm="26.05")}))
+    debian = ubuntu(distribution="debian 13")
+    assert slurm_packages.STEP.skip(debian, GPU, newer) == ""
+    assert [a.title for a in slurm_packages.STEP.actions(debian, GPU, newer)] == ["install Slurm 26.05.5"]
+    assert "slurmd" not in str(packages.STEP.actions(replace(debian, packages={}), GPU, newer)[0].title)
 
 
 def test_cloud_steps_run_only_on_cloud_machines() -> None:

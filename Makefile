@@ -12,7 +12,7 @@ MOVED := $(shell head -n 3 $(MUSTER) 2>/dev/null | grep -qF '$(CURDIR)/.venv/' |
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up status ssh submit fabric teardown rehearse check cost plan env test test-quick test-nightly test-aws test-gpu lint
+.PHONY: help setup demo up status ssh submit fabric teardown rehearse upgrade check cost plan env test test-quick test-nightly test-aws test-gpu lint
 .PHONY: bench bench-aws bench-simulator bench-trainer golden clean-cache
 
 help: ## print this list
@@ -57,6 +57,11 @@ teardown: $(MUSTER) ## remove the cluster and print a receipt (FORCE=1: even if 
 rehearse: $(MUSTER) ## rehearse a stack in a simulated cloud on this machine (ARGS="--seed 2")
 	@$(MUSTER) rehearse --stack $(STACK) $(ARGS)
 
+# Set-up also builds the node image of the release, from which the nodes get their packages.
+upgrade: $(MUSTER) ## change the release of Slurm and keep all jobs (TO=26.05, ARGS=--drill, BACK=1)
+	@phases=$$($(MUSTER) setup-phases --stack $(STACK) --slurm $(or $(TO),newest)) && $(PYTHON) -m setup $$phases
+	@$(MUSTER) upgrade --stack $(STACK) $(if $(TO),--to $(TO)) $(if $(BACK),--back) $(ARGS)
+
 check: $(MUSTER) ## validate the stack file without creating anything (ARGS=--json)
 	@$(MUSTER) check --stack $(STACK) $(ARGS)
 
@@ -81,6 +86,7 @@ test-quick: $(MUSTER) ## run lint and the pure tests before a commit (under 3 mi
 	@.venv/bin/python -m tests.run --quick
 
 test-nightly: setup ## run all tests, including the long ones
+	@$(PYTHON) -m setup image --slurm 26.05
 	@$(PYTHON) -m setup browser || true
 	@.venv/bin/python -m tests.run --nightly; code=$$?; $(PYTHON) -m setup stop-docker --if-started-by-last-run >/dev/null; exit $$code
 

@@ -107,6 +107,29 @@ def rehearse(
 
 
 @app.command()
+def upgrade(
+    stack: Stack = DEFAULT_STACK,
+    to: Annotated[
+        str | None, typer.Option("--to", help="Release of Slurm; by default the newest, or with --back the one before.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the steps.")] = False,
+    drill: Annotated[
+        bool, typer.Option("--drill", help="Only try it: the new release recovers a copy of queue and accounting.")
+    ] = False,
+    back: Annotated[
+        bool, typer.Option("--back", help="Restore the backup that an upgrade took; what happened since is lost.")
+    ] = False,
+) -> None:
+    """Change the release of Slurm; running jobs, the queue and the accounting are kept."""
+    from muster.commands import upgrade as command
+
+    if back:
+        command.go_back(stack, to=to or command.RELEASES[-2])
+    else:
+        command.upgrade(stack, to=to or command.NEWEST, dry_run=dry_run, drill=drill)
+
+
+@app.command()
 def status(stack: Stack = DEFAULT_STACK, as_json: Json = False) -> None:
     """Show nodes, queue, health and cost."""
     from muster.commands.status import status as run
@@ -235,11 +258,16 @@ def env() -> None:
 
 
 @app.command("setup-phases", hidden=True)
-def setup_phases(stack: Stack = DEFAULT_STACK) -> None:
+def setup_phases(
+    stack: Stack = DEFAULT_STACK,
+    slurm: Annotated[
+        str | None, typer.Option("--slurm", help="Release of Slurm instead of the stack's, or `newest`.")
+    ] = None,
+) -> None:
     """Print the setup phases that the stack's target needs on this machine; an empty line means all."""
     from muster.commands.setup_phases import print_setup_phases
 
-    print_setup_phases(stack)
+    print_setup_phases(stack, slurm)
 
 
 @app.command()

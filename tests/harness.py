@@ -21,13 +21,17 @@ Spec = dict[str, Any]
 
 
 def small_spec(**changes: Any) -> Spec:
-    """Return a spec of two nodes with two simulated GPUs each and no network egress; `make_stack` names it."""
+    """Return a spec of two nodes with two simulated GPUs each and no network egress; `make_stack` names it.
+
+    MUSTER_TEST_SLURM runs the same tests on another release of Slurm than the default.
+    """
+    slurm = os.environ.get("MUSTER_TEST_SLURM")
     spec: Spec = {
         "target": "local",
         "groups": {"gpu": {"count": 2, "gpus": {"count": 2, "kind": "simulated", "type": "h100"}}},
         "network": {"egress": False},
     }
-    return spec | changes
+    return spec | ({"software": {"slurm": slurm}} if slurm else {}) | changes
 
 
 @dataclass

@@ -26,6 +26,8 @@ from infra.targets.cost import Cost, Quote
 if TYPE_CHECKING:
     import pulumi
 
+    from bootstrap.transport.base import Transport
+    from cluster.inventory import Node
     from infra.engine.stop import Stop
     from infra.receipt import CacheEntry
     from infra.resources.job_queue import JobQueue
@@ -263,6 +265,24 @@ class Launches:
 
 class Pushes:
     """A target whose nodes are configured over SSH from here, so `muster bootstrap` can repeat it."""
+
+
+class Upgrades(Pushes, ABC):
+    """A target that can install another release of Slurm on running nodes."""
+
+    @abstractmethod
+    def check_release(self, release: str) -> None:
+        """Raise ResourceError if the packages of this release are not available."""
+
+    @abstractmethod
+    def publish_packages(self, spec: ClusterSpec, stack: str, release: str) -> str:
+        """Give all nodes the packages of this release and of the present one; return the folder that has them."""
+
+    @abstractmethod
+    def open_twin(
+        self, spec: ClusterSpec, stack: str, controller: Node, release: str
+    ) -> AbstractContextManager[Transport]:
+        """Start a machine with this release and the controller's name that reaches no node; remove it at the end."""
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,8 @@ class NodeState:
     address: str = ""
     gpus: bool = False
     """Whether the node has GPUs."""
+    version: str = ""
+    """Version of its slurmd; empty until it has registered."""
 
     @property
     def works(self) -> bool:
@@ -138,6 +140,7 @@ def parse_nodes(text: str) -> dict[str, NodeState]:
             free_mb=int(fields.get("RealMemory", 0)) - int(fields.get("AllocMem", 0)),
             address=fields.get("NodeAddr", ""),
             gpus="gpu" in fields.get("Gres", ""),
+            version=fields.get("Version", ""),
         )
     return nodes
 

@@ -24,18 +24,22 @@ from infra.targets.target import (
     Leftover,
     Leftovers,
     OnThisMachine,
-    Pushes,
     Target,
+    Upgrades,
 )
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from bootstrap.transport.base import Transport
+    from cluster.inventory import Node
     from infra.engine.stop import Stop
     from infra.receipt import CacheEntry
     from infra.resources.job_queue import JobQueue
     from infra.targets.facts import Facts
 
 
-class LocalTarget(Target, OnThisMachine, Pushes):
+class LocalTarget(Target, OnThisMachine, Upgrades):
     """The target whose nodes are containers that run systemd and sshd, with simulated GPUs."""
 
     name = "local"
@@ -102,6 +106,23 @@ class LocalTarget(Target, OnThisMachine, Pushes):
         from infra.targets.local.build.docker_network import check_name_free
 
         check_name_free(spec.name, stack)
+
+    def check_release(self, release: str) -> None:
+        from infra.targets.local.upgrade import check_release
+
+        check_release(release)
+
+    def publish_packages(self, spec: ClusterSpec, stack: str, release: str) -> str:
+        from infra.targets.local.upgrade import publish_packages
+
+        return publish_packages(plan.plan(spec), stack, release)
+
+    def open_twin(
+        self, spec: ClusterSpec, stack: str, controller: Node, release: str
+    ) -> AbstractContextManager[Transport]:
+        from infra.targets.local.upgrade import open_twin
+
+        return open_twin(plan.plan(spec), stack, controller, release)
 
     def explain_error(self, failure: Exception) -> Stop | None:
         from infra.targets.local.errors import explain

@@ -1,0 +1,113 @@
+"""The steps of an upgrade, in the order that Slurm requires: database, controller, then the other nodes.
+
+slurmdbd must be at least as new as slurmctld, and slurmctld as new as every other daemon; daemons up to three releases
+older keep working, so running jobs survive (https://slurm.schedmd.com/upgrades.html).
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bootstrap.steps.daemon import DAEMONS
+from cluster.inventory import Inventory, Node
+from slurm.config.render import ETC
+from slurm.control import accounting, config
+
+SCRIPT = (Path(__file__).parents[1] / "scripts" / "slurm-upgrade.sh").read_text()
+BACKUPS = "/var/backups/muster"
+STATE = "/var/lib/slurm/slurmctld"
+INSTALL_TIMEOUT_S = 300.0
+# The first start of a new slurmdbd converts the database: minutes for millions of jobs.
+CONVERSION_TIMEOUT_S = 3600.0
+START_TIMEOUT_S = 120.0
+# Nodes that are upgraded at the same time, once the first one works.
+BATCH = 16
+
+
+@dataclass(frozen=True)
+class Releases:
+    """The release that runs, the one to install, and the folder on the nodes that has the packages of both."""
+
+    old: str
+    new: str
+    packages: str
+
+
+@dataclass(frozen=True)
+class UpgradeStep:
+    """One step of an upgrade, on one node or on several at the same time."""
+
+    name: str
+    nodes: tuple[Node, ...]
+    title: str
+    script: str
+    timeout_s: float
+    rejoins: bool = False
+    """Whether Slurm must see the nodes with the new release before the next step."""
+
+
+def plan_upgrade(inventory: Inventory, releases: Releases) -> tuple[UpgradeStep, ...]:
+    """Return the steps that change a running cluster to another release."""
+    old, new = releases.old, releases.new
+    return (
+        _control(inventory, releases, "backup", f"stop slurmctld and slurmdbd; back up database and queue of {old}"),
+        _control(inventory, releases, "install", f"install Slurm {new}"),
+        _control(inventory, releases, "slurmdbd", "start slurmdbd, which converts the database"),
+        _control(inventory, releases, "slurmctld", "start slurmctld, which recovers the queue"),
+        *_plan_nodes(inventory, releases),
+    )
+
+
+def plan_return(inventory: Inventory, releases: Releases) -> tuple[UpgradeStep, ...]:
+    """Return the steps that take a cluster back to the backup of the older release `releases.new`."""
+    restored = Releases(releases.new, releases.new, releases.packages)
+    return (
+        _control(inventory, restored, "restore", "stop slurmctld and slurmdbd; restore database, queue and settings"),
+        _control(inventory, restored, "install", f"install Slurm {releases.new}"),
+        _control(inventory, restored, "slurmdbd", "start slurmdbd"),
+        _control(inventory, restored, "slurmctld", "start slurmctld"),
+        *_plan_nodes(inventory, restored),
+    )
+
+
+def _plan_nodes(inventory: Inventory, releases: Releases) -> list[UpgradeStep]:
+    """Return the steps of all other nodes: login, then the first compute node alone, then the others in batches."""
+    logins = tuple(node for node in inventory.nodes if node.role == "login")
+    first, others = inventory.compute[:1], inventory.compute[1:]
+    batches = [others[start : start + BATCH] for start in range(0, len(others), BATCH)]
+    return [_node_step(batch, releases) for batch in (logins, first, *batches) if batch]
+
+
+def _control(inventory: Inventory, releases: Releases, name: str, title: str) -> UpgradeStep:
+    limit_s = {"install": INSTALL_TIMEOUT_S, "slurmctld": START_TIMEOUT_S}.get(name, CONVERSION_TIMEOUT_S)
+    return UpgradeStep(
+        name, (inventory.controller,), title, _script(name, releases, limit_s), limit_s + START_TIMEOUT_S
+    )
+
+
+def _node_step(nodes: Sequence[Node], releases: Releases) -> UpgradeStep:
+    (unit,) = DAEMONS[nodes[0].role]
+    script = _script("node", releases, START_TIMEOUT_S, unit)
+    rejoins = nodes[0].role == "compute"
+    title = f"install Slurm {releases.new} and restart {unit}"
+    return UpgradeStep("node", tuple(nodes), title, script, INSTALL_TIMEOUT_S + START_TIMEOUT_S, rejoins)
+
+
+def _script(step: str, releases: Releases, wait_s: float, unit: str = "") -> str:
+    values = {
+        "STEP": step,
+        "FROM": releases.old,
+        "TO": releases.new,
+        "BACKUPS": BACKUPS,
+        "STATE": STATE,
+        "ETC": ETC,
+        "PACKAGES": releases.packages,
+        "UNIT": unit,
+        "WAIT_S": f"{wait_s:.0f}",
+        "DATABASE_ANSWERS": accounting.DATABASE_ANSWERS,
+        "CONTROLLER_ANSWERS": config.PING,
+    }
+    return "".join(f"{name}={shlex.quote(value)}\n" for name, value in values.items()) + SCRIPT

@@ -1,0 +1,187 @@
+"""The steps of an upgrade: their order, what happens when one fails, and that no backup is ever overwritten."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from bootstrap.errors import BootstrapError
+from bootstrap.sessions import Sessions
+from bootstrap.transport.base import Completed, TransportError
+from bootstrap.upgrade import execute
+from bootstrap.upgrade.steps import BATCH, SCRIPT, Releases, UpgradeStep, plan_return, plan_upgrade
+from cluster.inventory import Node
+from tests.bootstrap.clusters import inventory, node
+
+UP, BACK = Releases("24.11", "26.05", "/shared/p"), Releases("26.05", "24.11", "/shared/p")
+
+
+def shape(steps: tuple[UpgradeStep, ...]) -> list[tuple[str, str]]:
+    return [(step.name, ",".join(n.name for n in step.nodes)) for step in steps]
+
+
+def test_the_database_comes_first_then_the_controller_then_one_node_alone() -> None:
+    control = [(name, "controller") for name in ("backup", "install", "slurmdbd", "slurmctld")]
+    nodes = [("node", "login"), ("node", "gpu-1"), ("node", "gpu-2")]
+    assert shape(plan_upgrade(inventory(), UP)) == [*control, *nodes]
+    assert shape(plan_return(inventory(), BACK)) == [("restore", "controller"), *control[1:], *nodes]
+
+
+def test_many_nodes_are_upgraded_in_batches_after_the_first() -> None:
+    more = [node(f"gpu-{i}", "compute", i, group="gpu") for i in range(3, 2 * BATCH + 3)]
+    sizes = [len(step.nodes) for step in plan_upgrade(inventory(*more), UP) if step.rejoins]
+    assert sizes == [1, BATCH, BATCH, 1]
+
+
+def test_scripts_get_the_releases_and_only_the_daemon_of_the_role() -> None:
+    def values(step: UpgradeStep) -> dict[str, str]:
+        return dict(re.findall(r"(?m)^([A-Z]+)=(\S+)$", step.script.partition("#!/bin/sh")[0]))
+
+    steps = plan_upgrade(inventory(), UP)
+    assert [(v["FROM"], v["TO"]) for v in map(values, steps)] == [("24.11", "26.05")] * len(steps)
+    assert [v["UNIT"] for v in map(values, steps)][-3:] == ["sackd", "slurmd", "slurmd"]
+    # Going back installs the release whose backup it restores.
+    assert [(v["FROM"], v["TO"]) for v in map(values, plan_return(inventory(), BACK))] == [("24.11", "24.11")] * 7
+
+
+class Scripted:
+    """A transport that records the steps of its node; a step in `failing` fails, and Slurm shows `version`."""
+
+    def __init__(self, name: str, log: list[str], failing: str = "", version: str = "26.05.5") -> None:
+        self._name, self._log, self._failing, self._version = name, log, failing, version
+
+    def run(self, script: str, **_: object) -> Completed:
+        step = re.match(r"STEP=(\w+)", script)
+        if step is None:
+            line = f"NodeName={{}} State=IDLE Version={self._version}\n"
+            return Completed(0, line.format("gpu-1") + line.format("gpu-2"), "")
+        self._log.append(f"{self._name} {step[1]}")
+        return Completed(int(self._log[-1] == self._failing), "", "it broke\n")
+
+    def put(self, *_: object) -> None: ...
+
+    def get(self, path: str) -> bytes:
+        raise NotImplementedError(path)
+
+    def close(self) -> None: ...
+
+
+def carry_out(failing: str = "", version: str = "26.05.5", unreachable: str = "") -> tuple[list[str], list[str]]:
+    """Return the steps that ran and those that were reported as done."""
+    log: list[str] = []
+    reported: list[str] = []
+
+    @contextmanager
+    def watch(step: UpgradeStep) -> Iterator[None]:
+        yield
+        reported.append(step.name)
+
+    def connect(member: Node) -> Scripted:
+        if member.name == unreachable:
+            raise TransportError(member.name, "no answer")
+        return Scripted(member.name, log, failing, version)
+
+    members = inventory()
+    with Sessions(connect) as sessions:
+        try:
+            execute.execute_steps(
+                plan_upgrade(members, UP),
+                "26.05",
+                sessions,
+                members.controller,
+                watch,
+            )
+        except BootstrapError as error:
+            reported.append(f"{error.node} {error.step}: {error.line}")
+    return log, reported
+
+
+def test_steps_run_one_after_another() -> None:
+    log, reported = carry_out()
+    assert log == [
+        *(f"controller {name}" for name in ("backup", "install", "slurmdbd", "slurmctld")),
+        *("login node", "gpu-1 node", "gpu-2 node"),
+    ]
+    assert reported == ["backup", "install", "slurmdbd", "slurmctld", "node", "node", "node"]
+
+
+def test_nothing_follows_a_step_that_failed() -> None:
+    log, reported = carry_out(failing="controller slurmdbd")
+    assert log[-1] == "controller slurmdbd"
+    assert reported == ["backup", "install", "controller slurmdbd: it broke"]
+
+
+def test_a_node_that_does_not_answer_is_found_before_anything_changes() -> None:
+    assert carry_out(unreachable="gpu-2") == ([], ["gpu-2 connect: no answer"])
+
+
+def test_the_next_node_waits_until_slurm_sees_the_new_release(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(execute, "REJOIN_TIMEOUT_S", 0.0)
+    log, reported = carry_out(version="24.11.5")
+    assert log[-1] == "gpu-1 node"
+    assert reported[-1] == "gpu-1 node: Slurm shows it as idle with version 24.11.5, expected 26.05"
+
+
+STUBS = {
+    "dpkg-query": 'cat "$0.version"',
+    "systemctl": 'echo "$@" >> "$0.log"',
+    "mariadb-dump": "echo dump of $(cat ${0%/*}/dpkg-query.version)",
+    "sync": "true",
+}
+
+
+class Controller:
+    """A folder that stands for the controller's disk, with stubs of the commands that the backup uses."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for name, body in STUBS.items():
+            (folder / name).write_text(f"#!/bin/sh\n{body}\n")
+            (folder / name).chmod(0o755)
+        (folder / "slurmctld").mkdir()
+        (folder / "slurmctld" / "job_state").write_text("queue")
+        (folder / "slurm.conf").write_text("ClusterName=toy")
+
+    def back_up(self, installed: str) -> subprocess.CompletedProcess[str]:
+        (self.folder / "dpkg-query.version").write_text(installed)
+        variables = {
+            "STEP": "backup", "FROM": "24.11", "TO": "26.05", "BACKUPS": self.folder / "backups",
+            "STATE": self.folder / "slurmctld", "ETC": self.folder, "PATH": f"{self.folder}:/usr/bin:/bin",
+        }  # fmt: skip
+        text = "".join(f"{name}={value}\n" for name, value in variables.items())
+        return subprocess.run(["sh", "-c", text + SCRIPT], capture_output=True, text=True, check=False)
+
+    @property
+    def dump(self) -> str:
+        file = self.folder / "backups" / "slurm-24.11" / "accounting.sql.gz"
+        return subprocess.run(["gzip", "-dc", file], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_the_backup_is_taken_again_until_the_new_release_is_installed(tmp_path: Path) -> None:
+    controller = Controller(tmp_path)
+    assert controller.back_up("24.11.5-4").returncode == 0
+    assert (tmp_path / "systemctl.log").read_text() == "stop slurmctld slurmdbd\n"
+    assert controller.dump == "dump of 24.11.5-4"
+    assert controller.back_up("24.11.6-1").returncode == 0
+    assert controller.dump == "dump of 24.11.6-1"
+    # From now on the database has the new format, and the backup is the only way back.
+    assert controller.back_up("26.05.5-1").returncode == 0
+    assert controller.dump == "dump of 24.11.6-1"
+
+
+@pytest.mark.parametrize(
+    ("installed", "message"),
+    [
+        ("26.05.5-1", "Slurm 26.05 is installed, but there is no backup of 24.11"),
+        ("25.05.3-1", "Slurm 25.05.3-1 is installed, expected 24.11"),
+    ],
+)
+def test_an_unexpected_release_is_not_touched(installed: str, message: str, tmp_path: Path) -> None:
+    done = Controller(tmp_path).back_up(installed)
+    assert (done.returncode, done.stderr.strip()) == (1, message)
+    assert not (tmp_path / "systemctl.log").exists()

@@ -1,0 +1,61 @@
+"""Setting the release in a stack file changes that value and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cluster.spec.edit import set_release
+from cluster.spec.stack_file import cluster_of
+
+HEAD = "# mine\nconfig:\n  muster:cluster:\n    name: demo   # a name\n"
+TABLE: dict[str, tuple[str, str]] = {
+    "value": (
+        HEAD + "    software:\n      slurm: '24.11' # why\n      training_lock: x\n",
+        HEAD + '    software:\n      slurm: "26.05" # why\n      training_lock: x\n',
+    ),
+    "flow value": (
+        HEAD + '    software: {training_lock: x, slurm: "24.11"}\n',
+        HEAD + '    software: {training_lock: x, slurm: "26.05"}\n',
+    ),
+    "no value in a block": (
+        HEAD + "    software:\n      training_lock: x\n    tags: {}\n",
+        HEAD + '    software:\n      slurm: "26.05"\n      training_lock: x\n    tags: {}\n',
+    ),
+    "no value in a flow": (
+        HEAD + "    software: { training_lock: x }\n",
+        HEAD + '    software: { slurm: "26.05", training_lock: x }\n',
+    ),
+    "empty flow": (HEAD + "    software: {}\n", HEAD + '    software: {slurm: "26.05"}\n'),
+    "no content": (HEAD + "    software:\n    tags: {}\n", HEAD + '    software: {slurm: "26.05"}\n    tags: {}\n'),
+    "no section": (
+        HEAD,
+        '# mine\nconfig:\n  muster:cluster:\n    software: {slurm: "26.05"}\n    name: demo   # a name\n',
+    ),
+    "all in one flow": (
+        "config: {muster:cluster: {name: demo}}\n".replace("muster:cluster", '"muster:cluster"'),
+        'config: {"muster:cluster": {software: {slurm: "26.05"}, name: demo}}\n',
+    ),
+}
+
+
+@pytest.mark.parametrize(("before", "after"), TABLE.values(), ids=TABLE)
+def test_only_the_release_changes(before: str, after: str, tmp_path: Path) -> None:
+    assert set_release(before, "26.05") == after
+    (tmp_path / "Pulumi.x.yaml").write_text(after)
+    assert cluster_of(tmp_path / "Pulumi.x.yaml")["software"]["slurm"] == "26.05"
+
+
+@pytest.mark.parametrize("text", ["", "[]", "config: {}", "config: {other: 1}", "config:\n  muster:cluster:\n"])
+def test_a_file_without_a_cluster_is_an_error(text: str) -> None:
+    with pytest.raises(ValueError, match="missing or not a mapping"):
+        set_release(text, "26.05")
+
+
+@pytest.mark.parametrize("file", sorted((Path(__file__).parents[2] / "stacks").glob("*.yaml")), ids=lambda f: f.name)
+def test_every_example_can_be_changed(file: Path, tmp_path: Path) -> None:
+    (tmp_path / file.name).write_text(set_release(file.read_text(), "26.05"))
+    changed, original = cluster_of(tmp_path / file.name), cluster_of(file)
+    assert changed["software"]["slurm"] == "26.05"
+    assert {**changed, "software": None} == {**original, "software": None}

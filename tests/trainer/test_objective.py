@@ -179,6 +179,8 @@ def test_no_more_logits_exist_than_a_chunk() -> None:
         with LogitCounter(VOCABULARY) as counter:
             model(inputs, objective=CrossEntropy(chunk_tokens).from_hidden, targets=targets).backward()
         assert (counter.rows, counter.columns) == (rows, VOCABULARY)
+        # Logits and the logarithms of their probabilities; the chunk before is gone.
+        assert counter.values_at_once == 2 * rows * VOCABULARY
 
 
 def test_ignored_targets_count_nothing() -> None:

@@ -97,9 +97,10 @@ class VocabularyPart:
 
     def normalize(self, logits: torch.Tensor) -> torch.Tensor:
         """Return the logarithms of the probabilities, in fp32."""
-        if self.group is None:
-            return logits.log_softmax(-1, dtype=torch.float32)
+        # Logits in bf16 are freed here: log_softmax would hold them, a copy in fp32 and its result at once.
         logits = logits.float()
+        if self.group is None:
+            return logits.log_softmax(-1)
         return logits - self._gather(logits.logsumexp(-1)).logsumexp(0).unsqueeze(-1)
 
     def locate(self, targets: torch.Tensor, size: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -198,16 +199,20 @@ def _compute(  # noqa: PLR0913, PLR0917
         logs = part.normalize(states[rows] @ columns.t())
         total = total - part.pick(logs, column, is_here, targets[rows])
         if not (needs_hidden or needs_weight):
+            del logs
             continue
         slope = logs.exp_()
         slope.scatter_(-1, column, slope.gather(-1, column) - is_here.unsqueeze(-1).float())
         slope.masked_fill_((targets[rows] == IGNORED_TARGET).unsqueeze(-1), 0.0)
         products = (slope if of_slope == 1 else slope.mul_(of_slope)).to(dtype)
+        # A chunk is the largest part of the memory: it is freed before the next one is computed.
+        del logs, slope
         if needs_hidden:
             for_hidden.append(products @ columns)
         if needs_weight:
             own = states[rows] if of_states == 1 else states[rows] * of_states
             for_weight = _accumulate(for_weight, products, own, is_only=len(chunks) == 1)
+        del products
     # The sum over chunks and the scaled gradients of fp16 need the range of fp32.
     types = [torch.float32 if dtype == torch.float16 else value.dtype for value in (hidden, weight)]
     return (

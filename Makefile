@@ -101,16 +101,16 @@ lint: $(MUSTER) ## run ruff, mypy, shellcheck
 	@.venv/bin/python -m tests.lint
 
 bench: setup ## measure bring-up, change and teardown against their baselines
-	@.venv/bin/python benchmarks/bringup.py
+	@.venv/bin/python -m benchmarks.bringup
 
 bench-aws: setup ## measure check, preview and API calls of clusters on AWS, against moto
-	@.venv/bin/python benchmarks/aws.py && .venv/bin/python benchmarks/aws_engine.py && .venv/bin/python -m benchmarks.aws_first_up
+	@.venv/bin/python -m benchmarks.aws && .venv/bin/python -m benchmarks.aws_engine && .venv/bin/python -m benchmarks.aws_first_up
 
 bench-simulator: setup ## measure the simulator: refits, and predictions of runs on a local cluster
-	@.venv/bin/python -m benchmarks.simulator_fit && .venv/bin/python benchmarks/simulator_cluster.py
+	@.venv/bin/python -m benchmarks.simulator_fit && .venv/bin/python -m benchmarks.simulator_cluster
 
 bench-trainer: setup ## measure the trainer: overhead, start, checkpoints, recovery
-	@.venv/bin/python benchmarks/trainer.py
+	@.venv/bin/python -m benchmarks.trainer
 
 golden: $(MUSTER) ## regenerate schemas, tables in the docs and golden files; review their diff
 	@$(MUSTER) golden

@@ -1,6 +1,6 @@
 """Time `muster check` for a cluster of 1,000 nodes on AWS, without and with an account.
 
-python benchmarks/aws.py [--rounds 5] [--json FILE]
+python -m benchmarks.aws [--rounds 5] [--json FILE]
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 
-REPO = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(REPO))
+from benchmarks.figures import Figure, report
+from infra.targets.aws.rehearse import moto_calls
+from tests.moto_server import Moto, listening
 
-from benchmarks.figures import Figure, report  # noqa: E402
-from infra.targets.aws.rehearse import moto_calls  # noqa: E402
-from tests.moto_server import Moto, listening  # noqa: E402
+REPO = Path(__file__).resolve().parent.parent
 
 NODES = 1000
 CHECK_AT_MOST_S = 2.0

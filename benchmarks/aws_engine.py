@@ -1,6 +1,6 @@
 """Count API calls and time the real Pulumi engine for clusters on AWS, with moto instead of AWS.
 
-    python benchmarks/aws_engine.py [--json FILE]
+    python -m benchmarks.aws_engine [--json FILE]
 
 First `up`, refresh, a change and teardown of the example aws-g6-pair: calls of the test plugin, of our own providers
 and of teardown's search (the real AWS provider makes more). Then previews of static clusters with three groups, and
@@ -19,16 +19,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-REPO = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(REPO))
-
-from benchmarks.figures import Figure, report  # noqa: E402
-from benchmarks.process_tree import ResourceUsage, measure_usage  # noqa: E402
-from infra.targets.aws.rehearse import moto_calls, moto_gaps  # noqa: E402
-from tests.infra.targets.aws.with_engine.cloud import Cloud, on_moto  # noqa: E402
-from tests.infra.targets.aws.with_engine.cloud_stack import CALLS_AT_MOST, SECONDS_AT_MOST, CloudStack, example  # noqa: E402
-from tests.infra.targets.aws.with_engine.simulated_boot import simulate_boot  # noqa: E402
-from tests.moto_server import Moto, listening  # noqa: E402
+from benchmarks.figures import Figure, report
+from benchmarks.process_tree import ResourceUsage, measure_usage
+from infra.targets.aws.rehearse import moto_calls, moto_gaps
+from tests.infra.targets.aws.with_engine.cloud import Cloud, on_moto
+from tests.infra.targets.aws.with_engine.cloud_stack import CALLS_AT_MOST, SECONDS_AT_MOST, CloudStack, example
+from tests.infra.targets.aws.with_engine.simulated_boot import simulate_boot
+from tests.moto_server import Moto, listening
 
 NODES = (64, 256, 512)
 PREVIEW_AT_MOST_S = 60

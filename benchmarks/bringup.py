@@ -1,6 +1,6 @@
 """Measure bring-up, change and teardown of local clusters next to a hand-written floor, and check the bounds.
 
-    python benchmarks/bringup.py [--sizes 2,8,32] [--repeat 3] [--json figures.json] [--cold]
+    python -m benchmarks.bringup [--sizes 2,8,32] [--repeat 3] [--json figures.json] [--cold]
 
 The bounds apply to the smallest size; larger sizes may not cost more seconds per node than the size before. `--cold`
 adds the recorded phases of the last set-up and its sum with a warm `up`: run `make demo` on a fresh machine, then this
@@ -25,12 +25,11 @@ from typing import Any
 
 import yaml
 
-REPO = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(REPO))
+from benchmarks.figures import Figure, Shape, cold_figures, growth_figures, main_figures, middle, report
+from infra.home import Home
+from infra.targets.local import cgroup_tree
 
-from benchmarks.figures import Figure, Shape, cold_figures, growth_figures, main_figures, middle, report  # noqa: E402
-from infra.home import Home  # noqa: E402
-from infra.targets.local import cgroup_tree  # noqa: E402
+REPO = Path(__file__).resolve().parent.parent
 
 # The memory limits of all nodes together must fit into this machine.
 MEMORY_MB = {"few": 2048, "many": 512}

@@ -1,6 +1,6 @@
 """Measure how long a checkpoint blocks training and how fast it reaches the disk; needs torch.
 
-    python benchmarks/checkpoint.py [--gb 1.0] [--folder DIR] [--repeat 5] [--batch N] [--json FILE]
+    python -m benchmarks.checkpoint [--gb 1.0] [--folder DIR] [--repeat 5] [--batch N] [--json FILE]
 
 A bare training loop saves a model with that much state, alternating with `dd` writing the same bytes with fsync to the
 same folder, so that other load affects both alike; the medians are compared.
@@ -19,14 +19,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
 
-REPO = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(REPO))
+import torch
+from torch import nn
 
-import torch  # noqa: E402
-from torch import nn  # noqa: E402
-
-from benchmarks.figures import Figure, report  # noqa: E402
-from trainer.checkpoint.checkpoints import Checkpoints  # noqa: E402
+from benchmarks.figures import Figure, report
+from trainer.checkpoint.checkpoints import Checkpoints
 
 WIDTH = 4096
 # AdamW: the weights and two moments, all in fp32.

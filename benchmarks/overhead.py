@@ -1,6 +1,6 @@
 """Compare the trainer with a bare torch loop of the same model, data and update; needs torch.
 
-    python benchmarks/overhead.py [--rounds 5] [--steps 40] [--device cpu|cuda] [--json FILE] [key.sub=value ...]
+    python -m benchmarks.overhead [--rounds 5] [--steps 40] [--device cpu|cuda] [--json FILE] [key.sub=value ...]
 
 Both run in this process, in turns, so that other load affects both alike; the medians are compared. The order
 alternates because step times of a GPU rise by 2 % while it warms up, which is as much as the bound.
@@ -17,21 +17,18 @@ from dataclasses import asdict
 from pathlib import Path
 from statistics import mean, median
 
-REPO = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(REPO))
+import torch
 
-import torch  # noqa: E402
-
-from benchmarks.figures import Figure, report  # noqa: E402
-from trainer.config.load import load  # noqa: E402
-from trainer.config.schema import Config  # noqa: E402
-from trainer.data.loader import Loader  # noqa: E402
-from trainer.data.registry import open_source  # noqa: E402
-from trainer.loop.session import Session  # noqa: E402
-from trainer.metrics import json_lines  # noqa: E402
-from trainer.models.functional import compute_loss  # noqa: E402
-from trainer.models.init import fill  # noqa: E402
-from trainer.models.registry import build_model  # noqa: E402
+from benchmarks.figures import Figure, report
+from trainer.config.load import load
+from trainer.config.schema import Config
+from trainer.data.loader import Loader
+from trainer.data.registry import open_source
+from trainer.loop.session import Session
+from trainer.metrics import json_lines
+from trainer.models.functional import compute_loss
+from trainer.models.init import fill
+from trainer.models.registry import build_model
 
 # A step takes a tenth of a second on one core: short enough to show overhead, long enough to be realistic.
 MODEL = [

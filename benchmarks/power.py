@@ -1,6 +1,6 @@
 """Count the AWS calls of the power programs against moto, compared with a CreateTags call for every machine.
 
-python benchmarks/power.py [--nodes 256]
+python -m benchmarks.power [--nodes 256]
 """
 
 from __future__ import annotations
@@ -13,16 +13,13 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-REPO = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(REPO))
-
-from benchmarks.figures import Figure, report  # noqa: E402
-from infra.targets.aws.rehearse import moto_calls  # noqa: E402
-from slurm.hostlist import hostlist  # noqa: E402
-from slurm.power.programs import resume, suspend  # noqa: E402
-from slurm.power.sweep import sweep  # noqa: E402
-from tests.moto_server import Moto, listening  # noqa: E402
-from tests.slurm.power.cluster import TYPE, Clock, FakeSlurm, make_context, make_fleet  # noqa: E402
+from benchmarks.figures import Figure, report
+from infra.targets.aws.rehearse import moto_calls
+from slurm.hostlist import hostlist
+from slurm.power.programs import resume, suspend
+from slurm.power.sweep import sweep
+from tests.moto_server import Moto, listening
+from tests.slurm.power.cluster import TYPE, Clock, FakeSlurm, make_context, make_fleet
 
 # List machines, read the launch template's interfaces, launch, publish the names.
 RESUME_CALLS = 4

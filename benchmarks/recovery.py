@@ -1,6 +1,6 @@
 """Measure how long training stops when a rank or a node dies, phase by phase, on a real local cluster.
 
-    python benchmarks/recovery.py [--json FILE]
+    python -m benchmarks.recovery [--json FILE]
 
 Three nodes, a job on two of them. First one rank is killed (the ranks start again inside the job), then a whole node
 (the job is requeued and starts on the spare node). The clock runs from the kill to the end of the first step after it.
@@ -19,12 +19,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-REPO = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(REPO))
-
-from benchmarks.bringup import Cluster, cluster, print_progress  # noqa: E402
-from benchmarks.figures import Figure, report  # noqa: E402
-from slurm.control import jobs  # noqa: E402
+from benchmarks.bringup import Cluster, cluster, print_progress
+from benchmarks.figures import Figure, report
+from slurm.control import jobs
 
 SETTINGS = "tiny-llama parallel.strategy=fsdp batch.micro=2 steps=100000 checkpoint.every=10 metrics.every=10"
 JOB = "/shared/muster/slurm/jobs/train.sbatch"

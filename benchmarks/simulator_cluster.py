@@ -1,6 +1,6 @@
 """Calibrate a local cluster as a job, predict training runs on its nodes from the profile, and compare with real runs.
 
-    python benchmarks/simulator_cluster.py [--tries 5] [--shapes 2x2,1x2,1x1] [--json FILE]
+    python -m benchmarks.simulator_cluster [--tries 5] [--shapes 2x2,1x2,1x1] [--json FILE]
 
 A shape is nodes x ranks of each node. The first step that a user takes (`make submit JOB=slurm/jobs/calibrate.sbatch`)
 is the first step here. Changing load causes errors in both directions, a wrong model always in the same one: the
@@ -20,12 +20,11 @@ from dataclasses import asdict
 from pathlib import Path
 from statistics import median, quantiles
 
-REPO = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(REPO))
+from benchmarks.figures import Figure, report
+from tests.harness import Stack, small_spec
+from tests.machine_load import watch_other_load
 
-from benchmarks.figures import Figure, report  # noqa: E402
-from tests.harness import Stack, small_spec  # noqa: E402
-from tests.machine_load import watch_other_load  # noqa: E402
+REPO = Path(__file__).resolve().parent.parent
 
 CALIBRATE_JOB = "slurm/jobs/calibrate.sbatch"
 TRAIN_JOB = "/shared/muster/slurm/jobs/train.sbatch"

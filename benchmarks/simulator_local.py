@@ -1,6 +1,6 @@
 """Compare our own runs on this machine's CPU with predictions from its calibrated profile.
 
-    python benchmarks/simulator_local.py [--ranks 1,2,4] [--weight 40] [--keep FOLDER] [--json FILE]
+    python -m benchmarks.simulator_local [--ranks 1,2,4] [--weight 40] [--keep FOLDER] [--json FILE]
 
 Ranks are processes of one node container, connected by gloo. Calibration and runs alternate, so that other load affects
 both alike. A run's figure is the fastest fifth of its steps, as in calibrate. The table shows the round with the median
@@ -20,16 +20,15 @@ from dataclasses import asdict
 from pathlib import Path
 from statistics import median, quantiles
 
-REPO = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(REPO))
+from benchmarks.figures import Figure, report
+from setup import env, pins
+from setup.paths import Paths
+from simulator.job import Job
+from simulator.machines.profile import read
+from simulator.step.prediction import predict
+from trainer.config.load import load
 
-from benchmarks.figures import Figure, report  # noqa: E402
-from setup import env, pins  # noqa: E402
-from setup.paths import Paths  # noqa: E402
-from simulator.job import Job  # noqa: E402
-from simulator.machines.profile import read  # noqa: E402
-from simulator.step.prediction import predict  # noqa: E402
-from trainer.config.load import load  # noqa: E402
+REPO = Path(__file__).resolve().parent.parent
 
 BATCH, STEPS, WARMUP_STEPS = 8, 200, 40
 ROUNDS = 3

@@ -1,6 +1,6 @@
 """Measure the time to the first training step, next to `import torch` plus a process group; needs torch.
 
-python benchmarks/startup.py [--rounds 5] [--json FILE]
+python -m benchmarks.startup [--rounds 5] [--json FILE]
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 
-REPO = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(REPO))
+from benchmarks.figures import Figure, report
 
-from benchmarks.figures import Figure, report  # noqa: E402
+REPO = Path(__file__).resolve().parent.parent
 
 FLOOR = "import torch, torch.distributed as d; d.init_process_group('gloo'); print('ready', flush=True)"
 PRESETS = ("tiny-mlp", "tiny-llama")

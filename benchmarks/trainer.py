@@ -1,6 +1,6 @@
 """Run all benchmarks of the trainer: all but recovery in a container, recovery on a cluster.
 
-python benchmarks/trainer.py [--only overhead,evaluation,document_masks,startup,checkpoint,recovery]
+python -m benchmarks.trainer [--only overhead,evaluation,document_masks,startup,checkpoint,recovery]
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-REPO = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(REPO))
+from setup import env, pins
+from setup.paths import Paths
 
-from setup import env, pins  # noqa: E402
-from setup.paths import Paths  # noqa: E402
+REPO = Path(__file__).resolve().parent.parent
 
 # These need torch and run in a node container; /disk is on the machine's disk, as checkpoints are.
 IN_CONTAINER: dict[str, list[str]] = {
@@ -61,7 +60,7 @@ def run_in_container(name: str) -> int:
 
 def run_on_this_machine(name: str) -> int:
     """Run a benchmark on this machine and return its exit status."""
-    return subprocess.run([sys.executable, REPO / "benchmarks" / f"{name}.py"], cwd=REPO, check=False).returncode
+    return subprocess.run([sys.executable, "-m", f"benchmarks.{name}"], cwd=REPO, check=False).returncode
 
 
 if __name__ == "__main__":

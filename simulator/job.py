@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from simulator.layout import Layout
@@ -10,9 +10,12 @@ from simulator.model import Model
 from simulator.models import build_model
 from simulator.parameters import moment_bytes
 from trainer.config.layout import resolve_layout
-from trainer.config.schema import Config
+from trainer.config.schema import Config, LossConfig
 from trainer.models.shape import shape_of
 from trainer.state_formats import list_state_formats
+
+DEFAULT_LAYOUT = Layout(loss="in_head", chunk_tokens=LossConfig().chunk_tokens, gathers_keys=True)
+"""What `base_layout` returns for default settings, in bf16 without compilation."""
 
 
 @dataclass(frozen=True)
@@ -39,18 +42,7 @@ class Job:
         return ranks * self.share * max(1, seq_len)
 
     def layout(self, ranks: int) -> Layout:
-        config = self.config
-        return Layout(
-            dp=ranks,
-            micro_batch=self.micro,
-            global_batch=ranks * self.share,
-            recompute=config.parallel.recompute,
-            dtype=config.precision,
-            compiled=config.compile.mode != "none",
-            bucket_mb=config.parallel.bucket_mb,
-            gradient_bytes=list_state_formats(config).reduced_bytes,
-            moment_bytes=moment_bytes(self.model, config.optimizer),
-        )
+        return replace(base_layout(self.config), dp=ranks, micro_batch=self.micro, global_batch=ranks * self.share)
 
     def shared_by(self, ranks: int, batch: int) -> Job | None:
         """Return the job with `batch` samples split over `ranks`, or None if they do not divide evenly.
@@ -69,7 +61,8 @@ def layout_from_config(config: Config, ranks: int, per_node: int, micro: int) ->
     parallel = config.parallel
     axes = resolve_layout(parallel, ranks, per_node)
     sharded = parallel.strategy in ("fsdp", "hsdp")
-    return Layout(
+    return replace(
+        base_layout(config),
         dp=axes.dp_size,
         tp=axes.tensor,
         pp=axes.pipeline,
@@ -82,12 +75,21 @@ def layout_from_config(config: Config, ranks: int, per_node: int, micro: int) ->
         zero=parallel.zero if sharded else 0,
         shard=axes.shard * axes.context if parallel.strategy == "hsdp" else 0,
         sequence_parallel=axes.tensor > 1,
-        recompute=parallel.recompute,
-        dtype=config.precision,
         offload=parallel.offload,
+    )
+
+
+def base_layout(config: Config) -> Layout:
+    """Return what the settings decide apart from the division over ranks: formats, kernels, loss and buffers."""
+    return Layout(
+        recompute=config.parallel.recompute,
+        dtype=config.precision,
         compiled=config.compile.mode != "none",
-        prefetch=parallel.prefetch,
-        bucket_mb=parallel.bucket_mb,
+        prefetch=config.parallel.prefetch,
+        bucket_mb=config.parallel.bucket_mb,
         gradient_bytes=list_state_formats(config).reduced_bytes,
         moment_bytes=moment_bytes(build_model(config.model, config.data.seq_len), config.optimizer),
+        loss="in_head",
+        chunk_tokens=config.loss.chunk_tokens,
+        gathers_keys=True,
     )

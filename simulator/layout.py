@@ -8,8 +8,11 @@ from typing import Literal
 Recompute = Literal["none", "selective", "full"]
 PIPELINE_TUNED_MIN_GPUS = 1024
 """GPUs from which a published run is assumed to have a tuned pipeline schedule, if its source does not say."""
-Loss = Literal["plain", "compiled", "chunked", "fused"]
-"""Loss of unfused modules: torch's own, compiled, in chunks of the logits, or fused with the output head."""
+Loss = Literal["plain", "compiled", "chunked", "fused", "in_head"]
+"""Loss of unfused modules: torch's own, compiled, in chunks of the logits, or fused with the output head.
+
+`in_head` is that of this project's trainer: logits exist for `chunk_tokens` tokens at a time.
+"""
 Trainer = Literal[
     "",
     "muster",
@@ -72,12 +75,16 @@ class Layout:
     trainer: Trainer = ""
     """Trainer whose memory behavior applies: data/trainers.yaml."""
     loss: Loss = "plain"
+    chunk_tokens: int = 0
+    """Tokens whose logits exist at a time with the loss `in_head`; 0 means a micro-batch."""
     memory_figure: MemoryFigure = ""
     """Memory figure that the run reports."""
     early_flash: bool = False
     """Attention runs on kernels older than FlashAttention 2."""
     regathers: bool = False
     """FSDP in a pipeline gathers weights for every micro-batch (torch's default) instead of once per step."""
+    gathers_keys: bool = False
+    """Context-parallel ranks gather all keys and values before attention instead of passing them around a ring."""
     relays: bool = False
     """Pipeline stages communicate through DeepSpeed's pipeline engine."""
     overlaps: bool = False

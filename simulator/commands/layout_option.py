@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any, get_args, get_type_hints
 
+from simulator.job import DEFAULT_LAYOUT
 from simulator.layout import Layout
 from simulator.model import Transformer
 from simulator.rows.cells import RowError
@@ -34,6 +35,8 @@ def parse_layout(text: str, dtype: str = "bf16") -> Layout:
             problems.append(ConfigProblem(f"{WHERE} {name}", f"{value!r}; {error}", "write name=value,name=value"))
     if not problems:
         values.setdefault("dtype", dtype)
+        if not values.keys() & {"trainer", "framework", "loss"}:
+            values = {"loss": DEFAULT_LAYOUT.loss, "chunk_tokens": DEFAULT_LAYOUT.chunk_tokens, **values}
         values.setdefault("global_batch", values.get("micro_batch", 1) * values.get("dp", 1))
         problems = _division_problems(Layout(**values))
     if problems:
@@ -72,7 +75,7 @@ def _parse_value(name: str, text: str) -> Any:
         if text not in BOOLEANS:
             raise ValueError("allowed: true or false")
         return BOOLEANS[text]
-    return _parse_number(text, kinds[name], least=0 if name == "shard" else 1)
+    return _parse_number(text, kinds[name], least=0 if name in ("shard", "chunk_tokens") else 1)
 
 
 def _parse_choice(text: str, choices: tuple[Any, ...]) -> Any:

@@ -12,6 +12,8 @@ FUSED_LOGIT_BYTES = 6
 """Bytes per logit at the loss, with fused kernels."""
 LOGIT_BYTES_BY_LOSS = {"compiled": 4.0, "chunked": 4.0, "fused": 0.5}
 """Bytes per logit with a loss other than torch's: bf16 logits and their gradient, or a chunk of them."""
+IN_HEAD_LOGIT_BYTES = 8
+"""Bytes per logit of a chunk in trainer/models/cross_entropy.py: logits and their log-probabilities in fp32."""
 LOSS_PARALLEL_FACTOR = 4 / 3
 """Copies of logits in torch's loss_parallel, relative to its plain loss: separate exponentials and shifted logits."""
 BACKWARD_INNER_BYTES = 3
@@ -39,10 +41,12 @@ def activation_bytes(model: Transformer, layout: Layout, mixtures: float, *, fir
 
 
 def logit_bytes(model: Transformer, layout: Layout) -> float:
-    """Return the bytes of logits at the peak of the loss."""
+    """Return the bytes of logits at the peak of the loss, and of gradients that are computed along with it."""
     count = tokens(model, layout)
     if not _is_unfused(layout):
         return FUSED_LOGIT_BYTES * count * model.vocab / layout.tp
+    if layout.loss == "in_head":
+        return _in_head_bytes(model, layout)
     behavior = trainer_behavior(layout.trainer)
     size = LOGIT_BYTES_BY_LOSS.get(layout.loss, behavior.logit_bytes)
     if layout.tp == 1 or behavior.whole_vocabulary:
@@ -61,6 +65,21 @@ def sequential_activation_bytes(model: SequentialModel, layout: Layout) -> float
     """Return the bytes that a ResNet or MLP saves for backward."""
     saved = sum(layer.saved for layer in model.layers) * layout.micro_batch * _relative_size(layout)
     return 2.0 * saved * (RECOMPUTED_CONVOLUTION_SHARE if layout.recompute == "full" else 1.0)
+
+
+def _in_head_bytes(model: Transformer, layout: Layout) -> float:
+    """Return the bytes of a loss in chunks: one chunk of logits, the head's gradient, and that of the hidden states.
+
+    The head's gradient is summed over chunks in fp32; the summand of a chunk needs its logits in the products' type.
+    """
+    size, count = 2 * _relative_size(layout), tokens(model, layout)
+    chunk = min(count, layout.chunk_tokens or count)
+    logits = chunk * model.vocab / layout.tp
+    head = 0.0 if layout.adapters else model.vocab * model.hidden / layout.tp
+    summed = 4 * head if chunk < count else 0.0
+    at_logits = IN_HEAD_LOGIT_BYTES * logits + summed
+    at_products = size * logits + (4 + (size if size < 4 else 0)) * head  # noqa: PLR2004 bytes of fp32
+    return max(at_logits, at_products) + 2 * size * count * model.hidden
 
 
 def _is_unfused(layout: Layout) -> bool:
@@ -99,7 +118,7 @@ def _unfused_layer(model: Transformer, layout: Layout, recompute: str, mixture: 
     gathered = share if trainer_behavior(layout.trainer).gathers_again else 1
     wide = (6 if model.gated else 4) * model.hidden / share + 4 * model.hidden / gathered
     inner_copies = into + (1 if layout.compiled or not model.gated else 2)
-    return wide + (_attention(model) + 2 * inner_copies * inner) / tp + routed
+    return wide + (_attention(model) + _gathered_keys(model, layout) + 2 * inner_copies * inner) / tp + routed
 
 
 def _attention(model: Transformer) -> float:
@@ -111,6 +130,11 @@ def _attention(model: Transformer) -> float:
     key = latent.nope + latent.rope
     narrow = 2 * (latent.query + latent.key_value + latent.rope)
     return 2.0 * model.heads * (2 * key + latent.nope + 2 * latent.value) + 2 * narrow
+
+
+def _gathered_keys(model: Transformer, layout: Layout) -> float:
+    """Return the bytes of keys and values of other context-parallel ranks, per token of this rank."""
+    return 4.0 * model.kv_heads * head_width(model) * (layout.cp - 1) if layout.gathers_keys else 0.0
 
 
 def _inner_width(model: Transformer, mixture: bool) -> float:

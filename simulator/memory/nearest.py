@@ -23,7 +23,10 @@ def list_layout_changes(model: Model, layout: Layout) -> Iterator[tuple[str, Lay
     smallest = _all_changes(layout)
     yield _describe(layout, smallest), smallest
     for tp in _wider_tensor_groups(model, layout):
-        spread = replace(smallest, tp=tp, dp=layout.dp * layout.tp // tp, sequence_parallel=True)
+        dp = layout.dp * layout.tp // tp
+        # A single replica has no ranks to shard over.
+        zero = smallest.zero if dp * layout.cp > 1 else 0
+        spread = _changed(smallest, tp=tp, dp=dp, zero=zero, sequence_parallel=True)
         yield _describe(layout, spread), spread
     offloaded = replace(_all_changes(layout), offload=True)
     if offloaded.zero:

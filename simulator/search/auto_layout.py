@@ -7,9 +7,9 @@ from typing import Any
 
 from simulator.hardware.rates import Rates
 from simulator.hardware.system import System
+from simulator.job import base_layout
 from simulator.layout import Layout
 from simulator.models import build_transformer
-from simulator.parameters import moment_bytes
 from simulator.search.fastest import TimedLayout, find_fastest
 from simulator.search.space import Batch, Fixed, Space
 from simulator.search.trainer_config import parallel_settings
@@ -66,8 +66,8 @@ def list_costly_settings(config: Config, system: System, chosen: TimedLayout) ->
 
 def _find(config: Config, system: System, fixed: Fixed, rates: Rates | None = None) -> TimedLayout | None:
     model, size = build_transformer(config.model, config.data.seq_len), config.batch.size
-    moments = moment_bytes(model, config.optimizer)
-    space = Space(model, system, Batch(size, size), config.precision, fixed=fixed, rates=rates, moment_bytes=moments)
+    batch = Batch(size, size)
+    space = Space(model, system, batch, config.precision, fixed=fixed, rates=rates, base=base_layout(config))
     return find_fastest(space).runnable
 
 

@@ -100,4 +100,4 @@ def _is_too_large(space: Space, shape: Shape, sharding: tuple[Zero, int]) -> boo
     zero, shard = sharding
     ranks = (shard or shape.dp * shape.cp) if zero else 1
     parameters = count_parameters(space.model).total / (shape.tp * shape.pp * max(1, shape.ep))
-    return (STORED_WEIGHT_BYTES + space.moment_bytes) * parameters / ranks > _usable_bytes(space)
+    return (STORED_WEIGHT_BYTES + space.base.moment_bytes) * parameters / ranks > _usable_bytes(space)

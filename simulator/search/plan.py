@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from simulator.hardware.rates import load_fitted_rates
+from simulator.job import DEFAULT_LAYOUT, base_layout
 from simulator.machines.instances import system
 from simulator.machines.profile_catalog import apply_profile
 from simulator.machines.profile_fit import RatedSystem
@@ -96,8 +97,9 @@ def _gain(runnable: list[Option], better: list[Option]) -> float:
 
 def _space(question: Question, instance: str, nodes: int, counts: Counts) -> Space:
     rated = rate_machines(question, instance, nodes)
-    dtype = question.named.preset.precision if question.named.preset else "bf16"
-    return Space(question.named.model, rated.system, question.batch, dtype, counts, rates=rated.rates)
+    preset = question.named.preset
+    dtype, base = (preset.precision, base_layout(preset)) if preset else ("bf16", DEFAULT_LAYOUT)
+    return Space(question.named.model, rated.system, question.batch, dtype, counts, rates=rated.rates, base=base)
 
 
 def _options(question: Question, space: Space, fastest: FastestLayouts) -> list[Option]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from simulator.collectives.layout_groups import fast_domain_gpus
@@ -87,7 +87,8 @@ class Space:
     fixed: Fixed = Fixed()
     rates: Rates | None = None
     """Rates as measured on these machines; None uses those fitted to published runs."""
-    moment_bytes: float = Layout.moment_bytes
+    base: Layout = field(default_factory=Layout)
+    """What all layouts share: formats, kernels and the loss."""
 
     def shapes(self) -> Iterator[Shape]:
         for tp in self._tensor():
@@ -121,7 +122,8 @@ class Space:
         return RECOMPUTE[RECOMPUTE.index(self.fixed.recompute) :]
 
     def layout(self, shape: Shape, sharding: tuple[Zero, int], passes: Passes, recompute: Recompute) -> Layout:
-        return Layout(
+        return replace(
+            self.base,
             dp=shape.dp,
             tp=shape.tp,
             pp=shape.pp,
@@ -137,7 +139,6 @@ class Space:
             recompute=recompute,
             dtype=self.dtype,
             compiled=self.fixed.compiled,
-            moment_bytes=self.moment_bytes,
         )
 
     def _virtual(self, shape: Shape, micro_batches: int) -> Iterator[int]:

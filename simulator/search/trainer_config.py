@@ -17,6 +17,7 @@ from trainer.config.yaml_text import dump_yaml
 WARM_UP_SHARE = 0.02
 """Share of the steps for warm-up without a preset, or if the preset's warm-up takes too much of the run."""
 MAX_WARM_UP_SHARE = 0.25
+FP32_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,9 @@ def unsupported_reason(model: Transformer, layout: Layout) -> str:
         "the trainer does not split experts by tensor parallelism": experts is not None and layout.tp > 1,
         "the plan has no settings for context parallelism (parallel.context of the trainer)": layout.cp > 1,
         "the trainer does not split models with tied embeddings into stages": model.tied and layout.pp > 1,
+        "the trainer does not sum gradients in bf16 over the micro-batches of sharded pipeline stages": (
+            layout.gradient_bytes < FP32_BYTES and layout.zero > 0 and layout.pp > 1
+        ),
         "the trainer does not support this feed-forward layer": not model.gated and is_other_ffn,
         "the trainer does not support these attention heads": not model.gated
         and model.head_width * model.heads not in (0, model.hidden),
@@ -103,6 +107,9 @@ def parallel_settings(layout: Layout) -> dict[str, Any]:
     settings |= {"tensor": layout.tp, "pipeline": layout.pp, "schedule": layout.schedule}
     if layout.virtual_stages > 1:
         settings["virtual_stages"] = layout.virtual_stages
+    if layout.dp * layout.cp == 1 and layout.gradient_bytes < FP32_BYTES:
+        # There is nothing to sum, and the trainer rejects a format for it.
+        settings["reduce"] = "fp32"
     return settings
 
 

@@ -66,11 +66,20 @@ class ExchangeTimes:
         return exchanges * self._time("all_reduce", size, group)
 
     def context(self, layout: Layout, attention: float) -> float:
-        """Return the exchange of keys and values of one layer and micro-batch, which overlaps `attention` seconds."""
+        """Return the exchange of keys and values of one layer and micro-batch.
+
+        A ring overlaps `attention` seconds. Without one, attention waits for all keys, also when they are recomputed,
+        and backward sums their gradients.
+        """
         if layout.cp == 1:
             return 0.0
         size = 4 * self._tokens(layout) * self.model.kv_heads * head_width(self.model) / layout.tp * layout.cp
-        moved = 3 * self._time("all_gather", size, layout_groups.context_group(layout, self.system))
+        group = layout_groups.context_group(layout, self.system)
+        gather = self._time("all_gather", size, group)
+        if layout.gathers_keys:
+            gathers = 1 if layout.recompute == "none" else 2
+            return gathers * gather + self._time("reduce_scatter", size, group)
+        moved = 3 * gather
         return max(0.0, moved - attention) + EXPOSED_RING_SHARE * min(moved, attention)
 
     def experts(self, layout: Layout) -> float:

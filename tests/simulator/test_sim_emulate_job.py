@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from simulator.job import Job, layout_from_config
-from simulator.layout import Layout
+from simulator.job import DEFAULT_LAYOUT, Job, layout_from_config
 from simulator.model import Transformer
 from simulator.sequential_models import build_sequential_model
 from trainer.config.load import load
@@ -27,7 +26,7 @@ def test_layers_add_up_to_the_model_weights_and_products(preset: str) -> None:
 def test_work_per_rank_is_independent_of_the_number_of_ranks() -> None:
     config = load("tiny-llama", ["precision=bf16", "parallel.recompute=full", "parallel.bucket_mb=7"])
     job = Job(config, micro=2, share=6)
-    expected = Layout(dp=16, micro_batch=2, global_batch=96, recompute="full", dtype="bf16", bucket_mb=7)
+    expected = replace(DEFAULT_LAYOUT, dp=16, micro_batch=2, global_batch=96, recompute="full", bucket_mb=7)
     assert job.layout(16) == expected
     assert job.layout(64) == replace(expected, dp=64, global_batch=384)
     assert isinstance(job.model, Transformer)

@@ -89,7 +89,7 @@ def test_automatic_micro_batch_is_the_largest_that_fits(text: str) -> None:
 
 TOO_LARGE = [
     ("llama-8b batch.micro=16 parallel.recompute=none", {"instance": "p5.48xlarge", "nodes": 2}, "batch.micro=1"),
-    ("llama-8b parallel.strategy=ddp", {"instance": "p5.48xlarge", "ranks": 1}, "parallel.strategy=fsdp --ranks 4"),
+    ("llama-8b parallel.strategy=ddp", {"instance": "p5.48xlarge", "ranks": 1}, "parallel.strategy=fsdp --ranks 2"),
     ("llama-8b batch.micro=64", {"instance": "p4d.24xlarge"}, "parallel.recompute=full batch.micro=1"),
     ("resnet50 batch.micro=1024", {"instance": "g6.xlarge"}, "batch.micro=256"),
     ("llama-70b parallel.tensor=1 parallel.strategy=ddp", {"instance": P5EN, "nodes": 1}, "parallel.offload=true"),

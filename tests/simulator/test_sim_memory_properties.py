@@ -52,7 +52,8 @@ def layouts(draw: st.DrawFn) -> Layout:
         framework=draw(st.sampled_from(["torch", "megatron", "deepspeed"])),
         compiled=draw(st.booleans()),
         trainer=draw(st.sampled_from(["", "torchtitan", "kempnerforge", "unknown"])),
-        loss=draw(st.sampled_from(["plain", "compiled", "fused"])),
+        loss=draw(st.sampled_from(["plain", "compiled", "fused", "in_head"])),
+        chunk_tokens=draw(st.sampled_from([0, 1024, 4096])),
         memory_figure=draw(st.sampled_from(["", "reserved", "device"])),
     )
 

@@ -211,7 +211,7 @@ def test_nearest_result_is_printed_once(option: list[str], unit: str, capsys: py
 @pytest.mark.parametrize(
     ("limit", "message"),
     [
-        (["--deadline", "90d"], "saved every 7.0 min, which loses the least time to failures"),
+        (["--deadline", "90d"], "saved every 6.9 min, which loses the least time to failures"),
         (
             ["--deadline", "9d"],
             "saved every 6.9 min, as often as the filesystem should take it (failures alone would call for every 24 s)",

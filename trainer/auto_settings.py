@@ -18,7 +18,7 @@ from trainer.world import World
 
 if TYPE_CHECKING:
     from trainer.auto.choose import Choice
-    from trainer.auto.memory import ModelSizes
+    from trainer.auto.sizes import ModelSizes
 
 FILE = "chosen.json"
 
@@ -61,7 +61,7 @@ def resolve_auto(config: Config, world: World, source: Source, folder: Path) -> 
 
 def _choose(config: Config, world: World, source: Source) -> Choice:
     from trainer.auto import choose, measure
-    from trainer.auto.memory import bound_sizes
+    from trainer.auto.sizes import bound_sizes
 
     free, bound = measure.find_least_free_memory(world), bound_sizes(config)
     choice = choose.choose_without_measuring(config, bound, free, world.size, world.local_size) if bound else None

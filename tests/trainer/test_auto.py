@@ -16,14 +16,8 @@ import torch.distributed as dist
 from tests.trainer.ranks import on_ranks
 from trainer.auto import measure
 from trainer.auto.choose import GIB, choose, choose_without_measuring
-from trainer.auto.memory import (
-    MemoryNeed,
-    ModelSizes,
-    bound_sizes,
-    count_keys_values,
-    count_outputs_at_once,
-    estimate_memory,
-)
+from trainer.auto.memory import MemoryNeed, estimate_memory
+from trainer.auto.sizes import ModelSizes, bound_sizes, count_keys_values, count_outputs_at_once
 from trainer.auto_settings import ResolvedSettings, resolve_auto
 from trainer.config.check import check
 from trainer.config.errors import ConfigError
@@ -117,6 +111,37 @@ def test_pipeline_stages_hold_whole_weights_and_gradients_for_a_step() -> None:
     assert estimate(zero=3, offload=True).gradients == 0
 
 
+@pytest.mark.parametrize(
+    ("schedule", "micro_batches", "in_flight"),
+    [("gpipe", 16, 16), ("1f1b", 16, 4), ("1f1b", 2, 2), ("interleaved", 16, 4 + 3 / 2), ("interleaved", 4, 4)],
+)
+def test_the_first_pipeline_stage_stores_activations_of_several_micro_batches(
+    schedule: Any, micro_batches: int, in_flight: float
+) -> None:
+    def estimate(sizes: ModelSizes, count: int, **changes: Any) -> int:
+        parallel = ParallelConfig(strategy="single", pipeline=4, schedule=schedule, **changes)
+        return estimate_memory(sizes, parallel, Layout(pipeline=4), "fp32", 2, count).activations
+
+    sizes = replace(SIZES, outputs=0)
+    assert estimate(sizes, micro_batches) == 2 * in_flight * sizes.activations / 4
+    # Only one block at a time holds its activations again.
+    stored, block = sizes.blocks * sizes.block_input // 4, sizes.activations // sizes.blocks
+    assert estimate(sizes, micro_batches, recompute="full") == int(2 * (in_flight * stored + block))
+    assert estimate(replace(sizes, masked_pairs=100), micro_batches, recompute="full") == int(
+        2 * (in_flight * (stored + 100) + block + 400)
+    )
+
+
+def test_a_pipeline_chooses_by_the_micro_batches_of_a_step() -> None:
+    """Without recomputation, gpipe stores the activations of the whole batch, whatever the micro-batch is."""
+    settings = ["batch.size=64", "parallel.strategy=single", "parallel.pipeline=4", "batch.micro=1"]
+    config = load("tiny-llama", [*settings, "parallel.schedule=gpipe"])
+    choice = choose(config, SIZES, 12 * GIB, world_size=4, local_size=4)
+    assert choice.parallel.recompute == "none"
+    assert choice.need.activations > 64 * SIZES.activations / 4
+    assert choose(config, SIZES, 7 * GIB, world_size=4, local_size=4).parallel.recompute == "selective"
+
+
 def test_context_ranks_share_activations_and_gather_keys_and_values() -> None:
     sizes = replace(SIZES, keys_values=GIB // 100)
     parallel = ParallelConfig(strategy="fsdp", context=4)
@@ -137,6 +162,8 @@ def test_context_ranks_share_activations_and_gather_keys_and_values() -> None:
 def test_keys_and_values_are_those_of_whole_sequences() -> None:
     config = load("tiny-llama", ["data.seq_len=32", "precision=bf16"])
     assert count_keys_values(config) == 2 * 32 * 2 * 16 * 2
+    # Four query heads share two of keys and values.
+    assert count_keys_values(config, is_repeated=True) == 2 * count_keys_values(config)
     assert count_keys_values(load("tiny-gpt2", [])) == 2 * 64 * 64 * 4
     assert count_keys_values(load("tiny-resnet", [])) == 0
 
@@ -150,16 +177,26 @@ def test_a_loss_in_chunks_needs_memory_for_one_chunk_of_logits() -> None:
     chunked = replace(sizes, outputs_at_once=GIB)
     assert [estimate(sizes, micro) for micro in (1, 4)] == [2 * GIB, 8 * GIB]
     assert [estimate(chunked, micro) for micro in (1, 4)] == [2 * GIB, 2 * GIB]
-    # Each tensor-parallel rank has a quarter of the vocabulary, and three copies of its logits.
-    assert estimate(chunked, 4, tensor=4) == 3 * GIB // 4
+    # Each tensor-parallel rank has a quarter of the vocabulary.
+    assert estimate(chunked, 4, tensor=4) == 2 * GIB // 4
+    # The gradient of the head exists before those of the layers.
+    assert estimate(replace(chunked, head=GIB), 4) == (2 + 4) * GIB
     config = load("tiny-llama", ["loss.chunk_tokens=10"])
     assert isinstance(config.model, LlamaConfig)
     assert count_outputs_at_once(config) == 4 * 10 * config.model.vocab_size
     tokens = {"inputs": torch.zeros(2, 16, dtype=torch.int64)}
-    assert measure.measure_sizes(config, tokens, "cpu").outputs_at_once == count_outputs_at_once(config)
-    # LoRA on the head computes all logits.
-    on_head = load("tiny-llama", ["lora.rank=2", "lora.layers=[head]", "checkpoint.initial=unused"])
-    assert measure.measure_sizes(on_head, tokens, "cpu").outputs_at_once == 0
+    measured = measure.measure_sizes(config, tokens, "cpu")
+    assert measured.outputs_at_once == count_outputs_at_once(config)
+    assert measured.head == config.model.dim * config.model.vocab_size
+    # LoRA freezes the head; LoRA on the head computes all logits.
+    frozen, on_head = (
+        measure.measure_sizes(
+            load("tiny-llama", ["lora.rank=2", f"lora.layers=[{layers}]", "checkpoint.initial=unused"]), tokens, "cpu"
+        )
+        for layers in ("attention.*", "head")
+    )
+    assert (frozen.outputs_at_once > 0, frozen.head) == (True, 0)
+    assert (on_head.outputs_at_once, on_head.head) == (0, 0)
 
 
 def test_a_single_rank_gets_the_single_strategy() -> None:
@@ -227,15 +264,16 @@ def resolve_on_rank(folder: str, scarce: int) -> str:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_the_mask_of_documents_is_counted_for_each_block(precision: Any) -> None:
-    config = load("tiny-gpt2", ["data.documents=separate", f"precision={precision}"])
+@pytest.mark.parametrize("preset", ["tiny-gpt2", "tiny-llama"])
+def test_what_documents_need_is_counted_for_each_block(preset: str, precision: Any) -> None:
+    config = load(preset, ["data.documents=separate", f"precision={precision}"])
     arrays = open_source(config).fetch(np.arange(8), 0)
     sizes = measure.measure_sizes(config, {"inputs": torch.as_tensor(arrays["inputs"][:2])}, "cpu")
     assert sizes.masked_pairs == arrays["inputs"].shape[1] ** 2
     alone = ParallelConfig(strategy="single")
     masked, plain = (
-        estimate_memory(replace(sizes, masked_pairs=pairs, update=0), alone, Layout(), precision, 1).activations
-        for pairs in (sizes.masked_pairs, 0)
+        estimate_memory(replace(measured, update=0), alone, Layout(), precision, 1).activations
+        for measured in (sizes, replace(sizes, masked_pairs=0, document_angles=0))
     )
     stored, stored_plain = (
         stored_for_backward(config, arrays["inputs"][:4], documents)
@@ -243,14 +281,15 @@ def test_the_mask_of_documents_is_counted_for_each_block(precision: Any) -> None
     )
     # The mask itself has a byte for each pair and is not stored for the backward pass.
     assert masked - plain == pytest.approx((stored - stored_plain) / 4 + sizes.masked_pairs, rel=0.1)
-    # Ranks that split sequences have the rows of their own tokens.
+    # Ranks that split sequences have the rows of their own tokens, and all keys and values.
     divided = replace(alone, context=4)
     part, part_plain = (
-        estimate_memory(replace(sizes, masked_pairs=pairs, update=0), divided, Layout(context=4), precision, 1)
-        for pairs in (sizes.masked_pairs, 0)
+        estimate_memory(replace(measured, update=0), divided, Layout(context=4), precision, 1)
+        for measured in (sizes, replace(sizes, masked_pairs=0, document_angles=0))
     )
-    assert part.activations - part_plain.activations == (masked - plain) // 4
-    assert measure.measure_sizes(load("tiny-gpt2", []), {"inputs": torch.zeros(2, 64).long()}, "cpu").masked_pairs == 0
+    repeated = sizes.blocks * (sizes.repeated_keys_values - sizes.keys_values)
+    assert part.activations - part_plain.activations == (masked - plain - repeated) // 4 + repeated
+    assert measure.measure_sizes(load(preset, []), {"inputs": torch.zeros(2, 64).long()}, "cpu").masked_pairs == 0
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from trainer.auto.memory import RESERVED_FRACTION, MemoryNeed, ModelSizes, estimate_memory
+from trainer.auto.memory import RESERVED_FRACTION, MemoryNeed, estimate_memory
+from trainer.auto.sizes import ModelSizes
 from trainer.config.errors import ConfigError, ConfigProblem
 from trainer.config.layout import Layout, resolve_layout
 from trainer.config.schema import Config, ParallelConfig
@@ -38,11 +39,11 @@ def choose(config: Config, sizes: ModelSizes, free: int, world_size: int, local_
         layout = resolve_layout(parallel, world_size, local_size)
         micro = _find_largest_micro(config, sizes, parallel, layout, usable)
         if micro:
-            need = estimate_memory(sizes, parallel, layout, config.precision, micro)
+            need = _estimate(config, sizes, parallel, layout, micro)
             why.append(f"{_describe_parallel(parallel)}, micro-batch {micro}: {_describe_need(need)} fits")
             return Choice(parallel, micro, need, tuple(why))
         smallest = 1 if config.batch.micro == "auto" else config.batch.micro
-        need = estimate_memory(sizes, parallel, layout, config.precision, smallest)
+        need = _estimate(config, sizes, parallel, layout, smallest)
         why.append(f"{_describe_parallel(parallel)}: {_describe_need(need)} does not fit")
     raise ConfigError(
         [
@@ -62,7 +63,7 @@ def choose_without_measuring(
     parallel = next(list_candidates(config.parallel, world_size, local_size))
     layout = resolve_layout(parallel, world_size, local_size)
     micro = list_micro_sizes(config, layout)[0]
-    need = estimate_memory(bound, parallel, layout, config.precision, micro)
+    need = _estimate(config, bound, parallel, layout, micro)
     if need.total > free * (1 - RESERVED_FRACTION):
         return None
     why = f"{_describe_parallel(parallel)}, micro-batch {micro}: needs at most {need.total / GIB:.2f} GiB"
@@ -112,9 +113,14 @@ def _find_largest_micro(
 ) -> int:
     """Return the largest micro-batch that fits into `usable` bytes, or 0 if none does."""
     for micro in list_micro_sizes(config, layout):
-        if estimate_memory(sizes, parallel, layout, config.precision, micro).total <= usable:
+        if _estimate(config, sizes, parallel, layout, micro).total <= usable:
             return micro
     return 0
+
+
+def _estimate(config: Config, sizes: ModelSizes, parallel: ParallelConfig, layout: Layout, micro: int) -> MemoryNeed:
+    micro_batches = max(1, config.batch.size // (layout.dp_size * micro))
+    return estimate_memory(sizes, parallel, layout, config.precision, micro, micro_batches)
 
 
 def _describe_parallel(parallel: ParallelConfig) -> str:

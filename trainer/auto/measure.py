@@ -13,7 +13,13 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from trainer import host
-from trainer.auto.memory import ModelSizes, count_keys_values, count_masked_pairs, count_outputs_at_once
+from trainer.auto.sizes import (
+    ModelSizes,
+    count_document_angles,
+    count_keys_values,
+    count_masked_pairs,
+    count_outputs_at_once,
+)
 from trainer.config.layout import Layout
 from trainer.config.models import DecoderConfig
 from trainer.config.schema import Config
@@ -77,11 +83,22 @@ def measure_sizes(config: Config, batch: dict[str, torch.Tensor], device_type: s
         block_products=few.products // (samples * max(len(blocks), 1)),
         outputs=few.outputs * FORMAT_BYTES["fp32"] // samples,
         keys_values=count_keys_values(config),
+        repeated_keys_values=count_keys_values(config, is_repeated=True),
         experts=sum(part.weight.numel() for part in model.modules() if isinstance(part, ExpertLinear)),
         outputs_at_once=count_outputs_at_once(config) if takes_objective(model) else 0,
-        # The forward pass above has no documents, so the mask is not among its activations.
+        head=_count_trained_head(model),
+        # The forward pass above has no documents, so these are not among its activations.
+        document_angles=count_document_angles(config),
         masked_pairs=count_masked_pairs(config) if _uses_mask(config, device_type) else 0,
     )
+
+
+def _count_trained_head(model: nn.Module) -> int:
+    """Return the parameters of a head whose gradient is computed along with the loss."""
+    if not takes_objective(model):
+        return 0
+    weight = model.get_parameter("head.weight")
+    return weight.numel() if weight.requires_grad else 0
 
 
 def _uses_mask(config: Config, device_type: str) -> bool:

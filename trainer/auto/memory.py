@@ -2,54 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, replace
 
+from trainer.auto.sizes import ModelSizes
 from trainer.config.layout import Layout
-from trainer.config.models import DecoderConfig, LlamaLikeConfig, MlpConfig, MoeConfig
-from trainer.config.schema import Config, ParallelConfig, Precision
-from trainer.models.shape import shape_of
-from trainer.optimizers.sizes import bound_state_bytes, bound_update_bytes
-from trainer.state_formats import FORMAT_BYTES, StateFormats, formats_of, list_state_formats
+from trainer.config.schema import ParallelConfig, Precision
+from trainer.state_formats import FORMAT_BYTES, StateFormats, formats_of
 
 RESERVED_FRACTION = 0.10
 """Fraction of a device's memory left to fragmentation, the communication library and the driver."""
-
-# Upper bounds of the values that a block stores per token, as multiples of the width of the residual stream, of the
-# feed-forward layers, and of the attention scores: about twice what our models store.
-_STREAM_MULTIPLE, _FFN_MULTIPLE, _SCORES_MULTIPLE = 40, 8, 4
-
-
-@dataclass(frozen=True)
-class ModelSizes:
-    """Counts of weights and bytes of activations of a model, measured or bounded from above."""
-
-    parameters: int
-    trainable: int
-    """Parameters that are trained: only those have gradients and optimizer state."""
-    largest_block: int
-    """Parameters of the largest block."""
-    states: int
-    """Bytes of the optimizer state."""
-    update: int
-    """Bytes that an update takes for a moment, beside the state."""
-    blocks: int
-    activations: int
-    """Bytes stored for the backward pass of one sample, without recomputation."""
-    block_input: int
-    """Bytes of one block's input for one sample: all that full recomputation stores of a block."""
-    block_products: int
-    """Bytes of one block's matrix products for one sample, which selective recomputation stores as well."""
-    outputs: int
-    """Bytes of one sample's outputs (logits) in fp32; the backward pass holds them and their gradient."""
-    outputs_at_once: int = 0
-    """Bytes of the outputs that exist at a time at most, if the loss is computed in chunks; 0 if it is not."""
-    keys_values: int = 0
-    """Bytes of one block's keys and values for one sample, which context ranks gather for whole sequences."""
-    experts: int = 0
-    """Parameters of all experts, which are part of `parameters`."""
-    masked_pairs: int = 0
-    """Pairs of tokens in one sample, if a mask says which of them see each other; 0 if nothing has to."""
 
 
 @dataclass(frozen=True)
@@ -67,12 +28,20 @@ class MemoryNeed:
         return self.weights + self.gradients + self.states + self.gathered + self.activations
 
 
-def estimate_memory(
-    sizes: ModelSizes, parallel: ParallelConfig, layout: Layout, precision: Precision, micro: int
+def estimate_memory(  # noqa: PLR0913, PLR0917
+    sizes: ModelSizes,
+    parallel: ParallelConfig,
+    layout: Layout,
+    precision: Precision,
+    micro: int,
+    micro_batches: int = 1,
 ) -> MemoryNeed:
-    """Return the bytes that a rank needs for micro-batches of `micro` samples."""
+    """Return the bytes that a rank needs for micro-batches of `micro` samples.
+
+    `micro_batches` is their number in a step; a pipeline holds the activations of several at once.
+    """
     if layout.expert > 1:
-        return _estimate_spread(sizes, parallel, layout, precision, micro)
+        return _estimate_spread(sizes, parallel, layout, precision, micro, micro_batches)
     formats = formats_of(precision, parallel)
     model_ranks = layout.tensor * layout.pipeline
     own, trained = (-(-count // model_ranks) for count in (sizes.parameters, sizes.trainable))
@@ -80,19 +49,20 @@ def estimate_memory(
     gradients = _estimate_gradients(trained, -(-trained // shards), parallel, formats)
     stored = (formats.weight_bytes * -(-own // shards), -(-sizes.states // (model_ranks * shards)))
     weights, states = (0, 0) if parallel.offload else stored
-    per_sample = _estimate_activations(sizes, parallel.recompute) // model_ranks
-    if layout.context > 1:
-        gathered_blocks = sizes.blocks if parallel.recompute == "none" else 1
-        per_sample = per_sample // layout.context + gathered_blocks * sizes.keys_values // model_ranks
-    per_sample += _estimate_mask(sizes, parallel, layout, formats)
-    activations = micro * per_sample + _estimate_outputs(sizes, micro, layout)
+    activations = _estimate_activations(sizes, parallel, layout, formats, micro_batches) * micro
+    activations += _estimate_outputs(sizes, micro, layout, formats)
     # The update comes after the backward pass has freed the activations.
     temporary = activations if parallel.offload else max(activations, sizes.update)
     return MemoryNeed(weights, gradients, states, _estimate_gathered(sizes, own, parallel, formats), temporary)
 
 
-def _estimate_spread(
-    sizes: ModelSizes, parallel: ParallelConfig, layout: Layout, precision: Precision, micro: int
+def _estimate_spread(  # noqa: PLR0913, PLR0917
+    sizes: ModelSizes,
+    parallel: ParallelConfig,
+    layout: Layout,
+    precision: Precision,
+    micro: int,
+    micro_batches: int,
 ) -> MemoryNeed:
     """Return the bytes with expert parallelism: each rank works with its part of the experts only.
 
@@ -103,7 +73,7 @@ def _estimate_spread(
     block = sizes.experts // max(sizes.blocks, 1)
     if parallel.strategy in ("fsdp", "hsdp"):
         smaller = replace(sizes, largest_block=sizes.largest_block - block + block // layout.expert)
-        return estimate_memory(smaller, parallel, without_experts, precision, micro)
+        return estimate_memory(smaller, parallel, without_experts, precision, micro, micro_batches)
     share = 1 - sizes.experts / sizes.parameters
     others = replace(
         sizes,
@@ -111,7 +81,7 @@ def _estimate_spread(
         trainable=int(sizes.trainable * share),
         states=int(sizes.states * share),
     )
-    need = estimate_memory(others, parallel, without_experts, precision, micro)
+    need = estimate_memory(others, parallel, without_experts, precision, micro, micro_batches)
     own = -(-sizes.experts // (layout.expert * layout.pipeline))
     copied = 0 if formats.products == formats.weights else formats.product_bytes * own
     return MemoryNeed(
@@ -123,96 +93,70 @@ def _estimate_spread(
     )
 
 
-def bound_sizes(config: Config) -> ModelSizes | None:
-    """Return an upper bound of a model's sizes, derived from its settings alone; None where the network decides.
+def _estimate_activations(
+    sizes: ModelSizes, parallel: ParallelConfig, layout: Layout, formats: StateFormats, micro_batches: int
+) -> int:
+    """Return the bytes stored for the backward pass for each sample of a micro-batch.
 
-    If even the bound fits into memory, nothing has to be measured. LoRA's layers are chosen by their names, which only
-    the network has.
+    With recomputation, one block at a time holds its activations again.
     """
-    if config.lora.rank:
-        return None
-    model = config.model
-    parameters = shape_of(model).params
-    states = bound_state_bytes(parameters, config.optimizer)
-    update = bound_update_bytes(parameters, config.optimizer)
-    if update is None:
-        return None
-    value = FORMAT_BYTES["fp32"]
-    if isinstance(model, MlpConfig):
-        stored = value * 8 * (model.inputs + sum(model.hidden) + model.classes)
-        outputs = value * model.classes
-        blocks = len(model.hidden)
-        return ModelSizes(parameters, parameters, parameters, states, update, blocks, stored, stored, stored, outputs)
-    if not isinstance(model, DecoderConfig):
-        return None
-    length = config.data.seq_len or model.seq_len
-    # The heads may be wider together than the residual stream.
-    width = max(model.dim, model.heads * model.head_width) if isinstance(model, LlamaLikeConfig) else model.dim
-    ffn = model.ffn if isinstance(model, LlamaLikeConfig) else 4 * model.dim
-    if isinstance(model, MoeConfig):
-        # Each expert of a token has a copy of it, its hidden values and its output.
-        width, ffn = width * (1 + model.top_k), ffn * model.top_k
-    per_token = _STREAM_MULTIPLE * width + _FFN_MULTIPLE * ffn + _SCORES_MULTIPLE * model.heads * length
-    block = value * length * per_token
-    outputs = value * length * model.vocab_size
-    # The embedding and the head are outside the blocks.
-    stored = model.layers * block + value * _STREAM_MULTIPLE * length * model.dim + 4 * outputs
-    at_once, keys_values = count_outputs_at_once(config), count_keys_values(config)
-    experts = 3 * model.layers * model.experts * model.dim * model.ffn if isinstance(model, MoeConfig) else 0
-    sizes = (parameters, parameters, parameters, states, update, model.layers, stored, block, block, outputs)
-    return ModelSizes(*sizes, at_once, keys_values, experts, count_masked_pairs(config))
-
-
-def count_keys_values(config: Config) -> int:
-    """Return the bytes of the keys and values of one block for one sample; 0 for models without attention."""
-    model = config.model
-    if not isinstance(model, DecoderConfig):
-        return 0
-    width = model.kv_heads * model.head_width if isinstance(model, LlamaLikeConfig) else model.dim
-    return 2 * (config.data.seq_len or model.seq_len) * width * list_state_formats(config).product_bytes
-
-
-def count_masked_pairs(config: Config) -> int:
-    """Return the pairs of tokens in a sample that a mask of documents covers; 0 if documents are joined."""
-    if config.data.documents == "joined" or not isinstance(config.model, DecoderConfig):
-        return 0
-    return int((config.data.seq_len or config.model.seq_len) ** 2)
-
-
-def count_outputs_at_once(config: Config) -> int:
-    """Return the bytes of the logits that exist at a time at most, in fp32."""
-    tokens = config.loss.chunk_tokens or sys.maxsize
-    return FORMAT_BYTES["fp32"] * tokens * config.model.vocab_size if isinstance(config.model, DecoderConfig) else 0
-
-
-def _estimate_activations(sizes: ModelSizes, recompute: str) -> int:
-    """Return the bytes for one sample; with recomputation, one block at a time holds its activations again."""
     block = sizes.activations // max(sizes.blocks, 1)
-    if recompute == "full":
-        return sizes.blocks * sizes.block_input + block
-    if recompute == "selective":
-        return min(sizes.blocks * (sizes.block_input + sizes.block_products) + block, sizes.activations)
-    return sizes.activations
+    attention = _estimate_attention(sizes, layout, formats)
+    if parallel.recompute == "none":
+        stored, working = sizes.activations, 0
+    elif parallel.recompute == "full":
+        stored, working = sizes.blocks * sizes.block_input, block
+    else:
+        products = sizes.blocks * (sizes.block_input + sizes.block_products)
+        stored, working = min(products, sizes.activations - block), block
+    stored = stored // (layout.tensor * layout.pipeline) // layout.context
+    working = working // layout.tensor // layout.context
+    # All blocks share the mask itself, which has a byte for each pair of tokens.
+    stored += sizes.masked_pairs // layout.context
+    if parallel.recompute == "none":
+        stored += -(-sizes.blocks // layout.pipeline) * attention
+    else:
+        working += attention
+    return int(stored * _count_in_flight(parallel, layout, micro_batches)) + working
 
 
-def _estimate_mask(sizes: ModelSizes, parallel: ParallelConfig, layout: Layout, formats: StateFormats) -> int:
-    """Return the bytes of the mask of one sample: a byte for each pair, which all blocks share, and a copy per block.
+def _estimate_attention(sizes: ModelSizes, layout: Layout, formats: StateFormats) -> int:
+    """Return the bytes that a block's attention stores for one sample, beyond those of plain attention.
 
-    torch's attention turns the mask into numbers of the products' type, and stores them for the backward pass.
+    Context ranks store the keys and values of whole sequences. Attention with a mask stores them once for each query
+    head, and the mask as numbers of the products' type.
     """
-    blocks = -(-sizes.blocks // layout.pipeline) if parallel.recompute == "none" else 1
-    return sizes.masked_pairs * (1 + blocks * formats.product_bytes) // layout.context
+    keys_values = sizes.keys_values if layout.context > 1 else 0
+    if sizes.masked_pairs:
+        keys_values += sizes.repeated_keys_values - sizes.keys_values
+    own = sizes.masked_pairs * formats.product_bytes + sizes.document_angles
+    return keys_values // layout.tensor + own // layout.context
 
 
-def _estimate_outputs(sizes: ModelSizes, micro: int, layout: Layout) -> int:
+def _count_in_flight(parallel: ParallelConfig, layout: Layout, micro_batches: int) -> float:
+    """Return the micro-batches whose activations the first stage of a pipeline stores at the same time.
+
+    An interleaved schedule starts more of them, each of a smaller part of the model.
+    """
+    if layout.pipeline == 1:
+        return 1
+    if parallel.schedule == "gpipe":
+        return micro_batches
+    more = (layout.pipeline - 1) / parallel.virtual_stages if parallel.schedule == "interleaved" else 0
+    return min(micro_batches, layout.pipeline + more)
+
+
+def _estimate_outputs(sizes: ModelSizes, micro: int, layout: Layout, formats: StateFormats) -> int:
     """Return the bytes of outputs and their gradient at the loss.
 
-    A loss in chunks works on the part of the vocabulary that the rank has, with one more copy if it is a part.
+    A loss in chunks works on the part of the vocabulary that the rank has. Along with it, the gradient of the head is
+    computed chunk by chunk and summed in fp32.
     """
     if not sizes.outputs_at_once:
         return 2 * micro * sizes.outputs // layout.context
-    copies = 3 if layout.tensor > 1 else 2
-    return copies * min(micro * sizes.outputs // layout.context, sizes.outputs_at_once) // layout.tensor
+    logits = 2 * min(micro * sizes.outputs // layout.context, sizes.outputs_at_once)
+    summand = 0 if formats.products == "fp32" else formats.product_bytes
+    return (logits + (FORMAT_BYTES["fp32"] + summand) * sizes.head) // layout.tensor
 
 
 def _estimate_gradients(trained: int, sharded: int, parallel: ParallelConfig, formats: StateFormats) -> int:

@@ -11,11 +11,10 @@ trainer.save_checkpoint()
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, cast
@@ -27,11 +26,10 @@ from trainer import rng
 from trainer.checkpoint.checkpoints import SAVE_TIMEOUT_S, Checkpoints
 from trainer.checkpoint.folder import CHECKPOINTS_FOLDER
 from trainer.checkpoint.newest import GoodCheckpoint
-from trainer.config.check import check_own_model
 from trainer.config.errors import ConfigError, ConfigProblem
 from trainer.config.layout import resolve_layout
-from trainer.config.load import from_dict, to_dict
-from trainer.config.models import DecoderConfig, MlpConfig, ModelConfig
+from trainer.config.load import to_dict
+from trainer.config.models import DecoderConfig
 from trainer.config.schema import (
     CheckpointConfig,
     CompileConfig,
@@ -49,10 +47,11 @@ from trainer.metrics.utilisation import read_memory_gb
 from trainer.models.functional import compute_loss
 from trainer.models.init import fill
 from trainer.models.registry import build_network
-from trainer.objective import CrossEntropy, StepMeanLoss
+from trainer.objective import CrossEntropy, StepMeanLoss, choose_objective
+from trainer.own_settings import make_own_config
 from trainer.parallel.apply import parallelize
 from trainer.parallel.document_kernel import describe_document_kernel
-from trainer.parallel.engine import Engine, LossFunction, Recipe
+from trainer.parallel.engine import LossFunction, Recipe
 from trainer.parallel.gather import gather_weights
 from trainer.parallel.mesh import Mesh
 from trainer.step import RunningStatistics, Step, StepAbandoned, StepResult
@@ -96,20 +95,17 @@ class Trainer:
         runs a rank's share of a batch in a single pass. `best` also keeps the best checkpoint by the `metric` that
         `save_checkpoint` is given.
         """
-        _check_types(optimizer=optimizer, schedule=schedule, compile=compile)
-        config = Config(
-            name=_make_name(folder),
-            model=cast(ModelConfig, MlpConfig()),  # unused, because the model is given
-            steps=steps,
-            optimizer=optimizer or OptimizerConfig(),
-            schedule=schedule or ScheduleConfig(),
+        config = make_own_config(
+            strategy=strategy,
             precision=precision,
-            parallel=_parse_strategy(strategy),
-            compile=compile or CompileConfig(),
+            optimizer=optimizer,
+            schedule=schedule,
+            compile=compile,
+            steps=steps,
+            micro_batch=micro_batch,
             checkpoint=CheckpointConfig(keep=keep, best=best),
             run=RunConfig(folder=str(folder), seed=seed, device=cast(Any, device)),
         )
-        config = _check_settings(config, micro_batch)
         self._set_up(config, start(device, config.run.join_timeout_s), model, loss, micro=micro_batch, weights=None)
         self._record_uncaught_errors()
 
@@ -136,12 +132,9 @@ class Trainer:
             )
         rng.seed(config.run.seed, 0, self.layout.dp_rank(world.rank))
         self.checkpoints = self.open_checkpoints(Path(config.run.folder.format(name=config.name)) / CHECKPOINTS_FOLDER)
-        _check_loss(loss, self.engine)
-        # Under gpipe all micro-batches are at the loss before the first backward pass: each would keep a gradient.
-        keeps_gradients = self.layout.pipeline == 1 or config.parallel.schedule != "gpipe"
-        objective = CrossEntropy(config.loss.chunk_tokens, keeps_gradients) if loss is compute_loss else loss
         # A user's batches may contain ignored targets. Our own data has none if documents are joined.
         may_ignore = weights is None or config.data.documents != "joined"
+        objective = choose_objective(loss, config, self.engine)
         counted = StepMeanLoss(mesh, objective) if isinstance(objective, CrossEntropy) and may_ignore else None
         self._step = Step(self.engine, config, counted or objective)
         self._step.before_update = self.checkpoints.before_update
@@ -353,54 +346,3 @@ class Trainer:
             self._uncaught.close()
         self.checkpoints.close(timeout_s)
         self.world.close()
-
-
-def _check_loss(loss: LossFunction, engine: Engine) -> None:
-    """Check that a loss which exists on hidden states only has a model that calls it."""
-    if not callable(loss) and not engine.takes_objective:
-        names = f"{type(loss).__name__} has only from_hidden, but {engine.units.model} does not take an objective"
-        fix = "give it a `head` of trainer.models.head.Head, or the loss a method __call__(outputs, targets)"
-        raise ConfigError([ConfigProblem("loss", names, fix)])
-
-
-def _check_types(**arguments: object) -> None:
-    kinds = {"optimizer": OptimizerConfig, "schedule": ScheduleConfig, "compile": CompileConfig}
-    problems = [
-        ConfigProblem(
-            name, f"is a {type(value).__name__}", f"pass trainer.config.schema.{kinds[name].__name__}(...), or None"
-        )
-        for name, value in arguments.items()
-        if value is not None and not isinstance(value, kinds[name])
-    ]
-    if problems:
-        raise ConfigError(problems)
-
-
-def _check_settings(config: Config, micro_batch: int | None) -> Config:
-    """Return the settings with plain values, or raise a ConfigError with all problems of values and combinations."""
-    checked = from_dict(to_dict(config))
-    problems = check_own_model(checked)
-    if micro_batch is not None and micro_batch < 1:
-        problems.append(ConfigProblem("micro_batch", f"{micro_batch} is below 1", "use 1 or more, or None"))
-    if checked.parallel.strategy == "auto":
-        message = "auto, which is chosen from the settings of a model family, but the model is your own"
-        fix = f"use one of {', '.join(_STRATEGIES)}, as in ParallelConfig(strategy='fsdp')"
-        problems.append(ConfigProblem("parallel.strategy", message, fix))
-    if problems:
-        raise ConfigError(problems)
-    return checked
-
-
-def _make_name(folder: str | Path) -> str:
-    """Return the name of a run in this folder, which may contain characters that a name does not allow."""
-    return re.sub(r"[^A-Za-z0-9._-]", "-", Path(folder).name).lstrip("._-") or "own"
-
-
-def _parse_strategy(strategy: str | ParallelConfig) -> ParallelConfig:
-    if isinstance(strategy, ParallelConfig):
-        return strategy
-    if strategy not in _STRATEGIES:
-        message = f"{strategy!r} is not a strategy for your own model"
-        fix = f"use one of {', '.join(_STRATEGIES)}, or a ParallelConfig"
-        raise ConfigError([ConfigProblem("strategy", message, fix)])
-    return replace(ParallelConfig(), strategy=cast(Any, strategy))

@@ -7,10 +7,13 @@ from typing import Any
 
 import torch
 
+from trainer.config.errors import ConfigError, ConfigProblem
 from trainer.config.layout import DATA_AXES
+from trainer.config.schema import Config
 from trainer.models.cross_entropy import sum_cross_entropy
 from trainer.models.functional import IGNORED_TARGET, compute_loss, get_logits
 from trainer.models.head import Head
+from trainer.parallel.engine import Engine, LossFunction
 from trainer.parallel.mesh import Mesh
 
 
@@ -59,3 +62,16 @@ class StepMeanLoss:
 
     def _weigh(self, targets: torch.Tensor) -> torch.Tensor:
         return ((targets != IGNORED_TARGET).sum() * self._weight_per_target).float()
+
+
+def choose_objective(loss: LossFunction, config: Config, engine: Engine) -> LossFunction:
+    """Return the loss of a run: in chunks if it is the default one; raise ConfigError if the model cannot call it."""
+    if loss is compute_loss:
+        # Under gpipe all micro-batches are at the loss before the first backward pass: each would keep a gradient.
+        keeps_gradients = engine.mesh.layout.pipeline == 1 or config.parallel.schedule != "gpipe"
+        return CrossEntropy(config.loss.chunk_tokens, keeps_gradients)
+    if not callable(loss) and not engine.takes_objective:
+        names = f"{type(loss).__name__} has only from_hidden, but {engine.units.model} does not take an objective"
+        fix = "give it a `head` of trainer.models.head.Head, or the loss a method __call__(outputs, targets)"
+        raise ConfigError([ConfigProblem("loss", names, fix)])
+    return loss

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.trainer.token_shards import read_tokens
 from trainer.config.errors import ConfigError
 from trainer.config.models import LlamaConfig
 from trainer.config.schema import Config, DataConfig
@@ -66,12 +67,6 @@ def arguments_for(texts: Path, out: Path, *more: str) -> list[str]:
 
 def read_bytes(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.name not in {".lock", "job.json"}}
-
-
-def read_tokens(folder: Path) -> np.ndarray:
-    index = json.loads((folder / "index.json").read_text())
-    dtype = {"uint16": "<u2", "uint32": "<u4"}[index["dtype"]]
-    return np.concatenate([np.fromfile(folder / shard["file"], dtype) for shard in index["shards"]])
 
 
 def test_byte_tokens_reproduce_the_documents_with_an_end_mark_after_each(texts, whole):
@@ -241,43 +236,6 @@ def test_a_second_run_in_the_same_folder_is_refused(texts, tmp_path, capsys):
     assert "another run is preparing" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "more", "message"),
-    [
-        (
-            "a.jsonl",
-            b'{"text": "x"}\n{"body": "y"}\n',
-            [],
-            "the line at byte 14 is not a JSON object with text in 'text'",
-        ),
-        ("b.jsonl", b"not json\n", [], "the line at byte 0 is not a JSON object"),
-        ("c.dat", b"\0\0", [], "c.dat is not text"),
-        ("d.txt", b"", [], "no text in"),
-        ("e.txt", b"x", ["--tokenizer", "nowhere"], "--tokenizer: there is no file nowhere; give `bytes`"),
-        ("f.txt", b"x", ["--tokenizer", __file__], "is not a tokenizer"),
-        ("g.txt", b"x", ["missing.txt"], "INPUT: there is no file or folder missing.txt"),
-    ],
-)
-def test_invalid_input_is_reported(tmp_path, capsys, name, content, more, message):  # noqa: PLR0913, PLR0917
-    (tmp_path / name).write_bytes(content)
-    assert main([str(tmp_path / name), *more, "--out", str(tmp_path / "out"), "--workers", "1"]) == 2
-    assert message in capsys.readouterr().err
-
-
-def test_a_tiny_text_is_reported_in_bytes_and_one_shard(tmp_path, capsys):
-    (tmp_path / "a.txt").write_text("hello world\n")
-    assert main([str(tmp_path / "a.txt"), "--out", str(tmp_path / "out"), "--workers", "1"]) == 0
-    output = capsys.readouterr()
-    assert "13 tokens in 1 shard of uint16" in output.out
-    assert "12.0 of 12.0 B " in output.err
-
-
-def test_an_unwritable_folder_is_reported(tmp_path, capsys):
-    (tmp_path / "file").write_text("x")
-    assert main([str(tmp_path / "file"), "--out", str(tmp_path / "file" / "out")]) == 2
-    assert "--out: cannot write to" in capsys.readouterr().err
-
-
 def test_a_full_disk_is_reported_and_the_next_run_continues(texts, whole, tmp_path):
     """A limit on the file size causes the same error in the same place as a full disk."""
     command = [*COMMAND, *arguments_for(texts, tmp_path / "out", "--workers", "1")]
@@ -289,26 +247,6 @@ def test_a_full_disk_is_reported_and_the_next_run_continues(texts, whole, tmp_pa
     assert "shard-00000.bin: [Errno 27] File too large; fix the cause and run the command again" in done.stderr
     assert main(arguments_for(texts, tmp_path / "out", "--workers", "2")) == 0
     assert read_bytes(tmp_path / "out") == read_bytes(whole)
-
-
-def test_a_hugging_face_tokenizer_can_be_used(tmp_path, capsys):
-    folder = _tokenizer(tmp_path / "tiny", 70_000)
-    (tmp_path / "a.txt").write_text("muster trains muster")
-    (tmp_path / "b.txt").write_text("builds")
-    command = [str(tmp_path / "a.txt"), str(tmp_path / "b.txt"), "--tokenizer", str(folder)]
-    assert main([*command, "--out", str(tmp_path / "out"), "--workers", "1"]) == 0
-    index = json.loads((tmp_path / "out" / "index.json").read_text())
-    assert (index["tokenizer"], index["dtype"], index["vocab_size"], index["eos"]) == ("tiny", "uint32", 70_000, 3)
-    assert read_tokens(tmp_path / "out").tolist() == [0, 1, 0, 3, 69_999, 3]
-
-
-def test_a_tokenizer_without_an_end_of_text_token_can_be_used(tmp_path, capsys):
-    folder = _tokenizer(tmp_path / "tiny", 100, end="")
-    (tmp_path / "a.txt").write_text("muster trains")
-    command = [str(tmp_path / "a.txt"), "--tokenizer", str(folder / "tokenizer.json")]
-    assert main([*command, "--out", str(tmp_path / "out"), "--workers", "1"]) == 0
-    assert "no end-of-text token" in capsys.readouterr().out
-    assert read_tokens(tmp_path / "out").tolist() == [0, 1]
 
 
 @pytest.mark.parametrize("version", ["this", "earlier"])
@@ -332,15 +270,6 @@ def test_shards_with_another_end_of_text_token_are_not_reused(texts, tmp_path, c
     assert "contains shards of another job (eos changed); choose another folder" in capsys.readouterr().err
 
 
-def test_a_missing_package_is_reported(tmp_path, monkeypatch, capsys):
-    (tmp_path / "tokenizer.json").write_text("{}")
-    (tmp_path / "a.txt").write_text("x")
-    monkeypatch.setitem(sys.modules, "tokenizers", None)
-    command = [str(tmp_path / "a.txt"), "--tokenizer", str(tmp_path), "--out", str(tmp_path / "out")]
-    assert main(command) == 2
-    assert "needs the package tokenizers; install tokenizers, or use bytes" in capsys.readouterr().err
-
-
 def test_a_terminal_shows_a_progress_bar(texts, tmp_path):
     terminal, child_terminal = pty.openpty()
     command = [*COMMAND, *arguments_for(texts, tmp_path / "out", "--workers", "1")]
@@ -352,26 +281,6 @@ def test_a_terminal_shows_a_progress_bar(texts, tmp_path):
     assert output.startswith("\r[")
     assert "100%" in output
     assert output.count("\n") == 1
-
-
-def test_the_command_does_not_import_torch():
-    code = "import sys, trainer.data.prepare; print('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
-
-
-def _tokenizer(folder: Path, size: int, end: str = "<end>") -> Path:
-    from tokenizers import Tokenizer  # noqa: PLC0415
-    from tokenizers.models import WordLevel  # noqa: PLC0415
-    from tokenizers.pre_tokenizers import Whitespace  # noqa: PLC0415
-
-    vocab = {"muster": 0, "trains": 1, "[UNK]": 2, end or "other": 3, "builds": size - 1}
-    tokenizer = Tokenizer(WordLevel(vocab, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = Whitespace()
-    folder.mkdir()
-    tokenizer.save(str(folder / "tokenizer.json"))
-    if end:
-        (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": {"content": end}}))
-    return folder
 
 
 def _start(arguments: list[str]) -> subprocess.Popen[str]:

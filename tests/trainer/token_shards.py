@@ -1,8 +1,9 @@
-"""Write folders of token shards with given tokens."""
+"""Write folders of token shards with given tokens, and read them."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
 
 import numpy as np
@@ -21,3 +22,9 @@ def write_shards(folder: Path, *tokens, dtype="uint16", vocab_size=100) -> Path:
         listed.append(Shard(f"shard-{number:05d}.bin", len(values), int(max(values, default=0)), digest))
     index.write(folder, Index(dtype, vocab_size, "bytes", None, tuple(listed)))
     return folder
+
+
+def read_tokens(folder: Path) -> np.ndarray:
+    contents = json.loads((folder / "index.json").read_text())
+    dtype = index.DTYPES[contents["dtype"]]
+    return np.concatenate([np.fromfile(folder / shard["file"], dtype) for shard in contents["shards"]])

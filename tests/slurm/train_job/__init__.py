@@ -1,0 +1,1 @@
+"""Tests of slurm/jobs/train.sbatch."""

@@ -1,0 +1,102 @@
+"""train.sbatch with stubs for the Slurm commands, Python and torchrun; it runs on the two nodes gpu-1 and gpu-2."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+JOB = Path(__file__).resolve().parents[3] / "slurm" / "jobs" / "train.sbatch"
+
+STUBS = {
+    "scontrol": """echo "scontrol $*" >>"$CALLS"
+        case "$1 $2" in
+        "show hostnames") printf '%s\\n' gpu-1 gpu-2 ;;
+        "show node") echo "NodeName=$3 Arch=x86_64 NodeAddr=${NODE_ADDR-10.88.0.3} NodeHostName=$3" ;;
+        "show partition") echo "PartitionName=$3 MaxTime=UNLIMITED PreemptMode=${PREEMPT_MODE-OFF} State=UP" ;;
+        "show job")
+            state=$(cat "$STATES/$3" 2>/dev/null || echo RUNNING)
+            echo "JobId=$3 JobName=x JobState=$state Reason=None PreemptTime=${PREEMPTED-None}" \\
+                "ExcNodeList=$(cat "$STATES/excluded" 2>/dev/null || echo "(null)") Nice=0" ;;
+        update*) echo "${3#ExcNodeList=}" >"$STATES/excluded" ;;
+        "requeue "*) [ -z "${REQUEUE_FAILS:-}" ] || exit 1; kill -TERM $PPID ;;
+        esac""",
+    "getent": 'case "$2" in [0-9]*) echo "$2 STREAM $2" ;; localhost*) echo "127.0.0.1 STREAM x" ;; *) exit 2 ;; esac',
+    "ip": 'echo "$5 via 10.88.0.1 dev eth0 src ${LOCAL_ADDR-10.88.0.$((3 + SLURM_NODEID))} uid 0"',
+    "ss": '[ "$SLURMD_NODENAME" = "${CUT_OFF:-}" ] || echo ESTAB',
+    "sinfo": 'case "$*" in *--partition=*) printf "%s\\n" "${PARTITION:-}" ;; *) echo "${DOWN:-}" ;; esac',
+    # Runs the step on both nodes, one after the other, and fails if it fails on either.
+    "srun": """echo "srun $*"
+        while [ "$1" != bash ]; do shift; done
+        code=0
+        for id in 0 1; do SLURM_NODEID=$id SLURMD_NODENAME=gpu-$((id + 1)) "$@" || code=1; done
+        exit $code""",
+    # The trainer: runs for TICKS, then writes an outcome; a stop file makes it stop, and its text becomes the reason.
+    # It does not end before the job has recorded that its node has joined, which real ones do within a second.
+    "python": """echo "$SLURMD_NODENAME: $*"
+        [ "$SLURMD_NODENAME" = "${CUT_OFF:-}" ] || until [ -e "$joined/$SLURMD_NODENAME" ]; do sleep 0.01; done
+        [ "$SLURM_NODEID" = 0 ] || exit ${TORCHRUN:-0}
+        for _ in $(seq "${TICKS:-0}"); do sleep 0.05; [ ! -e "$run/stop" ] || OUTCOME=requeue; done
+        [ ! -e "$run/stop" ] || REASON=$(cat "$run/stop")
+        [ -z "${CHECKPOINT:-}" ] || mkdir -p "$run/checkpoints/step-$CHECKPOINT"
+        [ -z "${OUTCOME:-}" ] || printf '{"outcome": "%s", "reason": "%s", "step": 7, "time": 1.5%s}\\n' \\
+            "$OUTCOME" "${REASON:-a reason, with a comma}" "${FAILURE:-}" >"$MUSTER_OUTCOME_FILE"
+        exit ${TORCHRUN:-0}""",
+}
+
+Start = Callable[..., "subprocess.Popen[str]"]
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def write_stubs(folder: Path) -> None:
+    """Write the stubs into the folders of `folder` in which the job looks for its commands."""
+    folders = dict.fromkeys(STUBS, folder / "bin") | {"python": folder / "root" / "env" / "bin"}
+    for name, body in STUBS.items():
+        folders[name].mkdir(parents=True, exist_ok=True)
+        stub = folders[name] / name
+        stub.write_text(f"#!/bin/bash\n{body}\n")
+        stub.chmod(0o755)
+    (folder / "states").mkdir()
+
+
+def start_job(folder: Path, *arguments: str, **env: str) -> subprocess.Popen[str]:
+    """Start the job in a folder with stubs; `env` are more variables of the job and of the stubs."""
+    base = {
+        "PATH": f"{folder}/bin:{os.environ['PATH']}",
+        "MUSTER_ROOT": str(folder / "root"),
+        "CALLS": str(folder / "calls"),
+        "STATES": str(folder / "states"),
+        "SLURM_SUBMIT_DIR": str(folder),
+        "SLURM_JOB_ID": "12345",
+        "SLURM_JOB_NAME": "train",
+        "SLURM_JOB_PARTITION": "gpu",
+        "SLURM_JOB_NODELIST": "gpu-[1-2]",
+        "SLURM_NNODES": "2",
+        "SLURM_CPUS_ON_NODE": "2",
+        "SLURM_JOB_END_TIME": str(int(time.time()) + 100),
+    }
+    command = ["bash", str(JOB), *(arguments or ("tiny-llama",))]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, env=base | env, stdout=pipe, stderr=pipe, text=True, cwd=folder)
+
+
+def finish(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
+    out, err = process.communicate(timeout=30)
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def is_requeued(tmp_path: Path) -> bool:
+    return "scontrol requeue 12345" in (tmp_path / "calls").read_text()
+
+
+def send_signal(process: subprocess.Popen[str], number: int) -> subprocess.CompletedProcess[str]:
+    """Send a signal to the job while its step is running, wait for the job, and return it."""
+    assert process.stdout is not None
+    seen = ""
+    while "gpu-1: " not in seen:
+        seen += process.stdout.readline()
+    process.send_signal(number)
+    done = finish(process)
+    return subprocess.CompletedProcess(done.args, done.returncode, seen + done.stdout, done.stderr)

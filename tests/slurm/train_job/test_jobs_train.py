@@ -1,0 +1,108 @@
+"""How train.sbatch starts torchrun on its nodes, and which mistakes it rejects before."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.slurm.train_job.job_stubs import JOB, Run, Start
+
+
+def test_each_node_starts_the_trainer_with_its_own_address(job: Run, run_folder: Path) -> None:
+    done = job("llama.yaml", "optimizer.lr=1e-4", "name=two words", OUTCOME="finished")
+    assert done.returncode == 0, done.stderr
+    first, second = [line for line in done.stdout.splitlines() if line.startswith("gpu-")]
+    for line, address, is_host in ((first, "10.88.0.3", "true"), (second, "10.88.0.4", "false")):
+        assert f"--rdzv-endpoint=10.88.0.3:22345 --local-addr={address} --rdzv-conf=is_host={is_host}," in line
+        assert "--nnodes=2:2 --nproc-per-node=2 --max-restarts=3 " in line
+        assert "--rdzv-id=12345.0 " in line
+        assert line.endswith(f"-m trainer llama.yaml optimizer.lr=1e-4 name=two words run.folder={run_folder}")
+
+
+def test_the_last_attempts_files_are_ignored_but_a_persons_stop_file_is_obeyed(job: Run, run_folder: Path) -> None:
+    run_folder.mkdir(parents=True)
+    (run_folder / "outcome.json").write_text(json.dumps({"outcome": "finished", "reason": "old", "step": 1}))
+    (run_folder / "stop").write_text("time limit\n")
+    assert "no outcome" in job(TORCHRUN="1").stdout
+    assert not (run_folder / "stop").exists()
+    (run_folder / "stop").write_text("enough for today\n")
+    assert "enough for today at step 7" in job(OUTCOME="stopped").stdout
+
+
+def test_a_folder_that_another_job_uses_is_rejected(job: Run, tmp_path: Path) -> None:
+    job(RUN_FOLDER="shared", OUTCOME="finished", SLURM_JOB_ID="777")
+    done = job(RUN_FOLDER="shared", OUTCOME="finished")
+    assert (done.returncode, done.stderr) == (
+        2,
+        f"train: FAILED: job 777 is training in {tmp_path}/shared: wait for it, or set another RUN_FOLDER\n",
+    )
+    (tmp_path / "states" / "777").write_text("COMPLETED")
+    assert job(RUN_FOLDER="shared", OUTCOME="finished").returncode == 0
+
+
+def test_the_default_is_one_rank_per_gpu(job: Run) -> None:
+    assert "--nproc-per-node=4 " in job(SLURM_GPUS_ON_NODE="4").stdout
+    assert "--gpus-per-node=4" in job(SLURM_GPUS_ON_NODE="4").stdout
+    assert "--nproc-per-node=1 " in job(SLURM_GPUS_ON_NODE="4", RANKS_PER_NODE="1").stdout
+
+
+def test_an_elastic_job_survives_the_loss_of_a_node(job: Run) -> None:
+    done = job(OUTCOME="finished", NODES_MIN="1")
+    assert "--nnodes=1:2 " in done.stdout
+    assert "--no-kill --kill-on-bad-exit=0" in done.stdout
+    assert "last_call_timeout=5,keep_alive_interval=3,keep_alive_max_attempt=3" in done.stdout
+    assert "--kill-on-bad-exit=1" in job(OUTCOME="finished").stdout
+
+
+def test_a_job_can_have_spare_nodes(job: Run) -> None:
+    done = job(OUTCOME="finished", NODES_MAX="1")
+    assert "--nnodes=1:1 " in done.stdout
+    assert "--no-kill" in done.stdout
+
+
+@pytest.mark.parametrize("nodes", [{"NODES_MIN": "3"}, {"NODES_MIN": "0"}, {"NODES_MAX": "5"}])
+def test_invalid_node_counts_are_rejected(job: Run, nodes: dict[str, str]) -> None:
+    done = job(**nodes)
+    assert done.returncode == 2
+    assert "must be 1 <= NODES_MIN <= NODES_MAX <= 2, the nodes of the job" in done.stderr
+
+
+@pytest.mark.parametrize("address", ["localhost", "127.0.1.1", "no-such-name"])
+def test_a_head_node_that_others_cannot_reach_is_rejected(job: Run, address: str) -> None:
+    done = job(NODE_ADDR=address)
+    assert done.returncode == 2
+    assert f"the head node gpu-1 has no address others can reach (NodeAddr={address}" in done.stderr
+    assert "torch" not in done.stdout
+
+
+def test_a_node_that_would_advertise_loopback_fails(job: Run) -> None:
+    done = job(LOCAL_ADDR="127.0.0.1")
+    assert "train: FAILED: gpu-2 has no address towards 10.88.0.3 (found '127.0.0.1')" in done.stderr
+
+
+def test_the_folder_can_be_given_as_an_override(job: Run, tmp_path: Path) -> None:
+    assert f"run.folder={tmp_path}/here\n" in job("tiny-llama", "run.folder=here", OUTCOME="finished").stdout
+    done = job("tiny-llama", "run.folder=runs/{name}")
+    assert (done.returncode, "placeholders" in done.stderr) == (2, True)
+
+
+def test_mistakes_are_reported_before_anything_starts(job: Run, start: Start, tmp_path: Path) -> None:
+    outside = job(SLURM_JOB_ID="")
+    assert (outside.returncode, outside.stderr) == (2, "train: FAILED: not inside a job: submit it with sbatch\n")
+    assert "no training environment at" in job(MUSTER_ROOT=str(tmp_path / "elsewhere")).stderr
+    bare = subprocess.run(["bash", str(JOB)], env={"SLURM_JOB_ID": "1", **os.environ}, capture_output=True, text=True)
+    assert "train: FAILED: no config: sbatch train.sbatch CONFIG" in bare.stderr
+
+
+def test_only_the_files_of_the_run_remain(job: Run, run_folder: Path) -> None:
+    job(OUTCOME="finished")
+    assert sorted(path.name for path in run_folder.iterdir()) == ["events.jsonl", "job", "outcome.json"]
+
+
+def test_the_sbatch_options() -> None:
+    header = {line.split()[1] for line in JOB.read_text().splitlines() if line.startswith("#SBATCH")}
+    assert {"--requeue", "--signal=B:USR1@120", "--open-mode=append", "--output=%x-%j.out", "--nodes=2"} <= header

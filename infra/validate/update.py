@@ -18,6 +18,7 @@ from cluster.spec.issue import error
 from cluster.spec.model import Policy, SlurmRelease, SpecModel
 from cluster.spec.written import shown
 from infra.targets.registry import plan_of, target_of
+from infra.targets.target import Target, Upgrades
 
 
 class Running(Protocol):
@@ -62,11 +63,10 @@ def affected(old: ClusterSpec, new: ClusterSpec) -> tuple[str, ...]:
 
 def violations(old: ClusterSpec, new: ClusterSpec, running: Running, *, force: bool = False) -> list[Issue]:
     """Return why the change is not possible now; with `force`, only the changes that are always forbidden."""
-    forbidden = [_forbidden(change) for change in changes(old, new) if change.policy == "forbidden"]
-    forbidden += [
-        issue for change in changes(old, new) if change.policy == "upgrade" for issue in _upgrade(change, running)
-    ]
-    forbidden += target_of(new).change_issues(old, new)
+    changed, target = changes(old, new), target_of(new)
+    forbidden = [_forbidden(change) for change in changed if change.policy == "forbidden"]
+    forbidden += [i for change in changed if change.policy == "upgrade" for i in _upgrade(change, running, target)]
+    forbidden += target.change_issues(old, new)
     if force:
         return forbidden
     return [*forbidden, *_user_issues(old, new, running), *_node_issues(old, new, running)]
@@ -121,20 +121,18 @@ def _forbidden(change: Change) -> Issue:
     return error("forbidden_change", change.path, message, f"{back}, or `make teardown` and then `make up`")
 
 
-def _upgrade(change: Change, running: Running) -> Iterator[Issue]:
+def _upgrade(change: Change, running: Running, target: Target) -> Iterator[Issue]:
     """Yield the issue for another release of Slurm, unless `muster upgrade` has already installed it."""
     if running.release() == change.new:
         return
     message = f"`up` cannot change the release from {_show(change.old)} to {_show(change.new)}"
     releases = get_args(SlurmRelease)
-    back = f"write {_show(change.old)} again"
-    newer = releases.index(change.new) > releases.index(change.old)
-    fix = (
-        f"{back} and run `make upgrade TO={change.new}`"
-        if newer
-        else f"{back}: Slurm cannot go back to an older release"
-    )
-    yield error("slurm_release", change.path, message, fix)
+    then = f" and run `make upgrade TO={change.new}`"
+    if releases.index(change.new) < releases.index(change.old):
+        then = ": Slurm cannot go back to an older release"
+    elif not isinstance(target, Upgrades):
+        then = f": target {target.name} cannot upgrade running nodes. A new cluster can have {change.new}"
+    yield error("slurm_release", change.path, message, f"write {_show(change.old)} again{then}")
 
 
 def _user_issues(old: ClusterSpec, new: ClusterSpec, running: Running) -> Iterator[Issue]:

@@ -101,7 +101,10 @@ def test_the_backup_can_be_restored(upgraded: Stack) -> None:
     assert f"has Slurm {OLD} again" in output
     assert _releases(upgraded) == {OLD}
     upgraded.spec["software"] = {"slurm": OLD}
-    assert "held JobHeldUser" in upgraded.ssh("login", "squeue -h -o '%j %r'")
+    assert "held JobHeldUser" in upgraded.ssh("login", "squeue -h -o '%j %r'").splitlines()
+    # To the restored queue, jobs that ended since the backup are still running or waiting.
+    upgraded.ssh("login", "scancel -u $USER")
+    wait_until(lambda: upgraded.ssh("login", "squeue -h") == "", "the queue is empty", 90)
     assert upgraded.ssh("login", "srun -N2 --mem=100 hostname </dev/null | sort").split() == ["gpu-1", "gpu-2"]
 
 

@@ -174,6 +174,13 @@ def test_up_never_changes_the_release_of_slurm(before: Data, after: Data, fix: s
     ]
 
 
+def test_a_target_that_cannot_upgrade_is_named() -> None:
+    groups = {"gpu": {"count": 1, "instance_type": "g6.xlarge"}}
+    old, new = (load({"name": "demo", "target": "aws", "groups": groups, **software}) for software in (OLD, NEW))
+    (issue,) = violations(old, new, Jobs({}))
+    assert issue.fix == 'write "24.11" again: target aws cannot upgrade running nodes. A new cluster can have 26.05'
+
+
 def test_up_adopts_the_release_that_an_upgrade_installed() -> None:
     assert violations(spec(**OLD), spec(**NEW), Jobs({"gpu-1": ["7"]}, "26.05")) == []
 

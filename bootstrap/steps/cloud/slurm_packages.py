@@ -52,9 +52,11 @@ SOURCES = {
 
 
 def is_built_here(facts: Facts, desired: Desired) -> bool:
-    """Return whether Slurm comes from our own build; Debian 13 has one release in its archive."""
-    has_release = not facts.distribution.startswith("ubuntu") and desired.spec.software.slurm == DEBIAN_RELEASE
-    return bool(facts.distribution) and not has_release
+    """Return whether Slurm comes from our own build: neither the image nor the distribution has the release."""
+    release = desired.spec.software.slurm
+    offered = not facts.distribution.startswith("ubuntu") and release == DEBIAN_RELEASE
+    installed = facts.packages.get("slurm-client", "").startswith(f"{release}.")
+    return bool(facts.distribution) and not offered and not installed
 
 
 def plan_slurm_packages(facts: Facts, node: Node, desired: Desired) -> list[Action]:

@@ -125,6 +125,8 @@ def test_debian_13_builds_a_release_that_it_does_not_have() -> None:
     debian = ubuntu(distribution="debian 13")
     assert slurm_packages.STEP.skip(debian, GPU, newer) == ""
     assert [a.title for a in slurm_packages.STEP.actions(debian, GPU, newer)] == ["install Slurm 26.05.5"]
+    image = replace(debian, packages={"slurm-client": "26.05.5-1"})
+    assert slurm_packages.STEP.skip(image, GPU, newer) == "the distribution has this release"
     assert "slurmd" not in str(packages.STEP.actions(replace(debian, packages={}), GPU, newer)[0].title)
 
 

@@ -65,9 +65,9 @@ def _explain_absence(job: QueuedJob, after: Snapshot) -> str:
 def _find_in_records(before: Snapshot, after: Snapshot) -> Iterator[str]:
     for record in before.records.values():
         now = after.records.get(record.id)
-        if now is None:
+        if now is None and not record.waiting_elements:
             yield f"the record of job {record.id} is lost"
-        elif record.ended and record != now:
+        elif now and record.ended and record != now:
             was, is_now = f"{record.state}|{record.details}", f"{now.state}|{now.details}"
             yield f"the record of job {record.id} changed from {was} to {is_now}"
     if after.total < before.total:

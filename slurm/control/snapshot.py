@@ -61,6 +61,11 @@ class JobRecord:
     """User, account, partition, exit code, times and nodes, as sacct prints them."""
 
     @property
+    def waiting_elements(self) -> bool:
+        """Whether it stands for the waiting elements of an array, as in 9_[1-3]: its id changes when one starts."""
+        return "[" in self.id
+
+    @property
     def ended(self) -> bool:
         return self.state not in ("PENDING", "RUNNING", "SUSPENDED", "REQUEUED", "RESIZING")
 

@@ -31,6 +31,18 @@ def without(line: str) -> list[str]:
     return [other for other in QUEUE if other != line]
 
 
+def test_an_element_of_a_waiting_array_may_start() -> None:
+    waiting = "{}|PENDING|2000|muster|gpu|0:0|2026-11-16T19:00:00|Unknown|Unknown|None assigned"
+    elements = [f"9_{number}|2000|gpu|PENDING|N/A|Priority|array" for number in (1, 2)]
+    before = text([*QUEUE, *elements], [*RECORDS, waiting.format("9_[1-2]")])
+    after = text([*QUEUE, elements[1]], [*RECORDS, waiting.format("9_[2]"), ended("9_1", "COMPLETED")])
+    assert find_differences(parse_snapshot(before), parse_snapshot(after)) == []
+    lost = text([*QUEUE, elements[1]], [*RECORDS, waiting.format("9_[2]")])
+    assert find_differences(parse_snapshot(before), parse_snapshot(lost)) == [
+        "job 9_1 (array) is neither in the queue nor in the accounting"
+    ]
+
+
 UNCHANGED: dict[str, str] = {
     "nothing happened": text(),
     "a running job ended": text(without(RUNNING), [DONE, ended("5", "COMPLETED")]),

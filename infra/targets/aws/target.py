@@ -42,6 +42,7 @@ from infra.targets.target import (
 
 if TYPE_CHECKING:
     from infra.resources.job_queue import JobQueue
+    from infra.targets.aws.leftovers.kind import AccountRegion
     from infra.targets.facts import Facts
 
 
@@ -63,6 +64,10 @@ class AwsTarget(Target, Launches, Preflight, Rehearses, Budgeted, ManagedStorage
     )
     price_issues = BY_PRICE
     storage_removal = "delete the filesystems in AWS by hand"
+
+    def __init__(self) -> None:
+        # A teardown may remove hundreds of resources: their clients are created once.
+        self._regions: dict[str, AccountRegion] = {}
 
     def look_up(self, spec: ClusterSpec) -> Iterable[Issue]:
         return account_types.look_up_types(spec)
@@ -193,9 +198,11 @@ class AwsTarget(Target, Launches, Preflight, Rehearses, Budgeted, ManagedStorage
         return find_leftovers(deployment.cluster, deployment.region)
 
     def remove(self, leftover: Leftover, until: float) -> None:
+        from infra.targets.aws.leftovers.kind import AccountRegion
         from infra.targets.aws.leftovers.search import remove_leftover
 
-        remove_leftover(leftover, until)
+        account = self._regions.setdefault(leftover.region, AccountRegion(leftover.region))
+        remove_leftover(leftover, until, account)
 
     def price_notes(self, remaining: Iterable[Leftover]) -> Sequence[str]:
         from infra.targets.aws.leftovers.search import list_price_notes

@@ -49,15 +49,20 @@ def find_leftovers(cluster: str, region: str) -> Leftovers:
     return Leftovers([*leftovers, *others], search.unseen)
 
 
-def remove_leftover(leftover: Leftover, until: float, *, sleep: Callable[[float], None] = time.sleep) -> None:
-    """Remove a resource; retry until the time `until` (time.monotonic) if it is in use or AWS throttles."""
+def remove_leftover(
+    leftover: Leftover, until: float, account: AccountRegion, *, sleep: Callable[[float], None] = time.sleep
+) -> None:
+    """Remove a resource; retry until the time `until` (time.monotonic) if it is in use or AWS throttles.
+
+    `account` is the region of the leftover: to create a client takes longer than most removals.
+    """
     if leftover.kind == _OTHER_KIND:
         raise ResourceError(
             "",
             f"{leftover.name} is a kind of resource that muster never creates; its cost is unknown",
             "find out who tagged it and remove it yourself",
         )
-    kind, account, wait_s = _KIND_BY_NAME[leftover.kind], AccountRegion(leftover.region), _FIRST_WAIT_S
+    kind, wait_s = _KIND_BY_NAME[leftover.kind], _FIRST_WAIT_S
     while True:
         try:
             return kind.remove(account, leftover.name)

@@ -180,7 +180,7 @@ def test_every_kind_is_removed_and_another_cluster_is_not_touched(both_clusters:
     assert {leftover.kind for leftover in ours} == {kind.name for kind in search.KINDS}
     assert {leftover.name for leftover in ours} & {leftover.name for leftover in theirs} == set()
     for leftover in ours:
-        search.remove_leftover(leftover, LATER, sleep=lambda _s: None)
+        search.remove_leftover(leftover, LATER, AccountRegion(REGION), sleep=lambda _s: None)
     assert list_leftovers(OURS) == []
     assert list_leftovers(THEIRS) == theirs
 
@@ -224,11 +224,11 @@ def vpc(aws: Moto) -> Leftover:  # noqa: F811
 def test_removal_is_retried_while_a_resource_is_in_use(aws: Moto, vpc: Leftover) -> None:  # noqa: F811
     aws.fail("DeleteVpc", "DependencyViolation", times=2)
     waits: list[float] = []
-    search.remove_leftover(vpc, LATER, sleep=waits.append)
+    search.remove_leftover(vpc, LATER, AccountRegion(REGION), sleep=waits.append)
     assert waits == [1.0, 2.0]
     assert vpc.name not in [other["VpcId"] for other in aws.client("ec2").describe_vpcs()["Vpcs"]]
     # A resource that no longer exists counts as removed.
-    search.remove_leftover(vpc, LATER)
+    search.remove_leftover(vpc, LATER, AccountRegion(REGION))
 
 
 @pytest.mark.parametrize("code", ["RequestLimitExceeded", "InternalError"])
@@ -242,14 +242,14 @@ def test_transient_errors_are_retried(
     monkeypatch.setattr(client_module, "_RETRIES", {"mode": "standard", "total_max_attempts": 1})
     aws.fail("DeleteVpc", code, times=2)
     waits: list[float] = []
-    search.remove_leftover(vpc, LATER, sleep=waits.append)
+    search.remove_leftover(vpc, LATER, AccountRegion(REGION), sleep=waits.append)
     assert waits == [1.0, 2.0]
 
 
 def test_removal_of_a_resource_in_use_times_out(aws: Moto, vpc: Leftover) -> None:  # noqa: F811
     aws.fail("DeleteVpc", "DependencyViolation", times=99)
     with pytest.raises(ResourceError, match=f"AWS refused to remove VPC {vpc.name}"):
-        search.remove_leftover(vpc, time.monotonic(), sleep=lambda _s: None)
+        search.remove_leftover(vpc, time.monotonic(), AccountRegion(REGION), sleep=lambda _s: None)
 
 
 @pytest.mark.parametrize(
@@ -271,7 +271,7 @@ def test_a_lost_connection_error_names_the_leftover(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     leftover = Leftover("VPC", "vpc-1", region=REGION)
     with pytest.raises(ResourceError, match="AWS refused to remove VPC vpc-1: Could not connect"):
-        search.remove_leftover(leftover, time.monotonic())
+        search.remove_leftover(leftover, time.monotonic(), AccountRegion(REGION))
 
 
 def test_an_ended_spot_request_is_not_a_leftover(aws: Moto) -> None:  # noqa: F811
@@ -289,7 +289,7 @@ def test_an_ended_spot_request_is_not_a_leftover(aws: Moto) -> None:  # noqa: F8
 def test_a_denied_removal_error_names_the_resource(aws: Moto, vpc: Leftover) -> None:  # noqa: F811
     aws.fail("DeleteVpc", "UnauthorizedOperation")
     with pytest.raises(ResourceError, match=f"VPC {vpc.name}"):
-        search.remove_leftover(vpc, LATER)
+        search.remove_leftover(vpc, LATER, AccountRegion(REGION))
 
 
 def test_unknown_tagged_resources_are_listed_but_not_removed(aws: Moto) -> None:  # noqa: F811
@@ -301,7 +301,7 @@ def test_unknown_tagged_resources_are_listed_but_not_removed(aws: Moto) -> None:
         "s",
     )
     with pytest.raises(ResourceError, match="sqs"):
-        search.remove_leftover(leftover, LATER)
+        search.remove_leftover(leftover, LATER, AccountRegion(REGION))
 
 
 def test_a_denied_listing_is_named_and_hides_nothing_else(aws: Moto) -> None:  # noqa: F811

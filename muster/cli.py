@@ -99,11 +99,12 @@ def rehearse(
     stack: Stack = DEFAULT_STACK,
     seed: Annotated[int, typer.Option("--seed", help="Decides all delays; the same seed repeats them.")] = 1,
     speed: Annotated[float, typer.Option("--speed", help="How much faster than in the cloud the time passes.")] = 10.0,
+    nodes: Annotated[int, typer.Option("--nodes", help="Most nodes of a group that run, and those of the job.")] = 2,
 ) -> None:
     """Create, use and remove the cluster in a simulated cloud on this machine."""
     from muster.commands.rehearse import rehearse as run
 
-    run(stack, seed=seed, speed=speed)
+    run(stack, seed=seed, speed=speed, nodes=nodes)
 
 
 @app.command()

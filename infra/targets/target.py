@@ -324,6 +324,8 @@ class RehearsalOptions:
     """Decides how long the cloud takes; the same seed repeats its delays."""
     speed: float
     """How much faster than in the cloud the time passes."""
+    nodes: int = 2
+    """Most nodes of a group that run."""
 
 
 class Rehearses(ABC):

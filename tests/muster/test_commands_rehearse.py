@@ -17,6 +17,12 @@ def test_a_speed_that_is_not_positive_is_rejected(speed: float) -> None:
     assert "allowed: any number above 0" in str(caught.value)
 
 
+@pytest.mark.parametrize("nodes", [0, -2])
+def test_fewer_than_one_node_is_rejected(nodes: int) -> None:
+    with pytest.raises(Stop, match=rf"--nodes: {nodes} is not allowed; allowed: 1 or more"):
+        rehearse("aws-g6-pair", seed=1, speed=10, nodes=nodes)
+
+
 def test_a_target_without_a_rehearsal_is_rejected_with_those_that_have_one() -> None:
     with pytest.raises(Stop) as caught:
         rehearse("local", seed=1, speed=10)

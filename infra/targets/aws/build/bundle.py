@@ -28,7 +28,8 @@ from infra.targets.aws.plan.user_data import user_data
 
 # What runs on this target's machines, besides what runs on every node. Their packages have no `__init__` there.
 NODE_FOLDERS = ("infra/targets/aws/node", "infra/targets/aws/launcher")
-_ARCHITECTURES: Mapping[str, Architecture] = {"x86_64": "x86_64", "arm64": "aarch64"}
+ARCHITECTURES: Mapping[str, Architecture] = {"x86_64": "x86_64", "arm64": "aarch64"}
+"""Names of AWS's architectures in wheels."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ def pack_bundle(stack: str, architecture: str, cluster_files: Mapping[str, str])
     home = Home.of(os.environ)
     content = {name: text.encode() for name, text in cluster_files.items()}
     bundle = pack_node(
-        home.repo, fetch_wheels(home.repo, home.cache, _ARCHITECTURES[architecture]), content, NODE_FOLDERS
+        home.repo, fetch_wheels(home.repo, home.cache, ARCHITECTURES[architecture]), content, NODE_FOLDERS
     )
     folder = private_folder(home.stack(stack).folder) / "bundles"
     folder.mkdir(exist_ok=True)
@@ -127,7 +128,7 @@ def _render_user_data(
             region=site.aws.region,
             role=role,
             cluster=site.cluster,
-            python=PYTHON.archives[_ARCHITECTURES[machines.controller(site.spec).architecture]],
+            python=PYTHON.archives[ARCHITECTURES[machines.controller(site.spec).architecture]],
         )
 
     return pulumi.Output.all(bundle=bundle, bucket=bucket).apply(render)

@@ -87,6 +87,11 @@ def _plan_node(name: str, role: Role, instance_type: InstanceType) -> PlannedNod
     )
 
 
+def count_links(instance_type: InstanceType) -> int:
+    """Return the number of NVLink links that each GPU of a type has."""
+    return _LINKS[instance_type.nvlink] if instance_type.nvlink else 0
+
+
 def _with_type(machine: M, name: str) -> M:
     return machine if machine.instance_type else machine.model_copy(update={"instance_type": name})
 
@@ -107,7 +112,7 @@ def _node_set(name: str, group: NodeGroup) -> NodeSet:
         gpus=_gpus(instance_type),
         fabric=group.fabric,
         instance_type=instance_type.name,
-        nvlinks=_LINKS[instance_type.nvlink] if instance_type.nvlink else 0,
+        nvlinks=count_links(instance_type),
         efa_devices=instance_type.efa_interfaces if group.fabric == "efa" else 0,
         busbw=bandwidth.expected_busbw(instance_type) if group.fabric == "efa" else {},
     )

@@ -22,6 +22,9 @@ class Delay:
 
 
 _EC2_LIFECYCLE = "https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-instance-lifecycle.html"
+_NAT = "https://docs.aws.amazon.com/vpc/latest/userguide/nat-gateway-basics.html"
+_EFS = "https://docs.aws.amazon.com/efs/latest/ug/accessing-fs.html"
+_FSX = "https://docs.aws.amazon.com/fsx/latest/LustreGuide/file-system-lifecycle-states.html"
 _ASSUMED = "assumed: AWS publishes no figure"
 TABLE: Mapping[str, Delay] = {
     "instance pending": Delay(5, 30, f"{_EC2_LIFECYCLE}; seconds are {_ASSUMED}"),
@@ -32,6 +35,10 @@ TABLE: Mapping[str, Delay] = {
     "volume attachment": Delay(2, 15, _ASSUMED),
     "instance profile": Delay(0, 15, "https://docs.aws.amazon.com/IAM/latest/UserGuide/troubleshoot.html"),
     "package installation": Delay(20, 60, _ASSUMED),
+    "Slurm build": Delay(300, 900, f"on the controller, with all its CPUs; {_ASSUMED}"),
+    "NAT gateway": Delay(60, 180, f"{_NAT}; seconds are {_ASSUMED}"),
+    "EFS mount target": Delay(60, 120, f"{_EFS}; seconds are {_ASSUMED}"),
+    "FSx filesystem": Delay(300, 900, f"{_FSX}; seconds are {_ASSUMED}"),
 }
 
 

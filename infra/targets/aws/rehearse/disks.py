@@ -64,7 +64,8 @@ class Disks:
             container,
             f"rm -f /dev/{disk}\nmknod /dev/{disk} b {major} {minor}\nmkdir -p /sys/block/{disk}/device\n"
             f"echo {volume.replace('-', '')} >/sys/block/{disk}/device/serial\n"
-            f"echo {MODEL} >/sys/block/{disk}/device/model\n",
+            f"echo {MODEL} >/sys/block/{disk}/device/model\n"
+            f"echo {major}:{minor} >/sys/block/{disk}/dev\n",
         )
 
     def list_volumes(self) -> list[str]:

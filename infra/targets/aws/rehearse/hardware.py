@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from cluster.catalog import software
 from cluster.catalog.instances import InstanceType
+from infra.targets.aws.plan.machines import count_links
 from slurm.health import gpu
 
 _PROGRAM = 0o755
@@ -35,16 +37,29 @@ def _list_gpu_files(instance_type: InstanceType) -> dict[str, File]:
     banner = f"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {driver}  Release Build\n"
     # One row per GPU: index, no memory errors, nothing to remap, not slowed down.
     rows = "".join(f"{index}, 0, 0, 0, 0x0000000000000000\n" for index in range(instance_type.gpus.count))
-    query = f"--query-gpu={','.join(gpu.FIELDS)}"
-    script = f'#!/bin/sh\n[ "$1" = \'{query}\' ] || {{ echo "nvidia-smi stand-in: $*" >&2; exit 1; }}\n'
+    outputs = {f"--query-gpu={','.join(gpu.FIELDS)} --format=csv,noheader,nounits": rows}
+    if links := count_links(instance_type):
+        outputs["nvlink --status"] = _render_links(instance_type, links)
     files = {
         "proc/driver/nvidia/version": File(banner),
-        "usr/bin/nvidia-smi": File(f"{script}cat <<'ROWS'\n{rows}ROWS\n", _PROGRAM),
+        "usr/bin/nvidia-smi": File(_render_program("nvidia-smi", outputs), _PROGRAM),
     }
     if instance_type.nvlink:
         manager = f"#!/bin/sh\necho 'Fabric Manager version is : {driver}'\n"
         files["usr/bin/nv-fabricmanager"] = File(manager, _PROGRAM)
     return files
+
+
+def _render_links(instance_type: InstanceType, links: int) -> str:
+    """Return what `nvidia-smi nvlink --status` prints of GPUs whose links are all up."""
+    rows = "".join(f"\t Link {link}: 26.562 GB/s\n" for link in range(links))
+    return "".join(f"GPU {index}: {instance_type.gpus.name}\n{rows}" for index in range(instance_type.gpus.count))
+
+
+def _render_program(name: str, outputs: Mapping[str, str]) -> str:
+    """Return a shell script that prints the output of the given arguments, and fails with any others."""
+    cases = "".join(f"  '{arguments}') cat <<'ROWS'\n{text}ROWS\n  ;;\n" for arguments, text in outputs.items())
+    return f'#!/bin/sh\ncase "$*" in\n{cases}  *) echo "{name} stand-in: $*" >&2; exit 1 ;;\nesac\n'
 
 
 def _list_efa_files(instance_type: InstanceType) -> dict[str, File]:

@@ -23,6 +23,7 @@ from infra.targets.aws.rehearse.hardware import list_hardware_files
 from infra.targets.aws.rehearse.machine import MachineArgs, Site, container_name, start_machine
 from infra.targets.aws.rehearse.metadata import Metadata
 from infra.targets.aws.rehearse.rehearsed_stack import MEMORY_MB
+from infra.targets.aws.rehearse.restarts import start_container, wait_for_restart
 from infra.targets.aws.rehearse.timeline import Timeline
 
 # Codes of EC2's instance states.
@@ -49,6 +50,13 @@ class Instance:
     is_profile_known: bool = False
     """Whether the metadata service has credentials of its role."""
     disks: int = 0
+    launched_at: float = field(default_factory=time.monotonic)
+    ready_at: float | None = None
+    """When it reported that it can run jobs."""
+    pending_s: float = 0.0
+    """Seconds on AWS until it was billed."""
+    boot_s: float = 0.0
+    """Seconds on AWS that its boots took."""
 
     @property
     def id(self) -> str:
@@ -141,6 +149,14 @@ class Instances:
             instance.disks += 1
         self._begin(self._attach, instance, volume, number)
 
+    def report(self, name: str, state: str) -> None:
+        """Record that the running instance of a node has reported the state of its set-up."""
+        instance = next((i for i in self.by_id.values() if i.name == name and not i.is_ending), None)
+        if instance and state == "ready" and instance.ready_at is None:
+            instance.ready_at = time.monotonic()
+        if instance and state in ("ready", "failed"):
+            self.timeline.record(name, state)
+
     def close(self) -> None:
         """Start nothing any more, and wait until everything that was under way has ended."""
         with self._lock:
@@ -195,14 +211,13 @@ class Instances:
 
     def _boot(self, instance: Instance) -> None:
         self.timeline.record(instance.name, "pending")
-        self.clock.wait("instance pending", instance.draw_key)
+        instance.pending_s = self.clock.wait("instance pending", instance.draw_key)
         if self._is_over(instance):
             return
         instance.enter("running")
         self.timeline.record(instance.name, "boots")
         instance_type = self.types[instance.raw.instance_type]
-        large = instance_type.gpus.count >= _MANY_GPUS
-        self.clock.wait("large operating system boot" if large else "operating system boot", instance.draw_key)
+        instance.boot_s += self.clock.wait(_name_boot(instance_type), instance.draw_key)
         if self._is_over(instance):
             return
         try:
@@ -215,10 +230,32 @@ class Instances:
             return
         instance.is_booted.set()
         self.timeline.record(instance.name, "runs user data")
+        self._begin(self._watch_for_restarts, instance)
         self.clock.wait("instance profile", instance.draw_key)
         instance.is_profile_known = True
         self.clock.wait("agent registration", instance.draw_key)
         instance.is_registered = not self._is_over(instance)
+
+    def _watch_for_restarts(self, instance: Instance) -> None:
+        """Boot an instance again each time its operating system restarts it."""
+        number = 0
+        while wait_for_restart(self.container(instance.id), lambda: not self._is_running(instance)):
+            number += 1
+            instance.is_booted.clear()
+            instance.is_registered = False
+            self.timeline.record(instance.name, "restarts")
+            boot = _name_boot(self.types[instance.raw.instance_type])
+            instance.boot_s += self.clock.wait(boot, f"{instance.draw_key} restart {number}")
+            if not self._is_running(instance):
+                return
+            start_container(self.container(instance.id))
+            instance.is_booted.set()
+            self.timeline.record(instance.name, "continues")
+            self.clock.wait("agent registration", f"{instance.draw_key} restart {number}")
+            instance.is_registered = self._is_running(instance)
+
+    def _is_running(self, instance: Instance) -> bool:
+        return instance.raw._state.name == "running" and not self.closing.is_set()
 
     def _is_over(self, instance: Instance) -> bool:
         return instance.is_ending or self.closing.is_set()
@@ -246,12 +283,21 @@ class Instances:
         instance.is_booted.set()
         self.timeline.record(instance.name, state)
 
+    def _wait_for_boot(self, instance: Instance) -> None:
+        while not (self._is_over(instance) or instance.is_booted.wait(_POLL_S)):
+            pass
+
     def _attach(self, instance: Instance, volume: str, number: int) -> None:
-        while not instance.is_booted.wait(_POLL_S):
-            if self._is_over(instance):
-                return
+        self._wait_for_boot(instance)
         self.clock.wait("volume attachment", f"{instance.draw_key} disk {number}")
+        # It may be restarting.
+        self._wait_for_boot(instance)
         if self._is_over(instance):
             return
         self.disks.attach(volume, self.container(instance.id), number)
         self.timeline.record(volume, f"attached to {instance.name}")
+
+
+def _name_boot(instance_type: InstanceType) -> str:
+    """Return the delay of a type's boot."""
+    return "large operating system boot" if instance_type.gpus.count >= _MANY_GPUS else "operating system boot"

@@ -6,7 +6,6 @@ import io
 import tarfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from docker.types import Mount
@@ -14,19 +13,17 @@ from docker.types import Mount
 from cluster import names
 from infra.targets.aws.rehearse.disks import LOOP_RULE
 from infra.targets.aws.rehearse.hardware import File
+from infra.targets.aws.rehearse.ubuntu import HOME, list_image_files, read_program
 from infra.targets.local import docker_engine as engine_client
 from infra.targets.local.build import node_container
 
-FILES = Path(__file__).parent / "machine_files"
 METADATA_ADDRESS, DNS_ADDRESS = "169.254.169.254", "169.254.169.253"
-API_ADDRESS = "198.18.0.1"
-"""Address of every name of AWS on the machines: of the range for benchmarks, which no network uses (RFC 2544)."""
+API_ADDRESS, MIRROR_ADDRESS = "198.18.0.1", "198.18.0.2"
+"""Addresses of AWS's names and of public servers on the machines: of the range for benchmarks (RFC 2544)."""
 STORAGE = "/rehearsal/storage"
 ENVIRONMENTS = "/rehearsal/environments"
 # Of the driver's own number, so that Slurm can block the GPUs of other jobs and nothing else.
 _GPU_RULE = "c 195:* rwm"
-_LIB = "usr/lib/rehearsal"
-_PROGRAM = 0o755
 _UNITS = "etc/systemd/system"
 _RELAY_UNIT = """\
 [Unit]
@@ -87,6 +84,7 @@ class Ports:
     dns: int
     api: int
     nfs: int
+    mirror: int
 
     def as_rules(self) -> str:
         """Return the arguments of relay.py."""
@@ -95,6 +93,7 @@ class Ports:
             f"udp:{DNS_ADDRESS}:53:{self.dns}",
             f"tcp:{API_ADDRESS}:443:{self.api}",
             f"tcp:{API_ADDRESS}:2049:{self.nfs}",
+            f"tcp:{MIRROR_ADDRESS}:443:{self.mirror}",
         )
         return " ".join(rules)
 
@@ -115,6 +114,10 @@ class Site:
     labels: Mapping[str, str]
     package_s: float
     """Seconds that a package installation takes."""
+    build_s: float
+    """Seconds that the build of Slurm takes."""
+    digests: str
+    """SHA-256 of stand-ins and of what they stand for, as the stand-in of sha256sum reads them."""
 
 
 @dataclass(frozen=True)
@@ -180,25 +183,21 @@ def _list_files(site: Site, args: MachineArgs) -> dict[str, File | str]:
         **{f"{home}/.aws/config": File(_AWS_CONFIG) for home in _HOMES},
         f"{_UNITS}/slurmd.service.d/rehearsal.conf": File(_SLURMD_DROP_IN),
         "usr/local/share/ca-certificates/rehearsal.crt": File(site.authority.decode()),
-        "usr/local/sbin/apt-get": _read("apt-get.sh", _PROGRAM),
-        f"{_LIB}/domain": File(f"{site.domain}\n"),
-        f"{_LIB}/gpus": File(f"{args.gpus}\n"),
-        f"{_LIB}/package-seconds": File(f"{site.package_s:.2f}\n"),
-        f"{_LIB}/relay.py": _read("relay.py"),
-        f"{_LIB}/prepare.sh": _read("prepare.sh", _PROGRAM),
-        f"{_LIB}/user-data.sh": _read("user-data.sh", _PROGRAM),
-        f"{_LIB}/packages/nfs-common/usr/sbin/mount.nfs4": _read("mount-nfs4.sh", _PROGRAM),
-        f"{_LIB}/packages/stunnel4/usr/bin/stunnel": _read("stunnel.py", _PROGRAM),
-        f"{_LIB}/packages/g++/usr/share/doc/g++/README": File("A stand-in: nothing is compiled in a rehearsal.\n"),
+        **list_image_files(has_gpus=args.gpus > 0),
+        f"{HOME}/domain": File(f"{site.domain}\n"),
+        f"{HOME}/gpus": File(f"{args.gpus}\n"),
+        f"{HOME}/package-seconds": File(f"{site.package_s:.2f}\n"),
+        f"{HOME}/slept": File(""),
+        f"{HOME}/build-seconds": File(f"{site.build_s:.2f}\n"),
+        f"{HOME}/digests": File(site.digests),
+        f"{HOME}/relay.py": read_program("relay.py"),
+        f"{HOME}/prepare.sh": read_program("prepare.sh"),
+        f"{HOME}/user-data.sh": read_program("user-data.sh"),
     }
     for unit in ("relay", "prepare", "user-data"):
         files[f"{_WANTS}/rehearsal-{unit}.service"] = f"/{_UNITS}/rehearsal-{unit}.service"
-    files |= {f"{_LIB}/hardware/{path}": file for path, file in args.hardware.items()}
+    files |= {f"{HOME}/hardware/{path}": file for path, file in args.hardware.items()}
     return files
-
-
-def _read(name: str, mode: int = 0o644) -> File:
-    return File((FILES / name).read_text(encoding="utf-8"), mode)
 
 
 def _archive(files: Mapping[str, File | str]) -> bytes:

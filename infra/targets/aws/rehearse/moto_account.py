@@ -9,6 +9,7 @@ from typing import Any
 
 from moto.ec2.models import ec2_backends
 from moto.efs.models import efs_backends
+from moto.fsx.models import fsx_backends
 from moto.iam.models import iam_backends
 from moto.kms.models import kms_backends
 from moto.s3.models import s3_backends
@@ -32,12 +33,34 @@ class MotoAccount:
         return [statement for document in documents for statement in json.loads(document)["Statement"]]
 
     def list_billed(self) -> list[str]:
-        """Return the disks, addresses and filesystems that exist, whatever their tags: AWS bills them by the hour."""
+        """Return what exists and is billed by the hour, whatever its tags; machines are listed elsewhere."""
+        ec2 = self._ec2
         return [
-            *(f"volume {id_}" for id_ in self._ec2.volumes),
-            *(f"address {address.allocation_id}" for address in self._ec2.addresses),
+            *(f"volume {id_}" for id_ in ec2.volumes),
+            *(f"address {address.allocation_id}" for address in ec2.addresses),
+            *(f"NAT gateway {id_}" for id_, gateway in ec2.nat_gateways.items() if gateway.state != "deleted"),
+            *(f"endpoint {id_}" for id_, endpoint in ec2.vpc_end_points.items() if endpoint.state != "deleted"),
             *(f"filesystem {id_}" for id_ in efs_backends[self.id][self.region].file_systems_by_id),
+            *(f"filesystem {id_}" for id_ in fsx_backends[self.id][self.region].file_systems),
         ]
+
+    def list_mountable(self) -> list[str]:
+        """Return the filesystems that have a name in DNS: of EFS with a mount target, of FSx when available."""
+        efs = efs_backends[self.id][self.region].file_systems_by_id
+        fsx = fsx_backends[self.id][self.region].file_systems
+        return [
+            *(
+                id_
+                for id_, system in efs.items()
+                if any(target.life_cycle_state == "available" for target in system.iter_mount_targets())
+            ),
+            *(id_ for id_, system in fsx.items() if system.to_dict()["Lifecycle"] == "AVAILABLE"),
+        ]
+
+    def list_file_systems(self) -> list[str]:
+        """Return the ids of all filesystems, of EFS and FSx."""
+        efs = efs_backends[self.id][self.region].file_systems_by_id
+        return [*efs, *fsx_backends[self.id][self.region].file_systems]
 
     def tags(self, resource_id: str) -> Mapping[str, str]:
         backend = self._ec2

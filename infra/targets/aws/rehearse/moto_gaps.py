@@ -22,6 +22,8 @@ from moto.ssm.models import Parameter, ssm_backends
 from infra.targets.aws.rehearse.moto_server import ACCOUNT, REGION
 
 Records = dict[str, dict[str, Any]]
+FSX_STATE = "muster_lifecycle"
+"""Attribute of an FSx filesystem of moto with its lifecycle state; without it, the filesystem is available."""
 
 
 def apply() -> None:
@@ -52,7 +54,7 @@ _end = NatGatewayBackend.delete_nat_gateway
 def _file_system(self: fsx.FileSystem) -> dict[str, Any]:
     """Add the lifecycle state, and what follows from the subnet."""
     described: dict[str, Any] = _describe_file_system(self)
-    described["Lifecycle"] = "AVAILABLE"
+    described["Lifecycle"] = self.__dict__.get(FSX_STATE, "AVAILABLE")
     described["CreationTime"] = self.__dict__.setdefault("muster_created", time.time())
     subnets = ec2_backends[self.backend.account_id][self.backend.region_name].subnets
     vpcs = [zone[subnet].vpc_id for subnet in self.subnet_ids or () for zone in subnets.values() if subnet in zone]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import tarfile
 import threading
 from collections.abc import Iterator
@@ -15,12 +16,14 @@ from moto.ec2.models.instances import Instance, InstanceBackend
 from moto.iam.models import iam_backends
 from moto.ssm.models import SimpleSystemManagerBackend
 
+from infra.targets.aws.node import parameters
 from infra.targets.aws.rehearse.instances import Instances
 from infra.targets.local import docker_engine as engine_client
 
 _MAX_OUTPUT_CHARACTERS = 24_000
 _TIMED_OUT = 124
 _SCRIPT = "_script.sh"
+_NODES = parameters.nodes("").rpartition("/")[2]
 
 
 @contextmanager
@@ -29,7 +32,7 @@ def connect_instances(instances: Instances) -> Iterator[None]:
     commands = Commands(instances)
     run_instances, terminate, stop = InstanceBackend.run_instances, Instance.terminate, Instance.stop
     attach, send = EBSBackend.attach_volume, SimpleSystemManagerBackend.send_command
-    get = SimpleSystemManagerBackend.get_command_invocation
+    get, put = SimpleSystemManagerBackend.get_command_invocation, SimpleSystemManagerBackend.put_parameter
 
     def launch(self: Any, *args: Any, **kwargs: Any) -> Any:
         role = _find_role(self, kwargs)
@@ -59,15 +62,24 @@ def connect_instances(instances: Instances) -> Iterator[None]:
         return attachment
 
     def send_command(self: Any, **kwargs: Any) -> Any:
-        commands.check(kwargs["instance_ids"])
+        # moto adds every instance of the region to the list if the command has no targets besides it.
+        instance_ids = list(kwargs["instance_ids"])
+        commands.check(instance_ids)
         command = send(self, **kwargs)
-        commands.start(command)
+        commands.start(command, instance_ids)
         return command
 
     def get_command_invocation(self: Any, command_id: str, instance_id: str, plugin_name: str | None) -> Any:
         answer = get(self, command_id, instance_id, plugin_name)
         return {**answer, **commands.results.get((command_id, instance_id), {})}
 
+    def put_parameter(self: Any, name: str, description: str, value: str, *args: Any, **kwargs: Any) -> Any:
+        stored = put(self, name, description, value, *args, **kwargs)
+        if (state := _read_report(name, value)) is not None:
+            instances.report(name.rpartition("/")[2], state)
+        return stored
+
+    SimpleSystemManagerBackend.put_parameter = put_parameter
     InstanceBackend.run_instances, Instance.terminate, Instance.stop = launch, end, halt
     EBSBackend.attach_volume = attach_volume
     SimpleSystemManagerBackend.send_command = send_command
@@ -78,6 +90,7 @@ def connect_instances(instances: Instances) -> Iterator[None]:
         InstanceBackend.run_instances, Instance.terminate, Instance.stop = run_instances, terminate, stop
         EBSBackend.attach_volume, SimpleSystemManagerBackend.send_command = attach, send
         SimpleSystemManagerBackend.get_command_invocation = get
+        SimpleSystemManagerBackend.put_parameter = put
 
 
 class Commands:
@@ -93,8 +106,8 @@ class Commands:
         if not registered.issuperset(instance_ids):
             raise JsonRESTError("InvalidInstanceId", "Instances not in a valid state for account")
 
-    def start(self, command: Any) -> None:
-        for id_ in command.instance_ids:
+    def start(self, command: Any, instance_ids: list[str]) -> None:
+        for id_ in instance_ids:
             self.results[command.command_id, id_] = {"Status": "InProgress", "StatusDetails": "InProgress"}
             threading.Thread(target=self._run, args=(command, id_), daemon=True).start()
 
@@ -130,6 +143,13 @@ class Commands:
             "StandardOutputContent": (out or b"").decode(errors="replace")[:_MAX_OUTPUT_CHARACTERS],
             "StandardErrorContent": (err or b"").decode(errors="replace")[:_MAX_OUTPUT_CHARACTERS],
         }
+
+
+def _read_report(parameter: str, value: str) -> str | None:
+    """Return the state in a node's report; None if the parameter is another one."""
+    if f"/{_NODES}/" not in parameter:
+        return None
+    return str(json.loads(value)["state"])
 
 
 def _find_role(backend: Any, launch: dict[str, Any]) -> str:

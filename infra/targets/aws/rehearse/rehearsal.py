@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from infra.resources.error import ResourceError
 from infra.targets.aws.build.reports import LOG
 from infra.targets.aws.rehearse.delays import Clock
 from infra.targets.aws.rehearse.disks import run_in
+from infra.targets.aws.rehearse.existing_resources import names_foreign_storage
+from infra.targets.aws.rehearse.idle_cost import report_idle_cost
 from infra.targets.aws.rehearse.plugin import PLUGIN
 from infra.targets.aws.rehearse.rehearsed_stack import RehearsedStack, prepare_stack
 from infra.targets.aws.rehearse.simulated_cloud import SimulatedCloud, list_used_ranges, open_cloud, require_environment
@@ -50,7 +53,8 @@ class Rehearsal:
     console: Console
 
     def up(self) -> None:
-        self._muster("up")
+        options = ["--no-preflight"] if names_foreign_storage(self.rehearsed.spec) else []
+        self._muster("up", *options)
 
     def teardown(self) -> None:
         self._muster("teardown", "--yes", "--force")
@@ -78,7 +82,11 @@ class Rehearsal:
         instances = self.cloud.instances
         left = [instance.name for instance in instances.by_id.values() if instance.raw._state.name != "terminated"]
         keeps = any(entry.keep for entry in self.rehearsed.spec.storage.values())
-        billed = [what for what in self.cloud.account.list_billed() if not (keeps and what.startswith("filesystem "))]
+        billed = [
+            what
+            for what in self.cloud.account.list_billed()
+            if what not in self.cloud.existing and not (keeps and what.startswith("filesystem "))
+        ]
         problems = [
             *(f"machine {name} is left after teardown" for name in left),
             *(f"{what} is left after teardown" for what in billed),
@@ -92,6 +100,8 @@ class Rehearsal:
         """Write the logs of every machine that still runs, of its set-up and of Slurm, to the rehearsal's folder."""
         folder = self.rehearsed.home.root / "logs"
         folder.mkdir(exist_ok=True)
+        calls = Counter((call.action, call.status) for call in self.cloud.moto.calls)
+        (folder / "calls.txt").write_text("".join(f"{n:6} {s} {a}\n" for (a, s), n in sorted(calls.items())))
         for instance in self.cloud.instances.by_id.values():
             if instance.is_booted.is_set() and not instance.is_ending:
                 with suppress(ResourceError):  # The machine may be what failed.
@@ -120,8 +130,10 @@ class Rehearsal:
 def rehearse(stack: StackHome, options: RehearsalOptions, console: Console) -> Path:
     """Run a whole rehearsal and return the folder with its timeline; raise Stop where it fails."""
     with _lock(stack):
-        rehearsed = prepare_stack(stack, list_used_ranges(), os.cpu_count() or 1)
+        rehearsed = prepare_stack(stack, list_used_ranges(), os.cpu_count() or 1, options.nodes)
         require_environment(rehearsed)
+        for line in rehearsed.cuts:
+            console.say(line)
         _run(rehearsed, options, console)
     return rehearsed.home.root
 
@@ -166,11 +178,11 @@ def run_command(line: Sequence[str], env: Mapping[str, str], folder: Path, say: 
         process.stdout.close()
 
 
-def choose_group(spec: ClusterSpec) -> tuple[str, int]:
-    """Return the group with the most nodes, and how many of them a rehearsal's job uses: two, or all if fewer."""
+def choose_group(spec: ClusterSpec, nodes: int) -> tuple[str, int]:
+    """Return the group with the most nodes, and how many of them a rehearsal's job uses: `nodes`, or all if fewer."""
     sizes = {name: group.count or group.max or 0 for name, group in spec.groups.items()}
     name = max(sizes, key=lambda group: sizes[group])
-    return name, min(2, sizes[name])
+    return name, min(nodes, sizes[name])
 
 
 def has_ended(state: str) -> bool:
@@ -226,7 +238,9 @@ def _run_and_save_logs(rehearsal: Rehearsal) -> None:
 
 def _run_steps(rehearsal: Rehearsal) -> None:
     rehearsal.up()
-    group, nodes = choose_group(rehearsal.rehearsed.spec)
+    if line := report_idle_cost(rehearsal.cloud.instances, region_of(rehearsal.rehearsed.spec)):
+        rehearsal.console.say(line)
+    group, nodes = choose_group(rehearsal.rehearsed.spec, rehearsal.rehearsed.nodes)
     if nodes:
         rehearsal.cloud.timeline.record(_PHASE, "job")
         rehearsal.console.say(f"the job ran on {', '.join(sorted(rehearsal.run_job(group, nodes).split()))}")

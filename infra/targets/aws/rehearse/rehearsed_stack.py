@@ -19,6 +19,7 @@ from infra.engine.stop import BAD_INPUT, Stop
 from infra.home import Home, StackHome, private_folder
 from infra.targets.aws.account_types import REHEARSED_FILE
 from infra.targets.aws.plan import machines
+from infra.targets.aws.rehearse.moto_server import ACCOUNT
 from infra.targets.aws.spec import aws_section
 from infra.targets.aws.validate.types import list_type_names
 from infra.targets.registry import load_spec
@@ -29,8 +30,7 @@ MEMORY_MB = 2048
 _RANGES = IPv4Network("10.96.0.0/12")
 _PREFIX = 20
 _LOOPBACK = "127.0.0.1"
-# What exists in the account already; the account of a rehearsal is empty.
-_EXISTING = ("ami", "plain_ami", "permissions_boundary", "kms_key")
+_WITH_ACCOUNT = ("permissions_boundary", "kms_key")
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,12 @@ class RehearsedStack:
     home: Home
     name: str
     spec: ClusterSpec
+    cidr: str
+    """Address range of the VPC: one that this machine does not use."""
+    nodes: int
+    """Most nodes of a group that run: those of the job, and of a static group."""
+    cuts: tuple[str, ...] = ()
+    """A line for each group that has more nodes than run."""
 
     def environment(self, variables: Mapping[str, str], tools: Path) -> dict[str, str]:
         """Return the environment of muster's commands, without the caller's own AWS settings."""
@@ -56,27 +62,40 @@ class RehearsedStack:
         return inherited | folders | hidden | {"NO_PROXY": bypass, "no_proxy": bypass} | dict(variables)
 
 
-def prepare_stack(stack: StackHome, taken: Sequence[IPv4Network], cpus: int) -> RehearsedStack:
-    """Create an empty home for the rehearsal of a stack; `taken` are the address ranges that this machine uses.
+def prepare_stack(stack: StackHome, taken: Sequence[IPv4Network], cpus: int, nodes: int) -> RehearsedStack:
+    """Create an empty home for the rehearsal of a stack with at most `nodes` nodes of each group.
+
+    `taken` are the address ranges that this machine uses.
 
     Raise Stop if the stack has parts for which a rehearsal has no stand-in.
     """
     document = yaml.safe_load(stack.file.read_text())
     raw = document["config"]["muster:cluster"]
-    if missing := list_unsupported(load_spec(raw)):
+    original = load_spec(raw)
+    if missing := list_unsupported(original):
         raise Stop(f"a rehearsal has no stand-in for {'; '.join(missing)}", "rehearse a copy without it", BAD_INPUT)
     cidr = choose_range(taken)
     root = stack.home.root / "rehearsals" / stack.name
     shutil.rmtree(root, ignore_errors=True)
     home = Home(repo=stack.home.repo, root=private_folder(root), cache=stack.home.cache, stacks=root / "stacks")
-    raw["network"] = {**(raw.get("network") or {}), "cidr": cidr}
+    network = raw.get("network") or {}
+    if not network.get("vpc_id"):
+        raw["network"] = {**network, "cidr": cidr}
+    for group in raw["groups"].values():
+        group.update({size: min(group[size], nodes) for size in ("count", "min") if size in group})
     home.stacks.mkdir()
     (home.stacks / stack.file.name).write_text(yaml.safe_dump(document))
     spec = load_spec(raw)
     entries = {name: scale_down(name, cpus) for name in list_scaled_types(spec)}
     (root / REHEARSED_FILE).write_text(json.dumps(entries, indent=1, sort_keys=True) + "\n")
     replace_types(entries)
-    return RehearsedStack(home, stack.name, spec)
+    return RehearsedStack(home, stack.name, spec, cidr, nodes, tuple(list_cuts(original, nodes)))
+
+
+def list_cuts(spec: ClusterSpec, nodes: int) -> list[str]:
+    """Return a line for each group of which a rehearsal with at most `nodes` nodes runs only a part."""
+    sizes = {name: group.count if group.count is not None else group.max or 0 for name, group in spec.groups.items()}
+    return [f"groups.{name}: {nodes} of {size} nodes run (--nodes)" for name, size in sizes.items() if size > nodes]
 
 
 def list_unsupported(spec: ClusterSpec) -> list[str]:
@@ -87,21 +106,10 @@ def list_unsupported(spec: ClusterSpec) -> list[str]:
             for where, name in list_type_names(spec).items()
             if name and not is_reviewed(name)
         ),
-        *([f"network.vpc_id: '{spec.network.vpc_id}'"] if spec.network.vpc_id else []),
         *(
-            f"aws.{field}: '{value}'"
-            for field in _EXISTING
-            if (value := getattr(aws_section(spec), field, None)) is not None
-        ),
-        *(
-            f"groups.{name}.capacity.reservation: '{group.capacity.reservation}'"
-            for name, group in spec.groups.items()
-            if group.capacity.reservation
-        ),
-        *(
-            f"storage.{name}.kind: '{entry.kind}' (allowed: efs)"
-            for name, entry in spec.storage.items()
-            if entry.kind != "efs"
+            f"aws.{field}: '{value}' (allowed: one of account {ACCOUNT}, which a rehearsal simulates)"
+            for field in _WITH_ACCOUNT
+            if (value := getattr(aws_section(spec), field, None)) is not None and f":{ACCOUNT}:" not in value
         ),
     ]
 

@@ -16,34 +16,38 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from docker.types import IPAMConfig, IPAMPool, Mount
-from moto.efs.models import efs_backends
 from moto.route53.models import route53_backends
 
 from bootstrap.training_environment import environment_folder
+from bootstrap.wheels import WheelsError, fetch_wheels
 from cluster import names
 from cluster.catalog.instances import instance
 from cluster.catalog.interpreter import PYTHON
 from infra.engine.stop import Stop
-from infra.resources.error import ResourceError
 from infra.targets.aws import names as aws_names
-from infra.targets.aws.plan import images, network
+from infra.targets.aws.build.bundle import ARCHITECTURES
+from infra.targets.aws.plan import images, machines
 from infra.targets.aws.rehearse import moto_calls, moto_gaps
 from infra.targets.aws.rehearse.certificates import Authority
 from infra.targets.aws.rehearse.cleanup import remove_all
 from infra.targets.aws.rehearse.delays import Clock
 from infra.targets.aws.rehearse.disks import Disks
 from infra.targets.aws.rehearse.dns import serve_names
+from infra.targets.aws.rehearse.existing_resources import create_existing
 from infra.targets.aws.rehearse.instances import Instances
 from infra.targets.aws.rehearse.judge import make_judge
 from infra.targets.aws.rehearse.machine import ENVIRONMENTS, Ports, Site
 from infra.targets.aws.rehearse.metadata import Metadata, serve_metadata
+from infra.targets.aws.rehearse.mirror import Mirror, make_mirror, serve_files
 from infra.targets.aws.rehearse.moto_account import MotoAccount
 from infra.targets.aws.rehearse.moto_hooks import connect_instances
 from infra.targets.aws.rehearse.moto_server import ACCOUNT, Moto, listening
+from infra.targets.aws.rehearse.moto_states import delay_resources
 from infra.targets.aws.rehearse.names_of_aws import resolve_name
 from infra.targets.aws.rehearse.nfs import serve_file_systems
 from infra.targets.aws.rehearse.rehearsed_stack import RehearsedStack, list_types
 from infra.targets.aws.rehearse.short_container import run_short_container
+from infra.targets.aws.rehearse.storage_volumes import StorageVolumes
 from infra.targets.aws.rehearse.timeline import Timeline
 from infra.targets.aws.spec import region_of
 from infra.targets.local import docker_engine as engine_client
@@ -62,6 +66,8 @@ class SimulatedCloud:
     timeline: Timeline
     denials: list[str]
     """Calls of machines that their role does not permit."""
+    existing: frozenset[str]
+    """What was billed before the rehearsal: not the cluster's, so it stays."""
 
 
 @contextmanager
@@ -83,13 +89,20 @@ def open_cloud(rehearsed: RehearsedStack, clock: Clock, timeline: Timeline) -> I
         raise Stop(what, f"remove the containers, networks and volumes with the label {names.CLUSTER}={cluster}")
     with ExitStack() as stack:
         stack.push(_make_cleanup(cluster, disks, timeline))
-        gateway = _create_network(cluster, labels, network.cidr(rehearsed.spec))
+        gateway = _create_network(cluster, labels, rehearsed.cidr)
 
         def find_metadata(address: str) -> Metadata | None:
             return instances.find_metadata(address)
 
+        pinned = Path(environment_folder("", _lock(rehearsed), PYTHON)).name
+        volumes = StorageVolumes(cluster, labels, _cached_environment(rehearsed), pinned)
         closing = threading.Event()
-        served = _serve(stack, rehearsed, moto, gateway, find_metadata)
+        account = MotoAccount(ACCOUNT, region_of(rehearsed.spec))
+        create_existing(rehearsed.spec, account, rehearsed.cidr)
+        mirror = make_mirror(rehearsed.spec.software.slurm)
+        served = _serve(stack, account, moto, gateway, mirror=mirror, find=find_metadata)
+        # The end of the rehearsal also ends every wait.
+        clock = replace(clock, sleep=closing.wait)
         instances = Instances(
             site=Site(
                 cluster=cluster,
@@ -100,22 +113,23 @@ def open_cloud(rehearsed: RehearsedStack, clock: Clock, timeline: Timeline) -> I
                 authority=served.authority,
                 labels=labels,
                 package_s=clock.draw("package installation", "packages") / clock.speed,
+                build_s=clock.draw("Slurm build", "packages") / clock.speed,
+                digests=mirror.render_digests(),
             ),
-            # The end of the rehearsal also ends every wait.
-            clock=replace(clock, sleep=closing.wait),
+            clock=clock,
             timeline=timeline,
             types={name: instance(name) for name in list_types(rehearsed.spec)},
             efa_groups=frozenset(name for name, group in rehearsed.spec.groups.items() if group.fabric == "efa"),
-            list_storage=lambda: _list_storage(rehearsed, cluster, labels),
+            list_storage=lambda: volumes.prepare(account.list_file_systems()),
             disks=disks,
             closing=closing,
         )
         stack.enter_context(connect_instances(instances))
+        stack.enter_context(delay_resources(clock, timeline))
         stack.callback(instances.close)
         denials: list[str] = []
-        account = MotoAccount(ACCOUNT, region_of(rehearsed.spec))
         moto.judge = make_judge(account, instances, moto.access_key, denials)
-        yield SimulatedCloud(moto, account, instances, timeline, denials)
+        yield SimulatedCloud(moto, account, instances, timeline, denials, frozenset(account.list_billed()))
 
 
 @dataclass(frozen=True)
@@ -124,17 +138,22 @@ class _Served:
     authority: bytes
 
 
-def _serve(
-    stack: ExitStack, rehearsed: RehearsedStack, moto: Moto, gateway: str, find: Callable[[str], Metadata | None]
+def _serve(  # noqa: PLR0913
+    stack: ExitStack,
+    account: MotoAccount,
+    moto: Moto,
+    gateway: str,
+    *,
+    mirror: Mirror,
+    find: Callable[[str], Metadata | None],
 ) -> _Served:
-    region = region_of(rehearsed.spec)
+    region = account.region
     hosts = ["*.amazonaws.com", *(f"*.{part}.amazonaws.com" for part in (region, f"efs.{region}", f"s3.{region}"))]
     authority = Authority.create()
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
 
     def resolve(name: str) -> str | None:
-        zones, file_systems = route53_backends[ACCOUNT]["aws"].zones, efs_backends[ACCOUNT][region].file_systems_by_id
-        return resolve_name(name, zones, file_systems)
+        return resolve_name(name, route53_backends[ACCOUNT]["aws"].zones, account.list_mountable(), mirror.hosts)
 
     moto.url = stack.enter_context(listening(moto))
     at_gateway = stack.enter_context(listening(moto, gateway, authority.issue(hosts, folder)))
@@ -143,6 +162,7 @@ def _serve(
         dns=stack.enter_context(serve_names(gateway, resolve)),
         api=urlsplit(at_gateway).port or 0,
         nfs=stack.enter_context(serve_file_systems(gateway, authority.issue(hosts, folder))),
+        mirror=stack.enter_context(serve_files(mirror, gateway, authority.issue(mirror.hosts, folder))),
     )
     return _Served(ports, authority.pem)
 
@@ -154,7 +174,11 @@ def list_used_ranges() -> list[IPv4Network]:
 
 
 def require_environment(rehearsed: RehearsedStack) -> None:
-    """Raise Stop if the training environment is not in the cache: machines of a rehearsal cannot download it."""
+    """Raise Stop if machines would lack the training environment, which must be cached, or wheels.
+
+    Wheels are downloaded if they are not cached, so that a rehearsal without a network fails before it has begun.
+    """
+    _require_wheels(rehearsed)
     folder = _cached_environment(rehearsed)
     mount = Mount(ENVIRONMENTS, names.ENV_CACHE_VOLUME, type="volume", read_only=True)
     code, _ = run_short_container(f"test -e {ENVIRONMENTS}/{folder}/.complete", [mount], _label(rehearsed)[1])
@@ -163,20 +187,13 @@ def require_environment(rehearsed: RehearsedStack) -> None:
         raise Stop(what, "run `make setup`")
 
 
-def _list_storage(rehearsed: RehearsedStack, cluster: str, labels: dict[str, str]) -> list[str]:
-    """Return the ids of all filesystems; each gets a Docker volume with links to the cached environment."""
-    ids = list(efs_backends[ACCOUNT][region_of(rehearsed.spec)].file_systems_by_id)
-    pinned = Path(environment_folder("", _lock(rehearsed), PYTHON)).name
-    cached = _cached_environment(rehearsed)
-    with engine_client.api_session("storage") as api:
-        for id_ in ids:
-            api.create_volume(names.volume(cluster, id_), labels=labels)
-            links = " && ".join(f"ln -sfn {ENVIRONMENTS}/{cached} /fs/env/{name}" for name in (cached, pinned))
-            mount = Mount("/fs", names.volume(cluster, id_), type="volume")
-            code, output = run_short_container(f"mkdir -p /fs/env && {links}", [mount], labels)
-            if code:
-                raise ResourceError("", f"filesystem {id_} cannot be prepared: {output[-500:]}", "rehearse again")
-    return ids
+def _require_wheels(rehearsed: RehearsedStack) -> None:
+    architecture = machines.controller(rehearsed.spec).architecture
+    try:
+        fetch_wheels(rehearsed.home.repo, rehearsed.home.cache, ARCHITECTURES[architecture])
+    except WheelsError as error:
+        what = f"the wheels of the machines are not cached and cannot be downloaded: {error}"
+        raise Stop(what, "rehearse once with access to a Python package index") from error
 
 
 def _cached_environment(rehearsed: RehearsedStack) -> str:

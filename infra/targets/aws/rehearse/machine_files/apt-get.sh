@@ -2,7 +2,9 @@
 # Stands in for apt-get: machines of a rehearsal have no package mirror. Packages that the node image has are installed;
 # others are stand-ins in /usr/lib/rehearsal/packages; any other package does not exist.
 set -euo pipefail
-packages=/usr/lib/rehearsal/packages
+home=/usr/lib/rehearsal
+packages=$home/packages
+lustre_list=/etc/apt/sources.list.d/muster-lustre.list
 command=''
 names=()
 while [ $# -gt 0 ]; do
@@ -13,23 +15,60 @@ while [ $# -gt 0 ]; do
   esac
   shift
 done
-case $command in
-  update) exit 0 ;;
-  install) ;;
-  *) echo "E: the stand-in of apt-get has no command ${command:-''}; allowed: update, install" >&2; exit 100 ;;
-esac
-for name in "${names[@]}"; do
-  if dpkg-query -W -f '${db:Status-Status}' "$name" 2>/dev/null | grep -qx installed; then continue; fi
-  if [ ! -d "$packages/$name" ]; then echo "E: Unable to locate package $name" >&2; exit 100; fi
-  sleep "$(cat /usr/lib/rehearsal/package-seconds)"
-  cp -a "$packages/$name/." /
+
+# Lustre's packages are in a repository of AWS, which apt reads if it is configured and has a key.
+update() {
+  if [ ! -e "$lustre_list" ]; then return; fi
+  keyring=$(sed -n 's/.*signed-by=\([^] ]*\).*/\1/p' "$lustre_list")
+  if [ ! -s "$keyring" ]; then echo "E: The repository of $lustre_list is not signed." >&2; exit 100; fi
+  cp -rn "$home/lustre-repository/." "$packages/"
+}
+
+is_installed() { dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null | grep -qx installed; }
+
+register() { # NAME VERSION
   {
     echo
-    echo "Package: $name"
+    echo "Package: $1"
     echo "Status: install ok installed"
     echo "Maintainer: muster rehearsal"
     echo "Architecture: all"
-    echo "Version: 1.0"
+    echo "Version: $2"
     echo "Description: stand-in of a rehearsal"
   } >>/var/lib/dpkg/status
+}
+
+case $command in
+  update)
+    update
+    exit 0
+    ;;
+  install) ;;
+  *) echo "E: the stand-in of apt-get has no command ${command:-''}; allowed: update, install" >&2; exit 100 ;;
+esac
+missing=()
+for name in "${names[@]}"; do
+  case $name in
+    */*.deb) missing+=("$name") ;;
+    *)
+      if is_installed "$name"; then continue; fi
+      if [ ! -d "$packages/$name" ]; then echo "E: Unable to locate package $name" >&2; exit 100; fi
+      missing+=("$name")
+      ;;
+  esac
+done
+if [ ${#missing[@]} -eq 0 ]; then exit 0; fi
+tee -a $home/slept <$home/package-seconds | xargs sleep
+for name in "${missing[@]}"; do
+  case $name in
+    # A package that was built here: NAME_VERSION_ARCHITECTURE.deb. What it would contain is in the node image.
+    */*.deb)
+      IFS=_ read -r package version _ <<<"${name##*/}"
+      register "$package" "$version"
+      ;;
+    *)
+      cp -a "$packages/$name/." /
+      register "$name" 1.0
+      ;;
+  esac
 done

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes a container of the node image look like a machine of EC2 before its user data runs.
+# Makes a container of the node image look like a machine of EC2 before its user data runs. Runs at every boot.
 set -eu
 # Docker writes this file at each start. The image has no systemd-resolved, so the cluster's domain is searched from here.
 printf 'nameserver 169.254.169.253\nsearch %s ec2.internal\n' "$(cat /usr/lib/rehearsal/domain)" >/etc/resolv.conf
@@ -12,6 +12,13 @@ if [ ! -e /usr/local/share/ca-certificates/.installed ]; then
   update-ca-certificates >/dev/null 2>&1
   touch /usr/local/share/ca-certificates/.installed
 fi
+if [ -e /usr/lib/rehearsal/next-kernel ]; then mv /usr/lib/rehearsal/next-kernel /usr/lib/rehearsal/kernel; fi
+# A restart removes the devices: disks that are attached appear again.
+for disk in /sys/block/nvme*; do
+  if [ ! -e "$disk/dev" ] || [ -e "/dev/${disk##*/}" ]; then continue; fi
+  number=$(cat "$disk/dev")
+  mknod "/dev/${disk##*/}" b "${number%:*}" "${number#*:}"
+done
 index=0
 while [ $index -lt "$(cat /usr/lib/rehearsal/gpus)" ]; do
   [ -e "/dev/nvidia$index" ] || mknod -m 666 "/dev/nvidia$index" c 195 $index

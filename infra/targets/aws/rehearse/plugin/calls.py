@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
 from infra.targets.aws.rehearse.plugin.kind import Aws, Props, delete_if_exists, get_if_exists
+
+_POLL_S = 0.5
 
 
 def delete(service: str, operation: str, parameter: str) -> Callable[[Aws, str, Props], None]:
@@ -15,6 +18,13 @@ def delete(service: str, operation: str, parameter: str) -> Callable[[Aws, str, 
         delete_if_exists(lambda: _call(aws, service, operation, parameter, id_), "Unknown")
 
     return delete_resource
+
+
+def wait_until_available(read_state: Callable[[], str], state: str) -> None:
+    """Wait until a new resource is available, as the real provider does; `state` is the one it was created with."""
+    while state.lower() != "available":
+        time.sleep(_POLL_S)
+        state = read_state()
 
 
 def read_existence(service: str, operation: str, parameter: str) -> Callable[[Aws, str, Props], Props | None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from infra.targets.aws.rehearse.plugin.calls import wait_until_available
 from infra.targets.aws.rehearse.plugin.kind import (
     Aws,
     Created,
@@ -69,8 +70,12 @@ def simple_kind(  # noqa: PLR0913
     after: Callable[[Aws, str, Props], None] | None = None,
     before_delete: Callable[[Aws, str, Props], None] | None = None,
     readable: str = "",
+    waits: bool = False,
 ) -> Kind:
-    """Return a kind that has the calls create_x, describe_xs and delete_x."""
+    """Return a kind that has the calls create_x, describe_xs and delete_x.
+
+    With `waits`, creation takes until the resource is available, as with the real provider.
+    """
     call = "".join(f"_{c.lower()}" if c.isupper() else c for c in what[:-1])
     id_key, sent = _id_key(what), (replace + " " + change).replace("!", "")
 
@@ -78,6 +83,8 @@ def simple_kind(  # noqa: PLR0913
         parameters = call_parameters(props, " ".join(name for name in sent.split() if name not in _SET_AFTER_CREATION))
         answer = getattr(aws.ec2, f"create{call}")(**parameters, TagSpecifications=tagging(word, tags))
         row = answer.get(what[:-1], answer)
+        if waits:
+            wait_until_available(lambda: str((find_row(aws, what, row[id_key]) or {})["State"]), row["State"])
         if after:
             after(aws, row[id_key], props)
         return row[id_key], read(aws, row[id_key], props) or {}

@@ -212,7 +212,13 @@ KINDS = (
         readable="cidrBlock availabilityZone",
     ),
     simple_kind("aws:ec2/routeTable:RouteTable", "RouteTables", "vpcId!", word="route-table"),
-    simple_kind("aws:ec2/natGateway:NatGateway", "NatGateways", "subnetId! allocationId", word="natgateway"),
+    simple_kind(
+        "aws:ec2/natGateway:NatGateway",
+        "NatGateways",
+        "subnetId! allocationId",
+        word="natgateway",
+        waits=True,
+    ),
     Kind(
         "aws:ec2/internetGateway:InternetGateway",
         "vpcId",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from infra.targets.aws.rehearse.plugin.calls import delete, read_existence
+from infra.targets.aws.rehearse.plugin.calls import delete, read_existence, wait_until_available
 from infra.targets.aws.rehearse.plugin.kind import (
     Aws,
     Created,
@@ -197,6 +197,11 @@ def _create_lustre(aws: Aws, props: Props, tags: Tags) -> Created:
         **call_parameters(props, "storageCapacity storageType securityGroupIds kmsKeyId fileSystemTypeVersion"),
     )["FileSystem"]
     id_ = filesystem["FileSystemId"]
+
+    def read_state() -> str:
+        return str(aws.fsx.describe_file_systems(FileSystemIds=[id_])["FileSystems"][0]["Lifecycle"])
+
+    wait_until_available(read_state, filesystem["Lifecycle"])
     return id_, _lustre(aws, id_, props) or {}
 
 
@@ -256,8 +261,14 @@ def _update_efs(aws: Aws, id_: str, _news: Props, tags: Tags) -> Props:
 
 
 def _create_target(aws: Aws, props: Props, _tags: Tags) -> Created:
-    parameters = call_parameters(props, "fileSystemId subnetId securityGroups")
-    return aws.efs.create_mount_target(**parameters)["MountTargetId"], {}
+    target = aws.efs.create_mount_target(**call_parameters(props, "fileSystemId subnetId securityGroups"))
+    id_ = target["MountTargetId"]
+
+    def read_state() -> str:
+        return str(aws.efs.describe_mount_targets(MountTargetId=id_)["MountTargets"][0]["LifeCycleState"])
+
+    wait_until_available(read_state, target["LifeCycleState"])
+    return id_, {}
 
 
 KINDS = (

@@ -21,7 +21,7 @@ from infra.targets.aws.rehearse.instances import Instances
 from infra.targets.aws.rehearse.machine import MachineArgs, Ports, Site
 from infra.targets.aws.rehearse.timeline import Timeline
 
-SITE = Site("rehearsal-demo", "network", "10.96.0.1", Ports(1, 2, 3, 4), "demo.internal", b"", {}, 1.0)
+SITE = Site("rehearsal-demo", "network", "10.96.0.1", Ports(1, 2, 3, 4, 5), "demo.internal", b"", {}, 1.0, 1.0, "")
 TYPE = "g6.8xlarge"
 
 
@@ -30,6 +30,7 @@ class Engine:
 
     def __init__(self) -> None:
         self.running: set[str] = set()
+        self.restarting: set[str] = set()
         self.while_starting: Callable[[], None] = lambda: None
 
     def start(self, site: Site, args: MachineArgs) -> str:
@@ -40,12 +41,23 @@ class Engine:
     def remove(self, name: str) -> None:
         self.running.discard(name)
 
+    def wait_for_restart(self, name: str, is_over: Callable[[], bool]) -> bool:
+        while not is_over():
+            if name in self.restarting:
+                self.running.discard(name)
+                self.restarting.discard(name)
+                return True
+            time.sleep(0.005)
+        return False
+
 
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
     engine = Engine()
     monkeypatch.setattr(rehearsed, "start_machine", engine.start)
     monkeypatch.setattr(rehearsed, "remove_container", engine.remove)
+    monkeypatch.setattr(rehearsed, "wait_for_restart", engine.wait_for_restart)
+    monkeypatch.setattr(rehearsed, "start_container", engine.running.add)
     return engine
 
 
@@ -113,6 +125,33 @@ def test_a_seed_repeats_all_delays_though_ids_differ() -> None:
     assert first[:4] != first[6:]
 
 
+def test_an_instance_that_restarts_boots_again_and_is_registered_again(engine: Engine) -> None:
+    all_instances = make_instances(lambda _: None)
+    all_instances.launch(make_raw("i-1"), "role")
+    instance = all_instances.by_id["i-1"]
+    wait_for(lambda: instance.is_registered)
+    container = all_instances.container("i-1")
+    engine.restarting.add(container)
+    wait_for(lambda: "continues" in [event.what for event in all_instances.timeline.events])
+    wait_for(lambda: instance.is_registered)
+    assert container in engine.running
+    assert instance.boot_s > 15  # two boots
+    all_instances.close()
+    assert all_instances.failures == []
+
+
+def test_an_instance_is_ready_when_its_node_says_so(engine: Engine) -> None:
+    all_instances = make_instances(lambda _: None)
+    all_instances.launch(make_raw("i-1"), "role")
+    all_instances.report("gpu-1", "working")
+    assert all_instances.by_id["i-1"].ready_at is None
+    all_instances.report("gpu-1", "ready")
+    all_instances.report("gpu-9", "ready")
+    all_instances.close()
+    assert all_instances.by_id["i-1"].ready_at is not None
+    assert [event.what for event in all_instances.timeline.events if event.subject == "gpu-9"] == []
+
+
 def test_an_instance_that_is_terminated_while_its_container_starts_leaves_none(engine: Engine) -> None:
     all_instances = make_instances(lambda _: None)
 
@@ -167,7 +206,7 @@ def test_a_command_that_this_machine_cannot_run_fails_at_once(monkeypatch: pytes
     all_instances = make_instances(lambda _: None)
     all_instances.by_id["i-1"] = rehearsed.Instance(make_raw("i-1"), "role")
     commands = moto_hooks.Commands(all_instances)
-    commands.start(SimpleNamespace(command_id="c", instance_ids=["i-1"], parameters={"commands": ["true"]}))
+    commands.start(SimpleNamespace(command_id="c", parameters={"commands": ["true"]}), ["i-1"])
     wait_for(lambda: commands.results["c", "i-1"]["Status"] != "InProgress")
     assert commands.results["c", "i-1"]["Status"] == "Failed"
     assert "OSError: no engine" in commands.results["c", "i-1"]["StandardErrorContent"]

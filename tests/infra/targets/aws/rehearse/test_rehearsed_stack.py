@@ -25,7 +25,7 @@ from infra.targets.aws.target import AwsTarget
 from infra.targets.registry import read_spec
 from tests.harness import REPO
 
-CPUS = 2
+CPUS, NODES = 2, 2
 
 
 def test_a_range_that_docker_uses_is_avoided() -> None:
@@ -45,31 +45,47 @@ def test_machines_are_scaled_down_to_this_one() -> None:
     assert scale_down("m7i.large", 16)["vcpus"] == 2
 
 
-@pytest.mark.parametrize(
-    ("stack", "message"),
-    [
-        ("aws-p5en-lustre", "storage.shared.kind: 'fsx-lustre' (allowed: efs)"),
-        ("aws-existing-vpc", "network.vpc_id: 'vpc-"),
-        ("aws-existing-vpc", "aws.permissions_boundary: 'arn:"),
-        ("aws-full", "aws.ami: 'ami-0123456789abcdef0'; aws.plain_ami: 'ami-0123456789abcdef1'"),
-        ("aws-full", "aws.kms_key: 'arn:"),
-        ("aws-full", "groups.h200.capacity.reservation: 'cr-0123456789abcdef0'"),
-    ],
-)
-def test_a_stack_with_parts_that_have_no_stand_in_is_refused(stack: str, message: str, tmp_path: Path) -> None:
-    last = tmp_path / "rehearsals" / stack / "timeline.txt"
+def test_ids_of_another_account_are_refused_before_the_last_rehearsal_is_removed(tmp_path: Path) -> None:
+    stacks = tmp_path / "stacks"
+    stacks.mkdir()
+    text = (REPO / "stacks" / "Pulumi.aws-existing-vpc.yaml").read_text()
+    (stacks / "Pulumi.theirs.yaml").write_text(text.replace("123456789012", "210987654321"))
+    last = tmp_path / "rehearsals" / "theirs" / "timeline.txt"
     last.parent.mkdir(parents=True)
     last.touch()
+    home = Home.of({"MUSTER_HOME": str(tmp_path), "MUSTER_STACKS": str(stacks)})
     with pytest.raises(Stop) as caught:
-        prepare_stack(Home.of({"MUSTER_HOME": str(tmp_path)}).stack(stack), [], CPUS)
-    assert message in str(caught.value)
+        prepare_stack(home.stack("theirs"), [], CPUS, NODES)
+    refused = (
+        "aws.permissions_boundary: 'arn:aws:iam::210987654321:policy/boundary' (allowed: one of account 123456789012"
+    )
+    assert refused in str(caught.value)
     assert last.exists()
 
 
-def test_the_page_names_the_stacks_that_can_be_rehearsed() -> None:
-    able = [name for name in AwsTarget.examples if not list_unsupported(read_spec(Home.of({}).stack(name).file))]
-    assert able == ["aws-g6-pair"]
-    assert "Of the example stacks only `aws-g6-pair` can be rehearsed" in (REPO / "docs" / "aws.md").read_text()
+@pytest.mark.parametrize("name", AwsTarget.examples)
+def test_every_example_can_be_rehearsed(name: str) -> None:
+    assert list_unsupported(read_spec(Home.of({}).stack(name).file)) == []
+
+
+@pytest.mark.parametrize(
+    ("nodes", "counts"), [(1, {"h200": (1, None), "burst": (None, 16)}), (4, {"h200": (2, None), "burst": (None, 16)})]
+)
+def test_static_groups_are_cut_to_the_nodes_that_fit(
+    nodes: int, counts: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("infra.targets.aws.rehearse.rehearsed_stack.replace_types", lambda _: None)
+    stack = Home.of({"MUSTER_HOME": str(tmp_path)}).stack("aws-full")
+    rehearsed = prepare_stack(stack, [], CPUS, nodes)
+    assert {name: (group.count, group.max) for name, group in rehearsed.spec.groups.items()} == counts
+    assert f"groups.burst: {nodes} of 16 nodes run (--nodes)" in rehearsed.cuts
+    assert len(rehearsed.cuts) == (2 if nodes < 2 else 1)
+
+
+def test_an_existing_vpc_gets_no_range_in_the_spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("infra.targets.aws.rehearse.rehearsed_stack.replace_types", lambda _: None)
+    rehearsed = prepare_stack(Home.of({"MUSTER_HOME": str(tmp_path)}).stack("aws-existing-vpc"), [], CPUS, NODES)
+    assert (rehearsed.cidr, rehearsed.spec.network.cidr) == ("10.96.0.0/20", None)
 
 
 def test_a_type_outside_the_catalog_is_refused() -> None:
@@ -99,7 +115,7 @@ def test_the_program_of_a_rehearsal_sees_the_scaled_machines(tmp_path: Path, mon
     monkeypatch.setenv("NO_PROXY", "intranet")
     monkeypatch.setattr("infra.targets.aws.rehearse.rehearsed_stack.replace_types", lambda _: None)
     stack = Home.of({"MUSTER_HOME": str(tmp_path)}).stack("aws-g6-pair")
-    rehearsed = prepare_stack(stack, [IPv4Network("10.96.0.0/20")], CPUS)
+    rehearsed = prepare_stack(stack, [IPv4Network("10.96.0.0/20")], CPUS, NODES)
     env = rehearsed.environment({"AWS_ENDPOINT_URL": "http://127.0.0.1:1"}, Path("/tools"))
     own = {name: value for name, value in env.items() if name.startswith("AWS_")}
     files = {"AWS_CONFIG_FILE": "/dev/null", "AWS_SHARED_CREDENTIALS_FILE": "/dev/null"}

@@ -19,15 +19,16 @@ from infra.targets.aws.rehearse.rehearsal import (
     run_command,
 )
 from infra.targets.registry import read_spec
-from tests.infra.targets.aws.rehearse import test_rehearsal
+from tests.infra.targets.aws.rehearse import run_rehearsal
 
 
 def test_the_job_runs_in_the_group_with_the_most_nodes() -> None:
     spec = read_spec(Home.of({}).stack("aws-full").file)
     small = spec.groups["h200"].model_copy(update={"count": 1})
-    assert choose_group(spec.model_copy(update={"groups": {"first": small, **spec.groups}}))[0] != "first"
-    assert choose_group(spec)[1] == 2
-    assert choose_group(spec.model_copy(update={"groups": {"only": small}})) == ("only", 1)
+    assert choose_group(spec.model_copy(update={"groups": {"first": small, **spec.groups}}), 2)[0] != "first"
+    assert choose_group(spec, 2) == ("burst", 2)
+    assert choose_group(spec, 64) == ("burst", 16)
+    assert choose_group(spec.model_copy(update={"groups": {"only": small}}), 2) == ("only", 1)
 
 
 @pytest.mark.parametrize("state", ["COMPLETED", "CANCELLED by 0", "BOOT_FAIL", "DEADLINE", "PREEMPTED", "NODE_FAIL"])
@@ -41,7 +42,7 @@ def test_other_states_do_not(state: str) -> None:
 
 
 def test_a_job_is_given_up_before_the_test_is() -> None:
-    assert limit_job_s(20) < test_rehearsal.TIMEOUT_S
+    assert limit_job_s(20) < run_rehearsal.TIMEOUT_S
     assert limit_job_s(1) > limit_job_s(20)
 
 

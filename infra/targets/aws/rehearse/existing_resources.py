@@ -1,0 +1,130 @@
+"""What a stack's user has in the account before `up`: the simulated account gets all that the spec names by id."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from ipaddress import IPv4Network
+from typing import Any
+from urllib.parse import urlsplit
+
+from moto.ec2.models import ec2_backends, subnets, vpcs
+from moto.ec2.models.amis import Ami
+from moto.efs import models as efs
+from moto.iam.models import iam_backends
+from moto.kms import models as kms
+from moto.s3.models import s3_backends
+
+from cluster.spec import ClusterSpec
+from infra.targets.aws.plan import machines, network
+from infra.targets.aws.rehearse.moto_account import MotoAccount
+from infra.targets.aws.spec import aws_section
+
+_EVERYTHING = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "*", "Resource": "*"}]}
+_INTERNET = "0.0.0.0/0"
+_OTHER_VPC = "192.168.0.0/16"
+# Enough private subnets, and one for the NAT gateway.
+_SUBNET_BITS = 3
+
+
+def create_existing(spec: ClusterSpec, account: MotoAccount, cidr: str) -> None:
+    """Create what the spec names by id, under these ids; `cidr` is the address range of an existing VPC."""
+    section = aws_section(spec)
+    assert section  # noqa: S101  # validators refuse target aws without it
+    ec2 = ec2_backends[account.id][account.region]
+    for image in filter(None, (section.ami, section.plain_ami)):
+        ec2.amis[image] = Ami(ec2, image, name=image, owner_id=account.id, state="available", root_device_type="ebs")
+    if section.permissions_boundary:
+        name = section.permissions_boundary.rpartition("/")[2]
+        iam_backends[account.id]["aws"].create_policy("", "/", json.dumps(_EVERYTHING), name, [])
+    if section.kms_key:
+        _create_key(account, section.kms_key.rpartition("/")[2])
+    for group in spec.groups.values():
+        if group.capacity.reservation:
+            _create_reservation(ec2, group.capacity.reservation, machines.compute(group).name, spec)
+    for bucket in {urlsplit(entry.s3).netloc for entry in spec.storage.values() if entry.s3}:
+        s3_backends[account.id]["aws"].create_bucket(bucket, account.region)
+    _create_storage(spec, account, _create_network(spec, ec2, cidr))
+
+
+def names_foreign_storage(spec: ClusterSpec) -> bool:
+    """Return whether a spec has an existing filesystem but no existing VPC: the pre-flight refuses it."""
+    return not spec.network.vpc_id and any(entry.kind == "existing" for entry in spec.storage.values())
+
+
+def _create_network(spec: ClusterSpec, ec2: Any, cidr: str) -> list[Any]:
+    """Create the VPC of a spec with a NAT gateway, if it names one, and return its private subnets."""
+    if not spec.network.vpc_id:
+        return []
+    with _next_id(vpcs, "random_vpc_id", spec.network.vpc_id):
+        vpc = ec2.create_vpc(cidr)
+    ec2.modify_vpc_attribute(vpc.id, "enable_dns_hostnames", "true")
+    ranges = [str(part) for part in IPv4Network(cidr).subnets(_SUBNET_BITS)]
+    places = network.places(spec)
+    zones = [next(iter(ec2.describe_availability_zones())).name if p.zone == network.AUTO else p.zone for p in places]
+    public = ec2.create_subnet(vpc.id, ranges.pop(), availability_zone=zones[0])
+    gateway = ec2.create_internet_gateway()
+    ec2.attach_internet_gateway(gateway.id, vpc.id)
+    table = ec2.create_route_table(vpc.id)
+    ec2.create_route(table.id, _INTERNET, gateway_id=gateway.id)
+    ec2.associate_route_table(table.id, subnet_id=public.id)
+    nat = ec2.create_nat_gateway(public.id, ec2.allocate_address("vpc").allocation_id)
+    private = ec2.create_route_table(vpc.id)
+    ec2.create_route(private.id, _INTERNET, nat_gateway_id=nat.id)
+    created = []
+    for place, zone in zip(places, zones, strict=True):
+        with _next_id(subnets, "random_subnet_id", place.subnet_id or ""):
+            subnet = ec2.create_subnet(vpc.id, ranges.pop(0), availability_zone=zone)
+        ec2.associate_route_table(private.id, subnet_id=subnet.id)
+        created.append(subnet)
+    return created
+
+
+def _create_storage(spec: ClusterSpec, account: MotoAccount, private: list[Any]) -> None:
+    """Create the filesystems of a spec, in its existing VPC or, without one, in a VPC that the cluster cannot reach."""
+    backend = efs.efs_backends[account.id][account.region]
+    ids = [entry.id for entry in spec.storage.values() if entry.kind == "existing" and entry.id]
+    if ids and not private:
+        ec2 = ec2_backends[account.id][account.region]
+        private = [ec2.create_subnet(ec2.create_vpc(_OTHER_VPC).id, _OTHER_VPC, availability_zone=f"{account.region}a")]
+    for id_ in ids:
+        with _next_id(efs.mock_random, "get_random_hex", id_.removeprefix("fs-")):
+            backend.create_file_system(id_, "generalPurpose", False, "", "elastic", 0, "", False, [])
+        for subnet in private:
+            backend.create_mount_target(id_, subnet.id)
+
+
+def _create_key(account: MotoAccount, id_: str) -> None:
+    with _next_id(kms, "generate_key_id", id_):
+        kms.kms_backends[account.id][account.region].create_key(
+            None, "ENCRYPT_DECRYPT", "SYMMETRIC_DEFAULT", "existing", None
+        )
+
+
+def _create_reservation(ec2: Any, id_: str, instance_type: str, spec: ClusterSpec) -> None:
+    group = next(group for group in spec.groups.values() if group.capacity.reservation == id_)
+    zone = next((place.zone for place in network.places_of(spec, group)), "")
+    count = group.count or group.max or 0
+    ec2.__dict__.setdefault("muster_capacity_reservations", {})[id_] = {
+        "CapacityReservationId": id_,
+        "InstanceType": instance_type,
+        "InstancePlatform": "Linux/UNIX",
+        "AvailabilityZone": zone,
+        "InstanceMatchCriteria": "targeted",
+        "TotalInstanceCount": count,
+        "AvailableInstanceCount": count,
+        "State": "active",
+        "Tags": [],
+    }
+
+
+@contextmanager
+def _next_id(module: Any, function: str, id_: str) -> Iterator[None]:
+    """Let moto give a certain id to what is created meanwhile, instead of a random one."""
+    random = getattr(module, function)
+    setattr(module, function, lambda *_args, **_options: id_)
+    try:
+        yield
+    finally:
+        setattr(module, function, random)

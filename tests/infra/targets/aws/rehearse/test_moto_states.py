@@ -1,0 +1,80 @@
+"""Resources that take time: they are not available before the delay has passed, and a deleted one stays deleted."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from infra.targets.aws.rehearse import moto_gaps
+from infra.targets.aws.rehearse.delays import Clock
+from infra.targets.aws.rehearse.moto_account import MotoAccount
+from infra.targets.aws.rehearse.moto_states import delay_resources
+from infra.targets.aws.rehearse.timeline import Timeline
+from tests.moto_server import ACCOUNT, REGION, Moto, aws, moto  # noqa: F401  # fixtures
+
+
+@pytest.fixture
+def end() -> threading.Event:
+    return threading.Event()
+
+
+@pytest.fixture
+def delayed(aws: Moto, end: threading.Event) -> Iterator[Moto]:  # noqa: F811
+    """Yield an account in which all delays end together."""
+    moto_gaps.apply()
+    with delay_resources(Clock(1, 1, sleep=lambda _: end.wait(5)), Timeline()):
+        yield aws
+    end.set()
+
+
+@pytest.fixture
+def subnet(delayed: Moto) -> str:
+    vpc = delayed.client("ec2").create_vpc(CidrBlock="10.5.0.0/16")["Vpc"]["VpcId"]
+    return str(delayed.client("ec2").create_subnet(VpcId=vpc, CidrBlock="10.5.0.0/24")["Subnet"]["SubnetId"])
+
+
+def wait_for(read: Any, value: str) -> None:
+    deadline = time.monotonic() + 5
+    while read() != value:
+        assert time.monotonic() < deadline, read()
+        time.sleep(0.01)
+
+
+def test_lustre_is_available_and_has_a_name_after_its_delay(delayed: Moto, subnet: str, end: threading.Event) -> None:
+    fsx, account = delayed.client("fsx"), MotoAccount(ACCOUNT, REGION)
+    created = fsx.create_file_system(FileSystemType="LUSTRE", StorageCapacity=1200, SubnetIds=[subnet])["FileSystem"]
+    id_ = created["FileSystemId"]
+    assert created["Lifecycle"] == "CREATING"
+    assert (account.list_file_systems(), account.list_mountable()) == ([id_], [])
+    end.set()
+    wait_for(lambda: fsx.describe_file_systems(FileSystemIds=[id_])["FileSystems"][0]["Lifecycle"], "AVAILABLE")
+    assert account.list_mountable() == [id_]
+    assert account.list_billed() == [f"filesystem {id_}"]
+
+
+def test_efs_has_a_name_once_a_mount_target_is_available(delayed: Moto, subnet: str, end: threading.Event) -> None:
+    efs, account = delayed.client("efs"), MotoAccount(ACCOUNT, REGION)
+    id_ = efs.create_file_system(CreationToken="x")["FileSystemId"]
+    target = efs.create_mount_target(FileSystemId=id_, SubnetId=subnet)
+    assert target["LifeCycleState"] == "creating"
+    assert account.list_mountable() == []
+    end.set()
+    wait_for(lambda: ",".join(account.list_mountable()), id_)
+
+
+def test_a_gateway_that_is_deleted_before_its_delay_ends_stays_deleted(
+    delayed: Moto, subnet: str, end: threading.Event
+) -> None:
+    ec2, account = delayed.client("ec2"), MotoAccount(ACCOUNT, REGION)
+    address = ec2.allocate_address(Domain="vpc")["AllocationId"]
+    gateway = ec2.create_nat_gateway(SubnetId=subnet, AllocationId=address)["NatGateway"]
+    assert gateway["State"] == "pending"
+    assert f"NAT gateway {gateway['NatGatewayId']}" in account.list_billed()
+    ec2.delete_nat_gateway(NatGatewayId=gateway["NatGatewayId"])
+    end.set()
+    time.sleep(0.05)
+    assert account.list_billed() == [f"address {address}"]

@@ -1,0 +1,57 @@
+"""The stand-ins of AWS's images: set-up finds a kernel with a Lustre client, and the names of what it installs."""
+
+from __future__ import annotations
+
+from bootstrap.lustre_kernels import choose_kernel
+from bootstrap.steps.cloud import lustre_client
+from bootstrap.steps.packages import COMPILER
+from infra.targets.aws.rehearse.machine import API_ADDRESS, MIRROR_ADDRESS
+from infra.targets.aws.rehearse.names_of_aws import resolve_name
+from infra.targets.aws.rehearse.ubuntu import GPU_KERNEL, HOME, PLAIN_KERNEL, list_image_files
+
+
+def list_packages(folder: str) -> set[str]:
+    prefix = f"{HOME}/{folder}/"
+    files = list_image_files(has_gpus=False)
+    return {path.removeprefix(prefix).partition("/")[0] for path in files if path.startswith(prefix)}
+
+
+def test_the_plain_image_needs_another_kernel_and_the_gpu_image_does_not() -> None:
+    packages = list_packages("lustre-repository")
+    assert choose_kernel(PLAIN_KERNEL, packages) == GPU_KERNEL
+    assert choose_kernel(GPU_KERNEL, packages) == GPU_KERNEL
+    assert list_image_files(has_gpus=True)[f"{HOME}/kernel"].content == f"{GPU_KERNEL}\n"
+
+
+def test_the_script_of_the_client_uses_only_tools_that_have_a_stand_in() -> None:
+    files = list_image_files(has_gpus=False)
+    tools = {path.rpartition("/")[2] for path in files if path.startswith("usr/local/")}
+    for tool in ("apt-get", "apt-cache", "gpg", "modprobe", "update-grub"):
+        assert tool in lustre_client.SCRIPT
+        assert tool in tools
+
+
+def test_packages_of_set_up_can_be_installed() -> None:
+    assert {
+        *COMPILER,
+        "nfs-common",
+        "stunnel4",
+        "build-essential",
+        "fakeroot",
+        "devscripts",
+        "equivs",
+    } <= list_packages("packages")
+
+
+def test_a_filesystem_has_a_name_only_while_it_can_be_mounted() -> None:
+    name = "fs-0123abcd.fsx.us-east-1.amazonaws.com"
+    assert resolve_name(name, {}, [], []) is None
+    assert resolve_name(name, {}, ["fs-0123abcd"], []) == API_ADDRESS
+    assert resolve_name("fs-0123abcd.efs.us-east-1.amazonaws.com", {}, ["fs-0123abcd"], []) == API_ADDRESS
+
+
+def test_public_servers_have_an_address_and_the_rest_of_the_internet_has_none() -> None:
+    public = ["github.com", "keys.s3.amazonaws.com"]
+    assert [resolve_name(name, {}, [], public) for name in public] == [MIRROR_ADDRESS, MIRROR_ADDRESS]
+    assert resolve_name("s3.us-east-1.amazonaws.com", {}, [], public) == API_ADDRESS
+    assert resolve_name("example.com", {}, [], public) is None

@@ -98,7 +98,11 @@ class Forecast:
 
 
 def forecast(config: Config, machines: JobMachines) -> Forecast:
-    """Predict a run; raise ConfigError if the trainer would not start on these ranks."""
+    """Predict a run; raise ConfigError if the trainer would not start on these ranks, or if it is not modelled."""
+    if config.lora.rank:
+        message = f"{config.lora.rank} is not predicted; allowed: 0"
+        fix = "set it to 0 to predict training of all weights, which takes more memory and time"
+        raise ConfigError([ConfigProblem("lora.rank", message, fix)])
     if problems := check_world(config, machines.ranks, machines.per_node):
         raise ConfigError(problems)
     resolved = resolve_settings(config, machines)

@@ -117,6 +117,12 @@ def test_error_suggests_enough_nodes_if_no_layout_fits() -> None:
         predict_run("llama-70b parallel.strategy=auto parallel.tensor=1", stack=STACK, nodes=1)
 
 
+def test_a_run_with_lora_is_not_predicted() -> None:
+    """All weights would be counted as trained, and the run would seem not to fit."""
+    with pytest.raises(ConfigError, match=r"lora\.rank: 8 is not predicted; allowed: 0; set it to 0 to predict"):
+        predict_run("llama-8b lora.rank=8 checkpoint.initial=weights", instance=P5EN)
+
+
 def test_whole_run_adds_failures_and_cost_to_the_steps() -> None:
     result = predict_run("llama-8b batch.micro=1", stack=STACK)
     run, training = result.run, 38_300 * result.prediction.step_s

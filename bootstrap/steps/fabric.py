@@ -1,4 +1,7 @@
-"""Fabric: the environment variables that NCCL and gloo need on this network, so that they do not fall back to TCP."""
+"""Fabric: the environment variables that NCCL and gloo need on this network, so that they do not fall back to TCP.
+
+Jobs also get the variables with which their programs find the cloud's credentials.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +24,11 @@ ENVIRONMENT: dict[Fabric, dict[str, str]] = {
 }
 
 
-def plan_fabric(facts: Facts, node: Node, desired: Desired) -> list[Action]:  # noqa: ARG001
+def plan_fabric(facts: Facts, node: Node, desired: Desired) -> list[Action]:
     """Write the variables, and the task prolog that adds them to each task's environment."""
-    lines = "".join(f"{name}={value}\n" for name, value in ENVIRONMENT[node.fabric].items())
+    credentials = desired.cloud.job_credentials if desired.cloud else None
+    variables = ENVIRONMENT[node.fabric] | (credentials.environment if credentials else {})
+    lines = "".join(f"{name}={value}\n" for name, value in variables.items())
     return [
         *write_file(facts, "/etc/muster/fabric.env", lines),
         *write_file(facts, "/etc/muster/task-prolog", TASK_PROLOG, 0o755),

@@ -22,6 +22,7 @@ from bootstrap.steps import (
 )
 from bootstrap.steps.cloud import (
     disks,
+    job_credentials,
     lustre_client,
     metadata,
     mounts,
@@ -70,6 +71,7 @@ MACHINE: tuple[Step, ...] = (
     packages.STEP,
     metadata.STEP,
     disks.STATE_STEP,
+    job_credentials.STEP,
 )
 # Run on the controller after the check of the machine: from then on, the sweep launches nodes that are missing.
 CHECKED: tuple[Step, ...] = (power.SWEEP_STEP,)

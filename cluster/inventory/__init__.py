@@ -1,6 +1,13 @@
 """The inventory: the machines that exist, in the form that every target uses."""
 
-from cluster.inventory.cloud import Cloud, Filesystem, Interpreter, InterpreterArchive, PackageRepository
+from cluster.inventory.cloud import (
+    Cloud,
+    Filesystem,
+    Interpreter,
+    InterpreterArchive,
+    JobCredentials,
+    PackageRepository,
+)
 from cluster.inventory.model import Inventory, InventoryModel, Node, NodeGpus, NodeSet, Role
 
 __all__ = [
@@ -10,6 +17,7 @@ __all__ = [
     "InterpreterArchive",
     "Inventory",
     "InventoryModel",
+    "JobCredentials",
     "Node",
     "NodeGpus",
     "NodeSet",

@@ -47,6 +47,16 @@ class Interpreter(InventoryModel):
     """Builds by machine, as `uname -m` prints it."""
 
 
+class JobCredentials(InventoryModel):
+    """Credentials for the users' programs on compute and login nodes; those of the machine are only for root."""
+
+    command: tuple[str, ...]
+    """Command that fetches new ones and stores them; root runs it at boot and at intervals."""
+    interval_s: int
+    environment: dict[str, str]
+    """Variables with which programs find them."""
+
+
 class Cloud(InventoryModel):
     """The cloud data in the bundle of a machine that sets itself up.
 
@@ -72,5 +82,6 @@ class Cloud(InventoryModel):
     """Command that shares packages between nodes; the arguments `NAME fetch|store PATH` are appended to it."""
     controller_timeout_s: float = 1800.0
     """How long a machine waits for slurmctld before it starts its own daemon: both may have been created together."""
+    job_credentials: JobCredentials | None = None
     image_fix: str = ""
     """How to choose another machine image, as the beginning of a sentence for error messages."""

@@ -13,7 +13,7 @@ from cluster.spec import ClusterSpec
 from infra.targets.aws.plan.budget import stops
 from infra.targets.aws.plan.capacity import options
 from infra.targets.aws.plan.network import endpoints, zones
-from infra.targets.aws.spec import aws_section
+from infra.targets.aws.spec import RolePolicies, aws_section
 
 Condition = Callable[[ClusterSpec], bool]
 
@@ -67,6 +67,11 @@ def _private_endpoints(spec: ClusterSpec) -> bool:
 def _own_key(spec: ClusterSpec) -> bool:
     section = aws_section(spec)
     return not (section and section.kms_key)
+
+
+def _extra_policies(spec: ClusterSpec) -> bool:
+    section = aws_section(spec)
+    return section is not None and section.policies != RolePolicies()
 
 
 def _monthly(spec: ClusterSpec) -> bool:
@@ -286,7 +291,7 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         "iam/role:Role",
-        "one per kind of machine, with as few permissions as AWS can express",
+        "one per kind of machine, with as few permissions as AWS can express; with `aws.policies.jobs` one for users",
         "iam: CreateRole GetRole TagRole UpdateRole UpdateAssumeRolePolicy PutRolePermissionsBoundary ListRolePolicies"
         " ListAttachedRolePolicies ListInstanceProfilesForRole DeleteRole",
     ),
@@ -294,6 +299,12 @@ KINDS: tuple[Kind, ...] = (
         "iam/rolePolicy:RolePolicy",
         "the permissions of each role, listed in the table below",
         "iam: PutRolePolicy GetRolePolicy DeleteRolePolicy",
+    ),
+    Kind(
+        "iam/rolePolicyAttachment:RolePolicyAttachment",
+        "policies of `aws.policies`, which the spec adds to roles",
+        "iam: AttachRolePolicy DetachRolePolicy ListAttachedRolePolicies",
+        when=_extra_policies,
     ),
     Kind(
         "iam/instanceProfile:InstanceProfile",

@@ -9,6 +9,7 @@ from cluster.spec.model import SpecModel, ValueDescription, field
 from infra.targets.target import Capabilities
 
 SECTION = "aws"
+POLICY_EXAMPLE = "arn:aws:iam::aws:policy/CloudWatchAgentServerPolicy"
 REGION = r"^[a-z]{2}(-[a-z]+)+-[0-9]$"
 CAPABILITIES = Capabilities(
     machine=frozenset({"instance_type"}),
@@ -26,8 +27,29 @@ CAPABILITIES = Capabilities(
 )
 
 
+class RolePolicies(SpecModel):
+    """Managed policies that muster attaches to the roles of machines, besides what they need themselves."""
+
+    controller: tuple[str, ...] = field(
+        "ARNs of policies for root on the controller", "safe", default=(), strict=False, examples=[[POLICY_EXAMPLE]]
+    )
+    login: tuple[str, ...] = field(
+        "ARNs of policies for root on the login node", "safe", default=(), strict=False, examples=[[POLICY_EXAMPLE]]
+    )
+    compute: tuple[str, ...] = field(
+        "ARNs of policies for root on compute nodes", "safe", default=(), strict=False, examples=[[POLICY_EXAMPLE]]
+    )
+    jobs: tuple[str, ...] = field(
+        "ARNs of policies of a separate role, whose credentials all users get on compute and login nodes",
+        "safe",
+        default=(),
+        strict=False,
+        examples=[["arn:aws:iam::aws:policy/AmazonS3ReadOnlyAccess"]],
+    )
+
+
 class Aws(SpecModel):
-    """Region, images, encryption key and limits on roles."""
+    """Region, images, encryption key, and limits and policies of roles."""
 
     region: Annotated[str, ValueDescription("an AWS region, such as us-east-1")] = field(
         "AWS region", "forbidden", pattern=REGION, examples=["us-east-1"]
@@ -57,6 +79,7 @@ class Aws(SpecModel):
         default=None,
         examples=["arn:aws:iam::123456789012:policy/boundary"],
     )
+    policies: RolePolicies = field("managed policies for the roles of machines", "safe", default=RolePolicies())
     kms_key: str | None = field(
         "ARN of the key that encrypts disks, files and secrets; by default one of the cluster's own",
         "forbidden",

@@ -23,7 +23,7 @@ from infra.targets.aws.build.foundation import Foundation
 from infra.targets.aws.node import parameters
 from infra.targets.aws.node.cloud import describe_cloud
 from infra.targets.aws.plan import images, machines
-from infra.targets.aws.plan.iam import NODE_ROLES
+from infra.targets.aws.plan.iam import NODE_ROLES, jobs_role_arn
 from infra.targets.aws.plan.user_data import user_data
 
 # What runs on this target's machines, besides what runs on every node. Their packages have no `__init__` there.
@@ -74,6 +74,7 @@ def create_node_files(
             domain=foundation.zone.domain,
             state_volume=values["state_volume"],
             filesystems=parse_mounts(values["mounts"]),
+            jobs_role=values["jobs_role"],
             image_fix=images.image_fix(site.aws),
         )
         files = {
@@ -90,6 +91,7 @@ def create_node_files(
         mounts=foundation.file_systems.mounts,
         inventory=inventory,
         ssh_public_key=ssh_public_key,
+        jobs_role=_find_jobs_role(site),
     ).apply(pack)
     upload = foundation.bucket.put_bundle(
         bundle.apply(lambda packed: parameters.bundle(packed.sha256)),
@@ -97,6 +99,15 @@ def create_node_files(
     )
     bucket = foundation.bucket.name
     return NodeFiles(bundle, upload, {role: _render_user_data(site, role, bundle, bucket) for role in NODE_ROLES})
+
+
+def _find_jobs_role(site: Site) -> pulumi.Output[str] | None:
+    """Return the ARN of the role of jobs; None if there is none."""
+    if not site.aws.policies.jobs:
+        return None
+    return pulumi.Output.all(site.resolved.partition, site.resolved.account).apply(
+        lambda account: jobs_role_arn(*account, site.cluster)
+    )
 
 
 def pack_bundle(stack: str, architecture: str, cluster_files: Mapping[str, str]) -> PackedBundle:

@@ -144,6 +144,7 @@ def _create_roles(site: Site, foundation: Foundation, images: Images) -> Roles:
         reservations=sorted({group.capacity.reservation for group in groups if group.capacity.reservation}),
         spot=any("spot" in capacity.purchases(group) for group in groups),
         budget=site.name() if spec.budget.usd_per_month else None,
+        jobs=bool(site.aws.policies.jobs),
     )
     roles = Roles(site, scope)
     if spec.budget.usd_per_month:

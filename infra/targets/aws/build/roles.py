@@ -1,9 +1,12 @@
-"""IAM roles of the nodes: trusted by EC2 alone, with one policy each, bounded where the spec names a boundary."""
+"""IAM roles of the nodes: trusted by EC2 alone, with one policy each, bounded where the spec names a boundary.
+
+The policies that the spec names are attached to them, and to the role of jobs, which nodes assume for their users.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pulumi
@@ -37,6 +40,11 @@ class Roles(AwsComponent):
         self.roles = {role: self._create_role(role) for role in NODE_ROLES}
         self.policies = {role: self._create_policy(role, scope) for role in NODE_ROLES}
         self.profiles = {role: self._create_profile(role) for role in NODE_ROLES}
+        extra = site.aws.policies
+        for node_role in NODE_ROLES:
+            self._attach(node_role, self.roles[node_role], getattr(extra, node_role))
+        if extra.jobs:
+            self._attach(iam.JOBS, self._create_jobs_role(), extra.jobs)
         self.register_outputs({})
 
     def _create_no_launch(self) -> aws.iam.Policy:
@@ -68,6 +76,26 @@ class Roles(AwsComponent):
             opts=self.child_options(*([self.no_launch] if self.no_launch else [])),
         )
 
+    def _create_jobs_role(self) -> aws.iam.Role:
+        trust = pulumi.Output.all(*(self.roles[role].arn for role in iam.JOB_HOSTS)).apply(
+            lambda arns: json.dumps(iam.trust_job_hosts(arns))
+        )
+        return aws.iam.Role(
+            iam.JOBS,
+            name=self.site.name(iam.JOBS),
+            description=f"users' programs of muster cluster {self.site.cluster}",
+            assume_role_policy=trust,
+            permissions_boundary=self.site.aws.permissions_boundary,
+            force_detach_policies=True,
+            opts=self.child_options(),
+        )
+
+    def _attach(self, name: str, role: aws.iam.Role, policies: Sequence[str]) -> None:
+        for arn in policies:
+            aws.iam.RolePolicyAttachment(
+                f"{name}-{_short_name(arn)}", role=role.name, policy_arn=arn, opts=self.child_options()
+            )
+
     def _create_policy(self, role: Role, scope: pulumi.Output[Scope]) -> pulumi.Resource:
         policy: pulumi.Resource = aws.iam.RolePolicy(
             role,
@@ -82,6 +110,11 @@ class Roles(AwsComponent):
         return aws.iam.InstanceProfile(
             role, name=self.site.name(role), role=self.roles[role].name, opts=self.child_options(self.policies[role])
         )
+
+
+def _short_name(policy: str) -> str:
+    """Return the account and the name in the ARN of a policy: two accounts may have policies of the same name."""
+    return policy.partition("::")[2].replace(":policy/", "-").replace("/", "-")
 
 
 def resolve_scope(site: Site, **resources: Any) -> pulumi.Output[Scope]:

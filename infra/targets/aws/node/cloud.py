@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bootstrap.bundle import INSTALLED_PYTHON
 from cluster.catalog.interpreter import PYTHON
-from cluster.inventory import Cloud, Filesystem, PackageRepository
+from cluster.inventory import Cloud, Filesystem, JobCredentials, PackageRepository
 
 METADATA_ADDRESSES = ("169.254.169.254", "fd00:ec2::254")
 # The Amazon Time Sync Service answers on every instance, also without a route to the internet.
@@ -15,6 +15,11 @@ LUSTRE_CLIENT = PackageRepository(
     url="https://fsx-lustre-client-repo.s3.amazonaws.com/ubuntu",
     key_url="https://fsx-lustre-client-repo-public-keys.s3.amazonaws.com/fsx-ubuntu-public-key.asc",
 )
+
+
+# A session of an assumed role ends after an hour.
+JOB_CREDENTIALS_INTERVAL_S = 600
+JOB_CREDENTIALS_FOLDER = "/run/muster-jobs"
 
 
 class AwsCloud(Cloud):
@@ -32,6 +37,7 @@ def describe_cloud(  # noqa: PLR0913
     domain: str,
     state_volume: str | None = None,
     filesystems: tuple[Filesystem, ...] = (),
+    jobs_role: str | None = None,
     image_fix: str = "",
 ) -> AwsCloud:
     """Return what the machines of a cluster must know about AWS."""
@@ -47,5 +53,15 @@ def describe_cloud(  # noqa: PLR0913
         lustre_client=LUSTRE_CLIENT,
         interpreter=PYTHON,
         package_store=(INSTALLED_PYTHON, "-m", "infra.targets.aws.node.package_store", region, bucket),
+        job_credentials=_describe_job_credentials(region, jobs_role) if jobs_role else None,
         image_fix=image_fix,
+    )
+
+
+def _describe_job_credentials(region: str, role: str) -> JobCredentials:
+    program = (INSTALLED_PYTHON, "-m", "infra.targets.aws.node.job_credentials")
+    return JobCredentials(
+        command=(*program, region, role, JOB_CREDENTIALS_FOLDER),
+        interval_s=JOB_CREDENTIALS_INTERVAL_S,
+        environment={"AWS_CONFIG_FILE": f"{JOB_CREDENTIALS_FOLDER}/config"},
     )

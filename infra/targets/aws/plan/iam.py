@@ -13,6 +13,10 @@ from infra.targets.aws.node import parameters
 
 Role = Literal["controller", "login", "compute", "budget", "flow-logs"]
 NODE_ROLES: tuple[NodeRole, ...] = ("controller", "login", "compute")
+JOBS = "jobs"
+"""The role whose credentials the users' programs get; machines assume it for them."""
+JOB_HOSTS: tuple[NodeRole, ...] = ("login", "compute")
+"""The machines on which users get the credentials of JOBS."""
 TRUSTED: dict[Role, str] = {
     "controller": "ec2.amazonaws.com",
     "login": "ec2.amazonaws.com",
@@ -86,6 +90,8 @@ class Scope:
     """Whether any group may use spot instances."""
     budget: str | None = None
     """Name of the budget."""
+    jobs: bool = False
+    """Whether there is a role for the users' programs."""
 
     def ec2(self, kind: str, name: str = "*") -> str:
         return f"arn:{self.partition}:ec2:{self.region}:{self.account}:{kind}/{name}"
@@ -177,12 +183,24 @@ def controller(scope: Scope) -> tuple[Statement, ...]:
 
 def login(scope: Scope) -> tuple[Statement, ...]:
     """Return the permissions of the login node."""
-    return _node(scope, "login")
+    return (*_node(scope, "login"), *_become_jobs(scope))
 
 
 def compute(scope: Scope) -> tuple[Statement, ...]:
     """Return the permissions of compute nodes."""
-    return _node(scope, "compute")
+    return (*_node(scope, "compute"), *_become_jobs(scope))
+
+
+def trust_job_hosts(machine_roles: Iterable[str]) -> dict[str, Any]:
+    """Return the document that lets only machines with these roles, given by ARN, assume the role of jobs."""
+    principal = {"AWS": sorted(machine_roles)}
+    statement = {"Effect": "Allow", "Action": "sts:AssumeRole", "Principal": principal}
+    return {"Version": "2012-10-17", "Statement": [statement]}
+
+
+def jobs_role_arn(partition: str, account: str, cluster: str) -> str:
+    """Return the ARN of the role of jobs."""
+    return f"arn:{partition}:iam::{account}:role/{aws_names.prefixed(cluster, JOBS)}"
 
 
 def budget(scope: Scope) -> tuple[Statement, ...]:
@@ -297,6 +315,12 @@ def _node(scope: Scope, role: NodeRole) -> tuple[Statement, ...]:
             reason="the message services of Systems Manager define no resources; a node gets only its own messages",
         ),
     )
+
+
+def _become_jobs(scope: Scope) -> Iterator[Statement]:
+    if scope.jobs:
+        role = jobs_role_arn(scope.partition, scope.account, scope.cluster)
+        yield Statement("BecomeJobs", ("sts:AssumeRole",), (role,))
 
 
 def _launch(scope: Scope) -> Iterator[Statement]:

@@ -20,7 +20,7 @@ from infra.home import Home, StackHome, private_folder
 from infra.targets.aws.account_types import REHEARSED_FILE
 from infra.targets.aws.plan import machines
 from infra.targets.aws.rehearse.moto_server import ACCOUNT
-from infra.targets.aws.spec import aws_section
+from infra.targets.aws.spec import RolePolicies, aws_section
 from infra.targets.aws.validate.types import list_type_names
 from infra.targets.registry import load_spec
 
@@ -111,6 +111,7 @@ def list_unsupported(spec: ClusterSpec) -> list[str]:
             for field in _WITH_ACCOUNT
             if (value := getattr(aws_section(spec), field, None)) is not None and f":{ACCOUNT}:" not in value
         ),
+        *(["aws.policies"] if (section := aws_section(spec)) and section.policies != RolePolicies() else []),
     ]
 
 

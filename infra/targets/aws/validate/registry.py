@@ -28,6 +28,7 @@ RULES: tuple[Rule, ...] = (
     section.check_zones,
     section.check_group_zones,
     section.check_ids,
+    section.check_policies,
     machines.check_type_present,
     machines.check_type_in_catalog,
     machines.check_type_reviewed,

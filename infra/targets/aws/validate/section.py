@@ -9,10 +9,13 @@ from difflib import SequenceMatcher
 from cluster.spec import ClusterSpec
 from cluster.spec.issue import Issue, error
 from infra.targets.aws.plan import images
-from infra.targets.aws.spec import aws_section
+from infra.targets.aws.spec import POLICY_EXAMPLE, RolePolicies, aws_section
 from infra.targets.aws.validate.types import list_regions
 
 AMI = re.compile(r"ami-([0-9a-f]{8}|[0-9a-f]{17})")
+# The default quota of an account; one is left for the policy of a spent budget.
+# docs.aws.amazon.com/IAM/latest/UserGuide/reference_iam-quotas.html
+MAX_POLICIES = 9
 POLICY = re.compile(r"arn:aws[a-z-]*:iam::(\d{12}|aws):policy/[\w+=,.@/-]+")
 KEY = re.compile(r"arn:aws[a-z-]*:kms:([a-z0-9-]+):\d{12}:key/[0-9a-f-]{36}")
 
@@ -78,6 +81,29 @@ def check_ids(spec: ClusterSpec) -> Iterator[Issue]:
         example = "arn:aws:iam::123456789012:policy/boundary"
         yield _report_format("permissions_boundary", boundary, "the ARN of an IAM policy", example)
     yield from _check_key(section.kms_key, section.region)
+
+
+def check_policies(spec: ClusterSpec) -> Iterator[Issue]:
+    """Report policies that are malformed, repeated or too many for a role, and jobs that could not use theirs."""
+    section = aws_section(spec)
+    if section is None:
+        return
+    for role in RolePolicies.model_fields:
+        arns: tuple[str, ...] = getattr(section.policies, role)
+        where = f"aws.policies.{role}"
+        for index, arn in enumerate(arns):
+            if not POLICY.fullmatch(arn):
+                message = f"'{arn}' is invalid; allowed: the ARN of an IAM policy"
+                yield error("policy_format", f"{where}[{index}]", message, f"write for example `{POLICY_EXAMPLE}`")
+            elif arn in arns[:index]:
+                yield error("policy_twice", f"{where}[{index}]", f"'{arn}' is listed already", "remove it")
+        if len(arns) > MAX_POLICIES:
+            message = f"{len(arns)} policies, but a role can have {MAX_POLICIES}"
+            yield error("policy_count", where, message, "combine some of them in one policy of your own")
+    if section.policies.jobs and not spec.network.egress and not spec.network.vpc_id:
+        message = "without egress, nodes cannot reach STS to get credentials for jobs"
+        fix = "write `egress: true`, or name your own VPC (vpc_id) with access to STS"
+        yield error("jobs_offline", "aws.policies.jobs", message, fix)
 
 
 def _check_key(key: str | None, region: str) -> Iterator[Issue]:

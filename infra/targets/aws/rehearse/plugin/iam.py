@@ -63,6 +63,21 @@ def _delete_role_policy(aws: Aws, _id: str, props: Props) -> None:
     delete_if_exists(lambda: aws.iam.delete_role_policy(RoleName=props["role"], PolicyName=props["name"]))
 
 
+def _create_attachment(aws: Aws, props: Props, _tags: Tags) -> Created:
+    aws.iam.attach_role_policy(RoleName=props["role"], PolicyArn=props["policyArn"])
+    return f"{props['role']}-{props['policyArn']}", {}
+
+
+def _read_attachment(aws: Aws, _id: str, props: Props) -> Props | None:
+    answer = get_if_exists(lambda: aws.iam.list_attached_role_policies(RoleName=props["role"])) or {}
+    attached = [policy["PolicyArn"] for policy in answer.get("AttachedPolicies", ())]
+    return {} if props["policyArn"] in attached else None
+
+
+def _delete_attachment(aws: Aws, _id: str, props: Props) -> None:
+    delete_if_exists(lambda: aws.iam.detach_role_policy(RoleName=props["role"], PolicyArn=props["policyArn"]))
+
+
 def _create_profile(aws: Aws, props: Props, tags: Tags) -> Created:
     name = props["name"]
     profile = aws.iam.create_instance_profile(InstanceProfileName=name, Tags=tag_list(tags))["InstanceProfile"]
@@ -121,6 +136,13 @@ KINDS = (
         _role_policy,
         change="policy!",
         update=_update_role_policy,
+    ),
+    Kind(
+        "aws:iam/rolePolicyAttachment:RolePolicyAttachment",
+        "role! policyArn!",
+        _create_attachment,
+        _delete_attachment,
+        _read_attachment,
     ),
     Kind(
         "aws:iam/instanceProfile:InstanceProfile",

@@ -125,7 +125,23 @@ def test_every_role_has_the_permissions_boundary() -> None:
     assert {resource.props.get("permissionsBoundary") for resource in roles} == {
         "arn:aws:iam::123456789012:policy/boundary"
     }
-    assert len(roles) == 5
+    assert len(roles) == 6
+
+
+def test_policies_of_the_spec_are_attached_and_only_users_machines_assume_the_role_of_jobs() -> None:
+    resources = example("aws-full")
+    attached = {
+        (each.props["role"], each.props["policyArn"].rpartition("/")[2])
+        for each in of_type(resources, "aws:iam/rolePolicyAttachment:RolePolicyAttachment")
+    }
+    compute, jobs = "muster-full-compute", "muster-full-jobs"
+    assert attached == {(compute, "CloudWatchAgentServerPolicy"), (jobs, "AmazonS3ReadOnlyAccess")}
+    (role,) = (each for each in of_type(resources, "aws:iam/role:Role") if each.name == "jobs")
+    (trust,) = json.loads(role.props["assumeRolePolicy"])["Statement"]
+    assert sorted(trust["Principal"]) == ["AWS"]
+    assert len(trust["Principal"]["AWS"]) == 2
+    policies = {each.name: each.props["policy"] for each in of_type(resources, "aws:iam/rolePolicy:RolePolicy")}
+    assert [name for name, text in policies.items() if "sts:AssumeRole" in text] == ["login", "compute"]
 
 
 def test_the_controller_terminates_only_compute_nodes_of_its_cluster() -> None:

@@ -18,8 +18,18 @@ from bootstrap.desired import Desired
 from bootstrap.errors import BootstrapError
 from bootstrap.facts.model import Facts, FileFact
 from bootstrap.plan import choose_cgroup, plan_steps
-from bootstrap.steps import controller, members, packages, registry, ssh, time
-from bootstrap.steps.cloud import disks, lustre_client, metadata, mounts, names, power, slurm_packages, system
+from bootstrap.steps import controller, fabric, members, packages, registry, ssh, time
+from bootstrap.steps.cloud import (
+    disks,
+    job_credentials,
+    lustre_client,
+    metadata,
+    mounts,
+    names,
+    power,
+    slurm_packages,
+    system,
+)
 from bootstrap.steps.daemon import DAEMONS
 from bootstrap.steps.step import Step
 from bootstrap.transport.local import LocalTransport
@@ -63,6 +73,13 @@ def after(facts: Facts, actions: Iterable[Action]) -> Facts:
         (names.HOST_KEY_STEP, GPU, ubuntu(), desired(), {}),
         (system.SYSCTL_STEP, GPU, ubuntu(), desired(), {}),
         (metadata.STEP, GPU, ubuntu(), desired(), {"active": frozenset({"muster-metadata"})}),
+        (
+            job_credentials.STEP,
+            LOGIN,
+            ubuntu(),
+            desired(jobs_role="arn:aws:iam::123456789012:role/muster-toy-jobs"),
+            {"active": frozenset({"muster-job-credentials.timer"})},
+        ),
         (power.STEP, CONTROLLER, ubuntu(), desired(), {}),
         (power.SWEEP_STEP, CONTROLLER, ubuntu(), desired(), {}),
         (time.STEP, GPU, ubuntu(), desired(), {"active": frozenset({"chrony"}), "enabled": frozenset({"chrony"})}),
@@ -111,6 +128,7 @@ def test_a_step_acts_once(step: Step, node: Node, facts: Facts, target: Desired,
         (names.RESOLVER_STEP, ubuntu(active=frozenset()), desired(), "the image does not use systemd-resolved"),
         (system.SYSCTL_STEP, ubuntu(container=True), desired(), "a container uses the kernel of its host"),
         (disks.STATE_STEP, ubuntu(), desired(), "the cluster has no state volume"),
+        (job_credentials.STEP, ubuntu(), desired(), "jobs get no credentials"),
         (power.STEP, ubuntu(), desired(fleet=b""), "the cluster launches no nodes"),
         (slurm_packages.STEP, ubuntu(distribution="debian 13"), desired(), "the distribution has this release"),
     ],
@@ -128,6 +146,15 @@ def test_debian_13_builds_a_release_that_it_does_not_have() -> None:
     image = replace(debian, packages={"slurm-client": "26.05.5-1"})
     assert slurm_packages.STEP.skip(image, GPU, newer) == "the distribution has this release"
     assert "slurmd" not in str(packages.STEP.actions(replace(debian, packages={}), GPU, newer)[0].title)
+
+
+def test_jobs_and_login_shells_get_the_variables_of_the_credentials() -> None:
+    target = desired(jobs_role="arn:aws:iam::123456789012:role/muster-toy-jobs")
+    variables = next(a for a in fabric.STEP.actions(ubuntu(), GPU, target) if a.title == "write /etc/muster/fabric.env")
+    assert b"\nAWS_CONFIG_FILE=/run/muster-jobs/config\n" in variables.data
+    (profile,) = (a for a in job_credentials.STEP.actions(ubuntu(), LOGIN, target) if "profile.d" in a.title)
+    assert profile.data == b'export AWS_CONFIG_FILE="${AWS_CONFIG_FILE:-/run/muster-jobs/config}"\n'
+    assert not [a for a in job_credentials.STEP.actions(ubuntu(), GPU, target) if "profile.d" in a.title]
 
 
 def test_cloud_steps_run_only_on_cloud_machines() -> None:

@@ -32,8 +32,10 @@ class _IssueBuilder:
         self._model = model
 
     def issues(self, bad: ValidationError) -> list[Issue]:
-        """Return one issue per error; a misspelt key is not also reported as missing."""
+        """Return one issue per error: a misspelt key is not also missing, and an invalid item not also one too few."""
         details = bad.errors(include_url=False)
+        parents = {detail["loc"][:-1] for detail in details}
+        details = [detail for detail in details if detail["type"] != "too_short" or detail["loc"] not in parents]
         misspelt = {self._meant(detail) for detail in details[:REPORTED_ERRORS]}
         reported = [detail for detail in details if detail["type"] != "missing" or detail["loc"] not in misspelt]
         issues = [self._issue(detail) for detail in reported[:REPORTED_ERRORS]]
@@ -102,11 +104,16 @@ def _fix(location: Location, place: Slot, value: Any) -> str:
     return f"write for example `{_example(location, place)}`"
 
 
+def _first(place: Slot) -> str:
+    """Return the first allowed value of a choice, or a placeholder."""
+    return next(iter(_choices(place)), "text")
+
+
 def _choices(place: Slot) -> list[str]:
     return [option for option in get_args(bare(place.annotation)) if isinstance(option, str)]
 
 
 def _example(location: Location, place: Slot) -> str:
     part = part_of(place.annotation)
-    example = place.example if place.example is not None else example_part(part) if part else "text"
+    example = place.example if place.example is not None else example_part(part) if part else _first(place)
     return entry(location, to_jsonable_python(example, exclude_none=True))

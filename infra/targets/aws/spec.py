@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cluster.spec import ClusterSpec
-from cluster.spec.model import SpecModel, ValueDescription, field
+from cluster.spec.model import Name, SpecModel, ValueDescription, field
 from infra.targets.target import Capabilities
 
 SECTION = "aws"
 POLICY_EXAMPLE = "arn:aws:iam::aws:policy/CloudWatchAgentServerPolicy"
+OBJECT = r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/[\w!.*'()/-]+$"
 REGION = r"^[a-z]{2}(-[a-z]+)+-[0-9]$"
 CAPABILITIES = Capabilities(
     machine=frozenset({"instance_type"}),
@@ -48,6 +49,28 @@ class RolePolicies(SpecModel):
     )
 
 
+class Hook(SpecModel):
+    """A program of your own that root runs on machines while they are set up."""
+
+    when: Literal["start", "configured"] = field(
+        "start: before the set-up; configured: after it, before the node runs jobs", "safe", default="configured"
+    )
+    script: Annotated[str, ValueDescription("an object in S3, s3:// and a bucket and a key")] = field(
+        "the program, in S3 in the cluster's region", "safe", pattern=OBJECT, examples=["s3://my-tools/agent.sh"]
+    )
+    sha256: Annotated[str, ValueDescription("64 hexadecimal digits, as `sha256sum` prints them")] = field(
+        "SHA-256 of the program; another program is not run",
+        "safe",
+        pattern=r"^[0-9a-f]{64}$",
+        examples=["ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"],
+    )
+    args: tuple[str, ...] = field("its arguments", "safe", default=(), strict=False, examples=[["--verbose"]])
+    roles: tuple[Literal["controller", "login", "compute"], ...] = field(
+        "machines that run it", "safe", default=("controller", "login", "compute"), strict=False, min_length=1
+    )
+    timeout_s: int = field("seconds after which it has failed", "safe", default=600, ge=1, le=3600)
+
+
 class Aws(SpecModel):
     """Region, images, encryption key, and limits and policies of roles."""
 
@@ -80,6 +103,12 @@ class Aws(SpecModel):
         examples=["arn:aws:iam::123456789012:policy/boundary"],
     )
     policies: RolePolicies = field("managed policies for the roles of machines", "safe", default=RolePolicies())
+    hooks: dict[Name, Hook] = field(
+        "programs of your own by name, which machines run in the order of the names when they are set up",
+        "safe",
+        default={},
+        examples=[{"agent": {"script": "s3://my-tools/agent.sh", "sha256": "ba7816bf..."}}],
+    )
     kms_key: str | None = field(
         "ARN of the key that encrypts disks, files and secrets; by default one of the cluster's own",
         "forbidden",

@@ -23,6 +23,7 @@ from infra.targets.aws.build.foundation import Foundation
 from infra.targets.aws.node import parameters
 from infra.targets.aws.node.cloud import describe_cloud
 from infra.targets.aws.plan import images, machines
+from infra.targets.aws.plan.hooks import node_hooks
 from infra.targets.aws.plan.iam import NODE_ROLES, jobs_role_arn
 from infra.targets.aws.plan.user_data import user_data
 
@@ -75,6 +76,7 @@ def create_node_files(
             state_volume=values["state_volume"],
             filesystems=parse_mounts(values["mounts"]),
             jobs_role=values["jobs_role"],
+            hooks=node_hooks(site.aws),
             image_fix=images.image_fix(site.aws),
         )
         files = {

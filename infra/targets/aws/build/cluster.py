@@ -21,6 +21,7 @@ from infra.targets.aws.build.resolved import Resolved, ResolvedArgs
 from infra.targets.aws.build.roles import Roles, resolve_scope
 from infra.targets.aws.build.secrets import HostKeys
 from infra.targets.aws.plan import capacity, images, machines, network, security
+from infra.targets.aws.plan.hooks import objects_by_role
 from infra.targets.aws.plan.iam import NODE_ROLES
 from infra.targets.aws.spec import region_of
 from infra.targets.target import Context
@@ -145,6 +146,7 @@ def _create_roles(site: Site, foundation: Foundation, images: Images) -> Roles:
         spot=any("spot" in capacity.purchases(group) for group in groups),
         budget=site.name() if spec.budget.usd_per_month else None,
         jobs=bool(site.aws.policies.jobs),
+        hooks=objects_by_role(site.aws),
     )
     roles = Roles(site, scope)
     if spec.budget.usd_per_month:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bootstrap.bundle import INSTALLED_PYTHON
 from cluster.catalog.interpreter import PYTHON
 from cluster.inventory import Cloud, Filesystem, JobCredentials, PackageRepository
+from infra.targets.aws.node.hooks import NodeHook
 
 METADATA_ADDRESSES = ("169.254.169.254", "fd00:ec2::254")
 # The Amazon Time Sync Service answers on every instance, also without a route to the internet.
@@ -28,6 +29,8 @@ class AwsCloud(Cloud):
     region: str
     bucket: str
     """Name of the bucket with the bundle, the fleet, and packages that the controller builds."""
+    hooks: tuple[NodeHook, ...] = ()
+    """Programs of the spec, in the order in which machines run them."""
 
 
 def describe_cloud(  # noqa: PLR0913
@@ -38,6 +41,7 @@ def describe_cloud(  # noqa: PLR0913
     state_volume: str | None = None,
     filesystems: tuple[Filesystem, ...] = (),
     jobs_role: str | None = None,
+    hooks: tuple[NodeHook, ...] = (),
     image_fix: str = "",
 ) -> AwsCloud:
     """Return what the machines of a cluster must know about AWS."""
@@ -47,6 +51,7 @@ def describe_cloud(  # noqa: PLR0913
         domain=domain,
         state_volume=state_volume,
         filesystems=filesystems,
+        hooks=hooks,
         metadata_addresses=METADATA_ADDRESSES,
         time_server=TIME_SERVER,
         scratch_disk_model=SCRATCH_DISK_MODEL,

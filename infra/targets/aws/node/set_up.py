@@ -19,13 +19,14 @@ from bootstrap.steps import registry
 from bootstrap.steps.step import Step
 from bootstrap.transport.base import Transport, TransportError
 from bootstrap.transport.local import LocalTransport
-from cluster.inventory import Inventory, Node
+from cluster.inventory import Inventory, Node, Role
 from cluster.spec import ClusterSpec
 from infra.targets.aws.node import early, identity, parameters
 from infra.targets.aws.node.check import STEP as VERIFY_STEP
 from infra.targets.aws.node.check import check_machine
 from infra.targets.aws.node.cloud import AwsCloud
 from infra.targets.aws.node.cluster_secrets import read_fleet, read_secrets
+from infra.targets.aws.node.hooks import run_hooks, select_hooks
 
 ROOT = Path(__file__).resolve().parents[4]
 LAUNCHER = "infra.targets.aws.launcher"
@@ -46,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     node = identity.identify(inventory)
     reporter = Reporter(cloud.region, parameters.node(inventory.cluster, node.name), options.bundle)
     try:
-        if reason := set_up(node, _load_desired(node, inventory, cloud), reporter):
+        if reason := set_up(node, _load_desired(node, inventory, cloud), cloud, reporter):
             restart_machine(LocalTransport(), reason, reporter)
             return EXIT_RESTARTING
     except (BootstrapError, TransportError) as error:
@@ -74,10 +75,15 @@ class Reporter:
         early.report(self._region, self._parameter, values)
 
 
-def set_up(node: Node, desired: Desired, reporter: Reporter) -> str:
+def set_up(node: Node, desired: Desired, cloud: AwsCloud, reporter: Reporter) -> str:
     """Run the steps of the node's role in stages and check the result; return why the machine must restart first."""
     transport = LocalTransport()
-    for stage in (registry.KERNEL, registry.MACHINE, registry.select_after_machine(node.role)):
+    start, configured = (select_hooks(cloud.hooks, when, node.role) for when in ("start", "configured"))
+    run_hooks(start, node, cloud.region)
+    for stage in _list_stages(node.role, hooks=bool(configured)):
+        # Before the daemon that lets jobs run on the node.
+        if stage == registry.MEMBERS:
+            run_hooks(configured, node, cloud.region)
         # If hundreds of compute nodes reported each stage, they would exceed the account's request rate.
         if node.role != "compute":
             reporter.report("working", stage[0].name, f"{len(stage)} steps to go")
@@ -86,8 +92,22 @@ def set_up(node: Node, desired: Desired, reporter: Reporter) -> str:
             return reason
     check_machine(transport, node, desired)
     if node.role == "controller":
+        run_hooks(configured, node, cloud.region)
         _run_stage(transport, node, desired, registry.CHECKED, reporter)
     return ""
+
+
+def _list_stages(role: Role, *, hooks: bool) -> list[Sequence[Step]]:
+    """Return the stages of a role; facts are read before each, so that the last is divided only for hooks."""
+    last = registry.select_after_machine(role)
+    if not hooks or role == "controller":
+        return [registry.KERNEL, registry.MACHINE, last]
+    return [
+        registry.KERNEL,
+        registry.MACHINE,
+        [step for step in last if step not in registry.MEMBERS],
+        registry.MEMBERS,
+    ]
 
 
 def restart_machine(transport: Transport, reason: str, reporter: Reporter) -> None:

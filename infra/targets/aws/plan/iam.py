@@ -92,6 +92,8 @@ class Scope:
     """Name of the budget."""
     jobs: bool = False
     """Whether there is a role for the users' programs."""
+    hooks: Mapping[NodeRole, Sequence[str]] = field(default_factory=dict)
+    """Objects with the spec's own programs, as `bucket/key`, by the role whose machines run them."""
 
     def ec2(self, kind: str, name: str = "*") -> str:
         return f"arn:{self.partition}:ec2:{self.region}:{self.account}:{kind}/{name}"
@@ -290,6 +292,7 @@ def _node(scope: Scope, role: NodeRole) -> tuple[Statement, ...]:
             (scope.key_arn,),
             scope.if_called_by("s3", "ssm"),
         ),
+        *_hooks(scope, role),
         Statement("Report", ("ssm:PutParameter",), (scope.parameter(_reports(scope)),)),
         Statement(
             "SessionAgent",
@@ -315,6 +318,11 @@ def _node(scope: Scope, role: NodeRole) -> tuple[Statement, ...]:
             reason="the message services of Systems Manager define no resources; a node gets only its own messages",
         ),
     )
+
+
+def _hooks(scope: Scope, role: NodeRole) -> Iterator[Statement]:
+    if objects := scope.hooks.get(role):
+        yield Statement("Hooks", ("s3:GetObject",), tuple(f"arn:{scope.partition}:s3:::{name}" for name in objects))
 
 
 def _become_jobs(scope: Scope) -> Iterator[Statement]:

@@ -38,7 +38,18 @@ from cluster.spec.model import Software
 from infra.targets.aws.node import set_up
 from infra.targets.aws.node.identity import add_node, find_node
 from tests.bootstrap.clusters import desired as local
-from tests.infra.targets.aws.node.clusters import EFS, KERNEL, LUSTRE, NFS, STORE, desired, fixed, inventory, ubuntu
+from tests.infra.targets.aws.node.clusters import (
+    EFS,
+    KERNEL,
+    LUSTRE,
+    NFS,
+    STORE,
+    cloud,
+    desired,
+    fixed,
+    inventory,
+    ubuntu,
+)
 
 CONTROLLER = fixed("controller", "controller", 10)
 LOGIN = fixed("login", "login", 11)
@@ -328,7 +339,7 @@ def test_the_sweep_starts_after_the_check(node: Node, end: list[object], monkeyp
     monkeypatch.setattr(set_up, "check_machine", lambda *_: order.append("check"))
     monkeypatch.setattr("bootstrap.restart.read_request", lambda _: "")
     monkeypatch.setattr(set_up.Reporter, "report", lambda *_: None)
-    assert set_up.set_up(node, desired(), set_up.Reporter("", "", "")) == ""
+    assert set_up.set_up(node, desired(), cloud(), set_up.Reporter("", "", "")) == ""
     assert order == [registry.KERNEL, registry.MACHINE, registry.select_after_machine(node.role), *end]
     assert power.SWEEP_STEP in registry.CHECKED
 

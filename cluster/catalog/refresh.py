@@ -21,7 +21,7 @@ from typing import Any
 from cluster.catalog.described import to_entry
 
 DATA = Path(__file__).with_name("data")
-GPU_FAMILIES = ("p4d", "p4de", "p5", "p5e", "p5en", "p6-b200", "p6-b300", "g5", "g6", "g6e", "g7e")
+GPU_FAMILIES = ("p4d", "p4de", "p5", "p5e", "p5en", "p6-b200", "p6-b300", "g5", "g6", "g6e", "g7", "g7e", "gr6")
 NEURON_FAMILIES = ("trn1", "trn1n", "trn2")
 CPU_FAMILIES = ("c7g", "c7i", "m7g", "m7i", "r7i", "t3", "t4g")
 FAMILIES = (*GPU_FAMILIES, *NEURON_FAMILIES, *CPU_FAMILIES)

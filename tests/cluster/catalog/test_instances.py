@@ -56,7 +56,9 @@ def test_the_first_card_of_p6_b300_has_no_efa() -> None:
         ("g6.4xlarge", 1, 64, 0),
         ("g6e.24xlarge", 4, 768, 2),
         ("g6e.48xlarge", 8, 1536, 4),
+        ("g7.48xlarge", 8, 768, 2),
         ("g7e.48xlarge", 8, 2048, 4),
+        ("gr6.8xlarge", 1, 256, 1),
     ],
 )
 def test_gpus_memory_and_efa(name: str, count: int, memory_gib: int, efa: int) -> None:

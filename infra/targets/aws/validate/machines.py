@@ -53,7 +53,7 @@ def check_type_present(spec: ClusterSpec) -> Iterator[Issue]:
 
 
 def check_type_in_catalog(spec: ClusterSpec) -> Iterator[Issue]:
-    """Report instance types that the catalog does not have, or has without a network layout."""
+    """Report instance types that the catalog does not have, or has as unsupported."""
     for where, name in list_type_names(spec).items():
         try:
             instance(name)
@@ -64,8 +64,9 @@ def check_type_in_catalog(spec: ClusterSpec) -> Iterator[Issue]:
             fix += "; with AWS credentials, other types are looked up in the account"
             yield error("unknown_instance_type", where, message, fix)
         except UnverifiedInstanceType as bad:
-            message = f"'{name}' has no documented network layout: {bad.why}"
-            fix = "choose another type, for example `instance_type: p6-b200.48xlarge`"
+            message = f"'{name}' is not supported: {bad.why}"
+            example = "trn2.48xlarge" if name.startswith("trn") else "p6-b200.48xlarge"
+            fix = f"choose another type, for example `instance_type: {example}`"
             yield error("unverified_instance_type", where, message, fix)
 
 

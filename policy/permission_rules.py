@@ -71,9 +71,11 @@ def _passes_named_roles(props: Props) -> bool:
 _TRUSTED = {"ec2.amazonaws.com", "budgets.amazonaws.com", "vpc-flow-logs.amazonaws.com"}
 
 
-def _trusts_one_service(props: Props) -> bool:
+def _trusts_little(props: Props) -> bool:
     for statement in json.loads(props["assumeRolePolicy"])["Statement"]:
         principal = statement["Principal"]
+        if isinstance(principal, dict) and set(principal) == {"AWS"} and _are_roles(principal["AWS"]):
+            continue
         if not isinstance(principal, dict) or set(principal) != {"Service"} or principal["Service"] not in _TRUSTED:
             return False
         if principal["Service"] != "ec2.amazonaws.com" and "aws:SourceAccount" not in json.dumps(
@@ -81,6 +83,11 @@ def _trusts_one_service(props: Props) -> bool:
         ):
             return False
     return True
+
+
+def _are_roles(arns: str | list[str]) -> bool:
+    """Return whether these are single roles or users; the ARN of an account's root stands for everyone in it."""
+    return all("*" not in arn and not arn.endswith(":root") for arn in ([arns] if isinstance(arns, str) else arns))
 
 
 def _names_principals(props: Props) -> bool:
@@ -153,11 +160,12 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "CKV_AWS_60/61",
-        "A role trusts a single AWS service, and outside EC2 only on behalf of this account.",
+        "A role trusts a single AWS service, outside EC2 only on behalf of this account, or single roles.",
         (ROLE,),
-        _trusts_one_service,
+        _trusts_little,
         (
             (ROLE, _trust({"AWS": "*"})),
+            (ROLE, _trust({"AWS": ["arn:aws:iam::123456789012:role/x", "arn:aws:iam::123456789012:root"]})),
             (ROLE, _trust("*")),
             (ROLE, _trust({"Service": "lambda.amazonaws.com"})),
             (ROLE, _trust({"Service": "budgets.amazonaws.com"})),

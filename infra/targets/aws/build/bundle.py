@@ -108,7 +108,7 @@ def _find_jobs_role(site: Site) -> pulumi.Output[str] | None:
     if not site.aws.policies.jobs:
         return None
     return pulumi.Output.all(site.resolved.partition, site.resolved.account).apply(
-        lambda account: jobs_role_arn(*account, site.cluster)
+        lambda values: jobs_role_arn(values[0], values[1], site.cluster)
     )
 
 

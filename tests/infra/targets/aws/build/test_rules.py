@@ -141,7 +141,7 @@ def test_policies_of_the_spec_are_attached_and_only_users_machines_assume_the_ro
     assert sorted(trust["Principal"]) == ["AWS"]
     assert len(trust["Principal"]["AWS"]) == 2
     policies = {each.name: each.props["policy"] for each in of_type(resources, "aws:iam/rolePolicy:RolePolicy")}
-    assert [name for name, text in policies.items() if "sts:AssumeRole" in text] == ["login", "compute"]
+    assert {name for name, text in policies.items() if "sts:AssumeRole" in text} == {"login", "compute"}
 
 
 def test_the_controller_terminates_only_compute_nodes_of_its_cluster() -> None:

@@ -153,6 +153,20 @@ def ssh(
     run(stack, node, user, ctx.obj)
 
 
+@app.command()
+def logs(
+    node: Annotated[str, typer.Argument(help="Node name; its machine may be gone.")],
+    stack: Stack = DEFAULT_STACK,
+    machine: Annotated[
+        str | None, typer.Option("--machine", help="Id of the machine; by default the latest of that name.")
+    ] = None,
+) -> None:
+    """Print the logs that a node stored, also if its machine is gone."""
+    from muster.commands.logs import logs as run
+
+    run(stack, node, machine)
+
+
 @app.command(context_settings=_PASS_ON)
 def submit(
     job: Annotated[str, typer.Argument(help="Job file, such as slurm/jobs/smoke.sbatch.")],

@@ -23,6 +23,7 @@ from bootstrap.steps import (
 from bootstrap.steps.cloud import (
     disks,
     job_credentials,
+    logs,
     lustre_client,
     metadata,
     mounts,
@@ -72,6 +73,7 @@ MACHINE: tuple[Step, ...] = (
     metadata.STEP,
     disks.STATE_STEP,
     job_credentials.STEP,
+    logs.STEP,
 )
 # Run on the controller after the check of the machine: from then on, the sweep launches nodes that are missing.
 CHECKED: tuple[Step, ...] = (power.SWEEP_STEP,)

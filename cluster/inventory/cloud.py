@@ -83,5 +83,7 @@ class Cloud(InventoryModel):
     controller_timeout_s: float = 1800.0
     """How long a machine waits for slurmctld before it starts its own daemon: both may have been created together."""
     job_credentials: JobCredentials | None = None
+    log_shipper: tuple[str, ...] = ()
+    """Command that stores the machine's logs where they outlive it."""
     image_fix: str = ""
     """How to choose another machine image, as the beginning of a sentence for error messages."""

@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -345,6 +346,24 @@ class Budgeted(ABC):
     @abstractmethod
     def budget_note(self, spec: ClusterSpec) -> str:
         """Return a sentence on what the monthly budget does; empty if the spec has none."""
+
+
+@dataclass(frozen=True)
+class NodeLog:
+    """The stored logs of a machine that is or was a node."""
+
+    machine: str
+    """Id of the machine."""
+    stored: datetime
+    read: Callable[[], str]
+
+
+class KeepsLogs(ABC):
+    """A target whose machines store their logs, so that they can be read when the machine is gone."""
+
+    @abstractmethod
+    def node_logs(self, deployment: Deployment, node: str) -> Sequence[NodeLog]:
+        """Return the logs of the machines that were this node, the latest first."""
 
 
 class ManagedStorage(ABC):

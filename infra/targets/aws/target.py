@@ -30,10 +30,12 @@ from infra.targets.target import (
     Context,
     Deployment,
     Flight,
+    KeepsLogs,
     Launches,
     Leftover,
     Leftovers,
     ManagedStorage,
+    NodeLog,
     Preflight,
     RehearsalOptions,
     Rehearses,
@@ -46,7 +48,7 @@ if TYPE_CHECKING:
     from infra.targets.facts import Facts
 
 
-class AwsTarget(Target, Launches, Preflight, Rehearses, Budgeted, ManagedStorage):
+class AwsTarget(Target, Launches, Preflight, Rehearses, Budgeted, KeepsLogs, ManagedStorage):
     """The target whose nodes are EC2 instances; Slurm launches compute nodes as the queue needs them."""
 
     name = "aws"
@@ -191,6 +193,11 @@ class AwsTarget(Target, Launches, Preflight, Rehearses, Budgeted, ManagedStorage
         from infra.targets.aws.shell import get_ssh_options
 
         return get_ssh_options(deployment, node)
+
+    def node_logs(self, deployment: Deployment, node: str) -> Sequence[NodeLog]:
+        from infra.targets.aws.node_logs import list_node_logs
+
+        return list_node_logs(deployment, node)
 
     def leftovers(self, deployment: Deployment) -> Leftovers:
         from infra.targets.aws.leftovers.search import find_leftovers

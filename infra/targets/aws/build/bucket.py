@@ -9,13 +9,15 @@ import pulumi_aws as aws
 
 from infra.targets.aws import names
 from infra.targets.aws.build.component import AwsComponent, Site
+from infra.targets.aws.node.parameters import LOGS
 from infra.targets.aws.plan import iam
 
 _OLD_VERSION_DAYS = 7
+_LOG_DAYS = 30
 
 
 class Bucket(AwsComponent):
-    """A private, encrypted bucket; everything in it can be created again from this repository."""
+    """A private, encrypted bucket; everything in it but logs can be created again from this repository."""
 
     name: pulumi.Output[str]
     arn: pulumi.Output[str]
@@ -90,7 +92,15 @@ class Bucket(AwsComponent):
                     "filter": {"prefix": ""},
                     "abort_incomplete_multipart_upload": {"days_after_initiation": 1},
                     "noncurrent_version_expiration": {"noncurrent_days": _OLD_VERSION_DAYS},
-                }
+                },
+                {
+                    "id": "logs",
+                    "status": "Enabled",
+                    "filter": {"prefix": LOGS},
+                    "expiration": {"days": _LOG_DAYS},
+                    # A machine replaces its logs every few minutes.
+                    "noncurrent_version_expiration": {"noncurrent_days": 1},
+                },
             ],
             opts=self.child_options(versioned),
         )

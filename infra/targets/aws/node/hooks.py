@@ -17,7 +17,7 @@ from infra.targets.aws.node import early
 When = Literal["start", "configured"]
 DONE = Path("/var/lib/muster/hooks")
 """Folder with one file per program that has succeeded; it holds the digest of program and arguments."""
-LOG = "/var/log/cloud-init-output.log"
+LOG = "/var/log/muster/node.log"
 TAIL_BYTES = 4096
 
 

@@ -12,6 +12,10 @@ FLEET = "fleet.json"
 """Object key of the Fleet, which only the controller reads."""
 
 
+LOGS = "logs/"
+"""Prefix of the logs that machines store."""
+
+
 class Report(InventoryModel):
     """How far the set-up of a machine got: the value of the node's parameter."""
 
@@ -58,6 +62,11 @@ def host_key(cluster: str, role: Role) -> str:
 def bundle(sha256: str) -> str:
     """Return the object key of a bundle."""
     return f"bundle/{sha256}.tar"
+
+
+def logs(node_name: str, machine: str = "") -> str:
+    """Return the object key of a machine's logs; without a machine, the prefix of all machines of a node."""
+    return f"{LOGS}{node_name}/{f'{machine}.log.gz' if machine else ''}"
 
 
 def packages(name: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from bootstrap.transport.base import Transport, TransportError
 from bootstrap.transport.local import LocalTransport
 from cluster.inventory import Inventory, Node, Role
 from cluster.spec import ClusterSpec
-from infra.targets.aws.node import early, identity, parameters
+from infra.targets.aws.node import early, identity, parameters, ship_logs
 from infra.targets.aws.node.check import STEP as VERIFY_STEP
 from infra.targets.aws.node.check import check_machine
 from infra.targets.aws.node.cloud import AwsCloud
@@ -54,6 +55,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         step = error.step if isinstance(error, BootstrapError) else "apply"
         print(f"muster: failed: {error}", file=sys.stderr, flush=True)
         reporter.report("failed", step, str(error))
+        # The machine may be terminated at once.
+        with suppress(OSError, RuntimeError):
+            ship_logs.ship(cloud.region, cloud.bucket, node.name)
         return EXIT_REPORTED
     reporter.report("ready", VERIFY_STEP, "")
     print(f"muster: {node.name} is ready", flush=True)

@@ -64,14 +64,18 @@ def save(answer: Any, path: str) -> str:
 def store(region: str, bucket: str, key: str, path: str) -> None:
     """Upload a file as an object."""
     with open(path, "rb") as file:
-        data = file.read()
+        store_bytes(region, bucket, key, file.read())
+
+
+def store_bytes(region: str, bucket: str, key: str, data: bytes, retry_for_s: float = RETRY_FOR_S) -> None:
+    """Upload bytes as an object."""
 
     def upload() -> None:
         # Without a content type, urllib would send that of a form.
         headers = {"content-type": "application/octet-stream"}
         request(Call("PUT", "s3", region, f"/{bucket}/{key}", data, headers)).close()
 
-    retry(upload, f"s3://{bucket}/{key}")
+    retry(upload, f"s3://{bucket}/{key}", retry_for_s)
 
 
 def ssm(region: str, action: str, **arguments: Any) -> dict[str, Any]:

@@ -169,12 +169,6 @@ def controller(scope: Scope) -> tuple[Statement, ...]:
         Statement("Database", ("ssm:GetParameter",), (scope.parameter(parameters.db_password(scope.cluster)),)),
         Statement("Fleet", ("s3:GetObject",), _objects(scope, parameters.FLEET)),
         Statement("Packages", ("s3:PutObject",), _objects(scope, parameters.packages("*"))),
-        Statement(
-            "EncryptPackages",
-            ("kms:GenerateDataKey",),
-            (scope.key_arn,),
-            scope.if_called_by("s3"),
-        ),
         Statement("ReadReports", ("ssm:GetParameters",), (scope.parameter(_reports(scope)),)),
         *_launch(scope),
         *_manage_nodes(scope),
@@ -293,6 +287,8 @@ def _node(scope: Scope, role: NodeRole) -> tuple[Statement, ...]:
             scope.if_called_by("s3", "ssm"),
         ),
         *_hooks(scope, role),
+        Statement("Logs", ("s3:PutObject",), _objects(scope, f"{parameters.LOGS}*")),
+        Statement("EncryptObjects", ("kms:GenerateDataKey",), (scope.key_arn,), scope.if_called_by("s3")),
         Statement("Report", ("ssm:PutParameter",), (scope.parameter(_reports(scope)),)),
         Statement(
             "SessionAgent",

@@ -306,7 +306,7 @@ KINDS = (
         _put_lifecycle,
         "delete_bucket_lifecycle",
         "id status filter prefix abortIncompleteMultipartUpload daysAfterInitiation noncurrentVersionExpiration "
-        "noncurrentDays",
+        "noncurrentDays expiration days",
     ),
     Kind(
         "aws:s3/bucketObjectv2:BucketObjectv2",

@@ -22,6 +22,7 @@ from bootstrap.steps import controller, fabric, members, packages, registry, ssh
 from bootstrap.steps.cloud import (
     disks,
     job_credentials,
+    logs,
     lustre_client,
     metadata,
     mounts,
@@ -91,6 +92,7 @@ def after(facts: Facts, actions: Iterable[Action]) -> Facts:
             desired(jobs_role="arn:aws:iam::123456789012:role/muster-toy-jobs"),
             {"active": frozenset({"muster-job-credentials.timer"})},
         ),
+        (logs.STEP, GPU, ubuntu(), desired(), {"active": frozenset({"muster-logs.timer", "muster-logs-at-stop"})}),
         (power.STEP, CONTROLLER, ubuntu(), desired(), {}),
         (power.SWEEP_STEP, CONTROLLER, ubuntu(), desired(), {}),
         (time.STEP, GPU, ubuntu(), desired(), {"active": frozenset({"chrony"}), "enabled": frozenset({"chrony"})}),

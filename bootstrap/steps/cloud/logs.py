@@ -1,0 +1,84 @@
+"""Logs that outlive the machine: stored at intervals, and once more when the machine stops."""
+
+from __future__ import annotations
+
+import shlex
+
+from bootstrap.action import Action, write_file
+from bootstrap.bundle import INSTALLED
+from bootstrap.desired import Desired
+from bootstrap.facts.model import Facts
+from bootstrap.steps.step import Step
+from cluster.inventory import Node
+
+UNIT = "muster-logs"
+INTERVAL_S = 600
+"""A machine that dies without a shutdown loses the logs of at most this time."""
+SERVICE = """\
+[Unit]
+Description=Store the logs of this machine
+
+[Service]
+Type=oneshot
+SyslogIdentifier=muster-logs
+WorkingDirectory={folder}
+ExecStart={command}
+"""
+TIMER = """\
+[Unit]
+Description=Store the logs of this machine at intervals
+
+[Timer]
+OnActiveSec=60
+OnUnitActiveSec={interval_s}
+RandomizedDelaySec=60
+
+[Install]
+WantedBy=timers.target
+"""
+# systemd stops a unit before those that it is ordered after: here while the network is still up.
+AT_STOP = """\
+[Unit]
+Description=Store the logs of this machine when it stops
+After=network-online.target
+Wants=network-online.target
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+SyslogIdentifier=muster-logs
+WorkingDirectory={folder}
+ExecStart=/bin/true
+ExecStop={command}
+TimeoutStopSec=30
+
+[Install]
+WantedBy=multi-user.target
+"""
+_START = f"systemctl daemon-reload\nsystemctl enable -q --now {UNIT}.timer {UNIT}-at-stop.service"
+
+
+def plan_logs(facts: Facts, node: Node, desired: Desired) -> list[Action]:  # noqa: ARG001
+    """Install and start the timer, and the unit that acts when the machine stops."""
+    texts = {f"{UNIT}.service": SERVICE, f"{UNIT}.timer": TIMER, f"{UNIT}-at-stop.service": AT_STOP}
+    command = shlex.join(desired.cloud.log_shipper if desired.cloud else ())
+    todo = [
+        action
+        for name, text in texts.items()
+        for action in write_file(
+            facts,
+            f"/etc/systemd/system/{name}",
+            text.format(folder=INSTALLED, command=command, interval_s=INTERVAL_S),
+        )
+    ]
+    if todo or not {f"{UNIT}.timer", f"{UNIT}-at-stop"} <= facts.active:
+        todo.append(Action(f"start {UNIT}", _START, log=f"journalctl -u {UNIT}"))
+    return todo
+
+
+def skip(facts: Facts, node: Node, desired: Desired) -> str:  # noqa: ARG001
+    """Skip clouds that store no logs."""
+    return "" if desired.cloud and desired.cloud.log_shipper else "the cloud stores no logs"
+
+
+STEP = Step("logs", "logs that outlive the machine", plan_logs, skip=skip, units=(f"{UNIT}.timer", f"{UNIT}-at-stop"))

@@ -6,15 +6,19 @@ import os
 from collections.abc import Iterator
 
 from infra.engine.environment import environment
+from infra.engine.stop import Stop
 from infra.home import Home
 from infra.resources.error import ResourceError
 from infra.targets.aws import plugin as aws_plugin
 from infra.targets.aws.account import NO_CREDENTIALS, find_account
 from infra.targets.aws.cost import cost
 from infra.targets.aws.preflight import PreflightOptions, run_preflight
+from infra.targets.aws.shell import check_tools
 from infra.targets.aws.spec import region_of
+from infra.targets.registry import load_spec as load
 from infra.targets.registry import read_spec as read
 from tests.infra.targets.aws.with_engine.cloud import REPO
+from tests.infra.targets.aws.with_engine.cloud_stack import read_example
 
 STACK = "aws-g6-pair"
 SPEC = read(REPO / "stacks" / f"Pulumi.{STACK}.yaml")
@@ -26,17 +30,41 @@ HOME = "MUSTER_TEST_AWS_HOME"
 """Variable with the folder of the state; `make test-aws` sets it for its own tests only."""
 
 
+GPU_CLUSTER = "test-gpu"
+GPU_GROUP = {"instance_type": "g6.2xlarge", "min": 0, "max": 1, "fabric": "tcp"}
+SHORT_JOBS = {"suspend_s": 60, "default_time": "0:30:00", "max_time": "0:30:00"}
+GPU_CAP_S = 5400
+"""The test of a GPU node is stopped after this time, and its cluster removed."""
+REMOVAL_S = 1800
+"""Allowance for the removal in the highest price."""
+
+
+def gpu_spec_changes() -> dict[str, object]:
+    """Return what differs from STACK: one cheap node with a GPU, released a minute after its job."""
+    return {"name": GPU_CLUSTER, "groups": {"gpu": GPU_GROUP}, "slurm": SHORT_JOBS}
+
+
+def describe_gpu_price() -> str:
+    """Return the highest price of the test of a GPU node: everything runs until the test is stopped and removed."""
+    hourly = cost(load({**read_example(STACK), **gpu_spec_changes()})).usd_per_hour
+    highest = hourly * (GPU_CAP_S + REMOVAL_S) / 3600
+    return (
+        f"at most {highest:.2f} USD: {hourly:.2f} per hour with the GPU node, stopped after {GPU_CAP_S // 60} minutes"
+    )
+
+
 def describe_price() -> str:
     """Return the hourly price; no GPU node is included because the group starts empty."""
     return f"{cost(SPEC).usd_per_hour_min:.2f} USD per hour as long as it runs"
 
 
-def list_missing() -> list[str]:
-    """Return the requirements that are not met, each with its fix."""
+def list_missing(*, gpu: bool = False) -> list[str]:
+    """Return the requirements that are not met, each with its fix; `gpu`: those of the test of a GPU node."""
     if not os.environ.get(ACCOUNT):
+        price = describe_gpu_price() if gpu else describe_price()
         fix = f"set {ACCOUNT}=<account number> to confirm"
-        return [f"confirmation: it creates a real cluster in {REGION}, {describe_price()}; {fix}"]
-    return [*_check_credentials(os.environ[ACCOUNT]), *_check_plugin()]
+        return [f"confirmation: it creates a real cluster in {REGION}, {price}; {fix}"]
+    return [*_check_credentials(os.environ[ACCOUNT]), *_check_plugin(), *(_check_shell_tools() if gpu else ())]
 
 
 def _check_credentials(confirmed_account: str) -> Iterator[str]:
@@ -54,6 +82,14 @@ def _check_credentials(confirmed_account: str) -> Iterator[str]:
     elif report.identity.account != confirmed_account:
         actual = report.identity.account
         yield f"the right account: the credentials are for {actual}, but {ACCOUNT} is {confirmed_account}"
+
+
+def _check_shell_tools() -> Iterator[str]:
+    """Yield what `muster submit` lacks on this machine."""
+    try:
+        check_tools()
+    except Stop as missing:
+        yield f"{missing.what}: {missing.fix}"
 
 
 def _check_plugin() -> Iterator[str]:

@@ -13,6 +13,7 @@ from infra.targets.aws import plugin as aws_plugin
 from infra.targets.aws.leftovers import search
 from infra.targets.aws.rehearse.plugin import PLUGIN
 from infra.targets.target import Leftovers
+from tests.infra.targets.aws.with_engine import __main__ as command
 from tests.infra.targets.aws.with_engine import requirements
 from tests.infra.targets.aws.with_engine.__main__ import MOTO_ONLY, TESTS
 from tests.infra.targets.aws.with_engine.account_resources import list_resources
@@ -36,6 +37,22 @@ def test_confirmation_is_the_first_requirement(without_aws: pytest.MonkeyPatch) 
     (message,) = requirements.list_missing()
     assert message.startswith("confirmation: it creates a real cluster in us-east-1, 0.")
     assert message.endswith(" USD per hour as long as it runs; set MUSTER_TEST_AWS=<account number> to confirm")
+
+
+def test_the_gpu_mode_says_beforehand_what_it_can_cost(without_aws: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    without_aws.setenv("MUSTER_HOME", str(tmp_path / "home"))
+    done = run_test_aws("--gpu")
+    assert done.returncode == 1
+    assert f"confirmation: it creates a real cluster in {REGION}, {requirements.describe_gpu_price()}; " in done.stderr
+    assert not (tmp_path / "home").exists()
+
+
+def test_the_gpu_mode_stops_at_its_cap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hanging = tmp_path / "hanging.py"
+    hanging.write_text("import time\n\ndef test_hang():\n    time.sleep(600)\n")
+    monkeypatch.setattr(command, "GPU_TESTS", str(hanging))
+    monkeypatch.setattr(command, "GPU_CAP_S", 1)
+    assert command.run_gpu_test(tmp_path, ["-p", "no:cacheprovider"]) == 1
 
 
 def test_all_missing_requirements_are_listed(without_aws: pytest.MonkeyPatch) -> None:
@@ -82,7 +99,9 @@ def test_deselected_tests_exist() -> None:
 
 
 def test_the_docs_have_the_current_price() -> None:
-    assert requirements.describe_price() in (REPO / "docs" / "aws.md").read_text()
+    text = " ".join((REPO / "docs" / "aws.md").read_text().split())
+    assert requirements.describe_price() in text
+    assert requirements.describe_gpu_price() in text
 
 
 def run_test_aws(*options: str, **env: str) -> subprocess.CompletedProcess[str]:

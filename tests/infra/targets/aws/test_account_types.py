@@ -17,7 +17,7 @@ from tests.infra.targets.aws.specs import group, spec
 from tests.moto_server import REGION, Moto, aws, moto  # noqa: F401  # fixtures
 
 # moto describes it as AWS does; the catalog does not have its family.
-NEW = "g7.48xlarge"
+NEW = "g4dn.metal"
 
 
 @pytest.fixture(autouse=True)
@@ -68,7 +68,7 @@ def test_a_look_up_that_fails_is_a_warning_with_the_error(aws: Moto, home: Path)
     (issue,) = AwsTarget().look_up(new_spec())
     assert (issue.level, issue.code, issue.where) == ("warning", "type_not_looked_up", "groups.gpu.instance_type")
     assert issue.message == (
-        "'g7.48xlarge' could not be looked up in the account (DescribeInstanceTypes: UnauthorizedOperation)"
+        "'g4dn.metal' could not be looked up in the account (DescribeInstanceTypes: UnauthorizedOperation)"
     )
     assert not (home / FILE).exists()
 

@@ -53,11 +53,11 @@ def test_check_reports_a_missing_reservation(stacks: Path, aws: Moto) -> None:
 
 
 def test_check_reports_a_failed_look_up_of_an_instance_type(stacks: Path, aws: Moto) -> None:
-    (stacks / "Pulumi.pair.yaml").write_text(PAIR.replace("g6.8xlarge", "g7.48xlarge"))
+    (stacks / "Pulumi.pair.yaml").write_text(PAIR.replace("g6.8xlarge", "g4dn.metal"))
     aws.fail("DescribeInstanceTypes", "UnauthorizedOperation", times=5)
     done = muster(stacks, "check", "--stack", "pair", **aws.environment())
     assert done.returncode == BAD_INPUT
-    assert "'g7.48xlarge' is not in the catalog" in done.stderr
+    assert "'g4dn.metal' is not in the catalog" in done.stderr
     assert "looked up in the account (DescribeInstanceTypes: UnauthorizedOperation)" in done.stderr
 
 

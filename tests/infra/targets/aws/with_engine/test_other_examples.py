@@ -16,6 +16,7 @@ from tests.moto_server import ACCOUNT, Moto
 FULL, AUTOSCALED = "aws-full", "aws-p5-autoscaled"
 # The example with every field names an existing filesystem outside its new network, which the pre-flight rejects.
 OPTIONS = {FULL: ["--no-preflight"], AUTOSCALED: []}
+EXTRA_POLICY = "read-data"
 EXPECTED_KINDS = {"Instances", "Vpcs", "fsx", "Budgets", "Policies", "LaunchTemplates", "Volumes"}
 
 
@@ -37,6 +38,12 @@ def test_up_creates_every_kind(stack: CloudStack, before: set[str]) -> None:
     assert {resource.split()[0] for resource in list_resources(stack.cloud) - before} >= EXPECTED_KINDS
 
 
+def test_policies_of_the_spec_are_attached(stack: CloudStack, account: Moto) -> None:
+    for role in stack.spec["aws"].get("policies", ()):
+        answer = account.client("iam").list_attached_role_policies(RoleName=prefixed(stack.spec["name"], role))
+        assert [policy["PolicyName"] for policy in answer["AttachedPolicies"]] == [EXTRA_POLICY]
+
+
 def test_second_up_changes_nothing(stack: CloudStack) -> None:
     before_second_up = list_resources(stack.cloud)
     stack.unchanged()
@@ -56,11 +63,14 @@ def existing_resources(spec: dict[str, Any], account: Moto) -> dict[str, Any]:
     """Return sections of the spec with image, policy, key, reservation, bucket and filesystem of this account."""
     ec2, iam = account.client("ec2"), account.client("iam")
     allowed = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "*", "Resource": "*"}]}
+    boundary, extra = (
+        iam.create_policy(PolicyName=name, PolicyDocument=json.dumps(allowed))["Policy"]["Arn"]
+        for name in ("boundary", EXTRA_POLICY)
+    )
     aws = spec["aws"] | {
         "ami": ec2.describe_images(Owners=["amazon"])["Images"][0]["ImageId"],
-        "permissions_boundary": iam.create_policy(PolicyName="boundary", PolicyDocument=json.dumps(allowed))["Policy"][
-            "Arn"
-        ],
+        "permissions_boundary": boundary,
+        "policies": {role: [extra] for role in spec["aws"]["policies"]},
         "kms_key": account.client("kms").create_key()["KeyMetadata"]["Arn"],
     }
     reserved = ec2.create_capacity_reservation(

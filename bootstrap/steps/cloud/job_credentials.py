@@ -16,8 +16,7 @@ TIMEOUT_S = 400.0
 SERVICE = """\
 [Unit]
 Description=Credentials for the programs of users
-After=network-online.target
-Wants=network-online.target
+After=network.target
 
 [Service]
 Type=oneshot

@@ -40,8 +40,7 @@ WantedBy=timers.target
 AT_STOP = """\
 [Unit]
 Description=Store the logs of this machine when it stops
-After=network-online.target
-Wants=network-online.target
+After=network.target
 
 [Service]
 Type=oneshot

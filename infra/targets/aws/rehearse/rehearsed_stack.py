@@ -20,7 +20,7 @@ from infra.home import Home, StackHome, private_folder
 from infra.targets.aws.account_types import REHEARSED_FILE
 from infra.targets.aws.plan import machines
 from infra.targets.aws.rehearse.moto_server import ACCOUNT
-from infra.targets.aws.spec import RolePolicies, aws_section
+from infra.targets.aws.spec import Aws, aws_section
 from infra.targets.aws.validate.types import list_type_names
 from infra.targets.registry import load_spec
 
@@ -31,6 +31,8 @@ _RANGES = IPv4Network("10.96.0.0/12")
 _PREFIX = 20
 _LOOPBACK = "127.0.0.1"
 _WITH_ACCOUNT = ("permissions_boundary", "kms_key")
+# They are policies and programs of the user, which no simulated account has.
+_LEFT_OUT = ("policies", "hooks")
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ class RehearsedStack:
     nodes: int
     """Most nodes of a group that run: those of the job, and of a static group."""
     cuts: tuple[str, ...] = ()
-    """A line for each group that has more nodes than run."""
+    """A line for each group that has more nodes than run, and for each property that is left out."""
 
     def environment(self, variables: Mapping[str, str], tools: Path) -> dict[str, str]:
         """Return the environment of muster's commands, without the caller's own AWS settings."""
@@ -83,6 +85,8 @@ def prepare_stack(stack: StackHome, taken: Sequence[IPv4Network], cpus: int, nod
         raw["network"] = {**network, "cidr": cidr}
     for group in raw["groups"].values():
         group.update({size: min(group[size], nodes) for size in ("count", "min") if size in group})
+    for field in _LEFT_OUT:
+        raw["aws"].pop(field, None)
     home.stacks.mkdir()
     (home.stacks / stack.file.name).write_text(yaml.safe_dump(document))
     spec = load_spec(raw)
@@ -93,9 +97,16 @@ def prepare_stack(stack: StackHome, taken: Sequence[IPv4Network], cpus: int, nod
 
 
 def list_cuts(spec: ClusterSpec, nodes: int) -> list[str]:
-    """Return a line for each group of which a rehearsal with at most `nodes` nodes runs only a part."""
+    """Return a line for each group of which at most `nodes` nodes run, and for each property that is left out."""
+    section = aws_section(spec)
+    left_out = [
+        f"aws.{field}: left out, because the simulated account does not have them"
+        for field in _LEFT_OUT
+        if section and getattr(section, field) != Aws.model_fields[field].default
+    ]
     sizes = {name: group.count if group.count is not None else group.max or 0 for name, group in spec.groups.items()}
-    return [f"groups.{name}: {nodes} of {size} nodes run (--nodes)" for name, size in sizes.items() if size > nodes]
+    cut = [f"groups.{name}: {nodes} of {size} nodes run (--nodes)" for name, size in sizes.items() if size > nodes]
+    return [*cut, *left_out]
 
 
 def list_unsupported(spec: ClusterSpec) -> list[str]:
@@ -111,7 +122,6 @@ def list_unsupported(spec: ClusterSpec) -> list[str]:
             for field in _WITH_ACCOUNT
             if (value := getattr(aws_section(spec), field, None)) is not None and f":{ACCOUNT}:" not in value
         ),
-        *(["aws.policies"] if (section := aws_section(spec)) and section.policies != RolePolicies() else []),
     ]
 
 

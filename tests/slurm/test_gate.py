@@ -50,6 +50,7 @@ class Controller:
     srun: Callable[[list[str]], Answer] | None = None
     silent: tuple[str, ...] = ()
     kill_wait_s: int = 30
+    memory_mb: int = 1920
 
     def __call__(self, script: str) -> Answer:
         self.scripts.append(script)
@@ -66,7 +67,7 @@ class Controller:
 
     def _show(self, name: str) -> str:
         state = self.states.get(name, "State=IDLE")
-        return f"NodeName={name} CPUAlloc=0 CPUTot=2 RealMemory=1920 AllocMem=0 Weight=1 {state}"
+        return f"NodeName={name} CPUAlloc=0 CPUTot=2 RealMemory={self.memory_mb} AllocMem=0 Weight=1 {state}"
 
     @property
     def jobs(self) -> list[list[str]]:

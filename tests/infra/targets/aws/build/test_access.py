@@ -137,7 +137,7 @@ def test_the_gate_runs_on_the_controller(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_the_gates_job_may_take_five_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A first import of torch reads gigabytes from a cold network filesystem."""
-    controller, timeouts_s = Controller(), list[float]()
+    controller, timeouts_s = Controller(memory_mb=2_000_000), list[float]()
 
     def answer(region: str, instance: str, script: str, timeout_s: float) -> Completed:
         timeouts_s.append(timeout_s)

@@ -20,6 +20,8 @@ NORM_TOLERANCE = 1e-4
 DECODER = ("model.dim=32", "model.heads=4", "model.layers=2", "model.vocab_size=64", "batch.size=8")
 LLAMA = (*DECODER, "model.ffn=48", "model.kv_heads=4")
 MIXTURE = (*DECODER, "model.ffn=16")
+# An odd rank, which no number of ranks divides.
+LORA = ("lora.rank=3", "checkpoint.initial=unused", "optimizer.lr=0.01")
 
 
 @dataclass(frozen=True)
@@ -55,9 +57,11 @@ FAMILIES = {
     "qwen2": Family((*LLAMA, "model.family=qwen2")),
     "qwen3": Family((*LLAMA, "model.family=qwen3", "model.head_dim=12")),
     "gpt2": Family(DECODER, "tiny-gpt2"),
-    "mixtral": Family((*DECODER, "model.ffn=16"), "tiny-moe", axes=("pipeline", "expert")),
+    "llama, LoRA": Family((*LLAMA, *LORA)),
+    "gpt2, LoRA": Family((*DECODER, *LORA), "tiny-gpt2"),
+    "mixtral": Family(MIXTURE, "tiny-moe", axes=("pipeline", "expert")),
     "qwen3_moe": Family(
-        (*DECODER, "model.ffn=16", "model.family=qwen3_moe", "model.head_dim=12"),
+        (*MIXTURE, "model.family=qwen3_moe", "model.head_dim=12"),
         "tiny-moe",
         axes=("pipeline", "expert"),
     ),

@@ -13,9 +13,13 @@ from tests.trainer.ranks import on_ranks
 from tests.trainer.strategies import (
     CHECKPOINT_MODEL,
     CHECKPOINT_STRATEGIES,
+    LORA,
     LOSS_TOLERANCE,
     settings,
 )
+
+Folders = dict[Path, Visit]
+"""The folder of a checkpoint of each strategy, and its contents."""
 
 # At night each strategy loads the checkpoints of all.
 DAILY = ("single", "fsdp, zero 3", "tensor with fsdp", "context", "pipeline, interleaved")
@@ -32,28 +36,31 @@ def test_each_strategy_loads_the_checkpoint_of_the_one_before(tmp_path: Path) ->
         folder = target
 
 
-@pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, Visit]:
-    """The folder of a checkpoint of each strategy, and its contents."""
-    parent = tmp_path_factory.mktemp("written")
-    return {parent / writer: write(writer, parent) for writer in CHECKPOINT_STRATEGIES}
+@pytest.fixture(scope="module", params=[(), LORA], ids=["all weights", "LoRA"])
+def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], Folders]:
+    """The settings of runs, and what each strategy has saved."""
+    parent, more = tmp_path_factory.mktemp("written"), list(request.param)
+    return more, {parent / writer: write(writer, parent, *more) for writer in CHECKPOINT_STRATEGIES}
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("reader", CHECKPOINT_STRATEGIES)
-def test_a_strategy_loads_the_checkpoints_of_all(reader: str, written: dict[Path, Visit], tmp_path: Path) -> None:
-    visits = read(reader, list(written), tmp_path)
-    for visit, (folder, expected) in zip(visits, written.items(), strict=True):
+def test_a_strategy_loads_the_checkpoints_of_all(
+    reader: str, written: tuple[list[str], Folders], tmp_path: Path
+) -> None:
+    more, folders = written
+    visits = read(reader, list(folders), tmp_path, *more)
+    for visit, (folder, expected) in zip(visits, folders.items(), strict=True):
         assert_same(visit, expected, f"{folder.name} by {reader}")
 
 
-def write(writer: str, parent: Path) -> Visit:
-    return join_ranks(run("save", writer, parent / writer))
+def write(writer: str, parent: Path, *more: str) -> Visit:
+    return join_ranks(run("save", writer, parent / writer, *more))
 
 
-def read(reader: str, folders: list[Path], own: Path, *, saves: bool = False) -> list[Visit]:
+def read(reader: str, folders: list[Path], own: Path, *more: str, saves: bool = False) -> list[Visit]:
     # Another seed, so that nothing is right before it is loaded.
-    by_rank = run("load", reader, own, "run.seed=2", folders=folders, saves=saves)
+    by_rank = run("load", reader, own, *more, "run.seed=2", folders=folders, saves=saves)
     return [join_ranks(list(visits)) for visits in zip(*by_rank, strict=True)]
 
 

@@ -44,11 +44,6 @@ CONFLICTS = [
         ["lora.rank=4", "checkpoint.initial=x", "lora.layers=[]"],
         "lora.layers: is empty, so nothing is trained; use [attention.*, ffn.*]",
     ),
-    (
-        "tiny-llama",
-        ["lora.rank=4", "checkpoint.initial=x", "parallel.tensor=2"],
-        "parallel.tensor: 2, but layers with LoRA are not split (lora.rank=4); set it to 1, or lora.rank to 0",
-    ),
     ("tiny-moe", ["model.top_k=9"], "model.top_k: 9 experts per token, but model.experts is 8; use at most 8"),
     (
         "tiny-moe",

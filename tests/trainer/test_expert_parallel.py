@@ -14,7 +14,7 @@ from tests.trainer.strategies import LOSS_TOLERANCE, NORM_TOLERANCE, settings
 # Small enough that the steps are quick; every expert gets tokens from every rank.
 MODEL = ["model.dim=32", "model.ffn=16", "model.vocab_size=64", "batch.size=16", "optimizer.clip_norm=0.3"]
 BIAS = ["model.balance=bias", "model.balance_rate=0.01"]
-HERE = "tests.trainer.expert_rank"
+HERE = "tests.trainer.resumed_rank"
 STRATEGIES = {
     "ddp, experts whole": ("ddp", 2),
     "fsdp, experts sharded": ("fsdp", 2),

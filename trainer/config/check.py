@@ -143,7 +143,7 @@ def check_experts(config: Config) -> Iterator[ConfigProblem]:
 
 
 def check_lora(config: Config) -> Iterator[ConfigProblem]:
-    """Check that LoRA has weights to change, layers to change them in, and a strategy that can split them."""
+    """Check that LoRA has weights to change, and layers to change them in."""
     lora = config.lora
     if not lora.rank:
         return
@@ -154,9 +154,6 @@ def check_lora(config: Config) -> Iterator[ConfigProblem]:
         yield ConfigProblem("lora.alpha", "0 leaves the model as it is", "use more than 0, such as 16")
     if not lora.layers:
         yield ConfigProblem("lora.layers", "is empty, so nothing is trained", "use [attention.*, ffn.*]")
-    if config.parallel.tensor > 1:
-        message = f"{config.parallel.tensor}, but layers with LoRA are not split (lora.rank={lora.rank})"
-        yield ConfigProblem("parallel.tensor", message, "set it to 1, or lora.rank to 0")
 
 
 def check_mlp_widths(config: Config) -> Iterator[ConfigProblem]:

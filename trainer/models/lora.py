@@ -5,7 +5,7 @@ See https://arxiv.org/abs/2106.09685.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -17,6 +17,8 @@ from trainer.config.errors import ConfigError, ConfigProblem
 from trainer.config.schema import LoraConfig
 
 A, B = "lora_a", "lora_b"
+Product = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+"""A function of inputs x, A and B that returns x A^T B^T."""
 
 
 class LoraLinear(nn.Linear):
@@ -30,13 +32,19 @@ class LoraLinear(nn.Linear):
         self.lora_a = nn.Parameter(torch.empty(config.rank, linear.in_features, **options))
         self.lora_b = nn.Parameter(torch.empty(linear.out_features, config.rank, **options))
         self.scale = config.alpha / config.rank
+        self.multiply: Product = multiply
+        """Replaced by tensor parallelism."""
         for name in (A, B):
             parameter = getattr(self, name)
             nn.init.normal_(parameter, *initial(name, tuple(parameter.shape)))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        change = F.linear(F.linear(x, self.lora_a), self.lora_b)
-        return F.linear(x, self.weight, self.bias) + change * self.scale
+        return F.linear(x, self.weight, self.bias) + self.multiply(x, self.lora_a, self.lora_b) * self.scale
+
+
+def multiply(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Return x A^T B^T, without the large product B A."""
+    return F.linear(F.linear(x, a), b)
 
 
 def add_lora(model: nn.Module, config: LoraConfig) -> nn.Module:

@@ -26,6 +26,7 @@ def split_layers(model: nn.Module, _units: Units, _recipe: Recipe, mesh: Mesh) -
     from torch.distributed.tensor.parallel import parallelize_module
 
     tied = is_tied(model)
+    frozen = {name for name, weight in model.named_parameters() if not weight.requires_grad}
     axis = mesh.submesh("tensor")
     for block in _list_layers(model):
         parallelize_module(block, axis, _select_present(block, _plan_block()), src_data_rank=None)
@@ -34,6 +35,9 @@ def split_layers(model: nn.Module, _units: Units, _recipe: Recipe, mesh: Mesh) -
         # Embedding and head are both split along the vocabulary, so they can share one weight again.
         ends: Any = model
         ends.head.weight = ends.embed.weight
+    for name, weight in model.named_parameters():
+        # torch's SequenceParallel would train frozen norms.
+        weight.requires_grad_(name not in frozen)
 
 
 def _list_layers(model: Any) -> list[nn.Module]:
@@ -42,12 +46,9 @@ def _list_layers(model: Any) -> list[nn.Module]:
 
 def _plan_block() -> dict[str, Any]:
     from torch.distributed.tensor import Replicate, Shard
-    from torch.distributed.tensor.parallel import (
-        ColwiseParallel,
-        PrepareModuleInput,
-        RowwiseParallel,
-        SequenceParallel,
-    )
+    from torch.distributed.tensor.parallel import PrepareModuleInput, SequenceParallel
+
+    from trainer.parallel.split_styles import SplitColumns, SplitRows
 
     def gather_sequence() -> PrepareModuleInput:
         return PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),))
@@ -55,18 +56,18 @@ def _plan_block() -> dict[str, Any]:
     return {
         "attention_norm": SequenceParallel(),
         "attention": gather_sequence(),
-        "attention.q": ColwiseParallel(),
-        "attention.k": ColwiseParallel(),
-        "attention.v": ColwiseParallel(),
+        "attention.q": SplitColumns(),
+        "attention.k": SplitColumns(),
+        "attention.v": SplitColumns(),
         # Each rank normalises its own heads (dimension 1), and the gradients of the weights are summed over ranks.
         "attention.q_norm": SequenceParallel(sequence_dim=1, use_local_output=True),
         "attention.k_norm": SequenceParallel(sequence_dim=1, use_local_output=True),
-        "attention.o": RowwiseParallel(output_layouts=Shard(1)),
+        "attention.o": SplitRows(output_layouts=Shard(1)),
         "ffn_norm": SequenceParallel(),
         "ffn": gather_sequence(),
-        "ffn.gate": ColwiseParallel(),
-        "ffn.up": ColwiseParallel(),
-        "ffn.down": RowwiseParallel(output_layouts=Shard(1)),
+        "ffn.gate": SplitColumns(),
+        "ffn.up": SplitColumns(),
+        "ffn.down": SplitRows(output_layouts=Shard(1)),
     }
 
 
@@ -74,32 +75,14 @@ def _plan_ends() -> dict[str, Any]:
     from torch.distributed.tensor import Replicate, Shard
     from torch.distributed.tensor.parallel import RowwiseParallel, SequenceParallel
 
+    from trainer.parallel.split_styles import SplitHead
+
     return {
         "embed": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)),
         "positions": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)),
         "norm": SequenceParallel(),
-        "head": _make_head_style(),
+        "head": SplitHead(),
     }
-
-
-def _make_head_style() -> Any:
-    """Return the rule that splits the head along the vocabulary.
-
-    Logits are gathered. The value of an objective, which works on the split logits, is returned as it is.
-    """
-    from torch.distributed.tensor import DTensor, Replicate, Shard
-    from torch.distributed.tensor.parallel import ColwiseParallel
-
-    class SplitHead(ColwiseParallel):
-        """A style for a layer that returns logits as a DTensor, or an ordinary tensor."""
-
-        @staticmethod
-        def _prepare_output_fn(layouts: Any, use_local_output: bool, module: Any, outputs: Any, mesh: Any) -> Any:
-            if not isinstance(outputs, DTensor):
-                return outputs
-            return ColwiseParallel._prepare_output_fn(layouts, use_local_output, module, outputs, mesh)
-
-    return SplitHead(input_layouts=Shard(1), output_layouts=Replicate())
 
 
 def _select_present(module: nn.Module, plan: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Train a mixture of experts on one of several ranks, save it, and load it in a new trainer."""
+"""Train a model on one of several ranks, save it, and load it in a new trainer."""
 
 from __future__ import annotations
 

@@ -60,6 +60,7 @@ FAMILIES = {
     "llama, LoRA": Family((*LLAMA, *LORA)),
     "gpt2, LoRA": Family((*DECODER, *LORA), "tiny-gpt2"),
     "mixtral": Family(MIXTURE, "tiny-moe", axes=("pipeline", "expert")),
+    "mixtral, LoRA": Family((*MIXTURE, *LORA), "tiny-moe", axes=("pipeline", "expert")),
     "qwen3_moe": Family(
         (*MIXTURE, "model.family=qwen3_moe", "model.head_dim=12"),
         "tiny-moe",

@@ -17,17 +17,19 @@ from trainer.__main__ import main
 from trainer.checkpoint.checkpoints import Checkpoints
 from trainer.config.errors import ConfigError
 from trainer.config.load import load
-from trainer.config.models import LlamaConfig
+from trainer.config.models import LlamaConfig, MixtralConfig
 from trainer.config.schema import LoraConfig
 from trainer.life.outcome import Code
 from trainer.models import hf
+from trainer.models.experts import Groups
 from trainer.models.functional import compute_loss
 from trainer.models.init import fill
-from trainer.models.lora import LoraLinear, add_lora, is_adapter, merge
+from trainer.models.lora import LoraExpertLinear, LoraLinear, add_lora, is_adapter, merge
 from trainer.models.registry import build_model
 from trainer.models.shape import shape_of
 
 LLAMA = LlamaConfig(vocab_size=61, dim=32, layers=2, heads=4, kv_heads=2, ffn=48, seq_len=16)
+MIXTURE = MixtralConfig(vocab_size=61, dim=32, layers=2, heads=4, kv_heads=2, ffn=24, seq_len=16, experts=6, top_k=3)
 LORA = LoraConfig(rank=3, alpha=6.0)
 MODEL: Any = load(SMALL_LLAMA[0], list(SMALL_LLAMA[1:])).model
 TOKENS = torch.randint(0, 61, (4, 17), generator=torch.Generator().manual_seed(3))
@@ -47,13 +49,15 @@ def test_only_the_added_weights_are_trained() -> None:
         assert torch.equal(parameter, changed.get_parameter(name))
 
 
-def test_merged_weights_compute_the_same() -> None:
-    changed = add_lora(make_model(), LORA)
+@pytest.mark.parametrize("config", [LLAMA, MIXTURE], ids=["llama", "mixture of experts"])
+def test_merged_weights_compute_the_same(config: Any) -> None:
+    changed = add_lora(make_model(config), LORA)
     train(changed)
-    plain = build_model(LLAMA)
+    assert all(weight.any() for name, weight in changed.named_parameters() if is_adapter(name))
+    plain = build_model(config)
     plain.load_state_dict(merge(dict(changed.named_parameters()), LORA))
     expected = changed(TOKENS[:, :-1])
-    assert not torch.allclose(make_model()(TOKENS[:, :-1]), expected, atol=1e-3)
+    assert not torch.allclose(make_model(config)(TOKENS[:, :-1]), expected, atol=1e-3)
     assert torch.allclose(plain(TOKENS[:, :-1]), expected, atol=1e-5)
 
 
@@ -62,6 +66,21 @@ def test_layers_are_chosen_by_the_end_of_their_names() -> None:
     chosen = {name for name, part in model.named_modules() if isinstance(part, LoraLinear)}
     blocks = {f"layers.{i}.attention.{part}" for i in range(2) for part in "qv"}
     assert chosen == {*blocks, "layers.1.ffn.up", "head"}
+
+
+def test_each_expert_has_a_change_of_its_own() -> None:
+    """Rows of an expert are multiplied by its own matrices, and the router stays as it was."""
+    model = add_lora(make_model(MIXTURE), LORA)
+    layer = model.layers["0"].ffn.experts.down
+    assert isinstance(layer, LoraExpertLinear)
+    assert (layer.lora_a.shape, layer.lora_b.shape) == ((6, 3, 24), (6, 32, 3))
+    torch.nn.init.normal_(layer.lora_b)
+    rows = torch.randn(5, 24)
+    outputs = layer(rows, Groups(torch.tensor([]), [2, 0, 0, 3, 0, 0]))
+    weight = layer.weight + layer.scale * layer.lora_b @ layer.lora_a
+    expected = torch.cat([rows[:2] @ weight[0].T, rows[2:] @ weight[3].T])
+    assert torch.allclose(outputs, expected, atol=1e-5)
+    assert not model.layers["0"].ffn.router.weight.requires_grad
 
 
 def test_layers_of_any_model_can_be_changed() -> None:
@@ -125,8 +144,8 @@ def test_a_run_starts_from_weights_resumes_exactly_and_exports_them_merged(
     assert f"checkpoint.initial: {whole} is a run with lora.rank 2, which stores its changes" in capfd.readouterr().err
 
 
-def make_model() -> Any:
-    model = build_model(LLAMA)
+def make_model(config: Any = LLAMA) -> Any:
+    model = build_model(config)
     fill([model], seed=1)
     return model
 

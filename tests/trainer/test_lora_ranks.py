@@ -12,7 +12,7 @@ import torch
 from tests.trainer.curves import config_of
 from tests.trainer.lora_rank import compute_gradients
 from tests.trainer.ranks import on_ranks
-from tests.trainer.strategies import DECODER, LLAMA, LORA, settings
+from tests.trainer.strategies import DECODER, LLAMA, LORA, MIXTURE, settings
 from trainer.config.load import from_dict
 from trainer.models import hf
 from trainer.weights import export
@@ -30,6 +30,10 @@ WEIGHT_TOLERANCE = 1e-5
         ("tiny-llama", (*LLAMA, "lora.layers=[attention.*, ffn.*, head]"), "single tensor=2"),
         # It has biases, and its norms have two weights.
         ("tiny-gpt2", DECODER, "single tensor=2"),
+        ("tiny-moe", MIXTURE, "fsdp expert=2"),
+        pytest.param("tiny-moe", MIXTURE, "ddp expert=2", marks=pytest.mark.nightly),
+        # The ranks do not divide the experts, so they share the weights of each expert.
+        pytest.param("tiny-moe", (*MIXTURE, "model.experts=7"), "fsdp", marks=pytest.mark.nightly),
     ],
 )
 def test_gradients_are_those_of_one_rank(preset: str, model: tuple[str, ...], strategy: str) -> None:
@@ -48,7 +52,9 @@ def test_gradients_are_those_of_one_rank(preset: str, model: tuple[str, ...], st
     ("preset", "model", "strategy", "ranks"),
     [
         ("tiny-llama", LLAMA, "single tensor=2", 2),
+        ("tiny-moe", MIXTURE, "fsdp expert=2", 2),
         pytest.param("tiny-llama", LLAMA, "fsdp tensor=2", 4, marks=pytest.mark.nightly),
+        pytest.param("tiny-moe", MIXTURE, "fsdp expert=2", 4, marks=pytest.mark.nightly),
     ],
 )
 def test_a_run_resumes_exactly_and_exports_what_one_rank_exports(

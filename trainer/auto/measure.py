@@ -69,8 +69,8 @@ def measure_sizes(config: Config, batch: dict[str, torch.Tensor], device_type: s
     trained = [(name, value) for name, value in model.named_parameters() if value.requires_grad]
     shapes = [(name, tuple(value.shape)) for name, value in trained]
     embeddings = list_embeddings([model])
-    parameters = sum(p.numel() for p in model.parameters())
-    largest = max((sum(p.numel() for p in block.parameters()) for block in blocks), default=parameters)
+    parameters = _count_weights(model)
+    largest = max((_count_weights(block) for block in blocks), default=parameters)
     return ModelSizes(
         parameters=parameters,
         trainable=sum(value.numel() for _, value in trained),
@@ -84,7 +84,7 @@ def measure_sizes(config: Config, batch: dict[str, torch.Tensor], device_type: s
         outputs=few.outputs * FORMAT_BYTES["fp32"] // samples,
         keys_values=count_keys_values(config),
         repeated_keys_values=count_keys_values(config, is_repeated=True),
-        experts=sum(part.weight.numel() for part in model.modules() if isinstance(part, ExpertLinear)),
+        experts=sum(_count_weights(part) for part in model.modules() if isinstance(part, ExpertLinear)),
         outputs_at_once=count_outputs_at_once(config) if takes_objective(model) else 0,
         head=_count_trained_head(model),
         # The forward pass above has no documents, so these are not among its activations.
@@ -99,6 +99,10 @@ def _count_trained_head(model: nn.Module) -> int:
         return 0
     weight = model.get_parameter("head.weight")
     return weight.numel() if weight.requires_grad else 0
+
+
+def _count_weights(module: nn.Module) -> int:
+    return sum(weight.numel() for weight in module.parameters())
 
 
 def _uses_mask(config: Config, device_type: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -59,7 +59,7 @@ class Experts(nn.Module):
         return self._compute(rows, counts) if self.exchange is None else self.exchange.run(self._compute, rows, counts)
 
     def _compute(self, rows: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-        groups = _make_groups(rows, counts, self.gate.weight.shape)
+        groups = _make_groups(rows, counts, (*self.gate.widths, *self.up.widths, *self.down.widths))
         hidden = F.silu(self.gate(rows, groups)) * self.up(rows, groups)
         return self.down(hidden, groups)
 
@@ -74,18 +74,27 @@ class Exchange(Protocol):
 class ExpertLinear(nn.Module):
     """One linear layer without bias for each expert; under expert parallelism, for each expert of this rank."""
 
+    wide_dims: ClassVar[dict[str, int]] = {"weight": 1}
+    """A dimension of each weight, other than that of the experts, along which ranks can divide it."""
+
     def __init__(self, experts: int, inputs: int, outputs: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(experts, outputs, inputs))
+        self.widths: tuple[int, ...] = (inputs, outputs)
+        """Widths of the rows that it multiplies."""
 
     def forward(self, rows: torch.Tensor, groups: Groups) -> torch.Tensor:
-        weight: Any = self.weight
-        weight = (weight.to_local() if hasattr(weight, "to_local") else weight).to(rows.dtype)
-        if groups.sizes is None:
-            return torch._grouped_mm(rows, weight.transpose(-2, -1), offs=groups.ends)
-        parts = zip(rows.split(groups.sizes), weight.unbind(), strict=True)
-        # An expert without rows multiplies none, so that its weight has a gradient of zeros.
-        return torch.cat([F.linear(part, matrix) for part, matrix in parts])
+        return multiply_groups(rows, self.weight, groups)
+
+
+def multiply_groups(rows: torch.Tensor, weights: Any, groups: Groups) -> torch.Tensor:
+    """Multiply the rows of each expert by the transposed weight of that expert."""
+    local = (weights.to_local() if hasattr(weights, "to_local") else weights).to(rows.dtype)
+    if groups.sizes is None:
+        return torch._grouped_mm(rows, local.transpose(-2, -1), offs=groups.ends)
+    parts = zip(rows.split(groups.sizes), local.unbind(), strict=True)
+    # An expert without rows multiplies none, so that its weight has a gradient of zeros.
+    return torch.cat([F.linear(part, weight) for part, weight in parts])
 
 
 def permute(rows: torch.Tensor, order: torch.Tensor, inverse: torch.Tensor) -> torch.Tensor:
@@ -102,13 +111,13 @@ class Groups:
     sizes: list[int] | None
 
 
-def _make_groups(rows: torch.Tensor, counts: torch.Tensor, shape: torch.Size) -> Groups:
+def _make_groups(rows: torch.Tensor, counts: torch.Tensor, widths: tuple[int, ...]) -> Groups:
     ends = counts.cumsum(0).int()
     if is_without_memory(rows):
         # The sizes of a model are measured on such tensors: equal loads need the least memory.
         each, more = divmod(len(rows), len(counts))
         return Groups(ends, [each + (expert < more) for expert in range(len(counts))])
-    is_aligned = all(width % _ALIGNED_VALUES == 0 for width in shape[1:])
+    is_aligned = all(width % _ALIGNED_VALUES == 0 for width in widths)
     is_grouped = rows.dtype == torch.bfloat16 and is_aligned and len(rows) > 0 and _has_grouped_product(rows.device)
     return Groups(ends, None if is_grouped else counts.tolist())
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +15,7 @@ from torch import nn
 
 from trainer.config.errors import ConfigError, ConfigProblem
 from trainer.config.schema import LoraConfig
+from trainer.models.experts import ExpertLinear, Groups, multiply_groups
 
 A, B = "lora_a", "lora_b"
 Product = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
@@ -28,18 +29,32 @@ class LoraLinear(nn.Linear):
         super().__init__(linear.in_features, linear.out_features, bias=linear.bias is not None, device="meta")
         # The same parameters, so the names in checkpoints stay.
         self.weight, self.bias = linear.weight, linear.bias
-        options: dict[str, Any] = {"device": linear.weight.device, "dtype": linear.weight.dtype}
-        self.lora_a = nn.Parameter(torch.empty(config.rank, linear.in_features, **options))
-        self.lora_b = nn.Parameter(torch.empty(linear.out_features, config.rank, **options))
+        self.lora_a, self.lora_b = _make_matrices(linear.weight, config.rank)
         self.scale = config.alpha / config.rank
         self.multiply: Product = multiply
         """Replaced by tensor parallelism."""
-        for name in (A, B):
-            parameter = getattr(self, name)
-            nn.init.normal_(parameter, *initial(name, tuple(parameter.shape)))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return F.linear(x, self.weight, self.bias) + self.multiply(x, self.lora_a, self.lora_b) * self.scale
+
+
+class LoraExpertLinear(ExpertLinear):
+    """The linear layers of all experts, whose weights are frozen, with a trained change of each of them."""
+
+    wide_dims: ClassVar[dict[str, int]] = {"weight": 1, A: 2, B: 1}
+
+    def __init__(self, linear: ExpertLinear, config: LoraConfig) -> None:
+        experts, outputs, inputs = linear.weight.shape
+        with torch.device("meta"):
+            super().__init__(experts, inputs, outputs)
+        self.weight = linear.weight
+        self.widths = (*linear.widths, config.rank)
+        self.lora_a, self.lora_b = _make_matrices(linear.weight, config.rank)
+        self.scale = config.alpha / config.rank
+
+    def forward(self, rows: torch.Tensor, groups: Groups) -> torch.Tensor:
+        change = multiply_groups(multiply_groups(rows, self.lora_a, groups), self.lora_b, groups)
+        return super().forward(rows, groups) + change * self.scale
 
 
 def multiply(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -49,7 +64,7 @@ def multiply(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 def add_lora(model: nn.Module, config: LoraConfig) -> nn.Module:
     """Freeze the model and replace the chosen linear layers, in place; raise ConfigError if a pattern fits none."""
-    linears = {name: part for name, part in model.named_modules() if isinstance(part, nn.Linear)}
+    linears = {name: part for name, part in model.named_modules() if isinstance(part, nn.Linear | ExpertLinear)}
     chosen = {pattern: [name for name in linears if _matches(name, pattern)] for pattern in config.layers}
     unused = [pattern for pattern, names in chosen.items() if not names]
     if unused:
@@ -66,7 +81,7 @@ def add_lora(model: nn.Module, config: LoraConfig) -> nn.Module:
             message = f"{name} shares its weight with another layer, which would change too"
             raise ConfigError([ConfigProblem("lora.layers", message, "choose other layers, or untie the weight")])
         parent, _, last = name.rpartition(".")
-        setattr(model.get_submodule(parent), last, LoraLinear(linears[name], config))
+        setattr(model.get_submodule(parent), last, _add_change(linears[name], config))
     return model
 
 
@@ -77,7 +92,7 @@ def is_adapter(name: str) -> bool:
 
 def initial(name: str, shape: tuple[int, ...]) -> tuple[float, float]:
     """Return the mean and standard deviation of a new parameter: B starts at zero, so nothing changes at first."""
-    return (0.0, shape[1] ** -0.5) if name.endswith(A) else (0.0, 0.0)
+    return (0.0, shape[-1] ** -0.5) if name.endswith(A) else (0.0, 0.0)
 
 
 def merge(state: Mapping[str, torch.Tensor], config: LoraConfig) -> dict[str, torch.Tensor]:
@@ -90,6 +105,20 @@ def merge(state: Mapping[str, torch.Tensor], config: LoraConfig) -> dict[str, to
             change = state[f"{layer}.{B}"].float() @ value.float() * (config.alpha / config.rank)
             merged[f"{layer}.weight"] = (weight.float() + change).to(weight.dtype)
     return merged
+
+
+def _add_change(linear: nn.Linear | ExpertLinear, config: LoraConfig) -> nn.Module:
+    return LoraLinear(linear, config) if isinstance(linear, nn.Linear) else LoraExpertLinear(linear, config)
+
+
+def _make_matrices(weight: torch.Tensor, rank: int) -> tuple[nn.Parameter, nn.Parameter]:
+    """Return A and B for a weight, or for the weights of all experts."""
+    *experts, outputs, inputs = weight.shape
+    matrices = []
+    for name, shape in ((A, (*experts, rank, inputs)), (B, (*experts, outputs, rank))):
+        matrix = torch.empty(shape, device=weight.device, dtype=weight.dtype)
+        matrices.append(nn.Parameter(nn.init.normal_(matrix, *initial(name, shape))))
+    return matrices[0], matrices[1]
 
 
 def _matches(name: str, pattern: str) -> bool:

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 
 from trainer.config.layout import EXPERT_AXES
-from trainer.models.experts import ExpertFunction, Experts, permute
+from trainer.models.experts import ExpertFunction, ExpertLinear, Experts, permute
 from trainer.parallel.engine import Recipe
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.units import Units
@@ -35,15 +35,21 @@ def spread_experts(model: nn.Module, _units: Units, recipe: Recipe, mesh: Mesh) 
         is_divided = divides_parts(part, recipe, mesh)
         axes, placements = (("expert",), [Shard(0)]) if is_divided else (EXPERT_AXES, [Replicate(), Shard(0)])
         for linear in part.children():
-            weight = linear.weight
-            spread = distribute_tensor(weight.detach(), mesh.expert_submesh(*axes), placements, src_data_rank=None)
-            linear.weight = nn.Parameter(spread, requires_grad=weight.requires_grad)
+            for name, weight in list(linear.named_parameters()):
+                spread = distribute_tensor(weight.detach(), mesh.expert_submesh(*axes), placements, src_data_rank=None)
+                linear.register_parameter(name, nn.Parameter(spread, requires_grad=weight.requires_grad))
 
 
 def divides_parts(experts: Experts, recipe: Recipe, mesh: Mesh) -> bool:
-    """Return whether the groups that hold the same experts divide their rows with fully_shard."""
-    widths: list[int] = [linear.weight.shape[1] for linear in experts.children()]
+    """Return whether the groups that hold the same experts divide their weights with fully_shard."""
+    widths = [weight.shape[dim] for weight, dim in list_wide_dims(experts).items()]
     return recipe.is_sharded(mesh.layout) and all(width % mesh.layout.expert_replicate == 0 for width in widths)
+
+
+def list_wide_dims(model: nn.Module) -> dict[nn.Parameter, int]:
+    """Return, for each weight of experts, the dimension along which ranks can divide the weights of each expert."""
+    linears = [part for part in model.modules() if isinstance(part, ExpertLinear)]
+    return {getattr(linear, name): dim for linear in linears for name, dim in linear.wide_dims.items()}
 
 
 def list_copied_weights(model: nn.Module) -> set[nn.Parameter]:

@@ -9,10 +9,10 @@ from torch import nn
 
 from trainer.config.layout import DATA_AXES
 from trainer.config.schema import ParallelConfig
-from trainer.models.experts import ExpertLinear, Experts
+from trainer.models.experts import Experts
 from trainer.parallel.cast import is_cast_by_sharding
 from trainer.parallel.engine import Recipe
-from trainer.parallel.experts import divides_parts, list_copied_weights
+from trainer.parallel.experts import divides_parts, list_copied_weights, list_wide_dims
 from trainer.parallel.materialize import materialize
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.modules import is_tied
@@ -101,30 +101,29 @@ def _list_divided_experts(group: list[nn.Module], recipe: Recipe, mesh: Mesh) ->
 
 
 def _shard_experts(experts: Experts, options: dict[str, Any], mesh: Mesh) -> None:
-    """Shard the rows of experts over the groups that hold the same experts."""
+    """Shard the weights of experts over the groups that hold the same experts."""
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor import Shard
 
-    groups = mesh.expert_submesh("expert_replicate")
-    fully_shard(experts, **{**options, "mesh": groups}, shard_placement_fn=lambda _: Shard(1))
+    groups, dims = mesh.expert_submesh("expert_replicate"), list_wide_dims(experts)
+    fully_shard(experts, **{**options, "mesh": groups}, shard_placement_fn=lambda weight: Shard(dims[weight]))
 
 
 def _make_expert_options(model: nn.Module, mesh: Mesh) -> dict[str, Any]:
     """Return the options for a mixture of experts: leave copies in expert groups alone, and shard the others evenly.
 
-    If the ranks do not divide the experts, the rows of each expert are sharded instead. Otherwise some ranks would hold
-    one expert more than others, or none, and all of them would send as much.
+    If the ranks do not divide the experts, the weights of each expert are sharded instead. Otherwise some ranks would
+    hold one expert more than others, or none, and all of them would send as much.
     """
     from torch.distributed.tensor import Shard
 
-    ranks = mesh.weights.shard
-    experts = {part.weight for part in model.modules() if isinstance(part, ExpertLinear)}
-    uneven = {weight for weight in experts if weight.shape[0] % ranks and weight.shape[1] % ranks == 0}
-    if not experts:
+    ranks, dims = mesh.weights.shard, list_wide_dims(model)
+    uneven = {weight: dim for weight, dim in dims.items() if weight.shape[0] % ranks and weight.shape[dim] % ranks == 0}
+    if not dims:
         return {}
     return {
         "ignored_params": list_copied_weights(model),
-        "shard_placement_fn": lambda weight: Shard(1) if weight in uneven else None,
+        "shard_placement_fn": lambda weight: Shard(uneven[weight]) if weight in uneven else None,
     }
 
 

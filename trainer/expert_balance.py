@@ -21,10 +21,14 @@ class ExpertBalance:
         self._routers = [part for module in modules for part in module.modules() if isinstance(part, Router)]
 
     def begin(self, micro_batches: int, scale: torch.Tensor | None) -> None:
-        """Start to count loads; give the balancing loss the factor that the main loss of a micro-batch has."""
+        """Start to count loads; give the balancing loss the factor that the main loss of a micro-batch has.
+
+        All ranks of the tensor axis add its gradient, so each of them adds a part.
+        """
+        parts = micro_batches * self._mesh.layout.tensor
         for router in self._routers:
             router.load.zero_()
-            router.loss_scale.fill_(1.0 / micro_batches)
+            router.loss_scale.fill_(1.0 / parts)
             if scale is not None:
                 router.loss_scale.mul_(scale)
 

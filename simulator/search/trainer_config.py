@@ -39,7 +39,7 @@ def unsupported_reason(model: Transformer, layout: Layout) -> str:
     is_other_ffn = model.kv_heads != model.heads or model.ffn != 4 * model.hidden
     reasons = {
         "the trainer does not support this model": model.latent is not None or is_other_mixture,
-        "the trainer does not split experts by tensor parallelism": experts is not None and layout.tp > 1,
+        "the trainer splits experts by tensor or by expert parallelism, not by both": layout.ep > 1 and layout.tp > 1,
         "the plan has no settings for context parallelism (parallel.context of the trainer)": layout.cp > 1,
         "the trainer does not split models with tied embeddings into stages": model.tied and layout.pp > 1,
         "the trainer does not sum gradients in bf16 over the micro-batches of sharded pipeline stages": (

@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from trainer.config.models import MixtralConfig
+from trainer.config.schema import LoraConfig
 from trainer.models import experts
 from trainer.models.experts import MixtureOfExperts
+from trainer.models.lora import add_lora
 
 CONFIG = MixtralConfig(dim=256, ffn=512, experts=16, top_k=2, layers=1, balance="none")
 
@@ -33,11 +36,29 @@ def test_widths_that_no_kernel_takes_are_multiplied_one_by_one() -> None:
     assert all(value.isfinite().all() for value in results.values())
 
 
-def run(tokens: int, config: MixtralConfig = CONFIG) -> tuple[dict[str, torch.Tensor], bool]:
-    """Return the output and all gradients under autocast, and whether a grouped product ran."""
+def test_the_grouped_product_takes_the_matrices_of_lora(monkeypatch: pytest.MonkeyPatch) -> None:
+    grouped, is_grouped = run(512, rank=16)
+    assert is_grouped
+    monkeypatch.setattr(experts, "_has_grouped_product", lambda _: False)
+    looped, _ = run(512, rank=16)
+    for name, value in looped.items():
+        error = (grouped[name].float() - value.float()).norm() / value.float().norm()
+        assert float(error) < 1e-2, name
+
+
+def test_a_rank_of_lora_that_no_kernel_takes_is_multiplied_one_by_one() -> None:
+    results, is_grouped = run(64, rank=12)
+    assert not is_grouped
+    assert all(value.isfinite().all() for value in results.values())
+
+
+def run(tokens: int, config: MixtralConfig = CONFIG, rank: int = 0) -> tuple[dict[str, torch.Tensor], bool]:
+    """Return the output and all gradients under autocast, and whether a grouped product ran; `rank` is that of LoRA."""
     torch.manual_seed(1)
     with torch.device("cuda"):
-        mixture = MixtureOfExperts(config)
+        mixture: nn.Module = MixtureOfExperts(config)
+        if rank:
+            mixture = add_lora(mixture, LoraConfig(rank=rank, layers=("experts.*",)))
         x = torch.randn(1, tokens, config.dim, requires_grad=True)
     for parameter in mixture.parameters():
         torch.nn.init.normal_(parameter, std=0.02)
@@ -48,5 +69,5 @@ def run(tokens: int, config: MixtralConfig = CONFIG) -> tuple[dict[str, torch.Te
         output.float().square().sum().backward()
     names: Any = {event.name for event in profile.events()}
     gradients = {name: value.grad for name, value in mixture.named_parameters() if value.grad is not None}
-    assert len(gradients) == 4
+    assert len(gradients) == (6 if rank else 4)
     return {"output": output.detach(), "x": x.grad, **gradients}, "aten::_grouped_mm" in names

@@ -59,12 +59,12 @@ FAMILIES = {
     "gpt2": Family(DECODER, "tiny-gpt2"),
     "llama, LoRA": Family((*LLAMA, *LORA)),
     "gpt2, LoRA": Family((*DECODER, *LORA), "tiny-gpt2"),
-    "mixtral": Family(MIXTURE, "tiny-moe", axes=("pipeline", "expert")),
-    "mixtral, LoRA": Family((*MIXTURE, *LORA), "tiny-moe", axes=("pipeline", "expert")),
+    "mixtral": Family(MIXTURE, "tiny-moe", axes=("tensor", "pipeline", "expert")),
+    "mixtral, LoRA": Family((*MIXTURE, *LORA), "tiny-moe", axes=("tensor", "pipeline", "expert")),
     "qwen3_moe": Family(
         (*MIXTURE, "model.family=qwen3_moe", "model.head_dim=12"),
         "tiny-moe",
-        axes=("pipeline", "expert"),
+        axes=("tensor", "pipeline", "expert"),
     ),
     # A batch norm sees micro-batches, which contain the same samples for any number of ranks. With few samples and a
     # high learning rate it amplifies rounding: to 1e-2 after 20 steps at 0.05 with micro-batches of 4.

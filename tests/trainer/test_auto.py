@@ -81,6 +81,15 @@ def test_expert_parallelism_divides_only_the_experts() -> None:
         assert spread.activations == whole.activations
 
 
+def test_frozen_experts_have_no_gradients() -> None:
+    sizes = replace(SIZES, experts=GIB // 4, trainable=SIZES.parameters // 64)
+    whole, spread = (
+        estimate_memory(sizes, ParallelConfig(strategy="ddp"), Layout(replicate=8, expert=expert), "fp32", 1)
+        for expert in (1, 4)
+    )
+    assert spread.gradients == whole.gradients * 5 // 8
+
+
 @pytest.mark.parametrize(("free", "overrides", "expected"), TABLE)
 def test_the_least_sharding_that_fits_is_chosen(free: float, overrides: list[str], expected: tuple[Any, ...]) -> None:
     config = load("tiny-llama", ["batch.size=64", *overrides])

@@ -57,8 +57,8 @@ CONFLICTS = [
     ),
     (
         "tiny-moe",
-        ["parallel.tensor=2"],
-        "parallel.tensor: 2, but the experts of mixtral are not split by tensor parallelism; set it to 1, and parallel",
+        ["parallel.tensor=2", "parallel.expert=2"],
+        "parallel.expert: 2, but parallel.tensor=2 splits every expert; set one of the two to 1",
     ),
     ("tiny-moe", ["parallel.expert=3"], "parallel.expert: 3 ranks do not divide 8 experts; use one of 1, 2, 4, 8"),
     (

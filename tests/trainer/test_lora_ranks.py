@@ -31,6 +31,7 @@ WEIGHT_TOLERANCE = 1e-5
         # It has biases, and its norms have two weights.
         ("tiny-gpt2", DECODER, "single tensor=2"),
         ("tiny-moe", MIXTURE, "fsdp expert=2"),
+        ("tiny-moe", MIXTURE, "single tensor=2"),
         pytest.param("tiny-moe", MIXTURE, "ddp expert=2", marks=pytest.mark.nightly),
         # The ranks do not divide the experts, so they share the weights of each expert.
         pytest.param("tiny-moe", (*MIXTURE, "model.experts=7"), "fsdp", marks=pytest.mark.nightly),

@@ -55,7 +55,7 @@ def test_a_model_without_the_expected_parts_is_not_split() -> None:
     [
         ({"expert": 3}, "parallel.expert: 3 ranks do not divide 4 experts of OwnMixture; use one of 1, 2, 4"),
         ({"tensor": 5}, "parallel.tensor: 5, but parts of 2 of the 8 tokens of the vocabulary leave none for the last"),
-        ({"tensor": 2}, "parallel.tensor: 2, but the experts of OwnMixture are not split by tensor parallelism; set"),
+        ({"tensor": 2}, "parallel.tensor: 2, but the experts of OwnMixture are not in a MixtureOfExperts called ffn"),
     ],
 )
 def test_an_own_model_that_cannot_be_split_like_this_is_rejected(options: dict[str, int], message: str) -> None:

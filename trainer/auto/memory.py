@@ -83,10 +83,12 @@ def _estimate_spread(  # noqa: PLR0913, PLR0917
     )
     need = estimate_memory(others, parallel, without_experts, precision, micro, micro_batches)
     own = -(-sizes.experts // (layout.expert * layout.pipeline))
+    # With LoRA, the experts' share of the trained weights is about their share of all weights.
+    trained = -(-sizes.experts * sizes.trainable // (sizes.parameters * layout.expert * layout.pipeline))
     copied = 0 if formats.products == formats.weights else formats.product_bytes * own
     return MemoryNeed(
         weights=need.weights + formats.weight_bytes * own,
-        gradients=need.gradients + formats.gradient_bytes * own,
+        gradients=need.gradients + formats.gradient_bytes * trained,
         states=need.states + int(sizes.states * (1 - share)) // (layout.expert * layout.pipeline),
         gathered=need.gathered + copied,
         activations=need.activations,

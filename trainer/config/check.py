@@ -127,9 +127,9 @@ def check_experts(config: Config) -> Iterator[ConfigProblem]:
         if model.balance == balance and not getattr(model, name):
             message = f"0 balances nothing, but model.balance is {balance}"
             yield ConfigProblem(f"model.{name}", message, "use more than 0, or set model.balance to none")
-    if parallel.tensor > 1:
-        message = f"{parallel.tensor}, but the experts of {model.family} are not split by tensor parallelism"
-        yield ConfigProblem("parallel.tensor", message, "set it to 1, and parallel.expert to more than 1")
+    if parallel.tensor > 1 and parallel.expert > 1:
+        message = f"{parallel.expert}, but parallel.tensor={parallel.tensor} splits every expert"
+        yield ConfigProblem("parallel.expert", message, "set one of the two to 1")
     if model.experts % parallel.expert:
         message = f"{parallel.expert} ranks do not divide {model.experts} experts"
         yield ConfigProblem("parallel.expert", message, f"use one of {list_divisors(model.experts)}")

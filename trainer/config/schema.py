@@ -22,7 +22,8 @@ class LoraConfig:
     rank: int = setting("rank of the change; 0 trains all weights instead", 0, low=0)
     alpha: float = setting("the change is multiplied by alpha / rank", 16.0, low=0)
     layers: tuple[str, ...] = setting(
-        "linear layers to change, also of experts, by the end of their name; * stands for any text", ("attention.*", "ffn.*")
+        "linear layers to change, also of experts, by the end of their name; * stands for any text",
+        ("attention.*", "ffn.*"),
     )
 
 

@@ -14,6 +14,7 @@ from torch import nn
 from trainer.config.models import MoeConfig
 from trainer.models.fake_tensors import is_without_memory
 from trainer.models.routing import Router
+from trainer.parallel.local_part import take_local_part
 
 ExpertFunction = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """A function of rows sorted by expert and the number of rows of each expert, which returns as many rows."""
@@ -81,15 +82,15 @@ class ExpertLinear(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.empty(experts, outputs, inputs))
         self.widths: tuple[int, ...] = (inputs, outputs)
-        """Widths of the rows that it multiplies."""
+        """Widths of the rows that it computes with; under tensor parallelism, on this rank."""
 
     def forward(self, rows: torch.Tensor, groups: Groups) -> torch.Tensor:
         return multiply_groups(rows, self.weight, groups)
 
 
-def multiply_groups(rows: torch.Tensor, weights: Any, groups: Groups) -> torch.Tensor:
+def multiply_groups(rows: torch.Tensor, weights: torch.Tensor, groups: Groups) -> torch.Tensor:
     """Multiply the rows of each expert by the transposed weight of that expert."""
-    local = (weights.to_local() if hasattr(weights, "to_local") else weights).to(rows.dtype)
+    local = take_local_part(weights).to(rows.dtype)
     if groups.sizes is None:
         return torch._grouped_mm(rows, local.transpose(-2, -1), offs=groups.ends)
     parts = zip(rows.split(groups.sizes), local.unbind(), strict=True)

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from trainer.config.models import MoeConfig
+from trainer.parallel.local_part import take_local_part
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Router(nn.Module):
             self.register_buffer("balance_bias", torch.zeros(config.experts))
 
     def forward(self, tokens: torch.Tensor) -> Routing:
-        probabilities = F.linear(tokens, self.weight).float().softmax(-1)
+        probabilities = F.linear(tokens, take_local_part(self.weight)).float().softmax(-1)
         chosen = self._choose(probabilities.detach())
         weights = probabilities.gather(1, chosen)
         weights = weights / weights.sum(-1, keepdim=True)

@@ -23,7 +23,7 @@ from trainer.parallel.mesh import Mesh
 from trainer.parallel.plain import PlainEngine
 from trainer.parallel.recompute import recompute_units
 from trainer.parallel.shard import ZERO_PARAMETERS, shard_units, zero_stage
-from trainer.parallel.tensor import split_layers
+from trainer.parallel.tensor import list_mixtures, split_layers
 from trainer.parallel.units import Units, find_units
 
 # Start-up: torch's modules for each way of spreading a model take long to import, so a run imports only those it uses.
@@ -131,9 +131,14 @@ def _check_experts(model: nn.Module, recipe: Recipe, mesh: Mesh) -> None:
         if count % ranks:
             message = f"{ranks} ranks do not divide {count} experts of {name}"
             problems.append(ConfigProblem("parallel.expert", message, f"use one of {list_divisors(count)}"))
-    if tensor > 1 and layers:
-        message = f"{tensor}, but the experts of {name} are not split by tensor parallelism"
+    if tensor > 1 and len(layers) > len(list_mixtures(model)):
+        message = (
+            f"{tensor}, but only experts of a MixtureOfExperts that its layer calls ffn are split, unlike in {name}"
+        )
         problems.append(ConfigProblem("parallel.tensor", message, "set it to 1, and parallel.expert to more than 1"))
+    elif tensor > 1 and ranks > 1:
+        message = f"{ranks}, but parallel.tensor={tensor} splits every expert of {name}"
+        problems.append(ConfigProblem("parallel.expert", message, "set one of the two to 1"))
     if ranks > 1 and recipe.parallel.offload:
         message = f"{ranks}, but parallel.offload moves no experts to the host"
         problems.append(ConfigProblem("parallel.expert", message, "set it to 1, or parallel.offload to false"))

@@ -118,7 +118,9 @@ def _make_expert_options(model: nn.Module, mesh: Mesh) -> dict[str, Any]:
     from torch.distributed.tensor import Shard
 
     ranks, dims = mesh.weights.shard, list_wide_dims(model)
-    uneven = {weight: dim for weight, dim in dims.items() if weight.shape[0] % ranks and weight.shape[dim] % ranks == 0}
+    # Tensor parallelism may have split the same dimension.
+    parts = ranks * mesh.layout.tensor
+    uneven = {weight: dim for weight, dim in dims.items() if weight.shape[0] % ranks and weight.shape[dim] % parts == 0}
     if not dims:
         return {}
     return {

@@ -1,17 +1,19 @@
-"""Styles for torch's parallelize_module that also split the layers of LoRA and a head with an objective."""
+"""Styles for torch's parallelize_module: layers with LoRA, a head with an objective, and mixtures of experts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
+from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel
 
 from trainer.models.lora import LoraLinear
+from trainer.parallel.local_part import take_local_part
 
 _COLUMN_DIMS = {"weight": 0, "bias": 0, "lora_a": None, "lora_b": 0}
 _ROW_DIMS = {"weight": 1, "bias": None, "lora_a": 1, "lora_b": None}
@@ -47,14 +49,51 @@ class SplitHead(SplitColumns):
         return ColwiseParallel._prepare_output_fn(layouts, use_local_output, module, outputs, mesh)
 
 
+class SplitExperts(ParallelStyle):
+    """A style that splits the hidden size of all experts of a mixture.
+
+    All ranks route all tokens. The outputs of the experts are sums over the ranks, and so are the gradients of the
+    tokens and of the router. Inputs and outputs are parts of sequences, as they are between all layers.
+    """
+
+    def _apply(self, module: nn.Module, device_mesh: Any) -> nn.Module:
+        mixture: Any = module
+        experts, ranks = mixture.experts, device_mesh.size()
+        _split_parameters(mixture.router, device_mesh, {"weight": None})
+        for linear in (experts.gate, experts.up):
+            _split_parameters(linear, device_mesh, _skip_experts(_COLUMN_DIMS))
+            inputs, outputs, *others = linear.widths
+            linear.widths = (inputs, outputs // ranks, *others)
+        _split_parameters(experts.down, device_mesh, _skip_experts(_ROW_DIMS))
+        inputs, outputs, *others = experts.down.widths
+        experts.down.widths = (inputs // ranks, outputs, *others)
+        # Not hooks: the compiler leaves out the forward of a mixture, but would trace its hooks.
+        mixture.forward = partial(_run_split, mixture.forward, device_mesh)
+        return module
+
+
+def _run_split(forward: Callable[[torch.Tensor], torch.Tensor], mesh: Any, x: Any) -> torch.Tensor:
+    """Run a mixture on whole sequences, of which each rank has a part, and return this rank's part of the outputs."""
+    parts = x if isinstance(x, DTensor) else DTensor.from_local(x, mesh, [Shard(1)], run_check=False)
+    outputs = forward(take_local_part(parts.redistribute(placements=[Replicate()])))
+    sums: Any = DTensor.from_local(outputs, mesh, [Partial()], run_check=False)
+    local: torch.Tensor = sums.redistribute(placements=[Shard(1)]).to_local()
+    return local
+
+
 def _split_parameters(module: nn.Module, mesh: Any, dims: Mapping[str, int | None]) -> None:
-    for name, parameter in module.named_parameters(recurse=False):
+    for name, parameter in list(module.named_parameters(recurse=False)):
         dim = dims[name]
         placement = Replicate() if dim is None else Shard(dim)
-        split = distribute_tensor(parameter, mesh, [placement], src_data_rank=None)
+        split = distribute_tensor(parameter.detach(), mesh, [placement], src_data_rank=None)
         module.register_parameter(name, nn.Parameter(split, requires_grad=parameter.requires_grad))
     if isinstance(module, LoraLinear):
         module.multiply = _multiply_parts
+
+
+def _skip_experts(dims: Mapping[str, int | None]) -> dict[str, int | None]:
+    """Return the same dimensions of weights whose first dimension is that of the experts."""
+    return {name: None if dim is None else dim + 1 for name, dim in dims.items()}
 
 
 def _multiply_parts(x: Any, a: Any, b: Any) -> Any:
@@ -64,13 +103,6 @@ def _multiply_parts(x: Any, a: Any, b: Any) -> Any:
     the sums that are still spread over the ranks. With A split along the inputs, the result is such a sum. With B split
     along the outputs, it is a part of the outputs.
     """
-    change = F.linear(F.linear(_take_part(x), _take_part(a)), _take_part(b))
+    change = F.linear(F.linear(take_local_part(x), take_local_part(a)), take_local_part(b))
     is_part = b.placements[0].is_shard()
     return DTensor.from_local(change, x.device_mesh, [Shard(-1) if is_part else Partial()], run_check=False)
-
-
-def _take_part(tensor: Any) -> torch.Tensor:
-    """Return this rank's part; what all ranks hold gets a gradient that has to be summed over them."""
-    placements = [Partial() if placement.is_replicate() else placement for placement in tensor.placements]
-    local: torch.Tensor = tensor.to_local(grad_placements=placements)
-    return local

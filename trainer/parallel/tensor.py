@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import nn
 
+from trainer.models.experts import MixtureOfExperts
 from trainer.parallel.engine import Recipe
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.modules import is_tied
@@ -29,7 +30,7 @@ def split_layers(model: nn.Module, _units: Units, _recipe: Recipe, mesh: Mesh) -
     frozen = {name for name, weight in model.named_parameters() if not weight.requires_grad}
     axis = mesh.submesh("tensor")
     for block in _list_layers(model):
-        parallelize_module(block, axis, _select_present(block, _plan_block()), src_data_rank=None)
+        parallelize_module(block, axis, _select_present(block, _plan_block(block)), src_data_rank=None)
     parallelize_module(model, axis, _select_present(model, _plan_ends()), src_data_rank=None)
     if tied:
         # Embedding and head are both split along the vocabulary, so they can share one weight again.
@@ -40,15 +41,21 @@ def split_layers(model: nn.Module, _units: Units, _recipe: Recipe, mesh: Mesh) -
         weight.requires_grad_(name not in frozen)
 
 
+def list_mixtures(model: nn.Module) -> list[MixtureOfExperts]:
+    """Return the mixtures of experts that are split: the feed-forward layers of blocks."""
+    parts = [getattr(block, "ffn", None) for block in _list_layers(model)]
+    return [part for part in parts if isinstance(part, MixtureOfExperts)]
+
+
 def _list_layers(model: Any) -> list[nn.Module]:
     return list(model.layers.values())
 
 
-def _plan_block() -> dict[str, Any]:
+def _plan_block(block: Any) -> dict[str, Any]:
     from torch.distributed.tensor import Replicate, Shard
     from torch.distributed.tensor.parallel import PrepareModuleInput, SequenceParallel
 
-    from trainer.parallel.split_styles import SplitColumns, SplitRows
+    from trainer.parallel.split_styles import SplitColumns, SplitExperts, SplitRows
 
     def gather_sequence() -> PrepareModuleInput:
         return PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),))
@@ -64,7 +71,7 @@ def _plan_block() -> dict[str, Any]:
         "attention.k_norm": SequenceParallel(sequence_dim=1, use_local_output=True),
         "attention.o": SplitRows(output_layouts=Shard(1)),
         "ffn_norm": SequenceParallel(),
-        "ffn": gather_sequence(),
+        "ffn": SplitExperts() if isinstance(getattr(block, "ffn", None), MixtureOfExperts) else gather_sequence(),
         "ffn.gate": SplitColumns(),
         "ffn.up": SplitColumns(),
         "ffn.down": SplitRows(output_layouts=Shard(1)),

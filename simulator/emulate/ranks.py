@@ -19,7 +19,7 @@ class VirtualMesh(Mesh):
 
     def __init__(self, layout: Layout, group: Group, device: torch.device) -> None:
         self.virtual = group
-        super().__init__(layout, 0, device, is_sharded=False)
+        super().__init__(layout, 0, device, uses_fully_shard=False)
 
     def turn_to(self, rank: int) -> None:
         self.rank, self.dp_rank = rank, self.layout.dp_rank(rank)

@@ -50,7 +50,7 @@ def curve(arguments: tuple[str, ...], preset: str = "tiny-llama", steps: int = S
 def make_step(config: Config) -> Step:
     recipe = Recipe(config.parallel, config.precision, config.compile)
     layout = resolve_layout(config.parallel, 1, 1)
-    mesh = Mesh(layout, 0, DEVICE, is_sharded=recipe.is_sharded(layout))
+    mesh = Mesh(layout, 0, DEVICE, uses_fully_shard=recipe.uses_fully_shard(layout))
     weights = partial(fill, seed=config.run.seed, device=DEVICE)
     engine = parallelize(partial(build_model, config.model), recipe, mesh, weights)
     return Step(engine, config, CrossEntropy(config.loss.chunk_tokens))

@@ -74,7 +74,7 @@ def make_step(config: Config, *, count_targets: bool = False) -> Step:
     rank = dist.get_rank() if dist.is_initialized() else 0
     recipe = Recipe(config.parallel, config.precision, config.compile)
     layout = resolve_layout(config.parallel, world, world)
-    mesh = Mesh(layout, rank, torch.device("cpu"), is_sharded=recipe.is_sharded(layout))
+    mesh = Mesh(layout, rank, torch.device("cpu"), uses_fully_shard=recipe.uses_fully_shard(layout))
     engine = parallelize(partial(build_network, config), recipe, mesh, fill=partial(fill, seed=config.run.seed))
     mean = CrossEntropy(config.loss.chunk_tokens)
     return Step(engine, config, StepMeanLoss(mesh, mean) if count_targets else mean)

@@ -187,6 +187,6 @@ def gather() -> tuple[list[int], list[int]]:
 
 def make_mesh(layout: Layout) -> Mesh:
     """Return a mesh that claims to have this layout, without other ranks."""
-    mesh = Mesh(Layout(), 0, torch.device("cpu"), is_sharded=False)
+    mesh = Mesh(Layout(), 0, torch.device("cpu"), uses_fully_shard=False)
     mesh.layout = layout
     return mesh

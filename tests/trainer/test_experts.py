@@ -196,7 +196,7 @@ def train_router(config: MixtralConfig) -> tuple[float, float]:
     """Return the largest load relative to the mean at first and after 100 steps without any other loss."""
     generator = torch.Generator().manual_seed(4)
     router = Router(config)
-    balance = ExpertBalance([router], Mesh(Layout(), 0, torch.device("cpu"), is_sharded=False))
+    balance = ExpertBalance([router], Mesh(Layout(), 0, torch.device("cpu"), uses_fully_shard=False))
     optimizer = torch.optim.SGD(router.parameters(), lr=0.5)
     tokens = torch.randn(600, 16, generator=generator)
     tokens[:, 0] = 1.0

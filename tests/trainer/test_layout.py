@@ -129,6 +129,6 @@ def test_context_groups_are_neighbours_around_tensor_groups() -> None:
 
 def test_context_ranks_share_weights_with_fully_shard_and_copy_them_otherwise() -> None:
     layout = Layout(replicate=2, shard=3, context=4, tensor=5)
-    assert layout.merge_context(is_sharded=True) == Layout(replicate=2, shard=12, tensor=5)
-    assert layout.merge_context(is_sharded=False) == Layout(replicate=8, shard=3, tensor=5)
-    assert Layout(shard=2).merge_context(is_sharded=False) == Layout(shard=2)
+    assert layout.merge_context(uses_fully_shard=True) == Layout(replicate=2, shard=12, tensor=5)
+    assert layout.merge_context(uses_fully_shard=False) == Layout(replicate=8, shard=3, tensor=5)
+    assert Layout(shard=2).merge_context(uses_fully_shard=False) == Layout(shard=2)

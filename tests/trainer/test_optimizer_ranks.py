@@ -231,7 +231,7 @@ def make_mesh(strategy: Any, options: dict[str, Any]) -> Mesh:
     world = dist.get_world_size() if dist.is_initialized() else 1
     rank = dist.get_rank() if dist.is_initialized() else 0
     layout = resolve_layout(ParallelConfig(strategy=strategy, **options), world, world)
-    return Mesh(layout, rank, torch.device("cpu"), is_sharded=strategy in ("fsdp", "hsdp"))
+    return Mesh(layout, rank, torch.device("cpu"), uses_fully_shard=strategy in ("fsdp", "hsdp"))
 
 
 def spread(value: torch.Tensor, mesh: Mesh) -> torch.Tensor:

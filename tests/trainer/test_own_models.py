@@ -210,7 +210,7 @@ def make_step(shape: str, dtype: str = "float32", compiled: Any = "none", **opti
     world = dist.get_world_size()
     recipe = Recipe(parallel, compiled=CompileConfig(mode=compiled, backend="eager"))
     layout = resolve_layout(parallel, world, world)
-    mesh = Mesh(layout, dist.get_rank(), torch.device("cpu"), is_sharded=recipe.is_sharded(layout))
+    mesh = Mesh(layout, dist.get_rank(), torch.device("cpu"), uses_fully_shard=recipe.uses_fully_shard(layout))
     config = Config(name="own", model=MlpConfig(), optimizer=OptimizerConfig(lr=0.01), parallel=parallel)
     return Step(parallelize(make_shape(shape, getattr(torch, dtype)), recipe, mesh), config, StepMeanLoss(mesh))
 

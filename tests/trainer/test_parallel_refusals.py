@@ -135,4 +135,4 @@ class OwnMixture(nn.Module):
 
 
 def make_single_mesh() -> Mesh:
-    return Mesh(Layout(), 0, torch.device("cpu"), is_sharded=False)
+    return Mesh(Layout(), 0, torch.device("cpu"), uses_fully_shard=False)

@@ -114,7 +114,7 @@ def test_a_users_own_model_trains() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
     recipe = Recipe(ParallelConfig(strategy="single"))
-    mesh = Mesh(Layout(), 0, torch.device("cpu"), is_sharded=False)
+    mesh = Mesh(Layout(), 0, torch.device("cpu"), uses_fully_shard=False)
     step = Step(parallelize(model, recipe, mesh), Config(name="own", model=LlamaConfig(), steps=30), compute_loss)
     batch = {"inputs": torch.randn(12, 4), "targets": torch.arange(12) % 3}
     losses = [float(step.run(batch, micro=12).loss) for _ in range(30)]

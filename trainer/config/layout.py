@@ -70,13 +70,13 @@ class Layout:
             groups.setdefault(tuple(self.coordinate(rank, name) for name in others), []).append(rank)
         return list(groups.values())
 
-    def merge_context(self, *, is_sharded: bool) -> Layout:
+    def merge_context(self, *, uses_fully_shard: bool) -> Layout:
         """Return the layout of the weights, in which the context axis is a part of shard or of replicate.
 
         Ranks with different parts of a sequence have different gradients of the same weights, as data-parallel ranks
         have. With fully_shard they share one copy of the weights, otherwise each has its own.
         """
-        axis = "shard" if is_sharded else "replicate"
+        axis = "shard" if uses_fully_shard else "replicate"
         return replace(self, context=1, **{axis: getattr(self, axis) * self.context})
 
 

@@ -67,7 +67,7 @@ def parallelize(model: nn.Module | Factory, recipe: Recipe, mesh: Mesh, fill: Fi
     if mesh.layout.pipeline > 1:
         return _make_pipeline(built, recipe, mesh, choices, fill)
     _apply_passes(built, units, recipe, mesh, fill)
-    if recipe.is_sharded(mesh.layout):
+    if recipe.uses_fully_shard(mesh.layout):
         from trainer.parallel.fsdp import FsdpEngine
 
         return FsdpEngine(built, units, recipe, mesh, choices)
@@ -153,7 +153,7 @@ def _check_units(units: Units, recipe: Recipe, mesh: Mesh) -> None:
         problems.append(_describe_missing(units, "parallel.recompute", recipe.parallel.recompute))
     if recipe.compiles_blocks(mesh.layout) and not units.layers:
         problems.append(_describe_missing(units, "compile.mode", recipe.compiled.mode))
-    if recipe.is_sharded(mesh.layout) and zero_stage(recipe.parallel) == ZERO_PARAMETERS and not units.separable:
+    if recipe.uses_fully_shard(mesh.layout) and zero_stage(recipe.parallel) == ZERO_PARAMETERS and not units.separable:
         problems.append(_describe_missing(units, "parallel.zero", "3"))
     if problems:
         raise ConfigError(problems)
@@ -179,7 +179,7 @@ def _make_pipeline(model: Any, recipe: Recipe, mesh: Mesh, choices: list[str], f
     for stage, stage_units in zip(stages, units, strict=True):
         _apply_passes(stage, stage_units, recipe, mesh, fill)
         send_contiguous(stage)
-    if mesh.weights.replicate > 1 and not recipe.is_sharded(mesh.layout):
+    if mesh.weights.replicate > 1 and not recipe.uses_fully_shard(mesh.layout):
         from trainer.parallel.ddp import wrap
 
         stages = [wrap(stage, recipe, mesh) for stage in stages]

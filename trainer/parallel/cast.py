@@ -21,6 +21,6 @@ def is_cast_by_sharding(model: nn.Module, recipe: Recipe, mesh: Mesh) -> bool:
 
     Not with batch norm: batch statistics are fp32, and their kernels need weights of the same type.
     """
-    if recipe.precision == "fp32" or not recipe.is_sharded(mesh.layout):
+    if recipe.precision == "fp32" or not recipe.uses_fully_shard(mesh.layout):
         return False
     return not any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in model.modules())

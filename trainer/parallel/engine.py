@@ -38,18 +38,22 @@ class Recipe:
     precision: Precision = "fp32"
     compiled: CompileConfig = field(default_factory=CompileConfig)
 
-    def is_sharded(self, layout: Layout) -> bool:
-        """Return whether fully_shard is used, as it also is with tensor parallelism: DDP does not support DTensors."""
+    def uses_fully_shard(self, layout: Layout) -> bool:
+        """Return whether fully_shard wraps the units.
+
+        Under fsdp and hsdp, it shards their weights. With tensor parallelism, it is used under every strategy, because
+        DDP does not support DTensors: without a shard axis, it only reduces gradients and applies the precision.
+        """
         return self.parallel.strategy in ("fsdp", "hsdp") or layout.tensor > 1
 
     def compiles_blocks(self, layout: Layout) -> bool:
         """Return whether blocks are compiled one by one, as they must be if the engine runs code between them."""
-        is_cut = self.is_sharded(layout) or layout.pipeline > 1
+        is_cut = self.uses_fully_shard(layout) or layout.pipeline > 1
         return self.compiled.mode == "blocks" or (self.compiled.mode == "whole" and is_cut)
 
     def uses_units(self, layout: Layout) -> bool:
         """Return whether the model's units matter: whether they are sharded, recomputed or compiled."""
-        return self.is_sharded(layout) or self.compiles_blocks(layout) or self.parallel.recompute != "none"
+        return self.uses_fully_shard(layout) or self.compiles_blocks(layout) or self.parallel.recompute != "none"
 
 
 class Engine(Protocol):

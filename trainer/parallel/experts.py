@@ -43,7 +43,7 @@ def spread_experts(model: nn.Module, _units: Units, recipe: Recipe, mesh: Mesh) 
 def divides_parts(experts: Experts, recipe: Recipe, mesh: Mesh) -> bool:
     """Return whether the groups that hold the same experts divide their weights with fully_shard."""
     widths = [weight.shape[dim] for weight, dim in list_wide_dims(experts).items()]
-    return recipe.is_sharded(mesh.layout) and all(width % mesh.layout.expert_replicate == 0 for width in widths)
+    return recipe.uses_fully_shard(mesh.layout) and all(width % mesh.layout.expert_replicate == 0 for width in widths)
 
 
 def list_wide_dims(model: nn.Module) -> dict[nn.Parameter, int]:

@@ -16,15 +16,17 @@ class Mesh:
     The ranks of the context axis are a part of shard or replicate, so sums over DATA_AXES include them.
     """
 
-    def __init__(self, layout: Layout, rank: int, device: torch.device, *, is_sharded: bool) -> None:
+    def __init__(self, layout: Layout, rank: int, device: torch.device, *, uses_fully_shard: bool) -> None:
         self.layout = layout
         self.rank = rank
         self.device = device
         self.dp_rank = layout.dp_rank(rank)
-        self.weights = layout.merge_context(is_sharded=is_sharded)
+        self.weights = layout.merge_context(uses_fully_shard=uses_fully_shard)
         """Number of ranks along each axis of the DeviceMesh."""
         # fully_shard needs a shard axis even if it has a single rank; it then only applies precision and offload.
-        self._dims = [(name, n) for name, n in self.weights.mesh_dims() if n > 1 or (is_sharded and name == "shard")]
+        self._dims = [
+            (name, n) for name, n in self.weights.mesh_dims() if n > 1 or (uses_fully_shard and name == "shard")
+        ]
         self._mesh: Any = self._connect() if self._dims else None
         self._context: Any = self._connect_context() if layout.context > 1 else None
         self._expert_mesh: Any = self._connect_experts() if layout.expert > 1 else None

@@ -173,7 +173,7 @@ class PipelineEngine:
 
         Autocast leaves the residual stream in fp32; each tensor parallel rank holds a part of it.
         """
-        is_cast = self._recipe.is_sharded(self.mesh.layout)
+        is_cast = self._recipe.uses_fully_shard(self.mesh.layout)
         dtype = DTYPES[self._recipe.precision] if is_cast else torch.float32
         part = (shape[0], shape[1] // self.mesh.layout.tensor, self._ends.hidden)
         return torch.empty(part, dtype=dtype, device="meta", requires_grad=True)

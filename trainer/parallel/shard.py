@@ -29,7 +29,7 @@ ZERO_PARAMETERS = 3
 
 def shard_units(model: nn.Module, units: Units, recipe: Recipe, mesh: Mesh) -> None:
     """Shard the model in place, part by part, so that only one part at a time is whole in memory."""
-    if not recipe.is_sharded(mesh.layout):
+    if not recipe.uses_fully_shard(mesh.layout):
         return
     from torch.distributed.fsdp import fully_shard
 

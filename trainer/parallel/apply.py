@@ -132,9 +132,7 @@ def _check_experts(model: nn.Module, recipe: Recipe, mesh: Mesh) -> None:
             message = f"{ranks} ranks do not divide {count} experts of {name}"
             problems.append(ConfigProblem("parallel.expert", message, f"use one of {list_divisors(count)}"))
     if tensor > 1 and len(layers) > len(list_mixtures(model)):
-        message = (
-            f"{tensor}, but only experts of a MixtureOfExperts that its layer calls ffn are split, unlike in {name}"
-        )
+        message = f"{tensor}, but the experts of {name} are not in a MixtureOfExperts called ffn"
         problems.append(ConfigProblem("parallel.tensor", message, "set it to 1, and parallel.expert to more than 1"))
     elif tensor > 1 and ranks > 1:
         message = f"{ranks}, but parallel.tensor={tensor} splits every expert of {name}"

@@ -249,7 +249,8 @@ def test_mixture_of_experts_has_a_config(name: str) -> None:
     assert trainer_config.list_problems(tree, layout, gpus_per_node=8) == []
     config: Any = load.from_dict(trainer_config.merge_base(tree))
     assert (config.parallel.expert, config.model.family, config.model.experts) == (8, "mixtral", 8)
-    assert "tensor parallelism" in trainer_config.unsupported_reason(job.named.model, Layout(dp=8, tp=8))
+    assert trainer_config.unsupported_reason(job.named.model, Layout(dp=8, tp=8)) == ""
+    assert "not by both" in trainer_config.unsupported_reason(job.named.model, Layout(dp=8, tp=8, ep=8))
 
 
 @pytest.mark.parametrize("stack", ["aws-p5en-lustre", "aws-p5-autoscaled", "aws-g6-pair"])

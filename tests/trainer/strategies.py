@@ -20,8 +20,9 @@ NORM_TOLERANCE = 1e-4
 DECODER = ("model.dim=32", "model.heads=4", "model.layers=2", "model.vocab_size=64", "batch.size=8")
 LLAMA = (*DECODER, "model.ffn=48", "model.kv_heads=4")
 MIXTURE = (*DECODER, "model.ffn=16")
-# An odd rank, which no number of ranks divides.
-LORA = ("lora.rank=3", "checkpoint.initial=unused", "optimizer.lr=0.01")
+# An odd rank, which no number of ranks divides. With the default alpha, the runs are so unstable that rounding grows to
+# 1e-2 after 20 steps, also under fsdp.
+LORA = ("lora.rank=3", "lora.alpha=3", "checkpoint.initial=unused", "optimizer.lr=0.01")
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import pytest
 
 from tests.trainer.curves import BATCHES, STEPS, config_of
 from tests.trainer.ranks import on_ranks
-from tests.trainer.strategies import LOSS_TOLERANCE, NORM_TOLERANCE, settings, train_alone
+from tests.trainer.strategies import LORA, LOSS_TOLERANCE, NORM_TOLERANCE, settings, train_alone
 
 # Small enough that the steps are quick, clipped in every step, with at least two micro-batches on each rank.
 LLAMA = [
@@ -78,7 +78,7 @@ def test_lora_trains_like_one_rank(strategy: str) -> None:
     """Most weights are frozen, some groups of weights entirely; 2 ranks do not divide the rank of the changes."""
     small = [setting for setting in FEW if "clip_norm" not in setting]
     layers = "lora.layers=[attention.*, ffn.*, head]"
-    compare((*small, "lora.rank=3", layers, "checkpoint.initial=unused"), strategy, micro=1, steps=BATCHES)
+    compare((*small, *LORA, layers), strategy, micro=1, steps=BATCHES)
 
 
 @pytest.mark.parametrize("strategy", ["fsdp", "hsdp shard=2 zero=1", "ddp tensor=2"])

@@ -19,30 +19,32 @@ from trainer.weights import export
 
 HERE = "tests.trainer.lora_rank"
 RESUMED = "tests.trainer.resumed_rank"
+NIGHTLY = pytest.mark.nightly
 # Only the order of sums differs.
 GRADIENT_TOLERANCE = 1e-5
 WEIGHT_TOLERANCE = 1e-5
 
 
 @pytest.mark.parametrize(
-    ("preset", "model", "strategy"),
+    ("preset", "model", "strategy", "ranks"),
     [
-        ("tiny-llama", (*LLAMA, "lora.layers=[attention.*, ffn.*, head]"), "single tensor=2"),
+        ("tiny-llama", (*LLAMA, "lora.layers=[attention.*, ffn.*, head]"), "fsdp tensor=2", 4),
         # It has biases, and its norms have two weights.
-        ("tiny-gpt2", DECODER, "single tensor=2"),
-        ("tiny-moe", MIXTURE, "fsdp expert=2"),
-        ("tiny-moe", MIXTURE, "single tensor=2"),
-        pytest.param("tiny-moe", MIXTURE, "ddp expert=2", marks=pytest.mark.nightly),
+        ("tiny-gpt2", DECODER, "single tensor=2", 2),
+        ("tiny-moe", MIXTURE, "fsdp expert=2", 2),
+        ("tiny-moe", MIXTURE, "single tensor=2", 2),
+        pytest.param("tiny-moe", MIXTURE, "ddp expert=2", 2, marks=NIGHTLY),
         # The ranks do not divide the experts, so they share the weights of each expert.
-        pytest.param("tiny-moe", (*MIXTURE, "model.experts=7"), "fsdp", marks=pytest.mark.nightly),
+        pytest.param("tiny-moe", (*MIXTURE, "model.experts=7"), "fsdp", 2, marks=NIGHTLY),
+        pytest.param("tiny-moe", (*MIXTURE, "model.experts=7"), "fsdp tensor=2", 4, marks=NIGHTLY),
     ],
 )
-def test_gradients_are_those_of_one_rank(preset: str, model: tuple[str, ...], strategy: str) -> None:
+def test_gradients_are_those_of_one_rank(preset: str, model: tuple[str, ...], strategy: str, ranks: int) -> None:
     """Frozen weights have none, and all ranks agree."""
     base = [*model, *LORA]
     expected = compute_gradients(config_of(preset, [*base, *settings("single")]), micro=4)
     config = config_of(preset, [*base, *settings(strategy)])
-    for gradients in on_ranks(f"{HERE}:compute_gradients", ranks=2, config=config, micro=4):
+    for gradients in on_ranks(f"{HERE}:compute_gradients", ranks=ranks, config=config, micro=4):
         assert gradients.keys() == expected.keys()
         for name, gradient in expected.items():
             difference = np.abs(gradients[name] - gradient).max()
@@ -53,9 +55,10 @@ def test_gradients_are_those_of_one_rank(preset: str, model: tuple[str, ...], st
     ("preset", "model", "strategy", "ranks"),
     [
         ("tiny-llama", LLAMA, "single tensor=2", 2),
-        ("tiny-moe", MIXTURE, "fsdp expert=2", 2),
-        pytest.param("tiny-llama", LLAMA, "fsdp tensor=2", 4, marks=pytest.mark.nightly),
-        pytest.param("tiny-moe", MIXTURE, "fsdp expert=2", 4, marks=pytest.mark.nightly),
+        pytest.param("tiny-llama", LLAMA, "fsdp tensor=2", 4, marks=NIGHTLY),
+        pytest.param("tiny-moe", MIXTURE, "fsdp expert=2", 2, marks=NIGHTLY),
+        pytest.param("tiny-moe", MIXTURE, "fsdp expert=2", 4, marks=NIGHTLY),
+        pytest.param("tiny-moe", MIXTURE, "fsdp tensor=2", 4, marks=NIGHTLY),
     ],
 )
 def test_a_run_resumes_exactly_and_exports_what_one_rank_exports(

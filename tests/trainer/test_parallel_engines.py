@@ -69,7 +69,7 @@ def test_split_layers_train_like_one_rank(strategy: str, micro: int, steps: int)
         pytest.param("ddp", marks=pytest.mark.nightly),
         pytest.param("hsdp shard=2 zero=2", marks=pytest.mark.nightly),
         "fsdp pipeline=2",
-        "fsdp tensor=2",
+        pytest.param("fsdp tensor=2", marks=pytest.mark.nightly),
         pytest.param("single tensor=4", marks=pytest.mark.nightly),
         pytest.param("hsdp shard=1 tensor=2", marks=pytest.mark.nightly),
     ],

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import atexit
+import faulthandler
 import importlib
 import os
 import tempfile
 import time
 import traceback
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import Any
 
 from tests.trainer.forks import fork_context
@@ -49,7 +51,7 @@ class _Pool:
         for rank in range(ranks):
             ours, theirs = context.Pipe()
             # A daemon ends with the session; after a killed session, it sees its pipe close.
-            process = context.Process(target=_serve, args=(rank, ranks, store, theirs), daemon=True)
+            process = context.Process(target=_serve, args=(rank, ranks, store, self._stacks(rank), theirs), daemon=True)
             process.start()
             theirs.close()
             self._ends.append(ours)
@@ -91,18 +93,28 @@ class _Pool:
             return self._ends[rank].recv()
         except EOFError:
             self._processes[rank].join()
-            return False, f"died with exit code {self._processes[rank].exitcode}"
+            return False, f"died with exit code {self._processes[rank].exitcode}\n{self._stacks(rank).read_text()}"
+
+    def _stacks(self, rank: int) -> Path:
+        """Return the file to which a rank writes its stacks if it crashes."""
+        return Path(self._folder.name, f"stacks-{rank}")
 
 
 _POOLS: dict[int, _Pool] = {}
 
 
-def _serve(rank: int, ranks: int, store: str, end: Connection) -> None:
+def _serve(rank: int, ranks: int, store: str, stacks: Path, end: Connection) -> None:
     import torch  # noqa: PLC0415
     import torch.distributed as dist  # noqa: PLC0415
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo", store=dist.FileStore(store, ranks), rank=rank, world_size=ranks)
+    with stacks.open("w") as file:
+        faulthandler.enable(file)
+        _answer_calls(end)
+
+
+def _answer_calls(end: Connection) -> None:
     while True:
         try:
             target, kwargs = end.recv()

@@ -33,6 +33,16 @@ class AttentionMask:
     """The BlockMask of flex_attention."""
 
 
+def choose_mask(
+    x: torch.Tensor, documents: torch.Tensor | None, part: SequencePart | None, kernel: DocumentKernel, window: int = 0
+) -> AttentionMask | None:
+    """Return the mask of a decoder's layers, or None if plain causal attention is enough.
+
+    `x` has the tokens of this rank or, in later stages of a pipeline, their hidden states.
+    """
+    return make_mask(documents, window, kernel) if part is None else make_part_mask(part, x, documents)
+
+
 def make_mask(documents: torch.Tensor | None, window: int = 0, kernel: DocumentKernel = "mask") -> AttentionMask | None:
     """Return the mask that separates documents, or None if there are none and plain causal attention is enough."""
     if documents is None:

@@ -7,15 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from trainer.config.models import Gpt2Config
-from trainer.models.attention import (
-    AttentionMask,
-    DocumentKernel,
-    attend,
-    make_mask,
-    make_part_mask,
-    merge_heads,
-    split_heads,
-)
+from trainer.models.attention import AttentionMask, DocumentKernel, attend, choose_mask, merge_heads, split_heads
 from trainer.models.head import Head, Objective
 from trainer.models.sequence_part import SequencePart
 
@@ -50,10 +42,7 @@ class Gpt2(nn.Module):
         objective: Objective | None = None,
         targets: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        if self.part is None:
-            mask = make_mask(documents, kernel=self.document_kernel)
-        else:
-            mask = make_part_mask(self.part, x, documents)
+        mask = choose_mask(x, documents, self.part, self.document_kernel)
         if self.embed is not None and self.positions is not None:
             positions = torch.arange(x.shape[1], device=x.device).unsqueeze(0)
             if mask is not None and mask.positions is not None:

@@ -13,15 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from trainer.config.models import LlamaLikeConfig, MoeConfig
-from trainer.models.attention import (
-    AttentionMask,
-    DocumentKernel,
-    attend,
-    make_mask,
-    make_part_mask,
-    merge_heads,
-    split_heads,
-)
+from trainer.models.attention import AttentionMask, DocumentKernel, attend, choose_mask, merge_heads, split_heads
 from trainer.models.experts import MixtureOfExperts
 from trainer.models.head import Head, Objective
 from trainer.models.rotary import rotary_table, rotate
@@ -57,10 +49,7 @@ class Llama(nn.Module):
         objective: Objective | None = None,
         targets: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        if self.part is None:
-            mask = make_mask(documents, self.config.attention_window, self.document_kernel)
-        else:
-            mask = make_part_mask(self.part, x, documents)
+        mask = choose_mask(x, documents, self.part, self.document_kernel, self.config.attention_window)
         x = self.embed(x) if self.embed is not None else x
         for block in self.layers.values():
             x = block(x, mask=mask)

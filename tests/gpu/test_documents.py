@@ -10,7 +10,8 @@ from tests.gpu.short_run import DEVICE, make_step
 from trainer.config.layout import Layout
 from trainer.config.load import load
 from trainer.config.schema import Config
-from trainer.models.attention import AttentionMask, attend, make_mask
+from trainer.models.attention import attend
+from trainer.models.attention_mask import AttentionMask, make_mask
 from trainer.models.init import fill
 from trainer.models.registry import build_model
 from trainer.parallel.document_kernel import describe_document_kernel

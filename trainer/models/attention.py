@@ -1,88 +1,15 @@
-"""Causal attention, and what the layers of a model share about which tokens see each other."""
+"""Causal attention, of whole sequences or of the part that a rank holds."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
-from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 
+from trainer.models.attention_mask import AttentionMask
 from trainer.models.sequence_part import SequencePart
 
 WINDOW_QUERIES = 1024
 """Queries per product of windowed attention: few enough for a small mask, enough to keep a GPU busy."""
-
-
-DocumentKernel = Literal["mask", "flex"]
-
-
-@dataclass(frozen=True)
-class AttentionMask:
-    """The tokens that see each other, beyond causal attention; a model computes it once for all of its layers."""
-
-    documents: torch.Tensor | None
-    """For each token, the number of its document within the sample (B, T), counted from 0."""
-    positions: torch.Tensor | None
-    """For each token, its position within its document (B, T)."""
-    visible: torch.Tensor | None
-    """For each query, the keys that it sees (B, 1, T, T); None if `blocks` says it."""
-    part: SequencePart | None = None
-    """The part of each sequence that this rank holds, or None if it holds whole ones; keys are then gathered."""
-    blocks: Any = None
-    """The BlockMask of flex_attention."""
-
-
-def choose_mask(
-    x: torch.Tensor, documents: torch.Tensor | None, part: SequencePart | None, kernel: DocumentKernel, window: int = 0
-) -> AttentionMask | None:
-    """Return the mask of a decoder's layers, or None if plain causal attention is enough.
-
-    `x` has the tokens of this rank or, in later stages of a pipeline, their hidden states.
-    """
-    return make_mask(documents, window, kernel) if part is None else make_part_mask(part, x, documents)
-
-
-def make_mask(documents: torch.Tensor | None, window: int = 0, kernel: DocumentKernel = "mask") -> AttentionMask | None:
-    """Return the mask that separates documents, or None if there are none and plain causal attention is enough."""
-    if documents is None:
-        return None
-    documents = number_documents(documents)
-    order = torch.arange(documents.shape[1], device=documents.device)
-    positions = order - _find_starts(documents, order)
-    if kernel == "flex":
-        # Start-up: torch's compiler takes seconds to import.
-        from trainer.models.document_blocks import make_block_mask  # noqa: PLC0415
-
-        return AttentionMask(documents, positions, None, blocks=make_block_mask(documents, window))
-    distance = order[:, None] - order
-    is_near = (distance >= 0) & (distance < window) if window else distance >= 0
-    visible = (documents[:, None, :, None] == documents[:, None, None, :]) & is_near
-    return AttentionMask(documents, positions, visible)
-
-
-def make_part_mask(part: SequencePart, x: torch.Tensor, documents: torch.Tensor | None) -> AttentionMask:
-    """Return the mask of a rank that holds a part of each sequence: `x` has tokens or, in later stages, hidden states.
-
-    `documents` are those of whole sequences (B, T).
-    """
-    is_hidden = x.dim() > 2  # noqa: PLR2004 - samples and tokens
-    own = part.list_positions(x.shape[1] * (part.tensor if is_hidden else 1), x.device)
-    if documents is None:
-        return AttentionMask(None, own.unsqueeze(0), None, part)
-    documents = number_documents(documents)
-    positions = torch.arange(documents.shape[1], device=x.device)
-    within = part.take(positions - _find_starts(documents, positions))
-    is_same = part.take(documents)[:, None, :, None] == documents[:, None, None, :]
-    return AttentionMask(documents, within, is_same & (own[:, None] >= positions), part)
-
-
-def number_documents(documents: torch.Tensor) -> torch.Tensor:
-    """Return documents (B, T) with numbers that count up from 0, whatever numbers tell them apart.
-
-    Neighbouring tokens with the same number belong to one document. Nothing waits for the device.
-    """
-    return F.pad(documents[:, 1:] != documents[:, :-1], (1, 0)).cumsum(1, dtype=torch.int32)
 
 
 def attend(  # noqa: PLR0913
@@ -102,7 +29,7 @@ def attend(  # noqa: PLR0913
     if mask is not None and mask.part is not None:
         return _attend_part(q, k, v, dropout, window, mask, mask.part)
     if mask is not None and mask.blocks is not None:
-        from trainer.models.document_blocks import attend_blocks  # noqa: PLC0415 - as in make_mask
+        from trainer.models.document_blocks import attend_blocks  # noqa: PLC0415 - as in attention_mask
 
         return attend_blocks(q, k, v, mask.blocks)
     if mask is not None and mask.visible is not None:
@@ -127,12 +54,6 @@ def split_heads(x: torch.Tensor, head_dim: int) -> torch.Tensor:
 def merge_heads(x: torch.Tensor) -> torch.Tensor:
     """Reshape (B, heads, T, head_dim) to (B, T, heads x head_dim)."""
     return x.transpose(1, 2).flatten(2)
-
-
-def _find_starts(documents: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-    """Return, for each token, the position in the sample at which its document starts."""
-    is_first = F.pad(documents[:, 1:] != documents[:, :-1], (1, 0), value=True)
-    return torch.where(is_first, positions, 0).cummax(dim=1).values
 
 
 def _attend_window(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dropout: float, window: int) -> torch.Tensor:
@@ -192,12 +113,8 @@ def _attend_part(  # noqa: PLR0913, PLR0917
             attend(own, keys[:, :, :end], values[:, :, :end], dropout=dropout, window=window) for own, end in chunks
         ]
         return torch.cat(outputs, dim=2)
-    visible = mask.visible
-    if window and window < keys.shape[2]:
-        distances = part.list_positions(q.shape[2], q.device)[:, None] - torch.arange(keys.shape[2], device=q.device)
-        visible = visible & (distances < window)
     keys, values = (_repeat_heads(x, q.shape[1]) for x in (keys, values))
-    return F.scaled_dot_product_attention(q, keys, values, attn_mask=visible, dropout_p=dropout)
+    return F.scaled_dot_product_attention(q, keys, values, attn_mask=mask.visible, dropout_p=dropout)
 
 
 def _repeat_heads(x: torch.Tensor, heads: int) -> torch.Tensor:

@@ -22,52 +22,44 @@ def attend_blocks(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Block
     return attended
 
 
-def make_block_mask(documents: torch.Tensor, window: int) -> BlockMask:
+def make_block_mask(first_keys: torch.Tensor) -> BlockMask:
     """Return which tokens see each other, token by token and block by block.
 
-    Numbers of documents must not decrease, as those of `number_documents` do not. Those of a block's first and last
-    token then tell all about it: torch's own `create_block_mask` would compare every token with every other one.
-    Nothing waits for the device.
+    Each query sees the keys from `first_keys` (B, T) up to itself; later queries do not see earlier keys than others.
+    The first and last query of a block then tell all about it: torch's own `create_block_mask` would compare every
+    token with every other one. Nothing waits for the device.
     """
-    seen, full = find_blocks(documents, window)
-    partial_keys, full_keys = _order(seen & ~full), _order(full)
-    partial_queries, full_queries = _order((seen & ~full).mT), _order(full.mT)
-    length = documents.shape[1]
+    seen, full = find_blocks(first_keys)
+    partial = seen & ~full
+    counts, numbers = _order(torch.stack((partial, full, partial.mT, full.mT)))
+    length = first_keys.shape[1]
+    # As torch's kernels count tokens.
+    first_keys = first_keys.to(torch.int32)
 
     def sees(sample: torch.Tensor, _: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-        is_visible = (query >= key) & (documents[sample, query] == documents[sample, key])
-        return is_visible & (query - key < window) if window else is_visible
+        return (key >= first_keys[sample, query]) & (key <= query)
 
     return BlockMask(
         (length, length),
-        *partial_keys,
-        *full_keys,
-        *partial_queries,
-        *full_queries,
+        *(lists for pair in zip(counts, numbers, strict=True) for lists in pair),
         BLOCK_SIZE=(BLOCK_TOKENS, BLOCK_TOKENS),
         mask_mod=sees,
     )
 
 
-def find_blocks(documents: torch.Tensor, window: int) -> tuple[torch.Tensor, torch.Tensor]:
+def find_blocks(first_keys: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return for each block of queries the blocks of keys that some, and that all, of its tokens see.
 
     The shape of both is (samples, 1, blocks of queries, blocks of keys).
     """
-    length = documents.shape[1]
-    count = -(-length // BLOCK_TOKENS)
-    number = torch.arange(count, device=documents.device)
-    first = documents[:, number * BLOCK_TOKENS]
-    last = documents[:, (number * BLOCK_TOKENS + BLOCK_TOKENS - 1).clamp(max=length - 1)]
+    length = first_keys.shape[1]
+    number = torch.arange(-(-length // BLOCK_TOKENS), device=first_keys.device)
+    begin, end = number * BLOCK_TOKENS, (number + 1) * BLOCK_TOKENS
+    of_first, of_last = (first_keys[:, queries].unsqueeze(-1) for queries in (begin, end.clamp(max=length) - 1))
     distance = number[:, None] - number
-    seen = (distance >= 0) & (last[:, None, :] >= first[:, :, None])
+    seen = (distance >= 0) & (of_first < end)
     # As in torch's own masks, a block that reaches beyond the end of the samples is not full.
-    is_whole = (number + 1) * BLOCK_TOKENS <= length
-    full = is_whole[:, None] & (distance > 0) & (first[:, None, :] == last[:, :, None])
-    if window:
-        # Tokens of two blocks are at most one block further apart, and at most one nearer, than the blocks.
-        seen &= distance * BLOCK_TOKENS - (BLOCK_TOKENS - 1) < window
-        full &= distance * BLOCK_TOKENS + (BLOCK_TOKENS - 1) < window
+    full = (end <= length)[:, None] & (distance > 0) & (of_last <= begin)
     return seen.unsqueeze(1), full.unsqueeze(1)
 
 

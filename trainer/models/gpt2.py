@@ -7,7 +7,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from trainer.config.models import Gpt2Config
-from trainer.models.attention import AttentionMask, DocumentKernel, attend, choose_mask, merge_heads, split_heads
+from trainer.models.attention import attend, merge_heads, split_heads
+from trainer.models.attention_mask import AttentionMask, DocumentKernel, choose_mask
 from trainer.models.head import Head, Objective
 from trainer.models.sequence_part import SequencePart
 
@@ -45,7 +46,7 @@ class Gpt2(nn.Module):
         mask = choose_mask(x, documents, self.part, self.document_kernel)
         if self.embed is not None and self.positions is not None:
             positions = torch.arange(x.shape[1], device=x.device).unsqueeze(0)
-            if mask is not None and mask.positions is not None:
+            if mask is not None:
                 positions = mask.positions
             x = self.dropout(self.embed(x) + self.positions(positions))
         for block in self.layers.values():

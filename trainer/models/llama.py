@@ -13,7 +13,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from trainer.config.models import LlamaLikeConfig, MoeConfig
-from trainer.models.attention import AttentionMask, DocumentKernel, attend, choose_mask, merge_heads, split_heads
+from trainer.models.attention import attend, merge_heads, split_heads
+from trainer.models.attention_mask import AttentionMask, DocumentKernel, choose_mask
 from trainer.models.experts import MixtureOfExperts
 from trainer.models.head import Head, Objective
 from trainer.models.rotary import rotary_table, rotate

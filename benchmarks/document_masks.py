@@ -2,9 +2,9 @@
 
     python -m benchmarks.document_masks [--device cpu|cuda] [--rounds 8] [--json FILE] [key.sub=value ...]
 
-The same trainer runs all of them in turns, so that other load affects all alike; the medians are compared. Samples of
-one document show the cost alone: attention computes as much as without documents. On a GPU the model is llama-1b
-with samples of 4096 tokens, on a CPU a small one.
+The same trainer runs all of them in turns, so that other load affects all alike; the medians are compared. Samples with
+a first document of one token show the cost alone: attention computes as much as without documents. On a GPU the model
+is llama-1b with samples of 4096 tokens, on a CPU a small one.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import tempfile
 from dataclasses import asdict
 from pathlib import Path
 from statistics import median
+from typing import Literal
 
 import torch
 
@@ -32,8 +33,14 @@ SMALL = ("tiny-llama", [*MODEL, "model.seq_len=512"])
 BOUND_PERCENT = 5.0
 WARMUP_ROUNDS = 3
 STEPS_PER_ROUND = 4
-# Mean tokens per document; 0 means that a sample is one document.
-DOCUMENT_TOKENS = (0, 1024, 128)
+# The documents of a sample by what is said of them; a number means as many tokens on average.
+CASES: dict[str, Literal["one", "one token", "two"] | int] = {
+    "one document per sample": "one",
+    "one token and a document": "one token",
+    "two documents of random lengths": "two",
+    "documents of about 1024 tokens": 1024,
+    "documents of about 128 tokens": 128,
+}
 
 
 def make_batch(config: Config, device: torch.device) -> dict[str, torch.Tensor]:
@@ -46,11 +53,17 @@ def make_batch(config: Config, device: torch.device) -> dict[str, torch.Tensor]:
     return {"inputs": tokens[:, :-1], "targets": tokens[:, 1:]}
 
 
-def draw_documents(shape: torch.Size, mean_tokens: int, seed: int) -> torch.Tensor:
-    """Return documents of random lengths; other ones for each seed, as in a training run."""
+def draw_documents(shape: torch.Size, case: str, seed: int) -> torch.Tensor:
+    """Return the documents of some samples; other ones for each seed, as in a training run."""
     generator = torch.Generator().manual_seed(seed)
-    is_first = torch.rand(shape, generator=generator) * mean_tokens < (1.0 if mean_tokens else 0.0)
-    is_first[:, 0] = False
+    kind = CASES[case]
+    is_first = torch.zeros(shape, dtype=torch.bool)
+    if isinstance(kind, int):
+        is_first = torch.rand(shape, generator=generator) * kind < 1.0
+        is_first[:, 0] = False
+    elif kind != "one":
+        second = torch.randint(1, shape[1], (shape[0], 1), generator=generator)
+        is_first.scatter_(1, second if kind == "two" else torch.ones_like(second), value=True)
     return is_first.cumsum(1).to(torch.int32)
 
 
@@ -62,19 +75,21 @@ def time_steps(trainer: Trainer, batches: list[dict[str, torch.Tensor]]) -> floa
     return (synchronized_clock(trainer.world.device) - began) / len(batches)
 
 
-def measure(trainer: Trainer, config: Config, rounds: int) -> tuple[float, dict[int, float]]:
-    """Return the seconds of a step with plain causal attention, and by the mean length of documents."""
+def measure(trainer: Trainer, config: Config, rounds: int) -> tuple[float, dict[str, float]]:
+    """Return the seconds of a step with plain causal attention, and with documents by their case."""
     device = trainer.world.device
     batch = make_batch(config, device)
     causal: list[float] = []
-    separate: dict[int, list[float]] = {tokens: [] for tokens in DOCUMENT_TOKENS}
+    separate: dict[str, list[float]] = {case: [] for case in CASES}
     for number in range(WARMUP_ROUNDS + rounds):
         seeds = range(number * STEPS_PER_ROUND, (number + 1) * STEPS_PER_ROUND)
         causal.append(time_steps(trainer, [batch] * STEPS_PER_ROUND))
-        for tokens, times in separate.items():
-            documents = [draw_documents(batch["inputs"].shape, tokens, seed).to(device) for seed in seeds]
+        for case, times in separate.items():
+            documents = [draw_documents(batch["inputs"].shape, case, seed) for seed in seeds]
+            if device.type == "cuda":
+                documents = [each.pin_memory() for each in documents]
             times.append(time_steps(trainer, [{**batch, "documents": each} for each in documents]))
-    medians = {tokens: median(times[WARMUP_ROUNDS:]) for tokens, times in separate.items()}
+    medians = {case: median(times[WARMUP_ROUNDS:]) for case, times in separate.items()}
     return median(causal[WARMUP_ROUNDS:]), medians
 
 
@@ -97,11 +112,10 @@ def main() -> int:
         trainer.close()
     reference = f"causal attention, {causal * 1000:.1f} ms"
     figures = [Figure("step with plain causal attention", causal * 1000, "ms")]
-    for tokens, seconds in separate.items():
-        kind = f"documents of about {tokens} tokens" if tokens else "one document per sample"
+    for case, seconds in separate.items():
         overhead = (seconds / causal - 1) * 100
         # A CPU builds a mask of all pairs of tokens, and has no kernel that skips any.
-        figures.append(Figure(f"step with {kind}", overhead, "%", reference, BOUND_PERCENT if is_gpu else None))
+        figures.append(Figure(f"step with {case}", overhead, "%", reference, BOUND_PERCENT if is_gpu else None))
     print(report(figures))
     if options.json:
         options.json.write_text(json.dumps([asdict(figure) for figure in figures]))

@@ -40,6 +40,7 @@ from trainer.config.schema import (
     RunConfig,
     ScheduleConfig,
 )
+from trainer.data.loader import move_batch
 from trainer.evaluation.evaluator import sum_batches
 from trainer.evaluation.figures import CrossEntropySums, OwnLossSums, compute_perplexity
 from trainer.life.uncaught import UncaughtErrors
@@ -173,11 +174,10 @@ class Trainer:
         With ignored targets and the default loss, it is this rank's part of the mean over the targets of all ranks:
         `mean_over_ranks` returns that mean.
         """
-        on_device = {name: tensor.to(self.world.device, non_blocking=True) for name, tensor in batch.items()}
-        return self.run_step(on_device).loss
+        return self.run_step(move_batch(batch, self.world.device)).loss
 
     def run_step(self, batch: dict[str, torch.Tensor]) -> StepResult:
-        """Run one optimizer step on a batch that is already on the device.
+        """Run one optimizer step on a batch that is already on the device, where `move_batch` brings it.
 
         If it raises StepAbandoned, the state can be saved, but no further step can follow.
         """
@@ -201,8 +201,7 @@ class Trainer:
         Each batch is one forward pass. With the default loss, accuracy and perplexity are returned too.
         """
         given = batches() if callable(batches) else batches
-        device = self.world.device
-        moved = ({name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()} for batch in given)
+        moved = (move_batch(batch, self.world.device) for batch in given)
         loss, targets, correct = sum_batches(self.engine, moved, self._measure, None) or (0.0, 0.0, 0.0)
         if not targets:
             message = "there is no batch with a target to evaluate on"

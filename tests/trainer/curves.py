@@ -57,7 +57,7 @@ def curve(  # noqa: PLR0913
         if ignore_some:
             whole["targets"] = ignore_targets(whole["targets"])
         if has_documents:
-            whole["documents"] = number_documents(whole["inputs"])
+            whole["documents"] = number_documents(whole["inputs"], index)
         batch = {key: value[mesh.dp_rank * size :][:size] for key, value in whole.items()}
         result = step.run(batch, micro)
         curves["loss"].append(float(mesh.mean_over_data(result.loss)))
@@ -93,10 +93,14 @@ def global_batch(config: Config, index: int) -> dict[str, torch.Tensor]:
     return {"inputs": inputs, "targets": torch.randint(model.classes, (size,), generator=generator)}
 
 
-def number_documents(inputs: torch.Tensor) -> torch.Tensor:
-    """Divide each sample into documents of other lengths than those of the sample before."""
+def number_documents(inputs: torch.Tensor, index: int) -> torch.Tensor:
+    """Divide samples into documents of other lengths than those of the sample before.
+
+    The samples of every second batch, and the first two of each, are one document: a run meets both kinds.
+    """
     size, length = inputs.shape
-    starts = torch.arange(length) % (3 + torch.arange(size)[:, None] % 5) == 2
+    sample = torch.arange(size)[:, None]
+    starts = (torch.arange(length) % (3 + sample % 5) == 2) & (sample >= 2) & (index % 2 == 1)
     return starts.cumsum(1).to(torch.int32)
 
 

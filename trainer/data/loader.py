@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,6 +98,16 @@ class Loader:
             self._prefetcher.close()
 
 
+def move_batch(batch: Mapping[str, torch.Tensor], device: torch.device) -> dict[str, torch.Tensor]:
+    """Copy the tensors of a batch to the device, without waiting if they are in pinned memory.
+
+    `documents` stay where they are: the host checks where documents end, and copies those of a micro-batch if needed.
+    """
+    return {
+        name: tensor if name == "documents" else tensor.to(device, non_blocking=True) for name, tensor in batch.items()
+    }
+
+
 @dataclass(frozen=True)
 class _CopiedBatch:
     """A batch whose copy to the device may not have finished."""
@@ -112,7 +122,8 @@ class _CopiedBatch:
             stream = torch.cuda.current_stream(next(iter(self.batch.tensors.values())).device)
             stream.wait_event(self.event)
             for tensor in self.batch.tensors.values():
-                tensor.record_stream(stream)
+                if tensor.is_cuda:
+                    tensor.record_stream(stream)
         return self.batch
 
 
@@ -137,11 +148,11 @@ class _BatchFactory:
         tensors = {name: torch.as_tensor(array).contiguous() for name, array in arrays.items()}
         after = position + self._batch_size
         if self._stream is None:
-            return _CopiedBatch(Batch({name: tensor.to(self._device) for name, tensor in tensors.items()}, ids, after))
+            return _CopiedBatch(Batch(move_batch(tensors, self._device), ids, after))
         # Without this, the thread would pin memory through GPU 0 and create a context of half a gigabyte there.
         torch.cuda.set_device(self._device)
         with torch.cuda.stream(self._stream):
-            copies = {name: tensor.pin_memory().to(self._device, non_blocking=True) for name, tensor in tensors.items()}
+            copies = move_batch({name: tensor.pin_memory() for name, tensor in tensors.items()}, self._device)
             return _CopiedBatch(Batch(copies, ids, after), self._stream.record_event())
 
 

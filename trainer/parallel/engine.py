@@ -19,7 +19,8 @@ Batch = dict[str, torch.Tensor]
 """The tensors of a batch: `inputs`, `targets` and, if documents must not see each other, `documents`.
 
 `documents` has the shape of `inputs` and a number for each token. Neighbours with the same number belong to one
-document; any other number, larger or smaller, begins another one.
+document; any other number, larger or smaller, begins another one. It should stay in the host's memory: see
+`place_documents`.
 """
 LossFunction = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """A function of outputs and targets.
@@ -128,8 +129,23 @@ def select_documents(batch: Batch) -> Batch:
 
 
 def split_batch(batch: Batch, micro: int) -> list[Batch]:
-    """Return views of the batch with `micro` samples each."""
+    """Return parts of the batch with `micro` samples each."""
     size = len(batch["inputs"])
     if size % micro:
         raise ValueError(f"{size} samples cannot be split into micro-batches of {micro}")
-    return [{key: value[at : at + micro] for key, value in batch.items()} for at in range(0, size, micro)]
+    pieces = ({key: value[at : at + micro] for key, value in batch.items()} for at in range(0, size, micro))
+    return [place_documents(piece) for piece in pieces]
+
+
+def place_documents(batch: Batch) -> Batch:
+    """Copy documents from the host to the device, or leave them out if each sample is one document.
+
+    Plain causal attention is then enough, and faster. Documents that are on the device already are not checked, because
+    the host would have to wait for it.
+    """
+    documents = batch.get("documents")
+    if documents is None or not documents.is_cpu:
+        return batch
+    if not (documents[:, 1:] != documents[:, :-1]).any():
+        return {name: tensor for name, tensor in batch.items() if name != "documents"}
+    return {**batch, "documents": documents.to(batch["inputs"].device, non_blocking=True)}

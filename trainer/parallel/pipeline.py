@@ -22,6 +22,7 @@ from trainer.parallel.engine import (
     LossFunction,
     Recipe,
     do_nothing,
+    place_documents,
     run_model,
     run_objective,
     select_documents,
@@ -78,6 +79,8 @@ class PipelineEngine:
         self, batch: Batch, loss_fn: LossFunction, micro: int, scale: torch.Tensor | None
     ) -> torch.Tensor:
         inputs, targets = batch["inputs"], batch["targets"]
+        # torch's schedule cuts them into micro-batches, and wants the same arguments for each.
+        documents = select_documents(place_documents(batch))
         schedule = self._get_schedule(loss_fn, tuple(inputs.shape), micro)
         place, last = self.mesh.coordinate("pipeline"), self.mesh.layout.pipeline - 1
         self._scale, self._losses = scale, []
@@ -86,7 +89,7 @@ class PipelineEngine:
             *arguments,
             target=targets if place == last else None,
             return_outputs=False,
-            **select_documents(batch),
+            **documents,
             **self._select_objective(loss_fn, targets),
         )
         average_expert_gradients(self._parameters.values(), self.mesh)

@@ -23,7 +23,7 @@ JOB
 running=$(sbatch --parsable -N1 -w gpu-1 --mem=100 -c1 -J running --no-requeue job.sh)
 sbatch -N1 --mem=100 -J dependent --dependency=afterok:$running --wrap 'touch ~/dependent'
 sbatch -N1 --mem=100 -J held --hold --wrap 'touch ~/held'
-sbatch -N2 --mem=100 --exclusive -J waiting --wrap 'touch ~/waiting'
+sbatch -N1 -w gpu-1 --mem=100 --exclusive -J waiting --wrap 'touch ~/waiting'
 until [ -s ticks ]; do sleep 0.2; done"""
 # A job on a busy machine may lose some seconds, but a job that was started again would lose all.
 LONGEST_GAP_S = 30

@@ -22,6 +22,7 @@ from bootstrap.steps import (
 )
 from bootstrap.steps.cloud import (
     disks,
+    interruption,
     job_credentials,
     logs,
     lustre_client,
@@ -71,6 +72,7 @@ MACHINE: tuple[Step, ...] = (
     slurm_packages.STEP,
     packages.STEP,
     metadata.STEP,
+    interruption.STEP,
     disks.STATE_STEP,
     job_credentials.STEP,
     logs.STEP,

@@ -80,6 +80,9 @@ class Cloud(InventoryModel):
     """Python of the training environment; None for the distribution's own."""
     package_store: tuple[str, ...] = ()
     """Command that shares packages between nodes; the arguments `NAME fetch|store PATH` are appended to it."""
+    interruption_watch: tuple[str, ...] = ()
+    """Command that ends when the cloud announces that it takes the machine back, and prints when; or at once, silently,
+    if it never will."""
     controller_timeout_s: float = 1800.0
     """How long a machine waits for slurmctld before it starts its own daemon: both may have been created together."""
     job_credentials: JobCredentials | None = None

@@ -118,6 +118,25 @@ def show_result(job: str) -> str:
     return f"sacct -X -n -P -j {job} -o State,ExitCode,NodeList"
 
 
+SAVES_ON_USR1 = "saves-on-usr1"
+"""Word in the comment of a job (`sbatch --comment`) that saves and requeues itself if its batch script gets USR1."""
+
+
+def list_on_node(node: str) -> list[str]:
+    """Return the command that prints `job|comment` for every job on a node."""
+    return ["squeue", "-h", "-t", "R,S,CF", "-w", node, "-o", "%i|%k"]
+
+
+def warn_batch_script(job: str) -> list[str]:
+    """Return the command that sends USR1 to the batch script of a job."""
+    return ["scancel", "--signal=USR1", "--batch", job]
+
+
+def requeue_job(job: str) -> list[str]:
+    """Return the command that ends a job and puts it back into the queue."""
+    return ["scontrol", "requeue", job]
+
+
 # Jobs of all users are listed: squeue prints nothing at all for a user whom the controller does not know.
 LIST_BY_USER = "squeue -h -t R,S,CF -o '%u %i'"
 

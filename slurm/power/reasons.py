@@ -16,6 +16,7 @@ LOST = f"{OURS}its machine is gone"
 NEVER_CAME = f"{OURS}its machine disappeared while starting"
 SET_UP = f"{OURS}set-up: "
 BUDGET = f"{OURS}budget: "
+TAKEN_BACK = f"{OURS}taken back: "
 # Reasons that slurmctld itself sets on a node that stopped responding or never came up.
 SILENT = "Not responding"
 SLURMS = (SILENT, "ResumeTimeout reached")

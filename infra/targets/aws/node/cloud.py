@@ -60,6 +60,7 @@ def describe_cloud(  # noqa: PLR0913
         package_store=(INSTALLED_PYTHON, "-m", "infra.targets.aws.node.package_store", region, bucket),
         log_shipper=(INSTALLED_PYTHON, "-m", "infra.targets.aws.node.ship_logs", region, bucket),
         job_credentials=_describe_job_credentials(region, jobs_role) if jobs_role else None,
+        interruption_watch=(INSTALLED_PYTHON, "-m", "infra.targets.aws.node.spot_notice"),
         image_fix=image_fix,
     )
 

@@ -35,8 +35,13 @@ def read(path: str) -> str:
 
 def read_tag(key: str) -> str:
     """Return a tag of the machine; empty if it does not have it, or not yet: names are assigned after the launch."""
+    return read_optional(f"tags/instance/{key}")
+
+
+def read_optional(path: str) -> str:
+    """Return one metadata value; empty if there is none."""
     try:
-        return read(f"tags/instance/{key}")
+        return read(path)
     except urllib.error.HTTPError as error:
         if error.code == NOT_FOUND:
             return ""

@@ -31,6 +31,9 @@ class Metadata:
     role: str
     access_key: str
     """Key id of the role's credentials; empty until the role is known to the service."""
+    is_spot: bool = False
+    taken_at: datetime | None = None
+    """When EC2 takes the machine back, once that is announced."""
 
     def read(self, path: str, now: datetime) -> str | None:
         """Return the value at a path of the service, or None if there is none."""
@@ -43,7 +46,10 @@ class Metadata:
             "instance-id": self.instance,
             "local-ipv4": self.address,
             "ami-launch-index": str(self.launch_index),
+            "instance-life-cycle": "spot" if self.is_spot else "on-demand",
         }
+        if self.taken_at:
+            values["spot/instance-action"] = json.dumps({"action": "terminate", "time": _render_time(self.taken_at)})
         if self.access_key:
             values |= {_ROLES: self.role, _ROLES + self.role: self._render_credentials(now)}
         return values.get(name)

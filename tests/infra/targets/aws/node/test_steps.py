@@ -21,6 +21,7 @@ from bootstrap.plan import choose_cgroup, plan_steps
 from bootstrap.steps import controller, fabric, members, packages, registry, ssh, time
 from bootstrap.steps.cloud import (
     disks,
+    interruption,
     job_credentials,
     logs,
     lustre_client,
@@ -93,6 +94,7 @@ def after(facts: Facts, actions: Iterable[Action]) -> Facts:
             {"active": frozenset({"muster-job-credentials.timer"})},
         ),
         (logs.STEP, GPU, ubuntu(), desired(), {"active": frozenset({"muster-logs.timer", "muster-logs-at-stop"})}),
+        (interruption.STEP, GPU, ubuntu(), desired(), {}),
         (power.STEP, CONTROLLER, ubuntu(), desired(), {}),
         (power.SWEEP_STEP, CONTROLLER, ubuntu(), desired(), {}),
         (time.STEP, GPU, ubuntu(), desired(), {"active": frozenset({"chrony"}), "enabled": frozenset({"chrony"})}),
@@ -142,6 +144,7 @@ def test_a_step_acts_once(step: Step, node: Node, facts: Facts, target: Desired,
         (system.SYSCTL_STEP, ubuntu(container=True), desired(), "a container uses the kernel of its host"),
         (disks.STATE_STEP, ubuntu(), desired(), "the cluster has no state volume"),
         (job_credentials.STEP, ubuntu(), desired(), "jobs get no credentials"),
+        (interruption.STEP, ubuntu(), local(), "the cloud announces nothing"),
         (power.STEP, ubuntu(), desired(fleet=b""), "the cluster launches no nodes"),
         (slurm_packages.STEP, ubuntu(distribution="debian 13"), desired(), "the distribution has this release"),
     ],

@@ -95,16 +95,21 @@ def up(
 
 
 @app.command()
-def rehearse(
+def rehearse(  # noqa: PLR0913, PLR0917  # one argument per option
     stack: Stack = DEFAULT_STACK,
     seed: Annotated[int, typer.Option("--seed", help="Decides all delays; the same seed repeats them.")] = 1,
+    seeds: Annotated[int, typer.Option("--seeds", help="Rehearse with this many seeds, from --seed on.")] = 1,
     speed: Annotated[float, typer.Option("--speed", help="How much faster than in the cloud the time passes.")] = 10.0,
     nodes: Annotated[int, typer.Option("--nodes", help="Most nodes of a group that run, and those of the job.")] = 2,
+    scenario: Annotated[
+        str, typer.Option("--scenario", help="What goes wrong, or `all`; a name that does not exist lists them.")
+    ] = "",
 ) -> None:
     """Create, use and remove the cluster in a simulated cloud on this machine."""
+    from muster.commands.rehearse import Choice
     from muster.commands.rehearse import rehearse as run
 
-    run(stack, seed=seed, speed=speed, nodes=nodes)
+    run(stack, Choice(seed=seed, seeds=seeds, speed=speed, nodes=nodes, scenario=scenario))
 
 
 @app.command()

@@ -327,10 +327,16 @@ class RehearsalOptions:
     """How much faster than in the cloud the time passes."""
     nodes: int = 2
     """Most nodes of a group that run."""
+    scenario: str = ""
+    """What goes wrong, one of the target's scenarios; by default the first, in which nothing does."""
 
 
 class Rehearses(ABC):
     """A target whose whole path can be rehearsed on this machine, without an account."""
+
+    @abstractmethod
+    def scenarios(self) -> Mapping[str, str]:
+        """Return what can go wrong in a rehearsal and what must hold then, by name; nothing does in the first."""
 
     @abstractmethod
     def rehearse(self, stack: StackHome, options: RehearsalOptions, console: Console) -> Path:

@@ -3,29 +3,98 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from infra.engine.command_line import format_command
-from infra.engine.stop import BAD_INPUT, Stop
+from infra.engine.stop import BAD_INPUT, FAILED, Stop
+from infra.home import StackHome
+from infra.resources.error import ResourceError
 from infra.targets.registry import target_of, targets
 from infra.targets.target import RehearsalOptions, Rehearses
 from muster.commands import screen
 from muster.commands.stack_spec import examine_spec, require_valid_spec
 from muster.commands.stacks import require_stack_file
 
+ALL = "all"
 
-def rehearse(name: str, *, seed: int, speed: float, nodes: int = 2) -> None:
-    """Rehearse a stack and print where the timeline is; raise Stop if the rehearsal fails."""
+
+@dataclass(frozen=True)
+class Choice:
+    """Which rehearsals to run: one or more scenarios, each with one or more seeds."""
+
+    seed: int = 1
+    """First seed."""
+    seeds: int = 1
+    speed: float = 10.0
+    nodes: int = 2
+    """Most nodes of a group that run."""
+    scenario: str = ""
+    """Name of a scenario, or ALL; by default the first one."""
+
+
+def rehearse(name: str, choice: Choice) -> None:
+    """Rehearse a stack and print where the timeline is; raise Stop if a rehearsal fails."""
     stack = require_stack_file(name)
-    if not speed > 0:
-        raise Stop(f"--speed: {speed:g} is not allowed; allowed: any number above 0", "--speed 10", BAD_INPUT)
-    if nodes < 1:
-        raise Stop(f"--nodes: {nodes} is not allowed; allowed: 1 or more", "--nodes 2", BAD_INPUT)
+    if not choice.speed > 0:
+        raise Stop(f"--speed: {choice.speed:g} is not allowed; allowed: any number above 0", "--speed 10", BAD_INPUT)
+    if choice.nodes < 1:
+        raise Stop(f"--nodes: {choice.nodes} is not allowed; allowed: 1 or more", "--nodes 2", BAD_INPUT)
+    if choice.seeds < 1:
+        raise Stop(f"--seeds: {choice.seeds} is not allowed; allowed: 1 or more", "--seeds 20", BAD_INPUT)
     spec = require_valid_spec(stack, *examine_spec(stack, None, look_up=False))
     target = target_of(spec)
     if not isinstance(target, Rehearses):
         able = ", ".join(sorted(other.name for other in targets().values() if isinstance(other, Rehearses)))
         what = f"stack {name} has target {target.name}, which cannot be rehearsed; allowed: {able}"
         raise Stop(what, f"run `{format_command('up', name)}`, or choose a stack of such a target", BAD_INPUT)
+    runs = list_runs(choice, target.scenarios())
+    if len(runs) == 1:
+        _rehearse_once(target, stack, runs[0])
+    else:
+        _rehearse_all(target, stack, runs)
+
+
+def list_runs(choice: Choice, scenarios: Mapping[str, str]) -> list[RehearsalOptions]:
+    """Return the rehearsals of a choice in order; raise Stop if there is no such scenario."""
+    if choice.scenario not in ("", ALL, *scenarios):
+        described = "".join(f"\n  {name}: {text}" for name, text in scenarios.items())
+        what = f"--scenario: '{choice.scenario}' is not allowed; allowed: {ALL}, or one of{described}"
+        raise Stop(what, f"--scenario {next(iter(scenarios))}", BAD_INPUT)
+    chosen = list(scenarios) if choice.scenario == ALL else [choice.scenario or next(iter(scenarios))]
+    return [
+        RehearsalOptions(seed, choice.speed, choice.nodes, scenario)
+        for scenario in chosen
+        for seed in range(choice.seed, choice.seed + choice.seeds)
+    ]
+
+
+def _rehearse_once(target: Rehearses, stack: StackHome, run: RehearsalOptions) -> None:
     began = time.monotonic()
-    folder = target.rehearse(stack, RehearsalOptions(seed, speed, nodes), screen)
+    folder = target.rehearse(stack, run, screen)
     screen.print_success(f"rehearsed in {time.monotonic() - began:.0f} s; timeline: {folder / 'timeline.svg'}")
+
+
+def _rehearse_all(target: Rehearses, stack: StackHome, runs: Sequence[RehearsalOptions]) -> None:
+    """Run all rehearsals, also after one has failed; raise Stop with the commands that repeat those that failed."""
+    failed: list[str] = []
+    for number, run in enumerate(runs, start=1):
+        title = f"{number} of {len(runs)}: {run.scenario}, seed {run.seed}"
+        screen.say(title)
+        began = time.monotonic()
+        try:
+            target.rehearse(stack, run, screen)
+        except (Stop, ResourceError) as error:
+            screen.print_failure(f"{title}: {error}")
+            failed.append(_format_replay(stack.name, run))
+        else:
+            screen.print_success(f"{title}: {time.monotonic() - began:.0f} s")
+    screen.say(f"{len(runs) - len(failed)} of {len(runs)} rehearsals passed")
+    if failed:
+        what = "\n  ".join([f"{len(failed)} of {len(runs)} rehearsals failed; to repeat them:", *failed])
+        raise Stop(what, "see the logs of each under rehearsals/failed in muster's home", FAILED)
+
+
+def _format_replay(stack: str, run: RehearsalOptions) -> str:
+    options = f"--scenario {run.scenario} --seed {run.seed} --speed {run.speed:g} --nodes {run.nodes}"
+    return f"muster rehearse --stack {stack} {options}"

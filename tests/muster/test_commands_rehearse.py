@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from infra.engine.stop import Stop
+from infra.home import StackHome
 from infra.targets.aws.target import AwsTarget
-from muster.commands.rehearse import rehearse
+from infra.targets.target import RehearsalOptions
+from muster.commands.rehearse import Choice, list_runs, rehearse
 
 
 @pytest.mark.parametrize("speed", [0, -1, float("nan")])
 def test_a_speed_that_is_not_positive_is_rejected(speed: float) -> None:
     with pytest.raises(Stop) as caught:
-        rehearse("aws-g6-pair", seed=1, speed=speed)
+        rehearse("aws-g6-pair", Choice(speed=speed))
     assert "--speed: " in str(caught.value)
     assert "allowed: any number above 0" in str(caught.value)
 
@@ -20,18 +24,18 @@ def test_a_speed_that_is_not_positive_is_rejected(speed: float) -> None:
 @pytest.mark.parametrize("nodes", [0, -2])
 def test_fewer_than_one_node_is_rejected(nodes: int) -> None:
     with pytest.raises(Stop, match=rf"--nodes: {nodes} is not allowed; allowed: 1 or more"):
-        rehearse("aws-g6-pair", seed=1, speed=10, nodes=nodes)
+        rehearse("aws-g6-pair", Choice(nodes=nodes))
 
 
 def test_a_target_without_a_rehearsal_is_rejected_with_those_that_have_one() -> None:
     with pytest.raises(Stop) as caught:
-        rehearse("local", seed=1, speed=10)
+        rehearse("local", Choice())
     assert "stack local has target local, which cannot be rehearsed; allowed: aws" in str(caught.value)
 
 
 def test_an_unknown_stack_is_rejected() -> None:
     with pytest.raises(Stop, match=r"Pulumi\.nothing\.yaml does not exist"):
-        rehearse("nothing", seed=1, speed=10)
+        rehearse("nothing", Choice())
 
 
 def test_the_account_is_not_asked_about_types(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,4 +44,47 @@ def test_the_account_is_not_asked_about_types(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(AwsTarget, "look_up", ask)
     monkeypatch.setattr(AwsTarget, "rehearse", lambda _self, stack, *_: stack.home.root)
-    rehearse("aws-g6-pair", seed=1, speed=10)
+    rehearse("aws-g6-pair", Choice())
+
+
+SCENARIOS = {"job": "nothing: a job runs", "dead-node": "a machine dies: the job runs again"}
+
+
+def test_without_a_scenario_nothing_goes_wrong() -> None:
+    assert list_runs(Choice(seed=3, speed=20), SCENARIOS) == [RehearsalOptions(3, 20, 2, "job")]
+
+
+def test_all_scenarios_run_with_each_seed() -> None:
+    runs = list_runs(Choice(seed=3, seeds=2, scenario="all"), SCENARIOS)
+    assert [(run.scenario, run.seed) for run in runs] == [("job", 3), ("job", 4), ("dead-node", 3), ("dead-node", 4)]
+
+
+def test_an_unknown_scenario_is_rejected_with_all_that_exist() -> None:
+    with pytest.raises(Stop) as caught:
+        list_runs(Choice(scenario="flood"), SCENARIOS)
+    assert "--scenario: 'flood' is not allowed; allowed: all, or one of" in str(caught.value)
+    assert "dead-node: a machine dies: the job runs again" in str(caught.value)
+
+
+@pytest.mark.parametrize("seeds", [0, -1])
+def test_a_number_of_seeds_below_one_is_rejected(seeds: int) -> None:
+    with pytest.raises(Stop, match=r"--seeds: -?\d is not allowed; allowed: 1 or more"):
+        rehearse("aws-g6-pair", Choice(seeds=seeds))
+
+
+def test_failed_rehearsals_do_not_stop_the_others_and_are_printed_with_their_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail_at_seed_2(_self: object, stack: StackHome, run: RehearsalOptions, _console: object) -> Path:
+        if run.seed == 2:
+            raise Stop("gpu-1 never came")
+        return stack.home.root
+
+    monkeypatch.setattr(AwsTarget, "rehearse", fail_at_seed_2)
+    with pytest.raises(Stop) as caught:
+        rehearse("aws-g6-pair", Choice(seeds=3, speed=20, scenario="resize"))
+    assert "1 of 3 rehearsals failed" in str(caught.value)
+    assert "muster rehearse --stack aws-g6-pair --scenario resize --seed 2 --speed 20 --nodes 2" in str(caught.value)
+    output = capsys.readouterr().out
+    assert "2 of 3: resize, seed 2: gpu-1 never came" in output
+    assert "3 of 3: resize, seed 3: " in output

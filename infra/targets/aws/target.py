@@ -45,6 +45,7 @@ from infra.targets.target import (
 if TYPE_CHECKING:
     from infra.resources.job_queue import JobQueue
     from infra.targets.aws.leftovers.kind import AccountRegion
+    from infra.targets.aws.rehearse.scenarios import Scenario
     from infra.targets.facts import Facts
 
 
@@ -112,13 +113,15 @@ class AwsTarget(Target, Launches, Preflight, Rehearses, Budgeted, KeepsLogs, Man
 
         return account.clear_for_creation(spec, issues, read_state_record(stack.state), console, full=full)
 
+    def scenarios(self) -> Mapping[str, str]:
+        return {name: str(scenario) for name, scenario in _load_scenarios().items()}
+
     def rehearse(self, stack: StackHome, options: RehearsalOptions, console: Console) -> Path:
-        try:
-            from infra.targets.aws.rehearse.rehearsal import rehearse
-        except ModuleNotFoundError as missing:
-            fix = "run `make setup`, or install muster with the extra `rehearse`"
-            raise Stop(f"a rehearsal needs the Python package {missing.name}, which is not installed", fix) from missing
-        return rehearse(stack, options, console)
+        scenarios = _load_scenarios()
+        from infra.targets.aws.rehearse.rehearsal import rehearse
+
+        scenario = scenarios[options.scenario or next(iter(scenarios))]
+        return rehearse(stack, options, console, scenario.steps)
 
     def build(self, plan: BuildPlan, context: Context) -> Built:
         from infra.targets.aws.build.cluster import AwsCluster
@@ -215,3 +218,13 @@ class AwsTarget(Target, Launches, Preflight, Rehearses, Budgeted, KeepsLogs, Man
         from infra.targets.aws.leftovers.search import list_price_notes
 
         return list_price_notes(remaining)
+
+
+def _load_scenarios() -> Mapping[str, Scenario]:
+    """Return the scenarios of rehearsals; raise Stop if the packages for rehearsals are not installed."""
+    try:
+        from infra.targets.aws.rehearse.scenarios import SCENARIOS
+    except ModuleNotFoundError as missing:
+        fix = "run `make setup`, or install muster with the extra `rehearse`"
+        raise Stop(f"a rehearsal needs the Python package {missing.name}, which is not installed", fix) from missing
+    return SCENARIOS

@@ -27,6 +27,9 @@ _EFS = "https://docs.aws.amazon.com/efs/latest/ug/accessing-fs.html"
 _FSX = "https://docs.aws.amazon.com/fsx/latest/LustreGuide/file-system-lifecycle-states.html"
 _ASSUMED = "assumed: AWS publishes no figure"
 TABLE: Mapping[str, Delay] = {
+    "instance listing": Delay(
+        0, 10, f"https://docs.aws.amazon.com/ec2/latest/devguide/eventual-consistency.html; seconds are {_ASSUMED}"
+    ),
     "instance pending": Delay(5, 30, f"{_EC2_LIFECYCLE}; seconds are {_ASSUMED}"),
     "operating system boot": Delay(15, 60, _ASSUMED),
     "large operating system boot": Delay(60, 240, f"machines with eight GPUs; {_ASSUMED}"),

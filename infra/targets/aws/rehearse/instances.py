@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from cluster import names
@@ -32,6 +33,8 @@ _MANY_GPUS = 8
 # nvme0n1 is the root disk.
 _FIRST_DISK = 1
 _CLOSE_TIMEOUT_S, _POLL_S = 120.0, 0.2
+# https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html
+SPOT_NOTICE_S = 120.0
 
 
 @dataclass
@@ -49,6 +52,8 @@ class Instance:
     """Whether Systems Manager reaches it."""
     is_profile_known: bool = False
     """Whether the metadata service has credentials of its role."""
+    listed_at: float = 0
+    """When EC2 begins to show it to those who list instances, on the clock of `time.monotonic`."""
     disks: int = 0
     launched_at: float = field(default_factory=time.monotonic)
     ready_at: float | None = None
@@ -57,6 +62,12 @@ class Instance:
     """Seconds on AWS until it was billed."""
     boot_s: float = 0.0
     """Seconds on AWS that its boots took."""
+    taken_at: datetime | None = None
+    """When EC2 takes it back, once that is announced."""
+
+    @property
+    def is_spot(self) -> bool:
+        return bool(self.raw.lifecycle == "spot")
 
     @property
     def id(self) -> str:
@@ -108,6 +119,8 @@ class Instances:
     by_id: dict[str, Instance] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
     """Errors of this machine rather than of AWS."""
+    listing_s: float = 0
+    """Seconds by which instances are listed later than the table says; they are not shortened."""
     closing: threading.Event = field(default_factory=threading.Event)
     """Set when the rehearsal ends: from then on nothing is started."""
 
@@ -123,6 +136,8 @@ class Instances:
         with self._lock:
             self._launches[name] += 1
             instance.draw_key = f"{name}#{self._launches[name]}"
+        listing_s = self.clock.draw("instance listing", instance.draw_key) / self.clock.speed + self.listing_s
+        instance.listed_at = time.monotonic() + listing_s
         self.by_id[instance.id] = instance
         instance.enter("pending")
         self._begin(self._boot, instance)
@@ -133,6 +148,27 @@ class Instances:
         instance.enter("shutting-down")
         self.timeline.record(instance.name, "shutting down")
         self._begin(self._end, instance, "terminated")
+
+    def lose(self, instance_id: str) -> None:
+        """End an instance as a failure of its hardware does: its processes are gone at once, and nobody is told."""
+        instance = self.by_id[instance_id]
+        instance.is_registered = False
+        self.timeline.record(instance.name, "lost")
+        remove_container(self.container(instance_id))
+        instance.raw.state_reason.code = "Server.InternalError"
+        # moto then frees its disks and interfaces and calls `terminate`.
+        instance.raw.terminate()
+
+    def take_back(self, instance_id: str) -> None:
+        """Announce the end of a spot instance, and end it after the time of the notice, which is not shortened."""
+        instance = self.by_id[instance_id]
+        instance.taken_at = datetime.now(UTC) + timedelta(seconds=SPOT_NOTICE_S)
+        self.timeline.record(instance.name, "spot notice")
+        self._begin(self._take, instance)
+
+    def find(self, name: str) -> Instance | None:
+        """Return the instance of a node that is not ending."""
+        return next((i for i in self.by_id.values() if i.name == name and not i.is_ending), None)
 
     def stop(self, instance_id: str) -> None:
         """Stop an instance; its container stays."""
@@ -179,11 +215,23 @@ class Instances:
             user_data=b64decode(str(instance.raw.user_data)).decode(),
             role=instance.role,
             access_key=instance.access_key if instance.is_profile_known else "",
+            is_spot=instance.is_spot,
+            taken_at=instance.taken_at,
         )
 
     def find_caller(self, access_key: str) -> Instance | None:
         """Return the instance whose credentials have this key id."""
         return next((instance for instance in self.by_id.values() if instance.access_key == access_key), None)
+
+    def hide_unlisted(self, reservations: list[Any]) -> list[Any]:
+        """Remove the instances that EC2 does not list yet from copies of reservations."""
+        for reservation in reservations:
+            reservation.instances = [raw for raw in reservation.instances if self.is_listed(raw.id)]
+        return [reservation for reservation in reservations if reservation.instances]
+
+    def is_listed(self, instance_id: str) -> bool:
+        """Return whether EC2 lists an instance; it lists a new one only after a while."""
+        return instance_id not in self.by_id or time.monotonic() >= self.by_id[instance_id].listed_at
 
     def container(self, instance_id: str) -> str:
         return container_name(self.site, instance_id)
@@ -256,6 +304,12 @@ class Instances:
 
     def _is_running(self, instance: Instance) -> bool:
         return instance.raw._state.name == "running" and not self.closing.is_set()
+
+    def _take(self, instance: Instance) -> None:
+        self.clock.sleep(SPOT_NOTICE_S)
+        if not self._is_over(instance):
+            instance.raw.state_reason.code = "Server.SpotInstanceTermination"
+            instance.raw.terminate()
 
     def _is_over(self, instance: Instance) -> bool:
         return instance.is_ending or self.closing.is_set()

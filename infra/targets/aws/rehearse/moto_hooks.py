@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from moto.core.exceptions import JsonRESTError
+from moto.ec2.exceptions import InvalidInstanceIdError
 from moto.ec2.models.elastic_block_store import EBSBackend
 from moto.ec2.models.instances import Instance, InstanceBackend
 from moto.iam.models import iam_backends
@@ -85,12 +86,35 @@ def connect_instances(instances: Instances) -> Iterator[None]:
     SimpleSystemManagerBackend.send_command = send_command
     SimpleSystemManagerBackend.get_command_invocation = get_command_invocation
     try:
-        yield
+        with _list_late(instances):
+            yield
     finally:
         InstanceBackend.run_instances, Instance.terminate, Instance.stop = run_instances, terminate, stop
         EBSBackend.attach_volume, SimpleSystemManagerBackend.send_command = attach, send
         SimpleSystemManagerBackend.get_command_invocation = get
         SimpleSystemManagerBackend.put_parameter = put
+
+
+@contextmanager
+def _list_late(instances: Instances) -> Iterator[None]:
+    """Let moto list new instances only after a while, as EC2 does."""
+    describe, describe_by_id = InstanceBackend.describe_instances, InstanceBackend.get_reservations_by_instance_ids
+
+    def describe_instances(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return instances.hide_unlisted(describe(self, *args, **kwargs))
+
+    def describe_instances_by_id(self: Any, instance_ids: list[str], *args: Any, **kwargs: Any) -> Any:
+        if unlisted := [id_ for id_ in instance_ids if not instances.is_listed(id_)]:
+            raise InvalidInstanceIdError(unlisted)
+        return describe_by_id(self, instance_ids, *args, **kwargs)
+
+    InstanceBackend.describe_instances = describe_instances
+    InstanceBackend.get_reservations_by_instance_ids = describe_instances_by_id
+    try:
+        yield
+    finally:
+        InstanceBackend.describe_instances = describe
+        InstanceBackend.get_reservations_by_instance_ids = describe_by_id
 
 
 class Commands:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
-import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,29 +18,22 @@ from pathlib import Path
 
 from cluster.spec import ClusterSpec
 from infra.engine.stop import FAILED, Stop
-from infra.home import StackHome
+from infra.home import StackHome, private_folder
 from infra.resources.error import ResourceError
 from infra.targets.aws.build.reports import LOG
+from infra.targets.aws.rehearse.account_resources import list_resources
 from infra.targets.aws.rehearse.delays import Clock
 from infra.targets.aws.rehearse.disks import run_in
 from infra.targets.aws.rehearse.existing_resources import names_foreign_storage
-from infra.targets.aws.rehearse.idle_cost import report_idle_cost
 from infra.targets.aws.rehearse.plugin import PLUGIN
+from infra.targets.aws.rehearse.rehearsed_slurm import RehearsedSlurm
 from infra.targets.aws.rehearse.rehearsed_stack import RehearsedStack, prepare_stack
 from infra.targets.aws.rehearse.simulated_cloud import SimulatedCloud, list_used_ranges, open_cloud, require_environment
 from infra.targets.aws.rehearse.timeline import Event, Timeline, render_picture, render_text
 from infra.targets.aws.spec import region_of
 from infra.targets.target import Console, RehearsalOptions
-from slurm.control.jobs import show_result
 
-_POLL_S = 1.0
-# What AWS takes at most until a node runs (delays.py), and what this machine takes.
-_AWS_JOB_S, _OWN_JOB_S = 480.0, 480.0
 _INTERRUPT_TIMEOUT_S = 20.0
-# Seen in accounting; anything else is a state from which a job may still end.
-_END_STATES = re.compile(
-    r"COMPLETED|FAILED|CANCELLED|TIMEOUT|NODE_FAIL|OUT_OF_MEMORY|BOOT_FAIL|DEADLINE|PREEMPTED|REVOKED"
-)
 _PHASE = "rehearsal"
 _SLURM_LOGS = "/var/log/slurm/*.log"
 
@@ -53,48 +47,61 @@ class Rehearsal:
     console: Console
 
     def up(self) -> None:
-        options = ["--no-preflight"] if names_foreign_storage(self.rehearsed.spec) else []
-        self._muster("up", *options)
+        self._muster("up", *self._up_options())
 
     def teardown(self) -> None:
         self._muster("teardown", "--yes", "--force")
 
+    def fail_up(self, *texts: str) -> None:
+        """Run `up`, which must fail, print each of these texts, and say how to continue."""
+        code, output = self._run_muster("up", *self._up_options())
+        missing = [text for text in texts if text not in output]
+        if not code or missing:
+            problem = f"its output has no {missing[0]!r}" if code else "it succeeded"
+            raise Stop(f"`muster up` should have failed with {', '.join(map(repr, texts))}, but {problem}", code=FAILED)
+
     def run_job(self, group: str, nodes: int) -> str:
         """Submit a job across nodes, wait until it has ended, and return its output; raise Stop if it failed."""
-        user = next(iter(self.rehearsed.spec.users))
-        options = f"--parsable -p {group} -N {nodes}"
-        job = self._on_controller(f"cd ~{user} && runuser -u {user} -- sbatch {options} --wrap 'srun hostname'").strip()
-        self.cloud.timeline.record(f"job {job}", "submitted")
-        state, deadline = "", time.monotonic() + limit_job_s(self.cloud.instances.clock.speed)
-        while time.monotonic() < deadline:
-            state = self._on_controller(show_result(job)).strip()
-            self.cloud.timeline.record(f"job {job}", state.partition("|")[0].lower() or "submitted")
-            if has_ended(state):
-                break
-            time.sleep(_POLL_S)
-        output = self._on_controller(f"cat ~{user}/slurm-{job}.out 2>/dev/null || true")
-        if not state.startswith("COMPLETED"):
-            raise Stop(f"job {job} did not complete: {state or 'not in accounting'}\n{output}", code=FAILED)
-        return output
+        return self.slurm.wait_for_end(self.slurm.submit(group, nodes, "hostname"))
 
-    def check(self) -> None:
-        """Raise Stop if something billed was left, a call was denied, or this machine rather than AWS failed."""
+    @property
+    def slurm(self) -> RehearsedSlurm:
+        return RehearsedSlurm(next(iter(self.rehearsed.spec.users)), self.cloud.instances)
+
+    def list_resources(self) -> set[str]:
+        """Return everything that the account has, whatever its tags."""
+        return list_resources(self.cloud)
+
+    def check(self, before: set[str]) -> None:
+        """Raise Stop if something was left, a call was denied, or this machine rather than AWS failed.
+
+        `before` is what the account had when the rehearsal began.
+        """
         instances = self.cloud.instances
         left = [instance.name for instance in instances.by_id.values() if instance.raw._state.name != "terminated"]
-        keeps = any(entry.keep for entry in self.rehearsed.spec.storage.values())
-        billed = [
-            what
-            for what in self.cloud.account.list_billed()
-            if what not in self.cloud.existing and not (keeps and what.startswith("filesystem "))
-        ]
         problems = [
             *(f"machine {name} is left after teardown" for name in left),
-            *(f"{what} is left after teardown" for what in billed),
+            *(f"{what} is left after teardown" for what in self._list_left(before)),
+            *self._check_receipt(),
             *dict.fromkeys(self.cloud.denials),
             *instances.failures,
         ]
         if problems:
             raise Stop("\n  ".join([f"the rehearsal of {self.rehearsed.name} found:", *problems]), code=FAILED)
+
+    def _list_left(self, before: set[str]) -> list[str]:
+        """Return what was added to the account; with kept storage, only disks and addresses, which never stay."""
+        if not any(entry.keep for entry in self.rehearsed.spec.storage.values()):
+            return sorted(self.list_resources() - before)
+        billed = (what for what in self.cloud.moto_account.list_billed() if what not in self.cloud.existing)
+        return [what for what in billed if not what.startswith("filesystem ")]
+
+    def _check_receipt(self) -> list[str]:
+        receipts = sorted((self.rehearsed.home.root / "receipts").glob("*.json"), key=lambda path: path.stat().st_mtime)
+        if not receipts:
+            return ["teardown wrote no receipt"]
+        left = json.loads(receipts[-1].read_text())["left"]
+        return [f"the receipt says that {left} resources are left"] if left else []
 
     def save_logs(self) -> None:
         """Write the logs of every machine that still runs, of its set-up and of Slurm, to the rehearsal's folder."""
@@ -110,31 +117,46 @@ class Rehearsal:
                     )
                     (folder / f"{instance.name}.log").write_text(log)
 
-    def _on_controller(self, script: str) -> str:
-        running = (i for i in self.cloud.instances.by_id.values() if i.name == "controller" and not i.is_ending)
-        if (controller := next(running, None)) is None:
-            raise Stop("there is no controller any more", code=FAILED)
-        return run_in(self.cloud.instances.container(controller.id), script)
+    def _up_options(self) -> list[str]:
+        return ["--no-preflight"] if names_foreign_storage(self.rehearsed.spec) else []
 
     def _muster(self, command: str, *options: str) -> None:
-        """Run a command of muster against the simulated account and print its output; raise Stop if it fails."""
-        self.cloud.timeline.record(_PHASE, command)
-        line = [sys.executable, "-m", "muster.cli", command, "--stack", self.rehearsed.name, *options]
-        env = self.rehearsed.environment(self.cloud.moto.environment(region_of(self.rehearsed.spec)), PLUGIN)
-        code = run_command(line, env, self.rehearsed.home.repo, lambda text: self.console.say(f"  {text}"))
+        """Run a command of muster; raise Stop if it fails."""
+        code, _ = self._run_muster(command, *options)
         if code:
             what = f"`muster {command}` failed in the rehearsal of {self.rehearsed.name}"
             raise Stop(what, f"see {self.rehearsed.home.root / 'logs'} for the machines' logs", FAILED)
 
+    def _run_muster(self, command: str, *options: str) -> tuple[int, str]:
+        """Run a command of muster against the simulated account, print its output, and return its code and output."""
+        self.cloud.timeline.record(_PHASE, command)
+        lines: list[str] = []
 
-def rehearse(stack: StackHome, options: RehearsalOptions, console: Console) -> Path:
+        def say(text: str) -> None:
+            lines.append(text)
+            self.console.say(f"  {text}")
+
+        line = [sys.executable, "-m", "muster.cli", command, "--stack", self.rehearsed.name, *options]
+        env = self.rehearsed.environment(self.cloud.moto.environment(region_of(self.rehearsed.spec)), PLUGIN)
+        return run_command(line, env, self.rehearsed.home.repo, say), "\n".join(lines)
+
+
+Steps = Callable[[Rehearsal], None]
+"""What a rehearsal does between its begin and `teardown`."""
+
+
+def rehearse(stack: StackHome, options: RehearsalOptions, console: Console, steps: Steps) -> Path:
     """Run a whole rehearsal and return the folder with its timeline; raise Stop where it fails."""
     with _lock(stack):
         rehearsed = prepare_stack(stack, list_used_ranges(), os.cpu_count() or 1, options.nodes)
         require_environment(rehearsed)
         for line in rehearsed.cuts:
             console.say(line)
-        _run(rehearsed, options, console)
+        try:
+            _run(rehearsed, options, console, steps)
+        except (Stop, ResourceError):
+            _keep_logs(rehearsed, stack.home.root / "rehearsals" / "failed", options)
+            raise
     return rehearsed.home.root
 
 
@@ -185,16 +207,6 @@ def choose_group(spec: ClusterSpec, nodes: int) -> tuple[str, int]:
     return name, min(nodes, sizes[name])
 
 
-def has_ended(state: str) -> bool:
-    """Return whether a job's state in accounting is final."""
-    return _END_STATES.match(state) is not None
-
-
-def limit_job_s(speed: float) -> float:
-    """Return the seconds after which a job is given up."""
-    return _OWN_JOB_S + _AWS_JOB_S / speed
-
-
 @contextmanager
 def interrupt_on_signals() -> Iterator[None]:
     """Treat the signals by which a terminal or a service manager ends a process as Ctrl-C, so that cleanup runs.
@@ -217,36 +229,37 @@ def interrupt_on_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _run(rehearsed: RehearsedStack, options: RehearsalOptions, console: Console) -> None:
+def _run(rehearsed: RehearsedStack, options: RehearsalOptions, console: Console, steps: Steps) -> None:
     clock = Clock(options.seed, options.speed)
     timeline = Timeline(say=lambda event: console.say(_render_line(event)))
     began = time.monotonic()
     try:
         with interrupt_on_signals(), open_cloud(rehearsed, clock, timeline) as cloud:
-            _run_and_save_logs(Rehearsal(rehearsed, cloud, console))
+            _run_and_save_logs(Rehearsal(rehearsed, cloud, console), steps)
     finally:
         _write_timeline(rehearsed.home.root, timeline, time.monotonic() - began)
 
 
-def _run_and_save_logs(rehearsal: Rehearsal) -> None:
+def _run_and_save_logs(rehearsal: Rehearsal, steps: Steps) -> None:
     try:
-        _run_steps(rehearsal)
+        before = rehearsal.list_resources()
+        steps(rehearsal)
+        rehearsal.teardown()
+        rehearsal.check(before)
     except (Stop, ResourceError, KeyboardInterrupt):
         rehearsal.save_logs()
         raise
-
-
-def _run_steps(rehearsal: Rehearsal) -> None:
-    rehearsal.up()
-    if line := report_idle_cost(rehearsal.cloud.instances, region_of(rehearsal.rehearsed.spec)):
-        rehearsal.console.say(line)
-    group, nodes = choose_group(rehearsal.rehearsed.spec, rehearsal.rehearsed.nodes)
-    if nodes:
-        rehearsal.cloud.timeline.record(_PHASE, "job")
-        rehearsal.console.say(f"the job ran on {', '.join(sorted(rehearsal.run_job(group, nodes).split()))}")
-    rehearsal.teardown()
-    rehearsal.check()
     rehearsal.cloud.timeline.record(_PHASE, "done")
+
+
+def _keep_logs(rehearsed: RehearsedStack, folder: Path, options: RehearsalOptions) -> None:
+    """Copy what shows why a rehearsal failed: the next rehearsal of the stack begins with an empty folder."""
+    target = folder / f"{rehearsed.name}-{options.scenario}-{options.seed}"
+    shutil.rmtree(target, ignore_errors=True)
+    private_folder(target)
+    root = rehearsed.home.root
+    for path in (*root.glob("timeline.*"), *root.glob("logs/*.log"), *root.glob(f"{rehearsed.name}/*.log")):
+        shutil.copy(path, target)
 
 
 def _write_timeline(folder: Path, timeline: Timeline, end_s: float) -> None:

@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Network
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from docker.types import IPAMConfig, IPAMPool, Mount
@@ -61,13 +62,22 @@ class SimulatedCloud:
     """A running rehearsal."""
 
     moto: Moto
-    account: MotoAccount
+    moto_account: MotoAccount
     instances: Instances
     timeline: Timeline
     denials: list[str]
     """Calls of machines that their role does not permit."""
     existing: frozenset[str]
     """What was billed before the rehearsal: not the cluster's, so it stays."""
+
+    @property
+    def account(self) -> str:
+        """Number of the account."""
+        return self.moto_account.id
+
+    def client(self, service: str) -> Any:
+        """Return a client with the rights of the person who runs `up`."""
+        return self.moto.client(service, self.moto_account.region)
 
 
 @contextmanager

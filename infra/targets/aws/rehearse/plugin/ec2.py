@@ -13,6 +13,7 @@ from infra.targets.aws.rehearse.plugin.kind import (
     Props,
     Tags,
     call_parameters,
+    completing,
     delete_if_exists,
     get_if_exists,
     tag_list,
@@ -83,11 +84,12 @@ def simple_kind(  # noqa: PLR0913
         parameters = call_parameters(props, " ".join(name for name in sent.split() if name not in _SET_AFTER_CREATION))
         answer = getattr(aws.ec2, f"create{call}")(**parameters, TagSpecifications=tagging(word, tags))
         row = answer.get(what[:-1], answer)
-        if waits:
-            wait_until_available(lambda: str((find_row(aws, what, row[id_key]) or {})["State"]), row["State"])
-        if after:
-            after(aws, row[id_key], props)
-        return row[id_key], read(aws, row[id_key], props) or {}
+        with completing(row[id_key]):
+            if waits:
+                wait_until_available(lambda: str((find_row(aws, what, row[id_key]) or {})["State"]), row["State"])
+            if after:
+                after(aws, row[id_key], props)
+            return row[id_key], read(aws, row[id_key], props) or {}
 
     def read(aws: Aws, id_: str, _props: Props) -> Props | None:
         row = find_row(aws, what, id_)

@@ -9,6 +9,7 @@ from infra.targets.aws.rehearse.plugin.kind import (
     Kind,
     Props,
     Tags,
+    completing,
     delete_if_exists,
     get_if_exists,
     tag_list,
@@ -81,7 +82,8 @@ def _delete_attachment(aws: Aws, _id: str, props: Props) -> None:
 def _create_profile(aws: Aws, props: Props, tags: Tags) -> Created:
     name = props["name"]
     profile = aws.iam.create_instance_profile(InstanceProfileName=name, Tags=tag_list(tags))["InstanceProfile"]
-    aws.iam.add_role_to_instance_profile(InstanceProfileName=name, RoleName=props["role"])
+    with completing(name):
+        aws.iam.add_role_to_instance_profile(InstanceProfileName=name, RoleName=props["role"])
     return name, {"arn": profile["Arn"]}
 
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import boto3
 from botocore.config import Config
-from botocore.exceptions import ClientError
+from botocore.exceptions import BotoCoreError, ClientError
+
+from infra.targets.aws.launcher.errors import classify_error
+
+_SERVER_ERROR = 500
+_FIRST_PAUSE_S = 0.01
 
 Props = dict[str, Any]
 Tags = dict[str, str]
@@ -19,15 +25,26 @@ Created = tuple[str, Props]
 class Aws:
     """Clients of one region, created on first use."""
 
-    def __init__(self, region: str) -> None:
-        self.region = region
+    def __init__(self, region: str, max_retries: int = 0) -> None:
+        self.region, self._max_retries = region, max_retries
         self._clients: dict[str, Any] = {}
 
     def __getattr__(self, service: str) -> Any:
         if service not in self._clients:
             once = Config(retries={"total_max_attempts": 1})
-            self._clients[service] = boto3.client(service, region_name=self.region, config=once)
+            client = boto3.client(service, region_name=self.region, config=once)
+            client.meta.events.register("needs-retry", self._choose_pause)
+            self._clients[service] = client
         return self._clients[service]
+
+    def _choose_pause(self, response: Any, attempts: int, **_: Any) -> float | None:
+        """Return the seconds until a throttled call is repeated, or None; the real provider waits longer."""
+        if response is None or attempts > self._max_retries:
+            return None
+        http, parsed = response
+        error = ClientError({"Error": {"Code": "", **parsed.get("Error", {})}}, "")
+        is_transient = http.status_code >= _SERVER_ERROR or classify_error(error).kind == "throttle"
+        return _FIRST_PAUSE_S * 2**attempts if is_transient else None
 
 
 @dataclass(frozen=True)
@@ -68,6 +85,23 @@ class Kind:
     @property
     def outputs(self) -> tuple[str, ...]:
         return (*self.computed.split(), *(["tagsAll"] if self.tagged else []))
+
+
+class PartlyCreatedError(Exception):
+    """A call failed after its resource was created."""
+
+    def __init__(self, id_: str, error: Exception) -> None:
+        super().__init__(str(error))
+        self.id = id_
+
+
+@contextmanager
+def completing(id_: str) -> Iterator[None]:
+    """Raise PartlyCreatedError if a call fails that completes a resource which exists already."""
+    try:
+        yield
+    except (ClientError, BotoCoreError) as error:
+        raise PartlyCreatedError(id_, error) from error
 
 
 def upper(name: str) -> str:

@@ -10,6 +10,7 @@ from infra.targets.aws.rehearse.plugin.kind import (
     Props,
     Tags,
     call_parameters,
+    completing,
     delete_if_exists,
     get_if_exists,
     tag_list,
@@ -36,8 +37,9 @@ def _parameter(aws: Aws, id_: str, _props: Props) -> Props | None:
 def _create_log_group(aws: Aws, props: Props, tags: Tags) -> Created:
     name = props["name"]
     aws.logs.create_log_group(logGroupName=name, kmsKeyId=props["kmsKeyId"], tags=tags)
-    aws.logs.put_retention_policy(logGroupName=name, retentionInDays=props["retentionInDays"])
-    return name, {"arn": _log_group_arn(aws, name)}
+    with completing(name):
+        aws.logs.put_retention_policy(logGroupName=name, retentionInDays=props["retentionInDays"])
+        return name, {"arn": _log_group_arn(aws, name)}
 
 
 def _log_group_arn(aws: Aws, name: str) -> str:
@@ -66,7 +68,8 @@ def _create_zone(aws: Aws, props: Props, tags: Tags) -> Created:
         VPC={"VPCRegion": aws.region, "VPCId": props["vpcs"][0]["vpcId"]},
     )["HostedZone"]
     id_ = zone["Id"].rpartition("/")[2]
-    aws.route53.change_tags_for_resource(ResourceType="hostedzone", ResourceId=id_, AddTags=tag_list(tags))
+    with completing(id_):
+        aws.route53.change_tags_for_resource(ResourceType="hostedzone", ResourceId=id_, AddTags=tag_list(tags))
     return id_, {"zoneId": id_}
 
 

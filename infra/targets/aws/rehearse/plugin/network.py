@@ -11,6 +11,7 @@ from infra.targets.aws.rehearse.plugin.kind import (
     Props,
     Tags,
     call_parameters,
+    completing,
     delete_if_exists,
     upper,
 )
@@ -37,7 +38,8 @@ def _detach_gateway(aws: Aws, id_: str, props: Props) -> None:
 
 def _create_gateway(aws: Aws, props: Props, tags: Tags) -> Created:
     gateway = aws.ec2.create_internet_gateway(TagSpecifications=tagging("internet-gateway", tags))["InternetGateway"]
-    _attach_gateway(aws, gateway["InternetGatewayId"], props)
+    with completing(gateway["InternetGatewayId"]):
+        _attach_gateway(aws, gateway["InternetGatewayId"], props)
     return gateway["InternetGatewayId"], {}
 
 
@@ -67,9 +69,10 @@ def _create_group(aws: Aws, props: Props, tags: Tags) -> Created:
         VpcId=props["vpcId"],
         TagSpecifications=tagging("security-group", tags),
     )["GroupId"]
-    group = aws.ec2.describe_security_groups(GroupIds=[id_])["SecurityGroups"][0]
-    if group["IpPermissionsEgress"]:
-        aws.ec2.revoke_security_group_egress(GroupId=id_, IpPermissions=group["IpPermissionsEgress"])
+    with completing(id_):
+        group = aws.ec2.describe_security_groups(GroupIds=[id_])["SecurityGroups"][0]
+        if group["IpPermissionsEgress"]:
+            aws.ec2.revoke_security_group_egress(GroupId=id_, IpPermissions=group["IpPermissionsEgress"])
     return id_, {}
 
 

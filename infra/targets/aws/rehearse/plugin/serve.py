@@ -16,7 +16,7 @@ from pulumi.runtime.proto import plugin_pb2
 from pulumi.runtime.proto import provider_pb2 as pb
 from pulumi.runtime.proto import provider_pb2_grpc as pb_grpc
 
-from infra.targets.aws.rehearse.plugin.kind import Aws, Kind, Props, Tags
+from infra.targets.aws.rehearse.plugin.kind import Aws, Kind, PartlyCreatedError, Props, Tags
 from infra.targets.aws.rehearse.plugin.registry import KINDS
 
 VERSION = "7.51.1"
@@ -66,7 +66,7 @@ class Provider(pb_grpc.ResourceProviderServicer):
                 grpc.StatusCode.FAILED_PRECONDITION,
                 "AWS_ENDPOINT_URL: not set; this plugin is for rehearsals and tests",
             )
-        self.aws = Aws(settings["region"])
+        self.aws = Aws(settings["region"], int(settings.get("maxRetries") or 0))
         self.defaults = (settings.get("defaultTags") or {}).get("tags") or {}
         return pb.ConfigureResponse(acceptSecrets=False, supportsPreview=True)
 
@@ -102,7 +102,11 @@ class Provider(pb_grpc.ResourceProviderServicer):
         if request.preview:
             return pb.CreateResponse(properties=to_message(props | dict.fromkeys(kind.outputs, UNKNOWN)))
         with _reporting_errors(context, request.urn):
-            id_, computed = kind.create(self.aws, props, self._tags(props))
+            try:
+                id_, computed = kind.create(self.aws, props, self._tags(props))
+            except PartlyCreatedError as error:
+                _remove(kind, self.aws, error.id, props)
+                raise
         return pb.CreateResponse(id=id_, properties=to_message(self._outputs(kind, id_, props, computed)))
 
     def Read(self, request: Any, context: Any) -> Any:
@@ -152,8 +156,19 @@ class _reporting_errors:
         pass
 
     def __exit__(self, _type: Any, error: BaseException | None, _trace: Any) -> None:
-        if isinstance(error, (ClientError, BotoCoreError)):
+        if isinstance(error, (ClientError, BotoCoreError, PartlyCreatedError)):
             self.context.abort(grpc.StatusCode.UNKNOWN, f"{self.urn.rpartition('::')[2]}: {error}")
+
+
+def _remove(kind: Kind, aws: Aws, id_: str, props: Props) -> None:
+    """Remove what was created only in part; the real provider keeps it in the state and completes it later."""
+    for is_last in (False, False, True):
+        try:
+            return kind.delete(aws, id_, props)
+        except (ClientError, BotoCoreError):
+            if is_last:
+                raise
+    return None
 
 
 def to_properties(struct: Any) -> Props:

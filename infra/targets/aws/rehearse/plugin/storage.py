@@ -13,6 +13,7 @@ from infra.targets.aws.rehearse.plugin.kind import (
     Props,
     Tags,
     call_parameters,
+    completing,
     delete_if_exists,
     get_if_exists,
     tag_list,
@@ -27,7 +28,8 @@ def _create_bucket(aws: Aws, props: Props, tags: Tags) -> Created:
     name = props["bucket"]
     location = {"CreateBucketConfiguration": {"LocationConstraint": aws.region}} if aws.region != "us-east-1" else {}
     aws.s3.create_bucket(Bucket=name, **location)
-    aws.s3.put_bucket_tagging(Bucket=name, Tagging={"TagSet": tag_list(tags)})
+    with completing(name):
+        aws.s3.put_bucket_tagging(Bucket=name, Tagging={"TagSet": tag_list(tags)})
     return name, {"arn": f"arn:aws:s3:::{name}"}
 
 
@@ -150,7 +152,8 @@ def _create_key(aws: Aws, props: Props, tags: Tags) -> Created:
         Tags=[{"TagKey": key, "TagValue": value} for key, value in tags.items()],
     )["KeyMetadata"]
     if props.get("enableKeyRotation"):
-        aws.kms.enable_key_rotation(KeyId=created["KeyId"])
+        with completing(created["KeyId"]):
+            aws.kms.enable_key_rotation(KeyId=created["KeyId"])
     return created["KeyId"], {"arn": created["Arn"], "keyId": created["KeyId"]}
 
 
@@ -201,8 +204,9 @@ def _create_lustre(aws: Aws, props: Props, tags: Tags) -> Created:
     def read_state() -> str:
         return str(aws.fsx.describe_file_systems(FileSystemIds=[id_])["FileSystems"][0]["Lifecycle"])
 
-    wait_until_available(read_state, filesystem["Lifecycle"])
-    return id_, _lustre(aws, id_, props) or {}
+    with completing(id_):
+        wait_until_available(read_state, filesystem["Lifecycle"])
+        return id_, _lustre(aws, id_, props) or {}
 
 
 def _lustre(aws: Aws, id_: str, _props: Props) -> Props | None:
@@ -245,9 +249,9 @@ def _create_efs(aws: Aws, props: Props, tags: Tags) -> Created:
     )
     id_ = filesystem["FileSystemId"]
     policies = [to_api(policy) for policy in props["lifecyclePolicies"]]
-    aws.efs.put_lifecycle_configuration(
-        FileSystemId=id_, LifecyclePolicies=[{_ia(key): value for key, value in policy.items()} for policy in policies]
-    )
+    rules = [{_ia(key): value for key, value in policy.items()} for policy in policies]
+    with completing(id_):
+        aws.efs.put_lifecycle_configuration(FileSystemId=id_, LifecyclePolicies=rules)
     return id_, {"dnsName": f"{id_}.efs.{aws.region}.amazonaws.com", "arn": filesystem["FileSystemArn"]}
 
 

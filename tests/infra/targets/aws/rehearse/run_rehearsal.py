@@ -17,7 +17,7 @@ from tests.harness import REPO
 TIMEOUT_S, CLEANUP_TIMEOUT_S = 690, 180
 
 
-def run_rehearsal(home: Path, stack: str, *options: str) -> str:
+def run_rehearsal(home: Path, stack: str, *options: str, timeout_s: float = TIMEOUT_S) -> str:
     """Rehearse a stack and return the output; fail the test if the rehearsal fails."""
     command = [sys.executable, "-m", "muster.cli", "rehearse", "--stack", stack, *options]
     env = {**os.environ, "MUSTER_HOME": str(home)}
@@ -25,7 +25,7 @@ def run_rehearsal(home: Path, stack: str, *options: str) -> str:
     with (home / "output.txt").open("w+") as file:
         process = subprocess.Popen(command, cwd=REPO, env=env, stdout=file, stderr=subprocess.STDOUT)
         try:
-            code = process.wait(TIMEOUT_S)
+            code = process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGINT)
             code = process.wait(CLEANUP_TIMEOUT_S)

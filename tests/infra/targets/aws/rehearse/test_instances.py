@@ -88,6 +88,7 @@ def make_raw(id_: str, node: str = "gpu-1") -> Any:
         ami_launch_index=0,
         _state=SimpleNamespace(name="running", code=16),
         _reason="",
+        lifecycle="spot",
         state_reason=SimpleNamespace(code="", message=""),
         get_tags=lambda: [{"key": names.NODE, "value": node}],
     )
@@ -179,6 +180,58 @@ def test_after_the_end_nothing_is_started(engine: Engine) -> None:
     assert time.monotonic() - began < 2  # Boots take more than 20 s.
     assert engine.running == set()
     assert all_instances.failures == []
+
+
+@pytest.mark.usefixtures("engine")
+def test_a_new_instance_is_listed_only_after_a_while() -> None:
+    all_instances = make_instances(lambda _: None)
+    raws = [make_raw("i-1"), make_raw("i-2", "gpu-2")]
+    for raw, listing_s in zip(raws, (-60, 60), strict=True):
+        all_instances.listing_s = listing_s
+        all_instances.launch(raw, "role")
+    assert (all_instances.is_listed("i-1"), all_instances.is_listed("i-2")) == (True, False)
+    both, late = SimpleNamespace(instances=raws), SimpleNamespace(instances=raws[1:])
+    assert [reservation.instances for reservation in all_instances.hide_unlisted([both, late])] == [raws[:1]]
+    assert all_instances.is_listed("i-of-another-account")
+    all_instances.close()
+
+
+def test_a_lost_instance_is_gone_at_once_and_has_a_reason(engine: Engine) -> None:
+    all_instances = make_instances(lambda _: None)
+    raw = make_raw("i-1")
+    raw.terminate = lambda: all_instances.terminate("i-1")
+    all_instances.launch(raw, "role")
+    wait_for(lambda: all_instances.by_id["i-1"].is_registered)
+    assert all_instances.find("gpu-1") is all_instances.by_id["i-1"]
+    all_instances.lose("i-1")
+    assert engine.running == set()
+    assert all_instances.find("gpu-1") is None
+    assert raw.state_reason.code == "Server.InternalError"
+    wait_for(lambda: raw._state.name == "terminated")
+
+
+@pytest.mark.usefixtures("engine")
+def test_a_spot_instance_is_announced_two_minutes_before_it_ends() -> None:
+    notice_over = threading.Event()
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if seconds == rehearsed.SPOT_NOTICE_S:
+            notice_over.wait(5)
+
+    all_instances = make_instances(sleep)
+    raw = make_raw("i-1")
+    raw.terminate = lambda: all_instances.terminate("i-1")
+    all_instances.launch(raw, "role")
+    wait_for(lambda: all_instances.by_id["i-1"].is_registered)
+    all_instances.take_back("i-1")
+    wait_for(lambda: rehearsed.SPOT_NOTICE_S in slept)
+    assert raw._state.name == "running"
+    notice_over.set()
+    wait_for(lambda: raw._state.name == "terminated")
+    assert raw.state_reason.code == "Server.SpotInstanceTermination"
+    all_instances.close()
 
 
 @pytest.mark.parametrize("error", [ResourceError("", "no space", "free some"), KeyError("x"), OSError("no space")])

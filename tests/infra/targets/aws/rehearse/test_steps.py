@@ -11,13 +11,8 @@ import pytest
 
 from infra.home import Home
 from infra.targets.aws.rehearse.cleanup import try_each
-from infra.targets.aws.rehearse.rehearsal import (
-    choose_group,
-    has_ended,
-    interrupt_on_signals,
-    limit_job_s,
-    run_command,
-)
+from infra.targets.aws.rehearse.rehearsal import choose_group, interrupt_on_signals, run_command
+from infra.targets.aws.rehearse.rehearsed_slurm import has_ended, limit_job_s
 from infra.targets.registry import read_spec
 from tests.infra.targets.aws.rehearse import run_rehearsal
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.infra.targets.aws.with_engine.account_resources import list_resources
+from infra.targets.aws.rehearse.account_resources import list_resources
 from tests.infra.targets.aws.with_engine.cloud_stack import CloudStack
 from tests.infra.targets.aws.with_engine.conftest import MakeStack
 from tests.moto_server import REGION, Moto

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from infra.targets.aws.names import prefixed
-from tests.infra.targets.aws.with_engine.account_resources import list_resources
+from infra.targets.aws.rehearse.account_resources import list_resources
 from tests.infra.targets.aws.with_engine.cloud_stack import CloudStack, read_example
 from tests.infra.targets.aws.with_engine.conftest import MakeStack
 from tests.moto_server import ACCOUNT, Moto

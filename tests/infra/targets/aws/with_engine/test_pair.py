@@ -16,8 +16,8 @@ from infra.targets.aws.launcher.fleet import Fleet
 from infra.targets.aws.launcher.launch import launch
 from infra.targets.aws.leftovers import search
 from infra.targets.aws.node import parameters
+from infra.targets.aws.rehearse.account_resources import list_resources
 from infra.targets.target import Leftovers
-from tests.infra.targets.aws.with_engine.account_resources import list_resources
 from tests.infra.targets.aws.with_engine.cloud_stack import CALLS_AT_MOST, SECONDS_AT_MOST, CloudStack
 from tests.infra.targets.aws.with_engine.conftest import MakeStack
 from tests.infra.targets.aws.with_engine.controller import find_controller, terminate

@@ -11,12 +11,12 @@ import pytest
 
 from infra.targets.aws import plugin as aws_plugin
 from infra.targets.aws.leftovers import search
+from infra.targets.aws.rehearse.account_resources import list_resources
 from infra.targets.aws.rehearse.plugin import PLUGIN
 from infra.targets.target import Leftovers
 from tests.infra.targets.aws.with_engine import __main__ as command
 from tests.infra.targets.aws.with_engine import requirements
 from tests.infra.targets.aws.with_engine.__main__ import MOTO_ONLY, TESTS
-from tests.infra.targets.aws.with_engine.account_resources import list_resources
 from tests.infra.targets.aws.with_engine.cloud import REPO, on_moto
 from tests.moto_server import ACCOUNT, REGION, Moto
 

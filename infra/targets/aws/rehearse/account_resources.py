@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
-from tests.infra.targets.aws.with_engine.cloud import Cloud
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
 
 # Call, key in the response, key of the id. Resources that AWS creates by itself are in both listings.
 _EC2 = (
@@ -34,17 +32,31 @@ _OTHERS = (
 )
 
 
-def list_resources(cloud: Cloud) -> set[str]:
+class ReachableAccount(Protocol):
+    """An account and the clients of its services."""
+
+    @property
+    def account(self) -> str:
+        """Number of the account."""
+
+    @property
+    def client(self) -> Callable[[str], Any]:
+        """Function that returns the client of a service."""
+
+
+def list_resources(cloud: ReachableAccount) -> set[str]:
     """Return kind and id of every resource in the account."""
     clients: dict[str, Any] = {}
 
     def client_of(service: str) -> Any:
-        return clients.setdefault(service, cloud.client(service))
+        if service not in clients:
+            clients[service] = cloud.client(service)
+        return clients[service]
 
     return {f"{what} {id_}" for what, id_ in _list_all(client_of, cloud.account)}
 
 
-def _list_all(client_of: Any, account: str) -> Iterator[tuple[str, str]]:
+def _list_all(client_of: Callable[[str], Any], account: str) -> Iterator[tuple[str, str]]:
     for operation, key, id_ in _EC2:
         yield from ((key, row[id_]) for row in _list_pages(client_of("ec2"), operation, key))
     for service, operation, key, id_ in _OTHERS:

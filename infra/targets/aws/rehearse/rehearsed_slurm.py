@@ -1,0 +1,108 @@
+"""Slurm of a rehearsed cluster, used from its controller: submit jobs, wait for them, and read nodes."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from infra.engine.stop import FAILED, Stop
+from infra.targets.aws.rehearse.disks import run_in
+from infra.targets.aws.rehearse.instances import Instances
+from slurm.control.jobs import show_result
+from slurm.control.nodes import ABSENT, NodeState, parse_nodes, show_nodes
+
+_POLL_S = 1.0
+# What AWS takes at most until a node runs (delays.py), and what this machine takes.
+_AWS_JOB_S, _OWN_JOB_S = 480.0, 480.0
+# Seen in accounting; anything else is a state from which a job may still end.
+_END_STATES = re.compile(
+    r"COMPLETED|FAILED|CANCELLED|TIMEOUT|NODE_FAIL|OUT_OF_MEMORY|BOOT_FAIL|DEADLINE|PREEMPTED|REVOKED"
+)
+
+
+@dataclass(frozen=True)
+class RehearsedSlurm:
+    """The queue and the nodes of a rehearsed cluster."""
+
+    user: str
+    """Who submits jobs."""
+    instances: Instances
+
+    def submit(self, group: str, nodes: int, command: str, *options: str) -> str:
+        """Submit a job that runs a command on each of its nodes, and return its number."""
+        return self.submit_script(group, nodes, f"srun {command}", *options)
+
+    def submit_script(self, group: str, nodes: int, script: str, *options: str) -> str:
+        """Submit a job whose batch script is given, and return its number."""
+        sbatch = ["sbatch", "--parsable", "-p", group, "-N", str(nodes), *options, "--wrap", script]
+        job = self.run(f"cd ~{self.user} && runuser -u {self.user} -- {shlex.join(sbatch)}").strip()
+        self.instances.timeline.record(f"job {job}", "submitted")
+        return job
+
+    def wait_for_end(self, job: str, longer_s: float = 0) -> str:
+        """Wait until a job has completed and return its output; raise Stop if it failed or is too late.
+
+        `longer_s` is what the scenario adds to the usual limit.
+        """
+        limit_s = limit_job_s(self.instances.clock.speed) + longer_s
+        state = self._poll(lambda: self._read_result(job), has_ended, limit_s)
+        output = self.run(f"cat ~{self.user}/slurm-{job}.out 2>/dev/null || true")
+        if not state.startswith("COMPLETED"):
+            queued = self.run(f"squeue -h -o '%T %r' -j {job} 2>/dev/null; sinfo -N -l -R 2>/dev/null || true")
+            raise Stop(f"job {job} did not complete: {state or 'not in accounting'}\n{output}{queued}", code=FAILED)
+        return output
+
+    def wait_for_state(self, job: str, state: str) -> None:
+        """Wait until squeue shows a job in a state; raise Stop if that does not happen."""
+        limit_s = limit_job_s(self.instances.clock.speed)
+        last = self._poll(lambda: self.read_state(job), lambda current: current == state, limit_s)
+        if last != state:
+            raise Stop(f"job {job} is {last or 'not in the queue'} after {limit_s:.0f} s, not {state}", code=FAILED)
+
+    def wait_for_node(self, name: str, what: str, holds: Callable[[NodeState], bool], limit_s: float) -> NodeState:
+        """Wait until a node's state has a property, described by `what`, and return the state; raise Stop if late."""
+        deadline = time.monotonic() + limit_s
+        while not holds(node := self.read_node(name)):
+            if time.monotonic() > deadline:
+                state = f"{node}, reason: {node.reason or 'none'}"
+                raise Stop(f"{name} {what} is still not true after {limit_s:.0f} s: {state}", code=FAILED)
+            time.sleep(_POLL_S)
+        return node
+
+    def read_state(self, job: str) -> str:
+        """Return the state of a job in the queue; empty if it is not there."""
+        return self.run(f"squeue -h -o %T -j {job} 2>/dev/null || true").strip()
+
+    def read_node(self, name: str) -> NodeState:
+        return parse_nodes(self.run(show_nodes([name]))).get(name, ABSENT)
+
+    def run(self, script: str) -> str:
+        """Run a script as root on the controller and return its output."""
+        if (controller := self.instances.find("controller")) is None:
+            raise Stop("there is no controller any more", code=FAILED)
+        return run_in(self.instances.container(controller.id), script)
+
+    def _read_result(self, job: str) -> str:
+        state = self.run(show_result(job)).strip()
+        self.instances.timeline.record(f"job {job}", state.partition("|")[0].lower() or "submitted")
+        return state
+
+    def _poll(self, read: Callable[[], str], ends: Callable[[str], bool], limit_s: float) -> str:
+        """Read until the value ends the wait or the time is up; return the last value."""
+        deadline = time.monotonic() + limit_s
+        while not ends(value := read()) and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+        return value
+
+
+def has_ended(state: str) -> bool:
+    """Return whether a job's state in accounting is final."""
+    return _END_STATES.match(state) is not None
+
+
+def limit_job_s(speed: float) -> float:
+    """Return the seconds after which a job is given up."""
+    return _OWN_JOB_S + _AWS_JOB_S / speed

@@ -1,0 +1,254 @@
+"""Scenarios of a rehearsal: what goes wrong in the cloud, and what must hold nevertheless.
+
+Each ends with `teardown` and a comparison of the account with what it had before. The times after which muster acts (a
+node without a machine, a node that failed its checks) are not shortened, so some scenarios take several minutes.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from infra.engine.stop import FAILED, Stop
+from infra.targets.aws.rehearse.disks import run_in
+from infra.targets.aws.rehearse.idle_cost import report_idle_cost
+from infra.targets.aws.rehearse.instances import SPOT_NOTICE_S, Instance
+from infra.targets.aws.rehearse.moto_errors import SHORTAGE, throttle_code
+from infra.targets.aws.rehearse.moto_server import Interference
+from infra.targets.aws.rehearse.rehearsal import Rehearsal, choose_group
+from infra.targets.aws.spec import region_of
+from slurm.control.jobs import SAVES_ON_USR1
+from slurm.power.bring_up import COOLDOWN_S
+from slurm.power.reasons import CAPACITY, HEALTH
+
+# Share of calls that AWS rejects in the scenario `throttling`.
+_THROTTLED = 0.15
+# Longer than the minute between two sweeps.
+_LATE_LISTING_S = 75.0
+# What a job waits for beyond the usual limit: sweeps, their grace periods, and the credential of a requeued job.
+_REPLACED_S = 600.0
+# A first attempt of a job waits for what is done to its nodes; a later one ends.
+_WAIT_ONCE = """sh -c 'if [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]; then hostname; else sleep 1200; fi'"""
+
+# Like the training job: it saves when it is warned, puts itself back into the queue, and continues.
+_SAVE_AND_CONTINUE = """if [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]; then cat saved; srun hostname; exit; fi
+trap 'date +%s >saved; scontrol requeue $SLURM_JOB_ID' USR1
+srun sleep 1200 &
+wait
+wait"""
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What is injected, what must hold, and the steps from `up` to before `teardown`."""
+
+    injects: str
+    holds: str
+    steps: Callable[[Rehearsal], None]
+
+    def __str__(self) -> str:
+        return f"{self.injects}: {self.holds}"
+
+
+def run_job(rehearsal: Rehearsal) -> None:
+    """Run `up` and a job."""
+    rehearsal.up()
+    if line := report_idle_cost(rehearsal.cloud.instances, region_of(rehearsal.rehearsed.spec)):
+        rehearsal.console.say(line)
+    group, nodes = choose_group(rehearsal.rehearsed.spec, rehearsal.rehearsed.nodes)
+    if nodes:
+        rehearsal.cloud.timeline.record("rehearsal", "job")
+        rehearsal.console.say(f"the job ran on {', '.join(sorted(rehearsal.run_job(group, nodes).split()))}")
+
+
+def fail_controller_launch(rehearsal: Rehearsal) -> None:
+    """Launch no controller at first."""
+    rehearsal.cloud.moto.interfere = refuse_launches()
+    rehearsal.fail_up(SHORTAGE, "run `muster up --stack", "again later")
+    rehearsal.cloud.moto.interfere = None
+    run_job(rehearsal)
+
+
+def fail_node_launches(rehearsal: Rehearsal) -> None:
+    """Launch no node at first; the nodes show why, and start when there is capacity again."""
+    group, nodes = choose_group(rehearsal.rehearsed.spec, rehearsal.rehearsed.nodes)
+    # Otherwise the launch is repeated for ten minutes before the nodes show anything.
+    _change_group(rehearsal, group, capacity={"retry_s": 0})
+    rehearsal.up()
+    rehearsal.cloud.moto.interfere = refuse_launches()
+    job = rehearsal.slurm.submit(group, nodes, "hostname")
+    rehearsal.slurm.wait_for_node(
+        f"{group}-1", f"has a reason {CAPACITY!r}", lambda node: node.reason.startswith(CAPACITY), _REPLACED_S
+    )
+    rehearsal.cloud.moto.interfere = None
+    rehearsal.slurm.wait_for_end(job, longer_s=COOLDOWN_S + _REPLACED_S)
+
+
+def refuse_spot(rehearsal: Rehearsal) -> None:
+    """Offer no spot instance; the fallback is bought instead."""
+    rehearsal.cloud.moto.interfere = refuse_launches(market="spot")
+    run_job(rehearsal)
+    launches = [call.params for call in rehearsal.cloud.moto.of("RunInstances") if call.status < 400]  # noqa: PLR2004  # HTTP
+    if any("InstanceMarketOptions.MarketType" in params for params in launches):
+        raise Stop("a spot instance was launched, although there was no capacity", code=FAILED)
+
+
+def lose_node(rehearsal: Rehearsal) -> None:
+    """Lose the machine of a node while a job runs on it."""
+    rehearsal.up()
+    group, nodes = choose_group(rehearsal.rehearsed.spec, rehearsal.rehearsed.nodes)
+    job = rehearsal.slurm.submit(group, nodes, _WAIT_ONCE)
+    rehearsal.slurm.wait_for_state(job, "RUNNING")
+    lost = _require_instance(rehearsal, f"{group}-1")
+    rehearsal.cloud.instances.lose(lost.id)
+    _require_nodes(rehearsal.slurm.wait_for_end(job, longer_s=_REPLACED_S), nodes)
+
+
+def take_spot_back(rehearsal: Rehearsal) -> None:
+    """Announce the end of a spot instance under a job that can save."""
+    group, nodes = choose_group(rehearsal.rehearsed.spec, rehearsal.rehearsed.nodes)
+    _change_group(rehearsal, group, capacity={"kind": "spot"})
+    rehearsal.up()
+    job = rehearsal.slurm.submit_script(group, nodes, _SAVE_AND_CONTINUE, f"--comment={SAVES_ON_USR1}")
+    rehearsal.slurm.wait_for_state(job, "RUNNING")
+    taken = _require_instance(rehearsal, f"{group}-1")
+    if not taken.is_spot:
+        raise Stop(f"{taken.name} is not a spot instance", code=FAILED)
+    rehearsal.cloud.instances.take_back(taken.id)
+    noticed_at = time.time()
+    saved_at, *hosts = rehearsal.slurm.wait_for_end(job, longer_s=_REPLACED_S).split()
+    rehearsal.console.say(f"the job saved {int(saved_at) - noticed_at:.0f} s after the notice")
+    if int(saved_at) - noticed_at > SPOT_NOTICE_S:
+        raise Stop(f"the job saved only {int(saved_at) - noticed_at:.0f} s after the notice", code=FAILED)
+    _require_nodes(" ".join(hosts), nodes)
+
+
+def fail_prolog(rehearsal: Rehearsal) -> None:
+    """Break the GPU of an idle node: the next job must not run there, and the node gets a new machine."""
+    rehearsal.up()
+    group, nodes = choose_group(rehearsal.rehearsed.spec, rehearsal.rehearsed.nodes)
+    rehearsal.run_job(group, nodes)
+    broken = _require_instance(rehearsal, f"{group}-1")
+    run_in(rehearsal.cloud.instances.container(broken.id), "printf '#!/bin/sh\\nexit 9\\n' >/usr/bin/nvidia-smi")
+    job = rehearsal.slurm.submit(group, nodes, "hostname")
+    rehearsal.slurm.wait_for_node(
+        f"{group}-1", f"has a reason {HEALTH!r}", lambda node: node.reason.startswith(HEALTH), _REPLACED_S
+    )
+    _require_nodes(rehearsal.slurm.wait_for_end(job, longer_s=_REPLACED_S), nodes)
+    if not broken.is_ending:
+        raise Stop(f"the machine with the broken GPU, {broken.id}, still runs", code=FAILED)
+
+
+def lose_controller(rehearsal: Rehearsal) -> None:
+    """Lose the controller while one job runs and another waits; `up` replaces it, and both jobs complete."""
+    rehearsal.up()
+    group, nodes = choose_group(rehearsal.rehearsed.spec, rehearsal.rehearsed.nodes)
+    running = rehearsal.slurm.submit(group, nodes, "sh -c 'until [ -e go ]; do sleep 1; done; hostname'")
+    waiting = rehearsal.slurm.submit(group, nodes, "hostname", f"--dependency=afterok:{running}")
+    rehearsal.slurm.wait_for_state(running, "RUNNING")
+    machines = [_require_instance(rehearsal, f"{group}-{number + 1}").id for number in range(nodes)]
+    rehearsal.cloud.instances.lose(_require_instance(rehearsal, "controller").id)
+    rehearsal.up()
+    states = {job: rehearsal.slurm.read_state(job) for job in (running, waiting)}
+    if states != {running: "RUNNING", waiting: "PENDING"}:
+        raise Stop(f"the queue did not survive: {states}", code=FAILED)
+    rehearsal.slurm.run(f"touch ~{rehearsal.slurm.user}/go")
+    for job in (running, waiting):
+        _require_nodes(rehearsal.slurm.wait_for_end(job), nodes)
+    after = [_require_instance(rehearsal, f"{group}-{number + 1}").id for number in range(nodes)]
+    if after != machines:
+        raise Stop(f"the nodes were replaced with the controller: {machines} became {after}", code=FAILED)
+
+
+def resize(rehearsal: Rehearsal) -> None:
+    """Add a node to the group of a cluster that is in use, run a job on all nodes, and remove it again."""
+    run_job(rehearsal)
+    group, _ = choose_group(rehearsal.rehearsed.spec, rehearsal.rehearsed.nodes)
+    count, most = rehearsal.rehearsed.spec.groups[group].count, rehearsal.rehearsed.spec.groups[group].max
+    size = count or most or 0
+    for nodes in (size + 1, size):
+        _change_group(rehearsal, group, **{"count" if count else "max": nodes})
+        rehearsal.up()
+        _require_nodes(rehearsal.run_job(group, nodes), nodes)
+
+
+def throttle(rehearsal: Rehearsal) -> None:
+    """Reject a share of all calls, of muster and of the machines."""
+    rehearsal.cloud.moto.interfere = reject_some(_THROTTLED, rehearsal.cloud.instances.clock.seed)
+    run_job(rehearsal)
+
+
+def list_late(rehearsal: Rehearsal) -> None:
+    """List new instances late: no machine may be launched twice or taken for lost."""
+    rehearsal.cloud.instances.listing_s = _LATE_LISTING_S
+    run_job(rehearsal)
+    launched = sorted(instance.name for instance in rehearsal.cloud.instances.by_id.values())
+    if len(launched) != len(set(launched)):
+        raise Stop(f"a machine was launched twice: {', '.join(launched)}", code=FAILED)
+
+
+SCENARIOS: Mapping[str, Scenario] = {
+    "job": Scenario("nothing", "a job runs on two nodes", run_job),
+    "no-capacity-controller": Scenario(
+        "no capacity for the controller", "`up` says so, and the next `up` continues", fail_controller_launch
+    ),
+    "no-capacity-nodes": Scenario(
+        "no capacity for nodes", "nodes show it, and the job runs when there is some", fail_node_launches
+    ),
+    "no-spot": Scenario("no spot capacity", "the job runs on the fallback", refuse_spot),
+    "dead-node": Scenario("a machine dies under a job", "the job is requeued and runs on a new machine", lose_node),
+    "spot-notice": Scenario(
+        "a spot instance is taken back", "the job saves in time and continues on a new machine", take_spot_back
+    ),
+    "failed-prolog": Scenario("a GPU breaks on an idle node", "the node is drained and replaced", fail_prolog),
+    "dead-controller": Scenario("the controller dies", "`up` replaces it, and queue and jobs survive", lose_controller),
+    "resize": Scenario("a group grows and shrinks", "jobs run on all of its nodes", resize),
+    "throttling": Scenario(f"{_THROTTLED:.0%} of all calls are throttled", "a job runs on two nodes", throttle),
+    "late-listing": Scenario("new instances are listed late", "nothing is launched twice", list_late),
+}
+"""Scenarios by name; the first one is the default."""
+
+
+def reject_some(share: float, seed: int) -> Interference:
+    """Return an interference that throttles a share of all calls, drawn from a seed."""
+    draws = random.Random(f"{seed} throttling")  # noqa: S311  # no secret: a seed must repeat it
+    return lambda service, _action, _params: throttle_code(service) if draws.random() < share else ""
+
+
+def refuse_launches(market: str = "") -> Interference:
+    """Return an interference that finds no capacity, for one market or for all launches."""
+
+    def interfere(_service: str, action: str, params: dict[str, str]) -> str:
+        is_chosen = not market or params.get("InstanceMarketOptions.MarketType") == market
+        return SHORTAGE if action == "RunInstances" and "DryRun" not in params and is_chosen else ""
+
+    return interfere
+
+
+def _require_instance(rehearsal: Rehearsal, name: str) -> Instance:
+    if (instance := rehearsal.cloud.instances.find(name)) is None:
+        raise Stop(f"{name} has no machine", code=FAILED)
+    return instance
+
+
+def _require_nodes(output: str, nodes: int) -> None:
+    if len(set(output.split())) != nodes:
+        raise Stop(f"the job should have run on {nodes} nodes, but printed {output.split()}", code=FAILED)
+
+
+def _change_group(rehearsal: Rehearsal, group: str, **changes: Any) -> None:
+    """Change fields of a group in the stack's file; fields of a section are added to it."""
+    file = rehearsal.rehearsed.home.stack(rehearsal.rehearsed.name).file
+    document = yaml.safe_load(file.read_text())
+    spec = document["config"]["muster:cluster"]
+    fields = spec["groups"][group]
+    for name, value in changes.items():
+        fields[name] = {**fields.get(name, {}), **value} if isinstance(value, dict) else value
+    # The example's budget is just enough for its own nodes.
+    spec.pop("budget", None)
+    file.write_text(yaml.safe_dump(document))

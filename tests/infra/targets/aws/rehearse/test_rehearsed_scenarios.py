@@ -1,0 +1,22 @@
+"""What goes wrong in a cloud, rehearsed: each scenario checks what must hold, and that teardown leaves nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from infra.targets.aws.rehearse.scenarios import SCENARIOS
+from tests.infra.targets.aws.rehearse.run_rehearsal import run_rehearsal
+
+TIMEOUT_S = 1800
+
+pytestmark = [pytest.mark.e2e, pytest.mark.nightly, pytest.mark.timeout(TIMEOUT_S + 300)]
+
+
+# test_rehearsal.py rehearses the first one, in which nothing goes wrong.
+@pytest.mark.parametrize("scenario", list(SCENARIOS)[1:])
+def test_scenario(tmp_path: Path, scenario: str) -> None:
+    assert "rehearsed in " in run_rehearsal(
+        tmp_path, "aws-g6-pair", "--speed", "20", "--scenario", scenario, timeout_s=TIMEOUT_S
+    )

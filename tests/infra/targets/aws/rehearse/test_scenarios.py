@@ -1,0 +1,37 @@
+"""Scenarios: what they inject; that muster copes with it is shown by rehearsing them."""
+
+from __future__ import annotations
+
+from infra.targets.aws.rehearse.scenarios import SCENARIOS, refuse_launches, reject_some
+from tests.harness import REPO
+
+
+def test_nothing_goes_wrong_in_the_first_scenario() -> None:
+    assert str(next(iter(SCENARIOS.values()))) == "nothing: a job runs on two nodes"
+
+
+def test_the_documentation_lists_all_scenarios() -> None:
+    text = (REPO / "docs" / "aws.md").read_text()
+    rows = [f"| `{name}` | {scenario.injects} | {scenario.holds} |" for name, scenario in SCENARIOS.items()]
+    assert "\n".join(["| scenario | what goes wrong | what must hold |", "|---|---|---|", *rows]) + "\n\n" in text
+
+
+def test_a_seed_repeats_which_calls_are_throttled() -> None:
+    def draw(seed: int) -> list[str]:
+        interfere = reject_some(0.3, seed)
+        return [interfere("ec2", "DescribeVpcs", {}) for _ in range(200)]
+
+    assert draw(1) == draw(1) != draw(2)
+    assert 30 < draw(1).count("RequestLimitExceeded") < 90
+
+
+def test_launches_are_refused_in_one_market_or_in_all() -> None:
+    spot = {"InstanceMarketOptions.MarketType": "spot"}
+    assert refuse_launches()("ec2", "RunInstances", {}) == "InsufficientInstanceCapacity"
+    assert refuse_launches()("ec2", "DescribeInstances", {}) == ""
+    assert refuse_launches(market="spot")("ec2", "RunInstances", {}) == ""
+    assert refuse_launches(market="spot")("ec2", "RunInstances", spot) == "InsufficientInstanceCapacity"
+
+
+def test_dry_runs_of_the_pre_flight_are_not_refused() -> None:
+    assert refuse_launches()("ec2", "RunInstances", {"DryRun": "true"}) == ""

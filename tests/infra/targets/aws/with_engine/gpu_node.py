@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from infra.targets.aws.leftovers import search
+from infra.targets.aws.rehearse.account_resources import list_resources
 from infra.targets.target import Leftovers
-from tests.infra.targets.aws.with_engine.account_resources import list_resources
 from tests.infra.targets.aws.with_engine.cloud_stack import CloudStack
 from tests.infra.targets.aws.with_engine.conftest import MakeStack
 from tests.infra.targets.aws.with_engine.requirements import GPU_CLUSTER, STACK, gpu_spec_changes

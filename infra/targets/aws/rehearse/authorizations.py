@@ -80,6 +80,9 @@ def list_authorizations(
         )
     elif service == "route53" and (zone := _ZONE.fullmatch(action.partition(" ")[2])):
         yield Authorization("route53:ChangeResourceRecordSets", f"arn:aws:route53:::hostedzone/{zone[1]}")
+    elif (service, action) == ("sts", "GetCallerIdentity"):
+        # https://docs.aws.amazon.com/STS/latest/APIReference/API_GetCallerIdentity.html: no permission is required.
+        return
     elif service == "budgets":
         budget = json.loads(params["body"]).get("BudgetName", "")
         yield Authorization("budgets:ViewBudget", f"arn:aws:budgets::{account.id}:budget/{budget}")

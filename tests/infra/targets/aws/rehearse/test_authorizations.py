@@ -138,3 +138,8 @@ def test_names_are_written_in_the_clusters_own_zone_only() -> None:
     action = "POST /2013-04-01/hostedzone/{}/rrset/"
     assert denied(statements(iam.controller), "route53", action.format("Z1")) == []
     assert denied(statements(iam.controller), "route53", action.format("Z2")) != []
+
+
+def test_who_the_caller_is_needs_no_permission() -> None:
+    assert list(list_authorizations(FakeAccount(), "sts", "GetCallerIdentity", {})) == []
+    assert list(list_authorizations(FakeAccount(), "sts", "AssumeRole", {})) == [Authorization("sts:AssumeRole", "*")]

@@ -6,7 +6,7 @@ import pytest
 
 from tests.trainer.curves import BATCHES, STEPS, config_of
 from tests.trainer.ranks import on_ranks
-from tests.trainer.strategies import LORA, LOSS_TOLERANCE, NORM_TOLERANCE, settings, train_alone
+from tests.trainer.strategies import FAMILIES, LORA, LOSS_TOLERANCE, NORM_TOLERANCE, settings, train_alone
 
 # Small enough that the steps are quick, clipped in every step, with at least two micro-batches on each rank.
 LLAMA = [
@@ -79,6 +79,19 @@ def test_lora_trains_like_one_rank(strategy: str) -> None:
     small = [setting for setting in FEW if "clip_norm" not in setting]
     layers = "lora.layers=[attention.*, ffn.*, head]"
     compare((*small, *LORA, layers), strategy, micro=1, steps=BATCHES)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("family", ["llama", "llama, LoRA", "mixtral", "mixtral, LoRA"])
+def test_compiled_blocks_of_split_layers_train_like_one_rank(family: str) -> None:
+    """Mixtures of experts are left out of the graphs, so the parts of sequences cross their borders."""
+    row = FAMILIES[family]
+    expected = train_alone(row.preset, row.settings, 4, BATCHES)
+    compiled = ["compile.mode=blocks", "compile.backend=aot_eager"]
+    config = config_of(row.preset, [*row.settings, *settings("single tensor=2"), *compiled])
+    for curves in on_ranks("tests.trainer.curves:curve", ranks=2, config=config, micro=4, steps=BATCHES):
+        assert curves["loss"] == pytest.approx(expected["loss"], abs=LOSS_TOLERANCE)
+        assert curves["norm"] == pytest.approx(expected["norm"], rel=NORM_TOLERANCE)
 
 
 @pytest.mark.parametrize("strategy", ["fsdp", "hsdp shard=2 zero=1", "ddp tensor=2"])

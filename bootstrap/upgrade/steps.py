@@ -1,7 +1,8 @@
-"""The steps of an upgrade, in the order that Slurm requires: database, controller, then the other nodes.
+"""The steps of an upgrade, in the order that Slurm requires: database, controller, compute nodes, login node.
 
 slurmdbd must be at least as new as slurmctld, and slurmctld as new as every other daemon; daemons up to three releases
-older keep working, so running jobs survive (https://slurm.schedmd.com/upgrades.html).
+older keep working, so running jobs survive (https://slurm.schedmd.com/upgrades.html). The login node comes last: a new
+srun cannot start tasks on a node with an old slurmd.
 """
 
 from __future__ import annotations
@@ -74,11 +75,11 @@ def plan_return(inventory: Inventory, releases: Releases) -> tuple[UpgradeStep, 
 
 
 def _plan_nodes(inventory: Inventory, releases: Releases) -> list[UpgradeStep]:
-    """Return the steps of all other nodes: login, then the first compute node alone, then the others in batches."""
+    """Return the steps of all other nodes: the first compute node alone, the others in batches, the login node."""
     logins = tuple(node for node in inventory.nodes if node.role == "login")
     first, others = inventory.compute[:1], inventory.compute[1:]
     batches = [others[start : start + BATCH] for start in range(0, len(others), BATCH)]
-    return [_node_step(batch, releases) for batch in (logins, first, *batches) if batch]
+    return [_node_step(batch, releases) for batch in (first, *batches, logins) if batch]
 
 
 def _control(inventory: Inventory, releases: Releases, name: str, title: str) -> UpgradeStep:

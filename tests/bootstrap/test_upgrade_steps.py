@@ -25,9 +25,9 @@ def shape(steps: tuple[UpgradeStep, ...]) -> list[tuple[str, str]]:
     return [(step.name, ",".join(n.name for n in step.nodes)) for step in steps]
 
 
-def test_the_database_comes_first_then_the_controller_then_one_node_alone() -> None:
+def test_the_database_comes_first_then_the_controller_then_one_node_alone_and_login_last() -> None:
     control = [(name, "controller") for name in ("backup", "install", "slurmdbd", "slurmctld")]
-    nodes = [("node", "login"), ("node", "gpu-1"), ("node", "gpu-2")]
+    nodes = [("node", "gpu-1"), ("node", "gpu-2"), ("node", "login")]
     assert shape(plan_upgrade(inventory(), UP)) == [*control, *nodes]
     assert shape(plan_return(inventory(), BACK)) == [("restore", "controller"), *control[1:], *nodes]
 
@@ -44,7 +44,7 @@ def test_scripts_get_the_releases_and_only_the_daemon_of_the_role() -> None:
 
     steps = plan_upgrade(inventory(), UP)
     assert [(v["FROM"], v["TO"]) for v in map(values, steps)] == [("24.11", "26.05")] * len(steps)
-    assert [v["UNIT"] for v in map(values, steps)][-3:] == ["sackd", "slurmd", "slurmd"]
+    assert [v["UNIT"] for v in map(values, steps)][-3:] == ["slurmd", "slurmd", "sackd"]
     # Going back installs the release whose backup it restores.
     assert [(v["FROM"], v["TO"]) for v in map(values, plan_return(inventory(), BACK))] == [("24.11", "24.11")] * 7
 
@@ -105,7 +105,7 @@ def test_steps_run_one_after_another() -> None:
     log, reported = carry_out()
     assert log == [
         *(f"controller {name}" for name in ("backup", "install", "slurmdbd", "slurmctld")),
-        *("login node", "gpu-1 node", "gpu-2 node"),
+        *("gpu-1 node", "gpu-2 node", "login node"),
     ]
     assert reported == ["backup", "install", "slurmdbd", "slurmctld", "node", "node", "node"]
 

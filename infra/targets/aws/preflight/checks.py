@@ -22,6 +22,7 @@ from infra.targets.aws.preflight import (
     offerings,
     ownership,
     permissions,
+    policies_and_hooks,
     quotas,
     reservations,
 )
@@ -53,6 +54,8 @@ CHECKS: tuple[Check, ...] = (
     Check("images", "aws.ami", images.check_images),
     Check("Lustre clients", "storage", lustre_clients.check_lustre_clients),
     Check("key and boundary", "aws", permissions.check_key_and_boundary),
+    Check("policies", "aws.policies", policies_and_hooks.check_policies),
+    Check("hooks", "aws.hooks", policies_and_hooks.check_hooks),
     Check("rights", "aws", permissions.check_permissions),
     Check("launches", "groups", launches.check_launches),
 )

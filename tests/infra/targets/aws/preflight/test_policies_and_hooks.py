@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from infra.targets.aws.preflight import policies_and_hooks
 from infra.targets.aws.preflight.account import Identity
 from infra.targets.aws.preflight.subject import Subject
@@ -15,7 +17,8 @@ OWN, OTHER = (f"arn:aws:iam::{ACCOUNT}:policy/{name}" for name in ("own", "other
 
 
 def test_missing_policies_are_errors(canned_aws: CannedAws, aws: Moto) -> None:
-    aws.client("iam").create_policy(PolicyName="own", PolicyDocument='{"Version": "2012-10-17", "Statement": []}')
+    allowed = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "s3:GetObject", "Resource": "*"}]}
+    aws.client("iam").create_policy(PolicyName="own", PolicyDocument=json.dumps(allowed))
     described = spec(aws={"region": REGION, "policies": {"jobs": [OWN, OTHER], "compute": [OWN]}})
     assert format_issues(policies_and_hooks.check_policies(Subject(described, canned_aws.account, ME))) == [
         f"error policy_missing aws.policies.jobs[1]: '{OTHER}' does not exist: it could not be attached to a role; "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -15,17 +15,15 @@ from tests.trainer.curves import make_step
 from trainer.config.layout import Layout
 from trainer.config.load import load
 from trainer.config.models import DecoderConfig, Gpt2Config, LlamaConfig
-from trainer.data.loader import move_batch
 from trainer.models import document_blocks
 from trainer.models.attention import attend
 from trainer.models.attention_mask import find_starts, make_mask, make_part_mask
-from trainer.models.document_blocks import BLOCK_TOKENS, choose_options, find_blocks
+from trainer.models.document_blocks import BLOCK_TOKENS, find_blocks
 from trainer.models.init import fill
 from trainer.models.registry import build_model
 from trainer.models.sequence_part import SequencePart
 from trainer.parallel import document_kernel
 from trainer.parallel.document_kernel import describe_document_kernel, explain_mask
-from trainer.parallel.engine import place_documents, split_batch
 
 GPU = torch.device("cuda", 0)
 ALONE = Layout()
@@ -78,18 +76,6 @@ def test_any_numbers_may_tell_documents_apart(renumber: Callable[[torch.Tensor],
     assert torch.equal(masks[0].visible, expected[0].visible)
     assert torch.equal(masks[2].visible, expected[2].visible)
     assert torch.equal(masks[1].blocks.to_dense(), expected[1].blocks.to_dense())
-
-
-@pytest.mark.parametrize("window", [0, 30])
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_part_of_each_sequence_sees_what_it_sees_in_the_whole(rank: int, window: int) -> None:
-    documents, part = draw_documents(2, 200, 50), SequencePart(rank, 2)
-    whole, mask = make_mask(documents, window), make_part_mask(part, torch.zeros(2, 100), documents, window)
-    assert whole is not None
-    assert whole.visible is not None
-    assert mask.visible is not None
-    assert torch.equal(mask.visible, part.take(whole.visible, dim=2))
-    assert torch.equal(mask.positions, part.take(whole.positions))
 
 
 @pytest.mark.parametrize("window", [0, 150])
@@ -199,69 +185,15 @@ def test_documents_train_alike_in_every_way_to_run_them_and_recompile_nothing(mo
     assert not counters["graph_break"]
 
 
-@pytest.mark.parametrize("mode", ["blocks", "whole"])
-def test_samples_of_one_document_use_causal_attention_and_compile_one_graph_more(mode: str) -> None:
-    """Only a batch whose samples are one document each compiles it, when the first one comes."""
-    lengths = [5, 16, 3, 16, 9]
-    expected, _ = train("none", "none", [mark_ends(length) for length in lengths])
-    torch.compiler.reset()
-    counters.clear()
-    losses, graphs = train(mode, "none", [mark_ends(length) for length in lengths])
-    assert losses == pytest.approx(expected, rel=1e-5)
-    assert 0 < graphs[0] < graphs[1] == graphs[-1]
-    assert not counters["graph_break"]
-
-
-def test_documents_are_separated_only_where_one_ends() -> None:
-    inputs = torch.zeros(2, 16)
-    whole, divided = torch.zeros(2, 16, dtype=torch.int32), torch.cat((mark_ends(16)[:1], mark_ends(4)[:1]))
-    assert place_documents({"inputs": inputs}).keys() == {"inputs"}
-    assert place_documents({"inputs": inputs, "documents": whole}).keys() == {"inputs"}
-    assert place_documents({"inputs": inputs, "documents": whole + 7}).keys() == {"inputs"}
-    placed = place_documents({"inputs": inputs.to("meta"), "documents": divided})
-    assert placed["documents"].device == placed["inputs"].device
-    # Those on a device are not looked at: the host would have to wait.
-    assert "documents" in place_documents({"inputs": inputs.to("meta"), "documents": whole.to("meta")})
-    pieces = split_batch({"inputs": inputs, "documents": divided}, 1)
-    assert ["documents" in piece for piece in pieces] == [False, True]
-
-
-def test_documents_stay_on_the_host() -> None:
-    batch = {"inputs": torch.zeros(2, 16), "documents": torch.zeros(2, 16, dtype=torch.int32)}
-    moved = move_batch(batch, torch.device("meta"))
-    assert {name: tensor.device.type for name, tensor in moved.items()} == {"inputs": "meta", "documents": "cpu"}
-
-
-@pytest.mark.parametrize(
-    ("capability", "dtype", "head_dim", "is_tuned"),
-    [
-        ((9, 0), torch.bfloat16, 64, True),
-        ((9, 0), torch.float16, 64, True),
-        ((9, 0), torch.float32, 64, False),
-        ((9, 0), torch.bfloat16, 128, False),
-        ((10, 0), torch.bfloat16, 64, False),
-    ],
-)
-def test_kernels_are_tuned_where_torchs_own_were_measured_to_be_slower(
-    capability: tuple[int, int], dtype: torch.dtype, head_dim: int, *, is_tuned: bool
-) -> None:
-    assert (choose_options(capability, dtype, head_dim) is not None) == is_tuned
-
-
-def mark_ends(length: int) -> torch.Tensor:
-    """Return the documents of two samples of 16 tokens, cut into documents of `length` tokens."""
-    return (torch.arange(16, dtype=torch.int32) // length).expand(2, -1)
-
-
-def train(mode: str, recompute: str, documents: Sequence[torch.Tensor] | None = None) -> tuple[list[float], list[int]]:
+def train(mode: str, recompute: str, steps: int = 4) -> tuple[list[float], list[int]]:
     """Return the losses of steps with different documents, and how many graphs were compiled until each."""
     compiled = [f"compile.mode={mode}", "compile.backend=eager", f"parallel.recompute={recompute}"]
     config = load("tiny-llama", [*SMALL, *compiled])
     step = make_step(config, count_targets=True)
     losses, graphs = [], []
     tokens = torch.randint(320, (2, 17), generator=torch.Generator().manual_seed(1))
-    for each in documents or [draw_documents(2, 16, 5, seed) for seed in range(4)]:
-        batch = {"inputs": tokens[:, :-1], "targets": tokens[:, 1:], "documents": each}
+    for index in range(steps):
+        batch = {"inputs": tokens[:, :-1], "targets": tokens[:, 1:], "documents": draw_documents(2, 16, 5, index)}
         losses.append(float(step.run(batch, 2).loss))
         graphs.append(counters["stats"]["unique_graphs"])
     return losses, graphs

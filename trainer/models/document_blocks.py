@@ -14,40 +14,12 @@ BLOCK_TOKENS = 128
 # Shapes never change within a run: a graph for any shape would be slower. A script whose batches have many lengths
 # compiles one graph for each, up to torch._dynamo.config.recompile_limit.
 _flex_attention: Any = torch.compile(flex_attention, dynamic=False)
-HOPPER = (9, 0)
-# On an H200 with torch 2.11, torch's own sizes, 128 x 128 tokens forward and 64 x 128 backward, take 3 % and 8 % more
-# time for heads of 64 values.
-HOPPER_HEADS_OF_64 = {
-    "fwd_BLOCK_M": 64,
-    "fwd_BLOCK_N": 64,
-    "fwd_num_warps": 4,
-    "fwd_num_stages": 3,
-    "bwd_BLOCK_M1": 64,
-    "bwd_BLOCK_N1": 64,
-    "bwd_BLOCK_M2": 128,
-    "bwd_BLOCK_N2": 64,
-    "bwd_num_warps": 4,
-    "bwd_num_stages": 3,
-}
 
 
 def attend_blocks(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: BlockMask) -> torch.Tensor:
     """Return attention between the tokens that see each other; several query heads may share one key head."""
-    options = choose_options(_read_capability(q.device.index) if q.is_cuda else (0, 0), q.dtype, q.shape[3])
-    is_grouped = q.shape[1] != k.shape[1]
-    attended: torch.Tensor = _flex_attention(q, k, v, block_mask=mask, enable_gqa=is_grouped, kernel_options=options)
+    attended: torch.Tensor = _flex_attention(q, k, v, block_mask=mask, enable_gqa=q.shape[1] != k.shape[1])
     return attended
-
-
-def choose_options(capability: tuple[int, int], dtype: torch.dtype, head_dim: int) -> dict[str, int] | None:
-    """Return the options of flex_attention's kernels for a GPU, or None if torch's own are not known to be slower."""
-    is_half = dtype in {torch.bfloat16, torch.float16}
-    return dict(HOPPER_HEADS_OF_64) if capability == HOPPER and is_half and head_dim == 64 else None  # noqa: PLR2004
-
-
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _read_capability(device: int) -> tuple[int, int]:
-    return torch.cuda.get_device_capability(device)
 
 
 def make_block_mask(first_keys: torch.Tensor) -> BlockMask:

@@ -21,6 +21,7 @@ MANAGED: dict[str, str | None] = {
             "AccountingStorageType",
             "AuthInfo",
             "AuthType",
+            "CommunicationParameters",
             "CredType",
             "GresTypes",
             "Include",

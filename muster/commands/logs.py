@@ -15,7 +15,7 @@ def logs(name: str, node: str, machine: str | None) -> None:
     """Print the logs of the latest machine that was this node, or of the given machine."""
     target, deployment = find_deployment(require_stack(name))
     if not isinstance(target, KeepsLogs):
-        fix = f"open a shell on the node: `muster ssh {node}`; its logs are in /var/log"
+        fix = f"open a shell with `make ssh STACK={name}`; the logs of {node} are in its /var/log"
         raise Stop(f"stack {name}: machines of target {target.name} do not store their logs", fix, BAD_INPUT)
     with screen.status(f"looking for the logs of {node}"):
         stored = target.node_logs(deployment, node)
@@ -28,7 +28,7 @@ def choose_log(stored: Sequence[NodeLog], node: str, machine: str | None) -> Nod
     """Return the log of a machine, by default the latest; raise Stop if there is none."""
     if not stored:
         fix = "a node stores its logs a minute after its set-up, every ten minutes, and when it stops or fails"
-        raise Stop(f"node: no logs of '{node}' are stored", f"check the name (`muster status`); {fix}", BAD_INPUT)
+        raise Stop(f"node: no logs of '{node}' are stored", f"check the name (`make status`); {fix}", BAD_INPUT)
     for log in stored:
         if machine in (None, log.machine):
             return log

@@ -113,6 +113,16 @@ def list_hostnames(job: str) -> str:
     return f"scontrol show hostnames $(squeue -h -o %N -j {job})"
 
 
+def show_state(job: str) -> str:
+    """Return the command that prints the state of a job in the queue, and nothing if it is not there."""
+    return f"squeue -h -o %T -j {shlex.quote(job)} 2>/dev/null || true"
+
+
+def explain_waiting(job: str) -> str:
+    """Return the command that prints why a job waits, and why nodes are out of service."""
+    return f"squeue -h -o '%T %r' -j {shlex.quote(job)} 2>/dev/null; sinfo -N -l -R 2>/dev/null || true"
+
+
 def show_result(job: str) -> str:
     """Return a shell command that prints `state|exit code|nodes` of a job, also after it has ended."""
     return f"sacct -X -n -P -j {job} -o State,ExitCode,NodeList"

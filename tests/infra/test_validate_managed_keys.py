@@ -15,6 +15,7 @@ ALLOWED_IN_EXTRA = {
     "HealthCheckInterval",
     "HealthCheckNodeState",
     "HealthCheckProgram",
+    "HealthCheckTimeout",
     "JobAcctGatherFrequency",
     "JobRequeue",
     "MailProg",

@@ -144,7 +144,7 @@ def _uncommented(name: str) -> object:
 def _paths(data: object, prefix: str = "") -> list[str]:
     if not isinstance(data, dict):
         return []
-    named = prefix in ("groups.", "storage.", "users.")
+    named = prefix in ("groups.", "storage.", "users.", "aws.hooks.", "slurm.partitions.")
     paths = []
     for key, value in data.items():
         path = f"{prefix}{'<name>' if named else key}"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from infra.engine.stop import FAILED, Stop
 from infra.targets.aws.rehearse.disks import run_in
 from infra.targets.aws.rehearse.instances import Instances
-from slurm.control.jobs import show_result
+from slurm.control.jobs import explain_waiting, show_result, show_state
 from slurm.control.nodes import ABSENT, NodeState, parse_nodes, show_nodes
 
 _POLL_S = 1.0
@@ -51,7 +51,7 @@ class RehearsedSlurm:
         state = self._poll(lambda: self._read_result(job), has_ended, limit_s)
         output = self.run(f"cat ~{self.user}/slurm-{job}.out 2>/dev/null || true")
         if not state.startswith("COMPLETED"):
-            queued = self.run(f"squeue -h -o '%T %r' -j {job} 2>/dev/null; sinfo -N -l -R 2>/dev/null || true")
+            queued = self.run(explain_waiting(job))
             raise Stop(f"job {job} did not complete: {state or 'not in accounting'}\n{output}{queued}", code=FAILED)
         return output
 
@@ -74,7 +74,7 @@ class RehearsedSlurm:
 
     def read_state(self, job: str) -> str:
         """Return the state of a job in the queue; empty if it is not there."""
-        return self.run(f"squeue -h -o %T -j {job} 2>/dev/null || true").strip()
+        return self.run(show_state(job)).strip()
 
     def read_node(self, name: str) -> NodeState:
         return parse_nodes(self.run(show_nodes([name]))).get(name, ABSENT)

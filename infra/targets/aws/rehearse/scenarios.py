@@ -22,7 +22,7 @@ from infra.targets.aws.rehearse.moto_errors import SHORTAGE, throttle_code
 from infra.targets.aws.rehearse.moto_server import Interference
 from infra.targets.aws.rehearse.rehearsal import Rehearsal, choose_group
 from infra.targets.aws.spec import region_of
-from slurm.control.jobs import SAVES_ON_USR1
+from slurm.control.jobs import SAVES_ON_USR1, requeue_job
 from slurm.power.bring_up import COOLDOWN_S
 from slurm.power.reasons import CAPACITY, HEALTH
 
@@ -36,8 +36,8 @@ _REPLACED_S = 600.0
 _WAIT_ONCE = """sh -c 'if [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]; then hostname; else sleep 1200; fi'"""
 
 # Like the training job: it saves when it is warned, puts itself back into the queue, and continues.
-_SAVE_AND_CONTINUE = """if [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]; then cat saved; srun hostname; exit; fi
-trap 'date +%s >saved; scontrol requeue $SLURM_JOB_ID' USR1
+_SAVE_AND_CONTINUE = f"""if [ "${{SLURM_RESTART_COUNT:-0}}" -gt 0 ]; then cat saved; srun hostname; exit; fi
+trap 'date +%s >saved; {" ".join(requeue_job("$SLURM_JOB_ID"))}' USR1
 srun sleep 1200 &
 wait
 wait"""
@@ -69,7 +69,7 @@ def run_job(rehearsal: Rehearsal) -> None:
 def fail_controller_launch(rehearsal: Rehearsal) -> None:
     """Launch no controller at first."""
     rehearsal.cloud.moto.interfere = refuse_launches()
-    rehearsal.fail_up(SHORTAGE, "run `muster up --stack", "again later")
+    rehearsal.fail_up(SHORTAGE, "again later to continue")
     rehearsal.cloud.moto.interfere = None
     run_job(rehearsal)
 

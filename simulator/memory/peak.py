@@ -79,7 +79,7 @@ def predict_memory(model: Model, layout: Layout, system: System) -> MemoryPeak:
     parts, total = _stage_peak(model, layout, first=True, last=layout.pp == 1)
     if layout.pp > 1:
         last_parts, last_total = _stage_peak(model, layout, first=False, last=True)
-        if sum(last_parts.values()) > sum(parts.values()):
+        if last_total > total:
             parts, total = last_parts, last_total
     capacity = system.gpu.memory_gb * GIB
     return MemoryPeak(parts, total, capacity, _reported(parts, total, capacity, layout), (model, layout, system))

@@ -12,6 +12,12 @@ if [ ! -e /usr/local/share/ca-certificates/.installed ]; then
   update-ca-certificates >/dev/null 2>&1
   touch /usr/local/share/ca-certificates/.installed
 fi
+# Ubuntu has no package of this Slurm: set-up builds and installs it as if the node image did not contain it.
+if [ ! -e /var/lib/dpkg/.slurm-hidden ]; then
+  awk -v RS= -v ORS='\n\n' '!/^Package: (slurm|sackd)/' /var/lib/dpkg/status >/var/lib/dpkg/status.new
+  mv /var/lib/dpkg/status.new /var/lib/dpkg/status
+  touch /var/lib/dpkg/.slurm-hidden
+fi
 if [ -e /usr/lib/rehearsal/next-kernel ]; then mv /usr/lib/rehearsal/next-kernel /usr/lib/rehearsal/kernel; fi
 # A restart removes the devices: disks that are attached appear again.
 for disk in /sys/block/nvme*; do

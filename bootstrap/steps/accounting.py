@@ -34,7 +34,7 @@ MARIADB_MARKER = "mariadb"
 MARIADB_DIGEST = digest(MARIADB_SETTINGS)
 
 
-def plan_database(facts: Facts, node: Node, desired: Desired) -> list[Action]:  # noqa: ARG001
+def plan_database(facts: Facts, node: Node, desired: Desired) -> list[Action]:
     """Configure MariaDB and start it without waiting, because that takes longest; `plan_accounting` waits for it."""
     todo = write_file(facts, MARIADB_CONF, MARIADB_SETTINGS)
     if todo or "mariadb" not in facts.active or facts.markers.get(MARIADB_MARKER) != MARIADB_DIGEST:
@@ -42,7 +42,7 @@ def plan_database(facts: Facts, node: Node, desired: Desired) -> list[Action]:  
     return todo
 
 
-def plan_accounting(facts: Facts, node: Node, desired: Desired) -> list[Action]:  # noqa: ARG001
+def plan_accounting(facts: Facts, node: Node, desired: Desired) -> list[Action]:
     """Create the accounting database and start slurmdbd."""
     sql, conf = _sql(desired.secrets.db_password), desired.slurm_files[SLURMDBD_CONF]
     slurmdbd_digest = digest(sql, conf.content, desired.secrets.slurm_key)

@@ -35,7 +35,7 @@ done
 """
 
 
-def plan_controller(facts: Facts, node: Node, desired: Desired) -> list[Action]:  # noqa: ARG001
+def plan_controller(facts: Facts, node: Node, desired: Desired) -> list[Action]:
     """Write the configuration, update the accounts, then start or reconfigure slurmctld."""
     files = [a for path in CONFS for a in write_file(facts, path, desired.slurm_files[path].content)]
     return [

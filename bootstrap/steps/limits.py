@@ -30,7 +30,7 @@ RestartSec=1
 """
 
 
-def plan_limits(facts: Facts, node: Node, desired: Desired) -> list[Action]:  # noqa: ARG001
+def plan_limits(facts: Facts, node: Node, desired: Desired) -> list[Action]:
     """Write the restart policy of this role's daemons, and raise the limits on machines that are not containers."""
     todo = [
         action

@@ -33,7 +33,7 @@ done
 """
 
 
-def plan_login(facts: Facts, node: Node, desired: Desired) -> list[Action]:  # noqa: ARG001
+def plan_login(facts: Facts, node: Node, desired: Desired) -> list[Action]:
     """Start sackd, which authenticates the users of sbatch, squeue and the other commands."""
     options = f'SACKD_OPTIONS="{_conf_server(desired)}"\n'
     return _plan_daemon(facts, desired, "sackd", options, log="journalctl -u sackd")

@@ -17,7 +17,7 @@ ENVIRONMENT_TIMEOUT_S = 1800.0
 BUNDLES_TO_KEEP = 5
 
 
-def plan_bundle(facts: Facts, node: Node, desired: Desired) -> list[Action]:  # noqa: ARG001
+def plan_bundle(facts: Facts, node: Node, desired: Desired) -> list[Action]:
     """Replace trainer and job scripts as a whole; a running job continues with the files it started with."""
     bundle = desired.bundle
     if facts.bundle == bundle.digest:
@@ -38,7 +38,7 @@ ls -1dt {store}/*/ | tail -n +{BUNDLES_TO_KEEP + 1} | xargs -r rm -rf"""
     return [Action(f"ship bundle {bundle.digest}", script, bundle.archive, fix=fix)]
 
 
-def plan_environment(facts: Facts, node: Node, desired: Desired) -> list[Action]:  # noqa: ARG001
+def plan_environment(facts: Facts, node: Node, desired: Desired) -> list[Action]:
     """Build the training environment, once per lock file and interpreter."""
     if facts.environment_complete:
         return []

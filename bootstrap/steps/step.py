@@ -13,15 +13,15 @@ from cluster.inventory import Node, Role
 ALL_ROLES: tuple[Role, ...] = ("controller", "login", "compute")
 
 
-def _never_skip(facts: Facts, node: Node, desired: Desired) -> str:  # noqa: ARG001
+def _never_skip(facts: Facts, node: Node, desired: Desired) -> str:
     return ""
 
 
-def _no_packages(node: Node) -> tuple[str, ...]:  # noqa: ARG001
+def _no_packages(node: Node) -> tuple[str, ...]:
     return ()
 
 
-def _no_readings(node: Node, desired: Desired) -> str:  # noqa: ARG001
+def _no_readings(node: Node, desired: Desired) -> str:
     return ""
 
 

@@ -13,7 +13,7 @@ SOURCE = "server {address} prefer iburst minpoll 4 maxpoll 4\n"
 INSTALL_TIMEOUT_S = 300.0
 
 
-def plan_time(facts: Facts, node: Node, desired: Desired) -> list[Action]:  # noqa: ARG001
+def plan_time(facts: Facts, node: Node, desired: Desired) -> list[Action]:
     """Start chrony, with the cloud's own time server if it has one."""
     server = desired.cloud.time_server if desired.cloud else ""
     sources = write_file(facts, SOURCES, SOURCE.format(address=server)) if server else []
@@ -32,7 +32,7 @@ def _start_chrony(facts: Facts) -> list[Action]:
     return [Action("start chrony", script, timeout=INSTALL_TIMEOUT_S, log=log, fix=fix, slow=True)]
 
 
-def skip(facts: Facts, node: Node, desired: Desired) -> str:  # noqa: ARG001
+def skip(facts: Facts, node: Node, desired: Desired) -> str:
     """Skip containers."""
     return "a container uses the clock of its host" if facts.container else ""
 

@@ -29,7 +29,7 @@ After=muster-state.service
 """
 
 
-def plan_scratch(facts: Facts, node: Node, desired: Desired) -> list[Action]:  # noqa: ARG001
+def plan_scratch(facts: Facts, node: Node, desired: Desired) -> list[Action]:
     """Mount the machine's own disks as one fast filesystem at /local; its data is lost with the machine."""
     model = desired.cloud.scratch_disk_model if desired.cloud else ""
     script = SCRATCH_SCRIPT.replace("@MODEL@", model)
@@ -47,13 +47,13 @@ def plan_scratch(facts: Facts, node: Node, desired: Desired) -> list[Action]:  #
     return [install_packages(missing, update=False, timeout=SCRATCH_TIMEOUT_S), *mount]
 
 
-def skip_scratch(facts: Facts, node: Node, desired: Desired) -> str:  # noqa: ARG001
+def skip_scratch(facts: Facts, node: Node, desired: Desired) -> str:
     """Skip machines without local disks."""
     model = desired.cloud.scratch_disk_model if desired.cloud else ""
     return "" if any(disk.model == model for disk in facts.disks) else "the machine has no disks of its own"
 
 
-def plan_state(facts: Facts, node: Node, desired: Desired) -> list[Action]:  # noqa: ARG001
+def plan_state(facts: Facts, node: Node, desired: Desired) -> list[Action]:
     """Put queue and accounting on a volume that outlives the controller, so that a new controller keeps the jobs."""
     volume = (desired.cloud and desired.cloud.state_volume) or ""
     requirements = [
@@ -73,12 +73,12 @@ def plan_state(facts: Facts, node: Node, desired: Desired) -> list[Action]:  # n
     return [*requirements, *mount]
 
 
-def skip_state(facts: Facts, node: Node, desired: Desired) -> str:  # noqa: ARG001
+def skip_state(facts: Facts, node: Node, desired: Desired) -> str:
     """Skip clusters without a state volume."""
     return "" if desired.cloud and desired.cloud.state_volume else "the cluster has no state volume"
 
 
-def _list_scratch_packages(node: Node) -> tuple[str, ...]:  # noqa: ARG001
+def _list_scratch_packages(node: Node) -> tuple[str, ...]:
     return SCRATCH_PACKAGES
 
 

@@ -36,7 +36,7 @@ WantedBy=multi-user.target
 """
 
 
-def plan_interruption(facts: Facts, node: Node, desired: Desired) -> list[Action]:  # noqa: ARG001
+def plan_interruption(facts: Facts, node: Node, desired: Desired) -> list[Action]:
     """Start a service that waits for the cloud's notice; it ends by itself on machines that are never taken back."""
     watch = shlex.join(desired.cloud.interruption_watch if desired.cloud else ())
     script = SCRIPT.format(root=INSTALLED, watch=watch, python=INSTALLED_PYTHON)
@@ -50,7 +50,7 @@ def plan_interruption(facts: Facts, node: Node, desired: Desired) -> list[Action
     return todo
 
 
-def skip(facts: Facts, node: Node, desired: Desired) -> str:  # noqa: ARG001
+def skip(facts: Facts, node: Node, desired: Desired) -> str:
     """Skip clouds that announce nothing."""
     return "" if desired.cloud and desired.cloud.interruption_watch else "the cloud announces nothing"
 

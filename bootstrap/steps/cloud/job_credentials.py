@@ -66,7 +66,7 @@ def plan_job_credentials(facts: Facts, node: Node, desired: Desired) -> list[Act
     return todo
 
 
-def skip(facts: Facts, node: Node, desired: Desired) -> str:  # noqa: ARG001
+def skip(facts: Facts, node: Node, desired: Desired) -> str:
     """Skip clusters whose jobs get no credentials."""
     return "" if _job_credentials(desired) else "jobs get no credentials"
 

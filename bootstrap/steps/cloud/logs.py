@@ -57,7 +57,7 @@ WantedBy=multi-user.target
 _START = f"systemctl daemon-reload\nsystemctl enable -q --now {UNIT}.timer {UNIT}-at-stop.service"
 
 
-def plan_logs(facts: Facts, node: Node, desired: Desired) -> list[Action]:  # noqa: ARG001
+def plan_logs(facts: Facts, node: Node, desired: Desired) -> list[Action]:
     """Install and start the timer, and the unit that acts when the machine stops."""
     texts = {f"{UNIT}.service": SERVICE, f"{UNIT}.timer": TIMER, f"{UNIT}-at-stop.service": AT_STOP}
     command = shlex.join(desired.cloud.log_shipper if desired.cloud else ())
@@ -75,7 +75,7 @@ def plan_logs(facts: Facts, node: Node, desired: Desired) -> list[Action]:  # no
     return todo
 
 
-def skip(facts: Facts, node: Node, desired: Desired) -> str:  # noqa: ARG001
+def skip(facts: Facts, node: Node, desired: Desired) -> str:
     """Skip clouds that store no logs."""
     return "" if desired.cloud and desired.cloud.log_shipper else "the cloud stores no logs"
 

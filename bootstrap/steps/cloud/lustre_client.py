@@ -57,7 +57,7 @@ def skip(facts: Facts, node: Node, desired: Desired) -> str:
     return ""
 
 
-def _list_packages(node: Node) -> tuple[str, ...]:  # noqa: ARG001
+def _list_packages(node: Node) -> tuple[str, ...]:
     return (f"{CLIENT}*",)
 
 

@@ -43,7 +43,7 @@ def plan_metadata(facts: Facts, node: Node, desired: Desired) -> list[Action]:
     ]
 
 
-def skip(facts: Facts, node: Node, desired: Desired) -> str:  # noqa: ARG001
+def skip(facts: Facts, node: Node, desired: Desired) -> str:
     """Skip clouds without a metadata service."""
     return "" if desired.cloud and desired.cloud.metadata_addresses else "the cloud has no metadata service"
 
@@ -57,7 +57,7 @@ def _render_rules(desired: Desired) -> str:
     )
 
 
-def _list_packages(node: Node) -> tuple[str, ...]:  # noqa: ARG001
+def _list_packages(node: Node) -> tuple[str, ...]:
     return (PACKAGE,)
 
 

@@ -86,7 +86,7 @@ def plan_mounts(facts: Facts, node: Node, desired: Desired) -> list[Action]:
     )
 
 
-def skip(facts: Facts, node: Node, desired: Desired) -> str:  # noqa: ARG001
+def skip(facts: Facts, node: Node, desired: Desired) -> str:
     """Skip clusters without a filesystem to mount."""
     filesystems = _list_filesystems(desired)
     lustre = any(filesystem.kind == "lustre" for filesystem in filesystems)
@@ -127,7 +127,7 @@ def _plan_tunnel(facts: Facts, filesystem: Filesystem, number: int) -> list[Acti
     return todo
 
 
-def _list_packages(node: Node) -> tuple[str, ...]:  # noqa: ARG001
+def _list_packages(node: Node) -> tuple[str, ...]:
     return ("nfs-common", "stunnel4")
 
 

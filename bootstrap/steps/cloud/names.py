@@ -12,7 +12,7 @@ RESOLVED_CONF = "/etc/systemd/resolved.conf.d/muster.conf"
 HOST_KEY = "/etc/ssh/ssh_host_ed25519_key"
 
 
-def plan_resolver(facts: Facts, node: Node, desired: Desired) -> list[Action]:  # noqa: ARG001
+def plan_resolver(facts: Facts, node: Node, desired: Desired) -> list[Action]:
     """Search the cluster's domain first, so that nodes resolve each other by short name."""
     domain = desired.cloud.domain if desired.cloud else ""
     todo = write_file(facts, RESOLVED_CONF, f"[Resolve]\nDomains={domain}\n")
@@ -21,12 +21,12 @@ def plan_resolver(facts: Facts, node: Node, desired: Desired) -> list[Action]:  
     return todo
 
 
-def skip_resolver(facts: Facts, node: Node, desired: Desired) -> str:  # noqa: ARG001
+def skip_resolver(facts: Facts, node: Node, desired: Desired) -> str:
     """Skip images without systemd-resolved."""
     return "" if "systemd-resolved" in facts.active else "the image does not use systemd-resolved"
 
 
-def plan_host_key(facts: Facts, node: Node, desired: Desired) -> list[Action]:  # noqa: ARG001
+def plan_host_key(facts: Facts, node: Node, desired: Desired) -> list[Action]:
     """Replace the host key that the machine generated with the one pinned before the machine existed."""
     todo = write_file(facts, HOST_KEY, desired.secrets.host_key, 0o600)
     if todo:

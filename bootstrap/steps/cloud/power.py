@@ -24,7 +24,7 @@ _MARKER = "topology"
 _START_TIMER = f"systemctl daemon-reload\nsystemctl enable -q --now {install.TIMER}"
 
 
-def plan_power(facts: Facts, node: Node, desired: Desired) -> list[Action]:  # noqa: ARG001
+def plan_power(facts: Facts, node: Node, desired: Desired) -> list[Action]:
     """Write the fleet, the resume and suspend programs, and the first topology."""
     todo = write_file(facts, install.FLEET, desired.fleet)
     for path, text in install.write_scripts(INSTALLED_PYTHON, INSTALLED, desired.launcher).items():
@@ -36,7 +36,7 @@ def plan_power(facts: Facts, node: Node, desired: Desired) -> list[Action]:  # n
     return todo
 
 
-def plan_sweep(facts: Facts, node: Node, desired: Desired) -> list[Action]:  # noqa: ARG001
+def plan_sweep(facts: Facts, node: Node, desired: Desired) -> list[Action]:
     """Write the units of the sweep and start its timer."""
     unit_files = install.write_units(INSTALLED_PYTHON, INSTALLED, desired.launcher)
     todo = [action for path, text in unit_files.items() for action in write_file(facts, path, text)]
@@ -60,7 +60,7 @@ def _plan_topology(facts: Facts, desired: Desired) -> list[Action]:
     return [Action("adapt topology.conf to the nodes", f"{adapt}\n{write_marker(_MARKER, digest(nodes))}")]
 
 
-def skip(facts: Facts, node: Node, desired: Desired) -> str:  # noqa: ARG001
+def skip(facts: Facts, node: Node, desired: Desired) -> str:
     """Skip clusters that launch no nodes."""
     return "" if desired.fleet else "the cluster launches no nodes"
 

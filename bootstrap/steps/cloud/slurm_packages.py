@@ -84,7 +84,7 @@ def plan_slurm_packages(facts: Facts, node: Node, desired: Desired) -> list[Acti
     return [Action(title, script, timeout=BUILD_TIMEOUT_S, log=log, fix=fix, slow=True)]
 
 
-def skip(facts: Facts, node: Node, desired: Desired) -> str:  # noqa: ARG001
+def skip(facts: Facts, node: Node, desired: Desired) -> str:
     """Skip distributions that have the release."""
     return "" if is_built_here(facts, desired) else "the distribution has this release"
 

@@ -57,7 +57,7 @@ def read_versions(facts: Facts, node: Node, desired: Desired) -> dict[str, dict[
     return {c.name: {"version": version, "file": c.file} for c, version in versions.items() if version}
 
 
-def skip(facts: Facts, node: Node, desired: Desired) -> str:  # noqa: ARG001
+def skip(facts: Facts, node: Node, desired: Desired) -> str:
     """Skip machines without special hardware."""
     return "" if list_required(node, desired) else "the machine has no GPU, EFA or Lustre"
 

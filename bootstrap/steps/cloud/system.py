@@ -58,7 +58,7 @@ kernel.yama.ptrace_scope = 0
 """
 
 
-def plan_updates(facts: Facts, node: Node, desired: Desired) -> list[Action]:  # noqa: ARG001
+def plan_updates(facts: Facts, node: Node, desired: Desired) -> list[Action]:
     """Turn automatic upgrades off, and hold the kernel and the packages that are built for it."""
     todo = [
         *write_file(facts, "/etc/needrestart/conf.d/muster.conf", NEEDRESTART),
@@ -71,7 +71,7 @@ def plan_updates(facts: Facts, node: Node, desired: Desired) -> list[Action]:  #
     return todo
 
 
-def plan_sysctl(facts: Facts, node: Node, desired: Desired) -> list[Action]:  # noqa: ARG001
+def plan_sysctl(facts: Facts, node: Node, desired: Desired) -> list[Action]:
     """Set kernel parameters for many connections, many neighbours and large writes."""
     todo = write_file(facts, SYSCTL_CONF, SYSCTL_SETTINGS)
     if todo:
@@ -80,7 +80,7 @@ def plan_sysctl(facts: Facts, node: Node, desired: Desired) -> list[Action]:  # 
     return todo
 
 
-def skip_sysctl(facts: Facts, node: Node, desired: Desired) -> str:  # noqa: ARG001
+def skip_sysctl(facts: Facts, node: Node, desired: Desired) -> str:
     """Skip containers."""
     return "a container uses the kernel of its host" if facts.container else ""
 

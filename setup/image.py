@@ -35,21 +35,27 @@ def build(paths: Paths, _: Facts, log: Path) -> None:
     """Build the node image and remove the one it replaces."""
     kind = ensure_base(paths, log)
     context = context_files(paths)
-    labels = ["--label", "muster.cache=image", "--label", f"muster.hash={digest(context, kind)}"]
+    build_layer(pins.NODE_IMAGE, pins.BASE_IMAGE, context, digest(context, kind), log)
+
+
+def build_layer(image: str, base: str, context: dict[str, bytes], content_hash: str, log: Path) -> None:
+    """Build an image on a base image from a context, label it with its hash, and remove the image that it replaces."""
+    labels = ["--label", "muster.cache=image", "--label", f"muster.hash={content_hash}"]
     proxies = [flag for name in PROXIES if name in os.environ for flag in ("--build-arg", name)]
-    replaced = ask(["docker", "image", "inspect", "-f", "{{.Id}}", pins.NODE_IMAGE]).out
+    find_id = ["docker", "image", "inspect", "-f", "{{.Id}}", image]
+    replaced = ask(find_id).out
     with tempfile.TemporaryFile() as archive:
         archive.write(pack_context(context))
         archive.seek(0)
         # The legacy builder needs no buildx plugin, and the host's network works even if the bridge has no route out.
-        options = ["--force-rm", "--network", "host", "--build-arg", f"BASE={pins.BASE_IMAGE}", *labels, *proxies]
+        options = ["--force-rm", "--network", "host", "--build-arg", f"BASE={base}", *labels, *proxies]
         run(
-            ["docker", "build", *options, "-t", pins.NODE_IMAGE, "-"],
+            ["docker", "build", *options, "-t", image, "-"],
             log,
             env={**os.environ, "DOCKER_BUILDKIT": "0"},
             stdin=archive,
         )
-    if replaced:
+    if replaced and replaced != ask(find_id).out:
         # This fails, as it should, while a node still runs on the old image.
         ask(["docker", "image", "rm", replaced])
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -55,6 +57,29 @@ def test_no_test_of_a_layer_is_outside_its_folders(layer: str) -> None:
     assert {path for path in paths if not path.startswith(FOLDERS[layer])} == set()
 
 
+def test_an_unknown_layer_is_refused_with_the_list_of_layers() -> None:
+    with pytest.raises(SystemExit, match="unknown 'end'; the layers are lint, e2e, pure, trainer, engine, faults"):
+        run.main(["--layers=e2e,end"])
+
+
+@pytest.mark.parametrize(("nightly", "expected"), [(False, 2), (True, 1)])
+def test_layers_run_two_at_a_time_and_by_night_one(
+    nightly: bool, expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = threading.Semaphore(0)
+    most: list[int] = []
+
+    def hold(_runner: Runner, _name: str) -> None:
+        running.release()
+        time.sleep(0.05)
+        most.append(running._value)
+        running.acquire()
+
+    monkeypatch.setattr(Runner, "_run_and_print", hold)
+    Runner((), tmp_path, nightly=nightly).run(ORDER)
+    assert max(most) == expected
+
+
 @pytest.mark.parametrize("layer", LAYERS)
 def test_long_drills_run_only_at_night(layer: str) -> None:
     by_day, by_night = (pytest_options(layer, nightly=nightly) for nightly in (False, True))
@@ -65,7 +90,15 @@ def test_long_drills_run_only_at_night(layer: str) -> None:
     assert "--hypothesis-profile=nightly" not in by_day
 
 
-@pytest.mark.parametrize(("arguments", "layers"), [([], ORDER), (["--quick"], QUICK), (["--nightly"], ORDER)])
+@pytest.mark.parametrize(
+    ("arguments", "layers"),
+    [
+        ([], ORDER),
+        (["--quick"], QUICK),
+        (["--nightly"], ORDER),
+        (["--nightly", "--layers=faults,e2e"], ("e2e", "faults")),
+    ],
+)
 def test_modes_choose_layers(arguments: list[str], layers: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[object, ...]] = []
 

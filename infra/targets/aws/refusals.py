@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from infra.targets.aws.launcher.error_codes import classify_code
 from slurm.power.launcher import FaultKind
 
 _BY_TEXT = {
@@ -54,8 +55,5 @@ def explain_refusal(message: str, up: str) -> str:
 
 
 def _classify(code: str) -> FaultKind:
-    # Imported here, because every command imports this file and boto3's errors take a while to load.
-    from infra.targets.aws.launcher.errors import classify_code  # noqa: PLC0415
-
     kind = classify_code(code)
     return next((family for part, family in _FAMILIES.items() if part in code), kind) if kind == "broken" else kind

@@ -18,7 +18,7 @@ from cluster import names
 from infra.resources.error import ResourceError
 from infra.resources.properties import Properties, changed
 from infra.targets.aws.launcher.api import AwsApi
-from infra.targets.aws.launcher.errors import FIXES
+from infra.targets.aws.launcher.error_codes import FIXES
 from infra.targets.aws.launcher.fleet import Fleet
 from infra.targets.aws.launcher.instances import CLOSED_TAG, ENDING, list_instances, terminate
 from infra.targets.aws.launcher.launch import launch

@@ -11,7 +11,8 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
-from infra.targets.aws.launcher.errors import FIXES, classify_error
+from infra.targets.aws.launcher.error_codes import FIXES
+from infra.targets.aws.launcher.errors import classify_error
 from slurm.power.launcher import LauncherError
 
 Answer = dict[str, Any]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from infra.targets.aws.launcher.errors import CODES
+from infra.targets.aws.launcher.error_codes import CODES
 from infra.targets.aws.refusals import explain_refusal
 
 UP = "make up STACK=demo"

@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 
 from infra.targets.aws.launcher.api import AwsApi
-from infra.targets.aws.launcher.errors import CODES, FIXES
+from infra.targets.aws.launcher.error_codes import CODES, FIXES
 from infra.targets.aws.launcher.fleet import Fleet
 from infra.targets.aws.launcher.launcher import AwsLauncher
 from slurm.power.launcher import LauncherError

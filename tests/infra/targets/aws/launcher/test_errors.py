@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from botocore.exceptions import ClientError, ConnectTimeoutError, NoCredentialsError, ReadTimeoutError
 
-from infra.targets.aws.launcher.errors import CODES, FIXES, classify_error
+from infra.targets.aws.launcher.error_codes import CODES, FIXES
+from infra.targets.aws.launcher.errors import classify_error
 from slurm.power.launcher import Fault, LauncherError
 
 

@@ -7,9 +7,10 @@ from typing import Any
 import boto3
 from botocore.config import Config
 
-_RETRIES = {"mode": "standard", "max_attempts": 6}
+_ATTEMPTS = 7
 
 
-def create_client(service: str, region: str) -> Any:
-    """Return a client of a service in a region."""
-    return boto3.client(service, region_name=region, config=Config(retries=_RETRIES))
+def create_client(service: str, region: str, attempts: int = _ATTEMPTS) -> Any:
+    """Return a client of a service in a region, which makes a failing call at most `attempts` times."""
+    retries = {"mode": "standard", "total_max_attempts": attempts}
+    return boto3.client(service, region_name=region, config=Config(retries=retries))

@@ -390,12 +390,12 @@ KINDS: tuple[Kind, ...] = (
     Kind(
         "muster:AwsReported",
         "waits until nodes report that they are ready; fails with the step and log line of the first that failed",
-        "ssm: GetParametersByPath SendCommand DeleteParameters; ec2: DescribeInstances",
+        "ssm: GetParametersByPath SendCommand ListCommands DeleteParameters; ec2: DescribeInstances",
     ),
     Kind("muster:AwsAccess", "the files behind `muster ssh`: SSH through Session Manager", ""),
     Kind(
         "muster:AwsReadyGate",
         "a job across every node that always exists, before the cluster counts as ready",
-        "ssm: SendCommand GetCommandInvocation",
+        "ssm: SendCommand ListCommands GetCommandInvocation",
     ),
 )

@@ -9,6 +9,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from bootstrap.transport.base import Completed, TransportError
 from infra.targets.aws.client import create_client
+from infra.targets.aws.send_command import RETRY_S, Script, send_script
 
 _POLL_S = 1.0
 _FINAL_STATES = ("Success", "Failed", "TimedOut", "Cancelled", "Undeliverable", "Terminated")
@@ -44,7 +45,7 @@ def render_session_command(region: str, instance: str) -> str:
 def _run_and_wait(region: str, instance: str, script: str, timeout_s: float) -> Completed:
     ssm = create_client("ssm", region)
     deadline = time.monotonic() + timeout_s
-    command = _send(ssm, instance, script, timeout_s, min(deadline, time.monotonic() + _REGISTRATION_TIMEOUT_S))
+    command = _send(region, instance, script, timeout_s, min(deadline, time.monotonic() + _REGISTRATION_TIMEOUT_S))
     while time.monotonic() < deadline:
         invocation = _get_invocation(ssm, command, instance)
         if invocation.get("Status") in _FINAL_STATES:
@@ -53,16 +54,12 @@ def _run_and_wait(region: str, instance: str, script: str, timeout_s: float) -> 
     raise TransportError(instance, f"no answer within {timeout_s:.0f} s", render_session_command(region, instance))
 
 
-def _send(ssm: Any, instance: str, script: str, timeout_s: float, deadline: float) -> str:
+def _send(region: str, instance: str, script: str, timeout_s: float, deadline: float) -> str:
+    """Send a script as soon as the machine has registered, and return the id of the command."""
+    timed = Script(script, timeout_s, delivery_s=max(_SHORTEST_DELIVERY_S, int(timeout_s)))
     while True:
         try:
-            response = ssm.send_command(
-                InstanceIds=[instance],
-                DocumentName="AWS-RunShellScript",
-                TimeoutSeconds=max(_SHORTEST_DELIVERY_S, int(timeout_s)),
-                Parameters={"commands": [script], "executionTimeout": [str(int(timeout_s))]},
-            )
-            return str(response["Command"]["CommandId"])
+            return send_script(region, [instance], timed, min(RETRY_S, deadline - time.monotonic()))
         except ClientError as error:
             if error.response["Error"]["Code"] != _NOT_REGISTERED or time.monotonic() > deadline:
                 raise

@@ -21,6 +21,7 @@ from infra.resources.properties import Properties, changed, unknown
 from infra.targets.aws.client import create_client
 from infra.targets.aws.node import parameters
 from infra.targets.aws.node.parameters import Report
+from infra.targets.aws.send_command import Script, send_script
 
 NodeState = Literal["ready", "coming", "stale"]
 """`stale`: the machine is idle, but failed or has another bundle, so it has to set itself up again."""
@@ -162,7 +163,7 @@ def _describe_loss(id_: str, raw: Mapping[str, Any] | None) -> str:
 def _wait(props: Properties, timeout_s: float = TIMEOUT_S, poll_s: float = POLL_S) -> Properties:
     expected, ssm = _expected(props), create_client("ssm", props["region"])
     before = _read_reports(ssm, props["cluster"])
-    _set_up_again(ssm, expected.stale_instances(before), props["script"])
+    _set_up_again(props["region"], expected.stale_instances(before), props["script"])
     deadline, ec2_poll = time.monotonic() + timeout_s, time.monotonic() + EC2_POLL_S
     shown: Mapping[str, Report] = {}
     while True:
@@ -183,18 +184,17 @@ def _wait(props: Properties, timeout_s: float = TIMEOUT_S, poll_s: float = POLL_
         time.sleep(poll_s)
 
 
-def _set_up_again(ssm: Any, instances: Mapping[str, str], script: str) -> None:
+def _set_up_again(region: str, instances: Mapping[str, str], script: str) -> None:
     """Start the set-up on all machines at once; they report the result themselves."""
     for node in instances:
         emit(Event("bootstrap", node, "apply", "start", "sets itself up again"))
     for batch in _batches(sorted(set(instances.values())), COMMAND_BATCH):
-        _send_command(ssm, batch, script)
+        _start(region, batch, script)
 
 
-def _send_command(ssm: Any, instances: Sequence[str], script: str) -> None:
-    options = {"commands": [script], "executionTimeout": [str(int(TIMEOUT_S))]}
+def _start(region: str, instances: Sequence[str], script: str) -> None:
     try:
-        ssm.send_command(InstanceIds=instances, DocumentName="AWS-RunShellScript", Parameters=options)
+        send_script(region, instances, Script(script, TIMEOUT_S))
     except ClientError as error:
         if error.response["Error"]["Code"] != _ABSENT:
             raise
@@ -202,7 +202,7 @@ def _send_command(ssm: Any, instances: Sequence[str], script: str) -> None:
         # outdated, and the machine that has its name now reports itself.
         if len(instances) > 1:
             for instance in instances:
-                _send_command(ssm, [instance], script)
+                _start(region, [instance], script)
 
 
 def _read_reports(ssm: Any, cluster: str) -> dict[str, Report]:

@@ -23,7 +23,6 @@ from infra.targets.aws.spec import aws_section
 
 _EVERYTHING = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "*", "Resource": "*"}]}
 _INTERNET = "0.0.0.0/0"
-_OTHER_VPC = "192.168.0.0/16"
 # Enough private subnets, and one for the NAT gateway.
 _SUBNET_BITS = 3
 
@@ -46,11 +45,6 @@ def create_existing(spec: ClusterSpec, account: MotoAccount, cidr: str) -> None:
     for bucket in {urlsplit(entry.s3).netloc for entry in spec.storage.values() if entry.s3}:
         s3_backends[account.id]["aws"].create_bucket(bucket, account.region)
     _create_storage(spec, account, _create_network(spec, ec2, cidr))
-
-
-def names_foreign_storage(spec: ClusterSpec) -> bool:
-    """Return whether a spec has an existing filesystem but no existing VPC: the pre-flight refuses it."""
-    return not spec.network.vpc_id and any(entry.kind == "existing" for entry in spec.storage.values())
 
 
 def _create_network(spec: ClusterSpec, ec2: Any, cidr: str) -> list[Any]:
@@ -82,12 +76,9 @@ def _create_network(spec: ClusterSpec, ec2: Any, cidr: str) -> list[Any]:
 
 
 def _create_storage(spec: ClusterSpec, account: MotoAccount, private: list[Any]) -> None:
-    """Create the filesystems of a spec, in its existing VPC or, without one, in a VPC that the cluster cannot reach."""
+    """Create the existing filesystems of a spec, with a mount target in each private subnet of its VPC."""
     backend = efs.efs_backends[account.id][account.region]
     ids = [entry.id for entry in spec.storage.values() if entry.kind == "existing" and entry.id]
-    if ids and not private:
-        ec2 = ec2_backends[account.id][account.region]
-        private = [ec2.create_subnet(ec2.create_vpc(_OTHER_VPC).id, _OTHER_VPC, availability_zone=f"{account.region}a")]
     for id_ in ids:
         with _next_id(efs.mock_random, "get_random_hex", id_.removeprefix("fs-")):
             backend.create_file_system(id_, "generalPurpose", False, "", "elastic", 0, "", False, [])

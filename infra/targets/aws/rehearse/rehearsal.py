@@ -24,7 +24,6 @@ from infra.targets.aws.build.reports import LOG
 from infra.targets.aws.rehearse.account_resources import list_resources
 from infra.targets.aws.rehearse.delays import Clock
 from infra.targets.aws.rehearse.disks import run_in
-from infra.targets.aws.rehearse.existing_resources import names_foreign_storage
 from infra.targets.aws.rehearse.plugin import PLUGIN
 from infra.targets.aws.rehearse.rehearsed_slurm import RehearsedSlurm
 from infra.targets.aws.rehearse.rehearsed_stack import RehearsedStack, prepare_stack
@@ -47,14 +46,14 @@ class Rehearsal:
     console: Console
 
     def up(self) -> None:
-        self._muster("up", *self._up_options())
+        self._muster("up")
 
     def teardown(self) -> None:
         self._muster("teardown", "--yes", "--force")
 
     def fail_up(self, *texts: str) -> None:
         """Run `up`, which must fail, print each of these texts, and say how to continue."""
-        code, output = self._run_muster("up", *self._up_options())
+        code, output = self._run_muster("up")
         missing = [text for text in texts if text not in output]
         if not code or missing:
             problem = f"its output has no {missing[0]!r}" if code else "it succeeded"
@@ -116,9 +115,6 @@ class Rehearsal:
                         self.cloud.instances.container(instance.id), f"cat {LOG} {_SLURM_LOGS} 2>/dev/null || true"
                     )
                     (folder / f"{instance.name}.log").write_text(log)
-
-    def _up_options(self) -> list[str]:
-        return ["--no-preflight"] if names_foreign_storage(self.rehearsed.spec) else []
 
     def _muster(self, command: str, *options: str) -> None:
         """Run a command of muster; raise Stop if it fails."""

@@ -76,6 +76,7 @@ RULES: tuple[Rule, ...] = (
     storage.check_lustre_zone,
     storage.check_s3_location,
     storage.check_existing_filesystem,
+    storage.check_existing_filesystem_network,
     storage.check_repeated_filesystem,
     storage.check_scratch_mount,
     software.check_efa_software,

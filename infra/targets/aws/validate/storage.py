@@ -107,6 +107,17 @@ def check_existing_filesystem(spec: ClusterSpec) -> Iterator[Issue]:
             yield error("existing_kept", f"storage.{name}.keep", message, "remove it")
 
 
+def check_existing_filesystem_network(spec: ClusterSpec) -> Iterator[Issue]:
+    """Report existing filesystems of a cluster that creates its own VPC, from which nothing reaches them."""
+    if spec.network.vpc_id:
+        return
+    for name, storage in spec.storage.items():
+        if storage.kind == "existing" and storage.id:
+            message = f"'{storage.id}' cannot be mounted: the cluster creates its own VPC, in which it is not"
+            fix = "write its VPC and private subnets under network (`vpc_id`, `subnet_ids`)"
+            yield error("existing_network", f"storage.{name}.id", message, fix)
+
+
 def check_repeated_filesystem(spec: ClusterSpec) -> Iterator[Issue]:
     """Report a filesystem that is mounted twice."""
     owners: dict[str, str] = {}

@@ -1,0 +1,52 @@
+"""Steps for power saving on AWS: the sweep that launches nodes, and the topology of the nodes that exist."""
+
+from __future__ import annotations
+
+import pytest
+
+from bootstrap.action import digest
+from bootstrap.facts.model import FileFact
+from bootstrap.steps import controller, registry
+from bootstrap.steps.cloud import power
+from cluster.inventory import Node
+from infra.targets.aws.node import set_up
+from tests.infra.targets.aws.node.clusters import cloud, desired, ubuntu
+from tests.infra.targets.aws.node.step_actions import CONTROLLER, GPU, LOGIN, titles
+
+
+@pytest.mark.parametrize(
+    ("node", "end"),
+    [(CONTROLLER, ["check", registry.CHECKED]), (LOGIN, ["check"]), (GPU, ["check"])],
+    ids=["controller", "login", "compute"],
+)
+def test_the_sweep_starts_after_the_check(node: Node, end: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It launches nodes that are missing, which would be billed although the set-up of the controller failed."""
+    order: list[object] = []
+    monkeypatch.setattr(set_up, "_run_stage", lambda *arguments: order.append(arguments[3]))
+    monkeypatch.setattr(set_up, "check_machine", lambda *_: order.append("check"))
+    monkeypatch.setattr("bootstrap.restart.read_request", lambda _: "")
+    monkeypatch.setattr(set_up.Reporter, "report", lambda *_: None)
+    assert set_up.set_up(node, desired(), cloud(), set_up.Reporter("", "", "")) == ""
+    assert order == [registry.KERNEL, registry.MACHINE, registry.select_after_machine(node.role), *end]
+    assert power.SWEEP_STEP in registry.CHECKED
+
+
+def test_the_timer_of_the_sweep_is_started_by_its_own_step() -> None:
+    assert "start muster-sweep.timer" not in titles(power.STEP, ubuntu(), CONTROLLER, desired())
+    assert titles(power.SWEEP_STEP, ubuntu(), CONTROLLER, desired())[-1] == "start muster-sweep.timer"
+
+
+def test_only_the_first_topology_is_written() -> None:
+    path = "/etc/slurm/topology.conf"
+    assert f"write {path}" in titles(power.STEP, ubuntu(), CONTROLLER, desired())
+    files = {path: FileFact("another", 0o644, "slurm:slurm")}
+    adapt = "adapt topology.conf to the nodes"
+    assert f"write {path}" not in titles(power.STEP, ubuntu(files=files), CONTROLLER, desired())
+    same = ubuntu(files=files, markers={"topology": digest("gpu-[1-4]")})
+    assert adapt not in titles(power.STEP, same, CONTROLLER, desired())
+    # If a group has grown, Slurm reads both files together, right after this step.
+    fewer = ubuntu(files=files, markers={"topology": digest("gpu-[1-3]")})
+    (action,) = [a for a in power.STEP.actions(fewer, CONTROLLER, desired()) if a.title == adapt]
+    assert "-m slurm.power.topology 'gpu-[1-4]'" in action.script
+    steps = registry.select_after_machine("controller")
+    assert steps.index(power.STEP) < steps.index(controller.STEP)

@@ -1,0 +1,61 @@
+"""Steps for filesystems on AWS: Lustre, EFS and the volume with the controller's state."""
+
+from __future__ import annotations
+
+import pytest
+
+from bootstrap.desired import Desired
+from bootstrap.errors import BootstrapError
+from bootstrap.steps.cloud import disks, lustre_client, mounts
+from cluster.inventory import Node
+from tests.infra.targets.aws.node.clusters import EFS, KERNEL, LUSTRE, NFS, desired, ubuntu
+from tests.infra.targets.aws.node.step_actions import CONTROLLER, GPU, LOGIN, titles, written
+
+ATTACH = "attach lustre noatime,flock,lazystatfs fs-01.fsx.us-east-1.amazonaws.com@tcp:/abcdef /shared"
+
+
+def test_the_lustre_client_matches_the_running_kernel_and_is_tuned() -> None:
+    assert titles(lustre_client.STEP, ubuntu(), GPU, desired(LUSTRE)) == [
+        "write /etc/modprobe.d/muster.conf",
+        f"install lustre-client-modules-{KERNEL}",
+    ]
+    script = written(mounts.STEP.actions(ubuntu(), GPU, desired(LUSTRE)), "/etc/muster/mounts")
+    assert ATTACH in script.splitlines()
+    assert "lctl set_param -n osc.*.max_rpcs_in_flight=64" in script
+    other = ubuntu(packages={"lustre-client-modules-6.8.0-1020-aws": "1"})
+    assert f"install lustre-client-modules-{KERNEL}" in titles(lustre_client.STEP, other, GPU, desired(LUSTRE))
+    with pytest.raises(BootstrapError, match="there is no Lustre client for debian 13"):
+        lustre_client.STEP.skip(ubuntu(distribution="debian 13"), GPU, desired(LUSTRE))
+
+
+def test_lustre_uses_efa_if_filesystem_and_machine_have_it() -> None:
+    over_efa = desired(LUSTRE.model_copy(update={"efa": True}))
+
+    def lines(node: Node, target: Desired) -> list[str]:
+        return written(mounts.STEP.actions(ubuntu(), node, target), "/etc/muster/mounts").splitlines()
+
+    assert lines(GPU, over_efa).index("use_efa") < lines(GPU, over_efa).index(ATTACH)
+    assert "use_efa" not in lines(LOGIN, over_efa)
+    assert "use_efa" not in lines(GPU, desired(LUSTRE))
+
+
+def test_efs_is_mounted_through_tls_with_a_verified_certificate() -> None:
+    todo = mounts.STEP.actions(ubuntu(), GPU, desired(NFS, EFS))
+    conf = written(todo, "/etc/muster/efs-0.conf")
+    assert f"checkHost = {EFS.host}\n" in conf
+    assert "verifyChain = yes\n" in conf
+    script = written(todo, "/etc/muster/mounts")
+    assert f"port={mounts.FIRST_TUNNEL_PORT} 127.0.0.1:/ /users\n" in script
+    assert "10.0.0.9:/vol /archive\n" in script
+
+
+def test_the_state_volume_is_found_by_id_and_required_by_daemons() -> None:
+    todo = disks.STATE_STEP.actions(ubuntu(), CONTROLLER, desired(state_volume="vol-0123"))
+    assert "volume=vol-0123\n" in written(todo, "/etc/muster/state")
+    for unit in ("mariadb", "slurmctld"):
+        assert "Requires=muster-state.service" in written(
+            todo, f"/etc/systemd/system/{unit}.service.d/muster-state.conf"
+        )
+    unit = written(todo, "/etc/systemd/system/muster-state.service")
+    assert "Before=mariadb.service slurmdbd.service slurmctld.service slurmd.service\n" in unit
+    assert disks.STATE_STEP.roles == ("controller",)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from slurm.control import nodes
 from slurm.health.check import Expected, HealthProblem
-from slurm.health.drain import Decision, Service, decide
+from slurm.health.drain import Service, decide
 from slurm.health.registry import find_problems
 
 EXPECTED = Path("/etc/muster/expected.json")
@@ -43,7 +43,7 @@ def _run_prolog() -> int:
     for problem in problems:
         print(f"health: {problem}", file=sys.stderr)
     # The next rounds resume the node once it is healthy, whichever reason it has.
-    _save_good_rounds(problems, Decision(None))
+    _save_good_rounds(0)
     try:
         _act(_get_node(), problems)
     except (OSError, subprocess.SubprocessError, LookupError) as error:
@@ -69,7 +69,7 @@ def _act(node: str, problems: list[HealthProblem]) -> None:
     if decision.state:
         command = nodes.update_nodes(node, decision.state, decision.reason)
         subprocess.run(command, check=True, timeout=COMMAND_TIMEOUT_S)
-    _save_good_rounds(problems, decision)
+    _save_good_rounds(decision.good_rounds)
 
 
 def _read_service(node: str) -> Service:
@@ -85,12 +85,12 @@ def _read_good_rounds() -> int:
     return int(ROUNDS.read_text(encoding="ascii")) if ROUNDS.exists() else 0
 
 
-def _save_good_rounds(problems: list[HealthProblem], decision: Decision) -> None:
-    if problems or decision.good_rounds:
-        ROUNDS.parent.mkdir(parents=True, exist_ok=True)
-        ROUNDS.write_text(str(decision.good_rounds), encoding="ascii")
-    else:
+def _save_good_rounds(good_rounds: int | None) -> None:
+    if good_rounds is None:
         ROUNDS.unlink(missing_ok=True)
+    else:
+        ROUNDS.parent.mkdir(parents=True, exist_ok=True)
+        ROUNDS.write_text(str(good_rounds), encoding="ascii")
 
 
 if __name__ == "__main__":

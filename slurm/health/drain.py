@@ -27,7 +27,13 @@ class Service:
 
     @property
     def ours(self) -> bool:
-        """Whether an earlier round of these checks, or the prolog, gave the reason."""
+        """Whether an earlier round of these checks, or the prolog, gave the reason.
+
+        A drain without a reason counts too: scontrol requires one, but slurmctld drops it when a node that it had as
+        powered down registers (clusteracct_storage_g_node_up), and slurmd runs these checks just before that.
+        """
+        if not self.reason:
+            return True
         return self.reason.startswith((PREFIX, *PROLOG_REASONS)) and not self.reason.startswith(FABRIC_PREFIX)
 
 
@@ -38,18 +44,21 @@ class Decision:
     state: str | None
     """State to set with scontrol; None to leave it."""
     reason: str = ""
-    good_rounds: int = 0
-    """Consecutive rounds without a problem, saved for the next round."""
+    good_rounds: int | None = None
+    """Consecutive rounds without a problem, saved for the next round; None if these checks have not drained the node.
+
+    They look at a healthy node only if a number is saved, so a drain that a person set is never theirs to end.
+    """
 
 
 def decide(problems: Sequence[HealthProblem], service: Service, good_rounds: int) -> Decision:
     """Return what to do after a round of checks."""
+    if service.drained and not service.ours:
+        return Decision(None)
     if problems:
         reason = (PREFIX + "; ".join(map(str, problems)))[:REASON_MAX_CHARS]
-        # A reason that someone else set is not replaced.
-        up_to_date = reason == service.reason if service.drained and service.ours else service.drained
-        return Decision(None if up_to_date else "drain", reason)
-    if not (service.drained and service.ours):
+        return Decision(None if service.drained and reason == service.reason else "drain", reason, good_rounds=0)
+    if not service.drained:
         return Decision(None)
     if good_rounds + 1 < GOOD_ROUNDS:
         return Decision(None, good_rounds=good_rounds + 1)

@@ -148,11 +148,13 @@ REASON = PREFIX + "gpu: 7 of 8 GPUs answer"
 @pytest.mark.parametrize(
     ("problems", "service", "rounds", "decision"),
     [
-        (BAD, Service(False), 0, Decision("drain", REASON)),
-        (BAD, Service(True, "maintenance by alice"), 0, Decision(None, REASON)),
-        (BAD, Service(True, REASON), 2, Decision(None, REASON)),
-        (BAD, Service(True, PREFIX + "xid: other"), 0, Decision("drain", REASON)),
-        (BAD, Service(True, "Prolog error"), 0, Decision("drain", REASON)),
+        (BAD, Service(False), 0, Decision("drain", REASON, 0)),
+        (BAD, Service(True, "maintenance by alice"), 0, Decision(None)),
+        (BAD, Service(True, REASON), 2, Decision(None, REASON, 0)),
+        (BAD, Service(True, PREFIX + "xid: other"), 0, Decision("drain", REASON, 0)),
+        (BAD, Service(True, "Prolog error"), 0, Decision("drain", REASON, 0)),
+        (BAD, Service(True, ""), 0, Decision("drain", REASON, 0)),
+        ([], Service(True, ""), 0, Decision(None, good_rounds=1)),
         ([], Service(False), 0, Decision(None)),
         ([], Service(True, "maintenance by alice"), 9, Decision(None)),
         ([], Service(True, REASON), 0, Decision(None, good_rounds=1)),
@@ -161,7 +163,7 @@ REASON = PREFIX + "gpu: 7 of 8 GPUs answer"
         ([], Service(True, "Prolog error"), GOOD_ROUNDS - 1, Decision("resume")),
         ([], Service(True, "Prolog/Epilog failure"), GOOD_ROUNDS - 1, Decision("resume")),
         ([], Service(True, FABRIC_PREFIX + "slow"), GOOD_ROUNDS - 1, Decision(None)),
-        (BAD, Service(True, FABRIC_PREFIX + "slow"), 0, Decision(None, REASON)),
+        (BAD, Service(True, FABRIC_PREFIX + "slow"), 0, Decision(None)),
     ],
 )
 def test_decision(problems: list[HealthProblem], service: Service, rounds: int, decision: Decision) -> None:
@@ -234,6 +236,26 @@ def test_the_program_drains_and_resumes_its_node(stubbed: StubbedNode) -> None:
         assert stubbed.run("interval", mounts=["/"]).returncode == 0
     assert stubbed.state == "gpu-1|idle|none"
     assert not stubbed.rounds.exists()
+
+
+def test_a_reason_that_slurmctld_dropped_is_set_again(stubbed: StubbedNode) -> None:
+    """slurmd runs the checks before it registers; slurmctld drops the reason of a node that it had as powered down."""
+    for _ in range(2):
+        stubbed.run("interval", mounts=["/nowhere"])
+        assert stubbed.state == "gpu-1|drained|health: mounts: /nowhere is not mounted"
+        stubbed.set_state("gpu-1|drained|none")
+    for _ in range(GOOD_ROUNDS):
+        stubbed.run("interval", mounts=["/"])
+    assert stubbed.state == "gpu-1|idle|none"
+
+
+def test_the_checks_do_not_end_a_drain_of_a_person_whose_reason_was_dropped(stubbed: StubbedNode) -> None:
+    stubbed.set_state("gpu-1|drained|maintenance by alice")
+    stubbed.run("interval", mounts=["/nowhere"])
+    stubbed.set_state("gpu-1|drained|none")
+    for _ in range(GOOD_ROUNDS):
+        stubbed.run("interval", mounts=["/"])
+    assert stubbed.state == "gpu-1|drained|none"
 
 
 def test_the_prolog_drains_a_broken_node_with_the_cause_and_rounds_resume_it(stubbed: StubbedNode) -> None:

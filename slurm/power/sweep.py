@@ -128,7 +128,9 @@ def _act(context: Context, existing: MachineList, due: Sequence[Finding]) -> Non
         limits.count_failures(context.memory, failed)
     for rule in ("lost", "never-came", "failed-set-up"):
         mark_down(context, {finding.subject: finding.why for finding in due if finding.rule == rule})
-    context.slurmctld.set_nodes(_list_subjects(due, "replace"), "POWER_DOWN")
+    # A lost node has no machine to wait for. Its job waits two minutes for its old credential to expire, and Slurm as
+    # long to power the node down: at the same time, if that begins now and not in the next sweep.
+    context.slurmctld.set_nodes([*_list_subjects(due, "replace"), *_list_subjects(due, "lost")], "POWER_DOWN")
     context.slurmctld.set_nodes(_list_subjects(due, "start"), "POWER_UP")
 
 

@@ -238,6 +238,20 @@ def test_a_node_that_comes_up_resets_the_breaker(aws: Moto, context: Context, sl
     assert context.memory.load(limits.BREAKER)["gpu"]["failures"] == 1, "the same machine counts once"
 
 
+def test_a_lost_node_requeues_its_job_and_can_be_started_again_at_once(
+    context: Context, slurm: FakeSlurm, clock: Clock
+) -> None:
+    slurm.states["gpu-1"] = BUSY
+    sweep(context)
+    assert slurm.commands == []
+    clock.t += 60
+    sweep(context)
+    assert slurm.commands == [
+        ["update", "nodename=gpu-1", "state=DOWN", "reason=muster: its machine is gone"],
+        ["update", "nodename=gpu-1", "state=POWER_DOWN"],
+    ]
+
+
 def test_nodes_that_vanish_while_they_start_count_as_failures(context: Context, slurm: FakeSlurm, clock: Clock) -> None:
     slurm.states |= {f"gpu-{n}": COMING for n in range(1, limits.BREAKER_LIMIT + 1)}
     sweep(context)

@@ -32,6 +32,8 @@ TIMEOUT_S = 3600.0
 POLL_S = 3.0
 # A terminated machine cannot report, so EC2 is asked as well, less often.
 EC2_POLL_S = 30.0
+# EC2 lists a new machine only some time after its launch; the sweep waits as long.
+LISTING_S = 180.0
 # Limits of Systems Manager per call.
 COMMAND_BATCH, PARAMETER_BATCH = 50, 10
 # Not registered with Systems Manager yet, or not any more.
@@ -135,8 +137,11 @@ class ExpectedNodes:
         ]
 
 
-def find_lost_machines(ec2: Any, instances: Mapping[str, str]) -> dict[str, str]:
-    """Return, by node, why machines will never report: terminated or stopped, with EC2's reason."""
+def find_lost_machines(ec2: Any, instances: Mapping[str, str], *, are_listed: bool) -> dict[str, str]:
+    """Return, by node, why machines will never report: terminated or stopped, with EC2's reason.
+
+    `are_listed`: they were launched so long ago that one that EC2 does not list does not exist any more.
+    """
     if not instances:
         return {}
     filters = [{"Name": "instance-id", "Values": sorted(instances.values())}]
@@ -147,7 +152,8 @@ def find_lost_machines(ec2: Any, instances: Mapping[str, str]) -> dict[str, str]
         for reservation in page["Reservations"]
         for instance in reservation["Instances"]
     }
-    losses = {node: _describe_loss(id_, described.get(id_)) for node, id_ in instances.items()}
+    judged = {node: id_ for node, id_ in instances.items() if are_listed or id_ in described}
+    losses = {node: _describe_loss(id_, described.get(id_)) for node, id_ in judged.items()}
     return {node: text for node, text in losses.items() if text}
 
 
@@ -164,7 +170,8 @@ def _wait(props: Properties, timeout_s: float = TIMEOUT_S, poll_s: float = POLL_
     expected, ssm = _expected(props), create_client("ssm", props["region"])
     before = _read_reports(ssm, props["cluster"])
     _set_up_again(props["region"], expected.stale_instances(before), props["script"])
-    deadline, ec2_poll = time.monotonic() + timeout_s, time.monotonic() + EC2_POLL_S
+    began = time.monotonic()
+    deadline, ec2_poll = began + timeout_s, began + EC2_POLL_S
     shown: Mapping[str, Report] = {}
     while True:
         reports = _read_reports(ssm, props["cluster"])
@@ -178,7 +185,7 @@ def _wait(props: Properties, timeout_s: float = TIMEOUT_S, poll_s: float = POLL_
         if time.monotonic() > ec2_poll:
             ec2_poll = time.monotonic() + EC2_POLL_S
             instances = {node: expected.nodes[node] for node in unfinished if expected.nodes[node]}
-            _check_machines(props["region"], instances)
+            _check_machines(props["region"], instances, are_listed=time.monotonic() > began + LISTING_S)
         if time.monotonic() > deadline:
             raise _timeout_problem(unfinished, reports, timeout_s)
         time.sleep(poll_s)
@@ -232,9 +239,9 @@ def _failure_problem(failures: Sequence[NodeFailure]) -> ResourceError:
     return ResourceError("", f"{first}{also}", fix)
 
 
-def _check_machines(region: str, instances: Mapping[str, str]) -> None:
+def _check_machines(region: str, instances: Mapping[str, str], *, are_listed: bool) -> None:
     """Raise ResourceError if a machine will never report."""
-    lost = find_lost_machines(create_client("ec2", region), instances)
+    lost = find_lost_machines(create_client("ec2", region), instances, are_listed=are_listed)
     if not lost:
         return
     for node, reason in lost.items():

@@ -133,8 +133,19 @@ def test_a_terminated_instance_fails_at_once(
         reports._wait(props | {"nodes": nodes}, poll_s=0)
     reason = "Client.UserInitiatedShutdown: User initiated shutdown"
     assert f"the machine of node controller will not report: {instance} is terminated ({reason})" in str(caught.value)
+
+
+def test_an_instance_that_is_not_listed_is_lost_only_after_a_while(
+    aws: Moto, props: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """EC2 lists a new instance only some time after its launch."""
+    monkeypatch.setattr(reports, "EC2_POLL_S", 0.0)
+    new = props | {"nodes": {"controller": "i-0123456789abcdef0"}}
+    with pytest.raises(ResourceError, match="node controller has not reported yet after 0 minutes"):
+        reports._wait(new, timeout_s=0, poll_s=0)
+    monkeypatch.setattr(reports, "LISTING_S", 0.0)
     with pytest.raises(ResourceError, match="i-0123456789abcdef0 does not exist any more"):
-        reports._wait(props | {"nodes": {"controller": "i-0123456789abcdef0"}}, poll_s=0)
+        reports._wait(new, poll_s=0)
 
 
 def test_a_refresh_finds_nodes_that_are_no_longer_ready(aws: Moto, props: dict[str, object]) -> None:

@@ -58,15 +58,17 @@ def test_teardown_removes_everything(stack: CloudStack, before: set[str], accoun
 
 
 def existing_resources(spec: dict[str, Any], account: Moto) -> dict[str, Any]:
-    """Return sections of the spec with image, policy, key, reservation and bucket of this account."""
+    """Return sections of the spec with images, policies, key, reservation and buckets of this account."""
     ec2, iam = account.client("ec2"), account.client("iam")
     allowed = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "*", "Resource": "*"}]}
     boundary, extra = (
         iam.create_policy(PolicyName=name, PolicyDocument=json.dumps(allowed))["Policy"]["Arn"]
         for name in ("boundary", EXTRA_POLICY)
     )
+    linux = [image["ImageId"] for image in ec2.describe_images()["Images"] if image.get("Platform") != "windows"]
     aws = spec["aws"] | {
-        "ami": ec2.describe_images(Owners=["amazon"])["Images"][0]["ImageId"],
+        "ami": linux[0],
+        "plain_ami": linux[1],
         "permissions_boundary": boundary,
         "policies": {role: [extra] for role in spec["aws"]["policies"]},
         "kms_key": account.client("kms").create_key()["KeyMetadata"]["Arn"],

@@ -186,15 +186,18 @@ def test_static_nodes_are_left_to_up_until_they_have_been_up(
     assert [start_rules() for _ in range(2)] == [[], ["gpu-1"]], "gpu-2 has not been up"
 
 
-def test_a_node_without_its_machine_is_marked_down_and_then_powered_down(
+def test_a_node_without_its_machine_is_marked_down_and_powered_down_in_one_sweep(
     aws: Moto, context: Context, slurm: FakeSlurm, clock: Clock
 ) -> None:
     slurm.states["gpu-1"] = BUSY
     sweep(context)
+    assert slurm.commands == []
     clock.t += 60
     sweep(context)
-    assert slurm.reasons["gpu-1"] == "muster: its machine is gone"
-    sweep(context)
+    assert slurm.commands == [
+        ["update", "nodename=gpu-1", "state=DOWN", "reason=muster: its machine is gone"],
+        ["update", "nodename=gpu-1", "state=POWER_DOWN"],
+    ]
     assert slurm.states["gpu-1"] == OFF
     assert list_running(aws) == []
 
@@ -236,20 +239,6 @@ def test_a_node_that_comes_up_resets_the_breaker(aws: Moto, context: Context, sl
     resume_failed(context, ["gpu-2"])
     sweep(context)
     assert context.memory.load(limits.BREAKER)["gpu"]["failures"] == 1, "the same machine counts once"
-
-
-def test_a_lost_node_requeues_its_job_and_can_be_started_again_at_once(
-    context: Context, slurm: FakeSlurm, clock: Clock
-) -> None:
-    slurm.states["gpu-1"] = BUSY
-    sweep(context)
-    assert slurm.commands == []
-    clock.t += 60
-    sweep(context)
-    assert slurm.commands == [
-        ["update", "nodename=gpu-1", "state=DOWN", "reason=muster: its machine is gone"],
-        ["update", "nodename=gpu-1", "state=POWER_DOWN"],
-    ]
 
 
 def test_nodes_that_vanish_while_they_start_count_as_failures(context: Context, slurm: FakeSlurm, clock: Clock) -> None:

@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from trainer.config.errors import ConfigError, ConfigProblem
+from trainer.models import fused_loss
 from trainer.models.fake_tensors import is_without_memory
 from trainer.models.functional import IGNORED_TARGET
 from trainer.models.head import Head
@@ -188,6 +189,8 @@ def _compute(  # noqa: PLR0913, PLR0917
 ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
     """Return the loss and, as `needs` says, the gradients of hidden states and weight, times the factors for fp16."""
     needs_hidden, needs_weight = needs
+    if any(needs) and part.group is None and fused_loss.is_available(hidden.device):
+        return _compute_fused(hidden, weight, targets, chunk_tokens, dtype, needs=needs)
     states, columns = hidden.to(dtype), weight.to(dtype)
     of_slope, of_states = _choose_factors(dtype, _count_rows(targets, chunk_tokens))
     total = torch.zeros((), device=hidden.device)
@@ -213,13 +216,41 @@ def _compute(  # noqa: PLR0913, PLR0917
             own = states[rows] if of_states == 1 else states[rows] * of_states
             for_weight = _accumulate(for_weight, products, own, is_only=len(chunks) == 1)
         del products
-    # The sum over chunks and the scaled gradients of fp16 need the range of fp32.
-    types = [torch.float32 if dtype == torch.float16 else value.dtype for value in (hidden, weight)]
+    types = _choose_gradient_types(hidden, weight, dtype)
     return (
         total,
         torch.cat(for_hidden).to(types[0]) if needs_hidden else None,
         for_weight.to(types[1]) if for_weight is not None else None,
     )
+
+
+def _compute_fused(  # noqa: PLR0913
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    targets: torch.Tensor,
+    chunk_tokens: int,
+    dtype: torch.dtype,
+    *,
+    needs: tuple[bool, bool],
+) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+    """Return the same as `_compute`, by kernels of a GPU that write the gradient of logits over them."""
+    rows = _count_rows(targets, chunk_tokens)
+    types = _choose_gradient_types(hidden, weight, dtype)
+    sums_in_fp32 = types[1] == torch.float32 or rows < len(targets)
+    losses, for_hidden, for_weight = fused_loss.differentiate_head(
+        hidden.to(dtype), weight.to(dtype), targets, rows, *_choose_factors(dtype, rows), *needs, sums_in_fp32
+    )
+    for_both = (for_hidden.to(types[0]) if needs[0] else None, for_weight.to(types[1]) if needs[1] else None)
+    return losses.sum(), *for_both
+
+
+def _choose_gradient_types(
+    hidden: torch.Tensor, weight: torch.Tensor, dtype: torch.dtype
+) -> tuple[torch.dtype, torch.dtype]:
+    """Return the types of the gradients: the scaled ones of fp16, and their sum over chunks, need the range of fp32."""
+    if dtype == torch.float16:
+        return torch.float32, torch.float32
+    return hidden.dtype, weight.dtype
 
 
 def _choose_factors(dtype: torch.dtype, rows: int) -> tuple[float, float]:

@@ -10,6 +10,7 @@ from trainer.config.models import Gpt2Config
 from trainer.models.attention import attend, merge_heads, split_heads
 from trainer.models.attention_mask import AttentionMask, DocumentKernel, choose_mask
 from trainer.models.head import Head, Objective
+from trainer.models.residual import begin_residual
 from trainer.models.sequence_part import SequencePart
 
 
@@ -20,6 +21,7 @@ class Gpt2(nn.Module):
     other ranks deleted.
     """
 
+    casts_residual = True
     document_kernel: DocumentKernel = "mask"
 
     def __init__(self, config: Gpt2Config) -> None:
@@ -48,7 +50,7 @@ class Gpt2(nn.Module):
             positions = torch.arange(x.shape[1], device=x.device).unsqueeze(0)
             if mask is not None:
                 positions = mask.positions
-            x = self.dropout(self.embed(x) + self.positions(positions))
+            x = self.dropout(begin_residual(self.embed(x) + self.positions(positions)))
         for block in self.layers.values():
             x = block(x, mask=mask)
         x = self.norm(x) if self.norm is not None else x

@@ -17,6 +17,7 @@ from trainer.models.attention import attend, merge_heads, split_heads
 from trainer.models.attention_mask import AttentionMask, DocumentKernel, choose_mask
 from trainer.models.experts import MixtureOfExperts
 from trainer.models.head import Head, Objective
+from trainer.models.residual import begin_residual
 from trainer.models.rotary import rotary_table, rotate
 from trainer.models.sequence_part import SequencePart
 
@@ -28,6 +29,7 @@ class Llama(nn.Module):
     deleted.
     """
 
+    casts_residual = True
     document_kernel: DocumentKernel = "mask"
 
     def __init__(self, config: LlamaLikeConfig) -> None:
@@ -37,7 +39,7 @@ class Llama(nn.Module):
         """The part of each sequence that this rank computes; None for whole sequences."""
         self.embed: nn.Module | None = nn.Embedding(config.vocab_size, config.dim)
         self.layers = nn.ModuleDict({str(i): Block(config) for i in range(config.layers)})
-        self.norm: nn.Module | None = nn.RMSNorm(config.dim, eps=config.norm_eps)
+        self.norm: nn.RMSNorm | None = nn.RMSNorm(config.dim, eps=config.norm_eps)
         self.head: nn.Module | None = Head(config.dim, config.vocab_size)
         if config.tie_embeddings:
             self.head.weight = self.embed.weight
@@ -51,10 +53,10 @@ class Llama(nn.Module):
         targets: torch.Tensor | None = None,
     ) -> torch.Tensor:
         mask = choose_mask(x, documents, self.part, self.document_kernel, self.config.attention_window)
-        x = self.embed(x) if self.embed is not None else x
+        x = begin_residual(self.embed(x)) if self.embed is not None else x
         for block in self.layers.values():
             x = block(x, mask=mask)
-        x = self.norm(x) if self.norm is not None else x
+        x = normalize(x, self.norm) if self.norm is not None else x
         if self.head is None:
             return x
         return self.head(x) if objective is None else self.head(x, objective=objective, targets=targets)
@@ -91,8 +93,8 @@ class Block(nn.Module):
         self.ffn = MixtureOfExperts(config) if isinstance(config, MoeConfig) else FeedForward(config)
 
     def forward(self, x: torch.Tensor, mask: AttentionMask | None = None) -> torch.Tensor:
-        x = x + self.attention(self.attention_norm(x), mask=mask)
-        return x + self.ffn(self.ffn_norm(x))
+        x = x + self.attention(normalize(x, self.attention_norm), mask=mask)
+        return x + self.ffn(normalize(x, self.ffn_norm))
 
 
 class Attention(nn.Module):

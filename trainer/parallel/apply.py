@@ -169,7 +169,8 @@ def _describe_missing(units: Units, setting: str, value: str) -> ConfigProblem:
 def _make_pipeline(model: Any, recipe: Recipe, mesh: Mesh, choices: list[str], fill: Fill | None) -> Engine:
     from trainer.parallel.pipeline import Ends, PipelineEngine, cut_stage, list_stages, send_contiguous
 
-    ends = Ends(model.embed.embedding_dim, model.head.out_features, takes_objective(model))
+    casts_residual = getattr(model, "casts_residual", False)
+    ends = Ends(model.embed.embedding_dim, model.head.out_features, takes_objective(model), casts_residual)
     stages = [
         cut_stage(model, index, recipe.parallel) for index in list_stages(recipe.parallel, mesh.coordinate("pipeline"))
     ]

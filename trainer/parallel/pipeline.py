@@ -43,6 +43,8 @@ class Ends:
     outputs: int
     """Values per token at the end of the model."""
     takes_objective: bool
+    casts_residual: bool
+    """Whether the values between stages are bf16 if products are (trainer/models/residual.py)."""
 
 
 class PipelineEngine:
@@ -174,9 +176,10 @@ class PipelineEngine:
     def _describe_hidden(self, shape: tuple[int, ...]) -> torch.Tensor:
         """Return a tensor without memory that has the shape and type of those sent between stages.
 
-        Autocast leaves the residual stream in fp32; each tensor parallel rank holds a part of it.
+        Autocast leaves the residual stream in fp32, unless the model casts it; each tensor parallel rank holds a part.
         """
-        is_cast = self._recipe.uses_fully_shard(self.mesh.layout)
+        is_bf16 = self._ends.casts_residual and self._recipe.precision == "bf16"
+        is_cast = is_bf16 or self._recipe.uses_fully_shard(self.mesh.layout)
         dtype = DTYPES[self._recipe.precision] if is_cast else torch.float32
         part = (shape[0], shape[1] // self.mesh.layout.tensor, self._ends.hidden)
         return torch.empty(part, dtype=dtype, device="meta", requires_grad=True)

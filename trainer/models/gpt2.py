@@ -10,6 +10,7 @@ from trainer.config.models import Gpt2Config
 from trainer.models.attention import attend, merge_heads, split_heads
 from trainer.models.attention_mask import AttentionMask, DocumentKernel, choose_mask
 from trainer.models.head import Head, Objective
+from trainer.models.projections import project_jointly
 from trainer.models.residual import begin_residual
 from trainer.models.sequence_part import SequencePart
 
@@ -101,7 +102,7 @@ class Attention(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: torch.Tensor, mask: AttentionMask | None = None) -> torch.Tensor:
-        q, k, v = (split_heads(project(x), self.head_dim) for project in (self.q, self.k, self.v))
+        q, k, v = (split_heads(y, self.head_dim) for y in project_jointly(x, (self.q, self.k, self.v)))
         y = attend(q, k, v, dropout=self.dropout.p if self.training else 0.0, mask=mask)
         return self.dropout(self.o(merge_heads(y)))
 

@@ -17,6 +17,7 @@ from trainer.models.attention import attend, merge_heads, split_heads
 from trainer.models.attention_mask import AttentionMask, DocumentKernel, choose_mask
 from trainer.models.experts import MixtureOfExperts
 from trainer.models.head import Head, Objective
+from trainer.models.projections import project_jointly
 from trainer.models.residual import begin_residual
 from trainer.models.rotary import rotary_table, rotate
 from trainer.models.sequence_part import SequencePart
@@ -117,7 +118,7 @@ class Attention(nn.Module):
         self.register_buffer("sin", torch.empty(0), persistent=False)
 
     def forward(self, x: torch.Tensor, mask: AttentionMask | None = None) -> torch.Tensor:
-        q, k, v = (split_heads(project(x), self.head_dim) for project in (self.q, self.k, self.v))
+        q, k, v = (split_heads(y, self.head_dim) for y in project_jointly(x, (self.q, self.k, self.v)))
         if self.q_norm is not None and self.k_norm is not None:
             q, k = normalize(q, self.q_norm), normalize(k, self.k_norm)
         positions = None if mask is None else mask.positions

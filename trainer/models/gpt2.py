@@ -23,6 +23,7 @@ class Gpt2(nn.Module):
     """
 
     casts_residual = True
+    """Whether hidden states are bf16 if the products are."""
     document_kernel: DocumentKernel = "mask"
 
     def __init__(self, config: Gpt2Config) -> None:

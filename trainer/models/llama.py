@@ -31,6 +31,7 @@ class Llama(nn.Module):
     """
 
     casts_residual = True
+    """Whether hidden states are bf16 if the products are."""
     document_kernel: DocumentKernel = "mask"
 
     def __init__(self, config: LlamaLikeConfig) -> None:

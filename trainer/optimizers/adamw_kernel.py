@@ -67,10 +67,10 @@ def _update_values(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0917
     block_values: tl.constexpr,
 ):
     at = tl.program_id(0).to(tl.int64) * block_values + tl.arange(0, block_values)
-    inside = at < count
     if can_skip:
         # Values outside are neither read nor written.
-        inside = inside & (tl.load(skip) == 0.0)
+        count = tl.where(tl.load(skip) == 0.0, count, 0)
+    inside = at < count
     gradient = tl.load(gradients + at, mask=inside)
     if divides:
         gradient = gradient / tl.load(divide)

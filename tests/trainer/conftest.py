@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+# Triton kernels run on the CPU in its interpreter. Triton reads this when it is imported.
+os.environ["TRITON_INTERPRET"] = "1"
+
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:

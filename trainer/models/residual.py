@@ -12,6 +12,7 @@ def begin_residual(embedded: torch.Tensor) -> torch.Tensor:
     layers. fp16 stays with fp32, because its range is too small for sums over many layers.
     """
     kind = embedded.device.type
-    if torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) == torch.bfloat16:
+    # Models without memory are on a device of their own, which has no autocast.
+    if not embedded.is_meta and torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) == torch.bfloat16:
         return embedded.to(torch.bfloat16)
     return embedded

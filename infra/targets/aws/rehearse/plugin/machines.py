@@ -21,6 +21,8 @@ from infra.targets.aws.rehearse.plugin.kind import (
 
 _METADATA = "httpEndpoint httpPutResponseHopLimit httpTokens instanceMetadataTags"
 _MACHINE = "instanceType metadataOptions ebsOptimized maintenanceOptions instanceInitiatedShutdownBehavior"
+# Ten minutes, as by default.
+_POLL_S, _POLLS = 0.5, 1200
 
 
 def _create_instance(aws: Aws, props: Props, tags: Tags) -> Created:
@@ -54,7 +56,7 @@ def _instance(aws: Aws, id_: str, _props: Props) -> Props | None:
 
 def _delete_instance(aws: Aws, id_: str, _props: Props) -> None:
     delete_if_exists(lambda: aws.ec2.terminate_instances(InstanceIds=[id_]))
-    aws.ec2.get_waiter("instance_terminated").wait(InstanceIds=[id_])
+    _wait_for_state(aws, "instance_terminated", id_)
 
 
 def _create_volume(aws: Aws, props: Props, tags: Tags) -> Created:
@@ -90,8 +92,13 @@ def _attachment(aws: Aws, _id: str, props: Props) -> Props | None:
 def _detach(aws: Aws, _id: str, props: Props) -> None:
     if props.get("stopInstanceBeforeDetaching"):
         aws.ec2.stop_instances(InstanceIds=[props["instanceId"]])
-        aws.ec2.get_waiter("instance_stopped").wait(InstanceIds=[props["instanceId"]])
+        _wait_for_state(aws, "instance_stopped", props["instanceId"])
     delete_if_exists(lambda: aws.ec2.detach_volume(**call_parameters(props, "volumeId instanceId")), "IncorrectState")
+
+
+def _wait_for_state(aws: Aws, waiter: str, id_: str) -> None:
+    """Wait for a state of an instance; by default boto3 looks every 15 s, which is longer than a rehearsal takes."""
+    aws.ec2.get_waiter(waiter).wait(InstanceIds=[id_], WaiterConfig={"Delay": _POLL_S, "MaxAttempts": _POLLS})
 
 
 _TEMPLATE = (

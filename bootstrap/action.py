@@ -11,6 +11,7 @@ from bootstrap.facts.model import Facts, FileFact
 
 MARKERS = "/var/lib/muster"
 DONE = "@@muster-done"
+INSTALL_TIMEOUT_S = 900.0
 # By default `apt-get update` succeeds although it could not fetch a list, and the next installation fails instead.
 APT_GET = "apt-get -q -o APT::Update::Error-Mode=any -o Acquire::Retries=5"
 
@@ -62,22 +63,19 @@ def remove_file(facts: Facts, path: str) -> list[Action]:
     return [Action(f"remove {path}", f"rm -f {shlex.quote(path)}")] if path in facts.files else []
 
 
-def install_packages(
-    names: Iterable[str], *, update: bool = True, start_daemons: bool = True, timeout: float = 900.0
-) -> Action:
-    """Return the action that installs distribution packages; `update` refreshes the package lists first."""
+def install_packages(names: Iterable[str]) -> Action:
+    """Return the action that installs packages, given by name or as a file, and starts none of their daemons."""
     listed = " ".join(names)
-    script = "export DEBIAN_FRONTEND=noninteractive\n"
-    if not start_daemons:
+    script = (
+        "export DEBIAN_FRONTEND=noninteractive\n"
         # Starting a daemon that is not configured yet would block the installation.
-        script += (
-            "printf '#!/bin/sh\\nexit 101\\n' > /usr/sbin/policy-rc.d; chmod +x /usr/sbin/policy-rc.d\n"
-            "trap 'rm -f /usr/sbin/policy-rc.d' EXIT\n"
-        )
-    script += f"{APT_GET} update && " if update else ""
-    script += f"{APT_GET} install -y --no-install-recommends {listed}"
+        "printf '#!/bin/sh\\nexit 101\\n' > /usr/sbin/policy-rc.d; chmod +x /usr/sbin/policy-rc.d\n"
+        "trap 'rm -f /usr/sbin/policy-rc.d' EXIT\n"
+        f"{APT_GET} update && {APT_GET} install -y --no-install-recommends {listed}"
+    )
     fix = "give the node access to its package mirror (network.egress), or use an image that has the packages"
-    return Action(f"install {listed}", script, timeout=timeout, log="/var/log/apt/term.log", fix=fix, slow=True)
+    log = "/var/log/apt/term.log"
+    return Action(f"install {listed}", script, timeout=INSTALL_TIMEOUT_S, log=log, fix=fix, slow=True)
 
 
 def write_marker(name: str, digest: str) -> str:

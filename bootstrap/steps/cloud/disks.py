@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bootstrap.action import Action, install_packages, write_file
+from bootstrap.action import Action, write_file
 from bootstrap.desired import Desired
 from bootstrap.facts.model import Facts
 from bootstrap.steps.cloud.at_boot import run_at_boot
@@ -33,7 +33,7 @@ def plan_scratch(facts: Facts, node: Node, desired: Desired) -> list[Action]:
     """Mount the machine's own disks as one fast filesystem at /local; its data is lost with the machine."""
     model = desired.cloud.scratch_disk_model if desired.cloud else ""
     script = SCRATCH_SCRIPT.replace("@MODEL@", model)
-    mount = run_at_boot(
+    return run_at_boot(
         facts,
         "scratch",
         "Stripe over the machine's own disks",
@@ -41,10 +41,6 @@ def plan_scratch(facts: Facts, node: Node, desired: Desired) -> list[Action]:
         done=SCRATCH_MOUNT in facts.mounts,
         timeout=SCRATCH_TIMEOUT_S,
     )
-    missing = [name for name in SCRATCH_PACKAGES if name not in facts.packages]
-    if not (mount and missing):
-        return mount
-    return [install_packages(missing, update=False, timeout=SCRATCH_TIMEOUT_S), *mount]
 
 
 def skip_scratch(facts: Facts, node: Node, desired: Desired) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ipaddress import ip_address
 from pathlib import Path
 
-from bootstrap.action import Action, install_packages, write_file
+from bootstrap.action import Action, write_file
 from bootstrap.desired import Desired
 from bootstrap.facts.model import Facts
 from bootstrap.steps.cloud.at_boot import DAEMONS, run_at_boot
@@ -14,7 +14,6 @@ from cluster.inventory import Node
 
 SCRIPT = (Path(__file__).parents[2] / "scripts" / "metadata.sh").read_text()
 PACKAGE = "nftables"
-INSTALL_TIMEOUT_S = 300.0
 # The rules are loaded before anything that runs other users' programs: logins, cron and at.
 BEFORE = f"{DAEMONS} systemd-user-sessions.service cron.service atd.service"
 # The rules are loaded again before each start of slurmd, which fails without them, so that no job can run.
@@ -34,10 +33,8 @@ def plan_metadata(facts: Facts, node: Node, desired: Desired) -> list[Action]:
         before=BEFORE,
         fix="compare with `nft list ruleset` on that machine, then run again",
     )
-    install = [install_packages([PACKAGE], update=False, timeout=INSTALL_TIMEOUT_S)]
     drop_in = "/etc/systemd/system/slurmd.service.d/muster-metadata.conf"
     return [
-        *(install if rules and PACKAGE not in facts.packages else []),
         *(write_file(facts, drop_in, LOAD_BEFORE_SLURMD) if node.role == "compute" else []),
         *rules,
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bootstrap.action import Action, enable_unit, install_packages, write_file
+from bootstrap.action import Action, enable_unit, write_file
 from bootstrap.desired import Desired
 from bootstrap.facts.model import Facts
 from bootstrap.steps.cloud.at_boot import run_at_boot
@@ -13,7 +13,6 @@ from cluster.inventory import Filesystem, Node
 
 SCRIPT = (Path(__file__).parents[2] / "scripts" / "mounts.sh").read_text()
 MOUNT_TIMEOUT_S = 900.0
-INSTALL_TIMEOUT_S = 900.0
 NFS_OPTIONS = "nfsvers=4.1,rsize=1048576,wsize=1048576,hard,timeo=600,retrans=2,noresvport"
 
 LUSTRE_OPTIONS = "noatime,flock,lazystatfs"
@@ -63,14 +62,10 @@ WantedBy=multi-user.target
 
 
 def plan_mounts(facts: Facts, node: Node, desired: Desired) -> list[Action]:
-    """Install the clients, start the TLS tunnels, and mount everything, now and at every boot."""
+    """Start the TLS tunnels, and mount everything, now and at every boot."""
     filesystems = _list_filesystems(desired)
-    kinds = {filesystem.kind for filesystem in filesystems}
     tunnels = [filesystem for filesystem in filesystems if filesystem.kind == "efs"]
     todo: list[Action] = []
-    required = [*(["nfs-common"] if kinds & {"efs", "nfs"} else []), *(["stunnel4"] if tunnels else [])]
-    if missing := [name for name in required if name not in facts.packages]:
-        todo.append(install_packages(missing, timeout=INSTALL_TIMEOUT_S))
     for number, filesystem in enumerate(tunnels):
         todo += _plan_tunnel(facts, filesystem, number)
     lines = [line for filesystem in filesystems for line in _mount_lines(filesystem, tunnels, node)]
@@ -84,6 +79,12 @@ def plan_mounts(facts: Facts, node: Node, desired: Desired) -> list[Action]:
         timeout=MOUNT_TIMEOUT_S,
         fix="check the filesystem's state and the security group between it and the nodes",
     )
+
+
+def list_clients(desired: Desired) -> tuple[str, ...]:
+    """Return the packages that mounting needs, apart from Lustre's, which belong to a kernel."""
+    kinds = {filesystem.kind for filesystem in _list_filesystems(desired)}
+    return (*(("nfs-common",) if kinds & {"efs", "nfs"} else ()), *(("stunnel4",) if "efs" in kinds else ()))
 
 
 def skip(facts: Facts, node: Node, desired: Desired) -> str:

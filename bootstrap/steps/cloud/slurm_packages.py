@@ -1,4 +1,7 @@
-"""Slurm's packages, if the distribution lacks the release: built once on the controller and shared by all nodes."""
+"""Slurm's packages, if the distribution lacks the release: built once on the controller and fetched by all nodes.
+
+The step `packages` installs them together with those of the distribution.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from pathlib import Path
 from bootstrap.action import Action, digest
 from bootstrap.bundle import INSTALLED
 from bootstrap.desired import Desired
+from bootstrap.errors import BootstrapError
 from bootstrap.facts.model import Facts
 from bootstrap.steps.step import Step
 from cluster.inventory import Node, Role
@@ -25,6 +29,12 @@ SLURM_UID = 64030
 DEBIAN_RELEASE = "24.11"
 """Release of Slurm in Debian 13."""
 BUILD_TIMEOUT_S = 3600.0
+WORK = "/var/cache/muster-slurm"
+PACKAGES = f"{WORK}/packages"
+"""Folder in which a node has the packages of its role, until they are installed."""
+# Part of the name of stored packages. To be increased only if the same source is built into other packages: a
+# controller that has Slurm does not build them again, and new nodes would wait for them in vain.
+_BUILD = "1"
 
 
 @dataclass(frozen=True)
@@ -59,28 +69,39 @@ def is_built_here(facts: Facts, desired: Desired) -> bool:
     return bool(facts.distribution) and not offered and not installed
 
 
+def is_installed(facts: Facts, node: Node, desired: Desired) -> bool:
+    """Return whether a node has all packages of its role, of the pinned version."""
+    version = SOURCES[desired.spec.software.slurm].version
+    return all(facts.packages.get(name, "").startswith(version) for name in NAMES[node.role])
+
+
 def plan_slurm_packages(facts: Facts, node: Node, desired: Desired) -> list[Action]:
-    """Build the packages on the controller, wait for them on the other nodes, and install those of the role."""
-    source = SOURCES[desired.spec.software.slurm]
-    if all(facts.packages.get(name, "").startswith(source.version) for name in NAMES[node.role]):
+    """Build the packages on the controller, and wait for them on the other nodes."""
+    if is_installed(facts, node, desired):
         return []
-    key = digest(SCRIPT, source.sha256, facts.distribution)
+    source = SOURCES[desired.spec.software.slurm]
     store = desired.cloud.package_store if desired.cloud else ()
+    if not store:
+        line = f"{facts.distribution} has no Slurm {desired.spec.software.slurm}, and this cloud cannot store packages"
+        raise BootstrapError(node.name, STEP.name, line, fix="use an image that has this release")
+    key = digest(_BUILD, source.sha256, facts.distribution)
+    builds = node.role == "controller"
     values = {
-        "MODE": "build" if node.role == "controller" else "wait",
+        "MODE": "build" if builds else "wait",
         "KEY": key,
         "SOURCES": " ".join(source.addresses),
         "SHA256": source.sha256,
-        "FOLDER": f"{desired.shared}/.packages",
+        "WORK": WORK,
+        "PACKAGES": PACKAGES,
         "NAMES": " ".join(NAMES[node.role]),
         "SLURM_UID": str(SLURM_UID),
-        "STORE": " ".join([*store, key] if store else ["false"]),
+        "STORE": " ".join([*store, key]),
     }
     assignments = "".join(f"{name}={shlex.quote(value)}\n" for name, value in values.items())
     script = f"cd {INSTALLED}\n{assignments}{SCRIPT}"
-    title = f"install Slurm {source.version}"
+    title = f"{'build' if builds else 'fetch'} Slurm {source.version}"
     fix = "see the log for the part that failed; an image that has Slurm needs no build"
-    log = "/var/cache/muster-slurm/build.log" if node.role == "controller" else "/var/log/apt/term.log"
+    log = f"{WORK}/build.log" if builds else ""
     return [Action(title, script, timeout=BUILD_TIMEOUT_S, log=log, fix=fix, slow=True)]
 
 

@@ -22,8 +22,6 @@ def test_only_root_reads_metadata_and_slurm_on_the_controller() -> None:
         'users="root"',
     ]
     there = ubuntu(packages={"nftables": "1.0.2"})
-    assert "install nftables" in titles(metadata.STEP, ubuntu(), GPU, desired())
-    assert "install nftables" not in titles(metadata.STEP, there, GPU, desired())
     unit = written(metadata.STEP.actions(there, LOGIN, desired()), "/etc/systemd/system/muster-metadata.service")
     assert "systemd-user-sessions.service" in unit.partition("Before=")[2].splitlines()[0]
     first = "write /etc/systemd/system/slurmd.service.d/muster-metadata.conf"

@@ -57,10 +57,7 @@ from tests.infra.targets.aws.node.step_actions import CONTROLLER, GPU, LOGIN, ap
             GPU,
             ubuntu(),
             desired(LUSTRE, EFS),
-            {
-                "mounts": {"/shared": "lustre", "/users": "nfs4"},
-                "packages": {"nfs-common": "1", "stunnel4": "1"},
-            },
+            {"mounts": {"/shared": "lustre", "/users": "nfs4"}},
         ),
         (lustre_client.STEP, GPU, ubuntu(), desired(LUSTRE), {"packages": {f"lustre-client-modules-{KERNEL}": "1"}}),
         (

@@ -56,11 +56,12 @@ def report_idle_cost(instances: Instances, region: str) -> str:
     gpu_nodes = [instance for instance in ready if instances.types[instance.raw.instance_type].gpus.count]
     if not (controllers and gpu_nodes):
         return ""
-    times = [_measure(instances, instance, region) for instance in (*gpu_nodes, controllers[0])]
+    times = [measure_set_up(instances, instance, region) for instance in (*gpu_nodes, controllers[0])]
     return describe_idle_cost(times[:-1], times[-1])
 
 
-def _measure(instances: Instances, instance: Instance, region: str) -> SetUpTime:
+def measure_set_up(instances: Instances, instance: Instance, region: str) -> SetUpTime:
+    """Return how long a machine that is ready took, in seconds on AWS."""
     speed = instances.clock.speed
     slept = run_in(instances.container(instance.id), f"awk '{{ sum += $1 }} END {{ print sum + 0 }}' /{HOME}/slept")
     shortened_s = float(slept) + (instance.pending_s + instance.boot_s) / speed

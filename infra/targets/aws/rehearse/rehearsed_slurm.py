@@ -37,9 +37,14 @@ class RehearsedSlurm:
 
     def submit_script(self, group: str, nodes: int, script: str, *options: str) -> str:
         """Submit a job whose batch script is given, and return its number."""
-        sbatch = ["sbatch", "--parsable", "-p", group, "-N", str(nodes), *options, "--wrap", script]
-        job = self.run(f"cd ~{self.user} && runuser -u {self.user} -- {shlex.join(sbatch)}").strip()
-        self.instances.timeline.record(f"job {job}", "submitted")
+        return self.sbatch(group, nodes, *options, "--wrap", script)
+
+    def sbatch(self, group: str, nodes: int, *arguments: str) -> str:
+        """Submit a job from the user's home with these arguments of sbatch, and return its number."""
+        # A script may name another file of output; `wait_for_end` reads this one.
+        line = ["sbatch", "--parsable", "-p", group, "-N", str(nodes), "--output=slurm-%j.out", *arguments]
+        job = self.run(f"cd ~{self.user} && runuser -u {self.user} -- {shlex.join(line)}").strip()
+        self.instances.timeline.record(name_job(job), "submitted")
         return job
 
     def wait_for_end(self, job: str, longer_s: float = 0) -> str:
@@ -49,7 +54,7 @@ class RehearsedSlurm:
         """
         limit_s = limit_job_s(self.instances.clock.speed) + longer_s
         state = self._poll(lambda: self._read_result(job), has_ended, limit_s)
-        output = self.run(f"cat ~{self.user}/slurm-{job}.out 2>/dev/null || true")
+        output = self.read_output(job)
         if not state.startswith("COMPLETED"):
             queued = self.run(explain_waiting(job))
             raise Stop(f"job {job} did not complete: {state or 'not in accounting'}\n{output}{queued}", code=FAILED)
@@ -72,6 +77,10 @@ class RehearsedSlurm:
             time.sleep(_POLL_S)
         return node
 
+    def read_output(self, job: str) -> str:
+        """Return what a job has printed so far."""
+        return self.run(f"cat ~{self.user}/slurm-{job}.out 2>/dev/null || true")
+
     def read_state(self, job: str) -> str:
         """Return the state of a job in the queue; empty if it is not there."""
         return self.run(show_state(job)).strip()
@@ -86,9 +95,12 @@ class RehearsedSlurm:
         return run_in(self.instances.container(controller.id), script)
 
     def _read_result(self, job: str) -> str:
-        state = self.run(show_result(job)).strip()
-        self.instances.timeline.record(f"job {job}", state.partition("|")[0].lower() or "submitted")
-        return state
+        """Return a job's result in accounting, which says `RUNNING` also while the job waits for its nodes' boot."""
+        text = self.run(f'queued=$({show_state(job)})\necho "$queued"\n{show_result(job)}')
+        queued, _, result = (line.strip() for line in text.partition("\n"))
+        shown = queued or result.partition("|")[0]
+        self.instances.timeline.record(name_job(job), shown.lower() or "submitted")
+        return result
 
     def _poll(self, read: Callable[[], str], ends: Callable[[str], bool], limit_s: float) -> str:
         """Read until the value ends the wait or the time is up; return the last value."""
@@ -96,6 +108,11 @@ class RehearsedSlurm:
         while not ends(value := read()) and time.monotonic() < deadline:
             time.sleep(_POLL_S)
         return value
+
+
+def name_job(job: str) -> str:
+    """Return the name of a job in the timeline."""
+    return f"job {job}"
 
 
 def has_ended(state: str) -> bool:

@@ -15,14 +15,15 @@ from typing import Any
 import yaml
 
 from infra.engine.stop import FAILED, Stop
+from infra.targets.aws.rehearse.cold_start import report_cold_start
 from infra.targets.aws.rehearse.disks import run_in
 from infra.targets.aws.rehearse.idle_cost import report_idle_cost
 from infra.targets.aws.rehearse.instances import SPOT_NOTICE_S, Instance
 from infra.targets.aws.rehearse.moto_errors import SHORTAGE, throttle_code
 from infra.targets.aws.rehearse.moto_server import Interference
 from infra.targets.aws.rehearse.rehearsal import Rehearsal, choose_group
+from infra.targets.aws.rehearse.training_job import ENDLESS, STEPS, check_save, submit_training
 from infra.targets.aws.spec import region_of
-from slurm.control.jobs import SAVES_ON_USR1, requeue_job
 from slurm.power.bring_up import COOLDOWN_S
 from slurm.power.reasons import CAPACITY, HEALTH
 
@@ -34,13 +35,6 @@ _LATE_LISTING_S = 75.0
 _REPLACED_S = 600.0
 # A first attempt of a job waits for what is done to its nodes; a later one ends.
 _WAIT_ONCE = """sh -c 'if [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]; then hostname; else sleep 1200; fi'"""
-
-# Like the training job: it saves when it is warned, puts itself back into the queue, and continues.
-_SAVE_AND_CONTINUE = f"""if [ "${{SLURM_RESTART_COUNT:-0}}" -gt 0 ]; then cat saved; srun hostname; exit; fi
-trap 'date +%s >saved; {" ".join(requeue_job("$SLURM_JOB_ID"))}' USR1
-srun sleep 1200 &
-wait
-wait"""
 
 
 @dataclass(frozen=True)
@@ -57,13 +51,24 @@ class Scenario:
 
 def run_job(rehearsal: Rehearsal) -> None:
     """Run `up` and a job."""
-    rehearsal.up()
-    if line := report_idle_cost(rehearsal.cloud.instances, region_of(rehearsal.rehearsed.spec)):
-        rehearsal.console.say(line)
+    _up_and_report(rehearsal)
     group, nodes = choose_group(rehearsal.rehearsed.spec, rehearsal.rehearsed.nodes)
     if nodes:
         rehearsal.cloud.timeline.record("rehearsal", "job")
-        rehearsal.console.say(f"the job ran on {', '.join(sorted(rehearsal.run_job(group, nodes).split()))}")
+        job = rehearsal.slurm.submit(group, nodes, "hostname")
+        hosts = rehearsal.slurm.wait_for_end(job).split()
+        rehearsal.console.say(f"the job ran on {', '.join(sorted(hosts))}")
+        _report_cold_start(rehearsal, job)
+
+
+def train(rehearsal: Rehearsal) -> None:
+    """Run `up` and the bundled trainer."""
+    _up_and_report(rehearsal)
+    group, nodes = choose_group(rehearsal.rehearsed.spec, rehearsal.rehearsed.nodes)
+    job = submit_training(rehearsal.slurm, group, nodes, STEPS)
+    job.wait_for_end()
+    rehearsal.console.say(f"the trainer did all {STEPS} steps on {nodes} nodes")
+    _report_cold_start(rehearsal, job.number)
 
 
 def fail_controller_launch(rehearsal: Rehearsal) -> None:
@@ -110,22 +115,25 @@ def lose_node(rehearsal: Rehearsal) -> None:
 
 
 def take_spot_back(rehearsal: Rehearsal) -> None:
-    """Announce the end of a spot instance under a job that can save."""
+    """Announce the end of a spot instance under a training job."""
     group, nodes = choose_group(rehearsal.rehearsed.spec, rehearsal.rehearsed.nodes)
     _change_group(rehearsal, group, capacity={"kind": "spot"})
     rehearsal.up()
-    job = rehearsal.slurm.submit_script(group, nodes, _SAVE_AND_CONTINUE, f"--comment={SAVES_ON_USR1}")
-    rehearsal.slurm.wait_for_state(job, "RUNNING")
+    job = submit_training(rehearsal.slurm, group, nodes, ENDLESS)
+    job.wait_for_event("first_step")
     taken = _require_instance(rehearsal, f"{group}-1")
     if not taken.is_spot:
         raise Stop(f"{taken.name} is not a spot instance", code=FAILED)
     rehearsal.cloud.instances.take_back(taken.id)
     noticed_at = time.time()
-    saved_at, *hosts = rehearsal.slurm.wait_for_end(job, longer_s=_REPLACED_S).split()
-    rehearsal.console.say(f"the job saved {int(saved_at) - noticed_at:.0f} s after the notice")
-    if int(saved_at) - noticed_at > SPOT_NOTICE_S:
-        raise Stop(f"the job saved only {int(saved_at) - noticed_at:.0f} s after the notice", code=FAILED)
-    _require_nodes(" ".join(hosts), nodes)
+    saved = job.wait_for_event("ended")
+    rehearsal.console.say(f"the trainer had saved {saved['time'] - noticed_at:.0f} s after the notice")
+    loaded = job.wait_for_event("loaded", longer_s=_REPLACED_S)
+    check_save(saved, loaded, noticed_at, SPOT_NOTICE_S)
+    if _require_instance(rehearsal, f"{group}-1").id == taken.id:
+        raise Stop(f"{taken.name} still has the machine that was taken back", code=FAILED)
+    job.stop()
+    job.wait_for_event("ended", number=2)
 
 
 def fail_prolog(rehearsal: Rehearsal) -> None:
@@ -194,6 +202,7 @@ def list_late(rehearsal: Rehearsal) -> None:
 
 SCENARIOS: Mapping[str, Scenario] = {
     "job": Scenario("nothing", "a job runs on two nodes", run_job),
+    "training": Scenario("nothing", "the trainer does all its steps on two nodes", train),
     "no-capacity-controller": Scenario(
         "no capacity for the controller", "`up` says so, and the next `up` continues", fail_controller_launch
     ),
@@ -203,7 +212,7 @@ SCENARIOS: Mapping[str, Scenario] = {
     "no-spot": Scenario("no spot capacity", "the job runs on the fallback", refuse_spot),
     "dead-node": Scenario("a machine dies under a job", "the job is requeued and runs on a new machine", lose_node),
     "spot-notice": Scenario(
-        "a spot instance is taken back", "the job saves in time and continues on a new machine", take_spot_back
+        "a spot instance is taken back", "the trainer saves in time and continues on a new machine", take_spot_back
     ),
     "failed-prolog": Scenario("a GPU breaks on an idle node", "the node is drained and replaced", fail_prolog),
     "dead-controller": Scenario("the controller dies", "`up` replaces it, and queue and jobs survive", lose_controller),
@@ -228,6 +237,18 @@ def refuse_launches(market: str = "") -> Interference:
         return SHORTAGE if action == "RunInstances" and "DryRun" not in params and is_chosen else ""
 
     return interfere
+
+
+def _up_and_report(rehearsal: Rehearsal) -> None:
+    rehearsal.up()
+    if line := report_idle_cost(rehearsal.cloud.instances, region_of(rehearsal.rehearsed.spec)):
+        rehearsal.console.say(line)
+
+
+def _report_cold_start(rehearsal: Rehearsal, job: str) -> None:
+    region = region_of(rehearsal.rehearsed.spec)
+    if cold_start := report_cold_start(rehearsal.cloud.instances, job, region):
+        rehearsal.console.say(str(cold_start))
 
 
 def _require_instance(rehearsal: Rehearsal, name: str) -> Instance:

@@ -1,4 +1,4 @@
-"""The rehearsal of the g6 pair: up, a job on two nodes that Slurm launches, teardown, nothing left on this machine."""
+"""Rehearsals of the g6 pair: a short one in `make test`, and one with the trainer on both nodes every night."""
 
 from __future__ import annotations
 
@@ -8,38 +8,48 @@ from pathlib import Path
 
 import pytest
 
-from tests.infra.targets.aws.rehearse.run_rehearsal import list_remains, run_rehearsal
+from tests.infra.targets.aws.rehearse.run_rehearsal import RunningRehearsal, list_remains, run_rehearsal
 
-pytestmark = [pytest.mark.e2e, pytest.mark.nightly]
+pytestmark = pytest.mark.e2e
 
 STACK = "aws-g6-pair"
+ORDER = (
+    ("controller", "runs user data"),
+    ("gpu-1", "pending"),
+    ("gpu-1", "runs user data"),
+    ("rehearsal", "teardown"),
+    ("gpu-1", "terminated"),
+)
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("home")
+def read_moments(home: Path) -> dict[str, float]:
+    """Return when each event of the timeline happened last."""
+    text = (home / "rehearsals" / STACK / "timeline.txt").read_text()
+    lines = re.finditer(r"^ *([\d.]+) s  (.+)$", text, re.MULTILINE)
+    return {re.sub(r"\s{2,}", " ", line[2]): float(line[1]) for line in lines}
 
 
-@pytest.fixture(scope="module")
-def output(home: Path) -> str:
-    return run_rehearsal(home, STACK, "--speed", "20")
-
-
-def test_a_job_ran_on_both_nodes_and_teardown_left_nothing(output: str, home: Path) -> None:
+def check_rehearsal(home: Path, output: str) -> None:
+    """Require the order of AWS, no denied call, and that nothing is left in the account or on this machine."""
     assert "ready: controller, up to 2 autoscaled nodes in " in output
-    assert "the job ran on gpu-1, gpu-2" in output
+    moments = read_moments(home)
+    order = [moments[f"{subject} {state}"] for subject, state in ORDER]
+    assert order == sorted(order)
+    assert not [what for what in moments if "denied" in what]
     (receipt,) = (home / "rehearsals" / STACK / "receipts").glob("*.json")
     assert json.loads(receipt.read_text())["left"] == 0
-
-
-def test_the_timeline_has_the_order_of_aws(output: str, home: Path) -> None:
-    text = (home / "rehearsals" / STACK / "timeline.txt").read_text()
-    moments = {match[2]: float(match[1]) for match in re.finditer(r"^ *([\d.]+) s  (.+)$", text, re.MULTILINE)}
-    events = {re.sub(r"\s{2,}", " ", what): at for what, at in moments.items()}
-    assert events["controller runs user data"] < events["gpu-1 pending"] < events["gpu-1 runs user data"]
-    assert events["rehearsal teardown"] < events["gpu-1 terminated"]
-    assert "denied" not in text
-
-
-def test_nothing_of_the_rehearsal_is_left_on_this_machine(output: str, home: Path) -> None:
     assert list_remains(home, STACK) == []
+
+
+def test_a_job_runs_on_a_node_that_slurm_launches(short_rehearsal: RunningRehearsal) -> None:
+    output = short_rehearsal.finish()
+    assert "the job ran on gpu-1" in output
+    check_rehearsal(short_rehearsal.home, output)
+
+
+@pytest.mark.nightly
+def test_the_trainer_runs_on_both_nodes(tmp_path: Path) -> None:
+    output = run_rehearsal(tmp_path, STACK, "--speed", "20", "--scenario", "training")
+    assert "the trainer did all 40 steps on 2 nodes" in output
+    assert "cold start: the job ran " in output
+    check_rehearsal(tmp_path, output)

@@ -1,0 +1,67 @@
+"""How long a job waited for nodes that had to be launched for it, in the time of AWS, and what it waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from infra.targets.aws.rehearse.idle_cost import measure_set_up
+from infra.targets.aws.rehearse.instances import Instances
+from infra.targets.aws.rehearse.rehearsed_slurm import name_job
+from infra.targets.aws.rehearse.timeline import Event
+
+_WAITING = ("submitted", "pending", "configuring")
+
+
+@dataclass(frozen=True)
+class ColdStart:
+    """The parts of the time from `sbatch` until a job runs, in seconds on AWS."""
+
+    launch_s: float
+    """Until the machine was launched."""
+    boot_s: float
+    """Until the machine ran its user data."""
+    set_up_s: float
+    """Until the machine reported that it can run jobs."""
+    start_s: float
+    """Until Slurm started the job."""
+
+    @property
+    def total_s(self) -> float:
+        return self.launch_s + self.boot_s + self.set_up_s + self.start_s
+
+    def __str__(self) -> str:
+        return (
+            f"cold start: the job ran {self.total_s:.0f} s on AWS after sbatch: {self.launch_s:.0f} s until its nodes "
+            f"were launched, {self.boot_s:.0f} s boot, {self.set_up_s:.0f} s set-up, {self.start_s:.0f} s until Slurm "
+            "started it"
+        )
+
+
+def find_moment(events: Sequence[Event], subject: str, what: str) -> float | None:
+    """Return the last moment at which a subject entered a state, in seconds since the rehearsal began."""
+    return next((event.at_s for event in reversed(events) if (event.subject, event.what) == (subject, what)), None)
+
+
+def find_start(events: Sequence[Event], job: str) -> float | None:
+    """Return when a job was first seen in a state after those of waiting; a short one is never seen running."""
+    return next((event.at_s for event in events if event.subject == job and event.what not in _WAITING), None)
+
+
+def report_cold_start(instances: Instances, job: str, region: str) -> ColdStart | None:
+    """Return the cold start of the node that was ready last; None if no node was launched for the job."""
+    events, subject = instances.timeline.events, name_job(job)
+    submitted, started = find_moment(events, subject, "submitted"), find_start(events, subject)
+    if submitted is None or started is None:
+        return None
+    starts = []
+    for instance in instances.by_id.values():
+        launched, ready = (find_moment(events, instance.name, state) for state in ("pending", "ready"))
+        if launched is None or ready is None or instance.is_ending or launched < submitted:
+            continue
+        time = measure_set_up(instances, instance, region)
+        boot_s = instance.pending_s + instance.boot_s
+        # Slurm may start a job before the node's own check has ended.
+        waited_s = max(started - ready, 0.0)
+        starts.append(ColdStart(launched - submitted, boot_s, time.total_s - boot_s, waited_s))
+    return max(starts, key=lambda start: start.total_s, default=None)

@@ -56,11 +56,11 @@ unpack() {
   rm -rf "$home" && mkdir -p "$home" && tar -x -f "$home.tar" -C "$home" --no-same-owner && rm -f "$home.tar"
 }
 
-# pip runs from its own wheel: the image needs no pip, and no package index has to be reachable.
+# No package index has to be reachable, and the image needs no pip.
 make_environment() {
-  "$(cat /run/muster/python)" -m venv --without-pip "$home/venv" &&
-    "$home/venv/bin/python" "$(ls "$home"/wheels/pip-*.whl)/pip" install -q --no-index --no-compile --no-cache-dir \
-      --disable-pip-version-check --find-links "$home/wheels" --require-hashes -r "$home/bootstrap/requirements.lock" &&
+  python=$(cat /run/muster/python)
+  "$python" -m venv --without-pip "$home/venv" &&
+    "$python" "$home/bootstrap/unpack_wheels.py" "$home/wheels" "$home/bootstrap/requirements.lock" "$home/venv" &&
     ln -sfn "$home" /opt/muster/current &&
     ls -1dt /opt/muster/[0-9a-f]*[0-9a-f]/ | tail -n +4 | xargs -r rm -rf
 }

@@ -59,9 +59,9 @@ def report_cold_start(instances: Instances, job: str, region: str) -> ColdStart 
         launched, ready = (find_moment(events, instance.name, state) for state in ("pending", "ready"))
         if launched is None or ready is None or instance.is_ending or launched < submitted:
             continue
-        time = measure_set_up(instances, instance, region)
+        set_up = measure_set_up(instances, instance, region)
         boot_s = instance.pending_s + instance.boot_s
         # Slurm may start a job before the node's own check has ended.
         waited_s = max(started - ready, 0.0)
-        starts.append(ColdStart(launched - submitted, boot_s, time.total_s - boot_s, waited_s))
+        starts.append(ColdStart(launched - submitted, boot_s, set_up.total_s - boot_s, waited_s))
     return max(starts, key=lambda start: start.total_s, default=None)

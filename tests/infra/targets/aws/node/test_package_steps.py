@@ -84,7 +84,9 @@ class Site:
         self.stub(
             "debuild", f'echo built >>"$0.count"; for n in {names}; do echo $n >../slurm-${{n}}_1.0_all.deb; done'
         )
-        self.stub("store", f'[ $1 = fetch ] && exec cp {self.stored} "$2"; exec cp "$2" {self.stored}')
+        # Like a module of Python, it is found only in the folder from which the script is started.
+        check = f"[ $PWD = {folder} ] || exit 1"
+        self.stub("store", f'{check}; [ $1 = fetch ] && exec cp {self.stored} "$2"; exec cp "$2" {self.stored}')
 
     def stub(self, name: str, line: str) -> None:
         (self.bin / name).write_text(f"#!/bin/sh\n{line}\n")
@@ -99,7 +101,12 @@ class Site:
             "STORE": str(self.bin / "store"), "PATH": f"{self.bin}:{os.environ['PATH']}",
         }  # fmt: skip
         return subprocess.run(
-            ["sh", "-c", slurm_packages.SCRIPT], env=values, text=True, capture_output=True, check=False
+            ["sh", "-c", slurm_packages.SCRIPT],
+            env=values,
+            cwd=self.folder,
+            text=True,
+            capture_output=True,
+            check=False,
         )
 
     def list_packages(self, machine: str) -> list[str]:

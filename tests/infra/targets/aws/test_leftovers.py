@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,9 +13,9 @@ from botocore.exceptions import ClientError
 from moto.ec2.models import ec2_backends
 
 from infra.resources.error import ResourceError
-from infra.targets.aws import client as client_module
 from infra.targets.aws import names
-from infra.targets.aws.leftovers import search
+from infra.targets.aws.client import create_client
+from infra.targets.aws.leftovers import kind, search
 from infra.targets.aws.leftovers.kind import AccountRegion, ClusterResource, ResourceKind
 from infra.targets.aws.rehearse import moto_gaps
 from infra.targets.target import Leftover
@@ -239,7 +240,7 @@ def test_transient_errors_are_retried(
     code: str,
 ) -> None:
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
-    monkeypatch.setattr(client_module, "_RETRIES", {"mode": "standard", "total_max_attempts": 1})
+    monkeypatch.setattr(kind, "create_client", partial(create_client, attempts=1))
     aws.fail("DeleteVpc", code, times=2)
     waits: list[float] = []
     search.remove_leftover(vpc, LATER, AccountRegion(REGION), sleep=waits.append)

@@ -35,7 +35,8 @@ def test_updates_equal_those_of_torch(divides: bool) -> None:
         optimizer.step(1e-3, divide, torch.zeros((), device=DEVICE))
         reference.step()
     for name, weight in weights.items():
-        assert (weight.double() - exact[name]).abs().max() < 1e-6, name
+        # Five updates, each rounded to half a unit in the last place of fp32, which is 2.4e-7 for weights up to 8.
+        assert (weight.double() - exact[name]).abs().max() < 3e-6, name
 
 
 def test_a_skipped_update_changes_nothing() -> None:

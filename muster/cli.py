@@ -120,8 +120,12 @@ def upgrade(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the steps.")] = False,
     drill: Annotated[
-        bool, typer.Option("--drill", help="Only try it: the new release recovers a copy of queue and accounting.")
-    ] = False,
+        bool | None,
+        typer.Option(
+            "--drill/--no-drill",
+            help="Only try it: the new release recovers a copy of queue and accounting; or upgrade without a trial.",
+        ),
+    ] = None,
     back: Annotated[
         bool, typer.Option("--back", help="Restore the backup that an upgrade took; what happened since is lost.")
     ] = False,

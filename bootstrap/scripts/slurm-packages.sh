@@ -2,9 +2,10 @@
 # Puts Slurm's packages of a role into PACKAGES, on distributions without a matching release; the step `packages` installs them.
 # The controller builds the packages of all roles once, with the packaging in Slurm's source, and stores them where the other
 # nodes wait for them.
-# Set by the caller: MODE (build or wait), KEY (digest of source and distribution), SOURCES (addresses), SHA256 (of the source),
-# WORK (a folder of this machine), PACKAGES, NAMES (packages of the role), SLURM_UID, and STORE, a command that shares the archive
-# between nodes: `$STORE fetch|store PATH`.
+# Set by the caller: MODE (build, wait, or publish: build, and unpack all packages for an upgrade), KEY (digest of source and
+# distribution), SOURCES (addresses), SHA256 (of the source), WORK (a folder of this machine), PACKAGES, PUBLISHED (folder on the
+# shared filesystem), NAMES (packages of the role), SLURM_UID, and STORE, a command that shares the archive between nodes:
+# `$STORE fetch|store PATH`.
 set -eu
 export DEBIAN_FRONTEND=noninteractive
 archive=$WORK/$KEY.tar
@@ -53,8 +54,16 @@ build() {
   mv -f "$archive.new" "$archive"
 }
 
+publish() {
+  rm -rf "$PUBLISHED.new"
+  mkdir -p "$PUBLISHED.new"
+  tar -x -f "$archive" -C "$PUBLISHED.new"
+  rm -rf "$PUBLISHED"
+  mv "$PUBLISHED.new" "$PUBLISHED"
+}
+
 mkdir -p "$WORK"
-if [ "$MODE" = build ]; then
+if [ "$MODE" != wait ]; then
   is_there || build
   if [ ! -e "$archive.stored" ]; then
     $STORE store "$archive" || fail "Slurm's packages are built, but storing them for the other nodes failed; run again to store them"
@@ -68,6 +77,11 @@ else
     [ $((tries % 12)) -ne 1 ] || say "waiting for the controller to build Slurm's packages"
     sleep 5
   done
+fi
+
+if [ "$MODE" = publish ]; then
+  publish
+  exit
 fi
 
 # The packages create no user; the uid is Debian's, so that files on shared disks have the same owner.

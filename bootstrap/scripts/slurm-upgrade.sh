@@ -1,8 +1,9 @@
 #!/bin/sh
 # One step of `muster upgrade` on a node; each step can be repeated.
 # Set by the caller: STEP (a function below), FROM and TO (releases), BACKUPS (folder), STATE (slurmctld's StateSaveLocation),
-# ETC (folder of Slurm's configuration), PACKAGES (folder with a folder per release), UNIT (daemon to restart, if any), WAIT_S, and the commands DATABASE_ANSWERS and
-# CONTROLLER_ANSWERS.
+# ETC (folder of Slurm's configuration), PACKAGES (folder with a folder per release), CLIENT (package whose version is the
+# installed release), INSTALLER (dpkg or apt), NAMES (packages to install; all if empty), UNIT (daemon to restart, if any),
+# WAIT_S, and the commands DATABASE_ANSWERS and CONTROLLER_ANSWERS.
 set -eu
 backup=$BACKUPS/slurm-$FROM
 
@@ -12,7 +13,7 @@ fail() {
 }
 
 installed() {
-  dpkg-query -W -f '${Version}' slurm-client
+  dpkg-query -W -f '${Version}' "$CLIENT" 2>/dev/null || echo 'of another package'
 }
 
 show_errors() {
@@ -56,14 +57,37 @@ do_backup() {
   touch "$backup/complete"
 }
 
+# Prints the files to install.
+list_files() {
+  if [ -z "$NAMES" ]; then
+    ls "$PACKAGES/$TO"/*.deb
+  else
+    for name in $NAMES; do ls "$PACKAGES/$TO/${name}_"*.deb || return 1; done
+  fi
+}
+
+install_files() {
+  export DEBIAN_FRONTEND=noninteractive
+  if [ "$INSTALLER" = dpkg ]; then
+    dpkg -i --force-confold "$@"
+    return
+  fi
+  # Set-up holds these packages, so that no other installation changes their release.
+  apt-get -q update &&
+    apt-get -q install -y --no-install-recommends --allow-change-held-packages --allow-downgrades \
+      -o Dpkg::Options::=--force-confold "$@" &&
+    echo "$NAMES" | xargs apt-mark hold
+}
+
 do_install() {
-  ls "$PACKAGES/$TO"/*.deb >/dev/null 2>&1 || fail "$PACKAGES/$TO has no packages"
+  files=$(list_files 2>/dev/null) || fail "$PACKAGES/$TO has no packages"
   # The daemons are restarted by their own steps.
   printf '#!/bin/sh\nexit 101\n' >/usr/sbin/policy-rc.d
   chmod +x /usr/sbin/policy-rc.d
   trap 'rm -f /usr/sbin/policy-rc.d' EXIT
-  DEBIAN_FRONTEND=noninteractive dpkg -i --force-confold "$PACKAGES/$TO"/*.deb >/var/log/muster-upgrade.log 2>&1 ||
-    fail "dpkg failed: $(tail -n 2 /var/log/muster-upgrade.log | paste -sd ' ')"
+  # shellcheck disable=SC2086  # a list of names without blanks
+  install_files $files >/var/log/muster-upgrade.log 2>&1 ||
+    fail "$INSTALLER failed: $(tail -n 2 /var/log/muster-upgrade.log | paste -sd ' ')"
   case $(installed) in "$TO".*) ;; *) fail "Slurm $(installed) is installed, expected $TO" ;; esac
   systemctl daemon-reload
 }
@@ -91,7 +115,8 @@ do_restore() {
     echo "drop database if exists slurm_acct_db; create database slurm_acct_db; use slurm_acct_db;"
     gzip -dc "$backup/accounting.sql.gz"
   } | mariadb
-  rm -rf "$STATE"
+  # The folder itself may be where a volume is mounted.
+  find "$STATE" -mindepth 1 -delete
   tar -C "${STATE%/*}" -xzf "$backup/state.tar.gz"
   cp -p "$backup/etc"/*.conf "$ETC"
 }

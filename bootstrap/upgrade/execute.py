@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import partial
 
 from bootstrap.errors import BootstrapError
@@ -17,63 +18,86 @@ from slurm.control.snapshot import TAKE, parse_snapshot
 
 REJOIN_TIMEOUT_S = 90.0
 SNAPSHOT_TIMEOUT_S = 300.0
+SNAPSHOT = "/run/muster-snapshot"
 POLL_S = 0.5
 
+IsGone = Callable[[Node], bool]
+"""Returns whether a node's machine was removed meanwhile, as those of idle nodes that are launched on demand are."""
 Watch = Callable[[UpgradeStep], AbstractContextManager[None]]
 """Shows a step while the block runs; the block is left with an error if the step fails."""
 
 
-def execute_steps(
-    steps: Sequence[UpgradeStep], release: str, sessions: Sessions, controller: Node, watch: Watch
-) -> None:
-    """Carry out steps one after another; raise BootstrapError at the first that fails.
+@dataclass(frozen=True)
+class Upgrade:
+    """An upgrade of running nodes to a release."""
 
-    Every node is connected to first, so that one that does not answer is found before anything changes.
-    """
-    members = {node.name: node for step in steps for node in step.nodes}
-    wait_for_all([sessions.submit(sessions.open, node) for node in members.values()])
-    for step in steps:
-        with watch(step):
-            wait_for_all([sessions.submit(partial(_run, step, sessions), node) for node in step.nodes])
-            if step.rejoins:
-                _wait_for_nodes(step, release, sessions, controller)
+    release: str
+    sessions: Sessions
+    controller: Node
+    is_gone: IsGone = lambda _node: False
+
+    def execute_steps(self, steps: Sequence[UpgradeStep], watch: Watch) -> None:
+        """Carry out steps one after another; raise BootstrapError at the first that fails.
+
+        Every node is connected to first, so that one that does not answer is found before anything changes.
+        """
+        members = {node.name: node for step in steps for node in step.nodes}
+        wait_for_all([self.sessions.submit(self._connect, node) for node in members.values()])
+        for step in steps:
+            with watch(step):
+                wait_for_all([self.sessions.submit(partial(self._run, step), node) for node in step.nodes])
+                if step.rejoins:
+                    self._wait_for_nodes(step)
+
+    def _connect(self, node: Node) -> None:
+        try:
+            self.sessions.open(node)
+        except BootstrapError:
+            if not self.is_gone(node):
+                raise
+
+    def _run(self, step: UpgradeStep, node: Node) -> None:
+        try:
+            done = self.sessions.open(node).run(step.script, timeout=step.timeout_s)
+        except (BootstrapError, TransportError) as lost:
+            if self.is_gone(node):
+                return
+            raise BootstrapError(node.name, step.name, lost.line, fix=lost.fix) from None
+        if done.code != 0:
+            raise BootstrapError(node.name, step.name, done.err.strip() or f"exit code {done.code}")
+
+    def _wait_for_nodes(self, step: UpgradeStep) -> None:
+        """Wait until Slurm sees the nodes with the new release, and none of them is down."""
+        deadline = time.monotonic() + REJOIN_TIMEOUT_S
+        names = [node.name for node in step.nodes]
+        while True:
+            states = parse_nodes(self.sessions.open(self.controller).run(show_nodes(names), timeout=30).out)
+            missing = [node for node in step.nodes if not self._has_joined(states.get(node.name, ABSENT))]
+            if not missing:
+                return
+            if time.monotonic() > deadline:
+                # Only now: the target has to look for each machine.
+                if all(self.is_gone(node) for node in missing):
+                    return
+                name = next(node.name for node in missing if not self.is_gone(node))
+                state = states.get(name, ABSENT)
+                line = f"Slurm shows it as {state} with version {state.version or 'unknown'}, expected {self.release}"
+                raise BootstrapError(name, step.name, line, "/var/log/slurm/slurmd.log")
+            time.sleep(POLL_S)
+
+    def _has_joined(self, state: NodeState) -> bool:
+        return state.version.startswith(f"{self.release}.") and state.usable
 
 
 def take_snapshot(sessions: Sessions, controller: Node) -> str:
     """Return the queue and the accounting as text that `parse_snapshot` parses; raise BootstrapError without them."""
-    done = sessions.open(controller).run(TAKE, timeout=SNAPSHOT_TIMEOUT_S)
+    # Through a file: it may be longer than the output of a script that a transport can return.
+    transport = sessions.open(controller)
+    done = transport.run(f"rm -f {SNAPSHOT}; umask 077\n(\n{TAKE}) >{SNAPSHOT}", timeout=SNAPSHOT_TIMEOUT_S)
+    text = transport.get(SNAPSHOT).decode(errors="replace")
     try:
-        parse_snapshot(done.out)
+        parse_snapshot(text)
     except ValueError as incomplete:
         line = done.err.strip() or str(incomplete)
         raise BootstrapError(controller.name, "snapshot", line, fix="check with `muster status`") from None
-    return done.out
-
-
-def _run(step: UpgradeStep, sessions: Sessions, node: Node) -> None:
-    try:
-        done = sessions.open(node).run(step.script, timeout=step.timeout_s)
-    except TransportError as lost:
-        raise BootstrapError(node.name, step.name, lost.line, fix=lost.fix) from None
-    if done.code != 0:
-        raise BootstrapError(node.name, step.name, done.err.strip() or f"exit code {done.code}")
-
-
-def _wait_for_nodes(step: UpgradeStep, release: str, sessions: Sessions, controller: Node) -> None:
-    """Wait until Slurm sees the nodes with the new release, and none of them is down."""
-    deadline = time.monotonic() + REJOIN_TIMEOUT_S
-    names = [node.name for node in step.nodes]
-    while True:
-        states = parse_nodes(sessions.open(controller).run(show_nodes(names), timeout=30).out)
-        missing = [n for n in names if not _has_joined(states.get(n, ABSENT), release)]
-        if not missing:
-            return
-        if time.monotonic() > deadline:
-            state = states.get(missing[0], ABSENT)
-            line = f"Slurm shows it as {state} with version {state.version or 'unknown'}, expected {release}"
-            raise BootstrapError(missing[0], step.name, line, "/var/log/slurm/slurmd.log")
-        time.sleep(POLL_S)
-
-
-def _has_joined(state: NodeState, release: str) -> bool:
-    return state.version.startswith(f"{release}.") and state.usable
+    return text

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import pulumi
 
     from bootstrap.transport.base import Transport
+    from bootstrap.upgrade.steps import Packaging
     from cluster.inventory import Node
     from infra.engine.stop import Stop
     from infra.receipt import CacheEntry
@@ -268,7 +269,21 @@ class Pushes:
     """A target whose nodes are configured over SSH from here, so `muster bootstrap` can repeat it."""
 
 
-class Upgrades(Pushes, ABC):
+@dataclass(frozen=True)
+class UpgradeNodes:
+    """The running nodes of a cluster that is upgraded, how to reach them, and how they install Slurm."""
+
+    inventory: Inventory
+    """Every node that runs, also those that were launched on demand."""
+    connect: Callable[[Node], Transport]
+    packaging: Packaging
+    backups: str
+    """Folder on the controller, on a disk that outlives its machine where there is one."""
+    is_gone: Callable[[Node], bool] = lambda _node: False
+    """Returns whether a node's machine was removed since, because the node was idle."""
+
+
+class Upgrades(ABC):
     """A target that can install another release of Slurm on running nodes."""
 
     @abstractmethod
@@ -276,8 +291,22 @@ class Upgrades(Pushes, ABC):
         """Raise ResourceError if the packages of this release are not available."""
 
     @abstractmethod
-    def publish_packages(self, spec: ClusterSpec, stack: str, release: str) -> str:
-        """Give all nodes the packages of this release and of the present one; return the folder that has them."""
+    def reach_nodes(self, spec: ClusterSpec, stack: StackHome, inventory: Inventory) -> UpgradeNodes:
+        """Return the nodes of a cluster that run now; raise ResourceError if there is no controller."""
+
+    @abstractmethod
+    def publish_packages(self, spec: ClusterSpec, stack: StackHome, nodes: UpgradeNodes, release: str) -> str:
+        """Give all nodes the packages of a release; return the folder that has a folder per release."""
+
+    def hold_launches(self, spec: ClusterSpec, stack: StackHome) -> AbstractContextManager[None]:
+        """Launch no node in the block, and afterwards not before `up`: it would get the old release.
+
+        An error in the block ends this.
+        """
+        return nullcontext()
+
+    def check_twin(self, release: str) -> None:  # noqa: B027  # most need what they need for the packages
+        """Raise ResourceError if a twin with this release cannot be started."""
 
     @abstractmethod
     def open_twin(

@@ -5,18 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from bootstrap.errors import BootstrapError
 from bootstrap.sessions import Sessions
 from bootstrap.transport.base import TransportError
-from bootstrap.transport.ssh import SshTransport
 from bootstrap.upgrade.drill import copy_controller, start_twin
-from bootstrap.upgrade.execute import execute_steps, take_snapshot
-from bootstrap.upgrade.steps import BACKUPS, Releases, UpgradeStep, plan_return, plan_upgrade
+from bootstrap.upgrade.execute import Upgrade, take_snapshot
+from bootstrap.upgrade.steps import Releases, UpgradeStep, plan_return, plan_upgrade
 from cluster.inventory import Inventory
 from cluster.spec import ClusterSpec
 from cluster.spec.edit import set_release
@@ -25,11 +23,11 @@ from infra.engine import lock, pulumi
 from infra.engine.command_line import format_command, rewrite_commands
 from infra.engine.stop import BAD_INPUT, FAILED, Stop
 from infra.home import StackHome
+from infra.shell import read_inventory
 from infra.targets.registry import parse_spec, target_of, targets
-from infra.targets.target import Upgrades
+from infra.targets.target import UpgradeNodes, Upgrades
 from infra.validate.update import changes
 from muster.commands import screen
-from muster.commands.bootstrap import read_inputs
 from muster.commands.stack_spec import examine_spec, require_valid_spec
 from muster.commands.stacks import require_running_stack
 from muster.commands.up import up
@@ -39,6 +37,8 @@ from slurm.upgrade_check import describe_snapshot, find_differences
 
 RELEASES: tuple[str, ...] = get_args(SlurmRelease)
 NEWEST = RELEASES[-1]
+# The resource whose state holds the spec of the running cluster.
+_GUARD = "ChangeGuard"
 
 
 @dataclass(frozen=True)
@@ -48,15 +48,18 @@ class Cluster:
     stack: StackHome
     spec: ClusterSpec
     inventory: Inventory
-    private_key: str
     target: Upgrades
 
-    def open_sessions(self) -> Sessions:
-        return Sessions(partial(SshTransport.connect, private_key=self.private_key))
+    def reach_nodes(self) -> UpgradeNodes:
+        """Return the nodes that run now."""
+        return self.target.reach_nodes(self.spec, self.stack, self.inventory)
 
 
-def upgrade(name: str, *, to: str, dry_run: bool = False, drill: bool = False) -> None:
-    """Upgrade a running stack to a release; `dry_run` only prints the steps, `drill` only tries them on a twin."""
+def upgrade(name: str, *, to: str, dry_run: bool = False, drill: bool | None = None) -> None:
+    """Upgrade a running stack to a release, after a drill on a twin of the controller.
+
+    `dry_run` only prints the steps; `drill` only tries them on the twin, or with False skips that.
+    """
     check_release_name(to)
     cluster = _read_cluster(name)
     old = cluster.spec.software.slurm
@@ -64,27 +67,28 @@ def upgrade(name: str, *, to: str, dry_run: bool = False, drill: bool = False) -
         screen.print_success(f"nothing to do: stack {name} has Slurm {to} already")
         return
     _require_no_other_change(cluster, to)
-    steps = plan_upgrade(cluster.inventory, Releases(old, to, ""))
+    nodes = cluster.reach_nodes()
+    steps = plan_upgrade(nodes.inventory, Releases(old, to, ""))
     _print_steps(f"upgrade of stack {name} from Slurm {old} to {to}:", steps)
     if dry_run:
         return
     cluster.target.check_release(to)
     record = _record(cluster.stack, old)
-    with lock.held(cluster.stack, "upgrade", wait=False, say=screen.say), cluster.open_sessions() as sessions:
+    with lock.held(cluster.stack, "upgrade", wait=False, say=screen.say):
         pulumi.wait_for_others(cluster.stack, wait=False, say=screen.say)
         # A cluster whose upgrade was interrupted may have no running controller to copy.
-        if drill or not record.exists():
-            _drill(cluster, sessions, to)
+        if drill or (drill is None and not record.exists()):
+            _drill(cluster, nodes, to)
         if drill:
             return
-        differences = _carry_out(cluster, sessions, Releases(old, to, ""), record)
+        differences = _carry_out(cluster, nodes, old, to, record)
     _write_release(cluster.stack, to)
     up(name, force=False, wait=False, preflight=False)
     if differences:
         lines = "\n".join(f"  {line}" for line in differences)
         what = f"stack {name} has Slurm {to}, but queue and accounting differ from before:\n{lines}"
-        raise Stop(what, f"the backup of {old} is in {BACKUPS} on the controller", FAILED)
-    screen.print_success(f"stack {name} has Slurm {to}; the backup of {old} is in {BACKUPS} on the controller")
+        raise Stop(what, f"the backup of {old} is in {nodes.backups} on the controller", FAILED)
+    screen.print_success(f"stack {name} has Slurm {to}; the backup of {old} is in {nodes.backups} on the controller")
 
 
 def go_back(name: str, *, to: str) -> None:
@@ -96,12 +100,16 @@ def go_back(name: str, *, to: str) -> None:
             f"--to: {to} is the newest release; no upgrade has a backup of it", f"--to {RELEASES[-2]}", BAD_INPUT
         )
     _require_no_other_change(cluster, to)
-    cluster.target.check_release(NEWEST)
-    with lock.held(cluster.stack, "upgrade", wait=False, say=screen.say), cluster.open_sessions() as sessions:
-        packages = cluster.target.publish_packages(cluster.spec, name, NEWEST)
-        steps = plan_return(cluster.inventory, Releases(NEWEST, to, packages))
+    cluster.target.check_release(to)
+    with lock.held(cluster.stack, "upgrade", wait=False, say=screen.say):
+        folder = _publish(cluster, cluster.reach_nodes(), to)
         try:
-            execute_steps(steps, to, sessions, cluster.inventory.controller, _show)
+            with cluster.target.hold_launches(cluster.spec, cluster.stack):
+                nodes = cluster.reach_nodes()
+                steps = plan_return(nodes.inventory, Releases(NEWEST, to, folder, nodes.packaging, nodes.backups))
+                with Sessions(nodes.connect) as sessions:
+                    restoration = Upgrade(to, sessions, nodes.inventory.controller, nodes.is_gone)
+                    restoration.execute_steps(steps, _show)
         except (BootstrapError, TransportError) as failure:
             raise Stop(rewrite_commands(str(failure), name), "remove the cause, then run it again", FAILED) from None
         _record(cluster.stack, to).unlink(missing_ok=True)
@@ -127,14 +135,21 @@ def require_later(old: str, new: str) -> bool:
 
 def _read_cluster(name: str) -> Cluster:
     stack = require_running_stack(name)
-    inputs = read_inputs(pulumi.resources(stack), name)
-    spec = parse_spec(inputs["spec"])
+    spec = parse_spec(read_spec_text(pulumi.resources(stack), name))
     target = target_of(spec)
     if not isinstance(target, Upgrades):
         able = ", ".join(sorted(other.name for other in targets().values() if isinstance(other, Upgrades)))
         what = f"stack {name} has target {target.name}, which cannot upgrade running nodes; allowed: {able}"
         raise Stop(what, "create a new cluster with the other release", BAD_INPUT)
-    return Cluster(stack, spec, Inventory.model_validate_json(inputs["inventory"]), inputs["ssh_private_key"], target)
+    return Cluster(stack, spec, read_inventory(stack), target)
+
+
+def read_spec_text(resources: list[dict[str, Any]], stack: str) -> str:
+    """Return the spec of the running cluster as JSON, from the resources of its Pulumi state."""
+    guards = [resource["inputs"] for resource in resources if resource["type"].endswith(_GUARD)]
+    if not guards:
+        raise Stop("the stack has no cluster yet", format_command("up", stack))
+    return str(guards[0]["spec"])
 
 
 def _require_no_other_change(cluster: Cluster, to: str) -> None:
@@ -163,11 +178,15 @@ def _print_steps(title: str, steps: tuple[UpgradeStep, ...]) -> None:
     screen.out().print(table)
 
 
-def _drill(cluster: Cluster, sessions: Sessions, to: str) -> None:
+def _drill(cluster: Cluster, nodes: UpgradeNodes, to: str) -> None:
     """Try the upgrade on a twin; raise Stop, with nothing changed, if it fails or loses anything."""
-    controller, name, began = cluster.inventory.controller, cluster.stack.name, time.monotonic()
+    cluster.target.check_twin(to)
+    controller, name, began = nodes.inventory.controller, cluster.stack.name, time.monotonic()
     try:
-        with screen.status(f"drill: Slurm {to} recovers a copy of queue and accounting"):
+        with (
+            screen.status(f"drill: Slurm {to} recovers a copy of queue and accounting"),
+            Sessions(nodes.connect) as sessions,
+        ):
             before = take_snapshot(sessions, controller)
             archive = copy_controller(sessions.open(controller), controller)
             with cluster.target.open_twin(cluster.spec, name, controller, to) as twin:
@@ -185,10 +204,14 @@ def _drill(cluster: Cluster, sessions: Sessions, to: str) -> None:
     )
 
 
-def _carry_out(cluster: Cluster, sessions: Sessions, planned: Releases, record: Path) -> list[str]:
+def _publish(cluster: Cluster, nodes: UpgradeNodes, release: str) -> str:
+    with screen.status(f"packages of Slurm {release}: built or copied, which may take minutes"):
+        return cluster.target.publish_packages(cluster.spec, cluster.stack, nodes, release)
+
+
+def _carry_out(cluster: Cluster, nodes: UpgradeNodes, old: str, to: str, record: Path) -> list[str]:
     """Upgrade the nodes and return what differs afterwards; `record` keeps the snapshot from before until then."""
-    controller, name = cluster.inventory.controller, cluster.stack.name
-    releases = replace(planned, packages=cluster.target.publish_packages(cluster.spec, name, planned.new))
+    folder = _publish(cluster, nodes, to)
     done: list[UpgradeStep] = []
 
     @contextmanager
@@ -197,15 +220,20 @@ def _carry_out(cluster: Cluster, sessions: Sessions, planned: Releases, record: 
             yield
         done.append(step)
 
-    steps = plan_upgrade(cluster.inventory, releases)
-    try:
-        # The snapshot of the first attempt is the one to compare with.
-        if not record.exists():
-            record.write_text(take_snapshot(sessions, controller))
-        execute_steps(steps, releases.new, sessions, controller, watch)
-        after = take_snapshot(sessions, controller)
-    except (BootstrapError, TransportError) as failure:
-        raise describe_failure(name, str(failure), steps, len(done)) from None
+    with cluster.target.hold_launches(cluster.spec, cluster.stack):
+        # Others may run now: the build of the packages takes minutes.
+        nodes = cluster.reach_nodes()
+        controller = nodes.inventory.controller
+        steps = plan_upgrade(nodes.inventory, Releases(old, to, folder, nodes.packaging, nodes.backups))
+        try:
+            with Sessions(nodes.connect) as sessions:
+                # The snapshot of the first attempt is the one to compare with.
+                if not record.exists():
+                    record.write_text(take_snapshot(sessions, controller))
+                Upgrade(to, sessions, controller, nodes.is_gone).execute_steps(steps, watch)
+                after = take_snapshot(sessions, controller)
+        except (BootstrapError, TransportError) as failure:
+            raise describe_failure(cluster.stack.name, str(failure), steps, len(done)) from None
     before = record.read_text()
     record.unlink()
     differences = find_differences(parse_snapshot(before), parse_snapshot(after))

@@ -14,7 +14,7 @@ from bootstrap.errors import BootstrapError
 from bootstrap.sessions import Sessions
 from bootstrap.transport.base import Completed, TransportError
 from bootstrap.upgrade import execute
-from bootstrap.upgrade.steps import BATCH, SCRIPT, Releases, UpgradeStep, plan_return, plan_upgrade
+from bootstrap.upgrade.steps import BATCH, BUILT, SCRIPT, Releases, UpgradeStep, plan_return, plan_upgrade
 from cluster.inventory import Node
 from tests.bootstrap.clusters import inventory, node
 
@@ -27,26 +27,47 @@ def shape(steps: tuple[UpgradeStep, ...]) -> list[tuple[str, str]]:
 
 def test_the_database_comes_first_then_the_controller_then_one_node_alone_and_login_last() -> None:
     control = [(name, "controller") for name in ("backup", "install", "slurmdbd", "slurmctld")]
-    nodes = [("node", "gpu-1"), ("node", "gpu-2"), ("node", "login")]
+    nodes = [("node", "gpu-2"), ("node", "gpu-1"), ("node", "login")]
     assert shape(plan_upgrade(inventory(), UP)) == [*control, *nodes]
     assert shape(plan_return(inventory(), BACK)) == [("restore", "controller"), *control[1:], *nodes]
 
 
 def test_many_nodes_are_upgraded_in_batches_after_the_first() -> None:
     more = [node(f"gpu-{i}", "compute", i, group="gpu") for i in range(3, 2 * BATCH + 3)]
-    sizes = [len(step.nodes) for step in plan_upgrade(inventory(*more), UP) if step.rejoins]
-    assert sizes == [1, BATCH, BATCH, 1]
+    steps = [step for step in plan_upgrade(inventory(*more), UP) if step.rejoins]
+    assert [len(step.nodes) for step in steps] == [1, BATCH, BATCH, 1]
+
+
+def test_the_first_node_of_a_job_is_never_newer_than_the_others() -> None:
+    """Slurm runs the script of a job on its first node, and a new srun cannot start tasks on an old slurmd."""
+    more = [node(f"gpu-{i}", "compute", i, group="gpu") for i in range(3, 2 * BATCH + 3)]
+    members = inventory(*more)
+    order = [member.name for step in plan_upgrade(members, UP) if step.rejoins for member in step.nodes]
+    assert order == [member.name for member in reversed(members.compute)]
+
+
+def values(step: UpgradeStep) -> dict[str, str]:
+    return dict(re.findall(r"(?m)^([A-Z]+)=(.+)$", step.script.partition("#!/bin/sh")[0]))
 
 
 def test_scripts_get_the_releases_and_only_the_daemon_of_the_role() -> None:
-    def values(step: UpgradeStep) -> dict[str, str]:
-        return dict(re.findall(r"(?m)^([A-Z]+)=(\S+)$", step.script.partition("#!/bin/sh")[0]))
-
     steps = plan_upgrade(inventory(), UP)
     assert [(v["FROM"], v["TO"]) for v in map(values, steps)] == [("24.11", "26.05")] * len(steps)
     assert [v["UNIT"] for v in map(values, steps)][-3:] == ["slurmd", "slurmd", "sackd"]
     # Going back installs the release whose backup it restores.
     assert [(v["FROM"], v["TO"]) for v in map(values, plan_return(inventory(), BACK))] == [("24.11", "24.11")] * 7
+
+
+def test_packages_that_the_controller_built_are_installed_by_role_and_the_backup_is_on_its_volume() -> None:
+    releases = Releases("24.11", "26.05", "/shared/p", BUILT, "/state/backups")
+    steps = plan_upgrade(inventory(), releases)
+    assert {values(step)["BACKUPS"] for step in (*steps, *plan_return(inventory(), releases))} == {"/state/backups"}
+    assert {(values(step)["CLIENT"], values(step)["INSTALLER"]) for step in steps} == {("slurm-smd-client", "apt")}
+    assert [values(step)["NAMES"] for step in steps][-2:] == [
+        "'slurm-smd slurm-smd-client slurm-smd-slurmd'",
+        "'slurm-smd slurm-smd-client slurm-smd-sackd'",
+    ]
+    assert {values(step)["NAMES"] for step in plan_upgrade(inventory(), UP)} == {"''"}
 
 
 class Scripted:
@@ -71,7 +92,9 @@ class Scripted:
     def close(self) -> None: ...
 
 
-def carry_out(failing: str = "", version: str = "26.05.5", unreachable: str = "") -> tuple[list[str], list[str]]:
+def carry_out(
+    failing: str = "", version: str = "26.05.5", unreachable: str = "", gone: str = ""
+) -> tuple[list[str], list[str]]:
     """Return the steps that ran and those that were reported as done."""
     log: list[str] = []
     reported: list[str] = []
@@ -89,13 +112,8 @@ def carry_out(failing: str = "", version: str = "26.05.5", unreachable: str = ""
     members = inventory()
     with Sessions(connect) as sessions:
         try:
-            execute.execute_steps(
-                plan_upgrade(members, UP),
-                "26.05",
-                sessions,
-                members.controller,
-                watch,
-            )
+            upgrade = execute.Upgrade("26.05", sessions, members.controller, lambda member: member.name == gone)
+            upgrade.execute_steps(plan_upgrade(members, UP), watch)
         except BootstrapError as error:
             reported.append(f"{error.node} {error.step}: {error.line}")
     return log, reported
@@ -105,7 +123,7 @@ def test_steps_run_one_after_another() -> None:
     log, reported = carry_out()
     assert log == [
         *(f"controller {name}" for name in ("backup", "install", "slurmdbd", "slurmctld")),
-        *("gpu-1 node", "gpu-2 node", "login node"),
+        *("gpu-2 node", "gpu-1 node", "login node"),
     ]
     assert reported == ["backup", "install", "slurmdbd", "slurmctld", "node", "node", "node"]
 
@@ -123,14 +141,21 @@ def test_a_node_that_does_not_answer_is_found_before_anything_changes() -> None:
 def test_the_next_node_waits_until_slurm_sees_the_new_release(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(execute, "REJOIN_TIMEOUT_S", 0.0)
     log, reported = carry_out(version="24.11.5")
-    assert log[-1] == "gpu-1 node"
-    assert reported[-1] == "gpu-1 node: Slurm shows it as idle with version 24.11.5, expected 26.05"
+    assert log[-1] == "gpu-2 node"
+    assert reported[-1] == "gpu-2 node: Slurm shows it as idle with version 24.11.5, expected 26.05"
+
+
+def test_an_idle_node_whose_machine_was_removed_meanwhile_is_skipped() -> None:
+    log, reported = carry_out(unreachable="gpu-2", gone="gpu-2")
+    assert log[-2:] == ["gpu-1 node", "login node"]
+    assert reported[-3:] == ["node", "node", "node"]
 
 
 STUBS = {
     "dpkg-query": 'cat "$0.version"',
     "systemctl": 'echo "$@" >> "$0.log"',
     "mariadb-dump": "echo dump of $(cat ${0%/*}/dpkg-query.version)",
+    "mariadb": "cat >/dev/null",
     "sync": "true",
 }
 
@@ -148,10 +173,14 @@ class Controller:
         (folder / "slurm.conf").write_text("ClusterName=toy")
 
     def back_up(self, installed: str) -> subprocess.CompletedProcess[str]:
+        return self.run("backup", installed)
+
+    def run(self, step: str, installed: str) -> subprocess.CompletedProcess[str]:
         (self.folder / "dpkg-query.version").write_text(installed)
         variables = {
-            "STEP": "backup", "FROM": "24.11", "TO": "26.05", "BACKUPS": self.folder / "backups",
+            "STEP": step, "FROM": "24.11", "TO": "26.05", "BACKUPS": self.folder / "backups",
             "STATE": self.folder / "slurmctld", "ETC": self.folder, "PATH": f"{self.folder}:/usr/bin:/bin",
+            "CLIENT": "slurm-client", "NAMES": "''", "INSTALLER": "dpkg",
         }  # fmt: skip
         text = "".join(f"{name}={value}\n" for name, value in variables.items())
         return subprocess.run(["sh", "-c", text + SCRIPT], capture_output=True, text=True, check=False)
@@ -172,6 +201,19 @@ def test_the_backup_is_taken_again_until_the_new_release_is_installed(tmp_path: 
     # From now on the database has the new format, and the backup is the only way back.
     assert controller.back_up("26.05.5-1").returncode == 0
     assert controller.dump == "dump of 24.11.6-1"
+
+
+def test_a_restored_queue_has_nothing_of_the_newer_one_even_on_a_mounted_volume(tmp_path: Path) -> None:
+    controller = Controller(tmp_path)
+    assert controller.back_up("24.11.5-4").returncode == 0
+    folder = (tmp_path / "slurmctld").stat().st_ino
+    (tmp_path / "slurmctld" / "job_state").write_text("newer queue")
+    (tmp_path / "slurmctld" / "newer_file").write_text("")
+    assert controller.run("restore", "26.05.5-1").returncode == 0
+    assert [file.name for file in (tmp_path / "slurmctld").iterdir()] == ["job_state"]
+    assert (tmp_path / "slurmctld" / "job_state").read_text() == "queue"
+    # A folder on which a volume is mounted cannot be removed and created again.
+    assert (tmp_path / "slurmctld").stat().st_ino == folder
 
 
 @pytest.mark.parametrize(

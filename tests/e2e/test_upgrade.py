@@ -25,6 +25,8 @@ sbatch -N1 --mem=100 -J dependent --dependency=afterok:$running --wrap 'touch ~/
 sbatch -N1 --mem=100 -J held --hold --wrap 'touch ~/held'
 sbatch -N1 -w gpu-1 --mem=100 --exclusive -J waiting --wrap 'touch ~/waiting'
 until [ -s ticks ]; do sleep 0.2; done"""
+# The script runs on the first of its nodes, gpu-1, and starts tasks on both.
+SUBMIT_ACROSS_NODES = "cd && sbatch --wait -N2 -t1 --mem=100 -J across -o across --wrap 'srun hostname'; sort across"
 # A job on a busy machine may lose some seconds, but a job that was started again would lose all.
 LONGEST_GAP_S = 30
 
@@ -56,16 +58,17 @@ def test_running_jobs_queue_and_accounting_survive(upgraded: Stack) -> None:
     assert "recovered everything on a twin (1 running, 2 waiting and 1 held jobs" in drill
     assert _releases(upgraded) == {OLD}
 
-    upgraded.ssh("gpu-2", "mv /usr/bin/dpkg /usr/bin/dpkg.away", user="root")
+    upgraded.ssh("gpu-1", "mv /usr/bin/dpkg /usr/bin/dpkg.away", user="root")
     stopped = upgraded.muster("upgrade", "--to", NEW, check=False)
     assert stopped.returncode != 0
-    assert "the upgrade stopped: node gpu-2, step node: " in stopped.stderr
-    assert f"done: gpu-1: install Slurm {NEW}" in stopped.stderr
+    assert "the upgrade stopped: node gpu-1, step node: " in stopped.stderr
+    assert f"done: gpu-2: install Slurm {NEW}" in stopped.stderr
     assert "continue with `make upgrade STACK=upgrade`" in stopped.stderr
     # Until it continues, the old and the new release work together.
     assert _releases(upgraded) == {OLD, NEW}
     assert upgraded.ssh("login", "srun -N1 -w gpu-2 --mem=100 hostname </dev/null") == "gpu-2"
-    upgraded.ssh("gpu-2", "mv /usr/bin/dpkg.away /usr/bin/dpkg", user="root")
+    assert upgraded.ssh("login", SUBMIT_ACROSS_NODES).split()[-2:] == ["gpu-1", "gpu-2"]
+    upgraded.ssh("gpu-1", "mv /usr/bin/dpkg.away /usr/bin/dpkg", user="root")
 
     output = upgraded.muster("upgrade", "--to", NEW).stdout
     assert "queue and accounting are complete: 1 running, 2 waiting and 1 held jobs" in output

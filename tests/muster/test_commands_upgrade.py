@@ -6,7 +6,7 @@ import pytest
 
 from bootstrap.upgrade.steps import Releases, plan_upgrade
 from infra.engine.stop import Stop
-from muster.commands.upgrade import check_release_name, describe_failure, require_later, upgrade
+from muster.commands.upgrade import check_release_name, describe_failure, read_spec_text, require_later, upgrade
 from tests.bootstrap.clusters import inventory
 
 
@@ -25,6 +25,16 @@ def test_slurm_cannot_go_back() -> None:
 def test_a_stack_that_is_not_up_is_rejected() -> None:
     with pytest.raises(Stop, match="stack local-required is not up"):
         upgrade("local-required", to="26.05")
+
+
+def test_the_running_spec_is_the_one_that_the_guard_of_changes_accepted() -> None:
+    resources = [
+        {"type": "pulumi:pulumi:Stack", "inputs": {}},
+        {"type": "pulumi-python:muster:ChangeGuard", "inputs": {"spec": "{}", "stack": "mine"}},
+    ]
+    assert read_spec_text(resources, "mine") == "{}"
+    with pytest.raises(Stop, match="the stack has no cluster yet"):
+        read_spec_text(resources[:1], "mine")
 
 
 def test_a_failure_names_what_is_done_and_the_two_ways_on() -> None:

@@ -6,8 +6,10 @@ The step `packages` installs them together with those of the distribution.
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from bootstrap.action import Action, digest
 from bootstrap.bundle import INSTALLED
@@ -35,6 +37,9 @@ PACKAGES = f"{WORK}/packages"
 # Part of the name of stored packages. To be increased only if the same source is built into other packages: a
 # controller that has Slurm does not build them again, and new nodes would wait for them in vain.
 _BUILD = "1"
+PUBLISHED = ".packages/slurm"
+"""Folder on the shared filesystem with a folder of packages per release, for `muster upgrade`."""
+Mode = Literal["build", "wait", "publish"]
 
 
 @dataclass(frozen=True)
@@ -61,6 +66,41 @@ SOURCES = {
 }
 
 
+@dataclass(frozen=True)
+class PackageBuild:
+    """The packages of a release for a distribution, and how nodes share them."""
+
+    release: str
+    distribution: str
+    store: tuple[str, ...]
+    """Command that shares an archive between nodes."""
+    shared: str
+    """Mount point of the shared filesystem."""
+
+    @property
+    def key(self) -> str:
+        """Name of the archive: the same for all nodes that can use it."""
+        return digest(_BUILD, SOURCES[self.release].sha256, self.distribution)
+
+    def render_script(self, mode: Mode, names: Sequence[str] = ()) -> str:
+        """Return the script that builds or fetches the packages; it keeps `names` here, or publishes all of them."""
+        source = SOURCES[self.release]
+        values = {
+            "MODE": mode,
+            "KEY": self.key,
+            "SOURCES": " ".join(source.addresses),
+            "SHA256": source.sha256,
+            "WORK": WORK,
+            "PACKAGES": PACKAGES,
+            "PUBLISHED": f"{self.shared}/{PUBLISHED}/{self.release}",
+            "NAMES": " ".join(names),
+            "SLURM_UID": str(SLURM_UID),
+            "STORE": " ".join([*self.store, self.key]),
+        }
+        assignments = "".join(f"{name}={shlex.quote(value)}\n" for name, value in values.items())
+        return f"cd {INSTALLED}\n{assignments}{SCRIPT}"
+
+
 def is_built_here(facts: Facts, desired: Desired) -> bool:
     """Return whether Slurm comes from our own build: neither the image nor the distribution has the release."""
     release = desired.spec.software.slurm
@@ -84,21 +124,9 @@ def plan_slurm_packages(facts: Facts, node: Node, desired: Desired) -> list[Acti
     if not store:
         line = f"{facts.distribution} has no Slurm {desired.spec.software.slurm}, and this cloud cannot store packages"
         raise BootstrapError(node.name, STEP.name, line, fix="use an image that has this release")
-    key = digest(_BUILD, source.sha256, facts.distribution)
     builds = node.role == "controller"
-    values = {
-        "MODE": "build" if builds else "wait",
-        "KEY": key,
-        "SOURCES": " ".join(source.addresses),
-        "SHA256": source.sha256,
-        "WORK": WORK,
-        "PACKAGES": PACKAGES,
-        "NAMES": " ".join(NAMES[node.role]),
-        "SLURM_UID": str(SLURM_UID),
-        "STORE": " ".join([*store, key]),
-    }
-    assignments = "".join(f"{name}={shlex.quote(value)}\n" for name, value in values.items())
-    script = f"cd {INSTALLED}\n{assignments}{SCRIPT}"
+    build = PackageBuild(desired.spec.software.slurm, facts.distribution, tuple(store), desired.shared)
+    script = build.render_script("build" if builds else "wait", NAMES[node.role])
     title = f"{'build' if builds else 'fetch'} Slurm {source.version}"
     fix = "see the log for the part that failed; an image that has Slurm needs no build"
     log = f"{WORK}/build.log" if builds else ""

@@ -24,7 +24,7 @@ def gather_facts(inventory: Inventory, region: str, stack: str) -> Facts:
     machines = {node.name: _to_machine(instances.get(node.name), "gone", now) for node in inventory.nodes}
     for node_set in inventory.sets:
         machines |= {name: _to_machine(instances.get(name), missing, now) for name, missing in _list_members(node_set)}
-    set_nodes = (_to_node(node_set, name) for node_set in inventory.sets for name, _ in _list_members(node_set))
+    set_nodes = (to_node(node_set, name) for node_set in inventory.sets for name, _ in _list_members(node_set))
     slurm = _query_slurm(region, instances, inventory.controller.name)
     return Facts(inventory, (*inventory.nodes, *set_nodes), machines, slurm)
 
@@ -55,7 +55,7 @@ def _to_machine(instance: Instance | None, missing: str, now: datetime) -> Machi
     return Machine(instance.state, up_s)
 
 
-def _to_node(node_set: NodeSet, name: str) -> Node:
+def to_node(node_set: NodeSet, name: str) -> Node:
     """Return a node without address and machine, which only EC2 knows."""
     return Node(
         name=name,

@@ -40,16 +40,22 @@ from infra.targets.target import (
     RehearsalOptions,
     Rehearses,
     Target,
+    UpgradeNodes,
+    Upgrades,
 )
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from bootstrap.transport.base import Transport
+    from cluster.inventory import Node
     from infra.resources.job_queue import JobQueue
     from infra.targets.aws.leftovers.kind import AccountRegion
     from infra.targets.aws.rehearse.scenarios import Scenario
     from infra.targets.facts import Facts
 
 
-class AwsTarget(Target, Launches, Preflight, Rehearses, Budgeted, KeepsLogs, ManagedStorage):
+class AwsTarget(Target, Launches, Preflight, Rehearses, Budgeted, KeepsLogs, ManagedStorage, Upgrades):
     """The target whose nodes are EC2 instances; Slurm launches compute nodes as the queue needs them."""
 
     name = "aws"
@@ -201,6 +207,36 @@ class AwsTarget(Target, Launches, Preflight, Rehearses, Budgeted, KeepsLogs, Man
         from infra.targets.aws.node_logs import list_node_logs
 
         return list_node_logs(deployment, node)
+
+    def check_release(self, release: str) -> None:
+        """Do nothing: every release that a spec can name has a pinned source, which the controller builds."""
+
+    def reach_nodes(self, spec: ClusterSpec, stack: StackHome, inventory: Inventory) -> UpgradeNodes:
+        from infra.targets.aws.upgrade import reach_nodes
+
+        return reach_nodes(self.deployment(stack, spec.name, spec), inventory)
+
+    def publish_packages(self, spec: ClusterSpec, stack: StackHome, nodes: UpgradeNodes, release: str) -> str:
+        from infra.targets.aws.upgrade import publish_packages
+
+        return publish_packages(self.deployment(stack, spec.name, spec), nodes, release)
+
+    def hold_launches(self, spec: ClusterSpec, stack: StackHome) -> AbstractContextManager[None]:
+        from infra.targets.aws.upgrade import hold_launches
+
+        return hold_launches(self.deployment(stack, spec.name, spec), list(spec.groups))
+
+    def check_twin(self, release: str) -> None:
+        from infra.targets.aws.upgrade import check_twin
+
+        check_twin(release)
+
+    def open_twin(
+        self, spec: ClusterSpec, stack: str, controller: Node, release: str
+    ) -> AbstractContextManager[Transport]:
+        from infra.targets.aws.upgrade import open_controller_twin
+
+        return open_controller_twin(spec.name, stack, controller, release)
 
     def leftovers(self, deployment: Deployment) -> Leftovers:
         from infra.targets.aws.leftovers.search import find_leftovers

@@ -24,7 +24,9 @@ from infra.targets.target import (
     Leftover,
     Leftovers,
     OnThisMachine,
+    Pushes,
     Target,
+    UpgradeNodes,
     Upgrades,
 )
 
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
     from infra.targets.facts import Facts
 
 
-class LocalTarget(Target, OnThisMachine, Upgrades):
+class LocalTarget(Target, OnThisMachine, Pushes, Upgrades):
     """The target whose nodes are containers that run systemd and sshd, with simulated GPUs."""
 
     name = "local"
@@ -112,17 +114,29 @@ class LocalTarget(Target, OnThisMachine, Upgrades):
 
         check_release(release)
 
-    def publish_packages(self, spec: ClusterSpec, stack: str, release: str) -> str:
+    def reach_nodes(self, spec: ClusterSpec, stack: StackHome, inventory: Inventory) -> UpgradeNodes:  # noqa: ARG002
+        from infra.targets.local.upgrade import reach_nodes
+
+        return reach_nodes(stack, inventory)
+
+    def publish_packages(
+        self,
+        spec: ClusterSpec,
+        stack: StackHome,
+        nodes: UpgradeNodes,  # noqa: ARG002  # they share a volume
+        release: str,  # noqa: ARG002  # the image has the packages of every release
+    ) -> str:
         from infra.targets.local.upgrade import publish_packages
 
-        return publish_packages(plan.plan(spec), stack, release)
+        return publish_packages(plan.plan(spec), stack.name)
 
     def open_twin(
         self, spec: ClusterSpec, stack: str, controller: Node, release: str
     ) -> AbstractContextManager[Transport]:
-        from infra.targets.local.upgrade import open_twin
+        from infra.targets.local.upgrade import TwinArgs, open_twin
 
-        return open_twin(plan.plan(spec), stack, controller, release)
+        planned = next(node for node in plan.plan(spec).nodes if node.name == controller.name)
+        return open_twin(TwinArgs(spec.name, stack, controller.name, release, planned.cpus, planned.memory_mb))
 
     def explain_error(self, failure: Exception) -> Stop | None:
         from infra.targets.local.errors import explain

@@ -8,23 +8,32 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, get_args
 
 from docker.types import Mount
 
+from bootstrap.steps.cloud.slurm_packages import PUBLISHED
 from bootstrap.transport.base import DEFAULT_TIMEOUT_S, Completed, OnLine, TransportError, put_script
+from bootstrap.transport.ssh import SshTransport
+from bootstrap.upgrade.steps import BACKUPS, DISTRIBUTION
 from cluster import names
-from cluster.inventory import Node
+from cluster.inventory import Inventory
+from cluster.spec.model import SlurmRelease
+from infra.home import StackHome
 from infra.plan import BuildPlan
 from infra.resources.error import ResourceError
 from infra.targets.local import cgroup_tree
 from infra.targets.local import docker_engine as engine_client
 from infra.targets.local.build import node_container
 from infra.targets.local.strays import remove_container
+from infra.targets.target import UpgradeNodes
 
-PACKAGES = ".packages/slurm"
-"""Folder on the shared filesystem with a folder of packages per release."""
-_IMAGE_PACKAGES = "/opt/muster/slurm"
+NEWEST = get_args(SlurmRelease)[-1]
+"""Release whose image has the packages of all."""
+IMAGE_PACKAGES = "/opt/muster/slurm"
+"""Folder in that image with a folder of packages per release."""
 _TWIN = "twin"
 _BOOT_TIMEOUT_S = 60.0
 _POLL_S = 0.2
@@ -38,15 +47,21 @@ def check_release(release: str) -> None:
             raise ResourceError("software.slurm", message, f"`python3 -m setup --slurm {release}` builds it")
 
 
-def publish_packages(plan: BuildPlan, stack: str, release: str) -> str:
-    """Copy the packages of this release and of the one before it to the shared filesystem; return the folder there."""
+def reach_nodes(stack: StackHome, inventory: Inventory) -> UpgradeNodes:
+    """Return the nodes with connections over SSH; the image has Debian's packages."""
+    private_key = (stack.folder / "id_ed25519").read_text()
+    return UpgradeNodes(inventory, partial(SshTransport.connect, private_key=private_key), DISTRIBUTION, BACKUPS)
+
+
+def publish_packages(plan: BuildPlan, stack: str) -> str:
+    """Copy the packages of all releases to the shared filesystem and return the folder there."""
     volume = plan.volumes[0]
-    folder = f"{volume.mount}/{PACKAGES}"
+    folder = f"{volume.mount}/{PUBLISHED}"
     mount = Mount(target=volume.mount, source=names.volume(plan.cluster, volume.name), type="volume")
-    script = f"rm -rf {folder} && mkdir -p {folder} && cp -r {_IMAGE_PACKAGES}/. {folder} && chmod -R go-w {folder}"
+    script = f"rm -rf {folder} && mkdir -p {folder} && cp -r {IMAGE_PACKAGES}/. {folder} && chmod -R go-w {folder}"
     with engine_client.api_session("software.slurm") as api:
         container = api.create_container(
-            names.image(release),
+            names.image(NEWEST),
             ["sh", "-c", script],
             labels=engine_client.labels(plan.cluster, stack, {}),
             host_config=api.create_host_config(mounts=[mount], network_mode="none"),
@@ -61,19 +76,31 @@ def publish_packages(plan: BuildPlan, stack: str, release: str) -> str:
     return folder
 
 
+@dataclass(frozen=True)
+class TwinArgs:
+    """What the twin of a controller is made of."""
+
+    cluster: str
+    stack: str
+    controller: str
+    """Name of the controller, which the twin has, too."""
+    release: str
+    cpus: int
+    memory_mb: int
+
+
 @contextmanager
-def open_twin(plan: BuildPlan, stack: str, controller: Node, release: str) -> Iterator[ContainerTransport]:
+def open_twin(args: TwinArgs) -> Iterator[ContainerTransport]:
     """Start a container with the controller's name and this release, but without a network; remove it at the end."""
-    name, tree = names.container(plan.cluster, _TWIN), f"{plan.cluster}-{_TWIN}"
-    planned = next(node for node in plan.nodes if node.name == controller.name)
+    name, tree = names.container(args.cluster, _TWIN), f"{args.cluster}-{_TWIN}"
     props: dict[str, Any] = {
-        "cluster": plan.cluster, "stack": stack, "node": controller.name, "role": _TWIN, "image": names.image(release),
-        "cpus": planned.cpus, "memory_mb": planned.memory_mb, "mounts": [],
+        "cluster": args.cluster, "stack": args.stack, "node": args.controller, "role": _TWIN,
+        "image": names.image(args.release), "cpus": args.cpus, "memory_mb": args.memory_mb, "mounts": [],
     }  # fmt: skip
     with engine_client.api_session("twin") as api:
         host = node_container.host_config(props, engine_client.engine(), api.api_version)
         host["NetworkMode"] = "none"
-        options = node_container.options(props, engine_client.labels(plan.cluster, stack, {}))
+        options = node_container.options(props, engine_client.labels(args.cluster, args.stack, {}))
         # The twin has the host name of the controller, so its group in the host's tree must have another parent.
         options |= {"name": name, "environment": options["environment"] | {"MUSTER_CLUSTER": tree}}
         remove_container(api, name)

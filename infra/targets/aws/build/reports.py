@@ -21,6 +21,7 @@ from infra.resources.properties import Properties, changed, unknown
 from infra.targets.aws.client import create_client
 from infra.targets.aws.node import parameters
 from infra.targets.aws.node.parameters import Report
+from infra.targets.aws.node_reports import read_reports
 from infra.targets.aws.send_command import Script, send_script
 
 NodeState = Literal["ready", "coming", "stale"]
@@ -54,7 +55,7 @@ class NodeReportsProvider(ResourceProvider):
         return UpdateResult(news | _wait(news))
 
     def read(self, id_: str, props: Properties) -> ReadResult:
-        reports = _read_reports(create_client("ssm", props["region"]), props["cluster"])
+        reports = read_reports(create_client("ssm", props["region"]), props["cluster"])
         return ReadResult(id_, props | {"pending": _expected(props).unfinished(reports)})
 
     def diff(self, _id: str, olds: Properties, news: Properties) -> DiffResult:
@@ -64,7 +65,7 @@ class NodeReportsProvider(ResourceProvider):
     def delete(self, _id: str, props: Properties) -> None:
         """Delete the reports; with the controller also those of the nodes that it launched."""
         ssm, cluster = create_client("ssm", props["region"]), props["cluster"]
-        nodes = list(_read_reports(ssm, cluster) if CONTROLLER in props["nodes"] else props["nodes"])
+        nodes = list(read_reports(ssm, cluster) if CONTROLLER in props["nodes"] else props["nodes"])
         for batch in _batches([parameters.node(cluster, node) for node in nodes], PARAMETER_BATCH):
             ssm.delete_parameters(Names=batch)
 
@@ -168,13 +169,13 @@ def _describe_loss(id_: str, raw: Mapping[str, Any] | None) -> str:
 
 def _wait(props: Properties, timeout_s: float = TIMEOUT_S, poll_s: float = POLL_S) -> Properties:
     expected, ssm = _expected(props), create_client("ssm", props["region"])
-    before = _read_reports(ssm, props["cluster"])
+    before = read_reports(ssm, props["cluster"])
     _set_up_again(props["region"], expected.stale_instances(before), props["script"])
     began = time.monotonic()
     deadline, ec2_poll = began + timeout_s, began + EC2_POLL_S
     shown: Mapping[str, Report] = {}
     while True:
-        reports = _read_reports(ssm, props["cluster"])
+        reports = read_reports(ssm, props["cluster"])
         _show_progress(expected, shown, reports)
         shown = reports
         if failures := expected.failures(before, reports):
@@ -210,13 +211,6 @@ def _start(region: str, instances: Sequence[str], script: str) -> None:
         if len(instances) > 1:
             for instance in instances:
                 _start(region, [instance], script)
-
-
-def _read_reports(ssm: Any, cluster: str) -> dict[str, Report]:
-    """Return the reports of all nodes of a cluster by node name."""
-    pages = ssm.get_paginator("get_parameters_by_path").paginate(Path=parameters.nodes(cluster))
-    values = {entry["Name"].rpartition("/")[2]: entry["Value"] for page in pages for entry in page["Parameters"]}
-    return {node: Report.model_validate_json(value) for node, value in values.items()}
 
 
 def _show_progress(expected: ExpectedNodes, shown: Mapping[str, Report], reports: Mapping[str, Report]) -> None:

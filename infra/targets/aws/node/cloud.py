@@ -57,12 +57,17 @@ def describe_cloud(  # noqa: PLR0913
         scratch_disk_model=SCRATCH_DISK_MODEL,
         lustre_client=LUSTRE_CLIENT,
         interpreter=PYTHON,
-        package_store=(INSTALLED_PYTHON, "-m", "infra.targets.aws.node.package_store", region, bucket),
+        package_store=package_store_command(region, bucket),
         log_shipper=(INSTALLED_PYTHON, "-m", "infra.targets.aws.node.ship_logs", region, bucket),
         job_credentials=_describe_job_credentials(region, jobs_role) if jobs_role else None,
         interruption_watch=(INSTALLED_PYTHON, "-m", "infra.targets.aws.node.spot_notice"),
         image_fix=image_fix,
     )
+
+
+def package_store_command(region: str, bucket: str) -> tuple[str, ...]:
+    """Return the command with which machines share archives; a name, `fetch` or `store` and a path follow."""
+    return (INSTALLED_PYTHON, "-m", "infra.targets.aws.node.package_store", region, bucket)
 
 
 def _describe_job_credentials(region: str, role: str) -> JobCredentials:

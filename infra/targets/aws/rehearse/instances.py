@@ -121,6 +121,8 @@ class Instances:
     """Errors of this machine rather than of AWS."""
     listing_s: float = 0
     """Seconds by which instances are listed later than the table says; they are not shortened."""
+    slurm_packages: str = ""
+    """Docker volume with the packages of Slurm's releases; empty if machines need only that of their image."""
     closing: threading.Event = field(default_factory=threading.Event)
     """Set when the rehearsal ends: from then on nothing is started."""
 
@@ -324,6 +326,7 @@ class Instances:
             gpus=instance_type.gpus.count,
             storage=self.list_storage(),
             hardware=list_hardware_files(instance_type, efa=efa),
+            slurm_packages=self.slurm_packages,
         )
 
     def _end(self, instance: Instance, state: str) -> None:

@@ -13,6 +13,7 @@ from docker.types import Mount
 from cluster import names
 from infra.targets.aws.rehearse.disks import LOOP_RULE
 from infra.targets.aws.rehearse.hardware import File
+from infra.targets.aws.rehearse.slurm_releases import FOLDER as SLURM_PACKAGES
 from infra.targets.aws.rehearse.ubuntu import HOME, list_image_files, read_program
 from infra.targets.local import docker_engine as engine_client
 from infra.targets.local.build import node_container
@@ -62,10 +63,12 @@ KillMode=process
 ExecStart=/usr/lib/rehearsal/user-data.sh
 """
 # A container has the uptime of its host, so slurmctld would wait for ever for the boot of a node that it has started.
+# Only the first start is a boot: slurmctld ends the jobs of a node that boots.
 _SLURMD_DROP_IN = """\
 [Service]
 ExecStart=
-ExecStart=/usr/sbin/slurmd --systemd -b $SLURMD_OPTIONS
+ExecStart=/bin/sh -c '[ -e /run/booted ] || boot=-b; exec /usr/sbin/slurmd --systemd $$boot $$SLURMD_OPTIONS'
+ExecStartPost=/usr/bin/touch /run/booted
 """
 _WANTS = f"{_UNITS}/multi-user.target.wants"
 # AWS's library brings its own certificate authorities. Units find ours in their environment, because some cannot read
@@ -132,6 +135,8 @@ class MachineArgs:
     storage: Sequence[str]
     """Ids of the filesystems that exist."""
     hardware: Mapping[str, File] = field(default_factory=dict)
+    slurm_packages: str = ""
+    """Docker volume with the packages of Slurm's releases; empty if machines need only that of their image."""
 
 
 def container_name(site: Site, instance: str) -> str:
@@ -166,6 +171,8 @@ def _list_mounts(site: Site, args: MachineArgs) -> list[Mount]:
     mounts += [
         Mount(target=f"{STORAGE}/{id_}", source=names.volume(site.cluster, id_), type="volume") for id_ in args.storage
     ]
+    if args.slurm_packages:
+        mounts.append(Mount(target=SLURM_PACKAGES, source=args.slurm_packages, type="volume", read_only=True))
     # Disks of this machine must not show, and those of the rehearsal must be able to appear.
     block = names.volume(site.cluster, f"block-{args.instance}")
     return [*mounts, Mount(target="/sys/block", source=block, type="volume", labels=dict(site.labels))]

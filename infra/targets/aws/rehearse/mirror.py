@@ -37,14 +37,13 @@ class Mirror:
         return "".join(f"{own} {original}\n" for own, original in self.digests.items())
 
 
-def make_mirror(slurm: str) -> Mirror:
-    """Return the files that machines of a cluster with this release of Slurm download."""
-    source = slurm_packages.SOURCES[slurm]
-    archive = _pack_source(source.version)
-    files = dict.fromkeys(source.addresses, archive)
+def make_mirror() -> Mirror:
+    """Return the files that machines download: Slurm's sources, and the key of the Lustre clients."""
+    archives = {source: _pack_source(source.version) for source in slurm_packages.SOURCES.values()}
+    files = {address: archive for source, archive in archives.items() for address in source.addresses}
     return Mirror(
         files={**files, LUSTRE_CLIENT.key_url: _KEY % b64encode(b"A stand-in of a rehearsal.")},
-        digests={sha256(archive).hexdigest(): source.sha256},
+        digests={sha256(archive).hexdigest(): source.sha256 for source, archive in archives.items()},
     )
 
 

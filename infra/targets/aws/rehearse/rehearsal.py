@@ -51,6 +51,9 @@ class Rehearsal:
     def teardown(self) -> None:
         self._muster("teardown", "--yes", "--force")
 
+    def upgrade(self, *options: str) -> None:
+        self._muster("upgrade", *options)
+
     def fail_up(self, *texts: str) -> None:
         """Run `up`, which must fail, print each of these texts, and say how to continue."""
         code, output = self._run_muster("up")

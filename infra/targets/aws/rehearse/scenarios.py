@@ -10,10 +10,12 @@ import random
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import yaml
 
+from cluster.names import members
+from cluster.spec.model import SlurmRelease
 from infra.engine.stop import FAILED, Stop
 from infra.targets.aws.rehearse.cold_start import report_cold_start
 from infra.targets.aws.rehearse.disks import run_in
@@ -22,8 +24,11 @@ from infra.targets.aws.rehearse.instances import SPOT_NOTICE_S, Instance
 from infra.targets.aws.rehearse.moto_errors import SHORTAGE, throttle_code
 from infra.targets.aws.rehearse.moto_server import Interference
 from infra.targets.aws.rehearse.rehearsal import Rehearsal, choose_group
+from infra.targets.aws.rehearse.slurm_releases import publish_releases
 from infra.targets.aws.rehearse.training_job import ENDLESS, STEPS, check_save, submit_training
 from infra.targets.aws.spec import region_of
+from slurm.control.config import SHOW_CONFIG, read_release
+from slurm.control.nodes import update_nodes
 from slurm.power.bring_up import COOLDOWN_S
 from slurm.power.reasons import CAPACITY, HEALTH
 
@@ -185,6 +190,36 @@ def resize(rehearsal: Rehearsal) -> None:
         _require_nodes(rehearsal.run_job(group, nodes), nodes)
 
 
+def upgrade(rehearsal: Rehearsal) -> None:
+    """Install another release of Slurm under a running job, launch a node with it, and go back."""
+    old, new = get_args(SlurmRelease)[-2:]
+    instances, slurm = rehearsal.cloud.instances, rehearsal.slurm
+    instances.slurm_packages = publish_releases(instances.site.cluster, instances.site.labels)
+    rehearsal.up()
+    group, nodes = choose_group(rehearsal.rehearsed.spec, rehearsal.rehearsed.nodes)
+    running = slurm.submit(group, nodes, "sh -c 'until [ -e go ]; do sleep 1; done; hostname'", "--no-requeue")
+    waiting = slurm.submit(group, nodes, "hostname", f"--dependency=afterok:{running}")
+    held = slurm.submit(group, nodes, "hostname", "--hold")
+    slurm.wait_for_state(running, "RUNNING")
+    machines = [_require_instance(rehearsal, f"{group}-{number + 1}").id for number in range(nodes)]
+    rehearsal.upgrade("--to", new)
+    _require_release(rehearsal, group, nodes, new)
+    states = {job: slurm.read_state(job) for job in (running, waiting, held)}
+    if states != {running: "RUNNING", waiting: "PENDING", held: "PENDING"}:
+        raise Stop(f"the queue did not survive: {states}", code=FAILED)
+    slurm.run(f"touch ~{slurm.user}/go")
+    for job in (running, waiting):
+        _require_nodes(slurm.wait_for_end(job), nodes)
+    _launch_again(rehearsal, f"{group}-1", machines[0])
+    _require_nodes(rehearsal.run_job(group, nodes), nodes)
+    _require_release(rehearsal, group, nodes, new)
+    rehearsal.upgrade("--back")
+    _require_release(rehearsal, group, nodes, old)
+    # To the restored queue, jobs that ended since the backup are still running or waiting.
+    slurm.run(f"scancel {running} {waiting} {held}")
+    _require_nodes(rehearsal.run_job(group, nodes), nodes)
+
+
 def throttle(rehearsal: Rehearsal) -> None:
     """Reject a share of all calls, of muster and of the machines."""
     rehearsal.cloud.moto.interfere = reject_some(_THROTTLED, rehearsal.cloud.instances.clock.seed)
@@ -217,6 +252,9 @@ SCENARIOS: Mapping[str, Scenario] = {
     "failed-prolog": Scenario("a GPU breaks on an idle node", "the node is drained and replaced", fail_prolog),
     "dead-controller": Scenario("the controller dies", "`up` replaces it, and queue and jobs survive", lose_controller),
     "resize": Scenario("a group grows and shrinks", "jobs run on all of its nodes", resize),
+    "upgrade": Scenario(
+        "another release of Slurm is installed", "jobs and queue survive, new nodes get it, and it can go back", upgrade
+    ),
     "throttling": Scenario(f"{_THROTTLED:.0%} of all calls are throttled", "a job runs on two nodes", throttle),
     "late-listing": Scenario("new instances are listed late", "nothing is launched twice", list_late),
 }
@@ -260,6 +298,22 @@ def _require_instance(rehearsal: Rehearsal, name: str) -> Instance:
 def _require_nodes(output: str, nodes: int) -> None:
     if len(set(output.split())) != nodes:
         raise Stop(f"the job should have run on {nodes} nodes, but printed {output.split()}", code=FAILED)
+
+
+def _require_release(rehearsal: Rehearsal, group: str, nodes: int, release: str) -> None:
+    """Raise Stop if slurmctld or a node has another release."""
+    versions = {name: rehearsal.slurm.read_node(name).version for name in members(group, nodes)}
+    versions["controller"] = read_release(rehearsal.slurm.run(" ".join(SHOW_CONFIG)))
+    if any(not f"{version}.".startswith(f"{release}.") for version in versions.values()):
+        raise Stop(f"not every node has Slurm {release}: {versions}", code=FAILED)
+
+
+def _launch_again(rehearsal: Rehearsal, name: str, machine: str) -> None:
+    """Power a node down and wait until its machine is gone, so that the next job launches another one."""
+    rehearsal.slurm.run(" ".join(update_nodes(name, "POWER_DOWN_FORCE")))
+    rehearsal.slurm.wait_for_node(name, "is powered down", lambda node: node.powered_down, _REPLACED_S)
+    if not rehearsal.cloud.instances.by_id[machine].is_ending:
+        raise Stop(f"{name} is powered down, but its machine {machine} still runs", code=FAILED)
 
 
 def _change_group(rehearsal: Rehearsal, group: str, **changes: Any) -> None:

@@ -14,7 +14,7 @@ from infra.targets.local import docker_engine as engine_client
 
 
 def run_short_container(
-    script: str, mounts: Sequence[Mount], labels: Mapping[str, str], **options: Any
+    script: str, mounts: Sequence[Mount], labels: Mapping[str, str], image: str = names.IMAGE, **options: Any
 ) -> tuple[int, str]:
     """Run a script in a container without a network and return its exit code and output.
 
@@ -24,10 +24,10 @@ def run_short_container(
         host: Any = api.create_host_config(mounts=list(mounts), network_mode="none", **options)
         try:
             container = api.create_container(
-                names.IMAGE, ["sh", "-c", script], entrypoint="", host_config=host, labels=dict(labels)
+                image, ["sh", "-c", script], entrypoint="", host_config=host, labels=dict(labels)
             )["Id"]
         except ImageNotFound as missing:
-            message = f"the node image {names.IMAGE} does not exist"
+            message = f"the node image {image} does not exist"
             raise ResourceError("", message, "build it with `make setup`") from missing
         try:
             api.start(container)

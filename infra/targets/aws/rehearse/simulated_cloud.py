@@ -24,6 +24,7 @@ from bootstrap.wheels import WheelsError, fetch_wheels
 from cluster import names
 from cluster.catalog.instances import instance
 from cluster.catalog.interpreter import PYTHON
+from cluster.spec import ClusterSpec
 from infra.engine.stop import Stop
 from infra.targets.aws import names as aws_names
 from infra.targets.aws.build.bundle import ARCHITECTURES
@@ -48,6 +49,7 @@ from infra.targets.aws.rehearse.names_of_aws import resolve_name
 from infra.targets.aws.rehearse.nfs import serve_file_systems
 from infra.targets.aws.rehearse.rehearsed_stack import RehearsedStack, list_types
 from infra.targets.aws.rehearse.short_container import run_short_container
+from infra.targets.aws.rehearse.slurm_releases import publish_releases
 from infra.targets.aws.rehearse.storage_volumes import StorageVolumes
 from infra.targets.aws.rehearse.timeline import Timeline
 from infra.targets.aws.spec import region_of
@@ -109,7 +111,7 @@ def open_cloud(rehearsed: RehearsedStack, clock: Clock, timeline: Timeline) -> I
         closing = threading.Event()
         account = MotoAccount(ACCOUNT, region_of(rehearsed.spec))
         create_existing(rehearsed.spec, account, rehearsed.cidr)
-        mirror = make_mirror(rehearsed.spec.software.slurm)
+        mirror = make_mirror()
         served = _serve(stack, account, moto, gateway, mirror=mirror, find=find_metadata)
         # The end of the rehearsal also ends every wait.
         clock = replace(clock, sleep=closing.wait)
@@ -132,6 +134,7 @@ def open_cloud(rehearsed: RehearsedStack, clock: Clock, timeline: Timeline) -> I
             efa_groups=frozenset(name for name, group in rehearsed.spec.groups.items() if group.fabric == "efa"),
             list_storage=lambda: volumes.prepare(account.list_file_systems()),
             disks=disks,
+            slurm_packages=_publish_slurm(rehearsed.spec, cluster, labels),
             closing=closing,
         )
         stack.enter_context(connect_instances(instances))
@@ -140,6 +143,10 @@ def open_cloud(rehearsed: RehearsedStack, clock: Clock, timeline: Timeline) -> I
         denials: list[str] = []
         moto.judge = make_judge(account, instances, moto.access_key, denials)
         yield SimulatedCloud(moto, account, instances, timeline, denials, frozenset(account.list_billed()))
+
+
+def _publish_slurm(spec: ClusterSpec, cluster: str, labels: dict[str, str]) -> str:
+    return "" if names.image(spec.software.slurm) == names.IMAGE else publish_releases(cluster, labels)
 
 
 @dataclass(frozen=True)

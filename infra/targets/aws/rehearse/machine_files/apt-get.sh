@@ -27,6 +27,8 @@ update() {
 is_installed() { dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null | grep -qx installed; }
 
 register() { # NAME VERSION
+  awk -v RS= -v ORS='\n\n' -v name="$1" '$0 !~ "^Package: " name "\n"' /var/lib/dpkg/status >/var/lib/dpkg/status.new
+  mv /var/lib/dpkg/status.new /var/lib/dpkg/status
   {
     echo
     echo "Package: $1"
@@ -36,6 +38,20 @@ register() { # NAME VERSION
     echo "Version: $2"
     echo "Description: stand-in of a rehearsal"
   } >>/var/lib/dpkg/status
+}
+
+# Slurm's programs of a version: those of the node image, or of Debian's packages of another release, without their scripts.
+use_slurm() { # VERSION
+  release=$(cut -d. -f1,2 <<<"$1")
+  case $(slurmd -V) in *" $release."*) return ;; esac
+  if [ ! -d "/rehearsal/slurm/$release" ]; then echo "E: this rehearsal has no Slurm $release" >&2; exit 100; fi
+  work=$(mktemp -d)
+  for package in "/rehearsal/slurm/$release"/*.deb; do dpkg-deb -x "$package" "$work"; done
+  rm -rf /usr/lib/*/slurm-wlm
+  # Programs that run keep their files.
+  cp -a --remove-destination "$work/usr/." /usr/
+  rm -rf "$work"
+  ldconfig
 }
 
 case $command in
@@ -64,6 +80,7 @@ for name in "${missing[@]}"; do
     # A package that was built here: NAME_VERSION_ARCHITECTURE.deb. What it would contain is in the node image.
     */*.deb)
       IFS=_ read -r package version _ <<<"${name##*/}"
+      if [ "$package" = slurm-smd ]; then use_slurm "$version"; fi
       register "$package" "$version"
       ;;
     *)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -93,8 +94,8 @@ def publish_packages(deployment: Deployment, nodes: UpgradeNodes, release: str) 
     distribution = transport.run(_READ_DISTRIBUTION).out.strip()
     store = package_store_command(deployment.region, _find_bucket(deployment))
     script = PackageBuild(release, distribution, store, shared).render_script("publish")
-    # Run Command returns little output, and not its end.
-    logged = f"(\n{script}) >{_LOG} 2>&1 || {{ tail -n 1 {_LOG} >&2; exit 1; }}"
+    # Run Command returns little output, and not its end. In a shell of its own: `||` would switch off its `set -e`.
+    logged = f"sh -c {shlex.quote(script)} >{_LOG} 2>&1 || {{ tail -n 1 {_LOG} >&2; exit 1; }}"
     done = transport.run(logged, timeout=BUILD_TIMEOUT_S)
     if done.code != 0:
         what = f"the controller has no packages of Slurm {release}: {done.err.strip()}"

@@ -216,7 +216,7 @@ def upgrade(rehearsal: Rehearsal) -> None:
     rehearsal.upgrade("--back")
     _require_release(rehearsal, group, nodes, old)
     # To the restored queue, jobs that ended since the backup are still running or waiting.
-    slurm.run(f"scancel {running} {waiting} {held}")
+    slurm.run(f"scancel {running} {waiting} {held} || true")
     _require_nodes(rehearsal.run_job(group, nodes), nodes)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import pytest
@@ -147,26 +149,23 @@ def test_a_file_of_any_size_comes_through_the_bucket_and_does_not_stay_there(
     assert "Versions" not in s3.list_object_versions(Bucket=bucket)
 
 
-class Recorded:
-    """A transport that records scripts and fails the build."""
-
-    def __init__(self) -> None:
-        self.scripts: list[str] = []
+class Shell:
+    """A transport that runs the build in a shell in which every program of the build fails."""
 
     def run(self, script: str, **_: Any) -> Completed:
-        self.scripts.append(script)
         if "os-release" in script:
             return Completed(0, "ubuntu 22.04\n", "")
-        return Completed(1, "", "slurm: the build failed: no space left\n")
+        assert "MODE=publish\n" in script
+        assert "PUBLISHED=/shared/.packages/slurm/26.05\n" in script
+        local = script.replace(upgrade._LOG, "/dev/stdout").replace("cd /opt/muster/current", "PATH=/nowhere")
+        done = subprocess.run(["/bin/sh", "-c", local], capture_output=True, text=True, check=False)
+        return Completed(done.returncode, "", done.stdout)
 
 
 def test_packages_that_cannot_be_built_end_the_upgrade_before_anything_changes() -> None:
-    transport = Recorded()
-    nodes: Any = type("Nodes", (), {"inventory": INVENTORY, "connect": lambda _self, _node: transport})()
-    with pytest.raises(ResourceError, match=r"no packages of Slurm 26\.05: slurm: the build failed: no space left"):
+    nodes: Any = SimpleNamespace(inventory=INVENTORY, connect=lambda _node: Shell())
+    with pytest.raises(ResourceError, match=r"no packages of Slurm 26\.05: .*mkdir: not found"):
         upgrade.publish_packages(DEPLOYMENT, nodes, "26.05")
-    assert "MODE=publish\n" in transport.scripts[-1]
-    assert "PUBLISHED=/shared/.packages/slurm/26.05\n" in transport.scripts[-1]
 
 
 def test_a_machine_without_docker_can_upgrade_without_a_drill(monkeypatch: pytest.MonkeyPatch) -> None:

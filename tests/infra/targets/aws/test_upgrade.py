@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from datetime import UTC, datetime
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
 
@@ -150,20 +151,23 @@ def test_a_file_of_any_size_comes_through_the_bucket_and_does_not_stay_there(
 
 
 class Shell:
-    """A transport that runs the build in a shell in which every program of the build fails."""
+    """A transport that runs the build in a shell that finds none of its programs."""
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
 
     def run(self, script: str, **_: Any) -> Completed:
         if "os-release" in script:
             return Completed(0, "ubuntu 22.04\n", "")
         assert "MODE=publish\n" in script
         assert "PUBLISHED=/shared/.packages/slurm/26.05\n" in script
-        local = script.replace(upgrade._LOG, "/dev/stdout").replace("cd /opt/muster/current", "PATH=/nowhere")
-        done = subprocess.run(["/bin/sh", "-c", local], capture_output=True, text=True, check=False)
-        return Completed(done.returncode, "", done.stdout)
+        local = script.replace(upgrade._LOG, str(self._log)).replace("cd /opt/muster/current", "PATH=/nowhere")
+        done = subprocess.run(["/bin/sh", "-c", local], capture_output=True, text=True, check=False, timeout=30)
+        return Completed(done.returncode, "", done.stderr)
 
 
-def test_packages_that_cannot_be_built_end_the_upgrade_before_anything_changes() -> None:
-    nodes: Any = SimpleNamespace(inventory=INVENTORY, connect=lambda _node: Shell())
+def test_packages_that_cannot_be_built_end_the_upgrade_before_anything_changes(tmp_path: Path) -> None:
+    nodes: Any = SimpleNamespace(inventory=INVENTORY, connect=lambda _node: Shell(tmp_path / "log"))
     with pytest.raises(ResourceError, match=r"no packages of Slurm 26\.05: .*mkdir: not found"):
         upgrade.publish_packages(DEPLOYMENT, nodes, "26.05")
 

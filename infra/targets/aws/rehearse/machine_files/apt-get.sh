@@ -42,11 +42,12 @@ register() { # NAME VERSION
 
 # Slurm's programs of a version: those of the node image, or of Debian's packages of another release, without their scripts.
 use_slurm() { # VERSION
+  local release work file
   release=$(cut -d. -f1,2 <<<"$1")
   case $(slurmd -V) in *" $release."*) return ;; esac
   if [ ! -d "/rehearsal/slurm/$release" ]; then echo "E: this rehearsal has no Slurm $release" >&2; exit 100; fi
   work=$(mktemp -d)
-  for package in "/rehearsal/slurm/$release"/*.deb; do dpkg-deb -x "$package" "$work"; done
+  for file in "/rehearsal/slurm/$release"/*.deb; do dpkg-deb -x "$file" "$work"; done
   rm -rf /usr/lib/*/slurm-wlm
   # Programs that run keep their files.
   cp -a --remove-destination "$work/usr/." /usr/

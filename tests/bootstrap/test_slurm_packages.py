@@ -20,14 +20,14 @@ def test_every_release_has_a_pinned_source() -> None:
 
 def test_nodes_that_are_launched_later_look_for_the_same_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     """A running cluster builds nothing again, so another version of the script must find what is there."""
-    build = PackageBuild("24.11", "ubuntu 22.04", "/shared", ())
+    build = PackageBuild("24.11", "ubuntu 22.04", ("store",), "/shared")
     before = build.render_script("wait")
     monkeypatch.setattr(slurm_packages, "SCRIPT", SCRIPT + "# another version\n")
     after = build.render_script("wait")
     assert after != before
     assert _read_key(after) == _read_key(before) == build.key
-    assert build.key != PackageBuild("26.05", "ubuntu 22.04", "/shared", ()).key
-    assert build.key != PackageBuild("24.11", "ubuntu 24.04", "/shared", ()).key
+    assert build.key != PackageBuild("26.05", "ubuntu 22.04", ("store",), "/shared").key
+    assert build.key != PackageBuild("24.11", "ubuntu 24.04", ("store",), "/shared").key
 
 
 def test_an_upgrade_finds_all_packages_of_a_release_and_nothing_is_installed(tmp_path: Path) -> None:
@@ -35,16 +35,16 @@ def test_an_upgrade_finds_all_packages_of_a_release_and_nothing_is_installed(tmp
     with tarfile.open(tmp_path / "stored.tar", "w") as tar:
         tar.add(tmp_path / "slurm-smd_26.05.5-1_amd64.deb", "./slurm-smd_26.05.5-1_amd64.deb")
     (tmp_path / "apt-get").write_text("#!/bin/sh\nexit 1\n")
-    (tmp_path / "store").write_text(f'#!/bin/sh\n[ "$1" = fetch ] && cp {tmp_path}/stored.tar "$2"\n')
+    (tmp_path / "store").write_text(f'#!/bin/sh\n[ "$1" = store ] || cp {tmp_path}/stored.tar "$2"\n')
     for program in ("apt-get", "store"):
         (tmp_path / program).chmod(0o755)
     published = tmp_path / "shared" / "slurm" / "26.05"
     published.mkdir(parents=True)
     (published / "outdated.deb").write_text("")
     variables = {
-        "MODE": "publish", "KEY": "k", "SOURCES": "''", "SHA256": "''", "FOLDER": tmp_path / "shared",
-        "PUBLISHED": published, "NAMES": "''", "SLURM_UID": "1", "STORE": tmp_path / "store",
-        "PATH": f"{tmp_path}:/usr/bin:/bin",
+        "MODE": "publish", "KEY": "k", "SOURCES": "''", "SHA256": "''", "WORK": tmp_path / "work",
+        "PUBLISHED": published, "PACKAGES": tmp_path / "packages", "NAMES": "''", "SLURM_UID": "1",
+        "STORE": tmp_path / "store", "PATH": f"{tmp_path}:/usr/bin:/bin",
     }  # fmt: skip
     text = "".join(f"{name}={value}\n" for name, value in variables.items())
     done = subprocess.run(["sh", "-c", text + SCRIPT], capture_output=True, text=True, check=False)

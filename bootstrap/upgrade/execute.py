@@ -77,12 +77,12 @@ class Upgrade:
                 return
             if time.monotonic() > deadline:
                 # Only now: the target has to look for each machine.
-                if all(self.is_gone(node) for node in missing):
+                silent = next((node.name for node in missing if not self.is_gone(node)), None)
+                if silent is None:
                     return
-                name = next(node.name for node in missing if not self.is_gone(node))
-                state = states.get(name, ABSENT)
+                state = states.get(silent, ABSENT)
                 line = f"Slurm shows it as {state} with version {state.version or 'unknown'}, expected {self.release}"
-                raise BootstrapError(name, step.name, line, "/var/log/slurm/slurmd.log")
+                raise BootstrapError(silent, step.name, line, "/var/log/slurm/slurmd.log")
             time.sleep(POLL_S)
 
     def _has_joined(self, state: NodeState) -> bool:

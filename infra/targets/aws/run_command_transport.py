@@ -53,9 +53,11 @@ class RunCommandTransport:
         with translate_errors(f"s3://{self._bucket}/{key}", self._region):
             s3 = create_client("s3", self._region)
             answer = s3.get_object(Bucket=self._bucket, Key=key)
-            data: bytes = answer["Body"].read()
             version = {"VersionId": answer["VersionId"]} if "VersionId" in answer else {}
-            s3.delete_object(Bucket=self._bucket, Key=key, **version)
+            try:
+                data: bytes = answer["Body"].read()
+            finally:
+                s3.delete_object(Bucket=self._bucket, Key=key, **version)
         return data
 
     def close(self) -> None:

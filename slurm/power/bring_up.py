@@ -13,7 +13,7 @@ from slurm.hostlist import hostlist
 from slurm.power import limits
 from slurm.power.context import Context, log
 from slurm.power.launcher import TRANSIENT, Machine, MachineList, Option, Shortage, Unit
-from slurm.power.reasons import BUDGET, CLOSED, REMOVED, no_capacity
+from slurm.power.reasons import BUDGET, CLOSED, HELD, REMOVED, no_capacity
 from slurm.power.requests import NodeRequest, list_nodes
 
 # A younger machine is still booting; a program that was killed, or `muster up`, launched it for the same request.
@@ -34,6 +34,8 @@ class BringUpResult:
     """Nodes for which there is no machine, with the reason."""
     retryable: set[str] = field(default_factory=set)
     """Nodes of `down` for which a later attempt may succeed."""
+    held: set[str] = field(default_factory=set)
+    """Nodes of `down` whose launch waits for the end of an upgrade."""
 
 
 def bring_up(context: Context, existing: MachineList, requests: Sequence[NodeRequest]) -> BringUpResult:
@@ -47,6 +49,9 @@ def bring_up(context: Context, existing: MachineList, requests: Sequence[NodeReq
         units = [unit for unit in units if unit]
         if units and group in existing.closed:
             result.down |= dict.fromkeys((name for unit in units for name in unit), REMOVED)
+        elif units and group in existing.held:
+            result.down |= dict.fromkeys((name for unit in units for name in unit), HELD)
+            result.held |= {name for unit in units for name in unit}
         elif units and group in limits.list_closed_groups(context.memory.load(limits.BREAKER)):
             # A job in another partition over the same nodes would launch them again.
             result.down |= dict.fromkeys((name for unit in units for name in unit), CLOSED)
@@ -61,9 +66,7 @@ def bring_up(context: Context, existing: MachineList, requests: Sequence[NodeReq
 
 def report_down(context: Context, requests: Sequence[NodeRequest], result: BringUpResult) -> list[NodeRequest]:
     """Mark nodes without a machine as down, except those of requests to retry, and return these requests."""
-    retried = [
-        request for request in requests if result.retryable.intersection(request.nodes) and _in_time(context, request)
-    ]
+    retried = [request for request in requests if _may_be_retried(context, request, result)]
     if retried:
         log.info("%s: retried for a while", hostlist(sorted(list_nodes(retried))))
     waiting = list_nodes(retried)
@@ -150,7 +153,13 @@ def _list_availability(options: Sequence[Option], shortages: Sequence[Shortage])
     ]
 
 
-def _in_time(context: Context, request: NodeRequest) -> bool:
-    """Return whether a shortage may still be retried; half of ResumeTimeout is reserved for the boot."""
-    limit_s = min(context.launcher.group(request.group).retry_s, context.slurmctld.resume_timeout_s() / 2)
+def _may_be_retried(context: Context, request: NodeRequest, result: BringUpResult) -> bool:
+    """Return whether a later attempt may succeed in time; half of ResumeTimeout is reserved for the boot."""
+    is_held = not result.held.isdisjoint(request.nodes)
+    if not is_held and result.retryable.isdisjoint(request.nodes):
+        return False
+    limit_s = context.slurmctld.resume_timeout_s() / 2
+    # `retry_s` limits how long a shortage is retried, not how long an upgrade may take.
+    if not is_held:
+        limit_s = min(limit_s, context.launcher.group(request.group).retry_s)
     return context.now() - request.since < limit_s

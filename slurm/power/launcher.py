@@ -44,6 +44,8 @@ class MachineList:
     """Id of the controller's machine; empty if it does not exist."""
     closed: frozenset[str] = frozenset()
     """Groups that are being removed or replaced: the power programs launch nothing for them."""
+    held: frozenset[str] = frozenset()
+    """Groups whose launches wait until the release of Slurm that their nodes will get is decided."""
 
     def by_name(self) -> dict[str, Machine]:
         """Return one machine per name: a running one, and of two that run the older, which Slurm knew first."""

@@ -10,6 +10,7 @@ HEALTH = drain.PREFIX
 OURS = "muster: "
 CAPACITY = f"{OURS}capacity: "
 REMOVED = f"{OURS}the group is being removed"
+HELD = f"{OURS}nothing was launched during an upgrade of Slurm"
 CLOSED = f"{OURS}the group's partition is closed, its nodes failed to start"
 UNWANTED = f"{OURS}no job is waiting for it any more"
 LOST = f"{OURS}its machine is gone"

@@ -103,9 +103,9 @@ def _read_failed_set_ups(context: Context, existing: MachineList, nodes: Nodes) 
 
 
 def _list_closed(context: Context, existing: MachineList, nodes: Nodes) -> set[str]:
-    """Return the nodes of groups that are being removed or whose partition the breaker closed."""
+    """Return the nodes of groups that are being removed or upgraded, or whose partition the breaker closed."""
     counts = context.memory.load(limits.BREAKER)
-    closed = existing.closed | limits.list_closed_groups(counts)
+    closed = existing.closed | existing.held | limits.list_closed_groups(counts)
     return {name for name in nodes if group_of(name) in closed}
 
 

@@ -18,7 +18,7 @@ from infra.targets.aws import names
 from infra.targets.aws.client import create_client
 from infra.targets.aws.facts import to_node
 from infra.targets.aws.instances import Instance, list_instances, translate_errors
-from infra.targets.aws.launcher.instances import CLOSED_TAG
+from infra.targets.aws.launcher.instances import HELD_TAG
 from infra.targets.aws.node.cloud import package_store_command
 from infra.targets.aws.node.parameters import Report
 from infra.targets.aws.node_reports import read_reports
@@ -107,18 +107,19 @@ def publish_packages(deployment: Deployment, nodes: UpgradeNodes, release: str) 
 def hold_launches(deployment: Deployment, groups: Collection[str]) -> Iterator[None]:
     """Let the controller launch nothing, and wait until the machines that it has launched are set up.
 
-    After the block the groups stay closed until `up` has published the new release; an error reopens them.
+    Jobs that need a node wait for it. After the block they do until `up` has published the new release; an error ends
+    the wait.
     """
     ec2 = create_client("ec2", deployment.region)
     with translate_errors("the launches", deployment.region):
-        controller, before = _read_closed(ec2, deployment)
-        _write_closed(ec2, controller, before | set(groups))
+        controller = _find_controller(deployment)
+        _write_held(ec2, controller, groups)
     try:
         _wait_for_starting(deployment)
         yield
     except BaseException:
         with translate_errors("the launches", deployment.region):
-            _write_closed(ec2, controller, before)
+            _write_held(ec2, controller, ())
         raise
 
 
@@ -158,17 +159,16 @@ def _wait_for_starting(deployment: Deployment) -> None:
         time.sleep(_POLL_S)
 
 
-def _read_closed(ec2: Any, deployment: Deployment) -> tuple[str, set[str]]:
-    """Return the instance id of the controller, and the groups for which it launches nothing already."""
+def _find_controller(deployment: Deployment) -> str:
     instances = list_instances(deployment.region, deployment.cluster, deployment.stack)
-    controller = next(instance.id for instance in reversed(instances) if instance.role == cluster_names.CONTROLLER)
-    described = ec2.describe_instances(InstanceIds=[controller])["Reservations"][0]["Instances"][0]
-    tags = {tag["Key"]: tag["Value"] for tag in described.get("Tags", [])}
-    return controller, set(tags.get(CLOSED_TAG, "").split())
+    controllers = [instance.id for instance in instances if instance.role == cluster_names.CONTROLLER]
+    if not controllers:
+        raise ResourceError("controller", "it has no machine", "run `muster up`")
+    return controllers[-1]
 
 
-def _write_closed(ec2: Any, controller: str, groups: Collection[str]) -> None:
-    ec2.create_tags(Resources=[controller], Tags=[{"Key": CLOSED_TAG, "Value": " ".join(sorted(groups))}])
+def _write_held(ec2: Any, controller: str, groups: Collection[str]) -> None:
+    ec2.create_tags(Resources=[controller], Tags=[{"Key": HELD_TAG, "Value": " ".join(sorted(groups))}])
 
 
 def _find_bucket(deployment: Deployment) -> str:

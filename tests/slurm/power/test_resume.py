@@ -40,6 +40,12 @@ def job(number: int, resumed: str, allocated: str = "") -> dict[str, object]:
     return {"job_id": number, "nodes_resume": resumed, "nodes_alloc": allocated or resumed}
 
 
+def launch_tagged(aws: Moto, tags: dict[str, str]) -> str:
+    specification = [{"ResourceType": "instance", "Tags": [{"Key": k, "Value": v} for k, v in tags.items()]}]
+    launched = aws.client("ec2").run_instances(ImageId="ami-1", MinCount=1, MaxCount=1, TagSpecifications=specification)
+    return str(launched["Instances"][0]["InstanceId"])
+
+
 def test_256_nodes_take_three_calls(aws: Moto, context: AwsContext) -> None:
     nodes = [f"gpu-{n}" for n in range(1, 257)]
     outcome = resume(context, nodes, [job(1, "gpu-[1-256]")])
@@ -166,10 +172,40 @@ def test_nothing_is_launched_for_a_group_that_is_being_removed(
     aws: Moto, context: AwsContext, slurm: FakeSlurm
 ) -> None:
     tags = {"muster.cluster": "demo", "muster.stack": "demo", "muster.role": "controller", "muster.closed": "x gpu"}
-    specification = [{"ResourceType": "instance", "Tags": [{"Key": k, "Value": v} for k, v in tags.items()]}]
-    aws.client("ec2").run_instances(ImageId="ami-1", MinCount=1, MaxCount=1, TagSpecifications=specification)
+    launch_tagged(aws, tags)
     assert resume(context, NODES[:1], [job(1, "gpu-1")]).down == {"gpu-1": "muster: the group is being removed"}
     assert len(list_running(aws)) == 1
+
+
+def test_jobs_wait_for_their_nodes_until_an_upgrade_ends(
+    aws: Moto, context: AwsContext, clock: Clock, slurm: FakeSlurm
+) -> None:
+    """A job that cannot be requeued would fail if its node was marked down."""
+    context.launcher.fleet = with_retry_s(context.launcher.fleet, 0)
+    tags = {"muster.cluster": "demo", "muster.stack": "demo", "muster.role": "controller", "muster.held": "gpu"}
+    controller = launch_tagged(aws, tags)
+    slurm.states |= {"gpu-1": COMING, "gpu-2": COMING}
+    resume(context, NODES[:2], [job(7, "gpu-[1-2]")])
+    clock.t += 600
+    sweep(context)
+    assert (slurm.commands, len(list_running(aws))) == ([], 1)
+    aws.client("ec2").create_tags(Resources=[controller], Tags=[{"Key": "muster.held", "Value": ""}])
+    clock.t += 60
+    sweep(context)
+    assert (slurm.commands, len(list_running(aws))) == ([], 3)
+
+
+def test_an_upgrade_that_takes_too_long_is_the_reason_of_a_node_without_a_machine(
+    aws: Moto, context: AwsContext, clock: Clock, slurm: FakeSlurm
+) -> None:
+    tags = {"muster.cluster": "demo", "muster.stack": "demo", "muster.role": "controller", "muster.held": "gpu"}
+    launch_tagged(aws, tags)
+    slurm.states |= {"gpu-1": COMING}
+    resume(context, NODES[:1], [job(7, "gpu-1")])
+    clock.t += slurm.resume_timeout_s / 2
+    sweep(context)
+    reason = "muster: nothing was launched during an upgrade of Slurm"
+    assert slurm.commands[0] == ["update", "nodename=gpu-1", "state=DOWN", f"reason={reason}"]
 
 
 def test_nothing_is_launched_from_another_partition_for_a_group_whose_own_is_closed(

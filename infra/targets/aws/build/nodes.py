@@ -20,7 +20,7 @@ from infra.resources.properties import Properties, changed
 from infra.targets.aws.launcher.api import AwsApi
 from infra.targets.aws.launcher.error_codes import FIXES
 from infra.targets.aws.launcher.fleet import Fleet
-from infra.targets.aws.launcher.instances import CLOSED_TAG, ENDING, list_instances, terminate
+from infra.targets.aws.launcher.instances import CLOSED_TAG, ENDING, HELD_TAG, list_instances, terminate
 from infra.targets.aws.launcher.launch import launch
 from infra.targets.aws.launcher.launcher import AwsLauncher
 from slurm.power.launcher import TRANSIENT, Machine, MachineList, Shortage
@@ -42,11 +42,11 @@ class NodesProvider(ResourceProvider):
         return CreateResult(f"nodes-{fleet.cluster}-{props['group']}", props | _group(props).ensure())
 
     def read(self, id_: str, props: Properties) -> ReadResult:
-        return ReadResult(id_, props | {"missing": _group(props).missing()})
+        return ReadResult(id_, props | _group(props).inspect())
 
     def diff(self, _id: str, olds: Properties, news: Properties) -> DiffResult:
         replaces = changed(olds, news, ("group", "machine"))
-        other = changed(olds, news, ("static", "count", "fleet")) or olds.get("missing")
+        other = changed(olds, news, ("static", "count", "fleet")) or olds.get("missing") or olds.get("held")
         return DiffResult(changes=bool(replaces or other), replaces=replaces, delete_before_replace=True)
 
     def update(self, _id: str, _olds: Properties, news: Properties) -> UpdateResult:
@@ -78,7 +78,7 @@ class Nodes(Resource, module="muster:aws", name="Nodes"):
     """Names of the nodes that always exist."""
 
     def __init__(self, args: NodesArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        outputs = {"names": None, "missing": None}
+        outputs = {"names": None, "missing": None, "held": None}
         super().__init__(NodesProvider(), f"nodes-{args.group}", {**vars(args), **outputs}, opts)
 
 
@@ -98,9 +98,10 @@ class Group:
     def static_names(self) -> list[str]:
         return list(names.members(self.name, self.static))
 
-    def missing(self) -> list[str]:
-        """Return the nodes that should exist and do not."""
-        return self._missing(list_instances(self.api, self.fleet))
+    def inspect(self) -> Properties:
+        """Return what `up` has to repair: the missing nodes, and whether an upgrade still holds launches."""
+        instances = list_instances(self.api, self.fleet)
+        return {"missing": self._missing(instances), "held": self.name in instances.held}
 
     def ensure(self) -> Properties:
         """Launch missing nodes, all or none, and remove those beyond the group's size."""
@@ -114,7 +115,7 @@ class Group:
         if static := existing | launched:
             AwsLauncher(self.fleet, self.api).publish_names({name: m.address for name, m in static.items()})
         self._reopen(instances)
-        return {"names": self.static_names, "missing": []}
+        return {"names": self.static_names, "missing": [], "held": False}
 
     def remove(self) -> None:
         """Terminate every machine of the group, also those that Slurm started, and wait until they are gone.
@@ -162,25 +163,27 @@ class Group:
             _emit(missing, "launch", "start", f"{reasons}; retrying")
             self.sleep(_RETRY_INTERVAL_S)
             # Meanwhile the controller may have launched some of them: those that have been up before or that jobs need.
-            missing = self.missing()
+            missing = self._missing(list_instances(self.api, self.fleet))
         return {}
 
     def _close(self, instances: MachineList) -> None:
         """Stop the controller from launching nodes of this group."""
         if instances.controller and self.name not in instances.closed:
-            self._tag_closed(instances.controller, instances.closed | {self.name})
+            self._tag(instances.controller, CLOSED_TAG, instances.closed | {self.name})
 
     def _reopen(self, instances: MachineList) -> None:
         """Let the controller launch nodes of this group again, after `up` has: alone, it launches them one by one."""
-        if self.name in instances.closed:
-            # The launch may have taken minutes, in which other groups were closed or reopened.
-            current = list_instances(self.api, self.fleet)
-            if current.controller:
-                self._tag_closed(current.controller, current.closed - {self.name})
+        if self.name not in instances.closed | instances.held:
+            return
+        # The launch may have taken minutes, in which other groups were closed or reopened.
+        current = list_instances(self.api, self.fleet)
+        for tag, groups in ((CLOSED_TAG, current.closed), (HELD_TAG, current.held)):
+            if current.controller and self.name in groups:
+                self._tag(current.controller, tag, groups - {self.name})
 
-    def _tag_closed(self, controller: str, closed: Collection[str]) -> None:
-        tag = {"Key": CLOSED_TAG, "Value": " ".join(sorted(closed))}
-        self.api.call("ec2", "create_tags", Resources=[controller], Tags=[tag])
+    def _tag(self, controller: str, tag: str, groups: Collection[str]) -> None:
+        tags = [{"Key": tag, "Value": " ".join(sorted(groups))}]
+        self.api.call("ec2", "create_tags", Resources=[controller], Tags=tags)
 
 
 def _emit(nodes: Iterable[str], step: str, state: State, detail: str = "") -> None:

@@ -15,6 +15,8 @@ from slurm.power.launcher import LauncherError, Machine, MachineList
 # On the controller's instance: groups that are being removed or replaced, separated by blanks. The controller launches
 # nothing for these.
 CLOSED_TAG = "muster.closed"
+# On the controller's instance, too: groups whose launches wait for the end of an upgrade of Slurm.
+HELD_TAG = "muster.held"
 # Instances in any other state are being terminated.
 STATES = ("pending", "running", "stopping", "stopped")
 ENDING = (*STATES, "shutting-down")
@@ -37,7 +39,8 @@ def list_instances(api: AwsApi, fleet: Fleet, states: Sequence[str] = STATES) ->
     return MachineList(
         machines=tuple(sorted(compute, key=lambda machine: (machine.launched, machine.id))),
         controller=controllers[0][0]["InstanceId"] if controllers else "",
-        closed=frozenset(group for _, tags in controllers for group in tags.get(CLOSED_TAG, "").split()),
+        closed=_read_groups(controllers, CLOSED_TAG),
+        held=_read_groups(controllers, HELD_TAG),
     )
 
 
@@ -61,6 +64,10 @@ def terminate(api: AwsApi, machines: Iterable[Machine]) -> list[str]:
     for first in range(0, len(ids), _TERMINATE_BATCH):
         _terminate_batch(api, ids[first : first + _TERMINATE_BATCH])
     return ids
+
+
+def _read_groups(controllers: Iterable[tuple[Mapping[str, Any], Mapping[str, str]]], tag: str) -> frozenset[str]:
+    return frozenset(group for _, tags in controllers for group in tags.get(tag, "").split())
 
 
 def _terminate_batch(api: AwsApi, ids: list[str]) -> None:

@@ -15,7 +15,7 @@ from cluster.inventory import Inventory, Node, NodeSet
 from infra.resources.error import ResourceError
 from infra.targets.aws import names, run_command, upgrade
 from infra.targets.aws.instances import Instance
-from infra.targets.aws.launcher.instances import CLOSED_TAG
+from infra.targets.aws.launcher.instances import HELD_TAG
 from infra.targets.aws.node import parameters
 from infra.targets.aws.node.parameters import Report
 from infra.targets.aws.run_command_transport import RunCommandTransport
@@ -85,9 +85,9 @@ def start_instance(aws: Moto, role: str, node: str) -> str:  # noqa: F811
     return str(response["Instances"][0]["InstanceId"])
 
 
-def read_closed(aws: Moto, controller: str) -> list[str]:  # noqa: F811
+def read_held(aws: Moto, controller: str) -> list[str]:  # noqa: F811
     described = aws.client("ec2").describe_instances(InstanceIds=[controller])["Reservations"][0]["Instances"][0]
-    return next((tag["Value"] for tag in described["Tags"] if tag["Key"] == CLOSED_TAG), "").split()
+    return next((tag["Value"] for tag in described["Tags"] if tag["Key"] == HELD_TAG), "").split()
 
 
 def test_nothing_is_launched_until_up_unless_the_upgrade_fails(aws: Moto) -> None:  # noqa: F811
@@ -96,16 +96,16 @@ def test_nothing_is_launched_until_up_unless_the_upgrade_fails(aws: Moto) -> Non
 
     def fail() -> None:
         with upgrade.hold_launches(DEPLOYMENT, ["gpu", "cpu"]):
-            seen.extend(read_closed(aws, controller))
+            seen.extend(read_held(aws, controller))
             raise TransportError("gpu-1", "no answer")
 
     with pytest.raises(TransportError):
         fail()
     assert seen == ["cpu", "gpu"]
-    assert read_closed(aws, controller) == []
+    assert read_held(aws, controller) == []
     with upgrade.hold_launches(DEPLOYMENT, ["gpu"]):
         pass
-    assert read_closed(aws, controller) == ["gpu"]
+    assert read_held(aws, controller) == ["gpu"]
 
 
 def test_an_upgrade_does_not_begin_while_a_node_starts(aws: Moto, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
@@ -117,14 +117,19 @@ def test_an_upgrade_does_not_begin_while_a_node_starts(aws: Moto, monkeypatch: p
         upgrade.hold_launches(DEPLOYMENT, ["gpu"]),
     ):
         pytest.fail("the block must not run")
-    assert read_closed(aws, controller) == []
+    assert read_held(aws, controller) == []
     name = parameters.node("toy", "gpu-1")
     aws.client("ssm").put_parameter(Name=name, Value=report(machine).model_dump_json(), Type="String")
     with upgrade.hold_launches(DEPLOYMENT, ["gpu"]):
-        assert read_closed(aws, controller) == ["gpu"]
+        assert read_held(aws, controller) == ["gpu"]
 
 
 def test_without_a_controller_there_is_nothing_to_upgrade(aws: Moto) -> None:  # noqa: F811
+    with (
+        pytest.raises(ResourceError, match="controller: it has no machine"),
+        upgrade.hold_launches(DEPLOYMENT, ["gpu"]),
+    ):
+        pytest.fail("the block must not run")
     start_instance(aws, "controller", "controller")
     with pytest.raises(ResourceError, match="controller: its machine does not run, or is not set up"):
         upgrade.reach_nodes(DEPLOYMENT, INVENTORY)

@@ -192,7 +192,7 @@ class _Mocks(Mocks):
             | {"ssh_public_key": "ssh-ed25519 PUBLIC"},
             "AwsReadyGate": {"ready": {"nodes": []}},
             "AwsReported": {"applied": "2026-01-02T03:04:05Z", "pending": []},
-            "Nodes": {"names": [], "missing": []},
+            "Nodes": {"names": [], "missing": [], "held": False},
             "LustreFileSystem": {"dnsName": f"{name}.fsx", "mountName": "fsx"},
             "FileSystem": {"dnsName": f"{name}.efs"},
             "NetworkInterface": {"privateIp": {"controller": "10.0.0.10", "login": "10.0.0.11"}.get(name, "10.0.0.9")},

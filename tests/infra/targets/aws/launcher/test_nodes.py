@@ -13,7 +13,7 @@ from infra.resources.error import ResourceError
 from infra.targets.aws.build.nodes import Group, NodesProvider
 from infra.targets.aws.launcher.api import AwsApi
 from infra.targets.aws.launcher.fleet import Fleet
-from infra.targets.aws.launcher.instances import list_instances
+from infra.targets.aws.launcher.instances import HELD_TAG, list_instances
 from slurm.power.context import Context
 from slurm.power.programs import resume
 from tests.moto_server import REGION, Moto
@@ -177,6 +177,23 @@ def test_nothing_is_launched_for_a_group_that_is_being_removed(
     assert [machine["InstanceId"] for machine in list_running(aws)] == [controller]
     group.ensure()
     assert list_instances(group.api, group.fleet).closed == frozenset()
+    assert sorted(resume(context, ["gpu-7"], []).up) == ["gpu-7"]
+
+
+def test_up_ends_a_wait_that_an_upgrade_left_even_if_nothing_else_changes(
+    aws: Moto, fleet: Fleet, context: Context, controller: str
+) -> None:
+    """After `muster upgrade --back` the cluster is what the last `up` left, and the upgrade may have been killed."""
+    provider, props = NodesProvider(), inputs(fleet)
+    outs = provider.create(props).outs or {}
+    aws.client("ec2").create_tags(Resources=[controller], Tags=[{"Key": HELD_TAG, "Value": "gpu other"}])
+    assert resume(context, ["gpu-7"], []).up == {}
+    refreshed = provider.read("id", outs).outs
+    assert provider.diff("id", refreshed, props).changes
+    updated = provider.update("id", refreshed, props).outs
+    assert updated is not None
+    assert not provider.diff("id", provider.read("id", updated).outs, props).changes
+    assert list_instances(AwsApi(REGION), fleet).held == {"other"}
     assert sorted(resume(context, ["gpu-7"], []).up) == ["gpu-7"]
 
 

@@ -83,6 +83,11 @@ class CloudStack:
         command = [sys.executable, "-m", "muster.cli", subcommand, "--stack", self.name, *options]
         return self._run(command, check=check)
 
+    def attempt(self, subcommand: str, *options: str) -> tuple[int, str]:
+        """Run a command of muster that may fail; return its exit code and output."""
+        done = self._execute([sys.executable, "-m", "muster.cli", subcommand, "--stack", self.name, *options], REPO)
+        return done.returncode, f"{done.stdout}\n{done.stderr}"
+
     def pulumi(self, *arguments: str, check: bool = True) -> str:
         """Run the engine itself in the project that the commands use."""
         command = ["pulumi", *arguments, "--stack", self.name, "--non-interactive", "--color", "never"]
@@ -119,11 +124,11 @@ class CloudStack:
         }
         return inherited | folders | dict(self.cloud.variables)
 
-    def _run(self, command: list[str], *, check: bool, cwd: Path = REPO) -> str:
+    def _execute(self, command: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
         env = self.environment()
         if command[0] == "pulumi":
             env = environment(env, Home.of(env))
-        done = subprocess.run(
+        return subprocess.run(
             command,
             env=env,
             cwd=cwd,
@@ -131,7 +136,11 @@ class CloudStack:
             capture_output=True,
             timeout=self.cloud.timeout_s,
             stdin=subprocess.DEVNULL,
+            check=False,
         )
+
+    def _run(self, command: list[str], *, check: bool, cwd: Path = REPO) -> str:
+        done = self._execute(command, cwd)
         output = f"{done.stdout}\n{done.stderr}"
         assert (done.returncode == 0) == check, (
             f"{' '.join(command)} exited {done.returncode}\n{output}\n{self._log(command)}"

@@ -95,12 +95,16 @@ class RehearsedSlurm:
         return run_in(self.instances.container(controller.id), script)
 
     def _read_result(self, job: str) -> str:
-        """Return a job's result in accounting, which says `RUNNING` also while the job waits for its nodes' boot."""
+        """Return the state of a job in the queue or, if it has left the queue, its result in accounting.
+
+        Accounting says `RUNNING` also while a job waits for its nodes' boot, and `NODE_FAIL` of a job that was requeued
+        after a node failed, until it starts again.
+        """
         text = self.run(f'queued=$({show_state(job)})\necho "$queued"\n{show_result(job)}')
         queued, _, result = (line.strip() for line in text.partition("\n"))
-        shown = queued or result.partition("|")[0]
-        self.instances.timeline.record(name_job(job), shown.lower() or "submitted")
-        return result
+        state = queued or result
+        self.instances.timeline.record(name_job(job), state.partition("|")[0].lower() or "submitted")
+        return state
 
     def _poll(self, read: Callable[[], str], ends: Callable[[str], bool], limit_s: float) -> str:
         """Read until the value ends the wait or the time is up; return the last value."""

@@ -63,11 +63,16 @@ class Upgrade:
             if self.is_gone(node):
                 return
             raise BootstrapError(node.name, step.name, lost.line, fix=lost.fix) from None
-        if done.code != 0:
+        # The end of a machine also ends its scripts, with some exit code.
+        if done.code != 0 and not self.is_gone(node):
             raise BootstrapError(node.name, step.name, done.err.strip() or f"exit code {done.code}")
 
     def _wait_for_nodes(self, step: UpgradeStep) -> None:
-        """Wait until Slurm sees the nodes with the new release, and none of them is down."""
+        """Wait until Slurm sees the nodes with the release, and none of them is down.
+
+        Nodes that Slurm has powered off do not join: their machines end. After a return to a backup, these are also the
+        nodes that were off when it was taken.
+        """
         deadline = time.monotonic() + REJOIN_TIMEOUT_S
         names = [node.name for node in step.nodes]
         while True:
@@ -86,7 +91,7 @@ class Upgrade:
             time.sleep(POLL_S)
 
     def _has_joined(self, state: NodeState) -> bool:
-        return state.version.startswith(f"{self.release}.") and state.usable
+        return state.powered_off or (state.version.startswith(f"{self.release}.") and state.usable)
 
 
 def take_snapshot(sessions: Sessions, controller: Node) -> str:

@@ -71,15 +71,15 @@ def test_packages_that_the_controller_built_are_installed_by_role_and_the_backup
 
 
 class Scripted:
-    """A transport that records the steps of its node; a step in `failing` fails, and Slurm shows `version`."""
+    """A transport that records the steps of its node; a step in `failing` fails, and Slurm shows `state`."""
 
-    def __init__(self, name: str, log: list[str], failing: str = "", version: str = "26.05.5") -> None:
-        self._name, self._log, self._failing, self._version = name, log, failing, version
+    def __init__(self, name: str, log: list[str], failing: str, state: str) -> None:
+        self._name, self._log, self._failing, self._state = name, log, failing, state
 
     def run(self, script: str, **_: object) -> Completed:
         step = re.match(r"STEP=(\w+)", script)
         if step is None:
-            line = f"NodeName={{}} State=IDLE Version={self._version}\n"
+            line = f"NodeName={{}} State={self._state}\n"
             return Completed(0, line.format("gpu-1") + line.format("gpu-2"), "")
         self._log.append(f"{self._name} {step[1]}")
         return Completed(int(self._log[-1] == self._failing), "", "it broke\n")
@@ -93,7 +93,7 @@ class Scripted:
 
 
 def carry_out(
-    failing: str = "", version: str = "26.05.5", unreachable: str = "", gone: str = ""
+    failing: str = "", state: str = "IDLE Version=26.05.5", unreachable: str = "", gone: str = ""
 ) -> tuple[list[str], list[str]]:
     """Return the steps that ran and those that were reported as done."""
     log: list[str] = []
@@ -107,7 +107,7 @@ def carry_out(
     def connect(member: Node) -> Scripted:
         if member.name == unreachable:
             raise TransportError(member.name, "no answer")
-        return Scripted(member.name, log, failing, version)
+        return Scripted(member.name, log, failing, state)
 
     members = inventory()
     with Sessions(connect) as sessions:
@@ -140,7 +140,7 @@ def test_a_node_that_does_not_answer_is_found_before_anything_changes() -> None:
 
 def test_the_next_node_waits_until_slurm_sees_the_new_release(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(execute, "REJOIN_TIMEOUT_S", 0.0)
-    log, reported = carry_out(version="24.11.5")
+    log, reported = carry_out(state="IDLE Version=24.11.5")
     assert log[-1] == "gpu-2 node"
     assert reported[-1] == "gpu-2 node: Slurm shows it as idle with version 24.11.5, expected 26.05"
 
@@ -148,6 +148,17 @@ def test_the_next_node_waits_until_slurm_sees_the_new_release(monkeypatch: pytes
 def test_an_idle_node_whose_machine_was_removed_meanwhile_is_skipped() -> None:
     log, reported = carry_out(unreachable="gpu-2", gone="gpu-2")
     assert log[-2:] == ["gpu-1 node", "login node"]
+    assert reported[-3:] == ["node", "node", "node"]
+
+
+def test_a_machine_that_ends_during_its_step_is_skipped() -> None:
+    log, reported = carry_out(failing="gpu-2 node", gone="gpu-2")
+    assert log[-2:] == ["gpu-1 node", "login node"]
+    assert reported[-3:] == ["node", "node", "node"]
+
+
+def test_a_node_that_slurm_has_powered_off_is_not_waited_for() -> None:
+    _, reported = carry_out(state="IDLE+CLOUD+POWERED_DOWN Version=24.11.5")
     assert reported[-3:] == ["node", "node", "node"]
 
 

@@ -23,6 +23,7 @@ from infra.engine import lock, pulumi
 from infra.engine.command_line import format_command, rewrite_commands
 from infra.engine.stop import BAD_INPUT, FAILED, Stop
 from infra.home import StackHome
+from infra.resources.error import ResourceError
 from infra.shell import read_inventory
 from infra.targets.registry import parse_spec, target_of, targets
 from infra.targets.target import UpgradeNodes, Upgrades
@@ -110,7 +111,7 @@ def go_back(name: str, *, to: str) -> None:
                 with Sessions(nodes.connect) as sessions:
                     restoration = Upgrade(to, sessions, nodes.inventory.controller, nodes.is_gone)
                     restoration.execute_steps(steps, _show)
-        except (BootstrapError, TransportError) as failure:
+        except (BootstrapError, TransportError, ResourceError) as failure:
             raise Stop(rewrite_commands(str(failure), name), "remove the cause, then run it again", FAILED) from None
         _record(cluster.stack, to).unlink(missing_ok=True)
     _write_release(cluster.stack, to)
@@ -232,7 +233,7 @@ def _carry_out(cluster: Cluster, nodes: UpgradeNodes, old: str, to: str, record:
                     record.write_text(take_snapshot(sessions, controller))
                 Upgrade(to, sessions, controller, nodes.is_gone).execute_steps(steps, watch)
                 after = take_snapshot(sessions, controller)
-        except (BootstrapError, TransportError) as failure:
+        except (BootstrapError, TransportError, ResourceError) as failure:
             raise describe_failure(cluster.stack.name, str(failure), steps, len(done)) from None
     before = record.read_text()
     record.unlink()

@@ -8,6 +8,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
+from botocore.exceptions import BotoCoreError, ClientError
+
 from bootstrap.steps.cloud.slurm_packages import BUILD_TIMEOUT_S, PUBLISHED, PackageBuild
 from bootstrap.transport.base import Transport
 from bootstrap.upgrade.steps import BUILT
@@ -117,9 +119,8 @@ def hold_launches(deployment: Deployment, groups: Collection[str]) -> Iterator[N
     try:
         _wait_for_starting(deployment)
         yield
-    except BaseException:
-        with translate_errors("the launches", deployment.region):
-            _write_held(ec2, controller, ())
+    except BaseException as cause:
+        _end_hold(ec2, controller, cause)
         raise
 
 
@@ -165,6 +166,14 @@ def _find_controller(deployment: Deployment) -> str:
     if not controllers:
         raise ResourceError("controller", "it has no machine", "run `muster up`")
     return controllers[-1]
+
+
+def _end_hold(ec2: Any, controller: str, cause: BaseException) -> None:
+    try:
+        _write_held(ec2, controller, ())
+    except (ClientError, BotoCoreError) as error:
+        what = f"the upgrade stopped ({cause or type(cause).__name__}), and nodes are not launched since: {error}"
+        raise ResourceError("groups", what, "`muster up` launches them again") from error
 
 
 def _write_held(ec2: Any, controller: str, groups: Collection[str]) -> None:

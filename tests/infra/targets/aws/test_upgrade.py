@@ -108,6 +108,31 @@ def test_nothing_is_launched_until_up_unless_the_upgrade_fails(aws: Moto) -> Non
     assert read_held(aws, controller) == ["gpu"]
 
 
+@pytest.mark.parametrize("action", ["DescribeInstances", "CreateTags", "GetParametersByPath"])
+def test_an_error_of_aws_is_named_and_leaves_no_hold(aws: Moto, action: str) -> None:  # noqa: F811
+    controller = start_instance(aws, "controller", "controller")
+    aws.fail(action, "UnauthorizedOperation")
+    with (
+        pytest.raises(ResourceError, match=r"UnauthorizedOperation\. Fix: use credentials"),
+        upgrade.hold_launches(DEPLOYMENT, ["gpu"]),
+    ):
+        pytest.fail("the block must not run")
+    assert read_held(aws, controller) == []
+
+
+def test_a_hold_that_cannot_be_ended_is_reported_with_its_cause(aws: Moto) -> None:  # noqa: F811
+    start_instance(aws, "controller", "controller")
+
+    def fail() -> None:
+        with upgrade.hold_launches(DEPLOYMENT, ["gpu"]):
+            aws.fail("CreateTags", "UnauthorizedOperation")
+            raise TransportError("gpu-1", "no answer")
+
+    cause = r"groups: the upgrade stopped \(node gpu-1: no answer\.\), and nodes are not launched since: .*Unauthorized"
+    with pytest.raises(ResourceError, match=rf"{cause}.*Fix: `muster up` launches them again"):
+        fail()
+
+
 def test_an_upgrade_does_not_begin_while_a_node_starts(aws: Moto, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     monkeypatch.setattr(upgrade, "_STARTING_TIMEOUT_S", 0.0)
     controller = start_instance(aws, "controller", "controller")

@@ -13,7 +13,7 @@ fail() {
 }
 
 installed() {
-  dpkg-query -W -f '${Version}' "$CLIENT" 2>/dev/null || echo 'of another package'
+  dpkg-query -W -f '${Version}' "$CLIENT" 2>/dev/null || echo none
 }
 
 show_errors() {
@@ -42,7 +42,7 @@ do_backup() {
   case $(installed) in
     "$TO".*) [ -e "$backup/complete" ] || fail "Slurm $TO is installed, but there is no backup of $FROM"; return ;;
     "$FROM".*) ;;
-    *) fail "Slurm $(installed) is installed, expected $FROM" ;;
+    *) fail "package $CLIENT: version $(installed) is installed, expected $FROM" ;;
   esac
   systemctl stop slurmctld slurmdbd
   rm -rf "$backup"
@@ -88,7 +88,7 @@ do_install() {
   # shellcheck disable=SC2086  # a list of names without blanks
   install_files $files >/var/log/muster-upgrade.log 2>&1 ||
     fail "$INSTALLER failed: $(tail -n 2 /var/log/muster-upgrade.log | paste -sd ' ')"
-  case $(installed) in "$TO".*) ;; *) fail "Slurm $(installed) is installed, expected $TO" ;; esac
+  case $(installed) in "$TO".*) ;; *) fail "package $CLIENT: version $(installed) is installed, expected $TO" ;; esac
   systemctl daemon-reload
 }
 

@@ -298,10 +298,12 @@ class Upgrades(ABC):
     def publish_packages(self, spec: ClusterSpec, stack: StackHome, nodes: UpgradeNodes, release: str) -> str:
         """Give all nodes the packages of a release; return the folder that has a folder per release."""
 
-    def hold_launches(self, spec: ClusterSpec, stack: StackHome) -> AbstractContextManager[None]:
-        """Launch no node in the block, and afterwards not before `up`: it would get the old release.
+    def hold_launches(
+        self, spec: ClusterSpec, stack: StackHome, *, keep_after_error: bool = False
+    ) -> AbstractContextManager[None]:
+        """Launch no node in the block, and afterwards not before `up`: it would get the release of the last `up`.
 
-        An error in the block ends this.
+        An error in the block ends this, unless it is to be kept.
         """
         return nullcontext()
 

@@ -105,7 +105,8 @@ def go_back(name: str, *, to: str) -> None:
     with lock.held(cluster.stack, "upgrade", wait=False, say=screen.say):
         folder = _publish(cluster, cluster.reach_nodes(), to)
         try:
-            with cluster.target.hold_launches(cluster.spec, cluster.stack):
+            # Nodes of the newer release cannot join the restored controller.
+            with cluster.target.hold_launches(cluster.spec, cluster.stack, keep_after_error=True):
                 nodes = cluster.reach_nodes()
                 steps = plan_return(nodes.inventory, Releases(NEWEST, to, folder, nodes.packaging, nodes.backups))
                 with Sessions(nodes.connect) as sessions:

@@ -221,10 +221,13 @@ class AwsTarget(Target, Launches, Preflight, Rehearses, Budgeted, KeepsLogs, Man
 
         return publish_packages(self.deployment(stack, spec.name, spec), nodes, release)
 
-    def hold_launches(self, spec: ClusterSpec, stack: StackHome) -> AbstractContextManager[None]:
+    def hold_launches(
+        self, spec: ClusterSpec, stack: StackHome, *, keep_after_error: bool = False
+    ) -> AbstractContextManager[None]:
         from infra.targets.aws.upgrade import hold_launches
 
-        return hold_launches(self.deployment(stack, spec.name, spec), list(spec.groups))
+        deployment = self.deployment(stack, spec.name, spec)
+        return hold_launches(deployment, list(spec.groups), keep_after_error=keep_after_error)
 
     def check_twin(self, release: str) -> None:
         from infra.targets.aws.upgrade import check_twin

@@ -106,11 +106,11 @@ def publish_packages(deployment: Deployment, nodes: UpgradeNodes, release: str) 
 
 
 @contextmanager
-def hold_launches(deployment: Deployment, groups: Collection[str]) -> Iterator[None]:
+def hold_launches(deployment: Deployment, groups: Collection[str], *, keep_after_error: bool = False) -> Iterator[None]:
     """Let the controller launch nothing, and wait until the machines that it has launched are set up.
 
-    Jobs that need a node wait for it. After the block they do until `up` has published the new release; an error ends
-    the wait.
+    Jobs that need a node wait for it. After the block they do until `up` has published the release; an error ends the
+    wait, unless it is to be kept.
     """
     ec2 = create_client("ec2", deployment.region)
     with translate_errors("the launches", deployment.region):
@@ -120,7 +120,8 @@ def hold_launches(deployment: Deployment, groups: Collection[str]) -> Iterator[N
         _wait_for_starting(deployment)
         yield
     except BaseException as cause:
-        _end_hold(ec2, controller, cause)
+        if not keep_after_error:
+            _end_hold(ec2, controller, cause)
         raise
 
 

@@ -108,6 +108,18 @@ def test_nothing_is_launched_until_up_unless_the_upgrade_fails(aws: Moto) -> Non
     assert read_held(aws, controller) == ["gpu"]
 
 
+def test_nothing_is_launched_after_a_failed_return(aws: Moto) -> None:  # noqa: F811
+    controller = start_instance(aws, "controller", "controller")
+
+    def fail() -> None:
+        with upgrade.hold_launches(DEPLOYMENT, ["gpu"], keep_after_error=True):
+            raise TransportError("gpu-1", "no answer")
+
+    with pytest.raises(TransportError):
+        fail()
+    assert read_held(aws, controller) == ["gpu"]
+
+
 @pytest.mark.parametrize("action", ["DescribeInstances", "CreateTags", "GetParametersByPath"])
 def test_an_error_of_aws_is_named_and_leaves_no_hold(aws: Moto, action: str) -> None:  # noqa: F811
     controller = start_instance(aws, "controller", "controller")

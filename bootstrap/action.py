@@ -63,15 +63,18 @@ def remove_file(facts: Facts, path: str) -> list[Action]:
     return [Action(f"remove {path}", f"rm -f {shlex.quote(path)}")] if path in facts.files else []
 
 
-def install_packages(names: Iterable[str]) -> Action:
-    """Return the action that installs packages, given by name or as a file, and starts none of their daemons."""
+def install_packages(names: Iterable[str], *options: str) -> Action:
+    """Return the action that installs packages, given by name or as a file, and starts none of their daemons.
+
+    `options` are further ones of apt-get.
+    """
     listed = " ".join(names)
     script = (
         "export DEBIAN_FRONTEND=noninteractive\n"
         # Starting a daemon that is not configured yet would block the installation.
         "printf '#!/bin/sh\\nexit 101\\n' > /usr/sbin/policy-rc.d; chmod +x /usr/sbin/policy-rc.d\n"
         "trap 'rm -f /usr/sbin/policy-rc.d' EXIT\n"
-        f"{APT_GET} update && {APT_GET} install -y --no-install-recommends {listed}"
+        f"{APT_GET} update && {APT_GET} install -y {' '.join(['--no-install-recommends', *options])} {listed}"
     )
     fix = "give the node access to its package mirror (network.egress), or use an image that has the packages"
     log = "/var/log/apt/term.log"

@@ -6,14 +6,14 @@ Slurm must be the release that the spec names.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from bootstrap.action import Action, install_packages
 from bootstrap.desired import Desired
-from bootstrap.errors import BootstrapError
 from bootstrap.facts.model import Facts
+from bootstrap.image_contents import ImageContents
 from bootstrap.steps.cloud import disks, metadata, mounts, slurm_packages
-from bootstrap.steps.cloud.slurm_packages import is_built_here
 from bootstrap.steps.step import Step
 from cluster.inventory import Node, Role
 
@@ -37,41 +37,48 @@ def list_packages(node: Node) -> tuple[str, ...]:
 def plan_packages(facts: Facts, node: Node, desired: Desired) -> list[Action]:
     """Install missing packages; raise BootstrapError if another release of Slurm is installed."""
     release = desired.spec.software.slurm
-    installed = facts.packages.get("slurm-client", "")
-    if installed and not installed.startswith(f"{release}."):
-        raise BootstrapError(
-            node.name,
-            "packages",
-            f"Slurm {installed} is installed, but software.slurm is {release}",
-            fix=f"finish an interrupted upgrade with `muster upgrade`; otherwise use an image with Slurm {release}",
-        )
-    missing = [name for name in _list_required(facts, node, desired) if name not in facts.packages]
-    if is_built_here(facts, desired) and not slurm_packages.is_installed(facts, node, desired):
-        return [_install_with_slurm(missing, slurm_packages.NAMES[node.role])]
-    return [install_packages(missing)] if missing else []
+    slurm_packages.check_installed_release(facts, node, release)
+    return _install(facts, _list_required(facts, node, desired), [node.role], release)
 
 
-def _install_with_slurm(missing: list[str], slurm: tuple[str, ...]) -> Action:
-    """Return the action that installs packages of the distribution together with those that are built here."""
+def bake_packages(facts: Facts, contents: ImageContents) -> list[Action]:
+    """Install what nodes of all roles of an image need, also for disks that the machine that builds it lacks."""
+    roles = tuple(name for role in contents.roles for name in BY_ROLE[role])
+    distributed = _choose_distributed(facts, contents.slurm, (*COMMON, *roles))
+    cloud = (*disks.SCRATCH_PACKAGES, *mounts.list_clients(contents.filesystems), metadata.PACKAGE)
+    return _install(facts, (*distributed, *COMPILER, *cloud), contents.roles, contents.slurm)
+
+
+def _install(facts: Facts, required: Sequence[str], roles: Sequence[Role], release: str) -> list[Action]:
+    """Return the action that installs what is missing, together with the packages of Slurm that are built here."""
+    missing = [name for name in required if name not in facts.packages]
+    if not slurm_packages.needs_build(facts, release) or slurm_packages.is_installed(facts, roles, release):
+        return [install_packages(missing)] if missing else []
+    slurm = slurm_packages.list_names(roles)
     files = [f"{slurm_packages.PACKAGES}/{name}_*.deb" for name in slurm]
-    action = install_packages([*missing, *files])
+    # An image can have an earlier version of the release, which is held.
+    action = install_packages([*missing, *files], "--allow-change-held-packages")
     then = f"\napt-mark hold {' '.join(slurm)}\nrm -rf {slurm_packages.PACKAGES}"
-    return replace(action, title=f"install {' '.join([*missing, *slurm])}", script=action.script + then)
+    return [replace(action, title=f"install {' '.join([*missing, *slurm])}", script=action.script + then)]
 
 
 def _list_required(facts: Facts, node: Node, desired: Desired) -> tuple[str, ...]:
-    distributed = list_packages(node)
-    if is_built_here(facts, desired):
-        distributed = tuple(name for name in distributed if name not in SLURM)
+    distributed = _choose_distributed(facts, desired.spec.software.slurm, list_packages(node))
     compiler = COMPILER if desired.interpreter else ()
     return (*distributed, *compiler, *_list_of_cloud_steps(facts, node, desired))
+
+
+def _choose_distributed(facts: Facts, release: str, names: Iterable[str]) -> tuple[str, ...]:
+    """Return the packages that the distribution has: without Slurm's if that is built here."""
+    built = SLURM if slurm_packages.needs_build(facts, release) else frozenset[str]()
+    return tuple(name for name in dict.fromkeys(names) if name not in built)
 
 
 def _list_of_cloud_steps(facts: Facts, node: Node, desired: Desired) -> tuple[str, ...]:
     """Return the packages that later steps of a cloud machine need."""
     return (
         *(() if disks.skip_scratch(facts, node, desired) else disks.SCRATCH_PACKAGES),
-        *(() if mounts.skip(facts, node, desired) else mounts.list_clients(desired)),
+        *(() if mounts.skip(facts, node, desired) else mounts.list_clients(mounts.list_kinds(desired))),
         *(() if metadata.skip(facts, node, desired) else (metadata.PACKAGE,)),
     )
 
@@ -80,4 +87,4 @@ def _list_read(node: Node) -> tuple[str, ...]:
     return list_packages(node) + COMPILER
 
 
-STEP = Step("packages", "packages of the role", plan_packages, packages=_list_read)
+STEP = Step("packages", "packages of the role", plan_packages, packages=_list_read, bake=bake_packages)

@@ -80,6 +80,9 @@ MACHINE: tuple[Step, ...] = (
 # Run on the controller after the check of the machine: from then on, the sweep launches nodes that are missing.
 CHECKED: tuple[Step, ...] = (power.SWEEP_STEP,)
 CLOUD: tuple[Step, ...] = (*KERNEL, *MACHINE, power.STEP, *CHECKED)
+# Installed in images; the other steps configure and start what depends on the cluster. Those of KERNEL come first here
+# too, because the machine that builds the image may have to restart after them.
+BAKED: tuple[Step, ...] = tuple(dict.fromkeys(step for step in (*KERNEL, *MACHINE, *BASE) if step.bake))
 EVERY: tuple[Step, ...] = (*(step for step in CLOUD if step not in ALL), *ALL)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from bootstrap.action import Action
 from bootstrap.desired import Desired
 from bootstrap.facts.model import Facts
+from bootstrap.image_contents import ImageContents
 from cluster.inventory import Node, Role
 
 ALL_ROLES: tuple[Role, ...] = ("controller", "login", "compute")
@@ -42,3 +43,8 @@ class Step:
     """Returns the distribution packages (names or glob patterns) whose versions the step reads from the facts."""
     readings: Callable[[Node, Desired], str] = _no_readings
     """Returns shell text that prints what the step reads from `facts.software`."""
+    bake: Callable[[Facts, ImageContents], list[Action]] | None = None
+    """Returns the actions that install what the step needs in an image of machines; None if it installs nothing.
+
+    They have no access to a cluster's inventory and secrets, so nothing of them can get into an image.
+    """

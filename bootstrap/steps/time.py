@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from bootstrap.action import APT_GET, Action, enable_unit, write_file
+from bootstrap.action import APT_GET, Action, enable_unit, install_packages, write_file
 from bootstrap.desired import Desired
 from bootstrap.facts.model import Facts
+from bootstrap.image_contents import ImageContents
 from bootstrap.steps.step import Step
 from cluster.inventory import Node
 
 SOURCES = "/etc/chrony/sources.d/muster.sources"
 SOURCE = "server {address} prefer iburst minpoll 4 maxpoll 4\n"
+PACKAGE = "chrony"
 INSTALL_TIMEOUT_S = 300.0
 
 
@@ -25,11 +27,17 @@ def plan_time(facts: Facts, node: Node, desired: Desired) -> list[Action]:
 def _start_chrony(facts: Facts) -> list[Action]:
     if "chrony" in facts.active and "chrony" in facts.enabled:
         return []
-    install = f"command -v chronyd >/dev/null || {APT_GET} install -y --no-install-recommends chrony"
+    install = f"command -v chronyd >/dev/null || {APT_GET} install -y --no-install-recommends {PACKAGE}"
     script = f"{install}\n{enable_unit('chrony')}\nsystemctl start chrony"
     fix = "give the node access to its package mirror, or use an image with chrony"
     log = "journalctl -u chrony"
     return [Action("start chrony", script, timeout=INSTALL_TIMEOUT_S, log=log, fix=fix, slow=True)]
+
+
+def bake_chrony(facts: Facts, contents: ImageContents) -> list[Action]:
+    """Install chrony, except in containers."""
+    missing = PACKAGE not in facts.packages and not facts.container
+    return [install_packages([PACKAGE])] if missing else []
 
 
 def skip(facts: Facts, node: Node, desired: Desired) -> str:
@@ -37,4 +45,16 @@ def skip(facts: Facts, node: Node, desired: Desired) -> str:
     return "a container uses the clock of its host" if facts.container else ""
 
 
-STEP = Step("time", "clock synchronised by chrony", plan_time, skip=skip, units=("chrony",))
+def _list_packages(node: Node) -> tuple[str, ...]:
+    return (PACKAGE,)
+
+
+STEP = Step(
+    "time",
+    "clock synchronised by chrony",
+    plan_time,
+    skip=skip,
+    units=("chrony",),
+    packages=_list_packages,
+    bake=bake_chrony,
+)

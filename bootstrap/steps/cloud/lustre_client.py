@@ -10,10 +10,11 @@ from bootstrap.bundle import INSTALLED, INSTALLED_PYTHON
 from bootstrap.desired import Desired
 from bootstrap.errors import BootstrapError
 from bootstrap.facts.model import Facts
+from bootstrap.image_contents import ImageContents
 from bootstrap.lustre_kernels import CLIENT
 from bootstrap.restart import REQUEST
 from bootstrap.steps.step import Step
-from cluster.inventory import Node
+from cluster.inventory import Node, PackageRepository
 
 SCRIPT = (Path(__file__).parents[2] / "scripts" / "lustre-client.sh").read_text()
 # Installing a kernel includes building the modules of driver and fabric for it.
@@ -24,14 +25,22 @@ MODPROBE = "options ptlrpc ptlrpcd_per_cpt_max=32\noptions ksocklnd credits=2560
 
 def plan_client(facts: Facts, node: Node, desired: Desired) -> list[Action]:
     """Install the client modules, and hold the packages so that their versions keep matching the kernel."""
+    return _install(facts, desired.cloud.lustre_client if desired.cloud else None, node.name)
+
+
+def bake_client(facts: Facts, contents: ImageContents) -> list[Action]:
+    """Install the client in images of clusters with Lustre; the kernel that has one becomes that of the image."""
+    return _install(facts, contents.lustre_client, "the image") if "lustre" in contents.filesystems else []
+
+
+def _install(facts: Facts, repository: PackageRepository | None, machine: str) -> list[Action]:
     todo = write_file(facts, "/etc/modprobe.d/muster.conf", MODPROBE)
     package = f"{CLIENT}{facts.kernel}"
     if package in facts.packages:
         return todo
-    repository = desired.cloud.lustre_client if desired.cloud else None
     if repository is None:
         line = f"{package} is not installed, and this cloud has no package repository with Lustre clients"
-        raise BootstrapError(node.name, STEP.name, line, fix="use an image that has the package")
+        raise BootstrapError(machine, STEP.name, line, fix="use an image that has the package")
     values = {
         "RUNNING": facts.kernel,
         "URL": repository.url,
@@ -41,7 +50,7 @@ def plan_client(facts: Facts, node: Node, desired: Desired) -> list[Action]:
     }
     assignments = "".join(f"{name}={shlex.quote(value)}\n" for name, value in values.items())
     script = f"cd {INSTALLED}\n{assignments}{SCRIPT}"
-    fix = f"use an image whose kernel has a Lustre client in {repository.url}; {node.name} runs {facts.kernel}"
+    fix = f"use an image whose kernel has a Lustre client in {repository.url}; {machine} runs {facts.kernel}"
     log = "/var/log/apt/term.log"
     return [*todo, Action(f"install {package}", script, timeout=INSTALL_TIMEOUT_S, log=log, fix=fix, slow=True)]
 
@@ -61,4 +70,11 @@ def _list_packages(node: Node) -> tuple[str, ...]:
     return (f"{CLIENT}*",)
 
 
-STEP = Step("lustre", "Lustre client and a kernel that has one", plan_client, skip=skip, packages=_list_packages)
+STEP = Step(
+    "lustre",
+    "Lustre client and a kernel that has one",
+    plan_client,
+    skip=skip,
+    packages=_list_packages,
+    bake=bake_client,
+)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from bootstrap.action import Action, enable_unit, write_file
@@ -81,9 +82,14 @@ def plan_mounts(facts: Facts, node: Node, desired: Desired) -> list[Action]:
     )
 
 
-def list_clients(desired: Desired) -> tuple[str, ...]:
+def list_kinds(desired: Desired) -> set[str]:
+    """Return the kinds of the filesystems that nodes mount."""
+    return {filesystem.kind for filesystem in _list_filesystems(desired)}
+
+
+def list_clients(kinds: Iterable[str]) -> tuple[str, ...]:
     """Return the packages that mounting needs, apart from Lustre's, which belong to a kernel."""
-    kinds = {filesystem.kind for filesystem in _list_filesystems(desired)}
+    kinds = set(kinds)
     return (*(("nfs-common",) if kinds & {"efs", "nfs"} else ()), *(("stunnel4",) if "efs" in kinds else ()))
 
 

@@ -6,16 +6,17 @@ The step `packages` installs them together with those of the distribution.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from bootstrap.action import Action, digest
+from bootstrap.action import MARKERS, Action, digest, write_marker
 from bootstrap.bundle import INSTALLED
 from bootstrap.desired import Desired
 from bootstrap.errors import BootstrapError
 from bootstrap.facts.model import Facts
+from bootstrap.image_contents import ImageContents
 from bootstrap.steps.step import Step
 from cluster.inventory import Node, Role
 
@@ -31,6 +32,7 @@ SLURM_UID = 64030
 DEBIAN_RELEASE = "24.11"
 """Release of Slurm in Debian 13."""
 BUILD_TIMEOUT_S = 3600.0
+SHARE_TIMEOUT_S = 300.0
 WORK = "/var/cache/muster-slurm"
 PACKAGES = f"{WORK}/packages"
 """Folder in which a node has the packages of its role, until they are installed."""
@@ -39,7 +41,9 @@ PACKAGES = f"{WORK}/packages"
 _BUILD = "1"
 PUBLISHED = ".packages/slurm"
 """Folder on the shared filesystem with a folder of packages per release, for `muster upgrade`."""
-Mode = Literal["build", "wait", "publish"]
+ARCHIVE_MARKER = "slurm_archive"
+"""Holds the key of the archive that an image has in WORK, until the controller has shared it with the other nodes."""
+Mode = Literal["build", "wait", "publish", "bake"]
 
 
 @dataclass(frozen=True)
@@ -103,34 +107,75 @@ class PackageBuild:
 
 def is_built_here(facts: Facts, desired: Desired) -> bool:
     """Return whether Slurm comes from our own build: neither the image nor the distribution has the release."""
-    release = desired.spec.software.slurm
+    return needs_build(facts, desired.spec.software.slurm)
+
+
+def needs_build(facts: Facts, release: str) -> bool:
+    """Return whether neither the machine nor its distribution has the distribution's packages of a release."""
     offered = not facts.distribution.startswith("ubuntu") and release == DEBIAN_RELEASE
     installed = facts.packages.get("slurm-client", "").startswith(f"{release}.")
     return bool(facts.distribution) and not offered and not installed
 
 
-def is_installed(facts: Facts, node: Node, desired: Desired) -> bool:
-    """Return whether a node has all packages of its role, of the pinned version."""
-    version = SOURCES[desired.spec.software.slurm].version
-    return all(facts.packages.get(name, "").startswith(version) for name in NAMES[node.role])
+def list_names(roles: Iterable[Role]) -> tuple[str, ...]:
+    """Return the packages of several roles, each once."""
+    return tuple(dict.fromkeys(name for role in roles for name in NAMES[role]))
+
+
+def is_installed(facts: Facts, roles: Iterable[Role], release: str) -> bool:
+    """Return whether a machine has all packages of these roles, of the pinned version."""
+    version = SOURCES[release].version
+    return all(facts.packages.get(name, "").startswith(version) for name in list_names(roles))
+
+
+def check_installed_release(facts: Facts, node: Node, release: str) -> None:
+    """Raise BootstrapError if another release of Slurm is installed, which only an upgrade may replace."""
+    for name in ("slurm-client", "slurm-smd-client"):
+        installed = facts.packages.get(name, "")
+        if installed and not installed.startswith(f"{release}."):
+            line = f"Slurm {installed} is installed, but software.slurm is {release}"
+            fix = f"finish an interrupted upgrade with `muster upgrade`; otherwise use an image with Slurm {release}"
+            raise BootstrapError(node.name, "packages", line, fix=fix)
 
 
 def plan_slurm_packages(facts: Facts, node: Node, desired: Desired) -> list[Action]:
-    """Build the packages on the controller, and wait for them on the other nodes."""
-    if is_installed(facts, node, desired):
-        return []
-    source = SOURCES[desired.spec.software.slurm]
+    """Build the packages on the controller, and wait for them on the other nodes.
+
+    A controller whose image has them builds nothing, but shares them with nodes whose image does not.
+    """
+    release = desired.spec.software.slurm
+    check_installed_release(facts, node, release)
     store = desired.cloud.package_store if desired.cloud else ()
-    if not store:
-        line = f"{facts.distribution} has no Slurm {desired.spec.software.slurm}, and this cloud cannot store packages"
-        raise BootstrapError(node.name, STEP.name, line, fix="use an image that has this release")
+    build = PackageBuild(release, facts.distribution, tuple(store), desired.shared)
     builds = node.role == "controller"
-    build = PackageBuild(desired.spec.software.slurm, facts.distribution, tuple(store), desired.shared)
-    script = build.render_script("build" if builds else "wait", NAMES[node.role])
-    title = f"{'build' if builds else 'fetch'} Slurm {source.version}"
+    if is_installed(facts, [node.role], release):
+        return [_share_archive(build)] if builds and facts.markers.get(ARCHIVE_MARKER) == build.key else []
+    if not store:
+        line = f"{facts.distribution} has no Slurm {release}, and this cloud cannot store packages"
+        raise BootstrapError(node.name, STEP.name, line, fix="use an image that has this release")
+    return [_make_packages(build, "build" if builds else "wait", NAMES[node.role])]
+
+
+def bake_slurm(facts: Facts, contents: ImageContents) -> list[Action]:
+    """Fetch or build the packages of all roles, and leave the archive in the image."""
+    if not needs_build(facts, contents.slurm) or is_installed(facts, contents.roles, contents.slurm):
+        return []
+    build = PackageBuild(contents.slurm, facts.distribution, contents.package_store, shared="")
+    action = _make_packages(build, "bake", list_names(contents.roles))
+    return [replace(action, script=f"{action.script}\n{write_marker(ARCHIVE_MARKER, build.key)}")]
+
+
+def _make_packages(build: PackageBuild, mode: Mode, names: Sequence[str]) -> Action:
+    title = f"{'fetch' if mode == 'wait' else 'build'} Slurm {SOURCES[build.release].version}"
     fix = "see the log for the part that failed; an image that has Slurm needs no build"
-    log = f"{WORK}/build.log" if builds else ""
-    return [Action(title, script, timeout=BUILD_TIMEOUT_S, log=log, fix=fix, slow=True)]
+    log = "" if mode == "wait" else f"{WORK}/build.log"
+    return Action(title, build.render_script(mode, names), timeout=BUILD_TIMEOUT_S, log=log, fix=fix, slow=True)
+
+
+def _share_archive(build: PackageBuild) -> Action:
+    store = " ".join([*build.store, build.key])
+    script = f"cd {INSTALLED}\n{store} store {WORK}/{build.key}.tar\nrm {MARKERS}/{ARCHIVE_MARKER}"
+    return Action("share the image's packages of Slurm", script, timeout=SHARE_TIMEOUT_S)
 
 
 def skip(facts: Facts, node: Node, desired: Desired) -> str:
@@ -142,4 +187,11 @@ def _list_packages(node: Node) -> tuple[str, ...]:
     return NAMES[node.role]
 
 
-STEP = Step("slurm", "Slurm's packages, built once", plan_slurm_packages, skip=skip, packages=_list_packages)
+STEP = Step(
+    "slurm",
+    "Slurm's packages, built once",
+    plan_slurm_packages,
+    skip=skip,
+    packages=_list_packages,
+    bake=bake_slurm,
+)

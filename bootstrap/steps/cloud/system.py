@@ -5,6 +5,7 @@ from __future__ import annotations
 from bootstrap.action import Action, digest, write_file, write_marker
 from bootstrap.desired import Desired
 from bootstrap.facts.model import Facts
+from bootstrap.image_contents import ImageContents
 from bootstrap.steps.step import Step
 from cluster.inventory import Node
 
@@ -60,6 +61,15 @@ kernel.yama.ptrace_scope = 0
 
 def plan_updates(facts: Facts, node: Node, desired: Desired) -> list[Action]:
     """Turn automatic upgrades off, and hold the kernel and the packages that are built for it."""
+    return _hold(facts)
+
+
+def bake_updates(facts: Facts, contents: ImageContents) -> list[Action]:
+    """Do the same in an image."""
+    return _hold(facts)
+
+
+def _hold(facts: Facts) -> list[Action]:
     todo = [
         *write_file(facts, "/etc/needrestart/conf.d/muster.conf", NEEDRESTART),
         *write_file(facts, "/etc/apt/apt.conf.d/99muster", APT),
@@ -85,5 +95,5 @@ def skip_sysctl(facts: Facts, node: Node, desired: Desired) -> str:
     return "a container uses the kernel of its host" if facts.container else ""
 
 
-UPDATES_STEP = Step("updates", "kernel and drivers held, no automatic restarts", plan_updates)
+UPDATES_STEP = Step("updates", "kernel and drivers held, no automatic restarts", plan_updates, bake=bake_updates)
 SYSCTL_STEP = Step("sysctl", "kernel parameters", plan_sysctl, skip=skip_sysctl)

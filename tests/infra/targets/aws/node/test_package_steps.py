@@ -126,6 +126,14 @@ def test_other_nodes_fetch_what_the_controller_has_built(site: Site) -> None:
     assert site.list_packages("gpu-1") == ["slurm-smd-slurmd_1.0_all.deb", "slurm-smd_1.0_all.deb"]
 
 
+def test_a_machine_that_builds_an_image_stores_nothing(site: Site) -> None:
+    """Its role may only read what is stored."""
+    baked = site.run("image", "bake")
+    assert baked.returncode == 0, baked.stderr
+    assert site.list_packages("image") == ["slurm-smd-slurmd_1.0_all.deb", "slurm-smd_1.0_all.deb"]
+    assert not site.stored.exists()
+
+
 def test_a_new_controller_builds_nothing_that_is_stored(site: Site) -> None:
     site.run("controller", "build")
     assert site.run("new-controller", "build").returncode == 0

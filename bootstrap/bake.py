@@ -64,10 +64,10 @@ def digest_contents(contents: ImageContents) -> str:
 
 def find_shortfall(record: ImageRecord, expected: ImageContents) -> str:
     """Return why a machine from this image still has to install something; empty if it has everything."""
-    if lacking := [role for role in expected.roles if role not in record.contents.roles]:
-        return f"it was built for {', '.join(record.contents.roles)}, not for {', '.join(lacking)}"
-    if lacking := [kind for kind in expected.filesystems if kind not in record.contents.filesystems]:
-        return f"it has no client for {', '.join(lacking)}"
+    if other_roles := [role for role in expected.roles if role not in record.contents.roles]:
+        return f"it was built for {', '.join(record.contents.roles)}, not for {', '.join(other_roles)}"
+    if missing_clients := [kind for kind in expected.filesystems if kind not in record.contents.filesystems]:
+        return f"it has no client for {', '.join(missing_clients)}"
     if record.digest != digest_contents(record.contents):
         return "another version of muster built it"
     return ""

@@ -24,6 +24,8 @@ SPEC = f"{DESCRIPTION}/spec.json"
 INVENTORY = f"{DESCRIPTION}/inventory.json"
 CLOUD = f"{DESCRIPTION}/cloud.json"
 PUBLIC_KEY = f"{DESCRIPTION}/ssh_public_key"
+IMAGE = f"{DESCRIPTION}/image.json"
+"""In the bundle that builds an image, in place of the files of a cluster."""
 
 # Link to the node bundle in use. Set-up points it to a new bundle; running programs keep the files they started with.
 INSTALLED = "/opt/muster/current"

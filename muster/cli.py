@@ -25,6 +25,8 @@ app = typer.Typer(
 )
 cache_app = typer.Typer(no_args_is_help=True, help="List or delete cached images, environments and tools.")
 app.add_typer(cache_app, name="cache")
+image_app = typer.Typer(no_args_is_help=True, help="Build images from which nodes start with everything installed.")
+app.add_typer(image_app, name="image")
 
 
 def _print_version(print_it: bool) -> None:
@@ -308,6 +310,44 @@ def golden() -> None:
     from muster.commands.documents import golden as run
 
     run()
+
+
+@image_app.command("build")
+def image_build(stack: Stack = DEFAULT_STACK) -> None:
+    """Build and test the images of a cluster that is up."""
+    from muster.commands.image import build
+
+    build(stack)
+
+
+@image_app.command("refresh")
+def image_refresh(
+    stack: Stack = DEFAULT_STACK,
+    force: Annotated[bool, typer.Option("--force", help="Requeue running jobs instead of waiting for them.")] = False,
+) -> None:
+    """Build images from the newest base and replace all machines; queue and accounting are kept."""
+    from muster.commands.image import refresh
+
+    refresh(stack, force=force)
+
+
+@image_app.command("list")
+def image_list(stack: Stack = DEFAULT_STACK) -> None:
+    """List the images that were built on the cluster."""
+    from muster.commands.image import list_images
+
+    list_images(stack)
+
+
+@image_app.command("remove")
+def image_remove(
+    image: Annotated[str, typer.Argument(help="Id of the image, as `muster image list` prints it.")],
+    stack: Stack = DEFAULT_STACK,
+) -> None:
+    """Remove an image and what stores it."""
+    from muster.commands.image import remove
+
+    remove(stack, image)
 
 
 @cache_app.command("list")

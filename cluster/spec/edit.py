@@ -11,15 +11,20 @@ from cluster.spec.stack_file import CONFIG_KEY, Loader
 
 def set_release(text: str, release: str) -> str:
     """Return the text of a stack file with `software.slurm` set; raise ValueError if the file has an unusual form."""
+    return set_value(text, "software.slurm", json.dumps(release))
+
+
+def set_value(text: str, path: str, value: str) -> str:
+    """Return the text with a field of a section set, such as `software.slurm`; `value` is YAML in one line."""
+    section_name, _, field = path.partition(".")
     cluster = _enter(_enter(_root(text), "config"), CONFIG_KEY)
-    value = json.dumps(release)
-    software = _find(cluster, "software")
-    if software is None:
-        return _insert(text, cluster, "software", f"{{slurm: {value}}}")
-    if not isinstance(software, yaml.MappingNode) or not software.value:
-        return _replace(text, software, f"{{slurm: {value}}}")
-    written = _find(software, "slurm")
-    return _insert(text, software, "slurm", value) if written is None else _replace(text, written, value)
+    section = _find(cluster, section_name)
+    if section is None:
+        return _insert(text, cluster, section_name, f"{{{field}: {value}}}")
+    if not isinstance(section, yaml.MappingNode) or not section.value:
+        return _replace(text, section, f"{{{field}: {value}}}")
+    written = _find(section, field)
+    return _insert(text, section, field, value) if written is None else _replace(text, written, value)
 
 
 def _root(text: str) -> yaml.Node | None:

@@ -403,6 +403,43 @@ class KeepsLogs(ABC):
         """Return the logs of the machines that were this node, the latest first."""
 
 
+@dataclass(frozen=True)
+class MachineImage:
+    """An image that was built for the nodes of a cluster."""
+
+    id: str
+    purpose: str
+    """Which nodes start from it, in the target's words."""
+    slurm: str
+    """Release of Slurm that it has."""
+    base: str
+    """The image that it was built from."""
+    built: str
+    """Time, ISO 8601 in UTC."""
+
+
+class Images(ABC):
+    """A target whose nodes can start from images that have everything installed."""
+
+    @abstractmethod
+    def build_images(
+        self, spec: ClusterSpec, stack: StackHome, deployment: Deployment, console: Console
+    ) -> Mapping[str, MachineImage]:
+        """Build and test the images of a cluster that is up; return them by the spec's property that names each."""
+
+    @abstractmethod
+    def list_images(self, deployment: Deployment) -> Sequence[MachineImage]:
+        """Return the images that were built on a cluster, the latest first."""
+
+    @abstractmethod
+    def remove_image(self, deployment: Deployment, image: str) -> None:
+        """Remove an image; raise ResourceError if it is not one of the cluster's."""
+
+    @abstractmethod
+    def end_machine(self, deployment: Deployment, node: str) -> None:
+        """End the machine of a permanent node in order, and wait until it is gone; `up` starts another one."""
+
+
 class ManagedStorage(ABC):
     """A target that creates filesystems that can outlive the cluster (`keep: true`)."""
 

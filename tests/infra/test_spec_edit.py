@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.spec.edit import set_release
+from cluster.spec.edit import set_release, set_value
 from cluster.spec.stack_file import cluster_of
 
 HEAD = "# mine\nconfig:\n  muster:cluster:\n    name: demo   # a name\n"
@@ -59,3 +59,10 @@ def test_every_example_can_be_changed(file: Path, tmp_path: Path) -> None:
     changed, original = cluster_of(tmp_path / file.name), cluster_of(file)
     assert changed["software"]["slurm"] == "26.05"
     assert {**changed, "software": None} == {**original, "software": None}
+
+
+def test_a_field_of_another_section_is_set() -> None:
+    text = HEAD + "    aws:\n      region: us-east-1 # ours\n"
+    once = set_value(text, "aws.ami", "ami-1")
+    assert once == HEAD + "    aws:\n      ami: ami-1\n      region: us-east-1 # ours\n"
+    assert set_value(once, "aws.ami", "ami-2") == once.replace("ami-1", "ami-2")

@@ -30,7 +30,9 @@ def plan_host_key(facts: Facts, node: Node, desired: Desired) -> list[Action]:
     """Replace the host key that the machine generated with the one pinned before the machine existed."""
     todo = write_file(facts, HOST_KEY, desired.secrets.host_key, 0o600)
     if todo:
-        script = f"ssh-keygen -y -f {HOST_KEY} > {HOST_KEY}.pub\nsystemctl restart ssh"
+        # On a machine from an image without keys, sshd may have failed too often to be started again.
+        restart = "systemctl reset-failed ssh 2>/dev/null || true\nsystemctl restart ssh"
+        script = f"ssh-keygen -y -f {HOST_KEY} > {HOST_KEY}.pub\n{restart}"
         todo.append(Action("use the pinned host key", script, log="journalctl -u ssh"))
     return todo
 

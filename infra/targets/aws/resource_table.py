@@ -384,7 +384,7 @@ KINDS: tuple[Kind, ...] = (
         "muster:aws:Nodes",
         "the compute nodes of a group: launches the static ones as Slurm would, and terminates all with the group",
         "ec2: RunInstances DescribeInstances TerminateInstances "
-        "DescribeSpotInstanceRequests CancelSpotInstanceRequests; iam: PassRole;"
+        "DescribeSpotInstanceRequests CancelSpotInstanceRequests DescribeImages DescribeSnapshots; iam: PassRole;"
         "route53: ChangeResourceRecordSets ListResourceRecordSets",
     ),
     Kind(

@@ -30,10 +30,12 @@ from infra.targets.target import (
     Context,
     Deployment,
     Flight,
+    Images,
     KeepsLogs,
     Launches,
     Leftover,
     Leftovers,
+    MachineImage,
     ManagedStorage,
     NodeLog,
     Preflight,
@@ -55,7 +57,7 @@ if TYPE_CHECKING:
     from infra.targets.facts import Facts
 
 
-class AwsTarget(Target, Launches, Preflight, Rehearses, Budgeted, KeepsLogs, ManagedStorage, Upgrades):
+class AwsTarget(Target, Launches, Preflight, Rehearses, Budgeted, Images, KeepsLogs, ManagedStorage, Upgrades):
     """The target whose nodes are EC2 instances; Slurm launches compute nodes as the queue needs them."""
 
     name = "aws"
@@ -240,6 +242,29 @@ class AwsTarget(Target, Launches, Preflight, Rehearses, Budgeted, KeepsLogs, Man
         from infra.targets.aws.upgrade import open_controller_twin
 
         return open_controller_twin(spec.name, stack, controller, release)
+
+    def build_images(
+        self, spec: ClusterSpec, stack: StackHome, deployment: Deployment, console: Console
+    ) -> Mapping[str, MachineImage]:
+        from infra.targets.aws.images.build_images import build_images
+
+        built = build_images(spec, stack.home, deployment, console)
+        return {f"{self.name}.{field}": image for field, image in built.items()}
+
+    def list_images(self, deployment: Deployment) -> Sequence[MachineImage]:
+        from infra.targets.aws.images.baked_images import list_cluster_images
+
+        return list_cluster_images(deployment)
+
+    def remove_image(self, deployment: Deployment, image: str) -> None:
+        from infra.targets.aws.images.baked_images import remove_cluster_image
+
+        remove_cluster_image(deployment, image)
+
+    def end_machine(self, deployment: Deployment, node: str) -> None:
+        from infra.targets.aws.images.permanent_machine import end_machine
+
+        end_machine(deployment, node)
 
     def leftovers(self, deployment: Deployment) -> Leftovers:
         from infra.targets.aws.leftovers.search import find_leftovers

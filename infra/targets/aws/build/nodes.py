@@ -17,6 +17,7 @@ from bootstrap.progress import Event, State, emit
 from cluster import names
 from infra.resources.error import ResourceError
 from infra.resources.properties import Properties, changed
+from infra.targets.aws.images.builder_machine import end_earlier
 from infra.targets.aws.launcher.api import AwsApi
 from infra.targets.aws.launcher.error_codes import FIXES
 from infra.targets.aws.launcher.fleet import Fleet
@@ -121,8 +122,9 @@ class Group:
         """Terminate every machine of the group, also those that Slurm started, and wait until they are gone.
 
         The group is closed first, or the controller would launch new ones. A network interface that still exists
-        would block the deletion of the subnet, hence the wait.
+        would block the deletion of the subnet, hence the wait. A machine of an image build that was killed would too.
         """
+        end_earlier(self.api, self.fleet.cluster)
         self._close(list_instances(self.api, self.fleet))
         deadline, terminated, pause = self.clock() + _TERMINATION_TIMEOUT_S, set[str](), _FIRST_POLL_S
         while machines := self._members(list_instances(self.api, self.fleet, ENDING)):

@@ -29,6 +29,7 @@ _CREATION_KEYS = ("CreateTime", "CreationTimestamp", "CreationTime")
 _ENDING_STATES = ("shutting-down", "terminated", "deleting", "deleted")
 # These calls take a list of ids.
 _BATCH_OPERATIONS = ("terminate_instances", "cancel_spot_instance_requests", "delete_flow_logs", "delete_vpc_endpoints")
+_OWNERS = {"describe_images": "Owners", "describe_snapshots": "OwnerIds"}
 # A spot request in another state launches nothing more; AWS keeps listing it for days.
 _OPEN_REQUEST_STATES = ("open", "active")
 
@@ -38,7 +39,9 @@ def _list_tagged(
 ) -> Iterator[tuple[Item, dict[str, str]]]:
     """Yield items with their tags, which are checked again because the caller may remove the items."""
     filter_key = "Filter" if operation in ("describe_nat_gateways", "describe_flow_logs") else "Filters"
-    filters = {filter_key: [{"Name": f"tag:{names.CLUSTER}", "Values": [cluster]}]}
+    filters: dict[str, Any] = {filter_key: [{"Name": f"tag:{names.CLUSTER}", "Values": [cluster]}]}
+    # Without an owner, EC2 would search every public image and snapshot of the region.
+    filters |= {_OWNERS[operation]: ["self"]} if operation in _OWNERS else {}
     for item in account.list_items("ec2", operation, key, **filters):
         tags = read_tags(item.get("Tags") or item.get("TagSet"))
         if has_cluster_tag(tags, cluster) and str(item.get("State", "")).lower() not in _ENDING_STATES:
@@ -149,6 +152,16 @@ PLACEMENT = _create_kind(
     "placement group", "PlacementGroups", "GroupName", "delete_placement_group", "ec2:placement-group"
 )
 VOLUME = _create_kind("volume", "Volumes", "VolumeId", "delete_volume", "ec2:volume", cost=_compute_volume_usd)
+# Images that passed their test have the tag that keeps them: they serve the next cluster too.
+IMAGE = _create_kind("machine image", "Images", "ImageId", "deregister_image", "ec2:image")
+SNAPSHOT = _create_kind(
+    "snapshot",
+    "Snapshots",
+    "SnapshotId",
+    "delete_snapshot",
+    "ec2:snapshot",
+    cost=lambda item, _region: compute_usd_per_hour("ebs-snapshot", item["VolumeSize"]),
+)
 # The tagging service and EC2 use different type names.
 FLOW_LOG = _create_kind("flow log", "FlowLogs", "FlowLogId", "delete_flow_logs", "ec2:vpc-flow-log ec2:flow-logs")
 ENDPOINT = _create_kind(
@@ -193,7 +206,7 @@ INTERNET_GATEWAY = _create_kind(
 VPC = _create_kind("VPC", "Vpcs", "VpcId", "delete_vpc", "ec2:vpc")
 
 # In the order in which they can be removed; filesystems, which have interfaces in subnets, go between the two.
-MACHINES = (INSTANCE, SPOT_REQUEST, TEMPLATE, PLACEMENT, VOLUME)
+MACHINES = (INSTANCE, SPOT_REQUEST, TEMPLATE, PLACEMENT, VOLUME, IMAGE, SNAPSHOT)
 NETWORK = (
     FLOW_LOG,
     ENDPOINT,

@@ -12,6 +12,8 @@ FLEET = "fleet.json"
 """Object key of the Fleet, which only the controller reads."""
 
 
+BUILDER = "image"
+"""Value of the tag of roles of a machine that builds or tests an image."""
 LOGS = "logs/"
 """Prefix of the logs that machines store."""
 
@@ -57,6 +59,11 @@ def db_password(cluster: str) -> str:
 def host_key(cluster: str, role: Role) -> str:
     """Return the SecureString parameter with the private SSH host key that all machines of a role share."""
     return f"{root(cluster)}/host-keys/{role}"
+
+
+def builder(purpose: str) -> str:
+    """Return the name under which a machine that builds an image reports."""
+    return f"{BUILDER}-{purpose}"
 
 
 def bundle(sha256: str) -> str:

@@ -10,10 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from bootstrap import bundle, restart
+from bootstrap.bake import describe_contents, find_shortfall
 from bootstrap.desired import Desired
 from bootstrap.errors import BootstrapError
 from bootstrap.execute import execute_steps
 from bootstrap.facts.collect import collect_facts
+from bootstrap.image_contents import RECORD, ImageRecord
 from bootstrap.plan import plan_steps
 from bootstrap.progress import Event
 from bootstrap.steps import registry
@@ -34,6 +36,7 @@ LAUNCHER = "infra.targets.aws.launcher"
 EXIT_REPORTED = 3
 """Exit code of a failure that has already been reported."""
 EXIT_RESTARTING = 4
+IMAGE_RECORD = Path(RECORD)
 USER_DATA = "/opt/muster/user-data.sh"
 """Copy of the user data, which it makes of itself; it runs again after a restart."""
 
@@ -82,6 +85,7 @@ class Reporter:
 def set_up(node: Node, desired: Desired, cloud: AwsCloud, reporter: Reporter) -> str:
     """Run the steps of the node's role in stages and check the result; return why the machine must restart first."""
     transport = LocalTransport()
+    _describe_image(node, desired)
     start, configured = (select_hooks(cloud.hooks, when, node.role) for when in ("start", "configured"))
     run_hooks(start, node, cloud.region)
     for stage in _list_stages(node.role, hooks=bool(configured)):
@@ -130,6 +134,16 @@ def _run_stage(
     facts = collect_facts(transport, node.name, registry.build_probe(node, desired))
     planned = plan_steps({node.name: facts}, desired)[node.name]
     execute_steps(transport, node.name, [planned[step.name] for step in stage if step.name in planned], reporter)
+
+
+def _describe_image(node: Node, desired: Desired) -> None:
+    """Print whether the machine's image has everything; what it lacks is installed by the steps."""
+    if not IMAGE_RECORD.exists():
+        return
+    record = ImageRecord.model_validate_json(IMAGE_RECORD.read_text())
+    shortfall = find_shortfall(record, describe_contents(desired, (node.role,)))
+    outcome = f"{shortfall}; what is missing is installed now" if shortfall else "nothing has to be installed"
+    print(f"muster: image of {record.built}: {outcome}", flush=True)
 
 
 def _load_desired(node: Node, inventory: Inventory, cloud: AwsCloud) -> Desired:

@@ -27,7 +27,7 @@ def parameters(spec: ClusterSpec) -> dict[str, str]:
     """Return the SSM parameters that hold image ids, by kind of image, without images that the spec names itself."""
     types = [machines.controller(spec), *([machines.login(spec)] if spec.login.enabled else [])]
     types += [machines.compute(group) for group in spec.groups.values()]
-    return {kind(machine): _path(machine) for machine in types if given(spec, machine) is None}
+    return {kind(machine): parameter(machine) for machine in types if given(spec, machine) is None}
 
 
 def given(spec: ClusterSpec, machine: InstanceType) -> str | None:
@@ -49,11 +49,12 @@ def image_fix(section: Aws) -> str:
     return "set `aws.ami` to an image that has the required versions"
 
 
-def _purpose(machine: InstanceType) -> str:
-    return GPU if machine.gpus.count else PLAIN
-
-
-def _path(machine: InstanceType) -> str:
+def parameter(machine: InstanceType) -> str:
+    """Return the SSM parameter that holds the id of AWS's newest image for a machine."""
     if machine.gpus.count:
         return _GPU_PATH.format(architecture=machine.architecture)
     return _PLAIN_PATH.format(architecture=_CANONICAL[machine.architecture])
+
+
+def _purpose(machine: InstanceType) -> str:
+    return GPU if machine.gpus.count else PLAIN

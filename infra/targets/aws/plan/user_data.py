@@ -18,9 +18,22 @@ MAX_BYTES = 16 * 1024
 
 
 def user_data(  # noqa: PLR0913
-    *, bucket: str, digest: str, sha256: str, region: str, role: str, cluster: str, python: InterpreterArchive
+    *,
+    bucket: str,
+    digest: str,
+    sha256: str,
+    region: str,
+    role: str,
+    cluster: str,
+    python: InterpreterArchive,
+    program: str = "set_up",
+    name: str = "",
 ) -> str:
-    """Return the script as plain text, not yet encoded in base64; `python` is for images without a recent one."""
+    """Return the script as plain text, not yet encoded in base64.
+
+    `python` is for images without a recent one; `program` is the module of infra/targets/aws/node that it runs, with
+    its options; `name` is for machines that are no node, and under which they report.
+    """
     settings = {
         "cluster": cluster,
         "role": role,
@@ -32,6 +45,8 @@ def user_data(  # noqa: PLR0913
         "python_url": python.url,
         "python_sha256": python.sha256,
         "tag": parameters.NODE_TAG,
+        "program": program,
+        "name": name,
         "nodes": parameters.nodes(cluster),
     }
     lines = "\n".join(f"{name}={shlex.quote(value)}" for name, value in settings.items())

@@ -1,7 +1,7 @@
 #!/bin/sh
 # muster: fetches the bundle by its hash and runs its set-up. Runs at the first boot; may be run again, also with another
 # bundle. Contains no secrets: everyone who can call the metadata service can read it.
-# shellcheck disable=SC2012,SC2154,SC2317  # settings are filled in, functions run by `attempt`, file names are plain
+# shellcheck disable=SC2012,SC2086,SC2154,SC2317  # settings are filled in, functions run by `attempt`, names are plain
 set -u
 umask 022
 export DEBIAN_FRONTEND=noninteractive PYTHONDONTWRITEBYTECODE=1
@@ -69,14 +69,18 @@ make_environment() {
 # other failure is reported here.
 apply() {
   cd "$home" || return 1
-  { "$home/venv/bin/python" -m infra.targets.aws.node.set_up --bundle "$digest" 2>&1; echo $? >/run/muster/code; } | tee "$last"
+  { "$home/venv/bin/python" -m infra.targets.aws.node.$program --bundle "$digest" 2>&1; echo $? >/run/muster/code; } | tee "$last"
   return "$(cat /run/muster/code)"
 }
 
 main() {
+  # A machine that is no node ends itself, in case nobody is there any more who would.
+  [ -z "$name" ] || systemd-run -q --unit=muster-end --on-active=3h systemctl --no-block poweroff
   echo "muster: $role of $cluster, bundle $digest, $(date -u +%FT%TZ)"
-  attempt name early name "$tag"
-  name=$(cat "$last")
+  if [ -z "$name" ]; then
+    attempt name early name "$tag"
+    name=$(cat "$last")
+  fi
   attempt python install_python
   if [ ! -e "$home/venv/bin/activate" ] || [ "$(readlink /opt/muster/current)" != "$home" ]; then
     attempt fetch early get "$region" "$bucket" "$key" "$home.tar" "$sha256"

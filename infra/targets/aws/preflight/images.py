@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -9,9 +10,16 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
+from bootstrap.bake import digest_contents
+from bootstrap.image_contents import ImageContents
 from cluster.catalog.instances import InstanceType
 from cluster.spec import ClusterSpec
 from cluster.spec.issue import Issue, error, warning
+from infra.home import Home
+from infra.targets.aws.images.baked_images import CONTENTS_TAG, ROLES_TAG, SLURM_TAG, is_baked, read_region
+from infra.targets.aws.images.builder_machine import read_root_gb
+from infra.targets.aws.images.planned_images import plan_images
+from infra.targets.aws.leftovers.kind import read_tags
 from infra.targets.aws.plan import images, machines
 from infra.targets.aws.plan.launch_template import ROOT_DEVICE, ROOT_GB, root_gb
 from infra.targets.aws.plan.machines import FIXED_ROOT_GB
@@ -31,6 +39,8 @@ class ImageUse:
     field: str
     machine: InstanceType
     root_gb: int = ROOT_GB
+    contents: ImageContents | None = None
+    """What a baked image has to contain."""
 
     @property
     def where(self) -> str:
@@ -48,9 +58,7 @@ def check_images(subject: Subject) -> Iterator[Issue]:
     for image, uses in _list_uses(spec).items():
         description = _describe_image(subject, image)
         if description is None:
-            account = subject.identity.account
-            message = f"'{image}' does not exist in {subject.region}, or account {account} may not use it"
-            yield error("image_missing", uses[0].where, message, "name one that `aws ec2 describe-images` lists")
+            yield _report_missing(subject, image, uses[0].where)
             continue
         for use in uses:
             yield from judge(description, use, subject.identity.account, datetime.now(UTC))
@@ -71,13 +79,14 @@ def _list_uses(spec: ClusterSpec) -> dict[str, list[ImageUse]]:
     fixed = [machines.controller(spec), *([machines.login(spec)] if spec.login.enabled else [])]
     machine_disks = [(machine, FIXED_ROOT_GB) for machine in fixed]
     machine_disks += [(machines.compute(group), root_gb(group)) for group in spec.groups.values()]
+    contents = {planned.field: planned.contents for planned in plan_images(spec)}
     uses_by_image: dict[str, dict[tuple[str, str], ImageUse]] = {}
     # The smallest disk of each field and architecture is the one that may be too small.
     for machine, size_gb in sorted(machine_disks, key=lambda use: use[1]):
         if image := images.given(spec, machine):
             field = images.field(machine)
             uses_by_image.setdefault(image, {}).setdefault(
-                (field, machine.architecture), ImageUse(field, machine, size_gb)
+                (field, machine.architecture), ImageUse(field, machine, size_gb, contents[field])
             )
     return {image: list(uses.values()) for image, uses in uses_by_image.items()}
 
@@ -95,7 +104,7 @@ def judge(image: Image, use: ImageUse, account: str, now: datetime) -> Iterator[
     if image.get("RootDeviceName", ROOT_DEVICE) != ROOT_DEVICE:
         message = f"{name} has its root disk at {image['RootDeviceName']}; nodes need it at {ROOT_DEVICE}"
         yield error("image_root", where, message, f"name an Ubuntu image, whose root disk is {ROOT_DEVICE}")
-    if (size := _read_root_gb(image)) > use.root_gb:
+    if (size := read_root_gb(image)) > use.root_gb:
         message = f"{name} needs a root disk of {size} GB; {machine.name} gets {use.root_gb}"
         yield error("image_size", where, message, "name a smaller image")
     if not image.get("EnaSupport", True):
@@ -105,6 +114,8 @@ def judge(image: Image, use: ImageUse, account: str, now: datetime) -> Iterator[
             f"{name} has no ENA support: instances of this type do not start",
             "name another image",
         )
+    if use.contents and is_baked(image):
+        yield from judge_contents(image, use.contents, where)
     owner = image.get("ImageOwnerAlias") or image["OwnerId"]
     if owner not in (_AMAZON, account):
         message = f"{name} belongs to account {owner}, neither Amazon nor account {account}"
@@ -119,6 +130,31 @@ def judge(image: Image, use: ImageUse, account: str, now: datetime) -> Iterator[
         yield warning("image_old", where, message, "name a newer one; a change of the image replaces the nodes")
 
 
+def _report_missing(subject: Subject, image: str, where: str) -> Issue:
+    elsewhere, fix = read_region(Home.of(os.environ).root, image), "name one that `aws ec2 describe-images` lists"
+    if elsewhere not in ("", subject.region):
+        message = f"'{image}' is an image of {elsewhere}; allowed: an image of {subject.region}"
+        return error("image_region", where, message, fix)
+    message = f"'{image}' does not exist in {subject.region}, or account {subject.identity.account} may not use it"
+    return error("image_missing", where, message, fix)
+
+
+def judge_contents(image: Image, contents: ImageContents, where: str) -> Iterator[Issue]:
+    """Yield issues of an image that muster built, by what its tags say about it."""
+    name, tags = f"'{image['ImageId']}'", read_tags(image.get("Tags"))
+    slurm, roles = tags.get(SLURM_TAG, ""), tags.get(ROLES_TAG, "").split()
+    fix = "build one with `muster image build`, or remove the property to use AWS's image"
+    if slurm != contents.slurm:
+        message = f"{name} has Slurm {slurm}; software.slurm is {contents.slurm}"
+        yield error("image_slurm", where, message, fix)
+    elif lacking := [role for role in contents.roles if role not in roles]:
+        message = f"{name} was built for {', '.join(roles)}; {', '.join(lacking)} would start from it too"
+        yield error("image_roles", where, message, fix)
+    elif tags.get(CONTENTS_TAG) != digest_contents(contents):
+        message = f"{name} lacks something that this version of muster or this spec installs; nodes install it at boot"
+        yield warning("image_stale", where, message, "build a new one with `muster image refresh`")
+
+
 def _describe_image(subject: Subject, name: str) -> Image | None:
     try:
         descriptions = subject.client("ec2").describe_images(ImageIds=[name])["Images"]
@@ -127,11 +163,6 @@ def _describe_image(subject: Subject, name: str) -> Image | None:
             return None
         raise
     return descriptions[0] if descriptions else None
-
-
-def _read_root_gb(image: Image) -> int:
-    disks = {mapping["DeviceName"]: mapping.get("Ebs", {}) for mapping in image.get("BlockDeviceMappings", [])}
-    return int(disks.get(image.get("RootDeviceName", ROOT_DEVICE), {}).get("VolumeSize", 0))
 
 
 def _is_past(moment: str | None, now: datetime) -> bool:

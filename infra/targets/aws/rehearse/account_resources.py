@@ -65,6 +65,7 @@ def _list_all(client_of: Callable[[str], Any], account: str) -> Iterator[tuple[s
         yield from (
             ("Instances", row["InstanceId"]) for row in reservation["Instances"] if row["State"]["Name"] != "terminated"
         )
+    yield from _list_own(client_of("ec2"))
     for gateway in _list_pages(client_of("ec2"), "describe_nat_gateways", "NatGateways"):
         if gateway["State"] != "deleted":
             yield "NatGateways", gateway["NatGatewayId"]
@@ -78,6 +79,14 @@ def _list_all(client_of: Callable[[str], Any], account: str) -> Iterator[tuple[s
         yield "Policies", policy["Arn"]
     for budget in _list_pages(client_of("budgets"), "describe_budgets", "Budgets", AccountId=account):
         yield "Budgets", budget["BudgetName"]
+
+
+def _list_own(ec2: Any) -> Iterator[tuple[str, str]]:
+    """Yield images and snapshots of the account: AWS lists those of everyone else too."""
+    for image in _list_pages(ec2, "describe_images", "Images", Owners=["self"]):
+        yield "Images", image["ImageId"]
+    for snapshot in _list_pages(ec2, "describe_snapshots", "Snapshots", OwnerIds=["self"]):
+        yield "Snapshots", snapshot["SnapshotId"]
 
 
 def _list_pages(client: Any, operation: str, key: str, **parameters: Any) -> Iterator[Any]:

@@ -29,13 +29,14 @@ def stop_container(name: str) -> None:
 
 
 def remove_all(cluster: str, disks: Disks) -> list[str]:
-    """Remove the containers, disks, networks and volumes of a rehearsal, also of an earlier one that was killed.
+    """Remove everything that a rehearsal has in Docker, also what an earlier one that was killed has left.
 
     Return the errors of what could not be removed.
     """
     chosen = {"label": f"{names.CLUSTER}={cluster}"}
     api = engine_client.connect()
     errors = try_each(remove_container, lambda: [entry["Id"] for entry in api.containers(all=True, filters=chosen)])
+    errors += try_each(_remove_image, lambda: [entry["Id"] for entry in api.images(filters=chosen)])
     # Loop devices hold the files of volumes.
     errors += try_each(disks.detach, disks.list_volumes)
     errors += try_each(_remove_network, lambda: [entry["Id"] for entry in api.networks(filters=chosen)])
@@ -63,6 +64,11 @@ def try_each(remove: Callable[[str], object], list_names: Callable[[], list[str]
 def _remove_network(id_: str) -> None:
     with engine_client.api_session("network") as api:
         _tolerate_absence(lambda: api.remove_network(id_))
+
+
+def _remove_image(id_: str) -> None:
+    with engine_client.api_session("image") as api:
+        _tolerate_absence(lambda: api.remove_image(id_, force=True))
 
 
 def _remove_volume(name: str) -> None:

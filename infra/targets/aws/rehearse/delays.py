@@ -35,6 +35,7 @@ TABLE: Mapping[str, Delay] = {
     "large operating system boot": Delay(60, 240, f"machines with eight GPUs; {_ASSUMED}"),
     "instance shutting down": Delay(10, 60, f"{_EC2_LIFECYCLE}; seconds are {_ASSUMED}"),
     "agent registration": Delay(5, 60, _ASSUMED),
+    "image creation": Delay(120, 600, f"snapshot of a disk; {_ASSUMED}"),
     "volume attachment": Delay(2, 15, _ASSUMED),
     "instance profile": Delay(0, 15, "https://docs.aws.amazon.com/IAM/latest/UserGuide/troubleshoot.html"),
     "package installation": Delay(20, 60, _ASSUMED),

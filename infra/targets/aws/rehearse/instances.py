@@ -26,6 +26,7 @@ from infra.targets.aws.rehearse.metadata import Metadata
 from infra.targets.aws.rehearse.rehearsed_stack import MEMORY_MB
 from infra.targets.aws.rehearse.restarts import start_container, wait_for_restart
 from infra.targets.aws.rehearse.timeline import Timeline
+from infra.targets.local import docker_engine as engine_client
 
 # Codes of EC2's instance states.
 _CODES = {"pending": 0, "running": 16, "shutting-down": 32, "terminated": 48, "stopping": 64, "stopped": 80}
@@ -123,6 +124,10 @@ class Instances:
     """Seconds by which instances are listed later than the table says; they are not shortened."""
     slurm_packages: str = ""
     """Docker volume with the packages of Slurm's releases; empty if machines need only that of their image."""
+    driver_images: frozenset[str] = frozenset()
+    """Ids of AWS's images that have the GPU driver."""
+    images: dict[str, str] = field(default_factory=dict)
+    """Docker images of the images that were made of instances, by their id."""
     closing: threading.Event = field(default_factory=threading.Event)
     """Set when the rehearsal ends: from then on nothing is started."""
 
@@ -178,6 +183,11 @@ class Instances:
         instance.enter("stopping")
         self.timeline.record(instance.name, "stopping")
         self._begin(self._end, instance, "stopped")
+
+    def create_image(self, image: Any, instance_id: str) -> None:
+        """Make the container of a stopped instance the Docker image of a new image of moto."""
+        image.state = "pending"
+        self._begin(self._commit, self.by_id[instance_id], image)
 
     def attach(self, volume: str, instance_id: str) -> None:
         """Make a volume appear on an instance once both exist."""
@@ -324,6 +334,8 @@ class Instances:
             cpus=min(instance_type.vcpus, os.cpu_count() or 1),
             memory_mb=min(instance_type.memory_mb, MEMORY_MB),
             gpus=instance_type.gpus.count,
+            has_driver=instance.raw.image_id in self.driver_images,
+            image=self.images.get(instance.raw.image_id, names.IMAGE),
             storage=self.list_storage(),
             hardware=list_hardware_files(instance_type, efa=efa),
             slurm_packages=self.slurm_packages,
@@ -339,6 +351,17 @@ class Instances:
         instance.enter(state)
         instance.is_booted.set()
         self.timeline.record(instance.name, state)
+
+    def _commit(self, instance: Instance, image: Any) -> None:
+        self.timeline.record(image.id, "pending")
+        self.clock.wait("image creation", instance.draw_key)
+        repository = names.network(self.site.cluster)
+        with engine_client.api_session(instance.id) as api:
+            # Its labels, by which the cleanup finds the image, are those of the container.
+            api.commit(self.container(instance.id), repository=repository, tag=image.id)
+        self.images[image.id] = f"{repository}:{image.id}"
+        image.state = "available"
+        self.timeline.record(image.id, "available")
 
     def _wait_for_boot(self, instance: Instance) -> None:
         while not (self._is_over(instance) or instance.is_booted.wait(_POLL_S)):

@@ -132,11 +132,15 @@ class MachineArgs:
     cpus: int
     memory_mb: int
     gpus: int
+    has_driver: bool
+    """Whether its image has the GPU driver, and with it another kernel."""
     storage: Sequence[str]
     """Ids of the filesystems that exist."""
     hardware: Mapping[str, File] = field(default_factory=dict)
     slurm_packages: str = ""
     """Docker volume with the packages of Slurm's releases; empty if machines need only that of their image."""
+    image: str = names.IMAGE
+    """Docker image: the node image for AWS's images, or one made of a machine."""
 
 
 def container_name(site: Site, instance: str) -> str:
@@ -148,7 +152,7 @@ def start_machine(site: Site, args: MachineArgs) -> str:
     """Create and start the container of an instance and return its name."""
     props = {
         "cluster": site.cluster, "stack": site.cluster, "node": args.instance, "role": "rehearsal",
-        "image": names.IMAGE, "cpus": args.cpus, "memory_mb": args.memory_mb,
+        "image": args.image, "cpus": args.cpus, "memory_mb": args.memory_mb,
         "devices": [], "mounts": [],
     }  # fmt: skip
     with engine_client.api_session(args.instance) as api:
@@ -190,7 +194,8 @@ def _list_files(site: Site, args: MachineArgs) -> dict[str, File | str]:
         **{f"{home}/.aws/config": File(_AWS_CONFIG) for home in _HOMES},
         f"{_UNITS}/slurmd.service.d/rehearsal.conf": File(_SLURMD_DROP_IN),
         "usr/local/share/ca-certificates/rehearsal.crt": File(site.authority.decode()),
-        **list_image_files(has_gpus=args.gpus > 0),
+        # An image that was made of a machine has them, with the kernel and the packages that were installed there.
+        **(list_image_files(has_gpus=args.has_driver) if args.image == names.IMAGE else {}),
         f"{HOME}/domain": File(f"{site.domain}\n"),
         f"{HOME}/gpus": File(f"{args.gpus}\n"),
         f"{HOME}/package-seconds": File(f"{site.package_s:.2f}\n"),

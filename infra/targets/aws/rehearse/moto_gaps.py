@@ -11,6 +11,7 @@ from typing import Any
 from moto.budgets.responses import BudgetsResponse
 from moto.core.exceptions import JsonRESTError
 from moto.ec2.models import ec2_backends, launch_templates
+from moto.ec2.models.amis import Ami, AmiBackend
 from moto.ec2.models.instances import Instance
 from moto.ec2.models.nat_gateways import NatGateway, NatGatewayBackend
 from moto.fsx import models as fsx
@@ -43,12 +44,14 @@ def apply() -> None:
         Instance.add_block_device = _disk
         Instance.attach_eni = _interface
         NatGatewayBackend.delete_nat_gateway = _end_nat
+        AmiBackend.create_image = _create_image
 
 
 _describe_file_system = fsx.FileSystem.to_dict
 _make_version = launch_templates.LaunchTemplateVersion.__init__
 _add_disk, _attach = Instance.add_block_device, Instance.attach_eni
 _end = NatGatewayBackend.delete_nat_gateway
+_make_image = AmiBackend.create_image
 
 
 def _file_system(self: fsx.FileSystem) -> dict[str, Any]:
@@ -108,9 +111,25 @@ def _end_nat(self: NatGatewayBackend, nat_gateway_id: str) -> NatGateway:
     return gone
 
 
-def publish_image(path: str, region: str = REGION) -> None:
-    """Publish an image under a parameter of AWS; the API accepts no names that begin with `aws`."""
-    image = next(iter(ec2_backends[ACCOUNT][region].amis))
+def _create_image(
+    self: AmiBackend, instance_id: str, name: str, description: str, tag_specifications: list[dict[str, Any]]
+) -> Ami:
+    """Tag the snapshot too, which moto refuses."""
+    tags = {specification["ResourceType"]: specification["Tags"] for specification in tag_specifications}
+    images = [{"ResourceType": "image", "Tags": tags.get("image", [])}]
+    image = _make_image(self, instance_id, name, description, images)
+    for tag in tags.get("snapshot", []):
+        image.ebs_snapshot.add_tag(tag["Key"], tag["Value"])
+    return image
+
+
+def publish_image(path: str, region: str = REGION) -> str:
+    """Publish an image under a parameter of AWS, whose API accepts no names that begin with `aws`; return its id.
+
+    Images with and without a GPU driver are different ones.
+    """
+    images = list(ec2_backends[ACCOUNT][region].amis)
+    image: str = images["deeplearning" in path]
     parameter = Parameter(
         account_id=ACCOUNT,
         name=path,
@@ -124,6 +143,7 @@ def publish_image(path: str, region: str = REGION) -> None:
         data_type="aws:ec2:image",
     )
     ssm_backends[ACCOUNT][region]._parameters[path].append(parameter)
+    return image
 
 
 def update_file_system(self: FSxResponse) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 from moto.core.exceptions import JsonRESTError
 from moto.ec2.exceptions import InvalidInstanceIdError
+from moto.ec2.models.amis import AmiBackend
 from moto.ec2.models.elastic_block_store import EBSBackend
 from moto.ec2.models.instances import Instance, InstanceBackend
 from moto.iam.models import iam_backends
@@ -86,7 +87,7 @@ def connect_instances(instances: Instances) -> Iterator[None]:
     SimpleSystemManagerBackend.send_command = send_command
     SimpleSystemManagerBackend.get_command_invocation = get_command_invocation
     try:
-        with _list_late(instances):
+        with _list_late(instances), _make_images(instances):
             yield
     finally:
         InstanceBackend.run_instances, Instance.terminate, Instance.stop = run_instances, terminate, stop
@@ -115,6 +116,24 @@ def _list_late(instances: Instances) -> Iterator[None]:
     finally:
         InstanceBackend.describe_instances = describe
         InstanceBackend.get_reservations_by_instance_ids = describe_by_id
+
+
+@contextmanager
+def _make_images(instances: Instances) -> Iterator[None]:
+    """Make images of the containers of instances."""
+    create = AmiBackend.create_image
+
+    def create_image(self: Any, instance_id: str, *args: Any, **kwargs: Any) -> Any:
+        image = create(self, instance_id, *args, **kwargs)
+        if instance_id in instances.by_id:
+            instances.create_image(image, instance_id)
+        return image
+
+    AmiBackend.create_image = create_image
+    try:
+        yield
+    finally:
+        AmiBackend.create_image = create
 
 
 class Commands:

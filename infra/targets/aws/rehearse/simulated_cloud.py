@@ -93,8 +93,10 @@ def open_cloud(rehearsed: RehearsedStack, clock: Clock, timeline: Timeline) -> I
     # Scripts of Run Command run as root, and every process of this machine can reach moto.
     moto = Moto(access_key=f"ASIA{secrets.token_hex(8).upper()}", judge=lambda *_: "the rehearsal has not begun")
     moto.reset()
-    for path in images.parameters(rehearsed.spec).values():
-        moto_gaps.publish_image(path, region_of(rehearsed.spec))
+    published = {
+        kind: moto_gaps.publish_image(path, region_of(rehearsed.spec))
+        for kind, path in images.parameters(rehearsed.spec).items()
+    }
     disks = Disks(cluster, labels)
     if errors := remove_all(cluster, disks):
         what = f"an earlier rehearsal of {rehearsed.name} cannot be removed: {'; '.join(errors)}"
@@ -135,6 +137,7 @@ def open_cloud(rehearsed: RehearsedStack, clock: Clock, timeline: Timeline) -> I
             list_storage=lambda: volumes.prepare(account.list_file_systems()),
             disks=disks,
             slurm_packages=_publish_slurm(rehearsed.spec, cluster, labels),
+            driver_images=frozenset(image for kind, image in published.items() if kind.startswith(images.GPU)),
             closing=closing,
         )
         stack.enter_context(connect_instances(instances))

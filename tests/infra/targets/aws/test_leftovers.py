@@ -116,6 +116,9 @@ def create_machines(server: Moto, cluster: str, subnet: str) -> None:
         LaunchSpecification={"ImageId": image, "InstanceType": "g6.8xlarge", "SubnetId": subnet},
         **spec("spot-instances-request", cluster),
     )
+    instance = ec2.describe_instances()["Reservations"][-1]["Instances"][0]["InstanceId"]
+    tagged = [{"ResourceType": kind, "Tags": tags(cluster)} for kind in ("image", "snapshot")]
+    ec2.create_image(InstanceId=instance, Name=cluster, TagSpecifications=tagged)
     ec2.create_volume(AvailabilityZone=f"{REGION}a", Size=50, VolumeType="gp3", **spec("volume", cluster))
     ec2.create_network_interface(SubnetId=subnet, **spec("network-interface", cluster))
     ec2.create_launch_template(
@@ -192,6 +195,7 @@ def test_leftovers_that_cost_money_have_a_price(aws: Moto) -> None:  # noqa: F81
     assert set(usd) == {
         "instance",
         "volume",
+        "snapshot",
         "FSx for Lustre filesystem",
         "private name zone",
         "VPC endpoint",

@@ -243,3 +243,11 @@ def test_a_machine_that_the_controller_launched_during_a_shortage_is_not_launche
 
     replace(group, sleep=controller_launches).ensure()
     assert sorted(machine.name for machine in list_instances(group.api, group.fleet).machines) == ["gpu-1", "gpu-2"]
+
+
+def test_a_group_that_is_removed_ends_the_machine_of_a_killed_image_build(aws: Moto, group: Group) -> None:
+    tags = [{"Key": "muster.cluster", "Value": "demo"}, {"Key": "muster.role", "Value": "image"}]
+    specification = [{"ResourceType": "instance", "Tags": tags}]
+    aws.client("ec2").run_instances(ImageId="ami-1", MinCount=1, MaxCount=1, TagSpecifications=specification)
+    group.remove()
+    assert list_running(aws) == []

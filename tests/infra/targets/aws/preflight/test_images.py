@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bootstrap.bake import digest_contents
 from cluster.catalog.instances import instance
+from infra.targets.aws.images.baked_images import Record, write_record
+from infra.targets.aws.images.planned_images import plan_images
 from infra.targets.aws.preflight import images
 from infra.targets.aws.preflight.account import Identity
 from infra.targets.aws.preflight.subject import Subject
@@ -147,4 +151,57 @@ def test_the_smallest_root_disk_must_hold_the_image(canned_aws: CannedAws) -> No
     described = spec(groups=groups, aws={"region": "us-east-1", "ami": ID})
     assert format_issues(images.check_images(Subject(described, canned_aws.account, ME))) == [
         f"error image_size aws.ami: '{ID}' needs a root disk of 300 GB; g6.8xlarge gets 200; fix: name a smaller image"
+    ]
+
+
+BAKED = {"muster.image": "gpu", "muster.slurm": "24.11", "muster.roles": "compute"}
+CURRENT = {"muster.contents": digest_contents(plan_images(spec())[1].contents)}
+
+
+def baked(**tags: str) -> dict[str, Any]:
+    return image(OwnerId=ACCOUNT, ImageOwnerAlias=None, Tags=[{"Key": k, "Value": v} for k, v in tags.items()])
+
+
+@pytest.mark.parametrize(
+    ("tags", "messages"),
+    [
+        (BAKED | CURRENT, []),
+        (
+            BAKED | CURRENT | {"muster.slurm": "26.05"},
+            [
+                f"error image_slurm aws.ami: '{ID}' has Slurm 26.05; software.slurm is 24.11; "
+                "fix: build one with `muster image build`, or remove the property to use AWS's image"
+            ],
+        ),
+        (
+            BAKED | CURRENT | {"muster.roles": "controller login"},
+            [
+                f"error image_roles aws.ami: '{ID}' was built for controller, login; compute would start from it too; "
+                "fix: build one with `muster image build`, or remove the property to use AWS's image"
+            ],
+        ),
+        (
+            BAKED | {"muster.contents": "0"},
+            [
+                f"warning image_stale aws.ami: '{ID}' lacks something that this version of muster or this spec "
+                "installs; nodes install it at boot; fix: build a new one with `muster image refresh`"
+            ],
+        ),
+    ],
+)
+def test_a_baked_image_must_have_the_contents(canned_aws: CannedAws, tags: dict[str, str], messages: list[str]) -> None:
+    canned_aws.answer("ssm", "GetParameter", {"Parameter": {"Value": ID}})
+    canned_aws.answer("ec2", "DescribeImages", {"Images": [baked(**tags)]})
+    assert check(canned_aws, ami=ID) == messages
+
+
+def test_an_image_of_another_region_is_named(
+    canned_aws: CannedAws, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MUSTER_HOME", str(tmp_path))
+    write_record(tmp_path, Record(ID, "eu-west-1", {}))
+    canned_aws.answer("ssm", "GetParameter", {"Parameter": {"Value": ID}})
+    assert check(canned_aws, ami=ID) == [
+        f"error image_region aws.ami: '{ID}' is an image of eu-west-1; allowed: an image of us-east-1; "
+        "fix: name one that `aws ec2 describe-images` lists"
     ]

@@ -85,6 +85,7 @@ def make_raw(id_: str, node: str = "gpu-1") -> Any:
         id=id_,
         private_ip="10.96.0.9",
         instance_type=TYPE,
+        image_id="ami-1",
         ami_launch_index=0,
         _state=SimpleNamespace(name="running", code=16),
         _reason="",

@@ -1,0 +1,136 @@
+"""Baked images in an account: their tags, the search for them, their removal, and the record of what each contains."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cluster import names
+from infra.home import private_folder
+from infra.resources.error import ResourceError
+from infra.targets.aws.instances import translate_errors
+from infra.targets.aws.leftovers.kind import AccountRegion, read_tags
+from infra.targets.target import Deployment, MachineImage
+
+PURPOSE_TAG = "muster.image"
+SLURM_TAG = "muster.slurm"
+ROLES_TAG = "muster.roles"
+BASE_TAG = "muster.base"
+SOURCE_TAG = "muster.source"
+CONTENTS_TAG = "muster.contents"
+BUNDLE_TAG = "muster.bundle"
+BUILT_TAG = "muster.built"
+_FOLDER = "images"
+
+
+@dataclass(frozen=True)
+class Record:
+    """What an image contains, as a file under MUSTER_HOME named after the image."""
+
+    image: str
+    region: str
+    tags: Mapping[str, str]
+    packages: Mapping[str, str] = field(default_factory=dict)
+    """Versions by name of all distribution packages."""
+
+
+def list_cluster_images(deployment: Deployment) -> list[MachineImage]:
+    """Return the tested images of a cluster, the latest first."""
+    with translate_errors("images", deployment.region):
+        listed = list(_describe(AccountRegion(deployment.region), deployment.cluster))
+    images = (parse_image(raw) for raw in listed if is_tested(raw))
+    return sorted(images, key=lambda image: image.built, reverse=True)
+
+
+def remove_cluster_image(deployment: Deployment, image: str) -> None:
+    """Remove an image of a cluster; raise ResourceError if the cluster has no such image."""
+    account = AccountRegion(deployment.region)
+    with translate_errors("images", deployment.region):
+        by_id = {raw["ImageId"]: raw for raw in _describe(account, deployment.cluster)}
+        if image in by_id:
+            remove(account, by_id[image])
+            return
+    what = f"'{image}' is no image of cluster {deployment.cluster} in {deployment.region}"
+    raise ResourceError("", what, f"allowed: {', '.join(by_id) or 'none, it has no images'}")
+
+
+def parse_image(raw: Mapping[str, Any]) -> MachineImage:
+    """Return a baked image as EC2 describes it."""
+    tags = read_tags(raw.get("Tags"))
+    return MachineImage(
+        id=raw["ImageId"],
+        purpose=tags.get(PURPOSE_TAG, ""),
+        slurm=tags.get(SLURM_TAG, ""),
+        base=tags.get(BASE_TAG, ""),
+        built=tags.get(BUILT_TAG, ""),
+    )
+
+
+def is_baked(raw: Mapping[str, Any]) -> bool:
+    """Return whether muster built an image."""
+    return PURPOSE_TAG in read_tags(raw.get("Tags"))
+
+
+def is_tested(raw: Mapping[str, Any]) -> bool:
+    """Return whether an image passed its test; others are remains of a build that did not end."""
+    return names.KEEP in read_tags(raw.get("Tags"))
+
+
+def describe(account: AccountRegion, image: str) -> Mapping[str, Any] | None:
+    """Return an image as EC2 describes it; None if the account has no such image in this region."""
+    filters = [{"Name": "image-id", "Values": [image]}]
+    return next(iter(account.list_items("ec2", "describe_images", "Images", Filters=filters)), None)
+
+
+def list_snapshots(raw: Mapping[str, Any]) -> list[str]:
+    """Return the snapshots that hold an image's disks."""
+    disks = (mapping.get("Ebs", {}) for mapping in raw.get("BlockDeviceMappings", ()))
+    return [disk["SnapshotId"] for disk in disks if disk.get("SnapshotId")]
+
+
+def keep(account: AccountRegion, raw: Mapping[str, Any]) -> None:
+    """Mark an image as tested: from then on, it stays until someone removes it."""
+    tags = [{"Key": names.KEEP, "Value": "true"}]
+    account.client("ec2").create_tags(Resources=[raw["ImageId"], *list_snapshots(raw)], Tags=tags)
+
+
+def remove(account: AccountRegion, raw: Mapping[str, Any]) -> None:
+    """Deregister an image and delete its snapshots, which are what costs money."""
+    ec2 = account.client("ec2")
+    ec2.deregister_image(ImageId=raw["ImageId"])
+    for snapshot in list_snapshots(raw):
+        ec2.delete_snapshot(SnapshotId=snapshot)
+
+
+def remove_untested(account: AccountRegion, cluster: str) -> list[str]:
+    """Remove the images of builds that did not end, and return their ids."""
+    untested = [raw for raw in _describe(account, cluster) if not is_tested(raw)]
+    for raw in untested:
+        remove(account, raw)
+    return [raw["ImageId"] for raw in untested]
+
+
+def write_record(root: Path, record: Record) -> Path:
+    """Write the record of an image and return its path."""
+    path = private_folder(root / _FOLDER) / f"{record.image}.json"
+    path.write_text(json.dumps(asdict(record), indent=1, sort_keys=True) + "\n")
+    return path
+
+
+def read_region(root: Path, image: str) -> str:
+    """Return the region of an image that was built from here; empty if there is no record of it."""
+    try:
+        return str(json.loads((root / _FOLDER / f"{image}.json").read_text())["region"])
+    except (OSError, ValueError, KeyError):
+        return ""
+
+
+def _describe(account: AccountRegion, cluster: str) -> Iterator[Mapping[str, Any]]:
+    filters = [{"Name": f"tag:{names.CLUSTER}", "Values": [cluster]}]
+    listed: Iterable[Mapping[str, Any]] = account.list_items(
+        "ec2", "describe_images", "Images", Owners=["self"], Filters=filters
+    )
+    return (raw for raw in listed if is_baked(raw) and read_tags(raw.get("Tags")).get(names.CLUSTER) == cluster)

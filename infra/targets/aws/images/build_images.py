@@ -1,0 +1,212 @@
+"""Build the images of a stack: bake each on a machine of its own, test it by booting it, and record what is in it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from bootstrap.bake import digest_contents
+from bootstrap.bundle import IMAGE, Bundle, pack_node
+from bootstrap.wheels import fetch_wheels
+from cluster.catalog.interpreter import PYTHON
+from cluster.spec import ClusterSpec
+from infra.home import Home
+from infra.resources.error import ResourceError
+from infra.targets.aws import names as aws_names
+from infra.targets.aws.build.bundle import ARCHITECTURES, NODE_FOLDERS
+from infra.targets.aws.images import baked_images
+from infra.targets.aws.images.baked_images import Record
+from infra.targets.aws.images.builder_machine import BuilderMachine, BuildSite, end_earlier
+from infra.targets.aws.images.planned_images import PlannedImage, plan_images
+from infra.targets.aws.launcher.api import AwsApi
+from infra.targets.aws.launcher.errors import classify_error
+from infra.targets.aws.launcher.fleet import Fleet
+from infra.targets.aws.leftovers.kind import AccountRegion, read_tags
+from infra.targets.aws.node import parameters
+from infra.targets.aws.node.bake import PACKAGES_KEY, ImageJob
+from infra.targets.aws.node.cloud import describe_cloud
+from infra.targets.aws.plan.user_data import user_data
+from infra.targets.aws.spec import aws_section
+from infra.targets.target import Console, Deployment, MachineImage
+from slurm.power.launcher import LauncherError
+
+
+@dataclass(frozen=True)
+class ImageBuilds:
+    """The builds of one command."""
+
+    spec: ClusterSpec
+    home: Home
+    account: AccountRegion
+    site: BuildSite
+    console: Console
+
+    def run(self, purposes: Sequence[str] = ()) -> dict[str, MachineImage]:
+        """Build all images, or those of some purposes, and return them by the field that names them."""
+        self.clear()
+        planned = [image for image in plan_images(self.spec) if not purposes or image.purpose in purposes]
+        return {image.field: self._build(image) for image in planned}
+
+    def clear(self) -> None:
+        """Remove what builds that were killed have left."""
+        for id_ in end_earlier(AwsApi(self.site.region), self.site.cluster):
+            self.console.say(f"ended the machine {id_} of an earlier build")
+        for id_ in baked_images.remove_untested(self.account, self.site.cluster):
+            self.console.say(f"removed the image {id_} of an earlier build, which was not tested")
+
+    def _build(self, image: PlannedImage) -> MachineImage:
+        source, base = self.find_base(image)
+        bundle = self._pack(image)
+        self.account.client("s3").put_object(
+            Bucket=self.site.bucket, Key=parameters.bundle(bundle.sha256), Body=bundle.archive
+        )
+        tags = self._tag(image, bundle, source, base)
+        with self._machine(image, f"building the {image.purpose} image from {base}") as machine:
+            machine.launch(self._require(base), image.builder_type, self._render_user_data(image, bundle, "bake"))
+            machine.wait_until_ready()
+            machine.stop()
+            name = aws_names.prefixed(self.site.cluster, image.purpose, tags[baked_images.BUILT_TAG].replace(":", "-"))
+            built = machine.create_image(name, tags)
+        raw = self._require(built)
+        try:
+            with self._machine(image, f"testing {built}") as machine:
+                machine.launch(raw, image.builder_type, self._render_user_data(image, bundle, "bake --check"))
+                machine.wait_until_ready()
+        except BaseException:
+            baked_images.remove(self.account, raw)
+            raise
+        baked_images.keep(self.account, raw)
+        path = baked_images.write_record(
+            self.home.root, Record(built, self.site.region, tags, self._read_packages(image.purpose))
+        )
+        self.console.say(f"{image.purpose} image {built}: built from {base} and tested; contents: {path}")
+        return baked_images.parse_image(raw)
+
+    def find_base(self, image: PlannedImage) -> tuple[str, str]:
+        """Return where the base image comes from, and its id: AWS's newest, or one that the spec names.
+
+        An image that is itself baked is rebuilt from what it was built from, in its newest version.
+        """
+        source = image.own_image or image.parameter
+        if image.own_image and (raw := baked_images.describe(self.account, image.own_image)):
+            source = read_tags(raw.get("Tags")).get(baked_images.SOURCE_TAG, source)
+        if not source.startswith("/"):
+            return source, source
+        return source, str(self.account.client("ssm").get_parameter(Name=source)["Parameter"]["Value"])
+
+    def _require(self, image: str) -> Mapping[str, Any]:
+        if raw := baked_images.describe(self.account, image):
+            return raw
+        what = f"image '{image}' does not exist in {self.site.region}, or this account may not use it"
+        raise ResourceError("", what, "name a base image that `aws ec2 describe-images` lists, or remove `aws.ami`")
+
+    @contextmanager
+    def _machine(self, image: PlannedImage, text: str) -> Iterator[BuilderMachine]:
+        with self.console.status(text) as line:
+            machine = BuilderMachine(AwsApi(self.site.region), self.site, image.purpose, line.update)
+            try:
+                yield machine
+            finally:
+                machine.end()
+
+    def _pack(self, image: PlannedImage) -> Bundle:
+        store = describe_cloud(region=self.site.region, bucket=self.site.bucket, domain="").package_store
+        job = ImageJob(
+            contents=image.contents.model_copy(update={"package_store": store}),
+            region=self.site.region,
+            bucket=self.site.bucket,
+            cluster=self.site.cluster,
+            name=parameters.builder(image.purpose),
+        )
+        wheels = fetch_wheels(self.home.repo, self.home.cache, ARCHITECTURES[image.architecture])
+        return pack_node(self.home.repo, wheels, {IMAGE: job.model_dump_json().encode()}, NODE_FOLDERS)
+
+    def _render_user_data(self, image: PlannedImage, bundle: Bundle, program: str) -> str:
+        return user_data(
+            bucket=self.site.bucket,
+            digest=bundle.digest,
+            sha256=bundle.sha256,
+            region=self.site.region,
+            role=parameters.BUILDER,
+            cluster=self.site.cluster,
+            python=PYTHON.archives[ARCHITECTURES[image.architecture]],
+            program=program,
+            name=parameters.builder(image.purpose),
+        )
+
+    def _tag(self, image: PlannedImage, bundle: Bundle, source: str, base: str) -> dict[str, str]:
+        built = datetime.now(UTC).isoformat(timespec="seconds")
+        return {
+            **self.site.tags,
+            **aws_names.name_tag(self.site.cluster, image.purpose),
+            baked_images.PURPOSE_TAG: image.purpose,
+            baked_images.SLURM_TAG: image.contents.slurm,
+            baked_images.ROLES_TAG: " ".join(image.contents.roles),
+            baked_images.BASE_TAG: base,
+            baked_images.SOURCE_TAG: source,
+            baked_images.CONTENTS_TAG: digest_contents(image.contents),
+            baked_images.BUNDLE_TAG: bundle.digest,
+            baked_images.BUILT_TAG: built.removesuffix("+00:00"),
+        }
+
+    def _read_packages(self, purpose: str) -> Mapping[str, str]:
+        key = parameters.logs(parameters.builder(purpose), PACKAGES_KEY)
+        body = self.account.client("s3").get_object(Bucket=self.site.bucket, Key=key)["Body"].read()
+        packages: Mapping[str, str] = json.loads(gzip.decompress(body))
+        return packages
+
+
+def build_images(
+    spec: ClusterSpec, home: Home, deployment: Deployment, console: Console, purposes: Sequence[str] = ()
+) -> dict[str, MachineImage]:
+    """Build the images of a running cluster's stack; raise ResourceError if one fails."""
+    account = AccountRegion(deployment.region)
+    with explain_errors(deployment.region):
+        site = find_site(spec, account, deployment)
+        return ImageBuilds(spec, home, account, site, console).run(purposes)
+
+
+def find_site(spec: ClusterSpec, account: AccountRegion, deployment: Deployment) -> BuildSite:
+    """Return where the machines of builds run: in a subnet of the cluster, which has to be up."""
+    bucket = aws_names.bucket(deployment.cluster, account.account_id, account.region)
+    try:
+        text = account.client("s3").get_object(Bucket=bucket, Key=parameters.FLEET)["Body"].read()
+    except ClientError as error:
+        if error.response["Error"]["Code"] not in ("NoSuchBucket", "NoSuchKey"):
+            raise
+        what = (
+            f"cluster {deployment.cluster} is not up; images are built in its subnet, from packages that it has built"
+        )
+        raise ResourceError("", what, "run `muster up` first") from None
+    group = Fleet.model_validate_json(text).groups[0]
+    section = aws_section(spec)
+    return BuildSite(
+        cluster=deployment.cluster,
+        stack=deployment.stack,
+        region=deployment.region,
+        bucket=bucket,
+        subnet_id=group.options[0].subnet_id,
+        security_groups=group.security_groups,
+        tags=aws_names.cluster_tags(deployment.cluster, deployment.stack, spec.tags),
+        kms_key=section.kms_key if section else None,
+    )
+
+
+@contextmanager
+def explain_errors(region: str) -> Iterator[None]:
+    """Turn errors of AWS into a ResourceError."""
+    try:
+        yield
+    except (LauncherError, ClientError, BotoCoreError) as error:
+        fault = error.fault if isinstance(error, LauncherError) else classify_error(error)
+        fix = "use credentials that may build images: docs/aws.md lists the permissions"
+        if fault.kind != "permission":
+            fix = "remove the cause and build again; what this build has launched is ended"
+        raise ResourceError("", f"AWS refused a call in {region}: {fault}", fix) from error

@@ -1,0 +1,207 @@
+"""Builds of images against moto: what is launched, tagged, tested and recorded, and that nothing paid is left."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from base64 import b64decode
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bootstrap.bundle import Bundle
+from infra.home import Home
+from infra.resources.error import ResourceError
+from infra.targets.aws import names
+from infra.targets.aws.images import baked_images, build_images
+from infra.targets.aws.images.baked_images import list_cluster_images, read_region, remove_cluster_image
+from infra.targets.aws.images.builder_machine import BuilderMachine, end_earlier
+from infra.targets.aws.images.planned_images import plan_images
+from infra.targets.aws.launcher.api import AwsApi
+from infra.targets.aws.launcher.fleet import Fleet
+from infra.targets.aws.leftovers.kind import AccountRegion
+from infra.targets.aws.leftovers.search import find_leftovers
+from infra.targets.aws.node import parameters
+from infra.targets.aws.rehearse import moto_gaps
+from infra.targets.aws.rehearse.moto_server import ACCOUNT, REGION
+from infra.targets.target import Deployment
+from muster.commands.screen import get_quiet_console
+from tests.infra.targets.aws.specs import spec
+from tests.moto_server import Moto, aws, moto  # noqa: F401  # fixtures
+
+SPEC = spec()
+HERE = Deployment("demo", "s", REGION)
+BUCKET = names.bucket("demo", ACCOUNT, REGION)
+
+
+class Machine(BuilderMachine):
+    """A builder whose machine reports as soon as someone waits for it."""
+
+    reports: tuple[str, ...] = ("working", "ready")
+    fails_at = ""
+    programs: list[str]
+
+    def launch(self, image: Mapping[str, Any], instance_type: str, user_data: str) -> None:
+        super().launch(image, instance_type, user_data)
+        self.program = next(line for line in user_data.splitlines() if line.startswith("program="))
+        self.programs.append(self.program)
+        self.left = list(self.reports)
+        self.sleep = lambda _seconds: self._report()
+
+    def _report(self) -> None:
+        if not self.left:
+            return
+        state = "failed" if self.fails_at and self.fails_at in self.program else self.left.pop(0)
+        report = {"instance": self.id, "state": state, "step": "slurm", "line": "no space left", "bundle": "b"}
+        ssm = self.api._client("ssm")
+        ssm.put_parameter(Name=self.parameter, Value=json.dumps(report), Type="String", Overwrite=True)
+
+
+@pytest.fixture
+def home(aws: Moto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:  # noqa: F811
+    """Return a home, with a cluster in the account that is up."""
+    moto_gaps.apply()
+    for image in plan_images(SPEC):
+        moto_gaps.publish_image(image.parameter)
+    ec2 = aws.client("ec2")
+    vpc = ec2.create_vpc(CidrBlock="10.0.0.0/16")["Vpc"]["VpcId"]
+    subnet = ec2.create_subnet(VpcId=vpc, CidrBlock="10.0.1.0/24")["Subnet"]["SubnetId"]
+    group = ec2.create_security_group(GroupName="n", Description="n", VpcId=vpc)["GroupId"]
+    option = {
+        "purchase": "on-demand", "zone": f"{REGION}a", "subnet_id": subnet, "instance_type": "p5.48xlarge",
+        "launch_template_id": "lt-1", "launch_template_version": "1",
+    }  # fmt: skip
+    fleet = Fleet.model_validate({
+        "cluster": "demo", "stack": "s", "region": REGION, "hosted_zone_id": "Z", "domain": "d", "bundle": "b",
+        "tags": {}, "groups": [{"name": "gpu", "options": [option], "security_groups": [group]}],
+    })  # fmt: skip
+    aws.client("iam").create_instance_profile(InstanceProfileName=names.prefixed("demo", "compute"))
+    s3 = aws.client("s3")
+    s3.create_bucket(Bucket=BUCKET)
+    s3.put_object(Bucket=BUCKET, Key=parameters.FLEET, Body=fleet.model_dump_json().encode())
+    packages = gzip.compress(json.dumps({"slurm-smd": "24.11.5-1"}).encode())
+    for purpose in ("gpu", "plain"):
+        s3.put_object(Bucket=BUCKET, Key=parameters.logs(parameters.builder(purpose), "packages"), Body=packages)
+    monkeypatch.setattr(build_images, "BuilderMachine", Machine)
+    monkeypatch.setattr(build_images.ImageBuilds, "_pack", lambda _self, _image: Bundle("0123456789abcdef", b"tar"))
+    monkeypatch.setattr(Machine, "programs", [], raising=False)
+    monkeypatch.setattr(Machine, "fails_at", "")
+    monkeypatch.setenv("MUSTER_HOME", str(tmp_path))
+    return Home(repo=tmp_path, root=tmp_path, cache=tmp_path, stacks=tmp_path)
+
+
+def list_instances(aws: Moto) -> list[dict[str, Any]]:  # noqa: F811
+    reservations = aws.client("ec2").describe_instances()["Reservations"]
+    return [row for entry in reservations for row in entry["Instances"]]
+
+
+def list_alive(aws: Moto) -> list[str]:  # noqa: F811
+    return [row["InstanceId"] for row in list_instances(aws) if row["State"]["Name"] != "terminated"]
+
+
+def list_own(aws: Moto) -> tuple[list[Any], list[Any]]:  # noqa: F811
+    ec2 = aws.client("ec2")
+    filters = [{"Name": "tag:muster.cluster", "Values": ["demo"]}]
+    images = ec2.describe_images(Owners=["self"], Filters=filters)["Images"]
+    return images, ec2.describe_snapshots(OwnerIds=["self"], Filters=filters)["Snapshots"]
+
+
+def build(home: Home) -> dict[str, Any]:
+    return dict(build_images.build_images(SPEC, home, HERE, get_quiet_console()))
+
+
+def test_images_are_built_tested_tagged_and_recorded(home: Home, aws: Moto) -> None:  # noqa: F811
+    built = build(home)
+    assert sorted(built) == ["ami", "plain_ami"]
+    assert Machine.programs == ["program=bake", "program='bake --check'"] * 2
+    assert list_alive(aws) == []
+    images, _ = list_own(aws)
+    tags = {tag["Key"]: tag["Value"] for tag in next(i for i in images if i["ImageId"] == built["ami"].id)["Tags"]}
+    assert (tags["muster.image"], tags["muster.slurm"], tags["muster.roles"]) == ("gpu", "24.11", "compute")
+    assert tags["muster.source"].startswith("/aws/service/deeplearning")
+    assert tags["muster.base"].startswith("ami-")
+    assert tags["muster.keep"] == "true"
+    record = json.loads((home.root / "images" / f"{built['ami'].id}.json").read_text())
+    assert record["packages"] == {"slurm-smd": "24.11.5-1"}
+    assert read_region(home.root, built["ami"].id) == REGION
+    assert {image.id for image in list_cluster_images(HERE)} == {image.id for image in built.values()}
+
+
+def test_the_machine_is_no_node_and_cannot_outlive_the_build(home: Home, aws: Moto) -> None:  # noqa: F811
+    build(home)
+    first = list_instances(aws)[0]
+    tags = {tag["Key"]: tag["Value"] for tag in first["Tags"]}
+    assert (tags["muster.cluster"], tags["muster.role"]) == ("demo", "image")
+    assert "muster.node" not in tags
+    assert "muster.group" not in tags
+    ec2 = aws.client("ec2")
+    attribute = ec2.describe_instance_attribute(InstanceId=first["InstanceId"], Attribute="userData")["UserData"]
+    script = b64decode(attribute["Value"]).decode()
+    assert "program=bake" in script
+    assert "name=image-plain" in script
+
+
+def test_teardown_shows_images_as_kept(home: Home) -> None:
+    built = build(home)
+    keep_reasons = {
+        left.name: left.keep_reason for left in find_leftovers("demo", REGION).resources if left.kind == "machine image"
+    }
+    assert keep_reasons == {image.id: "keep: true" for image in built.values()}
+
+
+def test_an_image_is_rebuilt_from_the_newest_version_of_its_base(home: Home, aws: Moto) -> None:  # noqa: F811
+    built = build(home)["ami"]
+    again = spec(aws={"region": REGION, "ami": built.id})
+    second = build_images.build_images(again, home, HERE, get_quiet_console(), ("gpu",))["ami"]
+    assert second.base == built.base
+    assert second.id != built.id
+
+
+@pytest.mark.parametrize("program", ["program=bake", "--check"])
+def test_a_build_that_fails_leaves_nothing(
+    home: Home,
+    aws: Moto,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    program: str,
+) -> None:
+    monkeypatch.setattr(Machine, "fails_at", program)
+    with pytest.raises(ResourceError, match="the plain image failed at slurm: no space left"):
+        build(home)
+    assert list_alive(aws) == []
+    assert list_own(aws) == ([], [])
+
+
+def test_the_next_build_and_teardown_end_the_machine_of_a_killed_build(
+    home: Home,
+    aws: Moto,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with monkeypatch.context() as killed:
+        killed.setattr(Machine, "end", lambda _self: None)
+        killed.setattr(Machine, "fails_at", "--check")
+        killed.setattr(baked_images, "remove", lambda *_: None)
+        with pytest.raises(ResourceError, match="the plain image failed"):
+            build(home)
+    assert list_alive(aws)
+    left = {leftover.kind for leftover in find_leftovers("demo", REGION).resources if not leftover.keep_reason}
+    assert {"instance", "machine image"} <= left
+    assert end_earlier(AwsApi(REGION), "demo")
+    assert list_alive(aws) == []
+    assert baked_images.remove_untested(AccountRegion(REGION), "demo")
+    assert list_own(aws) == ([], [])
+
+
+def test_images_are_removed_with_their_snapshots(home: Home, aws: Moto) -> None:  # noqa: F811
+    built = build(home)
+    for image in built.values():
+        remove_cluster_image(HERE, image.id)
+    assert list_own(aws) == ([], [])
+    with pytest.raises(ResourceError, match="'ami-1' is no image of cluster demo in us-east-1"):
+        remove_cluster_image(HERE, "ami-1")
+
+
+def test_a_cluster_that_is_not_up_has_nowhere_to_build(home: Home, aws: Moto) -> None:  # noqa: F811
+    with pytest.raises(ResourceError, match="cluster other is not up"):
+        build_images.build_images(SPEC, home, Deployment("other", "s", REGION), get_quiet_console())

@@ -128,7 +128,8 @@ def publish_image(path: str, region: str = REGION) -> str:
 
     Images with and without a GPU driver are different ones.
     """
-    images = list(ec2_backends[ACCOUNT][region].amis)
+    amis = ec2_backends[ACCOUNT][region].amis.values()
+    images = [ami.id for ami in amis if ami.platform != "windows" and ami.root_device_name == "/dev/sda1"]
     image: str = images["deeplearning" in path]
     parameter = Parameter(
         account_id=ACCOUNT,

@@ -97,7 +97,7 @@ def test_a_machine_that_needs_another_kernel_restarts_first(
 @pytest.mark.parametrize(
     ("facts_of", "missing", "text"),
     [
-        (ubuntu, "", "it still needs: install Slurm 24.11.5"),
+        (ubuntu, "", "it still needs: build Slurm 24.11.5"),
         (baked_facts, "slurmd", "it has no slurmd"),
     ],
 )

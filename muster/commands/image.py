@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from cluster.names import CONTROLLER
 from cluster.spec import ClusterSpec
@@ -12,6 +13,7 @@ from infra.engine import lock
 from infra.engine.command_line import format_command
 from infra.engine.stop import BAD_INPUT, FAILED, Stop
 from infra.home import StackHome
+from infra.resources.job_queue import JobQueue
 from infra.targets.registry import target_of, targets
 from infra.targets.target import Deployment, Images, MachineImage
 from muster.commands import screen
@@ -48,10 +50,10 @@ def refresh(name: str, *, force: bool) -> None:
     target, deployment = find_images_target(stack)
     built = build_images(stack)
     for path, image in built.items():
-        _empty_nodes(stack, path, force=force)
-        screen.say(f"{path}: {image.id}")
-        _write_image(stack, path, image.id)
-        up(name, force=force, wait=False)
+        with _emptied_nodes(stack, path, force=force):
+            screen.say(f"{path}: {image.id}")
+            _write_image(stack, path, image.id)
+            up(name, force=force, wait=False)
     permanent = [node.name for node in target_of(_read(stack)).plan(_read(stack)).nodes if node.role != "compute"]
     # The controller comes last: until then it hands the jobs of nodes that are replaced to others.
     for node in sorted(permanent, key=lambda name: name == CONTROLLER):
@@ -61,15 +63,28 @@ def refresh(name: str, *, force: bool) -> None:
     screen.print_success(f"all machines of stack {name} start from {', '.join(i.id for i in built.values())}")
 
 
-def _empty_nodes(stack: StackHome, path: str, *, force: bool) -> None:
-    """Drain the compute nodes that start from an image, and wait until their jobs have ended or are requeued."""
+@contextmanager
+def _emptied_nodes(stack: StackHome, path: str, *, force: bool) -> Iterator[None]:
+    """Drain the compute nodes that start from an image, and wait until their jobs have ended or are requeued.
+
+    Nodes that are not replaced, because something fails or is interrupted, run jobs again.
+    """
     spec = _read(stack)
     target = target_of(spec)
     nodes = [node for node in target.nodes_concerned(path, spec) or () if node not in target.stable_nodes]
-    if not nodes:
-        return
     queue = target.queue(Deployment(spec.name, stack.name, target.region(spec)))
-    queue.drain(nodes)
+    drained = queue.drain(nodes) if nodes else ()
+    try:
+        if nodes:
+            _wait_until_empty(queue, nodes, force=force)
+        yield
+    except BaseException:
+        if drained:
+            queue.resume(drained)
+        raise
+
+
+def _wait_until_empty(queue: JobQueue, nodes: Sequence[str], *, force: bool) -> None:
     if force:
         queue.requeue(nodes)
         return

@@ -39,6 +39,9 @@ class Queue:
     def requeue(self, nodes: Sequence[str]) -> None:
         self.log.append(f"requeue {' '.join(nodes)}")
 
+    def resume(self, nodes: Sequence[str]) -> None:
+        self.log.append(f"resume {' '.join(nodes)}")
+
     def jobs(self, nodes: Sequence[str]) -> dict[str, list[str]]:
         self.log.append(f"wait for {' '.join(nodes)}")
         return self.left.pop(0)
@@ -92,6 +95,20 @@ def test_a_refresh_waits_for_jobs_and_replaces_the_controller_last(log: list[str
 def test_a_forced_refresh_requeues_jobs(log: list[str]) -> None:
     image.refresh("s", force=True)
     assert log[1:3] == ["drain gpu-1 gpu-2", "requeue gpu-1 gpu-2"]
+
+
+@pytest.mark.parametrize("cause", [KeyboardInterrupt(), Stop("no quota")])
+def test_nodes_that_are_not_replaced_run_jobs_again(
+    log: list[str], monkeypatch: pytest.MonkeyPatch, cause: BaseException
+) -> None:
+    def fail(_name: str, **_options: Any) -> None:
+        if any(line.startswith("drain") for line in log):
+            raise cause
+
+    monkeypatch.setattr(image, "up", fail)
+    with pytest.raises(type(cause)):
+        image.refresh("s", force=True)
+    assert log == ["drain gpu-1 gpu-2", "requeue gpu-1 gpu-2", "resume gpu-1 gpu-2"]
 
 
 def test_an_image_that_the_stack_names_is_not_removed(stack: StackHome, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import boto3
 import pytest
 
 from bootstrap.bundle import Bundle
@@ -24,6 +25,9 @@ from infra.targets.aws.launcher.fleet import Fleet
 from infra.targets.aws.leftovers.kind import AccountRegion
 from infra.targets.aws.leftovers.search import find_leftovers
 from infra.targets.aws.node import parameters
+from infra.targets.aws.preflight.account import Account, Identity
+from infra.targets.aws.preflight.images import check_images
+from infra.targets.aws.preflight.subject import Subject
 from infra.targets.aws.rehearse import moto_gaps
 from infra.targets.aws.rehearse.moto_server import ACCOUNT, REGION
 from infra.targets.target import Deployment
@@ -157,6 +161,14 @@ def test_an_image_is_rebuilt_from_the_newest_version_of_its_base(home: Home, aws
     second = build_images.build_images(again, home, HERE, get_quiet_console(), ("gpu",))["ami"]
     assert second.base == built.base
     assert second.id != built.id
+
+
+def test_built_images_pass_the_pre_flight_of_their_cluster(home: Home) -> None:
+    named = {field: image.id for field, image in build(home).items()}
+    account = Account(boto3.Session(), REGION)
+    for software, codes in (({"slurm": "24.11"}, []), ({"slurm": "26.05"}, ["image_slurm", "image_slurm"])):
+        subject = Subject(spec(aws={"region": REGION, **named}, software=software), account, Identity(ACCOUNT, ""))
+        assert [issue.code for issue in check_images(subject)] == codes
 
 
 @pytest.mark.parametrize("program", ["program=bake", "--check"])

@@ -18,7 +18,7 @@ from typing import Literal, Protocol
 from bootstrap.transport.base import Completed, TransportError
 from infra.resources.error import ResourceError
 from slurm.control import config, jobs
-from slurm.control.jobs import RunningJob
+from slurm.control.jobs import LEAVING, RunningJob
 
 QUERY_TIMEOUT_S = 30.0
 # Between TERM and KILL a job has slurm.kill_wait_s, by default 30 s.
@@ -45,7 +45,7 @@ class JobQueue(Protocol):
         """Return the release of Slurm that slurmctld runs, such as 24.11; empty if none runs."""
         ...
 
-    def drain(self, nodes: Sequence[str]) -> tuple[str, ...]:
+    def drain(self, nodes: Sequence[str], reason: str = LEAVING) -> tuple[str, ...]:
         """Drain nodes that will be removed; return those that muster drained, to resume if they are not removed."""
         ...
 
@@ -108,8 +108,8 @@ class SlurmQueue:
     def release(self) -> str:
         return config.read_release(self._run(shlex.join(config.SHOW_CONFIG)))
 
-    def drain(self, nodes: Sequence[str]) -> tuple[str, ...]:
-        return tuple(self._run(jobs.drain(nodes)).split())
+    def drain(self, nodes: Sequence[str], reason: str = LEAVING) -> tuple[str, ...]:
+        return tuple(self._run(jobs.drain(nodes, reason)).split())
 
     def set_aside(self, reasons: Mapping[str, str]) -> tuple[str, ...]:
         return tuple(self._run(jobs.set_aside(reasons)).split())
@@ -149,7 +149,7 @@ class NoQueue:
     def release(self) -> str:
         return ""
 
-    def drain(self, _nodes: Sequence[str]) -> tuple[str, ...]:
+    def drain(self, _nodes: Sequence[str], _reason: str = LEAVING) -> tuple[str, ...]:
         return ()
 
     def set_aside(self, _reasons: Mapping[str, str]) -> tuple[str, ...]:
@@ -188,7 +188,7 @@ class UnknownQueue:
     def release(self) -> str:
         return ""
 
-    def drain(self, nodes: Sequence[str]) -> tuple[str, ...]:
+    def drain(self, nodes: Sequence[str], _reason: str = LEAVING) -> tuple[str, ...]:
         raise ResourceError("groups", f"{', '.join(nodes)} cannot be drained: {self._why}", "use `FORCE=1`")
 
     def set_aside(self, reasons: Mapping[str, str]) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from infra.engine import lock
 from infra.engine.command_line import format_command
 from infra.engine.stop import BAD_INPUT, FAILED, Stop
 from infra.home import StackHome
+from infra.resources.error import ResourceError
 from infra.resources.job_queue import JobQueue
 from infra.targets.registry import target_of, targets
 from infra.targets.target import Deployment, Images, MachineImage
@@ -21,6 +22,7 @@ from muster.commands.stack_spec import examine_spec, require_valid_spec
 from muster.commands.stacks import require_running_stack, require_stack
 from muster.commands.up import up
 from muster.deployments import find_deployment
+from slurm.control.jobs import EMPTYING
 from slurm.hostlist import hostlist
 
 _POLL_S = 5.0
@@ -73,15 +75,23 @@ def _emptied_nodes(stack: StackHome, path: str, *, force: bool) -> Iterator[None
     target = target_of(spec)
     nodes = [node for node in target.nodes_concerned(path, spec) or () if node not in target.stable_nodes]
     queue = target.queue(Deployment(spec.name, stack.name, target.region(spec)))
-    drained = queue.drain(nodes) if nodes else ()
+    drained = queue.drain(nodes, EMPTYING) if nodes else ()
     try:
         if nodes:
             _wait_until_empty(queue, nodes, force=force)
         yield
     except BaseException:
+        _resume(queue, drained)
+        raise
+
+
+def _resume(queue: JobQueue, drained: Sequence[str]) -> None:
+    """Resume nodes; only warn on failure, so that the actual error stays visible."""
+    try:
         if drained:
             queue.resume(drained)
-        raise
+    except ResourceError as problem:
+        screen.say(f"warning: {hostlist(drained)} may still be drained: {problem}")
 
 
 def _wait_until_empty(queue: JobQueue, nodes: Sequence[str], *, force: bool) -> None:

@@ -7,7 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
 _POLL_S = 0.5
-_LEAVING = "muster: leaving"
+LEAVING = "muster: leaving"
+"""Reason of nodes that a change is about to remove or replace; the sweep returns them to service afterwards."""
+EMPTYING = "image refresh: its jobs end first"
+"""Reason of nodes that take no more jobs, because they will be replaced; the sweep leaves them as they are."""
 
 
 @dataclass(frozen=True)
@@ -75,11 +78,16 @@ for node in $members; do
   shown=$(scontrol -o show node "$node")
   state=${{shown#* State=}}
   case "${{state%% *}}" in
-    *DRAIN*) case "$shown" in *"Reason={_LEAVING}"*) ours="$ours $node" ;; esac ;;
+    *DRAIN*)
+      case "$shown" in
+        *"Reason=@REASON@"*) ours="$ours $node" ;;
+        *"Reason={LEAVING}"* | *"Reason={EMPTYING}"*) ours="$ours $node" fresh="$fresh,$node" ;;
+      esac
+      ;;
     *) ours="$ours $node" fresh="$fresh,$node" ;;
   esac
 done
-[ -z "$fresh" ] || scontrol update nodename="${{fresh#,}}" state=drain reason="{_LEAVING}"
+[ -z "$fresh" ] || scontrol update nodename="${{fresh#,}}" state=drain reason="@REASON@"
 echo $ours"""
 # A node that is out of service already keeps its reason.
 _SET_ASIDE = """aside() {
@@ -156,9 +164,9 @@ def list_on_nodes(nodes: Sequence[str]) -> str:
     return _select(nodes) + _LIST_ON_NODES
 
 
-def drain(nodes: Sequence[str]) -> str:
-    """Return a script that drains nodes that are about to be removed, and prints those that muster drained."""
-    return _select(nodes) + _DRAIN
+def drain(nodes: Sequence[str], reason: str = LEAVING) -> str:
+    """Return a script that drains nodes that will be removed or replaced, and prints those that muster drained."""
+    return _select(nodes) + _DRAIN.replace("@REASON@", reason)
 
 
 def set_aside(reasons: Mapping[str, str]) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from cluster.names import group_of
+from slurm.control.jobs import LEAVING
 from slurm.control.nodes import NodeState
 from slurm.power.bring_up import COOLDOWN_S
 from slurm.power.launcher import Launcher, Machine, MachineList
@@ -27,7 +28,7 @@ from slurm.power.reasons import (
     set_up_failed,
 )
 
-Rule = Literal["orphan", "lost", "never-came", "failed-set-up", "replace", "start"]
+Rule = Literal["orphan", "lost", "never-came", "failed-set-up", "replace", "return", "start"]
 
 Nodes = Mapping[str, NodeState]
 """Nodes as Slurm sees them, by name."""
@@ -43,6 +44,8 @@ _NEVER_CAME_S = 180.0
 # After a transient fault or network outage, the node recovers by itself within this time.
 _RECOVERY_S = 300.0
 _START_S = 60.0
+# `up` drains the nodes that it will remove some time before Slurm forgets them.
+_RETURN_S = 120.0
 
 
 @dataclass(frozen=True)
@@ -111,6 +114,13 @@ def find_failed_set_ups(launcher: Launcher, existing: MachineList, nodes: Nodes)
         # A report of an earlier machine of the same name is ignored.
         if failure.machine == machines[name].id:
             yield Finding("failed-set-up", name, set_up_failed(failure.step, failure.line), 0.0)
+
+
+def find_to_return(nodes: Nodes, closed: Collection[str]) -> Iterator[Finding]:
+    """Yield powered-down nodes that are still drained for a change of their group, which is over."""
+    for name, node in nodes.items():
+        if node.powered_down and node.out_of_service and node.reason.startswith(LEAVING) and name not in closed:
+            yield Finding("return", name, "its group is open again", _RETURN_S)
 
 
 def find_to_start(

@@ -18,6 +18,7 @@ from slurm.power.findings import (
     find_failed_set_ups,
     find_orphans,
     find_replacements,
+    find_to_return,
     find_to_start,
     list_been_up,
     select_due,
@@ -38,12 +39,14 @@ def sweep(context: Context) -> list[Finding]:
         nodes, existing = context.slurmctld.nodes(), context.launcher.list_machines()
         static = context.slurmctld.never_suspended()
         waiting = _finish_requests(context, existing, nodes, static)
-        held_back = _enforce_budget(context, nodes) | _list_closed(context, existing, nodes)
+        closed = _list_closed(context, existing, nodes)
+        held_back = _enforce_budget(context, nodes) | closed
         held_back |= static - _update_been_up(context, existing, nodes, static)
         findings = [
             *find_orphans(existing, nodes, static),
             *find_replacements(existing, nodes, waiting),
             *_read_failed_set_ups(context, existing, nodes),
+            *find_to_return(nodes, closed),
             *find_to_start(existing, nodes, static, held_back),
         ]
         due, first_seen = select_due(findings, context.memory.load(_FIRST_SEEN), context.now())
@@ -131,6 +134,7 @@ def _act(context: Context, existing: MachineList, due: Sequence[Finding]) -> Non
     # A lost node has no machine to wait for. Its job waits two minutes for its old credential to expire, and Slurm as
     # long to power the node down: at the same time, if that begins now and not in the next sweep.
     context.slurmctld.set_nodes([*_list_subjects(due, "replace"), *_list_subjects(due, "lost")], "POWER_DOWN")
+    context.slurmctld.set_nodes(_list_subjects(due, "return"), "RESUME")
     context.slurmctld.set_nodes(_list_subjects(due, "start"), "POWER_UP")
 
 

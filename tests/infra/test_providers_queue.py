@@ -16,6 +16,7 @@ from infra import guard
 from infra.resources.error import ResourceError
 from infra.resources.job_queue import NoQueue, QueueSigns, SlurmQueue, UnknownQueue, holds_slurm_cluster, judge_queue
 from infra.targets.local import queue as local_queue
+from slurm.control.jobs import EMPTYING
 
 SINFO = "printf 'gpu-1\\ngpu-2\\ngpu-2\\ngpu-10\\n'"
 SQUEUE = """case "$*" in
@@ -104,6 +105,17 @@ def test_nodes_drained_by_an_admin_keep_their_reason_and_are_not_resumed(slurm: 
     assert slurm.updates == ["update nodename=gpu-1 state=drain reason=muster: leaving"]
     slurm.queue.resume(["gpu-1", "gpu-10"])
     assert slurm.updates[1:] == ["update nodename=gpu-1,gpu-10 state=resume"]
+
+
+def test_a_change_takes_over_nodes_that_a_refresh_has_emptied(slurm: Slurm) -> None:
+    """Only nodes that are leaving are returned to service by the sweep."""
+    emptied = f"IDLE+DRAIN+POWERED_DOWN ThreadsPerCore=1 Reason={EMPTYING} [root@now]"
+    script = SCONTROL.replace("IDLE+PLANNED ThreadsPerCore=1 Comment=no DRAIN yet", emptied)
+    slurm.command("scontrol", script.format(log=slurm.log))
+    assert slurm.queue.drain(["gpu-1", "gpu-2"], EMPTYING) == ("gpu-1",)
+    assert slurm.updates == []
+    assert slurm.queue.drain(["gpu-1", "gpu-2"]) == ("gpu-1",)
+    assert slurm.updates == ["update nodename=gpu-1 state=drain reason=muster: leaving"]
 
 
 def test_nodes_are_set_aside_with_their_own_reasons_unless_drained_already(slurm: Slurm) -> None:

@@ -15,6 +15,7 @@ from infra.home import Home, StackHome
 from infra.targets.aws.target import AwsTarget
 from infra.targets.target import Deployment, MachineImage
 from muster.commands import image
+from slurm.control.jobs import EMPTYING
 from tests.harness import REPO
 from tests.infra.targets.aws.specs import good
 
@@ -32,7 +33,8 @@ class Queue:
         self.log = log
         self.left = [{"gpu-1": ["7"]}, {}]
 
-    def drain(self, nodes: Sequence[str]) -> tuple[str, ...]:
+    def drain(self, nodes: Sequence[str], reason: str) -> tuple[str, ...]:
+        assert reason == EMPTYING, "the sweep would power idle nodes down, and launch them again from the old image"
         self.log.append(f"drain {' '.join(nodes)}")
         return tuple(nodes)
 

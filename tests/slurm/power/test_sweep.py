@@ -8,10 +8,19 @@ import pytest
 
 from infra.targets.aws.launcher.fleet import Fleet
 from infra.targets.aws.launcher.launcher import AwsLauncher
+from slurm.control.jobs import EMPTYING, LEAVING
 from slurm.control.nodes import NodeState, parse_nodes
 from slurm.power import limits
 from slurm.power.context import Context
-from slurm.power.findings import Finding, find_orphans, find_replacements, find_to_start, list_been_up, select_due
+from slurm.power.findings import (
+    Finding,
+    find_orphans,
+    find_replacements,
+    find_to_return,
+    find_to_start,
+    list_been_up,
+    select_due,
+)
 from slurm.power.launcher import Machine, MachineList, Spending
 from slurm.power.programs import resume, resume_failed
 from slurm.power.sweep import sweep
@@ -52,6 +61,7 @@ def machine(name: str = "gpu-1", number: int = 1, **changes: object) -> Machine:
         ("ALLOCATED+CLOUD+DRAIN", "Kill task failed", True, None),
         (DRAINED, "mine, Ann", True, None),
         (DRAINED, "mine, Ann", False, None),
+        (DRAINED, EMPTYING, True, None),
         (DOWN, "Not responding", True, "replace"),
         (DOWN, "ResumeTimeout reached", False, "replace"),
         (DOWN, "power cable, Bob", True, None),
@@ -145,6 +155,24 @@ def test_which_static_nodes_have_been_up(
     assert list_been_up(existing, {"gpu-1": node(state)}, ["gpu-1"], names) == ({"gpu-1"} if been_up else set())
 
 
+@pytest.mark.parametrize(
+    ("state", "reason", "closed", "returns"),
+    [
+        (f"{OFF}+DRAIN", LEAVING, (), True),
+        (f"{OFF}+DRAIN", LEAVING, ("gpu-1",), False),
+        (f"{OFF}+DRAIN", EMPTYING, (), False),
+        (f"{OFF}+DRAIN", "mine, Ann", (), False),
+        (DRAINED, LEAVING, (), False),
+        (OFF, "", (), False),
+    ],
+)
+def test_a_powered_down_node_returns_when_its_group_was_replaced(
+    state: str, reason: str, closed: tuple[str, ...], returns: bool
+) -> None:
+    """Slurm clears the drain of a node only when it powers the node down."""
+    assert bool(list(find_to_return({"gpu-1": node(state, reason)}, closed))) == returns
+
+
 def test_a_finding_is_due_after_its_grace_period() -> None:
     lost, orphan = Finding("lost", "gpu-1", "", 60), Finding("orphan", "i-1", "", 300)
     due, since = select_due([lost, orphan], {}, 1000)
@@ -200,6 +228,14 @@ def test_a_node_without_its_machine_is_marked_down_and_powered_down_in_one_sweep
     ]
     assert slurm.states["gpu-1"] == OFF
     assert list_running(aws) == []
+
+
+def test_a_node_of_a_replaced_group_is_resumed(context: Context, slurm: FakeSlurm, clock: Clock) -> None:
+    slurm.states, slurm.reasons = {"gpu-1": f"{OFF}+DRAIN"}, {"gpu-1": LEAVING}
+    assert sweep(context) == []
+    clock.sleep(121)
+    assert [finding.rule for finding in sweep(context)] == ["return"]
+    assert slurm.commands == [["update", "nodename=gpu-1", "state=RESUME"]]
 
 
 def test_nothing_happens_while_slurm_and_the_cloud_agree(

@@ -287,8 +287,8 @@ class Upgrades(ABC):
     """A target that can install another release of Slurm on running nodes."""
 
     @abstractmethod
-    def check_release(self, release: str) -> None:
-        """Raise ResourceError if the packages of this release are not available."""
+    def check_release(self, spec: ClusterSpec, release: str) -> None:
+        """Raise ResourceError if nodes could not have this release: no packages, or an image with another one."""
 
     @abstractmethod
     def reach_nodes(self, spec: ClusterSpec, stack: StackHome, inventory: Inventory) -> UpgradeNodes:

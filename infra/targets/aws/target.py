@@ -210,8 +210,11 @@ class AwsTarget(Target, Launches, Preflight, Rehearses, Budgeted, Images, KeepsL
 
         return list_node_logs(deployment, node)
 
-    def check_release(self, release: str) -> None:
-        """Do nothing: every release that a spec can name has a pinned source, which the controller builds."""
+    def check_release(self, spec: ClusterSpec, release: str) -> None:
+        """Check the images only: every release has a pinned source, which the controller builds."""
+        from infra.targets.aws.images.baked_images import check_release
+
+        check_release(spec, release)
 
     def reach_nodes(self, spec: ClusterSpec, stack: StackHome, inventory: Inventory) -> UpgradeNodes:
         from infra.targets.aws.upgrade import reach_nodes

@@ -109,7 +109,7 @@ class LocalTarget(Target, OnThisMachine, Pushes, Upgrades):
 
         check_name_free(spec.name, stack)
 
-    def check_release(self, release: str) -> None:
+    def check_release(self, spec: ClusterSpec, release: str) -> None:  # noqa: ARG002
         from infra.targets.local.upgrade import check_release
 
         check_release(release)

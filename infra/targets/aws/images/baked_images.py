@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from cluster import names
+from cluster.spec import ClusterSpec
 from infra.home import private_folder
 from infra.resources.error import ResourceError
 from infra.targets.aws.instances import translate_errors
 from infra.targets.aws.leftovers.kind import AccountRegion, read_tags
+from infra.targets.aws.plan.images import FIELDS
+from infra.targets.aws.spec import aws_section, region_of
 from infra.targets.target import Deployment, MachineImage
 
 PURPOSE_TAG = "muster.image"
@@ -55,6 +58,20 @@ def remove_cluster_image(deployment: Deployment, image: str) -> None:
             return
     what = f"'{image}' is no image of cluster {deployment.cluster} in {deployment.region}"
     raise ResourceError("", what, f"allowed: {', '.join(by_id) or 'none, it has no images'}")
+
+
+def check_release(spec: ClusterSpec, release: str) -> None:
+    """Raise ResourceError if nodes of a spec start from a baked image with another release of Slurm."""
+    region, section = region_of(spec), aws_section(spec)
+    with translate_errors("images", region):
+        for field_name in FIELDS.values():
+            image = getattr(section, field_name, None)
+            raw = describe(AccountRegion(region), image) if image else None
+            baked = parse_image(raw).slurm if raw and is_baked(raw) else release
+            if baked != release:
+                what = f"'{image}' has Slurm {baked}, so new nodes would not have {release}"
+                fix = "remove it and run `muster up`; after the upgrade, `muster image refresh` builds new images"
+                raise ResourceError(f"aws.{field_name}", what, fix)
 
 
 def parse_image(raw: Mapping[str, Any]) -> MachineImage:

@@ -30,6 +30,7 @@ from infra.targets.aws.preflight.images import check_images
 from infra.targets.aws.preflight.subject import Subject
 from infra.targets.aws.rehearse import moto_gaps
 from infra.targets.aws.rehearse.moto_server import ACCOUNT, REGION
+from infra.targets.aws.target import AwsTarget
 from infra.targets.target import Deployment
 from muster.commands.screen import get_quiet_console
 from tests.infra.targets.aws.specs import spec
@@ -169,6 +170,17 @@ def test_built_images_pass_the_pre_flight_of_their_cluster(home: Home) -> None:
     for software, codes in (({"slurm": "24.11"}, []), ({"slurm": "26.05"}, ["image_slurm", "image_slurm"])):
         subject = Subject(spec(aws={"region": REGION, **named}, software=software), account, Identity(ACCOUNT, ""))
         assert [issue.code for issue in check_images(subject)] == codes
+
+
+def test_an_upgrade_is_refused_while_nodes_start_from_images_with_the_old_release(home: Home) -> None:
+    target = AwsTarget()
+    named = spec(aws={"region": REGION, "ami": build(home)["ami"].id})
+    target.check_release(named, "24.11")
+    target.check_release(SPEC, "26.05")
+    with pytest.raises(
+        ResourceError, match=r"aws\.ami: 'ami-\w+' has Slurm 24\.11, so new nodes would not have 26\.05"
+    ):
+        target.check_release(named, "26.05")
 
 
 @pytest.mark.parametrize("program", ["program=bake", "--check"])

@@ -35,6 +35,11 @@ LAYERS = {
 }
 # Layers whose tests are all in certain folders: importing every other test file takes longer than some layers run.
 FOLDERS = {
+    "engine": (
+        *("tests/engine", "tests/infra/targets/aws/with_engine", "tests/infra/targets/shelf", "tests/setup"),
+        *("tests/infra/test_engine_pulumi.py", "tests/muster/test_commands_teardown.py"),
+        "tests/bootstrap/test_training_env.py",
+    ),
     "e2e": ("tests/e2e", "tests/infra/targets/aws/node", "tests/infra/targets/aws/rehearse"),
     "faults": ("tests/faults",),
 }

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from tests.trainer.curves import config_of
+from tests.trainer.curves import config_of, global_batch, make_step, number_documents
 from tests.trainer.ranks import on_ranks
+from trainer.config.load import from_dict
 from trainer.config.models import Gpt2Config, LlamaConfig, MistralConfig, Qwen3Config
 from trainer.models.attention_mask import make_mask
 from trainer.models.functional import IGNORED_TARGET, compute_loss
@@ -80,6 +81,43 @@ def test_positions_start_again_in_each_document() -> None:
     mask = make_mask(torch.tensor([[0, 0, 0, 1, 2, 2], [0, 1, 1, 1, 1, 1]], dtype=torch.int32))
     assert mask is not None
     assert mask.positions.tolist() == [[0, 1, 2, 0, 0, 1], [0, 0, 1, 2, 3, 4]]
+
+
+def test_the_angles_of_positions_are_looked_up_once_for_all_layers() -> None:
+    config = DECODERS["llama"]
+    model, stored = make_model(config), set[int]()
+    tokens = torch.randint(0, 61, (2, 16))
+    shape = (2, 1, 16, config.head_width // 2)
+
+    def store(value: torch.Tensor) -> torch.Tensor:
+        stored.update([value.data_ptr()] if value.shape == shape else [])
+        return value
+
+    with torch.autograd.graph.saved_tensors_hooks(store, lambda value: value):
+        outputs = model(tokens, documents=(torch.arange(16) // 5).expand(2, -1))
+    # Cosine and sine; the outputs keep them in memory until here.
+    assert len(stored) == 2
+    assert outputs.requires_grad
+
+
+def test_sharded_layers_in_bf16_get_angles_in_fp32() -> None:
+    config = config_of("tiny-llama", [*LLAMA, "precision=bf16", "parallel.strategy=fsdp"])
+    assert on_ranks(f"{__name__}:list_angle_types", ranks=1, config=config) == [["torch.float32"] * 4]
+
+
+def list_angle_types(config: dict[str, Any]) -> list[str]:
+    """Return the type of the angles that each layer gets in a step with documents."""
+    settings: Any = from_dict(config)
+    step, types = make_step(settings), list[str]()
+
+    def record(_module: Any, _args: Any, kwargs: dict[str, Any]) -> None:
+        types.append(str(kwargs["angles"].cos.dtype))
+
+    for block in step.engine.modules[0].layers.values():
+        block.attention.register_forward_pre_hook(record, with_kwargs=True)
+    batch = global_batch(settings, 1)
+    step.run({**batch, "documents": number_documents(batch["inputs"], 1)}, settings.batch.size)
+    return types
 
 
 @pytest.mark.parametrize("config", [DECODERS["llama"], DECODERS["gpt2"]], ids=["llama", "gpt2"])

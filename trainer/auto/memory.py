@@ -113,8 +113,8 @@ def _estimate_activations(
         stored, working = min(products, sizes.activations - block), block
     stored = stored // (layout.tensor * layout.pipeline) // layout.context
     working = working // layout.tensor // layout.context
-    # All blocks share the mask itself, which has a byte for each pair of tokens.
-    stored += sizes.masked_pairs // layout.context
+    # All blocks share the mask itself, which has a byte for each pair of tokens, and the angles of positions.
+    stored += (sizes.masked_pairs + sizes.document_angles) // layout.context
     if parallel.recompute == "none":
         stored += -(-sizes.blocks // layout.pipeline) * attention
     else:
@@ -131,7 +131,7 @@ def _estimate_attention(sizes: ModelSizes, layout: Layout, formats: StateFormats
     keys_values = sizes.keys_values if layout.context > 1 else 0
     if sizes.masked_pairs:
         keys_values += sizes.repeated_keys_values - sizes.keys_values
-    own = sizes.masked_pairs * formats.product_bytes + sizes.document_angles
+    own = sizes.masked_pairs * formats.product_bytes
     return keys_values // layout.tensor + own // layout.context
 
 

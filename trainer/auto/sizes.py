@@ -52,7 +52,7 @@ class ModelSizes:
     experts: int = 0
     """Parameters of all experts, which are part of `parameters`."""
     document_angles: int = 0
-    """Bytes of rotary angles that one block stores for one sample, if positions are counted within documents."""
+    """Bytes of rotary angles for one sample, if positions are counted within documents; all blocks share them."""
     masked_pairs: int = 0
     """Pairs of tokens in one sample, if a mask says which of them see each other; 0 if nothing has to."""
 
@@ -119,11 +119,11 @@ def count_keys_values(config: Config, *, is_repeated: bool = False) -> int:
 
 
 def count_document_angles(config: Config) -> int:
-    """Return the bytes of sines and cosines, for queries and for keys, of one block; 0 if all samples share them."""
+    """Return the bytes of the sines and cosines of one sample; 0 if all samples share them."""
     if config.data.documents == "joined" or not isinstance(config.model, LlamaLikeConfig):
         return 0
-    tables = 2 * 2 * (config.model.head_width // 2)
-    return FORMAT_BYTES["fp32"] * tables * (config.data.seq_len or config.model.seq_len)
+    values = 2 * (config.model.head_width // 2)
+    return FORMAT_BYTES["fp32"] * values * (config.data.seq_len or config.model.seq_len)
 
 
 def count_masked_pairs(config: Config) -> int:

@@ -19,7 +19,7 @@ from trainer.models.experts import MixtureOfExperts
 from trainer.models.head import Head, Objective
 from trainer.models.projections import project_jointly
 from trainer.models.residual import begin_residual
-from trainer.models.rotary import rotary_table, rotate
+from trainer.models.rotary import Angles, rotary_table, rotate
 from trainer.models.sequence_part import SequencePart
 
 
@@ -55,9 +55,10 @@ class Llama(nn.Module):
         targets: torch.Tensor | None = None,
     ) -> torch.Tensor:
         mask = choose_mask(x, documents, self.part, self.document_kernel, self.config.attention_window)
+        angles = None if mask is None else self._look_up_angles(mask.positions)
         x = begin_residual(self.embed(x)) if self.embed is not None else x
         for block in self.layers.values():
-            x = block(x, mask=mask)
+            x = block(x, mask=mask, angles=angles)
         x = normalize(x, self.norm) if self.norm is not None else x
         if self.head is None:
             return x
@@ -83,6 +84,11 @@ class Llama(nn.Module):
             return 0.0, 0.02 / (2 * self.config.layers) ** 0.5
         return 0.0, 0.02
 
+    def _look_up_angles(self, positions: torch.Tensor) -> Angles:
+        """Return the angles of positions, once for all layers, which share the table."""
+        attention = cast(Block, next(iter(self.layers.values()))).attention
+        return Angles(attention.cos, attention.sin, positions)
+
 
 class Block(nn.Module):
     """A decoder block: attention and feed-forward, each added to the residual stream."""
@@ -94,8 +100,8 @@ class Block(nn.Module):
         self.ffn_norm = nn.RMSNorm(config.dim, eps=config.norm_eps)
         self.ffn = MixtureOfExperts(config) if isinstance(config, MoeConfig) else FeedForward(config)
 
-    def forward(self, x: torch.Tensor, mask: AttentionMask | None = None) -> torch.Tensor:
-        x = x + self.attention(normalize(x, self.attention_norm), mask=mask)
+    def forward(self, x: torch.Tensor, mask: AttentionMask | None = None, angles: Angles | None = None) -> torch.Tensor:
+        x = x + self.attention(normalize(x, self.attention_norm), mask=mask, angles=angles)
         return x + self.ffn(normalize(x, self.ffn_norm))
 
 
@@ -118,12 +124,12 @@ class Attention(nn.Module):
         self.register_buffer("cos", torch.empty(0), persistent=False)
         self.register_buffer("sin", torch.empty(0), persistent=False)
 
-    def forward(self, x: torch.Tensor, mask: AttentionMask | None = None) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, mask: AttentionMask | None = None, angles: Angles | None = None) -> torch.Tensor:
         q, k, v = (split_heads(y, self.head_dim) for y in project_jointly(x, (self.q, self.k, self.v)))
         if self.q_norm is not None and self.k_norm is not None:
             q, k = normalize(q, self.q_norm), normalize(k, self.k_norm)
-        positions = None if mask is None else mask.positions
-        q, k = (rotate(x, self.cos, self.sin, positions) for x in (q, k))
+        cos, sin = (self.cos, self.sin) if angles is None else (angles.cos, angles.sin)
+        q, k = (rotate(x, cos, sin) for x in (q, k))
         return self.o(merge_heads(attend(q, k, v, window=self.window, mask=mask)))
 
 

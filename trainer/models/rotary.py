@@ -34,13 +34,22 @@ def scale_frequencies(frequencies: torch.Tensor, config: LlamaLikeConfig) -> tor
     return frequencies * (unscaled_share + (1 - unscaled_share) / config.rope_factor)
 
 
-def rotate(
-    x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, positions: torch.Tensor | None = None
-) -> torch.Tensor:
+class Angles:
+    """Cosine and sine of each token's position, (B, 1, T, head_dim / 2), for samples that do not all count from 0.
+
+    Not a dataclass: fully_shard would cast the values of one to bf16, which is too coarse for angles.
+    """
+
+    def __init__(self, cos: torch.Tensor, sin: torch.Tensor, positions: torch.Tensor) -> None:
+        """Look the positions (B, T) up in the tables."""
+        self.cos, self.sin = (table[positions].unsqueeze(1) for table in (cos, sin))
+
+
+def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     """Rotate each pair (i, i + head_dim / 2) by the angle of its position; Hugging Face pairs them the same way.
 
-    `positions` are those of each sample (B, T), or None if every sample counts from 0.
+    `cos` and `sin` are the tables of all positions from 0 on, or those of `Angles`.
     """
-    cos, sin = (table[: x.shape[2]] if positions is None else table[positions].unsqueeze(1) for table in (cos, sin))
+    cos, sin = (table[..., : x.shape[2], :] for table in (cos, sin))
     a, b = x.float().chunk(2, dim=-1)
     return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1).type_as(x)

@@ -58,7 +58,7 @@ FAMILIES = {
     "qwen2": Family((*LLAMA, "model.family=qwen2")),
     "qwen3": Family((*LLAMA, "model.family=qwen3", "model.head_dim=12")),
     "gpt2": Family(DECODER, "tiny-gpt2"),
-    "llama, LoRA": Family((*LLAMA, *LORA)),
+    "llama, LoRA": Family((*LLAMA, *LORA, "lora.layers=[attention.*, ffn.*, head]")),
     "gpt2, LoRA": Family((*DECODER, *LORA), "tiny-gpt2"),
     "mixtral": Family(MIXTURE, "tiny-moe", axes=("tensor", "pipeline", "expert")),
     "mixtral, LoRA": Family((*MIXTURE, *LORA), "tiny-moe", axes=("tensor", "pipeline", "expert")),

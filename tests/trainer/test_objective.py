@@ -21,6 +21,7 @@ from trainer.config.errors import ConfigError
 from trainer.config.models import Gpt2Config, LlamaConfig
 from trainer.config.schema import LoraConfig, ParallelConfig
 from trainer.evaluation.figures import CrossEntropySums
+from trainer.evaluation.text_sampler import NextTokens
 from trainer.models.cross_entropy import sum_cross_entropy
 from trainer.models.functional import IGNORED_TARGET, compute_loss
 from trainer.models.head import Head
@@ -224,11 +225,64 @@ def test_model_and_objective_compile_as_one_graph(config: Any) -> None:
         assert torch.allclose(value.grad, compiled.get_parameter(name).grad, atol=1e-7), name
 
 
-def test_lora_on_the_head_falls_back_to_all_logits(tmp_path: Path) -> None:
-    model = add_lora(make_model(LLAMA), LoraConfig(rank=2, layers=("head",)))
-    trainer = Trainer(model, folder=tmp_path / "run", steps=2)
-    assert train(trainer) == pytest.approx([4.1, 4.1], abs=0.2)
-    trainer.close()
+@pytest.mark.parametrize("keeps_gradients", [True, False])
+@pytest.mark.parametrize("chunk_tokens", [0, 7])
+def test_lora_on_the_head_is_part_of_a_chunked_loss(chunk_tokens: int, keeps_gradients: bool) -> None:
+    model = make_model_with_lora()
+    inputs, targets = make_batch()
+    trained = {name: value for name, value in model.named_parameters() if value.requires_grad}
+    expected = compute_loss(model(inputs), targets)
+    objective = CrossEntropy(chunk_tokens, keeps_gradients)
+    with LogitCounter(VOCABULARY) as counter:
+        loss = model(inputs, objective=objective.from_hidden, targets=targets)
+        gradients = torch.autograd.grad(loss, list(trained.values()))
+    assert counter.rows == (chunk_tokens or 32)
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-6)
+    for name, gradient, reference in zip(
+        trained, gradients, torch.autograd.grad(expected, list(trained.values())), strict=True
+    ):
+        assert torch.allclose(gradient, reference, rtol=1e-4, atol=1e-7), name
+        assert reference.any(), name
+    # The change matters: with the frozen weight alone, the loss would be another.
+    plain = compute_loss(nn.functional.linear(collect_hidden(model, inputs), model.head.weight), targets)
+    assert abs(plain.item() - expected.item()) > 1e-2
+
+
+def test_lora_on_the_head_is_evaluated_and_samples_text() -> None:
+    model = make_model_with_lora()
+    inputs, targets = make_batch()
+    logits = model(inputs)
+    targets[0, :5] = logits[0, :5].argmax(-1)
+    for measure in (CrossEntropySums(7), NextTokens()):
+        figures = model(inputs, objective=measure.from_hidden, targets=targets)
+        counted = targets if isinstance(measure, CrossEntropySums) else ignore_after_first(targets)
+        assert figures.tolist() == pytest.approx(measure(logits, counted).tolist(), rel=1e-6)
+
+
+def make_model_with_lora() -> Any:
+    """Return a model with LoRA on its head and before it, whose change is not zero."""
+    model = add_lora(make_model(LLAMA), LoraConfig(rank=3, layers=("attention.q", "head")))
+    for name, value in model.named_parameters():
+        if name.endswith("lora_b"):
+            nn.init.normal_(value, std=0.1, generator=torch.Generator().manual_seed(2))
+    return model
+
+
+def collect_hidden(model: Any, inputs: torch.Tensor) -> torch.Tensor:
+    """Return the hidden states before the head."""
+    states: list[torch.Tensor] = []
+
+    def objective(hidden: torch.Tensor, _head: Head, _targets: torch.Tensor) -> torch.Tensor:
+        states.append(hidden)
+        return hidden.sum()
+
+    model(inputs, objective=objective, targets=inputs)
+    return states[0]
+
+
+def ignore_after_first(targets: torch.Tensor) -> torch.Tensor:
+    """Ignore all targets but the first of each row."""
+    return torch.where(torch.arange(targets.shape[1]) == 0, targets, IGNORED_TARGET)
 
 
 def test_an_objective_of_the_user_gets_hidden_states_and_head(tmp_path: Path) -> None:

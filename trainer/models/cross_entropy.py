@@ -9,7 +9,7 @@ token.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,22 +28,30 @@ _SCALED_ROWS = 8192
 """Rows of a gradient that are copied to fp32 at a time."""
 
 
-def sum_cross_entropy(
-    hidden: torch.Tensor, head: Head, targets: torch.Tensor, chunk_tokens: int = 0, *, keeps_gradients: bool = True
+def sum_cross_entropy(  # noqa: PLR0913
+    hidden: torch.Tensor,
+    head: Head,
+    targets: torch.Tensor,
+    chunk_tokens: int = 0,
+    *,
+    keeps_gradients: bool = True,
+    record: Callable[[torch.Tensor], None] | None = None,
 ) -> torch.Tensor:
     """Return the cross entropy in fp32, summed over the targets that are not ignored.
 
     `chunk_tokens` is the number of tokens whose logits exist at a time; 0 means all of them. Without `keeps_gradients`
-    the backward pass computes the logits again, and nothing of the size of the weight is kept until then.
+    the backward pass computes the logits again, and nothing of the size of the weight is kept until then. `record` is
+    called with the losses of the targets, one by one; that of an ignored target is 0.
 
     A target outside of the vocabulary is an error on the CPU. On a GPU, which must not be waited for, loss and
     gradients are NaN.
     """
-    own, weight, part = _find_part(hidden, head)
-    loss: torch.Tensor = _SumCrossEntropy.apply(
-        own.flatten(0, -2), weight, targets.flatten(), part, chunk_tokens, _find_product_type(own), keeps_gradients
-    )
-    return loss
+    factors, part = _find_factors(hidden, head)
+    settings = (part, chunk_tokens, _find_product_type(factors[0]), keeps_gradients)
+    total, losses = _SumCrossEntropy.apply(targets.flatten(), *settings, *factors)
+    if record is not None:
+        record(losses.view_as(targets))
+    return total
 
 
 @torch.no_grad()
@@ -51,15 +59,14 @@ def measure_predictions(
     hidden: torch.Tensor, head: Head, targets: torch.Tensor, chunk_tokens: int = 0
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the same sum, and how many targets are the most likely prediction; an ignored target never is."""
-    own, weight, part = _find_part(hidden, head)
-    dtype = _find_product_type(own)
-    states, columns, flat = own.flatten(0, -2).to(dtype), weight.to(dtype), targets.flatten()
-    loss, correct = part.check(flat), torch.zeros((), dtype=torch.int64, device=own.device)
+    factors, part = _find_factors(hidden, head)
+    flat, factors = targets.flatten(), _cast(factors, _find_product_type(factors[0]))
+    loss, correct = part.check(flat), torch.zeros((), dtype=torch.int64, device=hidden.device)
     for rows in _list_chunks(flat, chunk_tokens):
-        logits = states[rows] @ columns.t()
+        logits = _multiply(factors, rows)
         correct += (part.predict(logits) == flat[rows]).sum()
-        column, is_here = part.locate(flat[rows], len(columns))
-        loss -= part.pick(part.normalize(logits), column, is_here, flat[rows])
+        column, is_here = part.locate(flat[rows], len(factors[1]))
+        loss -= part.pick(part.normalize(logits), column, is_here, flat[rows]).sum()
     return loss, correct
 
 
@@ -69,11 +76,11 @@ def predict_tokens(hidden: torch.Tensor, head: Head, targets: torch.Tensor) -> t
 
     Only the logits of these places are computed, whatever the length of the rows.
     """
-    own, weight, part = _find_part(hidden, head)
-    dtype, has_target = _find_product_type(own), targets != IGNORED_TARGET
+    has_target = targets != IGNORED_TARGET
     places = has_target.int().argmax(-1)
-    states = own[torch.arange(len(own), device=own.device), places]
-    tokens = part.predict(states.to(dtype) @ weight.to(dtype).t())
+    factors, part = _find_factors(hidden, head)
+    rows = torch.arange(len(targets), device=targets.device) * targets.shape[-1] + places
+    tokens = part.predict(_multiply(_cast(factors, _find_product_type(factors[0])), rows))
     return torch.where(has_target.any(-1), tokens, 0)
 
 
@@ -113,11 +120,11 @@ class VocabularyPart:
     def pick(
         self, logs: torch.Tensor, column: torch.Tensor, is_here: torch.Tensor, targets: torch.Tensor
     ) -> torch.Tensor:
-        """Return the sum of the targets' logarithms, on all ranks; ignored targets do not count."""
+        """Return the logarithm of each target, on all ranks; 0 for an ignored one."""
         picked = torch.where(is_here, logs.gather(-1, column).squeeze(-1), 0.0)
         if self.group is not None:
             picked = self._gather(picked).sum(0)
-        return torch.where(targets != IGNORED_TARGET, picked, 0.0).sum()
+        return torch.where(targets != IGNORED_TARGET, picked, 0.0)
 
     def predict(self, logits: torch.Tensor) -> torch.Tensor:
         """Return the most likely token of each row."""
@@ -136,72 +143,82 @@ class VocabularyPart:
 
 
 class _SumCrossEntropy(torch.autograd.Function):
-    """The summed loss of hidden states (N, dim), with a weight (columns, dim) and targets (N,).
+    """The summed loss of targets (N,), and the loss of each of them, which has no gradient.
 
-    The gradients are those of the sum; the factor of the mean and the loss scale follow in the backward pass.
+    The logits are the product of hidden states (N, dim) and a weight (columns, dim), or a sum of such products: the
+    factors are given in pairs. The gradients are those of the sum; the factor of the mean and the loss scale follow in
+    the backward pass.
     """
 
     @staticmethod
     def forward(  # noqa: PLR0913, PLR0917
         ctx: Any,
-        hidden: torch.Tensor,
-        weight: torch.Tensor,
         targets: torch.Tensor,
         part: VocabularyPart,
         chunk_tokens: int,
         dtype: torch.dtype,
         keeps_gradients: bool,
-    ) -> torch.Tensor:
-        needs = ctx.needs_input_grad[:2] if keeps_gradients else (False, False)
-        total, for_hidden, for_weight = _compute(hidden, weight, targets, part, chunk_tokens, dtype, needs=needs)
+        *factors: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        needs = ctx.needs_input_grad[-len(factors) :] if keeps_gradients else (False,) * len(factors)
+        settings = (part, chunk_tokens, dtype)
+        total, losses, gradients = _compute(targets, *settings, factors=factors, needs=needs)
         flaw = part.check(targets)
-        ctx.settings, ctx.keeps_gradients = (part, chunk_tokens, dtype), keeps_gradients
-        ctx.types = (hidden.dtype, weight.dtype)
-        ctx.factors = _choose_factors(dtype, _count_rows(targets, chunk_tokens))
+        ctx.settings, ctx.keeps_gradients = settings, keeps_gradients
+        ctx.types = tuple(factor.dtype for factor in factors)
+        ctx.scales = _choose_scales(dtype, _count_rows(targets, chunk_tokens))
         if keeps_gradients:
-            ctx.save_for_backward(flaw, for_hidden, for_weight)
+            ctx.save_for_backward(flaw, *gradients)
         else:
-            ctx.save_for_backward(flaw, hidden, weight, targets)
-        return total + flaw
+            ctx.save_for_backward(flaw, targets, *factors)
+        ctx.mark_non_differentiable(losses)
+        return total + flaw, losses
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         flaw, *saved = ctx.saved_tensors
         if not ctx.keeps_gradients:
-            _, *saved = _compute(*saved, *ctx.settings, needs=ctx.needs_input_grad[:2])
-        of_slope, of_states = ctx.factors
+            targets, *factors = saved
+            needs = ctx.needs_input_grad[-len(factors) :]
+            *_, saved = _compute(targets, *ctx.settings, factors=factors, needs=needs)
+        of_slope, of_states = ctx.scales
         scaled = [
-            None if value is None else _scale(value, gradients[0] / factor + flaw).to(dtype)
-            for value, factor, dtype in zip(saved, (of_slope, of_slope * of_states), ctx.types, strict=True)
+            None if value is None else _scale(value, gradients[0] / scale + flaw).to(dtype)
+            for value, scale, dtype in zip(
+                saved, len(saved) // 2 * (of_slope, of_slope * of_states), ctx.types, strict=True
+            )
         ]
-        return *scaled, None, None, None, None, None
+        return None, None, None, None, None, *scaled
 
 
-def _compute(  # noqa: PLR0913, PLR0917
-    hidden: torch.Tensor,
-    weight: torch.Tensor,
+def _compute(  # noqa: PLR0913
     targets: torch.Tensor,
     part: VocabularyPart,
     chunk_tokens: int,
     dtype: torch.dtype,
     *,
-    needs: tuple[bool, bool],
-) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
-    """Return the loss and, as `needs` says, the gradients of hidden states and weight, times the factors for fp16."""
-    needs_hidden, needs_weight = needs
-    if any(needs) and part.group is None and fused_loss.is_available(hidden.device):
-        return _compute_fused(hidden, weight, targets, chunk_tokens, dtype, needs=needs)
-    states, columns = hidden.to(dtype), weight.to(dtype)
-    of_slope, of_states = _choose_factors(dtype, _count_rows(targets, chunk_tokens))
-    total = torch.zeros((), device=hidden.device)
-    for_hidden: list[torch.Tensor] = []
-    for_weight: torch.Tensor | None = None
+    factors: Sequence[torch.Tensor],
+    needs: Sequence[bool],
+) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor | None]]:
+    """Return the loss, that of each target and, as `needs` says, the gradients of the factors, times those for fp16."""
+    # LoRA on the head has two products to add up, which the kernels do not.
+    is_plain = part.group is None and len(_pair(factors)) == 1
+    if any(needs) and is_plain and fused_loss.is_available(targets.device):
+        return _compute_fused(targets, chunk_tokens, dtype, factors=factors, needs=needs)
+    values = _cast(factors, dtype)
+    of_slope, of_states = _choose_scales(dtype, _count_rows(targets, chunk_tokens))
+    total = torch.zeros((), device=targets.device)
+    losses: list[torch.Tensor] = []
+    for_states: list[list[torch.Tensor]] = [[] for _ in values[::2]]
+    for_weights: list[torch.Tensor | None] = [None for _ in values[1::2]]
     chunks = list(_list_chunks(targets, chunk_tokens))
     for rows in chunks:
-        column, is_here = part.locate(targets[rows], len(columns))
-        logs = part.normalize(states[rows] @ columns.t())
-        total = total - part.pick(logs, column, is_here, targets[rows])
-        if not (needs_hidden or needs_weight):
+        column, is_here = part.locate(targets[rows], len(values[1]))
+        logs = part.normalize(_multiply(values, rows))
+        picked = part.pick(logs, column, is_here, targets[rows])
+        losses.append(-picked)
+        total = total - picked.sum()
+        if not any(needs):
             del logs
             continue
         slope = logs.exp_()
@@ -210,50 +227,67 @@ def _compute(  # noqa: PLR0913, PLR0917
         products = (slope if of_slope == 1 else slope.mul_(of_slope)).to(dtype)
         # A chunk is the largest part of the memory: it is freed before the next one is computed.
         del logs, slope
-        if needs_hidden:
-            for_hidden.append(products @ columns)
-        if needs_weight:
-            own = states[rows] if of_states == 1 else states[rows] * of_states
-            for_weight = _accumulate(for_weight, products, own, is_only=len(chunks) == 1)
+        for pair, (states, columns) in enumerate(_pair(values)):
+            if needs[2 * pair]:
+                for_states[pair].append(products @ columns)
+            if needs[2 * pair + 1]:
+                own = states[rows] if of_states == 1 else states[rows] * of_states
+                for_weights[pair] = _accumulate(for_weights[pair], products, own, is_only=len(chunks) == 1)
         del products
-    types = _choose_gradient_types(hidden, weight, dtype)
-    return (
-        total,
-        torch.cat(for_hidden).to(types[0]) if needs_hidden else None,
-        for_weight.to(types[1]) if for_weight is not None else None,
-    )
+    gradients = [
+        gradient
+        for parts, of_weight in zip(for_states, for_weights, strict=True)
+        for gradient in (torch.cat(parts) if parts else None, of_weight)
+    ]
+    types = _choose_gradient_types(factors, dtype)
+    cast = [None if value is None else value.to(kind) for value, kind in zip(gradients, types, strict=True)]
+    return total, torch.cat(losses), cast
 
 
-def _compute_fused(  # noqa: PLR0913
-    hidden: torch.Tensor,
-    weight: torch.Tensor,
+def _compute_fused(
     targets: torch.Tensor,
     chunk_tokens: int,
     dtype: torch.dtype,
     *,
-    needs: tuple[bool, bool],
-) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+    factors: Sequence[torch.Tensor],
+    needs: Sequence[bool],
+) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor | None]]:
     """Return the same as `_compute`, by kernels of a GPU that write the gradient of logits over them."""
     rows = _count_rows(targets, chunk_tokens)
-    types = _choose_gradient_types(hidden, weight, dtype)
+    types = _choose_gradient_types(factors, dtype)
     sums_in_fp32 = types[1] == torch.float32 or rows < len(targets)
-    losses, for_hidden, for_weight = fused_loss.differentiate_head(
-        hidden.to(dtype), weight.to(dtype), targets, rows, *_choose_factors(dtype, rows), *needs, sums_in_fp32
+    losses, *gradients = fused_loss.differentiate_head(
+        *_cast(factors, dtype), targets, rows, *_choose_scales(dtype, rows), *needs, sums_in_fp32
     )
-    for_both = (for_hidden.to(types[0]) if needs[0] else None, for_weight.to(types[1]) if needs[1] else None)
-    return losses.sum(), *for_both
+    cast = [
+        value.to(kind) if is_needed else None for value, kind, is_needed in zip(gradients, types, needs, strict=True)
+    ]
+    return losses.sum(), losses, cast
 
 
-def _choose_gradient_types(
-    hidden: torch.Tensor, weight: torch.Tensor, dtype: torch.dtype
-) -> tuple[torch.dtype, torch.dtype]:
+def _choose_gradient_types(factors: Sequence[torch.Tensor], dtype: torch.dtype) -> list[torch.dtype]:
     """Return the types of the gradients: the scaled ones of fp16, and their sum over chunks, need the range of fp32."""
-    if dtype == torch.float16:
-        return torch.float32, torch.float32
-    return hidden.dtype, weight.dtype
+    return [torch.float32 if dtype == torch.float16 else factor.dtype for factor in factors]
 
 
-def _choose_factors(dtype: torch.dtype, rows: int) -> tuple[float, float]:
+def _multiply(factors: Sequence[torch.Tensor], rows: slice | torch.Tensor) -> torch.Tensor:
+    """Return the logits of some rows: the product of hidden states and weight, or the sum of several products."""
+    (states, columns), *others = _pair(factors)
+    logits = states[rows] @ columns.t()
+    for more, narrow in others:
+        logits = logits.addmm_(more[rows], narrow.t())
+    return logits
+
+
+def _pair(factors: Sequence[torch.Tensor]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    return list(zip(factors[::2], factors[1::2], strict=True))
+
+
+def _cast(factors: Sequence[torch.Tensor], dtype: torch.dtype) -> list[torch.Tensor]:
+    return [factor.to(dtype) for factor in factors]
+
+
+def _choose_scales(dtype: torch.dtype, rows: int) -> tuple[float, float]:
     """Return the powers of two by which slopes and hidden states are multiplied before fp16 products of `rows` tokens.
 
     Slopes are probabilities: they are raised, so that those of unlikely tokens do not become zero. Hidden states are
@@ -297,6 +331,13 @@ def _list_chunks(targets: torch.Tensor, chunk_tokens: int) -> Iterator[slice]:
 def _count_rows(targets: torch.Tensor, chunk_tokens: int) -> int:
     """Return the number of tokens of the largest chunk."""
     return min(chunk_tokens or len(targets), len(targets))
+
+
+def _find_factors(hidden: Any, head: Any) -> tuple[list[torch.Tensor], VocabularyPart]:
+    """Return the factors of the logits, in pairs, and the part of the vocabulary as this rank has them."""
+    own, weight, part = _find_part(hidden, head)
+    states = own.flatten(0, -2)
+    return [states, weight, *head.factor_change(states)], part
 
 
 def _find_part(hidden: Any, head: Any) -> tuple[torch.Tensor, torch.Tensor, VocabularyPart]:

@@ -13,7 +13,8 @@ class Head(nn.Linear):
 
     An objective is called within the layer: there its weight is gathered, in the precision of the run and under the
     hooks of the engine. It must use `head.weight` or `head.compute_logits`, because `head(...)` would run the hooks a
-    second time. Under tensor parallelism, `hidden` and `head.weight` are DTensors.
+    second time. Under tensor parallelism, `hidden` and `head.weight` are DTensors. With LoRA on the head, only
+    `compute_logits` and `factor_change` know about the change of the weight.
     """
 
     def __init__(self, dim: int, vocab_size: int) -> None:
@@ -33,14 +34,18 @@ class Head(nn.Linear):
         """Return the logits of hidden states."""
         return super().forward(hidden)
 
+    def factor_change(self, states: torch.Tensor) -> list[torch.Tensor]:  # noqa: ARG002
+        """Return what is added to the logits of states (N, dim) as two factors, (N, rank) and (columns, rank).
+
+        Under tensor parallelism, states and factors are this rank's parts. A plain head adds nothing.
+        """
+        return []
+
 
 Objective = Callable[[torch.Tensor, Head, torch.Tensor], torch.Tensor]
 """A function of hidden states (B, T, dim), the head and targets (B, T)."""
 
 
 def takes_objective(model: nn.Module) -> bool:
-    """Return whether a model, called with `objective` and `targets`, returns the value of the objective.
-
-    LoRA on the head replaces it by a layer that only computes logits.
-    """
+    """Return whether a model, called with `objective` and `targets`, returns the value of the objective."""
     return isinstance(getattr(model, "head", None), Head)

@@ -16,6 +16,8 @@ from torch import nn
 from trainer.config.errors import ConfigError, ConfigProblem
 from trainer.config.schema import LoraConfig
 from trainer.models.experts import ExpertLinear, Groups, multiply_groups
+from trainer.models.head import Head, Objective
+from trainer.parallel.local_part import take_local_part
 
 A, B = "lora_a", "lora_b"
 Product = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
@@ -26,7 +28,8 @@ class LoraLinear(nn.Linear):
     """A linear layer whose weight W is frozen, with a trained change: y = x (W + alpha / rank x B A)^T."""
 
     def __init__(self, linear: nn.Linear, config: LoraConfig) -> None:
-        super().__init__(linear.in_features, linear.out_features, bias=linear.bias is not None, device="meta")
+        # Not super(), because the class before this one may be a head, which has other arguments.
+        nn.Linear.__init__(self, linear.in_features, linear.out_features, bias=linear.bias is not None, device="meta")
         # The same parameters, so the names in checkpoints stay.
         self.weight, self.bias = linear.weight, linear.bias
         self.lora_a, self.lora_b = _make_matrices(linear.weight, config.rank)
@@ -36,6 +39,21 @@ class LoraLinear(nn.Linear):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return F.linear(x, self.weight, self.bias) + self.multiply(x, self.lora_a, self.lora_b) * self.scale
+
+
+class LoraHead(LoraLinear, Head):
+    """The head of a language model, whose weight is frozen, with a trained change."""
+
+    def forward(
+        self, hidden: torch.Tensor, objective: Objective | None = None, targets: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        return Head.forward(self, hidden, objective, targets)
+
+    def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        return LoraLinear.forward(self, hidden)
+
+    def factor_change(self, states: torch.Tensor) -> list[torch.Tensor]:
+        return [F.linear(states, take_local_part(self.lora_a)) * self.scale, take_local_part(self.lora_b)]
 
 
 class LoraExpertLinear(ExpertLinear):
@@ -108,6 +126,8 @@ def merge(state: Mapping[str, torch.Tensor], config: LoraConfig) -> dict[str, to
 
 
 def _add_change(linear: nn.Linear | ExpertLinear, config: LoraConfig) -> nn.Module:
+    if isinstance(linear, Head):
+        return LoraHead(linear, config)
     return LoraLinear(linear, config) if isinstance(linear, nn.Linear) else LoraExpertLinear(linear, config)
 
 

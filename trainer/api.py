@@ -137,7 +137,8 @@ class Trainer:
         may_ignore = weights is None or config.data.documents != "joined"
         objective = choose_objective(loss, config, self.engine)
         counted = StepMeanLoss(mesh, objective) if isinstance(objective, CrossEntropy) and may_ignore else None
-        self._step = Step(self.engine, config, counted or objective)
+        samples = objective.samples if isinstance(objective, CrossEntropy) else None
+        self._step = Step(self.engine, config, counted or objective, samples)
         self._step.before_update = self.checkpoints.before_update
         self._statistics = RunningStatistics(self.engine.named_buffers())
         self._measure = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from trainer.models.functional import IGNORED_TARGET, compute_loss, get_logits
 from trainer.models.head import Head
 from trainer.parallel.engine import Engine, LossFunction
 from trainer.parallel.mesh import Mesh
+from trainer.sample_losses import SampleLosses
 
 
 @dataclass(frozen=True)
@@ -25,13 +27,18 @@ class CrossEntropy:
     """Tokens whose logits exist at a time, for models that compute the objective themselves; 0 means all."""
     keeps_gradients: bool = True
     """Whether the gradient of the head is computed along with the loss and kept until the backward pass."""
+    samples: SampleLosses | None = None
+    """Where the losses of samples are recorded, for models that compute the objective themselves."""
 
     def __call__(self, outputs: Any, targets: torch.Tensor) -> torch.Tensor:
         return compute_loss(get_logits(outputs), targets)
 
     def from_hidden(self, hidden: torch.Tensor, head: Head, targets: torch.Tensor) -> torch.Tensor:
         """Return the same without computing all logits at once; called inside the model's head."""
-        total = sum_cross_entropy(hidden, head, targets, self.chunk_tokens, keeps_gradients=self.keeps_gradients)
+        record = None if self.samples is None else partial(self.samples.record, targets=targets)
+        total = sum_cross_entropy(
+            hidden, head, targets, self.chunk_tokens, keeps_gradients=self.keeps_gradients, record=record
+        )
         return total / (targets != IGNORED_TARGET).sum().clamp(min=1)
 
 
@@ -69,7 +76,10 @@ def choose_objective(loss: LossFunction, config: Config, engine: Engine) -> Loss
     if loss is compute_loss:
         # Under gpipe all micro-batches are at the loss before the first backward pass: each would keep a gradient.
         keeps_gradients = engine.mesh.layout.pipeline == 1 or config.parallel.schedule != "gpipe"
-        return CrossEntropy(config.loss.chunk_tokens, keeps_gradients)
+        sources = len(config.data.mixture)
+        # Only language models read mixtures, and all of them compute the objective themselves.
+        samples = SampleLosses(sources, engine.mesh.device) if sources > 1 else None
+        return CrossEntropy(config.loss.chunk_tokens, keeps_gradients, samples)
     if not callable(loss) and not engine.takes_objective:
         names = f"{type(loss).__name__} has only from_hidden, but {engine.units.model} does not take an objective"
         fix = "give it a `head` of trainer.models.head.Head, or the loss a method __call__(outputs, targets)"

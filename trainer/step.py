@@ -17,6 +17,7 @@ from trainer.parallel.engine import Batch, Engine, LossFunction
 from trainer.parallel.gradients import compute_global_norm, to_local
 from trainer.parallel.modules import list_embeddings
 from trainer.precision import LossScale
+from trainer.sample_losses import SampleLosses
 from trainer.schedule import learning_rate
 
 PRIVATE = "private."
@@ -41,6 +42,8 @@ class StepResult:
     """The learning rate."""
     expert_load: torch.Tensor | None = None
     """Load of the most used expert relative to the mean, in the layer where it is largest; None without experts."""
+    source_sums: torch.Tensor | None = None
+    """Loss and targets of each data set of a mixture on this rank, for `average_by_source`; None without a mixture."""
 
 
 class StepAbandoned(Exception):
@@ -50,7 +53,10 @@ class StepAbandoned(Exception):
 class Step:
     """The optimizer steps of a run, and their count."""
 
-    def __init__(self, engine: Engine, config: Config, loss_fn: LossFunction) -> None:
+    def __init__(
+        self, engine: Engine, config: Config, loss_fn: LossFunction, samples: SampleLosses | None = None
+    ) -> None:
+        """Prepare the optimizer; `samples` is where the loss function records the losses of samples, if it does."""
         self.engine = engine
         self.index = 0
         """Steps done."""
@@ -62,16 +68,20 @@ class Step:
         self.scale = LossScale(engine.mesh.device) if config.precision == "fp16" else None
         self._config = config
         self._loss_fn = loss_fn
+        self._samples = samples
         self._can_skip = self.scale is not None or config.health.nonfinite != "ignore"
 
     def run(self, batch: Batch, micro: int) -> StepResult:
         """Run a step over this rank's share of the batch, without waiting for the device."""
         self.seed_dropout()
-        batch = take_part(batch, self.engine.mesh)
+        sources = batch.get("sources")
+        batch = take_part({name: value for name, value in batch.items() if name != "sources"}, self.engine.mesh)
         rate = learning_rate(self._config.schedule, self._config.optimizer.lr, self._config.steps, self.index)
         factor = None if self.scale is None else self.scale.scale
         if isinstance(self._loss_fn, StepMeanLoss):
             self._loss_fn.begin(batch["targets"], micro)
+        if self._samples is not None:
+            self._samples.begin(len(batch["targets"]))
         self.balance.begin(len(batch["targets"]) // micro, factor)
         loss = self.engine.forward_backward(batch, self._loss_fn, micro, factor)
         norm = compute_global_norm(self.optimizer.gradients(), self.engine.mesh)
@@ -85,7 +95,10 @@ class Step:
         if self.scale is not None:
             self.scale.update(is_bad)
         self.index += 1
-        return StepResult(loss, norm, skipped, rate, self.balance.end())
+        source_sums = None
+        if self._samples is not None and sources is not None:
+            source_sums = self._samples.sum_by_source(sources)
+        return StepResult(loss, norm, skipped, rate, self.balance.end(), source_sums)
 
     def seed_dropout(self) -> None:
         """Seed the generators by run seed, step and rank, so that a resumed run draws the same numbers."""

@@ -22,6 +22,7 @@ from trainer.objective import CrossEntropy, StepMeanLoss
 from trainer.parallel.apply import parallelize
 from trainer.parallel.engine import Recipe
 from trainer.parallel.mesh import Mesh
+from trainer.sample_losses import SampleLosses
 from trainer.step import Step
 
 BATCHES = 4
@@ -69,15 +70,17 @@ def curve(  # noqa: PLR0913
     return curves
 
 
-def make_step(config: Config, *, count_targets: bool = False) -> Step:
+def make_step(config: Config, *, count_targets: bool = False, sources: int = 0) -> Step:
+    """Return the steps of a run; with `sources`, batches must have the number of each sample's data set."""
     world = dist.get_world_size() if dist.is_initialized() else 1
     rank = dist.get_rank() if dist.is_initialized() else 0
     recipe = Recipe(config.parallel, config.precision, config.compile)
     layout = resolve_layout(config.parallel, world, world)
     mesh = Mesh(layout, rank, torch.device("cpu"), uses_fully_shard=recipe.uses_fully_shard(layout))
     engine = parallelize(partial(build_network, config), recipe, mesh, fill=partial(fill, seed=config.run.seed))
-    mean = CrossEntropy(config.loss.chunk_tokens)
-    return Step(engine, config, StepMeanLoss(mesh, mean) if count_targets else mean)
+    samples = SampleLosses(sources, mesh.device) if sources else None
+    mean = CrossEntropy(config.loss.chunk_tokens, samples=samples)
+    return Step(engine, config, StepMeanLoss(mesh, mean) if count_targets else mean, samples)
 
 
 def global_batch(config: Config, index: int) -> dict[str, torch.Tensor]:

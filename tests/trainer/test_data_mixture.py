@@ -109,6 +109,7 @@ def test_crashes_and_resizes_never_skip_or_repeat_a_sample(seed: int) -> None:
     expected = mixture.fetch(draws.ids, 0)["inputs"].tolist()
     seen: list[int] = []
     epochs: list[int] = []
+    sources: list[int] = []
     while len(seen) < 480:
         dp_size = rng.choice([1, 2, 4, 8])
         loaders = [
@@ -119,17 +120,22 @@ def test_crashes_and_resizes_never_skip_or_repeat_a_sample(seed: int) -> None:
             batches = [next(loader) for loader in loaders]
             seen += [value for batch in batches for value in batch.tensors["inputs"].tolist()]
             epochs += [value for batch in batches for value in batch.tensors["targets"].tolist()]
+            sources += [value for batch in batches for value in batch.tensors["sources"].tolist()]
+            counts = {name: sources[-16:].count(number) for number, name in enumerate(("web", "code", "books"))}
+            assert all(batch.source_counts == counts for batch in batches)
         counts = loaders[0].source_counts
         assert sum(counts.values()) == len(seen)
         assert counts["samples/code"] == sum(1000 <= value < 2000 for value in seen)
         for loader in loaders:
             loader.close()
     assert seen == expected
+    assert sources == [value // 1000 for value in seen]
     assert epochs == draws.epochs.tolist()
 
 
 def test_a_plain_source_has_no_counts() -> None:
-    assert Loader(Numbers(10), 1, 2, workers=0).source_counts == {}
+    loader = Loader(Numbers(10), 1, 2, workers=0)
+    assert loader.source_counts == next(loader).source_counts == {}
 
 
 def test_the_mixture_is_described_with_the_epochs_of_a_run() -> None:

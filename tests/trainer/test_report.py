@@ -18,6 +18,7 @@ from trainer.life.failure import Failure, record, summarise_cause
 from trainer.report.__main__ import main
 from trainer.report.attempts import list_attempts
 from trainer.report.curve import MAX_POINTS, find_not_finite, find_upper_limit, make_curve, needs_log_scale, smooth
+from trainer.report.figures import draw_pictures
 from trainer.report.findings import list_findings
 from trainer.report.run_folder import open_run
 from trainer.report.summary import summarise
@@ -105,6 +106,27 @@ def test_the_page_begins_with_the_outcome_and_the_findings(whole: Path):
     assert "3 on 2,048 held-out samples at the end; lowest 2.5 at step 300; accuracy 31.0%" in text
     assert "No space left on device" in text
     assert "reduce_scatter shard 12 256.00 22.00 9.00" in text
+
+
+def test_a_mixture_has_a_chart_of_the_loss_of_each_source(tmp_path: Path) -> None:
+    """Names are shown as they are, also those that matplotlib would hide or read as formulas."""
+    names = ("web", "_hidden", "a$b$", *(f"more-{number}" for number in range(5)))
+    # A source with a small weight is not part of every step.
+    lines = [
+        line(step, 0) | {f"loss/{name}": 1.0 + number for number, name in enumerate(names) if step % (number + 1) == 0}
+        for step in (840, 841, 842)
+    ]
+    (tmp_path / "metrics").mkdir()
+    write(tmp_path / "metrics" / "rank-00000.jsonl", lines)
+    write(tmp_path / "metrics" / "evaluation-00000.jsonl", [{"step": 840, "loss": 2.0, "loss/web": 1.5, "samples": 8}])
+    picture = next(picture for picture in draw_pictures(open_run(tmp_path)) if picture.name == "sources")
+    assert picture.caption == (
+        "At the end: web 1, _hidden 2, a$b$ 3, more-0 4, more-1 5, more-2 6; dots: on held-out samples; "
+        "2 other sources are in the metrics."
+    )
+    for name in names[:6]:
+        assert f"{name}</text>" in picture.svg
+    assert names[6] not in picture.svg
 
 
 def test_the_summary_is_plain_json(whole: Path):

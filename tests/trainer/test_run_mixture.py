@@ -17,6 +17,22 @@ def make_shards(folder: Path, name: str, text: str) -> Path:
     return folder / name
 
 
+def test_a_source_without_a_sample_in_a_step_has_no_loss(tmp_path: Path) -> None:
+    web, code = make_shards(tmp_path, "web", "0123456789" * 100), make_shards(tmp_path, "code", "abc()[]" * 100)
+    settings = [*SMALL_LLAMA, "data.kind=tokens", "model.vocab_size=257", "batch.size=1", "parallel.strategy=single"]
+    run = tmp_path / "run"
+    assert main([*settings, f"data.mixture=[{web}=1, {code}=1]", "steps=4", f"run.folder={run}"]) == Code.FINISHED
+    losses = [
+        {name: value for name, value in line.items() if name.startswith("loss")}
+        for line in lines(run / "metrics" / "rank-00000.jsonl")
+    ]
+    assert {tuple(values) for values in losses} == {("loss", "loss/web"), ("loss", "loss/code")}
+    assert all(len(set(values.values())) == 1 for values in losses)
+    alone = [*settings, "steps=1", f"run.folder={tmp_path / 'alone'}"]
+    assert main([*alone, f"data.mixture=[{web}=1]"]) == Code.FINISHED
+    assert "loss/web" not in lines(tmp_path / "alone" / "metrics" / "rank-00000.jsonl")[0]
+
+
 def test_each_source_is_counted_and_evaluated_and_a_changed_one_is_named(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -31,6 +47,10 @@ def test_each_source_is_counted_and_evaluated_and_a_changed_one_is_named(
     assert [
         (line["samples/web"], line["samples/code"]) for line in lines(straight / "metrics" / "rank-00000.jsonl")
     ] == [(6 * step, 2 * step) for step in range(1, 7)]
+    steps = lines(straight / "metrics" / "rank-00000.jsonl")
+    for line in steps:
+        assert 0.75 * line["loss/web"] + 0.25 * line["loss/code"] == pytest.approx(line["loss"])
+        assert line["loss/web"] != line["loss/code"]
     first, last = lines(straight / "metrics" / "evaluation-00000.jsonl")
     assert last["loss"] == pytest.approx(0.75 * last["loss/web"] + 0.25 * last["loss/code"])
     assert last["loss/web"] != last["loss/code"]
@@ -42,6 +62,9 @@ def test_each_source_is_counted_and_evaluated_and_a_changed_one_is_named(
         folder.rename(tmp_path / "later")
     assert main([*settings, mixture, "steps=6", f"run.folder={resumed}"]) == Code.FINISHED
     assert digests(resumed, 6) == digests(straight, 6)
+    names = ("loss", "loss/web", "loss/code")
+    again = lines(resumed / "metrics" / "rank-00000.jsonl")
+    assert [[line[name] for name in names] for line in again] == [[line[name] for name in names] for line in steps]
     assert "DATA CHANGED" not in capfd.readouterr().out
 
     changed = f"data.mixture=[{web}=0.5, {code}=0.25]"

@@ -30,6 +30,8 @@ class Batch:
     ids: Ids
     position: int
     """Position of the first sample after the global batch."""
+    source_counts: dict[str, int]
+    """Samples of each data set of a mixture in the global batch; else empty."""
 
 
 class Loader:
@@ -76,9 +78,7 @@ class Loader:
     @property
     def source_counts(self) -> dict[str, int]:
         """Samples of each data set of a mixture so far, over all ranks, by the name of the metric; else empty."""
-        if not isinstance(self._source, Mixture):
-            return {}
-        counts = self._source.count_samples(self._seed, self.position)
+        counts = _count_samples(self._source, self._seed, self.position)
         return {f"samples/{name}": count for name, count in counts.items()}
 
     def __iter__(self) -> Iterator[Batch]:
@@ -147,13 +147,20 @@ class _BatchFactory:
         ids, arrays = draws.ids, fetch_draws(self._source, draws)
         tensors = {name: torch.as_tensor(array).contiguous() for name, array in arrays.items()}
         after = position + self._batch_size
+        before = _count_samples(self._source, self._seed, position)
+        counts = {n: c - before[n] for n, c in _count_samples(self._source, self._seed, after).items()}
         if self._stream is None:
-            return _CopiedBatch(Batch(move_batch(tensors, self._device), ids, after))
+            return _CopiedBatch(Batch(move_batch(tensors, self._device), ids, after, counts))
         # Without this, the thread would pin memory through GPU 0 and create a context of half a gigabyte there.
         torch.cuda.set_device(self._device)
         with torch.cuda.stream(self._stream):
             copies = move_batch({name: tensor.pin_memory() for name, tensor in tensors.items()}, self._device)
-            return _CopiedBatch(Batch(copies, ids, after), self._stream.record_event())
+            return _CopiedBatch(Batch(copies, ids, after, counts), self._stream.record_event())
+
+
+def _count_samples(source: Source, seed: int, position: int) -> dict[str, int]:
+    """Return how many samples of each data set of a mixture come before a position; else empty."""
+    return source.count_samples(seed, position) if isinstance(source, Mixture) else {}
 
 
 class _Prefetcher:

@@ -76,20 +76,21 @@ class Mixture:
         return Draws(ids, epochs)
 
     def count_samples(self, seed: int, position: int) -> dict[str, int]:
-        """Return how many samples of each data set come before a position."""
+        """Return how many samples of each data set come before a position, in the order of the data sets."""
         counts = count_draws(self._shares, seed, np.array([position]))[:, 0].tolist()
         return {ingredient.name: count for ingredient, count in zip(self.ingredients, counts, strict=True)}
 
     def fetch(self, ids: Ids, epoch: int | None) -> Arrays:
         numbers = np.searchsorted(self._ends, ids, side="right")
         parts = [(numbers == number).nonzero()[0] for number in range(len(self.ingredients))]
-        return join_parts(
+        arrays = join_parts(
             [
                 (rows, ingredient.source.fetch(ids[rows] - self._starts[number], epoch))
                 for number, (rows, ingredient) in enumerate(zip(parts, self.ingredients, strict=True))
                 if rows.size
             ]
         )
+        return {**arrays, "sources": numbers}
 
     @property
     def _starts(self) -> Ids:

@@ -9,7 +9,10 @@ from numpy.typing import NDArray
 from trainer.data.order import Ids
 
 Arrays = dict[str, NDArray[Any]]
-"""A batch before it becomes tensors: "inputs" and "targets", each with one row per sample."""
+"""A batch before it becomes tensors: "inputs" and "targets", each with one row per sample.
+
+A mixture adds "sources", the number of each sample's data set.
+"""
 
 
 class Source(Protocol):

@@ -6,6 +6,8 @@ import os
 import sys
 from dataclasses import dataclass
 
+import torch
+
 from trainer.api import Trainer
 from trainer.config.errors import ConfigError
 from trainer.config.schema import Config
@@ -26,6 +28,7 @@ from trainer.metrics.device_values import Reading
 from trainer.metrics.meter import Meter
 from trainer.metrics.recorder import Recorder
 from trainer.metrics.tracer import Tracer
+from trainer.sample_losses import average_by_source
 from trainer.step import StepAbandoned
 
 _UPDATES_UNTIL_SLOW = 3
@@ -112,6 +115,8 @@ class StepLoop:
             values = {"loss": loss, "grad_norm": result.grad_norm, "skipped": result.skipped}
             if result.expert_load is not None:
                 values["expert_load"] = result.expert_load
+            if result.source_sums is not None and meter.is_recorded(step):
+                values |= self._average_sources(result.source_sums, batch)
             self._judge(meter.done(step, values, {"lr": result.rate, **self.loader.source_counts}))
             is_saving = saves.is_due and not self._is_busy
             # A step is judged before it is saved or evaluated. The metrics of a saved step must be on disk with it,
@@ -133,6 +138,12 @@ class StepLoop:
             if world.rank:
                 print(f"trainer: rank {world.rank} on {world.host}: {error}", file=sys.stderr, flush=True)
             raise
+
+    def _average_sources(self, sums: torch.Tensor, batch: Batch) -> dict[str, torch.Tensor]:
+        """Return the mean loss of each data set of a mixture that has samples in the batch."""
+        means = average_by_source(sums, self.trainer.engine.mesh)
+        counts = zip(batch.source_counts.items(), means, strict=True)
+        return {f"loss/{name}": mean for (name, count), mean in counts if count}
 
     def _judge(self, readings: list[Reading]) -> None:
         """Judge the losses of these steps. All ranks obey the strongest verdict once they have voted on it."""

@@ -74,6 +74,10 @@ class Meter:
         self._extra[step] = dict(extra)
         return self._report(self.clock.take(), self._values.take())
 
+    def is_recorded(self, step: int) -> bool:
+        """Return whether a step becomes a line of metrics."""
+        return step % self._config.metrics.every == 0 or step == self._config.steps
+
     def flush(self) -> list[Reading]:
         """Return all readings, waiting for the newest; call it before the end, a rollback, or an urgent decision."""
         return self._report(self.clock.drain(), self._values.drain())
@@ -83,7 +87,7 @@ class Meter:
             self._window.append(times)
             self.step_s, self.own_s = times.total, times.own
             extra = self._extra.pop(reading.step)
-            if reading.step % self._config.metrics.every == 0 or reading.step == self._config.steps:
+            if self.is_recorded(reading.step):
                 self._recorder.record(reading.step, {**reading.values, **extra, **self._summarise_window()})
                 self._window = []
         return readings

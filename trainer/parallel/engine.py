@@ -18,6 +18,8 @@ from trainer.parallel.units import Units
 Batch = dict[str, torch.Tensor]
 """The tensors of a batch: `inputs`, `targets` and, if documents must not see each other, `documents`.
 
+A batch of a mixture also has `sources`, the number of each sample's data set, which engines do not see.
+
 `documents` has the shape of `inputs` and a number for each token. Neighbours with the same number belong to one
 document; any other number, larger or smaller, begins another one. It should stay in the host's memory: see
 `place_documents`.

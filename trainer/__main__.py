@@ -136,8 +136,10 @@ def _export(arguments: list[str]) -> int:
     import argparse
 
     parser = argparse.ArgumentParser(
-        "python -m trainer export", description="Write the newest valid checkpoint as a Hugging Face folder."
+        "python -m trainer export",
+        description="Write the newest valid checkpoint as a Hugging Face folder, with the tokenizer of the run.",
     )
+    parser.add_argument("--best", action="store_true", help="the best checkpoint by checkpoint.best instead")
     parser.add_argument(
         "source", metavar="FROM", type=Path, help="a run's folder, its checkpoints folder, or one checkpoint"
     )
@@ -147,7 +149,7 @@ def _export(arguments: list[str]) -> int:
     from trainer.weights import export
 
     try:
-        export(options.source, options.out)
+        export(options.source, options.out, is_best=options.best)
     except ConfigError as error:
         print(f"trainer: {error}", file=sys.stderr)
         return 2

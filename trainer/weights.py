@@ -9,13 +9,15 @@ import torch
 
 from trainer.api import OWN_MODEL, Trainer
 from trainer.checkpoint.checkpoints import Checkpoints
-from trainer.checkpoint.folder import CHECKPOINTS_FOLDER, MANIFEST
+from trainer.checkpoint.folder import CHECKPOINTS_FOLDER, MANIFEST, list_published
+from trainer.checkpoint.retention import find_best
 from trainer.config.errors import ConfigError, ConfigProblem
 from trainer.config.load import from_dict
 from trainer.models import hf
 from trainer.models.init import copy_local_part
 from trainer.models.lora import is_adapter, merge
 from trainer.models.registry import build_network
+from trainer.tokenizer_files import copy_tokenizer
 
 _LOOKED_FOR = f"looked for {MANIFEST}, step-* and {CHECKPOINTS_FOLDER}/step-*"
 
@@ -38,9 +40,12 @@ def load_initial(source: str, trainer: Trainer) -> None:
     checkpoints.load(checkpoint, tensors, partial=True)
 
 
-def export(source: Path, out: Path) -> None:
-    """Write the newest good checkpoint of a run, or the given one, as a Hugging Face folder."""
-    checkpoints = Checkpoints(source)
+def export(source: Path, out: Path, *, is_best: bool = False) -> None:
+    """Write the newest good checkpoint of a run, its best one, or the given one, as a Hugging Face folder.
+
+    The tokenizer is copied from the folder that the run started from, or from its data.
+    """
+    checkpoints = Checkpoints(_find_best(source) if is_best else source)
     checkpoint = checkpoints.newest()
     if checkpoint is None:
         message = _describe_missing(source, f"no checkpoint ({_LOOKED_FOR})")
@@ -54,7 +59,9 @@ def export(source: Path, out: Path) -> None:
     weights = {name: torch.empty(shape) for name, shape in shapes.items()}
     checkpoints.load(checkpoint, {f"model.{name}": tensor for name, tensor in weights.items()}, partial=True)
     hf.export(merge(weights, config.lora), config.model, out)
-    print(f"exported {checkpoint.path} to the Hugging Face folder {out}")
+    tokenizer = copy_tokenizer(config, out)
+    note = f", with the tokenizer of {tokenizer}" if tokenizer else ""
+    print(f"exported {checkpoint.path} to the Hugging Face folder {out}{note}")
 
 
 def reject_own_model(folder: Path, state: dict[str, Any], where: str, fix: str) -> None:
@@ -62,6 +69,22 @@ def reject_own_model(folder: Path, state: dict[str, Any], where: str, fix: str) 
     if OWN_MODEL in state:
         message = f"{folder} was trained from Python with a model of its own, {state[OWN_MODEL]}"
         raise ConfigError([ConfigProblem(where, message, fix)])
+
+
+def _find_best(source: Path) -> Path:
+    """Return the best checkpoint of a run by the figure that it was set to keep the best by, or raise ConfigError."""
+    folder = source if list_published(source) else source / CHECKPOINTS_FOLDER
+    checkpoints = Checkpoints(folder, verify="size")
+    newest = checkpoints.newest()
+    if newest is None:
+        return source  # `export` says what is missing
+    figure = from_dict(checkpoints.read_state(newest)["config"]).checkpoint.best
+    best = find_best(folder, figure) if figure else None
+    if best is None:
+        reason = f"a checkpoint with its {figure}" if figure else "a best checkpoint: checkpoint.best is not set"
+        fix = "leave --best out to export the newest one, or give one checkpoint"
+        raise ConfigError([ConfigProblem("--best", f"{source} does not have {reason}", fix)])
+    return best
 
 
 def _reject_adapters(folder: Path, their_config: dict[str, Any]) -> None:

@@ -76,7 +76,7 @@ def test_a_missing_package_is_reported(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     command = [str(tmp_path / "a.txt"), "--tokenizer", str(tmp_path), "--out", str(tmp_path / "out")]
     assert main(command) == 2
-    assert "needs the package tokenizers; install tokenizers, or use bytes" in capsys.readouterr().err
+    assert "needs the package tokenizers; install tokenizers (on a cluster: muster-env add" in capsys.readouterr().err
 
 
 def test_the_command_does_not_import_torch():

@@ -39,7 +39,12 @@ def test_a_folder_of_transformers_is_trained_on_text_evaluated_and_exported(
     again = json.loads(capfd.readouterr().out.splitlines()[-1])
     assert again["step"] == recorded["step"] == 6
     assert again["loss"] == pytest.approx(recorded["loss"], rel=1e-3)
-    assert main(["export", "run", "mine"]) == 0
+    capfd.readouterr()
+    assert main(["export", "--best", "run", "mine"]) == 0
+    assert capfd.readouterr().out.endswith(
+        f"to the Hugging Face folder mine, with the tokenizer of {tmp_path}/theirs\n"
+    )
+    assert Path("mine/tokenizer.json").read_bytes() == Path("theirs/tokenizer.json").read_bytes()
     trained = AutoModelForCausalLM.from_pretrained("mine").eval()
     tokens = torch.arange(12)[None]
     with torch.no_grad():

@@ -20,7 +20,7 @@ COMMANDS = {
     "prepare": (["prepare", "--help"], 0, "usage: python -m trainer prepare "),
     "report": (["report", "-h"], 0, "usage: python -m trainer report "),
     "profile": (["profile", "-h"], 0, "usage: python -m trainer profile [-h] [--steps STEPS] [--ranks RANKS] RUN"),
-    "export": (["export", "--help"], 0, "usage: python -m trainer export [-h] FROM FOLDER"),
+    "export": (["export", "--help"], 0, "usage: python -m trainer export [-h] [--best] FROM FOLDER"),
     "export of nothing": (["export"], 2, "the following arguments are required: FROM, FOLDER"),
     "evaluate": (["evaluate", "--help"], 0, "usage: python -m trainer evaluate [-h] [--json] RUN"),
     "settings": (["settings", "--help"], 0, "usage: python -m trainer settings [-h] [--markdown | --from FOLDER]"),

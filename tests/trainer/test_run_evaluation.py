@@ -59,7 +59,9 @@ def test_evaluation_changes_no_bit_of_training(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("metric", "direction"), [("loss", min), ("accuracy", max)])
-def test_the_best_checkpoint_is_kept_by_the_evaluation(metric: str, direction: Any, tmp_path: Path) -> None:
+def test_the_best_checkpoint_is_kept_by_the_evaluation_and_exported(
+    metric: str, direction: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     folder = tmp_path / "run"
     # A learning rate that is much too high from step 3 on makes the model worse.
     settings = ["steps=6", "checkpoint.every=1", "checkpoint.keep=1", f"checkpoint.best={metric}"]
@@ -72,6 +74,10 @@ def test_the_best_checkpoint_is_kept_by_the_evaluation(metric: str, direction: A
     best = max(step for step in figures if figures[step] == direction(figures.values()))
     assert best != 6
     assert checkpoint_steps(folder) == [best, 6]
+    for source in (folder, folder / "checkpoints"):
+        capfd.readouterr()
+        assert main(["export", "--best", str(source), str(tmp_path / "out")]) == 0
+        assert f"exported {folder}/checkpoints/step-{best:08d} to" in capfd.readouterr().out
 
 
 def test_a_stop_ends_an_evaluation(tmp_path: Path) -> None:

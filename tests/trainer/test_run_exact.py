@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.trainer.launch import (
+    REPO,
     SMALL_LLAMA,
     assert_finished,
     checkpoint,
@@ -89,6 +91,12 @@ def test_kill_and_resume_change_no_bit(strategy: str, tmp_path: Path) -> None:
     assert checkpoint_steps(killed / "run")[-1] == STEPS
     assert digests(killed / "run", STEPS) == digests(straight / "run", STEPS)
     assert state(killed / "run") == state(straight / "run")
+
+
+def test_the_documentation_promises_exactly_these_cases() -> None:
+    text = (REPO / "docs" / "trainer.md").read_text(encoding="utf-8")
+    listed = text[text.index("Tests kill and resume runs on CPU with") : text.index("some of them with dropout")]
+    assert set(re.findall("`([^`]*)`", listed)) == set(CASES)
 
 
 def evaluations(folder: Path) -> list[tuple[int, float, float]]:

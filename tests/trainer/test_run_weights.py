@@ -128,6 +128,18 @@ def test_a_folder_without_checkpoint_cannot_be_exported(tmp_path: Path, capfd: p
     assert not (tmp_path / "out").exists()
 
 
+def test_a_run_that_keeps_no_best_checkpoint_has_none_to_export(
+    trained: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["export", "--best", str(trained), str(tmp_path / "out")]) == Code.BAD_INPUT
+    problem = (
+        f"trainer: --best: {trained} does not have a best checkpoint: checkpoint.best is not set; leave --best out"
+    )
+    assert capfd.readouterr().err.startswith(problem)
+    assert main(["export", "--best", str(tmp_path / "gone"), str(tmp_path / "out")]) == Code.BAD_INPUT
+    assert f"FROM: there is no folder {tmp_path / 'gone'}" in capfd.readouterr().err
+
+
 def check_start(theirs: State, source: Path, run: Path) -> None:
     """Check that a run starts from these weights bit for bit, with step, data and optimizer at zero."""
     assert main([*SMALL_LLAMA, *STILL, f"run.folder={run}", f"checkpoint.initial={source}"]) == Code.FINISHED

@@ -10,6 +10,13 @@ from pathlib import Path
 from trainer.checkpoint import folder, manifest
 
 
+def find_best(path: Path, best: str) -> Path | None:
+    """Return the best of the checkpoints in a folder by the figure `best`; None if none of them was evaluated."""
+    present = {checkpoint.step: checkpoint.path for checkpoint in folder.list_published(path)}
+    step = choose_best({step: _read_metric(entry) for step, entry in present.items()}, best)
+    return None if step is None else present[step]
+
+
 def prune(path: Path, newest: int, keep: int, best: str) -> list[int]:
     """Remove the checkpoints that are not needed now that step `newest` is published, and return their steps."""
     present = {checkpoint.step: checkpoint.path for checkpoint in folder.list_published(path)}
@@ -36,11 +43,16 @@ def select_removable(metrics: Mapping[int, float | None], newest: int, keep: int
     """
     history = sorted((step for step in metrics if step <= newest), reverse=True)
     needed = {newest, *history[:keep]}
-    if best:
-        finite = {step: value for step in history if (value := metrics[step]) is not None and math.isfinite(value)}
-        sign = -1 if is_higher_better(best) else 1
-        needed |= set(sorted(finite, key=lambda step: (sign * finite[step], -step))[:1])
+    if best and (chosen := choose_best({step: metrics[step] for step in history}, best)) is not None:
+        needed.add(chosen)
     return sorted(set(metrics) - needed)
+
+
+def choose_best(metrics: Mapping[int, float | None], best: str) -> int | None:
+    """Return the step with the best metric, of equal ones the newest; None if no metric is finite."""
+    finite = {step: value for step, value in metrics.items() if value is not None and math.isfinite(value)}
+    sign = -1 if is_higher_better(best) else 1
+    return min(finite, key=lambda step: (sign * finite[step], -step), default=None)
 
 
 def is_higher_better(metric: str) -> bool:

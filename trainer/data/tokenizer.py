@@ -60,7 +60,8 @@ def load_tokenizer(where: str) -> Tokenizer:
     try:
         from tokenizers import Tokenizer as Fast  # noqa: PLC0415 - not needed for bytes
     except ImportError as error:
-        raise _error(f"{where} needs the package tokenizers", "install tokenizers, or use bytes") from error
+        fix = "install tokenizers (on a cluster: muster-env add tokenizers, see docs/bootstrap.md), or use bytes"
+        raise _error(f"{where} needs the package tokenizers", fix) from error
     try:
         fast = Fast.from_file(str(file))
     except Exception as error:  # the package raises nothing more specific

@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 import torch
 
-from tests.gpu.short_run import DEVICE, MICRO, Curve, batch, curve, make_step
+from tests.gpu.short_run import DEVICE, LLAMA, MICRO, Curve, batch, curve, make_step
 from trainer.config.load import load
 from trainer.parallel.gradients import to_local
 
@@ -52,6 +52,22 @@ def test_half_precision_follows_full_precision(strategy: str, precision: str) ->
 
 
 @pytest.mark.parametrize("strategy", ["single", "fsdp"])
+@pytest.mark.parametrize(("precision", "largest_error"), [("bf16", 0.06), ("fp16", 0.01)])
+def test_each_gradient_in_half_precision_is_close_to_that_in_full_precision(
+    strategy: str, precision: str, largest_error: float
+) -> None:
+    """A wrong scale, a lost micro-batch or a weight that is left out would show in the gradient of some weight."""
+    expected, gradients = (
+        collect_gradients((*parallel(strategy), f"precision={name}")) for name in ("fp32", precision)
+    )
+    errors = {
+        name: float((gradients[name] - reference).norm() / reference.norm()) for name, reference in expected.items()
+    }
+    assert max(errors.values()) < largest_error, errors
+    assert min(errors.values()) > 0
+
+
+@pytest.mark.parametrize("strategy", ["single", "fsdp"])
 @pytest.mark.parametrize("mode", ["selective", "full"])
 def test_recomputed_activations_are_the_same(strategy: str, mode: str) -> None:
     compare(curve(parallel(f"{strategy} recompute={mode}")))
@@ -66,6 +82,22 @@ def test_each_recompute_mode_needs_less_memory_than_the_previous_one() -> None:
 @pytest.mark.parametrize("preset", ["tiny-gpt2", "tiny-resnet", "tiny-mlp"])
 def test_other_families_train_under_fsdp(preset: str) -> None:
     compare(curve(parallel("fsdp"), preset, steps=5), preset)
+
+
+def collect_gradients(arguments: tuple[str, ...]) -> dict[str, torch.Tensor]:
+    """Return the gradient of each weight in the first step, without the loss scale."""
+    config = load("tiny-llama", [*LLAMA, *arguments])
+    step, gradients = make_step(config), dict[str, torch.Tensor]()
+    scale = 1.0 if step.scale is None else float(step.scale.scale)
+
+    def collect() -> None:
+        for name, weight in step.engine.named_parameters():
+            assert weight.grad is not None, name
+            gradients[name] = to_local(weight.grad).float() / scale
+
+    step.before_update = collect
+    step.run(batch(config, 0), MICRO)
+    return gradients
 
 
 def compare(result: Curve, preset: str = "tiny-llama") -> None:

@@ -100,6 +100,16 @@ CHECKPOINT_STRATEGIES = {
     "pipeline": Strategy("single pipeline=2"),
     "pipeline, interleaved": Strategy("single pipeline=2 schedule=interleaved"),
 }
+EXPERT_CHECKPOINT_MODEL = (*MIXTURE, "batch.size=4", "model.dim=16", "optimizer.clip_norm=0.3", "model.balance=bias")
+EXPERT_CHECKPOINT_STRATEGIES = {
+    "single": Strategy("single", ranks=1),
+    "ddp": Strategy("ddp"),
+    "ddp, expert": Strategy("ddp expert=2"),
+    "fsdp": Strategy("fsdp"),
+    "fsdp, expert": Strategy("fsdp expert=2", ranks=4),
+    "tensor": Strategy("single tensor=2"),
+    "pipeline": Strategy("single pipeline=2"),
+}
 CELLS = [
     (family, strategy)
     for family, row in FAMILIES.items()

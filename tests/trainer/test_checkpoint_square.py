@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,32 @@ from tests.trainer.ranks import on_ranks
 from tests.trainer.strategies import (
     CHECKPOINT_MODEL,
     CHECKPOINT_STRATEGIES,
+    EXPERT_CHECKPOINT_MODEL,
+    EXPERT_CHECKPOINT_STRATEGIES,
     LORA,
     LOSS_TOLERANCE,
+    Strategy,
     settings,
 )
 
 Folders = dict[Path, Visit]
 """The folder of a checkpoint of each strategy, and its contents."""
 
+
+@dataclass(frozen=True)
+class Square:
+    """A model, and the strategies that load each other's checkpoints of it."""
+
+    model: tuple[str, ...]
+    strategies: dict[str, Strategy]
+    preset: str = "tiny-llama"
+
+
+SQUARES = {
+    "all weights": Square(CHECKPOINT_MODEL, CHECKPOINT_STRATEGIES),
+    "LoRA": Square((*CHECKPOINT_MODEL, *LORA), CHECKPOINT_STRATEGIES),
+    "experts": Square(EXPERT_CHECKPOINT_MODEL, EXPERT_CHECKPOINT_STRATEGIES, "tiny-moe"),
+}
 # At night each strategy loads the checkpoints of all.
 DAILY = ("single", "fsdp, zero 3", "tensor with fsdp", "context", "pipeline, interleaved")
 
@@ -28,45 +47,48 @@ DAILY = ("single", "fsdp, zero 3", "tensor with fsdp", "context", "pipeline, int
 def test_each_strategy_loads_the_checkpoint_of_the_one_before(tmp_path: Path) -> None:
     """The cycle visits each strategy as a writer and as a reader."""
     first, *others = DAILY
-    expected, folder = write(first, tmp_path), tmp_path / first
+    square = SQUARES["all weights"]
+    expected, folder = write(first, tmp_path, square), tmp_path / first
     for reader in (*others, first):
         target = tmp_path / "end" if reader == first else tmp_path / reader
-        (visit,) = read(reader, [folder], target, saves=True)
+        (visit,) = read(reader, [folder], target, square, saves=True)
         assert_same(visit, expected, f"{folder.name} by {reader}")
         folder = target
 
 
-@pytest.fixture(scope="module", params=[(), LORA], ids=["all weights", "LoRA"])
-def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], Folders]:
-    """The settings of runs, and what each strategy has saved."""
-    parent, more = tmp_path_factory.mktemp("written"), list(request.param)
-    return more, {parent / writer: write(writer, parent, *more) for writer in CHECKPOINT_STRATEGIES}
+@pytest.fixture(scope="module")
+def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Square, Folders]:
+    """A square, and what each of its strategies has saved."""
+    square, parent = SQUARES[request.param], tmp_path_factory.mktemp("written")
+    return square, {parent / writer: write(writer, parent, square) for writer in square.strategies}
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("reader", CHECKPOINT_STRATEGIES)
-def test_a_strategy_loads_the_checkpoints_of_all(
-    reader: str, written: tuple[list[str], Folders], tmp_path: Path
-) -> None:
-    more, folders = written
-    visits = read(reader, list(folders), tmp_path, *more)
+@pytest.mark.parametrize(
+    ("written", "reader"),
+    [(name, reader) for name, square in SQUARES.items() for reader in square.strategies],
+    indirect=["written"],
+)
+def test_a_strategy_loads_the_checkpoints_of_all(written: tuple[Square, Folders], reader: str, tmp_path: Path) -> None:
+    square, folders = written
+    visits = read(reader, list(folders), tmp_path, square)
     for visit, (folder, expected) in zip(visits, folders.items(), strict=True):
         assert_same(visit, expected, f"{folder.name} by {reader}")
 
 
-def write(writer: str, parent: Path, *more: str) -> Visit:
-    return join_ranks(run("save", writer, parent / writer, *more))
+def write(writer: str, parent: Path, square: Square) -> Visit:
+    return join_ranks(run("save", writer, parent / writer, square))
 
 
-def read(reader: str, folders: list[Path], own: Path, *more: str, saves: bool = False) -> list[Visit]:
+def read(reader: str, folders: list[Path], own: Path, square: Square, *, saves: bool = False) -> list[Visit]:
     # Another seed, so that nothing is right before it is loaded.
-    by_rank = run("load", reader, own, *more, "run.seed=2", folders=folders, saves=saves)
+    by_rank = run("load", reader, own, square, "run.seed=2", folders=folders, saves=saves)
     return [join_ranks(list(visits)) for visits in zip(*by_rank, strict=True)]
 
 
-def run(function: str, strategy: str, folder: Path, *more: str, **arguments: Any) -> list[Any]:
-    column = CHECKPOINT_STRATEGIES[strategy]
-    config = config_of("tiny-llama", [*CHECKPOINT_MODEL, *settings(column.settings), f"run.folder={folder}", *more])
+def run(function: str, strategy: str, folder: Path, square: Square, *more: str, **arguments: Any) -> list[Any]:
+    column = square.strategies[strategy]
+    config = config_of(square.preset, [*square.model, *settings(column.settings), f"run.folder={folder}", *more])
     return on_ranks(f"tests.trainer.checkpoint_rank:{function}", ranks=column.ranks, config=config, **arguments)
 
 

@@ -27,7 +27,8 @@ def test_a_source_without_a_sample_in_a_step_has_no_loss(tmp_path: Path) -> None
         for line in lines(run / "metrics" / "rank-00000.jsonl")
     ]
     assert {tuple(values) for values in losses} == {("loss", "loss/web"), ("loss", "loss/code")}
-    assert all(len(set(values.values())) == 1 for values in losses)
+    # The loss of a source is summed in fp64.
+    assert all(max(values.values()) == pytest.approx(min(values.values()), rel=1e-6) for values in losses)
     alone = [*settings, "steps=1", f"run.folder={tmp_path / 'alone'}"]
     assert main([*alone, f"data.mixture=[{web}=1]"]) == Code.FINISHED
     assert "loss/web" not in lines(tmp_path / "alone" / "metrics" / "rank-00000.jsonl")[0]

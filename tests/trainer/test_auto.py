@@ -197,7 +197,7 @@ def test_a_loss_in_chunks_needs_memory_for_one_chunk_of_logits() -> None:
     measured = measure.measure_sizes(config, tokens, "cpu")
     assert measured.outputs_at_once == count_outputs_at_once(config)
     assert measured.head == config.model.dim * config.model.vocab_size
-    # LoRA freezes the head; LoRA on the head computes all logits.
+    # LoRA freezes the head, also if it changes it.
     frozen, on_head = (
         measure.measure_sizes(
             load("tiny-llama", ["lora.rank=2", f"lora.layers=[{layers}]", "checkpoint.initial=unused"]), tokens, "cpu"
@@ -205,7 +205,7 @@ def test_a_loss_in_chunks_needs_memory_for_one_chunk_of_logits() -> None:
         for layers in ("attention.*", "head")
     )
     assert (frozen.outputs_at_once > 0, frozen.head) == (True, 0)
-    assert (on_head.outputs_at_once, on_head.head) == (0, 0)
+    assert (on_head.outputs_at_once, on_head.head) == (frozen.outputs_at_once, 0)
 
 
 def test_a_single_rank_gets_the_single_strategy() -> None:

@@ -238,6 +238,21 @@ CONFLICTS = [
         "parallel.offload: ddp does not support offload; set parallel",
     ),
     (
+        "tiny-llama",
+        ["compile.cuda_graph=true", "parallel.strategy=fsdp"],
+        "compile.cuda_graph: true, but fsdp gathers weights within a micro-batch; set it to false, or change parallel",
+    ),
+    (
+        "tiny-llama",
+        ["compile.cuda_graph=true", "parallel.tensor=2"],
+        "compile.cuda_graph: true, but ranks of parallel.tensor=2 communicate within a micro-batch; set it to false, o",
+    ),
+    (
+        "tiny-moe",
+        ["compile.cuda_graph=true"],
+        "compile.cuda_graph: true, but mixtral sends other numbers of tokens to its experts within a micro-batch; set",
+    ),
+    (
         "tiny-mlp",
         ["compile.mode=whole", "parallel.strategy=fsdp"],
         "compile.mode: whole, but fsdp runs code between the bloc",

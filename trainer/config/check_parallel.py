@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from trainer.config.convert import FAMILIES
 from trainer.config.errors import ConfigProblem, list_divisors, list_nearest_multiples
 from trainer.config.layout import check_vocabulary, find_length_factor
-from trainer.config.models import DecoderConfig, LlamaLikeConfig
+from trainer.config.models import DecoderConfig, LlamaLikeConfig, MoeConfig
 from trainer.config.schema import Config, ParallelConfig
 
 LANGUAGE_MODELS = ", ".join(family for family, model in FAMILIES.items() if issubclass(model, DecoderConfig))
@@ -33,6 +33,8 @@ def check_strategy_options(config: Config) -> Iterator[ConfigProblem]:
         reason = "a pipeline" if parallel.pipeline > 1 else parallel.strategy
         message = f"whole, but {reason} runs code between the blocks"
         yield ConfigProblem("compile.mode", message, "use blocks")
+    if config.compile.cuda_graph:
+        yield from _check_graph(config)
 
 
 def check_tensor_parallel(config: Config) -> Iterator[ConfigProblem]:
@@ -130,3 +132,20 @@ def _check_reduction(parallel: ParallelConfig) -> Iterator[ConfigProblem]:
     if parallel.pipeline > 1:
         message = f"{value}, but pipeline stages would sum micro-batches in {value} under fsdp"
         yield ConfigProblem("parallel.reduce", message, "set it to fp32, or parallel.strategy to ddp")
+
+
+def _check_graph(config: Config) -> Iterator[ConfigProblem]:
+    """Check that neither communication nor the choice of experts would be inside of a CUDA graph."""
+    parallel, obstacles = config.parallel, []
+    if parallel.strategy in ("fsdp", "hsdp"):
+        obstacles.append(("parallel.strategy", f"{parallel.strategy} gathers weights"))
+    obstacles += [
+        (f"parallel.{axis}", f"ranks of parallel.{axis}={getattr(parallel, axis)} communicate")
+        for axis in ("tensor", "context", "expert", "pipeline")
+        if getattr(parallel, axis) > 1
+    ]
+    if isinstance(config.model, MoeConfig):
+        obstacles.append(("model.family", f"{config.model.family} sends other numbers of tokens to its experts"))
+    for setting, reason in obstacles:
+        message = f"true, but {reason} within a micro-batch"
+        yield ConfigProblem("compile.cuda_graph", message, f"set it to false, or change {setting}")

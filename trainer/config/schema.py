@@ -176,6 +176,11 @@ class CompileConfig:
         "what to compile: nothing, each block, or the whole model with its loss", "none"
     )
     backend: str = setting("torch.compile backend", "inductor")
+    cuda_graph: bool = setting(
+        "on one GPU: record a micro-batch as a CUDA graph and replay it, which saves the time between short kernels; "
+        "model and loss must do the same operations in every step",
+        False,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -71,11 +71,24 @@ def parallelize(model: nn.Module | Factory, recipe: Recipe, mesh: Mesh, fill: Fi
         from trainer.parallel.fsdp import FsdpEngine
 
         return FsdpEngine(built, units, recipe, mesh, choices)
+    if recipe.compiled.cuda_graph and (reason := _find_graph_obstacle(mesh)):
+        choices.append(f"cuda_graph: not used, because {reason}")
+    elif recipe.compiled.cuda_graph:
+        from trainer.parallel.cuda_graph import GraphEngine
+
+        return GraphEngine(built, units, recipe, mesh, choices)
     if mesh.weights.replicate == 1:
         return PlainEngine(built, units, recipe, mesh, choices)
     from trainer.parallel.ddp import DdpEngine
 
     return DdpEngine(built, units, recipe, mesh, choices)
+
+
+def _find_graph_obstacle(mesh: Mesh) -> str:
+    """Return why micro-batches cannot be replayed as CUDA graphs; empty if they can."""
+    if mesh.device.type != "cuda":
+        return f"the device is {mesh.device.type}"
+    return "ddp averages gradients during the backward pass" if mesh.weights.replicate > 1 else ""
 
 
 def _check_offload(recipe: Recipe, device: torch.device) -> None:

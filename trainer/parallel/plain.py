@@ -57,17 +57,22 @@ class PlainEngine:
         self, batch: Batch, loss_fn: LossFunction, micro: int, scale: torch.Tensor | None
     ) -> torch.Tensor:
         pieces = split_batch(batch, micro)
-        compute_loss = self._make_loss(loss_fn)
         total = torch.zeros((), device=self.mesh.device)
         for index, piece in enumerate(pieces):
             if index:
                 self.before_micro_batch(index, len(pieces))
             with self.around(index, len(pieces)), self._check_calls():
-                loss = compute_loss(piece) / len(pieces)
-                (loss if scale is None else loss * scale).backward()
-            total += loss.detach()
+                total += self.differentiate(piece, loss_fn, len(pieces), scale)
         average_expert_gradients(self._parameters.values(), self.mesh)
         return total
+
+    def differentiate(
+        self, batch: Batch, loss_fn: LossFunction, count: int, scale: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Add the gradients of one of `count` micro-batches to those of the weights, return its part of the mean."""
+        loss = self._make_loss(loss_fn)(batch) / count
+        (loss if scale is None else loss * scale).backward()
+        return loss.detach()
 
     def measure(self, batch: Batch, measure: LossFunction, micro: int) -> torch.Tensor | None:
         compute = self._make_loss(measure)

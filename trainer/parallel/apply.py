@@ -15,6 +15,7 @@ from trainer.models.head import takes_objective
 from trainer.parallel.cast import cast_forward
 from trainer.parallel.compile import compile_units
 from trainer.parallel.context import split_sequences
+from trainer.parallel.convolutions import tune_convolutions
 from trainer.parallel.document_kernel import choose_document_kernel
 from trainer.parallel.engine import Engine, Recipe
 from trainer.parallel.experts import spread_experts
@@ -38,6 +39,7 @@ PASSES: tuple[Pass, ...] = (
     choose_document_kernel,
     split_layers,
     spread_experts,
+    tune_convolutions,
     recompute_units,
     compile_units,
     cast_forward,

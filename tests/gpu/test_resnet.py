@@ -1,0 +1,34 @@
+"""The stem of a ResNet over blocks of pixels, and the order of its activations in memory."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from tests.gpu.short_run import DEVICE
+from trainer.config.models import ResNetConfig
+from trainer.models.resnet import ResNet, convolve_blocks
+
+
+def test_a_stem_over_blocks_is_the_same_convolution() -> None:
+    images = torch.randn(3, 3, 34, 40, device=DEVICE, dtype=torch.float64)
+    weight = torch.randn(8, 3, 7, 7, device=DEVICE, dtype=torch.float64, requires_grad=True)
+    outputs = [convolve_blocks(images, weight), F.conv2d(images, weight, stride=2, padding=3)]
+    assert torch.allclose(*outputs)
+    gradients = [torch.autograd.grad(output.square().sum(), weight)[0] for output in outputs]
+    assert torch.allclose(*gradients)
+
+
+def test_activations_have_their_channels_last() -> None:
+    model = ResNet(ResNetConfig(depth=50, classes=10, image_size=64, width=16)).to(DEVICE)
+    model.init_buffers(DEVICE)
+    formats = []
+    for block in model.layers.values():
+        block.register_forward_hook(
+            lambda _module, _inputs, output: formats.append(output.is_contiguous(memory_format=torch.channels_last))
+        )
+    images = torch.randint(256, (2, 3, 64, 64), dtype=torch.uint8, device=DEVICE)
+    with torch.autocast("cuda", torch.bfloat16):
+        model(images).sum().backward()
+    assert formats
+    assert all(formats)

@@ -1,0 +1,99 @@
+"""The training steps that `benchmarks.gpu` measures, and the optimisations that it can leave out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+from unittest.mock import patch
+
+import torch
+
+from trainer.config.layout import resolve_layout
+from trainer.config.load import load
+from trainer.config.schema import Config
+from trainer.models.init import fill
+from trainer.models.registry import build_model
+from trainer.objective import CrossEntropy
+from trainer.parallel.apply import parallelize
+from trainer.parallel.engine import Batch, Recipe
+from trainer.parallel.mesh import Mesh
+from trainer.step import Step
+
+DEVICE = torch.device("cuda", 0)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A preset with its settings, the samples of a step, and the best peer on the same kind of GPU."""
+
+    preset: str
+    samples: int
+    settings: tuple[str, ...] = ("parallel.strategy=single",)
+    peer: str = ""
+    peer_rate: int = 0
+    """Tokens or images per second of the peer, measured in an earlier run on an H200."""
+
+    def load(self) -> Config:
+        """Return the settings of a run with one micro-batch per step."""
+        return load(self.preset, [*self.settings, f"batch.size={self.samples}", f"batch.micro={self.samples}"])
+
+
+_TORCHTITAN_1B, _TORCHTITAN_3B = ("torchtitan", 61_679), ("torchtitan", 24_229)
+_SINGLE = "parallel.strategy=single"
+CASES = {
+    "llama-1b": Case("llama-1b", 8, (_SINGLE,), *_TORCHTITAN_1B),
+    "llama-1b-whole": Case("llama-1b", 8, (_SINGLE, "compile.mode=whole"), *_TORCHTITAN_1B),
+    "llama-1b-fsdp": Case("llama-1b", 8, (), *_TORCHTITAN_1B),
+    "llama-3b": Case("llama-3b", 4, (_SINGLE,), *_TORCHTITAN_3B),
+    "gpt2-124m": Case("gpt2-124m", 64, (_SINGLE,), "nanoGPT", 525_680),
+    "resnet50": Case("resnet50", 256, (_SINGLE,), "torchvision", 6_814),
+}
+
+SWITCHES: dict[str, dict[str, Any]] = {
+    "fused-loss": {"trainer.models.fused_loss.is_available": lambda _device: False},
+    "bf16-residual": {
+        "trainer.models.llama.begin_residual": lambda embedded: embedded,
+        "trainer.models.gpt2.begin_residual": lambda embedded: embedded,
+    },
+    "joint-products": {"trainer.models.projections.can_join": lambda _x, _layers: False},
+    "adamw-kernel": {"trainer.optimizers.adamw.has_kernel": lambda _tensors: False},
+    "cuda-graph": {"trainer.parallel.apply._find_graph_obstacle": lambda _mesh: "it is left out"},
+    "norm-kernels": {"trainer.models.batch_norm.has_kernel": lambda _x, _norm: False},
+    "pool-kernels": {"trainer.models.max_pool.has_kernel": lambda _x: False},
+    "block-stem": {"trainer.models.resnet.Stem.convolve": lambda stem, x: stem.conv(x)},
+}
+"""What replaces an optimisation, by its name: the plain way, on all of the project's paths that use it."""
+
+
+@contextmanager
+def leave_out(names: str) -> Iterator[None]:
+    """Run a block without the optimisations of these names, joined by +."""
+    with ExitStack() as stack:
+        for name in names.split("+") if names else ():
+            for target, replacement in SWITCHES[name].items():
+                stack.enter_context(patch(target, replacement))
+        yield
+
+
+def make_step(config: Config) -> Step:
+    """Return the step that the trainer would run."""
+    recipe = Recipe(config.parallel, config.precision, config.compile)
+    layout = resolve_layout(config.parallel, 1, 1)
+    mesh = Mesh(layout, 0, DEVICE, uses_fully_shard=recipe.uses_fully_shard(layout))
+    weights = partial(fill, seed=config.run.seed, device=DEVICE)
+    engine = parallelize(partial(build_model, config.model), recipe, mesh, weights)
+    return Step(engine, config, CrossEntropy(config.loss.chunk_tokens))
+
+
+def make_batch(config: Config, samples: int) -> Batch:
+    """Return random tokens or images, in the formats in which the loader copies them to the GPU."""
+    draw = partial(torch.randint, device=DEVICE, generator=torch.Generator(DEVICE).manual_seed(1))
+    model: Any = config.model
+    if model.family == "resnet":
+        size = (samples, 3, model.image_size, model.image_size)
+        return {"inputs": draw(256, size, dtype=torch.uint8), "targets": draw(model.classes, (samples,))}
+    tokens = draw(model.vocab_size, (samples, (config.data.seq_len or model.seq_len) + 1))
+    return {"inputs": tokens[:, :-1].contiguous(), "targets": tokens[:, 1:].contiguous()}

@@ -51,7 +51,7 @@ def _pool_row(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0917
     for k in tl.static_range(9):
         h = 2 * row - 1 + k // 3
         w = 2 * column - 1 + k % 3
-        exists = inside & (h >= 0) & (h < height) & (w >= 0) & (w < width)
+        exists = inside & (w >= 0) & (w < tl.where((h >= 0) & (h < height), width, 0))
         line = x + (sample * height + h) * width * channels
         value = tl.load(line + w * channels + channel, mask=exists, other=float("-inf")).to(tl.float32)
         # The first of equal values wins, and a NaN always, as in torch.
@@ -78,7 +78,8 @@ def _differentiate_row(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR091
         for right in tl.static_range(2):
             h = row // 2 + down
             w = column // 2 + right
-            exists = inside & (h < out_height) & (w < out_width) & (row % 2 >= down) & (column % 2 >= right)
+            limit = tl.where((h < out_height) & (row % 2 >= down), out_width, 0)
+            exists = inside & (w < limit) & (column % 2 >= right)
             start = (sample * out_height + h) * out_width * channels
             place = tl.load(places + start + w * channels + channel, mask=exists, other=-1).to(tl.int32)
             slope = tl.load(slopes + start + w * channels + channel, mask=exists, other=0.0).to(tl.float32)

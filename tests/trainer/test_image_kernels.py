@@ -5,8 +5,6 @@ tests/gpu compiles them and runs them at the sizes of real models.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -14,32 +12,19 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tests.trainer.interpreted import interpret
-from trainer.models import batch_norm, max_pool
-
-
-@pytest.fixture(scope="module")
-def norms() -> Iterator[Any]:
-    with interpret("trainer.models.batch_norm_kernel") as module:
-        yield module
-
-
-@pytest.fixture(scope="module")
-def pools() -> Iterator[Any]:
-    with interpret("trainer.models.max_pool_kernel") as module:
-        yield module
+from trainer.models import batch_norm, batch_norm_kernel, max_pool, max_pool_kernel
 
 
 @pytest.mark.parametrize("shape", [(2, 3, 3, 4), (3, 40, 5, 5)], ids=str)
 @pytest.mark.parametrize("kind", ["plain", "rectified", "added"])
-def test_batch_norm_equals_that_of_torch(norms: Any, shape: tuple[int, ...], kind: str) -> None:
+def test_batch_norm_equals_that_of_torch(shape: tuple[int, ...], kind: str) -> None:
     values, added, slope = (draw(shape, seed) for seed in (1, 2, 3))
     x = (values + 20).detach().requires_grad_()
     norm, exact = make_norm(shape[1]), make_norm(shape[1]).double()
     rectifies, terms = kind != "plain", [x, added] if kind == "added" else [x]
     # Small tiles and few programs, so that there are several parts and the last one is not full.
     sizes = {"_TILE_VALUES": 128, "_MAX_COLUMNS": 16, "_PROGRAMS": 6, "_FINISH_PARTS": 2}
-    with patch.object(batch_norm, "has_kernel", lambda _x, _norm: True), patch.multiple(norms, **sizes):
+    with patch.object(batch_norm, "has_kernel", lambda _x, _norm: True), patch.multiple(batch_norm_kernel, **sizes):
         y = batch_norm.normalize_channels(x, norm, *terms[1:], rectifies=rectifies)
         gradients = torch.autograd.grad(y, [*terms, norm.weight, norm.bias], slope)
     exact_terms = [term.detach().double().requires_grad_() for term in terms]
@@ -54,12 +39,12 @@ def test_batch_norm_equals_that_of_torch(norms: Any, shape: tuple[int, ...], kin
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1, 1), (2, 3, 5, 8)], ids=str)
-def test_maxima_equal_those_of_torch(pools: Any, shape: tuple[int, ...]) -> None:
+def test_maxima_equal_those_of_torch(shape: tuple[int, ...]) -> None:
     generator = torch.Generator().manual_seed(1)
     # Few different values: the first of equal maxima gets the gradient.
     values = torch.randint(-2, 3, shape, generator=generator).relu().float()
     x, copy = (values.clone().to(memory_format=torch.channels_last).requires_grad_() for _ in range(2))
-    with patch.object(max_pool, "has_kernel", lambda _x: True), patch.object(pools, "_BLOCK_VALUES", 8):
+    with patch.object(max_pool, "has_kernel", lambda _x: True), patch.object(max_pool_kernel, "_BLOCK_VALUES", 8):
         y = max_pool.pool_maxima(x)
         slope = torch.randint(-9, 9, y.shape, generator=generator).float()
         (gradient,) = torch.autograd.grad(y, x, slope)

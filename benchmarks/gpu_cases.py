@@ -42,14 +42,14 @@ class Case:
 
 
 _TORCHTITAN_1B, _TORCHTITAN_3B = ("torchtitan", 61_679), ("torchtitan", 24_229)
-_SINGLE = "parallel.strategy=single"
+_SINGLE, _GRAPH = "parallel.strategy=single", "compile.cuda_graph=true"
 CASES = {
     "llama-1b": Case("llama-1b", 8, (_SINGLE,), *_TORCHTITAN_1B),
     "llama-1b-whole": Case("llama-1b", 8, (_SINGLE, "compile.mode=whole"), *_TORCHTITAN_1B),
     "llama-1b-fsdp": Case("llama-1b", 8, (), *_TORCHTITAN_1B),
     "llama-3b": Case("llama-3b", 4, (_SINGLE,), *_TORCHTITAN_3B),
-    "gpt2-124m": Case("gpt2-124m", 64, (_SINGLE,), "nanoGPT", 525_680),
-    "resnet50": Case("resnet50", 256, (_SINGLE,), "torchvision", 6_814),
+    "gpt2-124m": Case("gpt2-124m", 64, (_SINGLE, _GRAPH), "nanoGPT", 525_680),
+    "resnet50": Case("resnet50", 256, (_SINGLE, _GRAPH, "compile.mode=none"), "torchvision", 6_814),
 }
 
 SWITCHES: dict[str, dict[str, Any]] = {

@@ -126,7 +126,8 @@ def _evaluate(arguments: list[str]) -> int:
     )
     parser.add_argument("overrides", metavar="key.sub=value", nargs="*", help="settings to change, as for training")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
-    options = parser.parse_args(arguments)
+    # Before Python 3.13, parse_args refuses settings after an option.
+    options = parser.parse_intermixed_args(arguments)
     from trainer.evaluation.command import print_evaluation
 
     return print_evaluation(options.run, options.overrides, as_json=options.json)

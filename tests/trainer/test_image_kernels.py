@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from trainer.models import batch_norm, batch_norm_kernel, max_pool, max_pool_kernel
 
@@ -51,6 +52,15 @@ def test_maxima_equal_those_of_torch(shape: tuple[int, ...]) -> None:
     expected = F.max_pool2d(copy, 3, stride=2, padding=1)
     assert torch.equal(y, expected)
     assert torch.equal(gradient, torch.autograd.grad(expected, copy, slope)[0])
+
+
+def test_kernels_are_not_given_fake_tensors() -> None:
+    """The estimate of memory runs the model with tensors that say they are on a GPU but have no memory."""
+    with FakeTensorMode(), torch.device("cuda"):
+        x = torch.empty(2, 4, 3, 3).to(memory_format=torch.channels_last).requires_grad_()
+        assert x.is_cuda
+        assert not batch_norm.has_kernel(x, nn.BatchNorm2d(4))
+        assert not max_pool.has_kernel(x)
 
 
 def draw(shape: tuple[int, ...], seed: int) -> torch.Tensor:

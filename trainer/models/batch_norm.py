@@ -28,10 +28,11 @@ def normalize_channels(
 def has_kernel(x: torch.Tensor, norm: nn.BatchNorm2d) -> bool:
     """Return whether the kernels can run: in training on a GPU, with channels last.
 
-    Inside of a graph the compiler's own kernels are used, which it may join with others.
+    Inside of a graph the compiler's own kernels are used, which it may join with others. Fake tensors, with which
+    memory is measured, and other subclasses have no memory that a kernel could read.
     """
     is_trained = norm.training and torch.is_grad_enabled() and not torch.compiler.is_compiling()
-    if not (is_trained and x.is_cuda and _HAS_TRITON):
+    if not (is_trained and x.is_cuda and _HAS_TRITON and type(x) is torch.Tensor):
         return False
     return norm.weight.dtype == torch.float32 and x.is_contiguous(memory_format=torch.channels_last)
 

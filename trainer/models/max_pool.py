@@ -20,8 +20,11 @@ def pool_maxima(x: torch.Tensor) -> torch.Tensor:
 
 
 def has_kernel(x: torch.Tensor) -> bool:
-    """Return whether the kernels can run: on a GPU, with channels last, outside of the compiler's graphs."""
-    if not x.is_cuda or not _HAS_TRITON or torch.compiler.is_compiling():
+    """Return whether the kernels can run: on a GPU, with channels last, outside of the compiler's graphs.
+
+    Fake tensors, with which memory is measured, and other subclasses have no memory that a kernel could read.
+    """
+    if not x.is_cuda or not _HAS_TRITON or torch.compiler.is_compiling() or type(x) is not torch.Tensor:
         return False
     return x.requires_grad and x.is_contiguous(memory_format=torch.channels_last)
 

@@ -38,7 +38,8 @@ def run_bare(config: Config, trainer: Trainer, source: Source) -> float:
     model, device = trainer.engine.modules[0], trainer.world.device
     began = synchronized_clock(device)
     total = torch.zeros((), device=device)
-    with closing(Loader(source, 0, config.batch.size, device=device)) as loader, torch.no_grad():
+    autocast = torch.autocast(device.type, torch.bfloat16, enabled=config.precision == "bf16")
+    with closing(Loader(source, 0, config.batch.size, device=device)) as loader, torch.no_grad(), autocast:
         for _ in range(BATCHES):
             batch = next(loader).tensors
             total += compute_loss(model(batch["inputs"]), batch["targets"])

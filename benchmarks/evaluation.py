@@ -12,7 +12,7 @@ import json
 import sys
 import tempfile
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median
 
@@ -40,7 +40,7 @@ def run_bare(config: Config, trainer: Trainer, source: Source) -> float:
     total = torch.zeros((), device=device)
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=config.precision == "bf16")
     with closing(Loader(source, 0, config.batch.size, device=device)) as loader, torch.no_grad(), autocast:
-        for _ in range(BATCHES):
+        for _ in range(source.length // config.batch.size):
             batch = next(loader).tensors
             total += compute_loss(model(batch["inputs"]), batch["targets"])
     return synchronized_clock(device) - began
@@ -56,8 +56,10 @@ def main() -> int:
     options = parser.parse_args()
     bare, ours = [], []
     with tempfile.TemporaryDirectory() as folder:
-        held_out = [f"data.samples={8 * BATCHES}", "evaluation.share=0.5", f"run.folder={folder}"]
+        held_out = ["evaluation.share=0.5", f"run.folder={folder}"]
         config = load("tiny-llama", [*MODEL, *held_out, f"run.device={options.device}", *options.overrides])
+        samples = 2 * BATCHES * config.batch.size
+        config = replace(config, data=replace(config.data, samples=samples))
         trainer = Trainer.from_config(config, start(options.device, 60.0), config.batch.size)
         source = open_sources(config).evaluation
         if source is None:

@@ -1,7 +1,7 @@
 """Compare the loss curve of a preset on real text with that of plain arithmetic; needs torch and a GPU.
 
     python -m benchmarks.loss_curves [--steps 1000] [--json FILE] [CASE ...]
-    python -m benchmarks.loss_curves --draw FILE --picture FILE.svg
+    python -m benchmarks.loss_picture FILE ... --out loss-curves.svg
 
 The text is the standard library of this Python, as bytes. Runs of a case see the same samples in the same order and
 start from the same weights. The reference of gpt2-124m computes in fp32; that of llama-1b, for which fp32 would take
@@ -19,7 +19,6 @@ import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 import torch
 
@@ -27,9 +26,6 @@ from benchmarks.figures import Figure, report
 from benchmarks.gpu_cases import leave_out
 from trainer.__main__ import main as train
 from trainer.metrics.json_lines import read_lines
-from trainer.report.axes import BLUE, ORANGE, add_axes, legend_above, plot
-from trainer.report.curve import Curve
-from trainer.report.picture import draw_picture
 
 BOUND_PERCENT = 1.0
 SETTINGS = [
@@ -63,11 +59,8 @@ CASES = {
 
 
 def main() -> int:
-    """Train, print the figures and return 1 if a bound is missed; or draw the curves of an earlier run."""
+    """Train, print the figures and return 1 if a bound is missed."""
     options = _parse(sys.argv[1:])
-    if options.draw:
-        options.picture.write_text(draw_curves(json.loads(options.draw.read_text())["curves"]))
-        return 0
     curves, figures = {}, []
     with tempfile.TemporaryDirectory() as scratch:
         tokens = Path(scratch) / "tokens"
@@ -110,28 +103,11 @@ def compare(name: str, reference: list[float], ours: list[float]) -> list[Figure
     ]
 
 
-def draw_curves(curves: dict[str, dict[str, list[float]]]) -> str:
-    """Return a picture of all curves as SVG."""
-
-    def draw(figure: Any) -> str:
-        axes = add_axes(figure, "loss")
-        for (name, ways), colours in zip(curves.items(), ((BLUE, ORANGE), ("#1a9e77", "#d6502b")), strict=False):
-            for (way, losses), colour in zip(ways.items(), colours, strict=True):
-                plot(axes, Curve([float(step) for step in range(1, len(losses) + 1)], losses), colour, f"{name}, {way}")
-        legend_above(axes)
-        return "loss of each step, and its running mean"
-
-    picture = draw_picture("loss-curves", "Loss of presets and of their references", draw)
-    return picture.svg if picture else ""
-
-
 def _parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser("python -m benchmarks.loss_curves")
     parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)}")
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--json", type=Path, help="file for figures and curves")
-    parser.add_argument("--draw", type=Path, help="draw the curves of this file instead of training")
-    parser.add_argument("--picture", type=Path, default=Path("loss-curves.svg"), help="where to draw them")
     return parser.parse_args(arguments)
 
 

@@ -5,6 +5,7 @@ tests/gpu compiles them and runs them at the sizes of real models.
 
 from __future__ import annotations
 
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -24,7 +25,7 @@ def test_batch_norm_equals_that_of_torch(shape: tuple[int, ...], kind: str) -> N
     norm, exact = make_norm(shape[1]), make_norm(shape[1]).double()
     rectifies, terms = kind != "plain", [x, added] if kind == "added" else [x]
     # Small tiles and few programs, so that there are several parts and the last one is not full.
-    sizes = {"_TILE_VALUES": 128, "_MAX_COLUMNS": 16, "_PROGRAMS": 6, "_FINISH_PARTS": 2}
+    sizes: dict[str, Any] = {"_TILE_VALUES": 128, "_MAX_COLUMNS": 16, "_PROGRAMS": 6, "_FINISH_PARTS": 2}
     with patch.object(batch_norm, "has_kernel", lambda _x, _norm: True), patch.multiple(batch_norm_kernel, **sizes):
         y = batch_norm.normalize_channels(x, norm, *terms[1:], rectifies=rectifies)
         gradients = torch.autograd.grad(y, [*terms, norm.weight, norm.bias], slope)

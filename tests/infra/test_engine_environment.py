@@ -129,7 +129,7 @@ def test_invalid_stack_names(name: str) -> None:
 
 
 def test_shared_folders_of_the_home_are_reserved_names() -> None:
-    shared = (HOME.state, HOME.receipts, HOME.passphrase, HOME.stack("s").lock.parent)
+    shared = (HOME.state, HOME.receipts, HOME.images, HOME.passphrase, HOME.stack("s").lock.parent)
     assert {path.name for path in shared} <= set(RESERVED)
 
 

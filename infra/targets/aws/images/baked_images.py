@@ -10,7 +10,7 @@ from typing import Any
 
 from cluster import names
 from cluster.spec import ClusterSpec
-from infra.home import private_folder
+from infra.home import Home, private_folder
 from infra.resources.error import ResourceError
 from infra.targets.aws.instances import translate_errors
 from infra.targets.aws.leftovers.kind import AccountRegion, read_tags
@@ -26,7 +26,6 @@ SOURCE_TAG = "muster.source"
 CONTENTS_TAG = "muster.contents"
 BUNDLE_TAG = "muster.bundle"
 BUILT_TAG = "muster.built"
-_FOLDER = "images"
 
 
 @dataclass(frozen=True)
@@ -130,17 +129,17 @@ def remove_untested(account: AccountRegion, cluster: str) -> list[str]:
     return [raw["ImageId"] for raw in untested]
 
 
-def write_record(root: Path, record: Record) -> Path:
+def write_record(home: Home, record: Record) -> Path:
     """Write the record of an image and return its path."""
-    path = private_folder(root / _FOLDER) / f"{record.image}.json"
+    path = private_folder(home.images) / f"{record.image}.json"
     path.write_text(json.dumps(asdict(record), indent=1, sort_keys=True) + "\n")
     return path
 
 
-def read_region(root: Path, image: str) -> str:
+def read_region(home: Home, image: str) -> str:
     """Return the region of an image that was built from here; empty if there is no record of it."""
     try:
-        return str(json.loads((root / _FOLDER / f"{image}.json").read_text())["region"])
+        return str(json.loads((home.images / f"{image}.json").read_text())["region"])
     except (OSError, ValueError, KeyError):
         return ""
 

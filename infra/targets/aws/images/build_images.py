@@ -31,7 +31,7 @@ from infra.targets.aws.launcher.fleet import Fleet
 from infra.targets.aws.leftovers.kind import AccountRegion, read_tags
 from infra.targets.aws.node import parameters
 from infra.targets.aws.node.bake import PACKAGES_KEY, ImageJob
-from infra.targets.aws.node.cloud import describe_cloud
+from infra.targets.aws.node.cloud import package_store_command
 from infra.targets.aws.plan.user_data import user_data
 from infra.targets.aws.spec import aws_section
 from infra.targets.target import Console, Deployment, MachineImage
@@ -84,7 +84,7 @@ class ImageBuilds:
             raise
         baked_images.keep(self.account, raw)
         path = baked_images.write_record(
-            self.home.root, Record(built, self.site.region, tags, self._read_packages(image.purpose))
+            self.home, Record(built, self.site.region, tags, self._read_packages(image.purpose))
         )
         self.console.say(f"{image.purpose} image {built}: built from {base} and tested; contents: {path}")
         return baked_images.parse_image(raw)
@@ -117,7 +117,7 @@ class ImageBuilds:
                 machine.end()
 
     def _pack(self, image: PlannedImage) -> Bundle:
-        store = describe_cloud(region=self.site.region, bucket=self.site.bucket, domain="").package_store
+        store = package_store_command(self.site.region, self.site.bucket)
         job = ImageJob(
             contents=image.contents.model_copy(update={"package_store": store}),
             region=self.site.region,

@@ -131,7 +131,7 @@ def judge(image: Image, use: ImageUse, account: str, now: datetime) -> Iterator[
 
 
 def _report_missing(subject: Subject, image: str, where: str) -> Issue:
-    elsewhere, fix = read_region(Home.of(os.environ).root, image), "name one that `aws ec2 describe-images` lists"
+    elsewhere, fix = read_region(Home.of(os.environ), image), "name one that `aws ec2 describe-images` lists"
     if elsewhere not in ("", subject.region):
         message = f"'{image}' is an image of {elsewhere}; allowed: an image of {subject.region}"
         return error("image_region", where, message, fix)

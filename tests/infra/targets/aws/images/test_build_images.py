@@ -128,9 +128,9 @@ def test_images_are_built_tested_tagged_and_recorded(home: Home, aws: Moto) -> N
     assert tags["muster.source"].startswith("/aws/service/deeplearning")
     assert tags["muster.base"].startswith("ami-")
     assert tags["muster.keep"] == "true"
-    record = json.loads((home.root / "images" / f"{built['ami'].id}.json").read_text())
+    record = json.loads((home.images / f"{built['ami'].id}.json").read_text())
     assert record["packages"] == {"slurm-smd": "24.11.5-1"}
-    assert read_region(home.root, built["ami"].id) == REGION
+    assert read_region(home, built["ami"].id) == REGION
     assert {image.id for image in list_cluster_images(HERE)} == {image.id for image in built.values()}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from bootstrap.bake import digest_contents
 from cluster.catalog.instances import instance
+from infra.home import Home
 from infra.targets.aws.images.baked_images import Record, write_record
 from infra.targets.aws.images.planned_images import plan_images
 from infra.targets.aws.preflight import images
@@ -199,7 +201,7 @@ def test_an_image_of_another_region_is_named(
     canned_aws: CannedAws, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MUSTER_HOME", str(tmp_path))
-    write_record(tmp_path, Record(ID, "eu-west-1", {}))
+    write_record(Home.of(os.environ), Record(ID, "eu-west-1", {}))
     canned_aws.answer("ssm", "GetParameter", {"Parameter": {"Value": ID}})
     assert check(canned_aws, ami=ID) == [
         f"error image_region aws.ami: '{ID}' is an image of eu-west-1; allowed: an image of us-east-1; "

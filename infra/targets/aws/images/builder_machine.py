@@ -23,6 +23,8 @@ _METADATA = {"HttpEndpoint": "enabled", "HttpTokens": "required", "HttpPutRespon
 _POLL_S, _EC2_POLL_S = 3.0, 30.0
 # A new kernel, a build of Slurm, and the snapshot of a disk of 100 GB can each take a quarter of an hour and more.
 READY_TIMEOUT_S, STOP_TIMEOUT_S, IMAGE_TIMEOUT_S = 5400.0, 600.0, 3600.0
+# Ubuntu's own image has 8 GB: a kernel with its headers and a build of Slurm need more. No node has a smaller disk.
+LEAST_ROOT_GB = 30
 _GONE = ("shutting-down", "terminated", "stopping", "stopped")
 
 
@@ -67,7 +69,7 @@ class BuilderMachine:
             "Encrypted": True,
             "DeleteOnTermination": True,
             "VolumeType": "gp3",
-            "VolumeSize": read_root_gb(image),
+            "VolumeSize": choose_root_gb(image),
         }
         answer = self.api.call(
             "ec2",
@@ -194,6 +196,11 @@ def end_earlier(api: AwsApi, cluster: str) -> list[str]:
     if ids:
         api.call("ec2", "terminate_instances", InstanceIds=ids)
     return ids
+
+
+def choose_root_gb(image: Mapping[str, Any]) -> int:
+    """Return the size of the disk on which an image is built, which becomes that of the new image."""
+    return max(read_root_gb(image), LEAST_ROOT_GB)
 
 
 def read_root_gb(image: Mapping[str, Any]) -> int:

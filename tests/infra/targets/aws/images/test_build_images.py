@@ -18,13 +18,14 @@ from infra.resources.error import ResourceError
 from infra.targets.aws import names
 from infra.targets.aws.images import baked_images, build_images
 from infra.targets.aws.images.baked_images import list_cluster_images, read_region, remove_cluster_image
-from infra.targets.aws.images.builder_machine import BuilderMachine, end_earlier
+from infra.targets.aws.images.builder_machine import BuilderMachine, choose_root_gb, end_earlier
 from infra.targets.aws.images.planned_images import plan_images
 from infra.targets.aws.launcher.api import AwsApi
 from infra.targets.aws.launcher.fleet import Fleet
 from infra.targets.aws.leftovers.kind import AccountRegion
 from infra.targets.aws.leftovers.search import find_leftovers
 from infra.targets.aws.node import parameters
+from infra.targets.aws.plan.machines import FIXED_ROOT_GB
 from infra.targets.aws.preflight.account import Account, Identity
 from infra.targets.aws.preflight.images import check_images
 from infra.targets.aws.preflight.subject import Subject
@@ -146,6 +147,13 @@ def test_the_machine_is_no_node_and_cannot_outlive_the_build(home: Home, aws: Mo
     script = b64decode(attribute["Value"]).decode()
     assert "program=bake" in script
     assert "name=image-plain" in script
+
+
+@pytest.mark.parametrize(("base_gb", "disk_gb"), [(8, 30), (75, 75)])
+def test_the_disk_has_room_for_what_is_installed(base_gb: int, disk_gb: int) -> None:
+    mappings = [{"DeviceName": "/dev/sda1", "Ebs": {"VolumeSize": base_gb}}]
+    assert choose_root_gb({"RootDeviceName": "/dev/sda1", "BlockDeviceMappings": mappings}) == disk_gb
+    assert disk_gb <= FIXED_ROOT_GB
 
 
 def test_teardown_shows_images_as_kept(home: Home) -> None:

@@ -45,7 +45,7 @@ _NEVER_CAME_S = 180.0
 _RECOVERY_S = 300.0
 _START_S = 60.0
 # `up` drains the nodes that it will remove some time before Slurm forgets them.
-_RETURN_S = 120.0
+_RETURN_S = 180.0
 
 
 @dataclass(frozen=True)
@@ -98,8 +98,10 @@ def find_replacements(existing: MachineList, nodes: Nodes, waiting: Collection[s
         if node.powered_off or name in waiting:
             continue
         if node.out_of_service:
-            if not node.busy and may_be_replaced(node.reason):
-                yield Finding("replace", name, node.reason, _choose_grace(node.reason))
+            if not node.busy and may_be_replaced(node.reason) and not _returns(node, name in running):
+                # The machine of a node that left its group is a new one, which may still be starting.
+                is_new = node.reason.startswith(LEAVING) and name in running
+                yield Finding("replace", name, node.reason, _STARTING_S if is_new else _choose_grace(node.reason))
         elif name not in running and node.powering_up:
             yield Finding("never-came", name, NEVER_CAME, _NEVER_CAME_S)
         elif name not in running:
@@ -116,10 +118,14 @@ def find_failed_set_ups(launcher: Launcher, existing: MachineList, nodes: Nodes)
             yield Finding("failed-set-up", name, set_up_failed(failure.step, failure.line), 0.0)
 
 
-def find_to_return(nodes: Nodes, closed: Collection[str]) -> Iterator[Finding]:
-    """Yield powered-down nodes that are still drained for a change of their group, which is over."""
+def find_to_return(existing: MachineList, nodes: Nodes, closed: Collection[str]) -> Iterator[Finding]:
+    """Yield nodes that are still drained for a change of their group, which is over; `closed` are being changed.
+
+    To power them down would clear the drain too, but end machines that `muster up` has just launched.
+    """
+    running = _list_running(existing)
     for name, node in nodes.items():
-        if node.powered_down and node.out_of_service and node.reason.startswith(LEAVING) and name not in closed:
+        if name not in closed and _returns(node, name in running):
             yield Finding("return", name, "its group is open again", _RETURN_S)
 
 
@@ -144,6 +150,13 @@ def list_been_up(existing: MachineList, nodes: Nodes, static: Collection[str], b
     powered_on = {name for name, node in nodes.items() if not node.powered_off and not node.powering_up}
     been_up = {*before, *(powered_on & _list_running(existing))}
     return {name for name in static if name in been_up and group_of(name) not in existing.closed}
+
+
+def _returns(node: NodeState, has_machine: bool) -> bool:
+    """Return whether a node that was drained for a change can take jobs again, or can be launched."""
+    is_drained = "DRAIN" in node.flags and node.reason.startswith(LEAVING)
+    answers = has_machine and node.state != "DOWN" and not node.flags & {"NOT_RESPONDING"}
+    return is_drained and not node.powering_up and (node.powered_down or answers)
 
 
 def _choose_grace(reason: str) -> float:

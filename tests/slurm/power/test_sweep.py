@@ -62,6 +62,9 @@ def machine(name: str = "gpu-1", number: int = 1, **changes: object) -> Machine:
         (DRAINED, "mine, Ann", True, None),
         (DRAINED, "mine, Ann", False, None),
         (DRAINED, EMPTYING, True, None),
+        (DRAINED, LEAVING, True, None),
+        (DRAINED, LEAVING, False, "replace"),
+        (f"{DOWN}+DRAIN", LEAVING, True, "replace"),
         (DOWN, "Not responding", True, "replace"),
         (DOWN, "ResumeTimeout reached", False, "replace"),
         (DOWN, "power cable, Bob", True, None),
@@ -105,6 +108,11 @@ def test_a_stopped_machine_does_not_hide_a_running_one() -> None:
     nodes = {"gpu-1": node(UP)}
     assert list(find_replacements(existing, nodes)) == []
     assert [finding.subject for finding in find_orphans(existing, nodes, ())] == ["i-1"]
+
+
+def test_a_new_machine_of_a_replaced_group_has_time_to_start() -> None:
+    (finding,) = find_replacements(MachineList((machine(),)), {"gpu-1": node(f"{DOWN}+DRAIN", LEAVING)})
+    assert (finding.rule, finding.grace_s) == ("replace", 1800.0)
 
 
 @pytest.mark.parametrize(
@@ -156,21 +164,25 @@ def test_which_static_nodes_have_been_up(
 
 
 @pytest.mark.parametrize(
-    ("state", "reason", "closed", "returns"),
+    ("state", "reason", "has_machine", "returns"),
     [
-        (f"{OFF}+DRAIN", LEAVING, (), True),
-        (f"{OFF}+DRAIN", LEAVING, ("gpu-1",), False),
-        (f"{OFF}+DRAIN", EMPTYING, (), False),
-        (f"{OFF}+DRAIN", "mine, Ann", (), False),
-        (DRAINED, LEAVING, (), False),
-        (OFF, "", (), False),
+        (f"{OFF}+DRAIN", LEAVING, False, True),
+        (f"{OFF}+DRAIN", EMPTYING, False, False),
+        (f"{OFF}+DRAIN", "mine, Ann", False, False),
+        (OFF, "", False, False),
+        (DRAINED, LEAVING, True, True),
+        (DRAINED, LEAVING, False, False),
+        (f"{DRAINED}+NOT_RESPONDING", LEAVING, True, False),
+        (f"{DOWN}+DRAIN", LEAVING, True, False),
+        (f"{COMING}+DRAIN", LEAVING, True, False),
+        (DRAINED, "mine, Ann", True, False),
     ],
 )
-def test_a_powered_down_node_returns_when_its_group_was_replaced(
-    state: str, reason: str, closed: tuple[str, ...], returns: bool
-) -> None:
-    """Slurm clears the drain of a node only when it powers the node down."""
-    assert bool(list(find_to_return({"gpu-1": node(state, reason)}, closed))) == returns
+def test_a_node_returns_when_its_group_was_replaced(state: str, reason: str, has_machine: bool, returns: bool) -> None:
+    """Slurm clears the drain of a node only when it powers the node down, which would end its new machine."""
+    existing, nodes = MachineList((machine(),) if has_machine else ()), {"gpu-1": node(state, reason)}
+    assert bool(list(find_to_return(existing, nodes, ()))) == returns
+    assert list(find_to_return(existing, nodes, ["gpu-1"])) == []
 
 
 def test_a_finding_is_due_after_its_grace_period() -> None:
@@ -233,7 +245,7 @@ def test_a_node_without_its_machine_is_marked_down_and_powered_down_in_one_sweep
 def test_a_node_of_a_replaced_group_is_resumed(context: Context, slurm: FakeSlurm, clock: Clock) -> None:
     slurm.states, slurm.reasons = {"gpu-1": f"{OFF}+DRAIN"}, {"gpu-1": LEAVING}
     assert sweep(context) == []
-    clock.sleep(121)
+    clock.sleep(181)
     assert [finding.rule for finding in sweep(context)] == ["return"]
     assert slurm.commands == [["update", "nodename=gpu-1", "state=RESUME"]]
 

@@ -47,7 +47,6 @@ MANAGED: dict[str, str | None] = {
             "SuspendProgram",
             "TaskPlugin",
             "TaskProlog",
-            "TopologyParam",
             "TopologyPlugin",
         )
     ),

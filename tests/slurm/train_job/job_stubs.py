@@ -24,20 +24,21 @@ STUBS = {
         "requeue "*) [ -z "${REQUEUE_FAILS:-}" ] || exit 1; kill -TERM $PPID ;;
         esac""",
     "getent": 'case "$2" in [0-9]*) echo "$2 STREAM $2" ;; localhost*) echo "127.0.0.1 STREAM x" ;; *) exit 2 ;; esac',
-    "ip": 'echo "$5 via 10.88.0.1 dev eth0 src ${LOCAL_ADDR-10.88.0.$((3 + SLURM_NODEID))} uid 0"',
+    "ip": 'echo "$5 via 10.88.0.1 dev eth0 src ${LOCAL_ADDR-10.88.0.$((2 + ${SLURMD_NODENAME#gpu-}))} uid 0"',
     "ss": '[ "$SLURMD_NODENAME" = "${CUT_OFF:-}" ] || echo ESTAB',
     "sinfo": 'case "$*" in *--partition=*) printf "%s\\n" "${PARTITION:-}" ;; *) echo "${DOWN:-}" ;; esac',
-    # Runs the step on both nodes, one after the other, and fails if it fails on either.
+    # Runs the step on both nodes, one after the other, and fails if it fails on either. As on a cluster whose switches
+    # have another order than its nodes, the second node is number 0.
     "srun": """echo "srun $*"
         while [ "$1" != bash ]; do shift; done
         code=0
-        for id in 0 1; do SLURM_NODEID=$id SLURMD_NODENAME=gpu-$((id + 1)) "$@" || code=1; done
+        for id in 1 2; do SLURM_NODEID=$((2 - id)) SLURMD_NODENAME=gpu-$id "$@" || code=1; done
         exit $code""",
     # The trainer: runs for TICKS, then writes an outcome; a stop file makes it stop, and its text becomes the reason.
     # It does not end before the job has recorded that its node has joined, which real ones do within a second.
     "python": """echo "$SLURMD_NODENAME: $*"
         [ "$SLURMD_NODENAME" = "${CUT_OFF:-}" ] || until [ -e "$joined/$SLURMD_NODENAME" ]; do sleep 0.01; done
-        [ "$SLURM_NODEID" = 0 ] || exit ${TORCHRUN:-0}
+        [ "$SLURMD_NODENAME" = gpu-1 ] || exit ${TORCHRUN:-0}
         for _ in $(seq "${TICKS:-0}"); do sleep 0.05; [ ! -e "$run/stop" ] || OUTCOME=requeue; done
         [ ! -e "$run/stop" ] || REASON=$(cat "$run/stop")
         [ -z "${CHECKPOINT:-}" ] || mkdir -p "$run/checkpoints/step-$CHECKPOINT"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from cluster.names import CONTROLLER
@@ -63,6 +63,9 @@ def refresh(name: str, *, force: bool) -> None:
             target.end_machine(deployment, node)
         up(name, force=force, wait=False, preflight=False)
     screen.print_success(f"all machines of stack {name} start from {', '.join(i.id for i in built.values())}")
+    if unnamed := list_unnamed(stack, target.list_images(deployment)):
+        remove_command = format_command("image remove", name)
+        screen.say(f"stack {name} no longer names {', '.join(unnamed)}; `{remove_command} IMAGE` ends the cost of one")
 
 
 @contextmanager
@@ -130,6 +133,12 @@ def list_images(name: str) -> None:
     for image in images:
         table.add_row(image.id, image.purpose, image.slurm, image.base, image.built)
     screen.out().print(table)
+
+
+def list_unnamed(stack: StackHome, images: Iterable[MachineImage]) -> list[str]:
+    """Return the images that the stack file does not name; other stacks may."""
+    text = stack.file.read_text(encoding="utf-8")
+    return [image.id for image in images if image.id not in text]
 
 
 def remove(name: str, image: str) -> None:

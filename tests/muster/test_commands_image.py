@@ -20,6 +20,7 @@ from tests.harness import REPO
 from tests.infra.targets.aws.specs import good
 
 GPU, PLAIN = "ami-00000000000000001", "ami-00000000000000002"
+OLD = MachineImage("ami-00000000000000003", "gpu", "24.11", "ami-base", "2026-10-01")
 BUILT = {
     "aws.plain_ami": MachineImage(PLAIN, "plain", "24.11", "ami-base", "2026-11-16"),
     "aws.ami": MachineImage(GPU, "gpu", "24.11", "ami-base", "2026-11-16"),
@@ -65,6 +66,7 @@ def log(stack: StackHome, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     steps: list[str] = []
     queue = Queue(steps)
     monkeypatch.setattr(AwsTarget, "queue", lambda *_: queue)
+    monkeypatch.setattr(AwsTarget, "list_images", lambda *_: [*BUILT.values(), OLD])
     monkeypatch.setattr(AwsTarget, "end_machine", lambda _self, _deployment, node: steps.append(f"end {node}"))
     monkeypatch.setattr(image, "require_running_stack", lambda _name: stack)
     monkeypatch.setattr(image, "find_images_target", lambda _stack: (AwsTarget(), Deployment("demo", "s", "us-east-1")))
@@ -92,6 +94,13 @@ def test_a_refresh_waits_for_jobs_and_replaces_the_controller_last(log: list[str
         "end controller",
         "up with plain_ami ami",
     ]
+
+
+@pytest.mark.usefixtures("log")
+def test_a_refresh_names_the_images_that_it_replaced(capsys: pytest.CaptureFixture[str]) -> None:
+    image.refresh("s", force=False)
+    printed = " ".join("".join(capsys.readouterr()).split())
+    assert f"stack s no longer names {OLD.id}; " in printed
 
 
 def test_a_forced_refresh_requeues_jobs(log: list[str]) -> None:

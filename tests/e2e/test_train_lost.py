@@ -103,6 +103,9 @@ def dead(cluster: Stack, node: str) -> Iterator[float]:
         cluster.container(node).start()
 
 
+# By day, a job restarts its ranks when a spare node replaces a dead one, and so does torchrun in
+# tests/trainer/test_life_ranks.py when a rank is killed.
+@pytest.mark.nightly
 @checks(rank_killed)
 def test_a_killed_rank_restarts_in_its_job_with_the_same_result(result: Job, undisturbed: Undisturbed) -> None:
     assert len(result.events("started")) == 2, result.history

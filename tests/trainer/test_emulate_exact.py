@@ -38,7 +38,13 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+# By day, other cases have accumulated micro-batches, and four ranks.
+NIGHTLY = {"8 ranks, accumulated"}
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(name, marks=pytest.mark.nightly if name in NIGHTLY else ()) for name in CASES]
+)
 def test_the_emulation_matches_every_bit_of_a_real_run(case: str, tmp_path: Path) -> None:
     ranks, arguments = CASES[case]
     arguments = [*arguments, *COMMON]

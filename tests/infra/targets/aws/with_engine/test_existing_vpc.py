@@ -57,6 +57,8 @@ def test_a_smaller_count_terminates_only_the_extra_nodes(stack: CloudStack) -> N
     assert set(list_ids(stack)) < set(before)
 
 
+# By day, test_pair.py and test_other_examples.py have a second `up`.
+@pytest.mark.nightly
 def test_second_up_changes_nothing(stack: CloudStack) -> None:
     before = list_resources(stack.cloud)
     stack.unchanged()

@@ -80,6 +80,8 @@ def test_without_requirements_nothing_is_created(without_aws: pytest.MonkeyPatch
     assert not (tmp_path / "home").exists()
 
 
+# By day, test_pair.py runs what `make test-aws` runs, and the other tests of this file its requirements.
+@pytest.mark.nightly
 def test_the_cluster_is_removed_after_partial_tests(account: Moto, tmp_path: Path) -> None:
     """Only the test of `up` is selected, so the tests themselves do not remove the cluster."""
     on_moto(account).furnish(requirements.SPEC, tmp_path / "cache")

@@ -20,6 +20,11 @@ def domain(cluster: str) -> str:
     return f"{cluster}.{DOMAIN}"
 
 
+def zone_comment(cluster: str) -> str:
+    """Return the comment of a cluster's private DNS zone, which it has before it is tagged."""
+    return f"nodes of muster cluster {cluster}"
+
+
 def bucket(cluster: str, account: str, region: str) -> str:
     """Return the name of a cluster's bucket, which has to be unique in all of AWS."""
     return prefixed(cluster, account, region)

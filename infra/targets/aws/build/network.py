@@ -197,7 +197,7 @@ class NameZone(AwsComponent):
         zone = aws.route53.Zone(
             "zone",
             name=self.domain,
-            comment=f"nodes of muster cluster {site.cluster}",
+            comment=names.zone_comment(site.cluster),
             vpcs=[{"vpc_id": vpc_id}],
             force_destroy=True,
             opts=self.child_options(),

@@ -22,6 +22,7 @@ _FIXED_RECORDS = ("NS", "SOA")
 
 
 def _list_zones(account: AccountRegion, cluster: str) -> Iterator[ClusterResource]:
+    """Yield also a zone without tags, by its comment: a zone is tagged by a second call, which may fail."""
     route53, domain = account.client("route53"), f"{names.domain(cluster)}."
     for zone in route53.list_hosted_zones_by_name(DNSName=domain)["HostedZones"]:
         if zone["Name"] != domain:
@@ -29,7 +30,8 @@ def _list_zones(account: AccountRegion, cluster: str) -> Iterator[ClusterResourc
         id_ = zone["Id"].rpartition("/")[2]
         tag_set = route53.list_tags_for_resource(ResourceType="hostedzone", ResourceId=id_)["ResourceTagSet"]
         tags = read_tags(tag_set.get("Tags"))
-        if has_cluster_tag(tags, cluster):
+        is_untagged = not tags and zone.get("Config", {}).get("Comment") == names.zone_comment(cluster)
+        if is_untagged or has_cluster_tag(tags, cluster):
             yield ClusterResource(id_, tags, usd_per_hour=compute_usd_per_hour("route53-zone"))
 
 

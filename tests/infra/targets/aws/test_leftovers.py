@@ -220,6 +220,17 @@ def test_kept_storage_is_listed_with_what_it_needs(aws: Moto) -> None:  # noqa: 
     }
 
 
+def test_a_zone_whose_tagging_failed_is_removed_and_one_of_somebody_else_is_not(aws: Moto) -> None:  # noqa: F811
+    route53 = aws.client("route53")
+    for number, comment in enumerate((names.zone_comment(OURS), "of somebody else")):
+        config = {"Comment": comment, "PrivateZone": False}
+        route53.create_hosted_zone(Name=names.domain(OURS), CallerReference=str(number), HostedZoneConfig=config)
+    (zone,) = list_leftovers(OURS)
+    search.remove_leftover(zone, LATER, AccountRegion(REGION), sleep=lambda _s: None)
+    (other,) = route53.list_hosted_zones()["HostedZones"]
+    assert other["Config"]["Comment"] == "of somebody else"
+
+
 @pytest.fixture
 def vpc(aws: Moto) -> Leftover:  # noqa: F811
     created = aws.client("ec2").create_vpc(CidrBlock="10.0.0.0/16", **spec("vpc", OURS))

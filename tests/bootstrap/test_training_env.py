@@ -72,42 +72,52 @@ def boxes() -> Iterator[list[Box]]:
         docker("rm", "-f", box.name, check=False)
 
 
+def make_box(lock: Path, wheel: Path) -> Box:
+    """Start a container whose pip installs from the folder of the wheel."""
+    options = ["--network", "none", "-v", f"{wheel.parent}:/wheels:ro"]
+    return Box(lock, *options, "-e", "PIP_FIND_LINKS=/wheels", "-e", "PIP_NO_INDEX=1")
+
+
 @pytest.fixture
 def box(lock: Path, wheel: Path, boxes: list[Box]) -> Box:
-    find = (
-        "--network",
-        "none",
-        "-v",
-        f"{wheel.parent}:/wheels:ro",
-        "-e",
-        "PIP_FIND_LINKS=/wheels",
-        "-e",
-        "PIP_NO_INDEX=1",
-    )
-    boxes.append(Box(lock, *find))
+    boxes.append(make_box(lock, wheel))
     return boxes[0]
 
 
-def test_the_environment_is_built_once_and_then_reused(box: Box):
-    first, second = box.make(), box.make()
-    assert first.returncode == 0, first.stderr
-    assert first.stdout.splitlines()[-1].startswith(f"training-env: ready: {DEST}, ")
-    assert second.stdout == f"training-env: reused {DEST}\n"
+@pytest.fixture(scope="module")
+def built(lock: Path, wheel: Path) -> Iterator[tuple[Box, str]]:
+    """Return a container in which two runs at once replaced an incomplete environment, and their output."""
+    box = make_box(lock, wheel)
+    box.sh(f"mkdir -p {DEST}/lib && echo broken > {DEST}/lib/half")
+    both = box.sh(f"for i in 1 2; do /scripts/training-env.sh /lock {DEST} & done; wait")
+    yield box, both.stdout + both.stderr
+    docker("rm", "-f", box.name, check=False)
+
+
+def test_concurrent_runs_build_the_environment_once(built: tuple[Box, str]):
+    _, output = built
+    assert output.count(f"training-env: ready: {DEST}, ") == 1
+    assert output.count("training-env: reused") == 1
+    assert "waiting for it" in output
+
+
+def test_a_built_environment_is_reused(built: tuple[Box, str]):
+    box, _ = built
+    assert box.make().stdout == f"training-env: reused {DEST}\n"
     assert box.sh(f"{DEST}/bin/python -c 'import tiny_part; print(tiny_part.answer)'").stdout == "42\n"
 
 
-def test_everyone_can_read_and_only_root_can_write_the_environment(box: Box):
-    box.make()
+def test_everyone_can_read_and_only_root_can_write_the_environment(built: tuple[Box, str]):
+    box, _ = built
     assert box.sh(f"find {DEST} -perm /022 ! -type l -o ! -user root").stdout == ""
     assert box.sh(f"runuser -u nobody -- {DEST}/bin/python -c 'import tiny_part'").returncode == 0
     assert box.sh(f"find {DEST}/lib -path '*tiny_part*' -name '*.pyc'").stdout != ""
     assert box.sh(f"find {DEST} -name .tmp").stdout == ""
 
 
-def test_an_incomplete_environment_is_rebuilt(box: Box):
-    box.sh(f"mkdir -p {DEST}/lib && echo broken > {DEST}/lib/half")
-    done = box.make()
-    assert f"removing the remains of an interrupted run in {DEST}" in done.stdout
+def test_an_incomplete_environment_is_rebuilt(built: tuple[Box, str]):
+    box, output = built
+    assert f"removing the remains of an interrupted run in {DEST}" in output
     assert box.sh(f"ls {DEST}/lib").stdout.split() == ["python3.13"]
 
 
@@ -128,13 +138,6 @@ def test_a_terminated_run_leaves_nothing_behind(box: Box):
     )
     assert done.returncode == 143
     assert box.sh("ls -A /shared/env").stdout.split() == ["key.lock"]
-
-
-def test_concurrent_runs_build_the_environment_once(box: Box):
-    both = box.sh(f"for i in 1 2; do /scripts/training-env.sh /lock {DEST} & done; wait")
-    assert both.stdout.count("training-env: ready") == 1
-    assert both.stdout.count("training-env: reused") == 1
-    assert "waiting for it" in both.stdout
 
 
 def test_a_full_disk_is_reported_in_one_line(lock: Path, boxes: list[Box]):
@@ -159,17 +162,7 @@ def test_a_missing_network_is_reported_in_one_line(lock: Path, boxes: list[Box])
 def test_a_wheel_with_a_wrong_hash_is_rejected(tmp_path: Path, wheel: Path, boxes: list[Box]):
     bad = tmp_path / "lock"
     bad.write_text(f"tiny-part==1.0 --hash=sha256:{'0' * 64}\n")
-    find = (
-        "--network",
-        "none",
-        "-v",
-        f"{wheel.parent}:/wheels:ro",
-        "-e",
-        "PIP_FIND_LINKS=/wheels",
-        "-e",
-        "PIP_NO_INDEX=1",
-    )
-    boxes.append(Box(bad, *find))
+    boxes.append(make_box(bad, wheel))
     done = boxes[0].make()
     assert done.returncode == 1
     assert "pip install failed" in done.stderr

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.training import STRATEGIES, Job, Undisturbed, completed, submit
+from tests.e2e.training import QUICK, STRATEGIES, Job, Undisturbed, completed, submit
 from tests.harness import Spec, Stack, small_spec
 
 MakeStack = Callable[[str, Spec], Stack]
 # Scenarios that run at once: most of the time a scenario waits for the queue, a timeout or starting processes.
-AT_ONCE = 3
-# Two nodes for a job, two for the preempted one, two and a spare for the one that loses a node.
-TRAINING_NODES = 7
+AT_ONCE = 2
+# Two nodes for a job, two and a spare for the one that loses a node.
+TRAINING_NODES = 5
 # Short, because scenarios wait for it; but a node that is only slow on a busy machine must not be taken for dead.
 SLURMD_TIMEOUT_S = 20
 PREEMPTION = {"PreemptType": "preempt/qos", "PreemptMode": "REQUEUE"}
@@ -91,7 +91,7 @@ def strategies(session: pytest.Session) -> list[str]:
 
 
 def run_undisturbed(cluster: Stack, strategy: str) -> Job:
-    return completed(submit(cluster, strategy, *STRATEGIES[strategy]))
+    return completed(submit(cluster, strategy, strategy, *QUICK))
 
 
 @pytest.fixture(scope="session")

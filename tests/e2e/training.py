@@ -12,14 +12,20 @@ from typing import Any, TypeVar
 from tests.harness import Stack
 
 TRAIN = "/shared/muster/slurm/jobs/train.sbatch"
-STEPS = 30
+NODES = 2
+# A scenario has to interrupt a run after its fifth step and before its last.
+STEPS = 40
 SMALL = ("tiny-llama", "batch.micro=2", "metrics.every=1", "checkpoint.every=5")
+# For runs that nothing interrupts. By default, the first step measures the CPU and the tenth is profiled; both take
+# seconds, in which a scenario can interrupt the run.
+QUICK = ("metrics.peak_tflops=1", "metrics.profile_every=0")
 STRATEGIES = {
     "ddp": ("parallel.strategy=ddp",),
     "fsdp": ("parallel.strategy=fsdp",),
     "hsdp": ("parallel.strategy=hsdp", "parallel.shard=2"),
 }
-RANKS = 4
+# Each start of a rank takes 10 s of CPU time. Most scenarios use fsdp, which needs only one rank on each node.
+RANKS = {"ddp": 4, "fsdp": 2, "hsdp": 4}
 ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY")
 # squeue no longer has a job five minutes after its end; then accounting has its state.
 STATE = """state=$(squeue -h -t all -o %T -j {0} 2>&1)
@@ -80,6 +86,9 @@ class Job:
     def stop(self, reason: str) -> None:
         self.stack.ssh("login", f"echo {reason} > {self.folder}/stop")
 
+    def wait_for_first_step(self) -> None:
+        self.wait_for(f"grep -qs first_step {self.folder}/events.jsonl", "first step")
+
     def wait_for_checkpoint(self) -> None:
         self.wait_for(f"compgen -G '{self.folder}/checkpoints/step-*/manifest.json'", "first checkpoint")
 
@@ -91,18 +100,19 @@ class Job:
         while time.monotonic() < deadline:
             if events := [event for event in self.events(kind) if event["time"] > after]:
                 return events[0]
-            time.sleep(0.5)
+            time.sleep(1.0)
         raise self._give_up(f"not within {seconds:g} s: event {kind}")
 
     def wait(self, seconds: float = 600) -> str:
         """Wait for the end of the job and return its state."""
-        self._until(self._end_condition, "end", seconds)
+        self._until(f"sleep 1; {self._end_condition}", "end", seconds)
         return self.stack.ssh("login", STATE.format(self.number))
 
     def wait_for(self, condition: str, what: str, seconds: float = 600) -> None:
         """Wait until a shell condition holds on the login node; fail if the job ends without it."""
-        # A job can look ended for a moment between two attempts.
-        self._until(f"{condition} || {{ {self._end_condition} && sleep 2 && {self._end_condition}; }}", what, seconds)
+        # A job can look ended for a moment between two attempts. Slurm's commands take more CPU time than conditions.
+        ended = f"(( ++polls % 10 == 0 )) && {self._end_condition} && sleep 2 && {self._end_condition}"
+        self._until(f"{condition} || {{ {ended}; }}", what, seconds)
         if self.stack.ssh("login", f"{condition} >/dev/null && echo met || true") != "met":
             raise self._give_up(f"ended without {what}")
 
@@ -125,12 +135,14 @@ class Job:
         return AssertionError(f"{what} of job {self.number}\n{queue}\n{self.log}")
 
 
-def submit(stack: Stack, name: str, *settings: str, options: str = "", variables: str = "") -> Job:
+def submit(stack: Stack, name: str, strategy: str, *settings: str, options: str = "", variables: str = "") -> Job:
     """Submit a training job that runs in ~/runs/<name>; a second job of the same name resumes the first."""
     folder = f"/shared/home/muster/runs/{name}"
-    arguments = shlex.join([*SMALL, f"steps={STEPS}", *settings])
-    line = f"cd ~ && {variables} RUN_FOLDER={folder} sbatch --parsable {options} {TRAIN} {arguments}"
-    return Job(stack, stack.ssh("login", line), folder)
+    arguments = shlex.join([*SMALL, f"steps={STEPS}", *STRATEGIES[strategy], *settings])
+    ranks = RANKS[strategy] // NODES
+    variables = f"RANKS_PER_NODE={ranks} {variables} RUN_FOLDER={folder}"
+    number = stack.ssh("login", f"cd ~ && {variables} sbatch --parsable {options} {TRAIN} {arguments}")
+    return Job(stack, number, folder)
 
 
 def checks(scenario: Callable[..., Any]) -> Callable[[Test], Test]:

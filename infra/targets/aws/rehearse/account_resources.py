@@ -72,9 +72,7 @@ def _list_all(client_of: Callable[[str], Any], account: str) -> Iterator[tuple[s
     for endpoint in _list_pages(client_of("ec2"), "describe_vpc_endpoints", "VpcEndpoints"):
         if endpoint["State"] != "deleted":
             yield "VpcEndpoints", endpoint["VpcEndpointId"]
-    for key in _list_pages(client_of("kms"), "list_keys", "Keys"):
-        if client_of("kms").describe_key(KeyId=key["KeyId"])["KeyMetadata"]["KeyState"] != "PendingDeletion":
-            yield "Keys", key["KeyId"]
+    yield from list_own_keys(client_of("kms"))
     for policy in _list_pages(client_of("iam"), "list_policies", "Policies", Scope="Local"):
         yield "Policies", policy["Arn"]
     for budget in _list_pages(client_of("budgets"), "describe_budgets", "Budgets", AccountId=account):
@@ -87,6 +85,16 @@ def _list_own(ec2: Any) -> Iterator[tuple[str, str]]:
         yield "Images", image["ImageId"]
     for snapshot in _list_pages(ec2, "describe_snapshots", "Snapshots", OwnerIds=["self"]):
         yield "Snapshots", snapshot["SnapshotId"]
+
+
+def list_own_keys(kms: Any) -> Iterator[tuple[str, str]]:
+    """Yield keys of the account, without those that AWS creates for a service when it first needs one."""
+    aliases = _list_pages(kms, "list_aliases", "Aliases")
+    managed = {alias.get("TargetKeyId") for alias in aliases if alias["AliasName"].startswith("alias/aws/")}
+    for key in _list_pages(kms, "list_keys", "Keys"):
+        is_deleted = kms.describe_key(KeyId=key["KeyId"])["KeyMetadata"]["KeyState"] == "PendingDeletion"
+        if key["KeyId"] not in managed and not is_deleted:
+            yield "Keys", key["KeyId"]
 
 
 def _list_pages(client: Any, operation: str, key: str, **parameters: Any) -> Iterator[Any]:

@@ -48,6 +48,12 @@ class Rehearsal:
     def up(self) -> None:
         self._muster("up")
 
+    def refresh_images(self) -> None:
+        self._muster("image refresh")
+
+    def remove_image(self, image: str) -> None:
+        self._muster("image remove", image)
+
     def teardown(self) -> None:
         self._muster("teardown", "--yes", "--force")
 
@@ -135,7 +141,7 @@ class Rehearsal:
             lines.append(text)
             self.console.say(f"  {text}")
 
-        line = [sys.executable, "-m", "muster.cli", command, "--stack", self.rehearsed.name, *options]
+        line = [sys.executable, "-m", "muster.cli", *command.split(), "--stack", self.rehearsed.name, *options]
         env = self.rehearsed.environment(self.cloud.moto.environment(region_of(self.rehearsed.spec)), PLUGIN)
         return run_command(line, env, self.rehearsed.home.repo, say), "\n".join(lines)
 

@@ -17,9 +17,10 @@ import yaml
 from cluster.names import members
 from cluster.spec.model import SlurmRelease
 from infra.engine.stop import FAILED, Stop
+from infra.targets.aws.plan import images
 from infra.targets.aws.rehearse.cold_start import report_cold_start
 from infra.targets.aws.rehearse.disks import run_in
-from infra.targets.aws.rehearse.idle_cost import report_idle_cost
+from infra.targets.aws.rehearse.idle_cost import measure_boot, read_slept, report_idle_cost
 from infra.targets.aws.rehearse.instances import SPOT_NOTICE_S, Instance
 from infra.targets.aws.rehearse.moto_errors import SHORTAGE, throttle_code
 from infra.targets.aws.rehearse.moto_server import Interference
@@ -220,6 +221,34 @@ def upgrade(rehearsal: Rehearsal) -> None:
     _require_nodes(rehearsal.run_job(group, nodes), nodes)
 
 
+def refresh_images(rehearsal: Rehearsal) -> None:
+    """Replace all machines with ones from baked images; the queue survives, and nodes install nothing."""
+    rehearsal.up()
+    group, nodes = choose_group(rehearsal.rehearsed.spec, rehearsal.rehearsed.nodes)
+    unbaked_s = _measure_first_job(rehearsal, group, nodes)
+    held = rehearsal.slurm.submit(group, nodes, "hostname", "--hold")
+    controller = _require_instance(rehearsal, "controller").id
+    rehearsal.refresh_images()
+    if (state := rehearsal.slurm.read_state(held)) != "PENDING":
+        raise Stop(f"the queue did not survive: job {held} is {state or 'gone'}", code=FAILED)
+    successor = _require_instance(rehearsal, "controller")
+    baked = rehearsal.cloud.instances.images
+    if successor.id == controller or successor.raw.image_id not in baked:
+        raise Stop(f"the controller {successor.id} does not start from a baked image", code=FAILED)
+    baked_s = _measure_first_job(rehearsal, group, nodes)
+    rehearsal.console.say(
+        f"boot to first job: {unbaked_s:.0f} s on AWS from AWS's image, {baked_s:.0f} s from a baked image "
+        f"({baked_s / unbaked_s:.0%})"
+    )
+    # Not the times: most of them is what this machine needs for the set-up, and it may have other work.
+    for node in (successor, *(_require_instance(rehearsal, f"{group}-{number + 1}") for number in range(nodes))):
+        if read_slept(rehearsal.cloud.instances, node):
+            raise Stop(f"{node.name} has installed packages, although its image has all of them", code=FAILED)
+    _forget_images(rehearsal)
+    for image in list(baked):
+        rehearsal.remove_image(image)
+
+
 def throttle(rehearsal: Rehearsal) -> None:
     """Reject a share of all calls, of muster and of the machines."""
     rehearsal.cloud.moto.interfere = reject_some(_THROTTLED, rehearsal.cloud.instances.clock.seed)
@@ -254,6 +283,11 @@ SCENARIOS: Mapping[str, Scenario] = {
     "resize": Scenario("a group grows and shrinks", "jobs run on all of its nodes", resize),
     "upgrade": Scenario(
         "another release of Slurm is installed", "jobs and queue survive, new nodes get it, and it can go back", upgrade
+    ),
+    "image-refresh": Scenario(
+        "all machines are replaced with ones from baked images",
+        "the queue survives, and machines install nothing when they boot",
+        refresh_images,
     ),
     "throttling": Scenario(f"{_THROTTLED:.0%} of all calls are throttled", "a job runs on two nodes", throttle),
     "late-listing": Scenario("new instances are listed late", "nothing is launched twice", list_late),
@@ -293,6 +327,28 @@ def _require_instance(rehearsal: Rehearsal, name: str) -> Instance:
     if (instance := rehearsal.cloud.instances.find(name)) is None:
         raise Stop(f"{name} has no machine", code=FAILED)
     return instance
+
+
+def _measure_first_job(rehearsal: Rehearsal, group: str, nodes: int) -> float:
+    """Run a job on cold nodes and return the seconds on AWS from the begin of their boot until it has run.
+
+    Nodes of a group that always exists are measured until they are ready for jobs.
+    """
+    instances, submitted_at = rehearsal.cloud.instances, time.monotonic()
+    _require_nodes(rehearsal.run_job(group, nodes), nodes)
+    ended_at = time.monotonic()
+    used = [_require_instance(rehearsal, f"{group}-{number + 1}") for number in range(nodes)]
+    ends = [i.ready_at if i.ready_at and i.ready_at < submitted_at else ended_at for i in used]
+    return max(measure_boot(instances, instance, end) for instance, end in zip(used, ends, strict=True))
+
+
+def _forget_images(rehearsal: Rehearsal) -> None:
+    """Remove the images from the stack's file, so that they can be removed."""
+    file = rehearsal.rehearsed.home.stack(rehearsal.rehearsed.name).file
+    document = yaml.safe_load(file.read_text())
+    for field in images.FIELDS.values():
+        document["config"]["muster:cluster"]["aws"].pop(field, None)
+    file.write_text(yaml.safe_dump(document))
 
 
 def _require_nodes(output: str, nodes: int) -> None:

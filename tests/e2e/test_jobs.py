@@ -21,8 +21,12 @@ def test_the_smoke_job_runs_with_plain_sbatch(cluster: Stack) -> None:
 
 
 def test_submit_follows_the_log_until_the_job_ends(cluster: Stack) -> None:
-    out = cluster.muster("submit", SMOKE).stdout
-    assert len(parse_rank_rows(out)) == 4
+    """By day, `make demo` submits the smoke job and a training job in the same way."""
+    job = cluster.home / "waiting.sbatch"
+    job.write_text("#!/bin/bash\n#SBATCH -p gpu -N2\nsrun hostname | sort; sleep 2; echo the end\n")
+    out = cluster.muster("submit", str(job)).stdout
+    expected = ["gpu-1", "gpu-2", "the end"]
+    assert [line.strip() for line in out.splitlines() if line.strip() in expected] == expected
     assert "COMPLETED" in out
 
 

@@ -30,6 +30,7 @@ SMALL_LLAMA = (
     "metrics.every=1",
     "metrics.tensorboard=false",
     "metrics.peak_tflops=1",
+    "metrics.profile_every=0",
     "run.device=cpu",
 )
 

@@ -1,9 +1,9 @@
-"""Compare every model family under every strategy with a single rank, over 20 steps on CPU; needs torch and pytest.
+"""Compare each model family, under each strategy that can split it, with a single rank; needs torch and pytest.
 
     python -m benchmarks.strategy_table
 
-Each cell is the largest difference of a loss on any rank in any step. The cells, the ranks and the tolerances are in
-tests/trainer/strategies.py.
+Each cell is the largest difference of a loss on any rank in any of 20 steps on CPU. The cells, the ranks and the
+tolerances are in tests/trainer/strategies.py.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.trainer.curves import config_of, make_step
 from tests.trainer.ranks import on_ranks
@@ -19,12 +19,15 @@ SHARE = 0.5
 MODEL = (*DECODER, "batch.size=4", f"model.dropout={SHARE}", "model.tie_embeddings=false")
 STRATEGIES = {
     "tensor": ("single tensor=2", 2),
+    "context": ("single context=2", 2),
     "pipeline": ("single pipeline=2", 2),
     "tensor x pipeline": ("single tensor=2 pipeline=2", 4),
     "ddp x tensor": ("ddp tensor=2", 4),
     "pipeline, recomputed": ("single pipeline=2 recompute=full", 2),
 }
 NIGHTLY = ("pipeline", "tensor x pipeline", "ddp x tensor")
+# Hidden states have three dimensions (samples, tokens, width), attention weights four (samples, heads, tokens, tokens).
+DROPPED = {3, 4}
 CASES = [pytest.param(name, marks=pytest.mark.nightly if name in NIGHTLY else ()) for name in STRATEGIES]
 
 
@@ -40,6 +43,7 @@ def test_ranks_layers_micro_batches_and_steps_have_masks_of_their_own(strategy: 
     assert len(masks) > 2 * len(first)
     assert max(counts.values()) <= runs
     for rank in first:
+        assert rank["dimensions"] == DROPPED
         assert rank["share"] == pytest.approx(SHARE, abs=0.03)
 
 
@@ -60,18 +64,25 @@ def arguments(strategy: str) -> dict[str, Any]:
 
 
 def record_masks(config: dict[str, Any]) -> dict[str, Any]:
-    """Train two steps on this rank and return a digest of each mask, and the share of dropped values."""
+    """Train two steps on this rank; return a digest of each mask, its dimensions, and the share of dropped values."""
     step = make_step(from_dict(config))
-    masks: list[torch.Tensor] = []
-
-    def record(_module: nn.Module, inputs: tuple[torch.Tensor], output: torch.Tensor) -> None:
-        masks.append((output == 0) & (inputs[0] != 0))
-
-    for module in step.engine.modules:
-        for part in module.modules():
-            if isinstance(part, nn.Dropout):
-                part.register_forward_hook(record)
-    run(step, 2)
+    with RecordedMasks() as recorded:
+        run(step, 2)
+    masks = recorded.masks
     dropped = torch.cat([mask.flatten() for mask in masks]).float().mean()
     digests = [sha256(mask.numpy().tobytes()).hexdigest()[:16] for mask in masks]
-    return {"masks": digests, "share": float(dropped)}
+    return {"masks": digests, "dimensions": {mask.dim() for mask in masks}, "share": float(dropped)}
+
+
+class RecordedMasks(TorchDispatchMode):
+    """The masks that dropout draws, in modules and in attention; on a CPU, both call bernoulli_."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.masks: list[torch.Tensor] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func is torch.ops.aten.bernoulli_.float:
+            self.masks.append(result == 0)
+        return result

@@ -1,4 +1,4 @@
-"""Every model family trains under every strategy as on a single rank."""
+"""Each model family trains as on a single rank, under each strategy that can split it."""
 
 from __future__ import annotations
 

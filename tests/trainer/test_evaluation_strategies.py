@@ -24,6 +24,8 @@ LLAMA = (
     "evaluation.share=0.1",
 )
 SHALLOW = (*LLAMA, "model.layers=2")
+# The balance loss is that of a rank's own tokens, so parts of sequences would have another one.
+MIXTURE = (*SHALLOW, "model.family=mixtral", "model.experts=4", "model.top_k=2", "model.balance=bias")
 NIGHTLY = pytest.mark.nightly
 STRATEGIES = [
     pytest.param("ddp", SHALLOW, id="ddp"),
@@ -36,6 +38,11 @@ STRATEGIES = [
     pytest.param("ddp pipeline=2 schedule=interleaved", LLAMA, id="pipeline, interleaved, with ddp"),
     pytest.param("fsdp pipeline=2", LLAMA, id="pipeline with fsdp", marks=NIGHTLY),
     pytest.param("single tensor=2 pipeline=2", SHALLOW, id="pipeline with tensor"),
+    pytest.param("ddp context=2", SHALLOW, id="context with ddp"),
+    pytest.param("fsdp context=2", SHALLOW, id="context with fsdp", marks=NIGHTLY),
+    pytest.param("fsdp expert=2", MIXTURE, id="expert with fsdp"),
+    pytest.param("ddp expert=4", MIXTURE, id="expert with ddp", marks=NIGHTLY),
+    pytest.param("fsdp context=2 expert=2", MIXTURE, id="expert with context", marks=NIGHTLY),
 ]
 EVALUATE = "tests.trainer.evaluation_rank:evaluate"
 # The sums over ranks and the gradients of a step are rounded differently.

@@ -16,8 +16,6 @@ from trainer.checkpoint.folder import CHECKPOINTS_FOLDER
 from trainer.config.load import from_dict
 from trainer.world import World
 
-# Of a rank's share of a batch.
-MICRO = 1
 STEPS_BEFORE_SAVE = 2
 
 
@@ -36,7 +34,7 @@ def save(config: dict[str, Any]) -> Visit:
     for _ in range(STEPS_BEFORE_SAVE):
         _train_step(trainer)
     trainer.save_checkpoint()
-    visit = _describe(trainer)
+    visit = _describe(trainer, trainer._step.saved_tensors())
     trainer.checkpoints.close()
     return visit
 
@@ -52,7 +50,7 @@ def load(config: dict[str, Any], folders: list[Path], *, saves: bool = False) ->
         trainer.checkpoints = own
         if saves:
             trainer.save_checkpoint()
-        visits.append(_describe(trainer))
+        visits.append(_describe(trainer, trainer._step.tensors()))
     own.close()
     return visits
 
@@ -60,11 +58,13 @@ def load(config: dict[str, Any], folders: list[Path], *, saves: bool = False) ->
 def _open(config: dict[str, Any]) -> Trainer:
     rank, size = dist.get_rank(), dist.get_world_size()
     world = World(rank, size, rank, size, "here", torch.device("cpu"), (), dist.group.WORLD)
-    return Trainer.from_config(from_dict(config), world, MICRO)
+    settings = from_dict(config)
+    assert isinstance(settings.batch.micro, int)
+    return Trainer.from_config(settings, world, settings.batch.micro)
 
 
-def _describe(trainer: Trainer) -> Visit:
-    digests = {name: _compute_digest(tensor) for name, tensor in trainer._step.tensors().items()}
+def _describe(trainer: Trainer, tensors: dict[str, torch.Tensor]) -> Visit:
+    digests = {name: _compute_digest(tensor) for name, tensor in tensors.items()}
     step = trainer.step
     return Visit(digests, step, _train_step(trainer))
 

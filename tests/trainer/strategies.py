@@ -92,7 +92,8 @@ STRATEGIES = {
     "tensor x pipeline": Strategy("single tensor=2 pipeline=2", ranks=4, axis="tensor", model=UNTIED, micro=4),
 }
 # Each of them loads the checkpoints of all others; interleaved stages need four layers.
-CHECKPOINT_MODEL = (*LLAMA, "batch.size=4", "model.dim=16", "model.layers=4", "optimizer.clip_norm=0.3")
+CHECKPOINT_BATCH = ("batch.size=4", "batch.micro=1", "optimizer.clip_norm=0.3")
+CHECKPOINT_MODEL = (*LLAMA, *CHECKPOINT_BATCH, "model.dim=16", "model.layers=4")
 CHECKPOINT_STRATEGIES = {
     "single": Strategy("single", ranks=1),
     "ddp": Strategy("ddp"),
@@ -106,15 +107,30 @@ CHECKPOINT_STRATEGIES = {
     "pipeline": Strategy("single pipeline=2"),
     "pipeline, interleaved": Strategy("single pipeline=2 schedule=interleaved"),
 }
-EXPERT_CHECKPOINT_MODEL = (*MIXTURE, "batch.size=4", "model.dim=16", "optimizer.clip_norm=0.3", "model.balance=bias")
+EXPERT_CHECKPOINT_MODEL = (*MIXTURE, *CHECKPOINT_BATCH, "model.dim=16", "model.balance=bias")
 EXPERT_CHECKPOINT_STRATEGIES = {
     "single": Strategy("single", ranks=1),
     "ddp": Strategy("ddp"),
     "ddp, expert": Strategy("ddp expert=2"),
     "fsdp": Strategy("fsdp"),
     "fsdp, expert": Strategy("fsdp expert=2", ranks=4),
+    "hsdp": Strategy("hsdp shard=2", ranks=4),
+    "hsdp, expert": Strategy("hsdp shard=2 expert=2", ranks=4),
     "tensor": Strategy("single tensor=2"),
+    "context": Strategy("single context=2"),
+    "context, expert": Strategy("fsdp context=2 expert=2", ranks=4),
     "pipeline": Strategy("single pipeline=2"),
+}
+# The embedding of GPT-2 is its head too.
+TIED_CHECKPOINT_MODEL = (*DECODER, *CHECKPOINT_BATCH, "model.dim=16")
+TIED_CHECKPOINT_STRATEGIES = {
+    name: strategy for name, strategy in CHECKPOINT_STRATEGIES.items() if "pipeline" not in name
+}
+# A batch norm has buffers, which differ by rank until they are loaded.
+BATCH_NORM_CHECKPOINT_MODEL = ("batch.size=16", "batch.micro=4", "optimizer.lr=0.01")
+BATCH_NORM_CHECKPOINT_STRATEGIES = {
+    name: CHECKPOINT_STRATEGIES[name]
+    for name in ("single", "ddp", "fsdp, zero 1", "fsdp, zero 2", "fsdp, zero 3", "hsdp")
 }
 CELLS = [
     (family, strategy)

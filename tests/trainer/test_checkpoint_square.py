@@ -12,12 +12,16 @@ from tests.trainer.checkpoint_rank import STEPS_BEFORE_SAVE, Visit
 from tests.trainer.curves import config_of
 from tests.trainer.ranks import on_ranks
 from tests.trainer.strategies import (
+    BATCH_NORM_CHECKPOINT_MODEL,
+    BATCH_NORM_CHECKPOINT_STRATEGIES,
     CHECKPOINT_MODEL,
     CHECKPOINT_STRATEGIES,
     EXPERT_CHECKPOINT_MODEL,
     EXPERT_CHECKPOINT_STRATEGIES,
     LORA,
     LOSS_TOLERANCE,
+    TIED_CHECKPOINT_MODEL,
+    TIED_CHECKPOINT_STRATEGIES,
     Strategy,
     settings,
 )
@@ -39,15 +43,22 @@ SQUARES = {
     "all weights": Square(CHECKPOINT_MODEL, CHECKPOINT_STRATEGIES),
     "LoRA": Square((*CHECKPOINT_MODEL, *LORA), CHECKPOINT_STRATEGIES),
     "experts": Square(EXPERT_CHECKPOINT_MODEL, EXPERT_CHECKPOINT_STRATEGIES, "tiny-moe"),
+    "tied": Square(TIED_CHECKPOINT_MODEL, TIED_CHECKPOINT_STRATEGIES, "tiny-gpt2"),
+    "batch norm": Square(BATCH_NORM_CHECKPOINT_MODEL, BATCH_NORM_CHECKPOINT_STRATEGIES, "tiny-resnet"),
 }
 # At night each strategy loads the checkpoints of all.
-DAILY = ("single", "fsdp, zero 3", "tensor with fsdp", "context", "pipeline, interleaved")
+DAILY = {
+    "all weights": ("single", "fsdp, zero 3", "tensor with fsdp", "context", "pipeline, interleaved"),
+    "tied": ("fsdp, zero 3", "tensor"),
+    "batch norm": ("fsdp, zero 3", "ddp"),
+}
 
 
-def test_each_strategy_loads_the_checkpoint_of_the_one_before(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", DAILY)
+def test_each_strategy_loads_the_checkpoint_of_the_one_before(name: str, tmp_path: Path) -> None:
     """The cycle visits each strategy as a writer and as a reader."""
-    first, *others = DAILY
-    square = SQUARES["all weights"]
+    first, *others = DAILY[name]
+    square = SQUARES[name]
     expected, folder = write(first, tmp_path, square), tmp_path / first
     for reader in (*others, first):
         target = tmp_path / "end" if reader == first else tmp_path / reader

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import weakref
 from hashlib import sha256
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 from unittest.mock import patch
 
 import pytest
@@ -33,6 +34,19 @@ SHAPES = {**{f"layers.{n}": (10, 6) for n in range(5)}, "short": (3, 64), "tall"
 LLAMA = ["model.dim=32", "model.ffn=64", "model.heads=4", "model.kv_heads=4", "model.vocab_size=64", "model.layers=2"]
 LLAMA += ["batch.size=16", "optimizer.clip_norm=0.3"]
 STRATEGIES = {"ddp": {}, "fsdp": {}, "hsdp": {"shard": 2}}
+# Each optimizer and format of its moments, and the strategy of the ranks that save and resume it.
+STATES = {
+    ("adamw", "fp32"): "fsdp",
+    ("adamw", "bf16"): "hsdp shard=2",
+    ("adamw", "int8"): "fsdp",
+    ("muon", "fp32"): "hsdp shard=2",
+    ("muon", "bf16"): "fsdp",
+    ("muon", "int8"): "ddp",
+    ("sgd", "fp32"): "hsdp shard=2",
+    ("sgd", "bf16"): "fsdp",
+    ("sgd", "int8"): "ddp",
+}
+DAILY_STATES = (("adamw", "int8"), ("muon", "fp32"))
 # Muon rounds to bf16, so sums over ranks in another order change the update by up to a rounding error of bf16.
 LOSS_TOLERANCE = 1e-4
 
@@ -77,18 +91,10 @@ def test_muon_trains_like_one_rank(strategy: str, steps: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "moments", "strategy"),
-    [
-        ("adamw", "int8", "fsdp"),
-        ("muon", "fp32", "hsdp shard=2"),
-        nightly("adamw", "bf16", "hsdp shard=2"),
-        nightly("muon", "int8", "ddp"),
-        nightly("sgd", "bf16", "fsdp"),
-    ],
+    ("optimizer", "moments"), [state if state in DAILY_STATES else nightly(*state) for state in STATES]
 )
-def test_state_is_saved_resumed_and_resharded_exactly(
-    optimizer: str, moments: str, strategy: str, tmp_path: Path
-) -> None:
+def test_state_is_saved_resumed_and_resharded_exactly(optimizer: str, moments: str, tmp_path: Path) -> None:
+    strategy = STATES[optimizer, moments]
     settings = [*LLAMA, f"optimizer.name={optimizer}", f"optimizer.moments={moments}"]
     config = config_of("tiny-llama", [*settings, *spread_settings(strategy)])
     saved, trained = zip(*on_ranks(f"{HERE}:train_and_save", config=config, path=tmp_path), strict=True)
@@ -98,6 +104,11 @@ def test_state_is_saved_resumed_and_resharded_exactly(
     alone = config_of("tiny-llama", [*settings, "parallel.strategy=single"])
     assert set(on_ranks(f"{HERE}:load", ranks=1, config=alone, path=tmp_path)) == set(saved)
     assert len(set(saved)) == len(set(trained)) == 1
+
+
+def test_every_optimizer_and_format_is_resumed() -> None:
+    hints = get_type_hints(OptimizerConfig)
+    assert set(STATES) == set(product(get_args(hints["name"]), get_args(hints["moments"])))
 
 
 def test_a_checkpoint_of_another_optimizer_is_refused_by_name(tmp_path: Path) -> None:

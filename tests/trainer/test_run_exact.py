@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.gpu.test_resume import CASES as GPU_CASES
 from tests.trainer.launch import (
     REPO,
     SMALL_LLAMA,
@@ -93,10 +94,18 @@ def test_kill_and_resume_change_no_bit(strategy: str, tmp_path: Path) -> None:
     assert state(killed / "run") == state(straight / "run")
 
 
-def test_the_documentation_promises_exactly_these_cases() -> None:
+@pytest.mark.parametrize(
+    ("begin", "end", "cases"),
+    [
+        ("Tests kill and resume runs on CPU with", "some of them with dropout", CASES),
+        ("On one GPU, with `run.deterministic=true`, they do so with", "Other combinations", GPU_CASES),
+    ],
+    ids=["CPU", "GPU"],
+)
+def test_the_documentation_promises_exactly_these_cases(begin: str, end: str, cases: dict[str, Any]) -> None:
     text = (REPO / "docs" / "trainer.md").read_text(encoding="utf-8")
-    listed = text[text.index("Tests kill and resume runs on CPU with") : text.index("some of them with dropout")]
-    assert set(re.findall("`([^`]*)`", listed)) == set(CASES)
+    listed = text.split(begin)[1].split(end)[0]
+    assert set(re.findall("`([^`]*)`", listed)) == set(cases)
 
 
 def evaluations(folder: Path) -> list[tuple[int, float, float]]:

@@ -170,7 +170,56 @@ CONFLICTS = [
         "batch.micro: 1 sample of 32 pixels leaves a single value per channel for batch norm",
     ),
     ("tiny-mlp", ["optimizer.beta2=1"], "optimizer.beta2: at 1 the moving average never decays; use less than 1"),
-    ("tiny-mlp", ["optimizer.muon_momentum=1"], "optimizer.muon_momentum: at 1 the moving average never decays"),
+    (
+        "tiny-mlp",
+        ["optimizer.name=muon", "optimizer.muon_momentum=1"],
+        "optimizer.muon_momentum: at 1 the moving average never decays",
+    ),
+    (
+        "tiny-mlp",
+        ["optimizer.muon_momentum=0.9"],
+        "optimizer.muon_momentum: 0.9 has no effect, because optimizer.name is adamw; leave it out, or set optimizer.",
+    ),
+    (
+        "tiny-mlp",
+        ["optimizer.name=sgd", "optimizer.muon_exclude=[a.*]"],
+        "optimizer.muon_exclude: ['a.*'] has no effect, because optimizer.name is sgd; leave it out, or set optimizer",
+    ),
+    (
+        "tiny-mlp",
+        ["schedule.decay_share=0.2"],
+        "schedule.decay_share: 0.2 has no effect, because schedule.kind is cosine; leave it out, or set schedule.kind ",
+    ),
+    (
+        "tiny-mlp",
+        ["schedule.kind=linear", "schedule.decay_shape=cosine"],
+        "schedule.decay_shape: cosine has no effect, because schedule.kind is linear; leave it out, or set schedule.ki",
+    ),
+    (
+        "tiny-moe",
+        ["model.balance_rate=0.01"],
+        "model.balance_rate: 0.01 has no effect, because model.balance is loss; leave it out, or set model.balance to",
+    ),
+    (
+        "qwen3-30b-a3b",
+        ["model.balance=none", "model.balance_loss=0.02"],
+        "model.balance_loss: 0.02 has no effect, because model.balance is none; leave it out, or set model.balance to",
+    ),
+    (
+        "tiny-llama",
+        ["lora.alpha=32"],
+        "lora.alpha: 32, but lora.rank is 0, which trains all weights; set lora.rank, such as to 16, or leave it out",
+    ),
+    (
+        "tiny-llama",
+        ["lora.layers=[attention.q]"],
+        "lora.layers: ['attention.q'], but lora.rank is 0, which trains all weights; set lora.rank, such as to 16",
+    ),
+    (
+        "tiny-llama",
+        ["compile.cuda_graph=true", "parallel.recompute=full"],
+        "compile.cuda_graph: true, but parallel.recompute=full repeats the forward pass within a micro-batch; set it t",
+    ),
     (
         "tiny-mlp",
         ["optimizer.decay_groups=[head.*=0, embed.*]"],

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from trainer.config.check_effect import check_effect
 from trainer.config.check_parallel import (
     LANGUAGE_MODELS,
     check_context_parallel,
@@ -289,6 +290,7 @@ RULES: tuple[Rule, ...] = (
     check_optimizer,
     check_optimizer_layout,
     check_schedule,
+    check_effect,
     check_rollback,
     check_evaluation,
     check_strategy_options,

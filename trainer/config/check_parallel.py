@@ -135,7 +135,7 @@ def _check_reduction(parallel: ParallelConfig) -> Iterator[ConfigProblem]:
 
 
 def _check_graph(config: Config) -> Iterator[ConfigProblem]:
-    """Check that neither communication nor the choice of experts would be inside of a CUDA graph."""
+    """Check that a CUDA graph would contain no communication, no choice of experts and no second forward pass."""
     parallel, obstacles = config.parallel, []
     if parallel.strategy in ("fsdp", "hsdp"):
         obstacles.append(("parallel.strategy", f"{parallel.strategy} gathers weights"))
@@ -144,6 +144,9 @@ def _check_graph(config: Config) -> Iterator[ConfigProblem]:
         for axis in ("tensor", "context", "expert", "pipeline")
         if getattr(parallel, axis) > 1
     ]
+    if parallel.recompute != "none":
+        # It reads and restores the GPU's random state, which torch does not allow while it records a graph.
+        obstacles.append(("parallel.recompute", f"parallel.recompute={parallel.recompute} repeats the forward pass"))
     if isinstance(config.model, MoeConfig):
         obstacles.append(("model.family", f"{config.model.family} sends other numbers of tokens to its experts"))
     for setting, reason in obstacles:

@@ -123,6 +123,45 @@ def test_a_large_model_is_split_into_several_files(tmp_path: Path) -> None:
     assert "model-00002" in error_text(tmp_path, LLAMA)
 
 
+@pytest.mark.parametrize(("first", "second"), [(40_000, 10**9), (10**9, 40_000), (40_000, 20_000)])
+def test_an_export_replaces_an_earlier_one(first: int, second: int, tmp_path: Path) -> None:
+    """Transformers prefers a single file to the index, so leftovers would be loaded instead of the new weights."""
+    for seed, shard_bytes in ((1, first), (2, second)):
+        torch.manual_seed(seed)
+        state = {name: torch.rand_like(value) for name, value in make_model(LLAMA).named_parameters()}
+        hf.export(state, LLAMA, tmp_path, shard_bytes=shard_bytes)
+        (tmp_path / "tokenizer.json").write_text("stays")
+    again, empty = hf.load(tmp_path, LLAMA), tmp_path / "empty"
+    assert all(torch.equal(again[name], state[name]) for name in state)
+    hf.export(state, LLAMA, empty, shard_bytes=second)
+    names = {path.name for path in tmp_path.iterdir()} - {"empty", "tokenizer.json"}
+    assert names == {path.name for path in empty.iterdir()}
+
+
+def test_a_failed_export_leaves_the_earlier_one_or_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = dict(make_model(LLAMA).named_parameters())
+    hf.export(state, LLAMA, tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+    def fail(*_: Any) -> Any:
+        raise OSError("no space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(safetensors_file, "write", fail)
+        with pytest.raises(OSError, match="no space"):
+            hf.export(state, LLAMA, tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+    def move(path: Path, target: Path) -> Path:
+        return fail() if path.match("model-00002-*.safetensors") else path.rename(target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", move)
+        with pytest.raises(OSError, match="no space"):
+            hf.export(state, LLAMA, tmp_path, shard_bytes=40_000)
+    assert "config.json" in error_text(tmp_path, LLAMA)
+
+
 def test_the_published_gpt2_names_are_recognised(tmp_path: Path) -> None:
     """The published gpt2 has names without a prefix and contains attention masks."""
     ours = make_model(GPT2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from trainer.models.registry import build_model
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
+CONFIG_FILE = "config.json"
+WEIGHT_FILES = re.compile(r"model(-\d+-of-\d+)?\.safetensors|model\.safetensors\.index\.json")
 # Tables and masks in older files, which the model computes itself.
 COMPUTED = re.compile(r"(rotary_emb\.inv_freq|\.attn\.(masked_)?bias)$")
 NAMES_IN_MESSAGE = 4
@@ -43,9 +46,10 @@ def load(folder: Path | str, config: ModelConfig) -> Mapping[str, torch.Tensor]:
 def export(
     state: Mapping[str, torch.Tensor], config: ModelConfig, folder: Path | str, shard_bytes: int = 5_000_000_000
 ) -> None:
-    """Write a folder that `from_pretrained` opens.
+    """Write a folder that `from_pretrained` opens, in place of an earlier export, if there is one.
 
-    config.json is written last, so that an incomplete export cannot be opened.
+    New files are complete before the earlier ones are removed. config.json is removed first and written last, so that
+    an incomplete export cannot be opened.
     """
     folder, model = Path(folder), _require_supported(config)
     _reject_bias(model)
@@ -55,7 +59,21 @@ def export(
         raise ConfigError(
             [ConfigProblem("export", f"the state lacks {_shorten(missing)}", "export a checkpoint of this model")]
         )
-    folder.mkdir(parents=True, exist_ok=True)
+    new = folder / ".export.partial"
+    shutil.rmtree(new, ignore_errors=True)
+    new.mkdir(parents=True)
+    try:
+        _write_weights(state, mappings, new, shard_bytes)
+        dtype = str(state["norm.weight"].dtype).removeprefix("torch.")
+        _write_json(new / CONFIG_FILE, {**hf_config.make_config_json(model), "torch_dtype": dtype})
+        _replace_export(new, folder)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+
+
+def _write_weights(
+    state: Mapping[str, torch.Tensor], mappings: list[TensorMapping], folder: Path, shard_bytes: int
+) -> None:
     groups = _group_by_size(mappings, state, shard_bytes)
     weight_map: dict[str, str] = {}
     for number, group in enumerate(groups, start=1):
@@ -65,8 +83,15 @@ def export(
     if len(groups) > 1:
         total = sum(_count_bytes(mapping, state) for mapping in mappings)
         _write_json(folder / INDEX_FILE, {"metadata": {"total_size": total}, "weight_map": weight_map})
-    dtype = str(state["norm.weight"].dtype).removeprefix("torch.")
-    _write_json(folder / "config.json", {**hf_config.make_config_json(model), "torch_dtype": dtype})
+
+
+def _replace_export(new: Path, folder: Path) -> None:
+    """Move the files of a new export to their place; files of an earlier one would be loaded with them, so they go."""
+    (folder / CONFIG_FILE).unlink(missing_ok=True)
+    for file in [path for path in folder.iterdir() if WEIGHT_FILES.fullmatch(path.name)]:
+        file.unlink()
+    for file in sorted(new.iterdir(), key=lambda path: path.name == CONFIG_FILE):
+        file.replace(folder / file.name)
 
 
 def _require_supported(config: ModelConfig) -> LlamaLikeConfig | Gpt2Config:

@@ -40,6 +40,8 @@ class Manifest:
     token: str
     metric: float | None
     files: Mapping[str, FileChecksum]
+    metric_name: str = ""
+    """The figure that `metric` is a value of, such as loss; empty if it is unknown, as in older checkpoints."""
 
     @property
     def size(self) -> int:
@@ -75,7 +77,7 @@ def read_manifest(path: Path) -> Manifest:
     if (body["version"], body["piece"]) != (VERSION, PIECE_BYTES):
         raise DamagedCheckpoint(f"{MANIFEST} has version {body['version']}, this trainer reads {VERSION}")
     files = {name: FileChecksum(file["size"], tuple(file["sha256"])) for name, file in body["files"].items()}
-    return Manifest(body["step"], body["world_size"], body["token"], body["metric"], files)
+    return Manifest(body["step"], body["world_size"], body["token"], body["metric"], files, body.get("metric_name", ""))
 
 
 def check_sizes(path: Path, manifest: Manifest) -> list[str]:

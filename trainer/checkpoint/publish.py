@@ -20,7 +20,7 @@ def publish(job: SaveJob, abandoned: set[str]) -> int:
     `abandoned` holds the tokens of saves that have failed on another rank and need not be waited for.
     """
     files = _wait_for_ranks(job, abandoned)
-    whole = manifest.Manifest(job.step, job.world_size, job.token, job.metric, files)
+    whole = manifest.Manifest(job.step, job.world_size, job.token, job.metric, files, job.best)
     folder.write_file(job.partial / folder.MANIFEST, manifest.encode_manifest(whole))
     folder.sync_folder(job.partial)
     folder.publish_partial(job.folder, job.partial, job.step)

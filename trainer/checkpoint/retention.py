@@ -13,14 +13,14 @@ from trainer.checkpoint import folder, manifest
 def find_best(path: Path, best: str) -> Path | None:
     """Return the best of the checkpoints in a folder by the figure `best`; None if none of them was evaluated."""
     present = {checkpoint.step: checkpoint.path for checkpoint in folder.list_published(path)}
-    step = choose_best({step: _read_metric(entry) for step, entry in present.items()}, best)
+    step = choose_best({step: _read_metric(entry, best) for step, entry in present.items()}, best)
     return None if step is None else present[step]
 
 
 def prune(path: Path, newest: int, keep: int, best: str) -> list[int]:
     """Remove the checkpoints that are not needed now that step `newest` is published, and return their steps."""
     present = {checkpoint.step: checkpoint.path for checkpoint in folder.list_published(path)}
-    metrics = {step: _read_metric(entry) for step, entry in present.items()} if best else dict.fromkeys(present)
+    metrics = {step: _read_metric(entry, best) for step, entry in present.items()}
     removed = select_removable(metrics, newest, keep, best)
     for step in removed:
         folder.remove(present[step])
@@ -60,8 +60,12 @@ def is_higher_better(metric: str) -> bool:
     return "accuracy" in metric
 
 
-def _read_metric(path: Path) -> float | None:
+def _read_metric(path: Path, best: str) -> float | None:
+    """Return the figure `best` of a checkpoint; None if it was saved with another one, or without."""
+    if not best:
+        return None
     try:
-        return manifest.read_manifest(path).metric
+        stored = manifest.read_manifest(path)
     except manifest.DamagedCheckpoint:
         return None
+    return stored.metric if stored.metric_name == best else None

@@ -138,6 +138,11 @@ def test_a_restart_continues_the_same_run_online(tmp_path: Path, calls: Path) ->
         recorder.close()
     first, second = (call for call in read(calls) if "mode" in call)
     assert first == second
+    # The same path on another machine, or after the folder was deleted, is another run.
+    (tmp_path / "run" / "wandb-run").unlink()
+    recorder = make_recorder(tmp_path / "run", io.StringIO(), "metrics.wandb=online")
+    recorder.close()
+    assert read(calls)[-2]["id"] != first["id"]
     assert (first["mode"], first["resume"], first["group"]) == ("online", "allow", None)
 
 
@@ -211,12 +216,27 @@ def test_a_tracker_that_is_stuck_delays_neither_a_step_nor_the_end(monkeypatch: 
     began = time.monotonic()
     for step in range(trackers._MAX_WAITING + 5):
         tracker.log(step, {"loss": 1.0, "source": "text is left out"})
-    tracker.close("finished")
+    trackers.close_trackers([tracker], "finished")
     assert time.monotonic() - began < 5
     assert messages == [
         "metrics.stuck: the tracker is too slow; it misses steps from 1000 on",
         "metrics.stuck: not everything was sent within 0.1 s",
     ]
+    stuck.answered.set()
+
+
+def test_trackers_share_the_time_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trackers, "_CLOSE_TIMEOUT_S", 0.5)
+    messages: list[str] = []
+    stuck, quick = StuckTracker(), StuckTracker()
+    quick.setting = "metrics.quick"
+    quick.answered.set()
+    began = time.monotonic()
+    both = [trackers.BackgroundTracker(tracker, messages.append) for tracker in (stuck, stuck, quick)]
+    trackers.close_trackers(both, "finished")
+    assert time.monotonic() - began < 0.9, "each of two stuck trackers would take 0.5 s"
+    late = "metrics.stuck: not everything was sent within 0.5 s"
+    assert messages == ["metrics.quick: recording", late, late]
     stuck.answered.set()
 
 

@@ -15,7 +15,7 @@ from trainer.metrics.json_lines import JsonLines, drop_after
 from trainer.metrics.progress import Progress
 from trainer.metrics.progress_file import ProgressFile
 from trainer.metrics.tensorboard import TensorBoard
-from trainer.metrics.trackers import BackgroundTracker, make_trackers
+from trainer.metrics.trackers import BackgroundTracker, close_trackers, make_trackers
 
 
 class Recorder:
@@ -127,8 +127,7 @@ class Recorder:
     def close(self) -> None:
         """Close all files, and let the trackers send their last metrics."""
         trackers, self._trackers = self._trackers, []
-        for tracker in trackers:
-            tracker.close(self._outcome)
+        close_trackers(trackers, self._outcome)
         self._close_metrics()
         self._progress.close()
         if self._events is not None:

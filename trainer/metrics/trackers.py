@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -67,6 +67,15 @@ def make_trackers(config: Config, folder: Path, say: Callable[[str], None]) -> l
     return [BackgroundTracker(tracker, say) for tracker in trackers]
 
 
+def close_trackers(trackers: Sequence[BackgroundTracker], outcome: str) -> None:
+    """Let all trackers send what is waiting, for a limited time together: the job may be about to be killed."""
+    deadline = time.monotonic() + _CLOSE_TIMEOUT_S
+    for tracker in trackers:
+        tracker.end(outcome)
+    for tracker in trackers:
+        tracker.wait(deadline)
+
+
 class BackgroundTracker:
     """A tracker with a queue and a thread. An error is printed once and ends the tracker, but not the run."""
 
@@ -89,12 +98,20 @@ class BackgroundTracker:
                 self._say(f"{self._tracker.setting}: the tracker is too slow; it misses steps from {step} on")
             self._has_dropped = True
 
-    def close(self, outcome: str) -> None:
-        """Let the tracker send what is waiting, for a limited time: the job may be about to be killed."""
+    def end(self, outcome: str) -> None:
+        """Tell the tracker that nothing follows; if its queue is full, the oldest metrics make room."""
         self._outcome = outcome
-        deadline = time.monotonic() + _CLOSE_TIMEOUT_S
-        with suppress(queue.Full):
-            self._waiting.put(None, timeout=_CLOSE_TIMEOUT_S)
+        while True:
+            try:
+                self._waiting.put_nowait(None)
+            except queue.Full:
+                with suppress(queue.Empty):
+                    self._waiting.get_nowait()
+            else:
+                return
+
+    def wait(self, deadline: float) -> None:
+        """Wait until the tracker has sent everything, or until the deadline on the monotonic clock."""
         self._thread.join(max(deadline - time.monotonic(), 0.0))
         if self._thread.is_alive():
             self._say(f"{self._tracker.setting}: not everything was sent within {_CLOSE_TIMEOUT_S:g} s")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Mapping
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ _INIT_TIMEOUT_S = 30.0
 
 
 class WandbTracker:
-    """A run in Weights & Biases. A restart continues it, because its id is derived from the run's folder.
+    """A run in Weights & Biases. A restart continues it, because its id is stored in the run's folder.
 
     Without a key or a network, metrics are recorded in the folder, as in the mode `offline`. Not every version of
     wandb can continue a run offline: an upload may replace what an earlier start recorded under the same id. So each
@@ -59,7 +59,7 @@ class WandbTracker:
         import wandb  # noqa: PLC0415 - optional, and slow to import
 
         self._folder.mkdir(parents=True, exist_ok=True)
-        identity = sha256(str(self._folder).encode()).hexdigest()[:16]
+        identity = self._read_or_make_id()
         is_online = mode == "online"
         self._run = wandb.init(
             project=self._project,
@@ -74,6 +74,16 @@ class WandbTracker:
             settings=wandb.Settings(console="off", silent=True, init_timeout=_INIT_TIMEOUT_S),
         )
         self._run.define_metric("*", step_metric="step")
+
+    def _read_or_make_id(self) -> str:
+        """Return the run's id: random, because another machine or an earlier run may have used the same folder name."""
+        file = self._folder / "wandb-run"
+        stored = file.read_text(encoding="utf-8").strip() if file.exists() else ""
+        if stored:
+            return stored
+        identity = secrets.token_hex(8)
+        file.write_text(identity, encoding="utf-8")
+        return identity
 
 
 def _teardown() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import tempfile
+import threading
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from tests.trainer.launch import SMALL_LLAMA, Launched, forked, wait_for_step
 from trainer.__main__ import main
 from trainer.life.outcome import Code
 from trainer.life.trace_request import TraceRequest, parse_request
+from trainer.metrics import tracer as tracer_module
 from trainer.metrics.tracer import Tracer
 
 STEPS = 2
@@ -63,6 +66,39 @@ def test_ranks_that_wait_for_a_trace_are_not_hung(tmp_path: Path) -> None:
     tracer.begin(TraceRequest(2, 1), 5)
     assert not tracer.is_active
     assert [step for step in range(3, 10) if tracer.find_limit_s(step)] == [6, 7]
+
+
+class FullDisk:
+    """A profile that cannot be written."""
+
+    def stop(self) -> None:
+        pass
+
+    def export_chrome_trace(self, _path: str) -> None:
+        raise OSError(28, "No space left on device")
+
+
+def test_a_trace_that_cannot_be_written_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    messages: list[str] = []
+    tracer = Tracer(tmp_path / "run", 0, torch.device("cpu"), messages.append)
+    tracer._profile = FullDisk()
+    tracer.close()
+    assert "No space left on device; training continues" in messages[0]
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_the_end_of_a_run_does_not_wait_long_for_a_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracer_module, "_COMPRESS_TIMEOUT_S", 0.1)
+    messages: list[str] = []
+    tracer = Tracer(tmp_path, 0, torch.device("cpu"), messages.append)
+    written = threading.Event()
+    stuck = threading.Thread(target=written.wait, daemon=True)
+    stuck.start()
+    tracer._compressions.append(stuck)
+    tracer.close()
+    assert messages == [f"a trace was not written to {tmp_path / 'traces'} within 0.1 s and is lost"]
+    written.set()
 
 
 def test_all_ranks_trace_the_same_steps_of_a_running_job(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import gzip
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ from trainer.life.trace_request import TraceRequest
 TRACES_FOLDER = "traces"
 _MAX_MEMORY_EVENTS = 200_000
 _WRITE_TIMEOUT_S = 600.0
+_COMPRESS_TIMEOUT_S = 60.0
 
 
 class Tracer:
@@ -73,12 +75,15 @@ class Tracer:
             self._finish()
 
     def close(self) -> None:
-        """Write a trace that is under way at the end of the run, and wait until all traces are compressed."""
+        """Write a trace that is under way at the end of the run, and wait a while until all traces are compressed."""
         if self._profile is not None:
             self._last_step -= self._steps_left
             self._finish()
+        deadline = time.monotonic() + _COMPRESS_TIMEOUT_S
         for thread in self._compressions:
-            thread.join()
+            thread.join(max(deadline - time.monotonic(), 0.0))
+        if any(thread.is_alive() for thread in self._compressions):
+            self._say(f"a trace was not written to {self._folder} within {_COMPRESS_TIMEOUT_S:g} s and is lost")
 
     def _start(self) -> None:
         from torch.profiler import ProfilerActivity, profile  # noqa: PLC0415 - slow to import, and rarely needed
@@ -97,6 +102,7 @@ class Tracer:
         if is_cuda:
             torch.cuda.synchronize(self._device)
         profile.stop()
+        plain: Path | None = None
         try:
             folder.mkdir(parents=True, exist_ok=True)
             # First to a local disk: torch blocks the whole process while it writes.
@@ -107,6 +113,8 @@ class Tracer:
                 torch.cuda.memory._dump_snapshot(str(folder / f"rank-{self._rank:05d}.memory.pickle"))
         except OSError as error:
             self._say(f"the trace cannot be written to {folder}: {error}; training continues")
+            if plain is not None:
+                plain.unlink(missing_ok=True)
             return
         finally:
             if is_cuda:

@@ -26,7 +26,7 @@ def copy_tokenizer(config: Config, out: Path) -> Path | None:
     """Copy the files of the tokenizer, except those that are there already, and return the folder they come from."""
     mixture = [entry.path for entry in parse_mixture(config.data.mixture) if isinstance(entry, MixtureEntry)]
     for path in (config.checkpoint.initial, config.data.path, *mixture):
-        folder = Path(path).expanduser()
+        folder = Path(path)
         files = [folder / name for name in _TOKENIZER_FILES if path and (folder / name).is_file()]
         if any(file.name.startswith("tokenizer") or file.name == "vocab.json" for file in files):
             for file in files:

@@ -251,6 +251,22 @@ def error_text(path: str, overrides: list[str]) -> str:
     return str(caught.value)
 
 
+def test_a_home_folder_is_expanded_in_every_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shell leaves ~ in key=~/folder as it is."""
+    monkeypatch.setenv("HOME", "/home/me")
+    images = ["data.kind=images", "data.path=~/images", "evaluation.path=~/held-out", "checkpoint.initial=~/weights"]
+    config = load("tiny-resnet", [*images, "run.folder=~/runs/{name}"])
+    assert (config.data.path, config.evaluation.path) == ("/home/me/images", "/home/me/held-out")
+    assert (config.checkpoint.initial, config.run.folder) == ("/home/me/weights", "/home/me/runs/{name}")
+    mixture = ["data.kind=tokens", "data.mixture=[~/web=0.5, s3://bucket/~code=0.5]", "data.cache=~/cache"]
+    data = load("tiny-llama", mixture).data
+    assert (data.mixture, data.cache) == (("/home/me/web=0.5", "s3://bucket/~code=0.5"), "/home/me/cache")
+    # A run that was started from Python, or by an older version.
+    tree = to_dict(load("mlp", []))
+    tree["run"]["folder"] = "~/mine"
+    assert from_dict(tree).run.folder == "/home/me/mine"
+
+
 def test_the_settings_of_an_older_run_are_checked_too() -> None:
     tree: dict[str, Any] = to_dict(load("mlp", []))
     tree["batch"]["sizes"] = 3

@@ -174,12 +174,6 @@ def test_shards_are_mixed_and_held_out_from_each_source(tmp_path: Path) -> None:
     assert (inputs[:, 0] < 50).sum() == 30
 
 
-def test_a_home_folder_is_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    write_shards(tmp_path / "web", range(41))
-    assert open_mixture("~/web=1").training.length == 10
-
-
 def test_all_bad_sources_are_named(tmp_path: Path) -> None:
     web, empty = write_shards(tmp_path / "web", range(41)), write_shards(tmp_path / "empty", [])
     with pytest.raises(ConfigError) as caught:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import os
 import types
 from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import cache
@@ -63,7 +64,14 @@ def _build_value(entry: Field[Any], hint: Any, value: Any, where: str, problems:
         problems.append(
             ConfigProblem(where, f"{format_value(violation[0])} is {violation[1]}", f"set it {_bounds(entry)}")
         )
-    return converted
+    return _expand_home(converted) if entry.metadata["is_path"] else converted
+
+
+def _expand_home(paths: Any) -> Any:
+    """Return a path, or several, with the home folder in place of a leading ~: a shell leaves it in key=~/folder."""
+    if isinstance(paths, tuple):
+        return tuple(os.path.expanduser(path) for path in paths)
+    return os.path.expanduser(paths)
 
 
 def _build_model(tree: Any, where: str, problems: list[ConfigProblem]) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -28,7 +27,7 @@ class MixtureEntry:
 def parse_mixture(entries: Sequence[str]) -> list[MixtureEntry | ConfigProblem]:
     """Return each entry of data.mixture, or what is wrong with it."""
     parsed = [_parse_entry(text) for text in entries]
-    paths = Counter(PurePath(os.path.expanduser(entry.path)) for entry in parsed if isinstance(entry, MixtureEntry))
+    paths = Counter(PurePath(entry.path) for entry in parsed if isinstance(entry, MixtureEntry))
     repeated = [
         ConfigProblem(_WHERE, f"{path} is listed {count} times", "list it once, with the sum of its weights")
         for path, count in ((_hide_secrets(str(path)), count) for path, count in paths.items())

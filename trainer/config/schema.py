@@ -33,10 +33,14 @@ class DataConfig:
 
     kind: Literal["synthetic", "tokens", "images"] = setting("source of the samples", "synthetic")
     path: str = setting(
-        "folder of token shards or images; token shards may also be at s3://BUCKET/FOLDER or https://SERVER/FOLDER", ""
+        "folder of token shards or images; token shards may also be at s3://BUCKET/FOLDER or https://SERVER/FOLDER",
+        "",
+        is_path=True,
     )
     mixture: tuple[str, ...] = setting(
-        "folders of token shards to mix, as PATH=WEIGHT (such as [~/web=0.7, ~/code=0.3]), instead of data.path", ()
+        "folders of token shards to mix, as PATH=WEIGHT (such as [~/web=0.7, ~/code=0.3]), instead of data.path",
+        (),
+        is_path=True,
     )
     samples: int = setting("samples per epoch of synthetic data", 65536, low=1)
     seq_len: int = setting("tokens per sample; 0 uses the model's seq_len", 0, low=0)
@@ -51,7 +55,9 @@ class DataConfig:
         low=0,
     )
     cache: str = setting(
-        "folder for copies of remote shards, on a disk of the node; empty uses /local if it is a disk, else /tmp", ""
+        "folder for copies of remote shards, on a disk of the node; empty uses /local if it is a disk, else /tmp",
+        "",
+        is_path=True,
     )
     cache_gb: float = setting("size above which copies of remote shards are removed; 0 keeps all", 0.0, low=0)
     workers: int = setting("threads that read and decode batches in advance", 2, low=0, high=64)
@@ -189,7 +195,7 @@ class EvaluationConfig:
 
     every: int = setting("steps between evaluations; the last step is always evaluated", 500, low=1)
     share: float = setting("fraction of the training data to hold out, the end of each shard or class", 0.0, low=0)
-    path: str = setting("folder of token shards or images to evaluate on, instead of a share", "")
+    path: str = setting("folder of token shards or images to evaluate on, instead of a share", "", is_path=True)
     samples: int = setting("samples per evaluation, a fixed random choice; 0 uses all", 0, low=0)
     prompts: tuple[str, ...] = setting(
         "texts that the model continues after each evaluation, to read in the report", ()
@@ -221,7 +227,9 @@ class CheckpointConfig:
         "auto",
     )
     initial: str = setting(
-        "weights to start from: a run folder, its checkpoints folder, one checkpoint, or a Hugging Face folder", ""
+        "weights to start from: a run folder, its checkpoints folder, one checkpoint, or a Hugging Face folder",
+        "",
+        is_path=True,
     )
 
     @property
@@ -234,7 +242,9 @@ class CheckpointConfig:
 class RunConfig:
     """Settings of the run as a whole: folder, seed and device."""
 
-    folder: str = setting("folder for checkpoints, metrics and reports; {name} is the run's name", "runs/{name}")
+    folder: str = setting(
+        "folder for checkpoints, metrics and reports; {name} is the run's name", "runs/{name}", is_path=True
+    )
     seed: int = setting("seed of the weights, the data order and dropout", 1, low=0)
     deterministic: bool = setting(
         "use only bitwise reproducible kernels, even where a GPU has faster ones; an operation without one is an error",

@@ -31,8 +31,8 @@ class Reading:
     def open_folder(self, path: str) -> ShardFolder:
         """Return the folder at a path or address; its index is not read yet."""
         if not is_remote(path):
-            return LocalFolder(Path(path).expanduser())
-        folder = Path(self.cache).expanduser() if self.cache else default_cache()
+            return LocalFolder(Path(path))
+        folder = Path(self.cache) if self.cache else default_cache()
         return CachedFolder(RemoteFolder(path), ShardCache(folder, self.cache_bytes))
 
 

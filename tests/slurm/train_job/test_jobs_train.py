@@ -44,6 +44,13 @@ def test_a_folder_that_another_job_uses_is_rejected(job: Run, tmp_path: Path) ->
     assert job(RUN_FOLDER="shared", OUTCOME="finished").returncode == 0
 
 
+def test_a_home_folder_is_expanded(job: Run, tmp_path: Path) -> None:
+    done = job("tiny-llama", "run.folder=~/runs/mine", OUTCOME="finished", HOME=str(tmp_path / "home"))
+    assert f"run folder {tmp_path}/home/runs/mine," in done.stdout, done.stderr
+    done = job("tiny-llama", OUTCOME="finished", RUN_FOLDER="~", HOME=str(tmp_path / "home"))
+    assert f"run folder {tmp_path}/home," in done.stdout, done.stderr
+
+
 def test_the_default_is_one_rank_per_gpu(job: Run) -> None:
     assert "--nproc-per-node=4 " in job(SLURM_GPUS_ON_NODE="4").stdout
     assert "--gpus-per-node=4" in job(SLURM_GPUS_ON_NODE="4").stdout

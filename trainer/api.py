@@ -51,6 +51,7 @@ from trainer.models.registry import build_network
 from trainer.objective import CrossEntropy, StepMeanLoss, choose_objective
 from trainer.own_settings import make_own_config
 from trainer.parallel.apply import parallelize
+from trainer.parallel.compile import check_backend
 from trainer.parallel.document_kernel import describe_document_kernel
 from trainer.parallel.engine import LossFunction, Recipe
 from trainer.parallel.gather import gather_weights
@@ -107,6 +108,7 @@ class Trainer:
             checkpoint=CheckpointConfig(keep=keep, best=best),
             run=RunConfig(folder=str(folder), seed=seed, device=cast(Any, device)),
         )
+        check_backend(config.compile)
         self._set_up(config, start(device, config.run.join_timeout_s), model, loss, micro=micro_batch, weights=None)
         self._record_uncaught_errors()
 

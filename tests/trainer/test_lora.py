@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,12 @@ from transformers import AutoModelForCausalLM
 from tests.trainer.curves import make_step
 from tests.trainer.launch import SMALL_LLAMA, losses
 from trainer.__main__ import main
+from trainer.api import Trainer
 from trainer.checkpoint.checkpoints import Checkpoints
 from trainer.config.errors import ConfigError
 from trainer.config.load import load
 from trainer.config.models import LlamaConfig, MixtralConfig
-from trainer.config.schema import LoraConfig
+from trainer.config.schema import LoraConfig, OptimizerConfig
 from trainer.life.outcome import Code
 from trainer.models import hf
 from trainer.models.experts import Groups
@@ -91,6 +93,23 @@ def test_layers_of_any_model_can_be_changed() -> None:
     assert not model[2].bias.requires_grad
 
 
+def test_a_model_trained_from_python_can_be_merged(tmp_path: Path) -> None:
+    plain = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    before = {name: value.clone() for name, value in plain.state_dict().items()}
+    lora = replace(LORA, layers=("*",))
+    model = add_lora(deepcopy(plain), lora)
+    trainer = Trainer(model, optimizer=OptimizerConfig(lr=0.1), folder=tmp_path, device="cpu")
+    batch = {"inputs": torch.randn(16, 4), "targets": torch.randint(2, (16,))}
+    for _ in range(2):
+        trainer.train_step(batch)
+    weights = trainer.state_dict()
+    trainer.close()
+    assert all(torch.equal(weights[name], value) for name, value in before.items()), "these are frozen"
+    plain.load_state_dict(merge(weights, lora))
+    assert not torch.equal(plain[0].weight, before["0.weight"])
+    torch.testing.assert_close(plain(batch["inputs"]), model(batch["inputs"]))
+
+
 def test_layers_that_cannot_be_changed_are_rejected() -> None:
     with pytest.raises(ConfigError) as caught:
         add_lora(make_model(), replace(LORA, layers=("attention.*", "mlp.*", "q_proj")))
@@ -102,6 +121,15 @@ def test_layers_that_cannot_be_changed_are_rejected() -> None:
     tied = build_model(replace(LLAMA, tie_embeddings=True))
     with pytest.raises(ConfigError, match=r"lora\.layers: head shares its weight with another layer"):
         add_lora(tied, replace(LORA, layers=("head",)))
+
+
+def test_a_rank_that_no_chosen_layer_can_have_is_rejected() -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    with pytest.raises(ConfigError) as caught:
+        add_lora(model, replace(LORA, rank=5, layers=("*",)))
+    assert str(caught.value) == "lora.rank: 5, but the chosen layers are smaller: 0 is 8 x 4; use at most 4"
+    assert all(parameter.requires_grad for parameter in model.parameters()), "a rejected model is not changed"
+    assert isinstance(add_lora(model, replace(LORA, rank=4, layers=("*",)))[2], LoraLinear)
 
 
 def test_frozen_weights_have_no_gradients_to_count() -> None:

@@ -12,12 +12,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from tests.trainer.launch import REPO, SMALL_LLAMA, checkpoint_steps, events, forked, outcome
 from trainer import host
 from trainer.__main__ import main
+from trainer.api import Trainer
+from trainer.config.errors import ConfigError
+from trainer.config.schema import CompileConfig
 from trainer.data.prepare import main as prepare
 from trainer.life.outcome import FILE_VARIABLE, Code
+from trainer.parallel.compile import check_backend
 
 FOUR_RANKS = {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4", "RANK": "0"}
 INVALID_SETTINGS = {
@@ -160,6 +165,20 @@ def test_a_refused_start_leaves_no_files(tmp_path: Path) -> None:
     for override in ("checkpoint.resume=must", f"checkpoint.initial={tmp_path / 'gone'}"):
         assert main([*SMALL_LLAMA, f"run.folder={run}", override]) == Code.BAD_INPUT
         assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unknown_backend_of_the_compiler_is_refused_at_once(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    assert main([*SMALL_LLAMA, f"run.folder={run}", "compile.mode=blocks", "compile.backend=induktor"]) == 2
+    error = capfd.readouterr().err
+    assert "compile.backend: 'induktor' is not a backend of torch.compile here; allowed: " in error
+    assert "inductor" in error
+    assert not run.exists()
+    with pytest.raises(ConfigError, match=r"compile\.backend: 'induktor'"):
+        Trainer(torch.nn.Linear(2, 2), compile=CompileConfig(mode="whole", backend="induktor"), folder=run)
+    check_backend(CompileConfig(mode="whole", backend="aot_eager"))
 
 
 def test_a_refused_start_of_two_ranks_leaves_no_files(tmp_path: Path) -> None:

@@ -91,6 +91,7 @@ def add_lora(model: nn.Module, config: LoraConfig) -> nn.Module:
             ConfigProblem("lora.layers", f"{pattern} fits no linear layer", f"use: {options}") for pattern in unused
         ]
         raise ConfigError(problems)
+    _check_rank(config.rank, {name: linears[name] for names in chosen.values() for name in names})
     for parameter in model.parameters():
         parameter.requires_grad_(False)
     counts = _count_uses(model)
@@ -123,6 +124,16 @@ def merge(state: Mapping[str, torch.Tensor], config: LoraConfig) -> dict[str, to
             change = state[f"{layer}.{B}"].float() @ value.float() * (config.alpha / config.rank)
             merged[f"{layer}.weight"] = (weight.float() + change).to(weight.dtype)
     return merged
+
+
+def _check_rank(rank: int, chosen: Mapping[str, nn.Linear | ExpertLinear]) -> None:
+    """Check that the change of at least one layer can have this rank: more would only take memory and time."""
+    sides = {name: tuple(linear.weight.shape[-2:]) for name, linear in chosen.items()}
+    name = max(sides, key=lambda layer: min(sides[layer]))
+    limit = min(sides[name])
+    if rank > limit:
+        message = f"{rank}, but the chosen layers are smaller: {name} is {sides[name][0]} x {sides[name][1]}"
+        raise ConfigError([ConfigProblem("lora.rank", message, f"use at most {limit}")])
 
 
 def _add_change(linear: nn.Linear | ExpertLinear, config: LoraConfig) -> nn.Module:

@@ -73,7 +73,7 @@ def parallelize(model: nn.Module | Factory, recipe: Recipe, mesh: Mesh, fill: Fi
         from trainer.parallel.fsdp import FsdpEngine
 
         return FsdpEngine(built, units, recipe, mesh, choices)
-    if recipe.compiled.cuda_graph and (reason := _find_graph_obstacle(mesh)):
+    if recipe.compiled.cuda_graph and (reason := _find_graph_obstacle(recipe, mesh)):
         choices.append(f"cuda_graph: not used, because {reason}")
     elif recipe.compiled.cuda_graph:
         from trainer.parallel.cuda_graph import GraphEngine
@@ -86,10 +86,12 @@ def parallelize(model: nn.Module | Factory, recipe: Recipe, mesh: Mesh, fill: Fi
     return DdpEngine(built, units, recipe, mesh, choices)
 
 
-def _find_graph_obstacle(mesh: Mesh) -> str:
+def _find_graph_obstacle(recipe: Recipe, mesh: Mesh) -> str:
     """Return why micro-batches cannot be replayed as CUDA graphs; empty if they can."""
     if mesh.device.type != "cuda":
         return f"the device is {mesh.device.type}"
+    if recipe.parallel.recompute != "none":  # chosen by strategy=auto
+        return f"parallel.recompute={recipe.parallel.recompute} repeats the forward pass"
     return "ddp averages gradients during the backward pass" if mesh.weights.replicate > 1 else ""
 
 

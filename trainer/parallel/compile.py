@@ -1,4 +1,4 @@
-"""Prepare a model for the compiler, and compile each unit of it on its own."""
+"""Check the compiler's backend, prepare a model for the compiler, and compile each unit of it on its own."""
 
 from __future__ import annotations
 
@@ -8,10 +8,24 @@ from typing import Any
 import torch
 from torch import nn
 
+from trainer.config.errors import ConfigError, ConfigProblem
+from trainer.config.schema import CompileConfig
 from trainer.models.experts import MixtureOfExperts
 from trainer.parallel.engine import Recipe
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.units import Units
+
+
+def check_backend(settings: CompileConfig) -> None:
+    """Raise ConfigError if torch.compile is to use a backend that torch does not have."""
+    if settings.mode == "none" or settings.backend == CompileConfig().backend:
+        return
+    from torch._dynamo import list_backends  # noqa: PLC0415 - start-up: importing it takes seconds
+
+    backends = list_backends(exclude_tags=())
+    if settings.backend not in backends:
+        message = f"{settings.backend!r} is not a backend of torch.compile here"
+        raise ConfigError([ConfigProblem("compile.backend", message, f"allowed: {', '.join(backends)}")])
 
 
 def compile_units(model: nn.Module, units: Units, recipe: Recipe, mesh: Mesh) -> None:

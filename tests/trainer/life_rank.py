@@ -42,7 +42,8 @@ def main() -> int:
     reason = last.stop
     write(folder, world.rank, f"end-{world.rank}", json.dumps({"step": step, "stop": reason, "work": last.work_s}))
     if reason:
-        status = outcome.end_after_stop(reason, stop.note, step, folder, world.rank)
+        code = outcome.choose_code(reason)
+        status = outcome.end_after_stop(reason, stop.note or reason.text, step, folder, world.rank, code=code)
     else:
         status = outcome.end(Code.FINISHED, "all steps done", step, folder, world.rank)
     stop.close()

@@ -9,13 +9,13 @@ import pytest
 from trainer.life.watchdog import Watchdog
 
 
-def record_limits(monkeypatch: pytest.MonkeyPatch) -> defaultdict[str, set[float | None]]:
-    """Return the limits of each phase, which are added from now on; None is the limit of a step."""
-    limits: defaultdict[str, set[float | None]] = defaultdict(set)
+def record_limits(monkeypatch: pytest.MonkeyPatch) -> defaultdict[str, list[float | None]]:
+    """Return the limits of each phase in their order, which are added from now on; None is the limit of a step."""
+    limits: defaultdict[str, list[float | None]] = defaultdict(list)
     beat = Watchdog.beat
 
     def record(self: Watchdog, step: int, phase: str, limit_s: float | None = None) -> None:
-        limits[phase].add(limit_s)
+        limits[phase].append(limit_s)
         beat(self, step, phase, limit_s)
 
     monkeypatch.setattr(Watchdog, "beat", record)

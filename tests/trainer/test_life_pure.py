@@ -64,9 +64,21 @@ def test_a_rollback_does_not_reset_the_number_of_rollbacks() -> None:
     saved = health.state()
     assert health.judge(20, 9.0, skipped=False).action is Action.ROLLBACK
     health.load_state(saved)
+    health.count_rollback()
     verdict = health.judge(20, 9.0, skipped=False)
     assert verdict.action is Action.STOP
     assert "after 1 rollbacks" in verdict.message
+
+
+def test_a_spike_without_a_checkpoint_counts_as_a_warning() -> None:
+    """Without a checkpoint to roll back to, the new level becomes normal, and the rollbacks are left for later."""
+    health = health_after(replace(CONFIG, spike="rollback"), steady_losses())
+    actions = []
+    for step in range(20, 30):
+        actions.append(health.judge(step, 9.0, skipped=False).action)
+        health.accept_spike()
+    assert (actions[0], actions[-1]) == (Action.ROLLBACK, Action.GO)
+    assert health.judge(30, 99.0, skipped=False).action is Action.ROLLBACK
 
 
 def test_a_resumed_run_judges_like_the_original() -> None:

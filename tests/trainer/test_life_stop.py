@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from trainer.life.outcome import Code, choose_code
 from trainer.life.stop import StopListener, StopReason, compute_margin_s, compute_stop_time
+from trainer.loop.steps import End
 
 Listen = Callable[..., StopListener]
 
@@ -169,3 +171,17 @@ def test_only_stops_requested_by_the_cluster_are_requeued() -> None:
         StopReason.PREEMPTED,
     }
     assert all(StopReason.from_text(reason.text) is reason for reason in StopReason)
+
+
+def test_a_run_that_saves_nothing_is_requeued_only_if_it_was_preempted() -> None:
+    assert {reason for reason in StopReason if choose_code(reason) is Code.REQUEUE} == {
+        reason for reason in StopReason if reason.requeue
+    }
+    assert {reason for reason in StopReason if choose_code(reason, can_resume=False) is Code.REQUEUE} == {
+        StopReason.TERMINATED,
+        StopReason.PREEMPTED,
+    }
+    end = End.after_stop(StopReason.TIME_LIMIT, "", can_resume=False)
+    assert end.code is Code.STOPPED
+    assert end.reason == "time limit; not requeued: checkpoint.every=never, so the run would start over"
+    assert End.after_stop(StopReason.REQUESTED, "enough", can_resume=False).reason == "enough"

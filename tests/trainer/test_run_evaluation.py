@@ -6,8 +6,10 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from tests.trainer.curves import make_step
 from tests.trainer.launch import (
     SMALL_LLAMA,
     checkpoint_steps,
@@ -16,13 +18,17 @@ from tests.trainer.launch import (
     forked,
     lines,
     losses,
+    outcome,
 )
 from trainer.__main__ import main
 from trainer.api import Trainer
+from trainer.config.errors import ConfigError
 from trainer.config.load import load
 from trainer.evaluation.evaluator import Evaluator
+from trainer.life import stop
 from trainer.life.outcome import Code
 from trainer.metrics.json_lines import read_lines
+from trainer.models.functional import IGNORED_TARGET
 from trainer.models.shape import shape_of
 
 EVALUATED = ["data.samples=200", "evaluation.share=0.1", "batch.size=8", "batch.micro=2"]
@@ -135,6 +141,42 @@ def test_a_set_shorter_than_a_batch_is_evaluated_exactly(tmp_path: Path) -> None
         results.append(figures(evaluations(folder)[0]))
     assert results[0]["samples"] == 3
     assert results[0] == pytest.approx(results[1], rel=1e-6)
+
+
+class NoTargets:
+    """A data set of samples in which every token ends a document."""
+
+    fingerprint, is_remote, length = "", False, 3
+
+    @property
+    def group_sizes(self) -> Any:
+        return np.array([self.length])
+
+    def fetch(self, ids: Any, epoch: int | None) -> Any:  # noqa: ARG002
+        return {"inputs": np.zeros((len(ids), 64), np.int64), "targets": np.full((len(ids), 64), IGNORED_TARGET)}
+
+
+def test_a_set_without_a_target_is_named(tmp_path: Path) -> None:
+    settings = ["data.kind=tokens", "data.path=unused", f"evaluation.path={tmp_path}", "parallel.strategy=single"]
+    config = load("tiny-llama", settings)
+    evaluator = Evaluator(make_step(config).engine, NoTargets(), config, micro=2)
+    with pytest.raises(ConfigError) as caught:
+        evaluator.run()
+    problem = f"evaluation.path: {tmp_path} gives 3 samples, but no token to predict in any of them; use documents of"
+    assert str(caught.value).startswith(problem)
+
+
+def test_a_run_that_never_saves_is_not_requeued_at_its_time_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "stop").write_text("time limit")
+    # The listener reads the stop file once a second.
+    monkeypatch.setattr(stop, "_POLL_S", 0.01)
+    settings = [f"run.folder={folder}", "parallel.strategy=single", "checkpoint.every=never", "steps=100000"]
+    assert main([*SMALL_LLAMA, *settings]) == Code.STOPPED
+    assert outcome(folder)["reason"] == "time limit; not requeued: checkpoint.every=never, so the run would start over"
 
 
 def test_a_run_that_never_saves_needs_no_space(small_disk: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -70,8 +71,11 @@ def test_text_samples_change_no_bit_of_the_training(
     plain = [argument for argument in arguments if "prompt" not in argument]
     limits = record_limits(monkeypatch)
     assert main([*arguments, f"run.folder={tmp_path / 'run'}"]) == Code.FINISHED
-    # The first token may compile the model.
-    assert limits["text samples"] == {BEFORE_STEPS_S}
+    # Only the first batch and the first token of a process may compile the model.
+    assert limits["text samples"] == [BEFORE_STEPS_S, None, None]
+    first, *later = split_before_last(limits["evaluation"], BEFORE_STEPS_S)
+    assert first[0] == BEFORE_STEPS_S
+    assert [set(limits_of_one) for limits_of_one in (first[1:], *later)] == [{None}] * 3
     assert main([*plain, f"run.folder={tmp_path / 'plain'}"]) == Code.FINISHED
     assert len(lines(tmp_path / "run" / "metrics" / "texts-00000.jsonl")) == 3
     assert digests(tmp_path / "plain", 3) == digests(tmp_path / "run", 3)
@@ -124,6 +128,7 @@ def test_a_tokenizer_of_a_model_is_stored_with_the_shards(tmp_path: Path) -> Non
     tokenizers = pytest.importorskip("tokenizers")
     vocabulary = {"one": 0, "two": 1, "three": 2, "[UNK]": 3, "</s>": 4}
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.normalizer = tokenizers.normalizers.Replace("zero", "")
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     (tmp_path / "model").mkdir()
     tokenizer.save(str(tmp_path / "model" / "tokenizer.json"))
@@ -136,6 +141,10 @@ def test_a_tokenizer_of_a_model_is_stored_with_the_shards(tmp_path: Path) -> Non
     engine = make_step(config).engine
     (text,) = (TextSampler(engine, config, micro=2).run() or {}).values()
     assert set(text.split()) <= set(vocabulary)
+
+    silent = replace(config, evaluation=replace(config.evaluation, prompts=("zero",)))
+    with pytest.raises(ConfigError, match=r"evaluation\.prompts: the tokenizer of the data turns 'zero' into no token"):
+        TextSampler(engine, silent, micro=2)
 
     # Shards of an earlier version lack the file; the same command adds it.
     (shards / "tokenizer.json").unlink()
@@ -170,6 +179,17 @@ def test_invalid_prompts_are_rejected(more: list[str], message: str, shards: Pat
     with pytest.raises(ConfigError) as error:
         start()
     assert message in str(error.value)
+
+
+def split_before_last(limits: list[float | None], last: float) -> list[list[float | None]]:
+    """Return the limits of each evaluation without its last one, which keeps it out of the step times."""
+    evaluations: list[list[float | None]] = [[]]
+    for index_, limit in enumerate(limits):
+        if limit == last and index_ > 0:
+            evaluations.append([])
+        else:
+            evaluations[-1].append(limit)
+    return evaluations[:-1]
 
 
 def write(strategy: str, ranks: int, shards: Path) -> list[dict[str, str]]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
+from trainer.config.errors import ConfigError, ConfigProblem
 from trainer.config.layout import DATA_AXES
 from trainer.config.models import DecoderConfig
 from trainer.config.schema import Config
@@ -64,6 +65,8 @@ class Evaluator:
             if sums is None:
                 return None
             loss, targets, correct = sums
+            if not targets:
+                raise ConfigError([self._explain_no_targets(part)])
             means.append((loss / targets, correct / targets))
         weights = [part.weight for part in self._sets]
         loss, accuracy = (_average(figures, weights) for figures in zip(*means, strict=True))
@@ -71,6 +74,13 @@ class Evaluator:
         has_tokens = isinstance(self._config.model, DecoderConfig)
         perplexity = compute_perplexity(loss) if has_tokens else None
         return EvaluationResult(loss, accuracy, perplexity, self.samples, time.perf_counter() - began, losses)
+
+    def _explain_no_targets(self, part: _WeightedSet) -> ConfigProblem:
+        settings = self._config.evaluation
+        where, value = ("evaluation.path", settings.path) if settings.path else ("evaluation.share", settings.share)
+        name = f" of {part.name}" if part.name else ""
+        message = f"{value} gives {part.samples.samples} samples{name}, but no token to predict in any of them"
+        return ConfigProblem(where, message, "use documents of two tokens or more, or a larger evaluation set")
 
     def _sum(self, samples: EvaluationSet, is_stopped: Callable[[], bool]) -> tuple[float, float, float] | None:
         mesh, data = self._engine.mesh, self._config.data

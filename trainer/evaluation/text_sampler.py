@@ -36,7 +36,7 @@ class TextSampler:
     """
 
     def __init__(self, engine: Engine, config: Config, micro: int) -> None:
-        """Read the tokenizer of the training data; raise ConfigError if there is none, or if a prompt is too long."""
+        """Read the tokenizer of the training data; raise ConfigError if there is none, or if a prompt does not fit."""
         self._engine = engine
         self._micro = micro
         self._prompts = config.evaluation.prompts
@@ -83,6 +83,9 @@ class TextSampler:
     def _place_prompts(self, length: int) -> torch.Tensor:
         """Return the prompts as rows of whole micro-batches; what follows a prompt has no effect on it."""
         for prompt, tokens in zip(self._prompts, self._tokens, strict=True):
+            if not tokens:
+                message = f"the tokenizer of the data turns {prompt[:40]!r} into no token"
+                raise ConfigError([ConfigProblem("evaluation.prompts", message, "use another prompt")])
             if len(tokens) + self._count > length:
                 message = f"{prompt[:40]!r} has {len(tokens)} tokens, and {self._count} are to follow, "
                 message += f"but a sequence has only {length}"
@@ -116,7 +119,7 @@ def _load_tokenizer(data: DataConfig) -> Tokenizer:
     """Return the tokenizer of the training data; all sources of a mixture have the same."""
     path = next((entry.path for entry in parse_mixture(data.mixture) if isinstance(entry, MixtureEntry)), data.path)
     name = Reading(cache=data.cache).open_folder(path).read_index().tokenizer
-    tokenizer = load_stored_tokenizer(name, Path(path).expanduser())
+    tokenizer = load_stored_tokenizer(name, Path(path))
     if tokenizer is None:
         message = f"need the tokenizer {name}, but {path} has no tokenizer.json"
         fix = f"run prepare again, which adds it without tokenizing again, or copy the file to {path}"

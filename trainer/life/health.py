@@ -47,6 +47,8 @@ class Health:
         self._losses: deque[float] = deque(maxlen=config.window)
         self._skips = 0
         self._rollbacks = 0
+        self._spike: float | None = None
+        """The loss of a spike that asks for a rollback, until the run has rolled back or goes on without."""
 
     def judge(self, step: int, loss: float, skipped: bool) -> Verdict:
         """Return how to react to a step with this loss; `skipped` means that its update was not applied."""
@@ -54,9 +56,22 @@ class Health:
             return self._judge_nonfinite(step, loss)
         self._skips = 0
         verdict = self._judge_spike(step, loss)
-        if verdict.action is not Action.ROLLBACK:
+        if verdict.action is Action.ROLLBACK:
+            self._spike = loss
+        else:
             self._losses.append(loss)
         return verdict
+
+    def count_rollback(self) -> None:
+        """Count a rollback. All ranks do, also those whose own verdict was another one."""
+        self._rollbacks += 1
+        self._spike = None
+
+    def accept_spike(self) -> None:
+        """Treat the spike as a warning, because there is no checkpoint to roll back to."""
+        if self._spike is not None:
+            self._losses.append(self._spike)
+        self._spike = None
 
     def state(self) -> dict[str, Any]:
         """Return the state for a checkpoint, without the number of rollbacks, which a rollback would reset."""
@@ -94,8 +109,7 @@ class Health:
             return Verdict(Action.WARN, finding)
         if self._config.spike == "stop":
             return Verdict(Action.STOP, f"{finding} (health.spike=stop)")
-        self._rollbacks += 1
-        if self._rollbacks > self._config.max_rollbacks:
+        if self._rollbacks >= self._config.max_rollbacks:
             limit = self._config.max_rollbacks
             return Verdict(Action.STOP, f"{finding}, after {limit} rollbacks (health.max_rollbacks={limit})")
         return Verdict(Action.ROLLBACK, finding)

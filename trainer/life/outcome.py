@@ -74,18 +74,28 @@ def end(  # noqa: PLR0913
     return 0 if FILE_VARIABLE in os.environ and code is not Code.HANG else int(code)
 
 
-def end_after_stop(reason: StopReason, note: str, step: int, folder: Path, rank: int) -> int:
+def choose_code(stop: StopReason, *, can_resume: bool = True) -> Code:
+    """Return how a run ends after a stop request.
+
+    A run that saves nothing (`can_resume` is False) would start over and reach the same time limit again, so it is
+    requeued only if it was preempted.
+    """
+    return Code.REQUEUE if stop.requeue and (can_resume or stop.is_preemption) else Code.STOPPED
+
+
+def end_after_stop(  # noqa: PLR0913
+    stop: StopReason, reason: str, step: int, folder: Path, rank: int, *, code: Code
+) -> int:
     """Write the outcome of a run that obeyed a stop request, and return the exit status of the process.
 
     torchrun also sends SIGTERM when it restarts its workers because of a lost rank or a new node, and then the new
     workers must continue. So under a job script, SIGTERM alone decides nothing. If Slurm sent it, torchrun ends too.
     """
-    if reason is StopReason.TERMINATED and FILE_VARIABLE in os.environ:
+    if stop is StopReason.TERMINATED and FILE_VARIABLE in os.environ:
         if rank == 0:
-            _write(_outcome_file(folder), RunOutcome(TERMINATED, reason.text, step, time.time()))
+            _write(_outcome_file(folder), RunOutcome(TERMINATED, stop.text, step, time.time()))
         return int(Code.REQUEUE)
-    code = Code.REQUEUE if reason.requeue else Code.STOPPED
-    return end(code, note or reason.text, step, folder, rank)
+    return end(code, reason, step, folder, rank)
 
 
 def end_after_failure(folder: Path, own: Failure, began: float) -> tuple[int, RunOutcome]:

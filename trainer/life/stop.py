@@ -38,6 +38,11 @@ class StopReason(IntEnum):
         return self < StopReason.REQUESTED
 
     @property
+    def is_preemption(self) -> bool:
+        """Whether the nodes may be taken away before the job's time is over; the usual signal for that is SIGTERM."""
+        return self in (StopReason.TERMINATED, StopReason.PREEMPTED)
+
+    @property
     def text(self) -> str:
         """The reason as it appears in the log and in the stop file."""
         return _TEXT[self]

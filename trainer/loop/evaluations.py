@@ -31,6 +31,8 @@ class Evaluations:
     """The writer of text samples, if there are prompts."""
     last: dict[str, Any] = field(default_factory=dict)
     """Step and figures of the last evaluation; empty before the first."""
+    _compiled_phases: set[str] = field(default_factory=set)
+    """The phases that have run in this process, so that they do not compile again."""
 
     def is_due(self, *, is_saving: bool = False) -> bool:
         """Return whether the current step is to be evaluated; `is_saving` means that it is about to be saved.
@@ -54,7 +56,7 @@ class Evaluations:
         stop: StopReason | None = None
         batch_limit_s = REMOTE_BATCH_S if self.evaluator.is_remote else None
         # The first batch may compile the model without gradients.
-        self.watchdog.beat(step, "evaluation", BEFORE_STEPS_S)
+        self._begin_phase(step, "evaluation", batch_limit_s)
 
         def is_stopped() -> bool:
             nonlocal stop
@@ -78,12 +80,17 @@ class Evaluations:
         if self.sampler is None:
             return
         # The first token may compile the model, or at least its head.
-        self.watchdog.beat(step, "text samples", BEFORE_STEPS_S)
+        self._begin_phase(step, "text samples", None)
         texts = self.sampler.run(is_stopped)
         if texts is not None:
             self.recorder.texts(step, texts)
             for prompt, text in texts.items():
                 self.recorder.say(f"text at step {step}: {prompt!r} -> {text!r}")
+
+    def _begin_phase(self, step: int, phase: str, limit_s: float | None) -> None:
+        """Tell the watchdog that a phase begins, and give the first one of this process the time to compile."""
+        self.watchdog.beat(step, phase, limit_s if phase in self._compiled_phases else BEFORE_STEPS_S)
+        self._compiled_phases.add(phase)
 
     @property
     def best_metric(self) -> float | None:

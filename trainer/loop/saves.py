@@ -101,10 +101,12 @@ class Saves:
         target = checkpoints.newest(before=spike_step - 1) or checkpoints.newest(before=spike_step)
         if target is None:
             self.recorder.say("there is no checkpoint to roll back to; training continues")
+            self.health.accept_spike()
             return
         extra = self.trainer.restore(target)
         # Later losses were lower. Compared with them, the repeated losses after the rollback would look like a spike.
         self.health.load_state(extra["health"])
+        self.health.count_rollback()
         self.evaluations.last = extra.get("evaluation", {})
         checkpoints.remove_after(target.step)
         self.is_due = False

@@ -46,6 +46,7 @@ from trainer.metrics.recorder import Recorder
 from trainer.metrics.tracer import Tracer
 from trainer.metrics.trackers import check_packages
 from trainer.models.shape import shape_of
+from trainer.parallel.compile import check_backend
 from trainer.weights import load_initial
 from trainer.world import World, start
 
@@ -78,6 +79,7 @@ class Session:
         try:
             with self._record_failure():
                 check_packages(self._config)
+                check_backend(self._config.compile)
                 sources = open_sources(self._config)
                 run_folder.create()
                 return self._start(sources)
@@ -296,7 +298,7 @@ class Session:
         if end.cause is not None:
             cause = failure.summarise_cause(end.cause, end.reason)
         if end.stop is not None:
-            status = outcome.end_after_stop(end.stop, end.reason, step, self._folder, self._rank)
+            status = outcome.end_after_stop(end.stop, end.reason, step, self._folder, self._rank, code=end.code)
         else:
             status = outcome.end(end.code, end.reason, step, self._folder, self._rank, failure=cause)
         # Last, because trackers may wait for a network.

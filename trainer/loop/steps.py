@@ -15,7 +15,7 @@ from trainer.data.loader import Batch, Loader
 from trainer.life.cause import Cause
 from trainer.life.hang_limit import REMOTE_BATCH_S
 from trainer.life.health import Action, Health, Verdict
-from trainer.life.outcome import Code
+from trainer.life.outcome import Code, choose_code
 from trainer.life.stop import StopListener, StopReason, explain_slow_stop
 from trainer.life.straggler import StragglerDetector
 from trainer.life.trace_request import TraceRequests
@@ -44,9 +44,15 @@ class End:
     cause: Cause | None = None
 
     @classmethod
-    def after_stop(cls, stop: StopReason, note: str) -> End:
-        """Return the end of a run that obeyed a stop request; `note` is the text of the stop file, if any."""
-        return cls(Code.REQUEUE if stop.requeue else Code.STOPPED, note or stop.text, stop)
+    def after_stop(cls, stop: StopReason, note: str, *, can_resume: bool = True) -> End:
+        """Return the end of a run that obeyed a stop request; `note` is the text of the stop file, if any.
+
+        `can_resume` is False if the run saves nothing that a requeued one could continue from.
+        """
+        code, reason = choose_code(stop, can_resume=can_resume), note or stop.text
+        if stop.requeue and code is Code.STOPPED:
+            reason += "; not requeued: checkpoint.every=never, so the run would start over"
+        return cls(code, reason, stop)
 
 
 @dataclass(kw_only=True)
@@ -192,7 +198,7 @@ class StepLoop:
         if agreed.action >= Action.ROLLBACK:
             return self._obey_verdict(agreed)
         if agreed.stop is not None:
-            return self._finish(End.after_stop(agreed.stop, self.stop.note))
+            return self._finish(self._end_after_stop(agreed.stop))
         is_saving = is_saving and not agreed.busy
         end = self._evaluate(is_saving)
         if end is None and is_saving:
@@ -204,7 +210,7 @@ class StepLoop:
         if not self.evaluations.is_due(is_saving=is_saving):
             return None
         stop = self.evaluations.run(self._poll_stop)
-        return None if stop is None else self._finish(End.after_stop(stop, self.stop.note))
+        return None if stop is None else self._finish(self._end_after_stop(stop))
 
     def _poll_stop(self) -> StopReason | None:
         """Vote between two batches of an evaluation, so that it does not delay a stop.
@@ -221,12 +227,15 @@ class StepLoop:
         if agreed.action is Action.STOP:
             return self._break(agreed)
         assert agreed.stop is not None  # noqa: S101 - a request never goes away
-        end = End.after_stop(agreed.stop, self.stop.note)
+        end = self._end_after_stop(agreed.stop)
         if agreed.action is Action.ROLLBACK:
             self.recorder.say(f"not saved: the loss of step {agreed.action_step} asks for a rollback")
             return end
         # Without a step there is nothing to save.
         return self._finish(end) if self.trainer.step else end
+
+    def _end_after_stop(self, stop: StopReason) -> End:
+        return End.after_stop(stop, self.stop.note, can_resume=self.config.checkpoint.every != "never")
 
     def _update_pace(self) -> None:
         """Tell the listener how long a stop takes, and the user if it takes longer than Slurm's warning."""

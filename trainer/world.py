@@ -28,10 +28,16 @@ _PR_SET_PDEATHSIG = 1
 # it names the rank and writes stacks.
 _COLLECTIVE_TIMEOUT = timedelta(hours=1)
 _LEAVE_TIMEOUT_S = 10.0
+UNKNOWN_HOST = "an unknown host"
 
 
 class WorldError(Exception):
     """Raised if the ranks cannot form a world; the message names ranks and hosts."""
+
+    def __init__(self, message: str, missing: Sequence[tuple[int, str]] = ()) -> None:
+        """`missing` are the ranks that did not join, with their hosts."""
+        super().__init__(message)
+        self.missing = tuple(missing)
 
 
 class DeviceError(WorldError):
@@ -215,15 +221,11 @@ def find_disagreement(members: Sequence[Member]) -> str:
     return ""
 
 
-def name_missing_ranks(present: Sequence[Member], world: int, per_host: int) -> str:
-    """Return the ranks that did not join, with the host if another rank on it joined."""
+def list_missing_ranks(present: Sequence[Member], world: int, per_host: int) -> list[tuple[int, str]]:
+    """Return the ranks that did not join, with the host if another rank on it joined, otherwise UNKNOWN_HOST."""
     joined = {m.rank for m in present}
     hosts = {m.rank // per_host: m.host for m in present}
-    names = []
-    for rank in sorted(set(range(world)) - joined):
-        host = hosts.get(rank // per_host)
-        names.append(f"rank {rank} on {host}" if host else f"rank {rank}")
-    return ", ".join(names)
+    return [(rank, hosts.get(rank // per_host, UNKNOWN_HOST)) for rank in range(world) if rank not in joined]
 
 
 def _start_alone(device: str, timeout_s: float, group_of_one: bool) -> World:
@@ -270,7 +272,7 @@ def _open_store_of_attempt(rank: int, master: str, timeout_s: float) -> Any:
     except RuntimeError as error:
         cause = str(error).strip().splitlines()[0]
         raise WorldError(
-            f"rank 0 did not join: no answer from {master}:{port} within {timeout_s:g} s ({cause})"
+            f"rank 0 did not join: no answer from {master}:{port} within {timeout_s:g} s ({cause})", [(0, master)]
         ) from error
     # A script may create several trainers one after the other: each has its own number, the same on every rank.
     number = next(_WORLD_NUMBERS)
@@ -288,8 +290,9 @@ def _register(store: Any, member: Member, timeout_s: float) -> list[Member]:
     except RuntimeError as error:
         present = [_read_member(store, key) for key in keys if store.check([key])]
         per_host = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        missing = name_missing_ranks(present, member.world, per_host)
-        raise WorldError(f"did not join within {timeout_s:g} s: {missing}") from error
+        missing = list_missing_ranks(present, member.world, per_host)
+        names = ", ".join(f"rank {rank}" + f" on {host}" * (host != UNKNOWN_HOST) for rank, host in missing)
+        raise WorldError(f"did not join within {timeout_s:g} s: {names}", missing) from error
     return [_read_member(store, key) for key in keys]
 
 

@@ -76,7 +76,7 @@ def test_ranks_that_disagree_are_rejected() -> None:
     assert world.find_disagreement([replace(a, device="cuda:0"), b]) == (
         "some ranks have a GPU, but these have none: rank 1 on n-1"
     )
-    assert world.name_missing_ranks([a], 4, per_host=2) == "rank 1 on n-0, rank 2, rank 3"
+    assert world.list_missing_ranks([a], 4, per_host=2) == [(1, "n-0"), (2, "an unknown host"), (3, "an unknown host")]
 
 
 def test_the_smoke_job_prints_its_tables(tmp_path: Path) -> None:

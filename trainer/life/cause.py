@@ -97,6 +97,8 @@ _PATTERNS = [
     (Cause.STORAGE, r"No space left on device|Disk quota exceeded|Stale file handle|Read-only file system"),
     (Cause.COMPILER, r"^(torch\._(dynamo|inductor|functorch)|triton)\.|BackendCompilerFailed|InductorError"),
 ]
+# Where a ConfigError is about samples: a setting that names them, or an argument of `trainer.api`.
+_DATA_PLACES = re.compile(r"data(\..*)?|evaluation\.path|targets|batches")
 _STORAGE_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE, errno.EFBIG})
 _NETWORK_ERRORS = frozenset({errno.ENETUNREACH, errno.ENETDOWN, errno.EHOSTUNREACH, errno.EHOSTDOWN})
 
@@ -105,7 +107,7 @@ def classify(error: BaseException) -> Cause:
     """Return the class of an error; the errors that it was raised from count too."""
     for part in _chain(error):
         if isinstance(part, ConfigError):
-            is_data = any(problem.where.startswith("data.") for problem in part.problems)
+            is_data = any(_DATA_PLACES.fullmatch(problem.where) for problem in part.problems)
             return Cause.DATA if is_data else Cause.SETTINGS
         # Also in the user's code: a server that does not answer may answer after a restart.
         if isinstance(part, OSError) and (system_cause := classify_system_error(part)):

@@ -9,7 +9,7 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,8 @@ class Failure:
     """The rank's progress in a hang: the rank with the fewest beats holds up the others."""
     hosts: tuple[str, ...] = ()
     """The host of each rank, if this rank failed because of another one."""
+    missing: tuple[tuple[int, str], ...] = ()
+    """The ranks that this rank waited for in vain when it joined, with their hosts."""
 
     @property
     def is_consequence(self) -> bool:
@@ -91,6 +93,7 @@ def describe(error: BaseException, *, rank: int, step: int, hosts: Sequence[str]
         place=find_place(error),
         traceback="".join(traceback.format_exception(error))[-_MAX_TRACEBACK_CHARACTERS:],
         hosts=tuple(hosts) if cause in _CONSEQUENCES else (),
+        missing=getattr(error, "missing", ()),  # of a WorldError, whose module needs torch
     )
 
 
@@ -135,6 +138,7 @@ def read_failures(folder: Path, rank: int | None = None) -> list[Failure]:
             values = {name: value for name, value in line.items() if name in names}
             try:
                 values |= {"cause": Cause(values["cause"]), "hosts": tuple(values.get("hosts", ()))}
+                values["missing"] = tuple((int(number), str(host)) for number, host in values.get("missing", ()))
                 failures.append(Failure(**values))
             except (KeyError, TypeError, ValueError):
                 continue
@@ -207,7 +211,12 @@ def _find_lost_rank(failures: Sequence[Failure]) -> Failure | None:
 
 def _find_blocking_rank(failures: Sequence[Failure]) -> Failure:
     order = [Cause.NETWORK, Cause.HANG, Cause.LOST_PEER]
-    return min(failures, key=lambda failure: (order.index(failure.cause), failure.beats, failure.time))
+    first = min(failures, key=lambda failure: (order.index(failure.cause), failure.beats, failure.time))
+    if not first.missing:
+        return first
+    # The rank that did not join is to blame, not the one that waited for it.
+    rank, host = first.missing[0]
+    return replace(first, rank=rank, host=host, place="", traceback="")
 
 
 def _shorten(error: BaseException) -> str:

@@ -15,6 +15,7 @@ from trainer.api import Trainer
 from trainer.config.schema import OptimizerConfig
 
 BATCH = 64
+EVALUATE_EVERY = 50
 # No run has so many steps, so this batch is never trained on.
 HELD_OUT_STEP = 10**9
 
@@ -53,18 +54,22 @@ def main() -> None:
         optimizer=OptimizerConfig(lr=1e-2),
         steps=options.steps,
         folder=options.folder,
+        best="accuracy",
     )
     rank, ranks = trainer.world.rank, trainer.world.size
-    held_out = [make_batch(HELD_OUT_STEP, rank, ranks)]
+
+    def make_held_out() -> list[dict[str, torch.Tensor]]:
+        return [make_batch(HELD_OUT_STEP, rank, ranks)]
+
     trainer.load_checkpoint()
     while trainer.step < options.steps:
         trainer.train_step(make_batch(trainer.step, rank, ranks))
-        if trainer.step % 50 == 0:
-            # Every rank takes part in both; one prints.
-            loss, figures = trainer.metrics()["loss"], trainer.evaluate(held_out)
+        if trainer.step % EVALUATE_EVERY == 0 or trainer.step == options.steps:
+            # Every rank takes part in all three; one prints.
+            loss, figures = trainer.metrics()["loss"], trainer.evaluate(make_held_out)
+            trainer.save_checkpoint(metric=figures["accuracy"])
             if rank == 0:
                 print(f"step {trainer.step}  loss {loss:.4f}  held-out accuracy {figures['accuracy']:.0%}", flush=True)
-    trainer.save_checkpoint()
     trainer.close()
 
 

@@ -6,17 +6,20 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.trainer.launch import alone, assert_finished, forked
+from tests.trainer.launch import alone, assert_finished, checkpoint_steps, forked, outcome
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SCRIPT = "examples.own_model"
 
 
 def test_the_script_trains_and_resumes(tmp_path: Path) -> None:
-    for steps, printed in ((100, ["50", "100"]), (150, ["150"])):
+    """It evaluates every 50 steps and at the end, and keeps the best checkpoint besides the newest three."""
+    for steps, printed in ((100, ["50", "100"]), (130, ["130"])):
         with alone(["--steps", str(steps), "--folder", "run"], tmp_path, program=SCRIPT) as run:
             assert_finished(run)
         assert [line.split()[1] for line in run.output.splitlines()] == printed
+    assert checkpoint_steps(tmp_path / "run") == [50, 100, 130]
+    assert (outcome(tmp_path / "run")["outcome"], outcome(tmp_path / "run")["step"]) == ("finished", 130)
 
 
 def test_two_ranks_run_the_script(tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ trainer.save_checkpoint()
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -25,6 +27,7 @@ from torch import nn
 from trainer import rng
 from trainer.checkpoint.checkpoints import SAVE_TIMEOUT_S, Checkpoints
 from trainer.checkpoint.folder import CHECKPOINTS_FOLDER
+from trainer.checkpoint.group import RankGroup
 from trainer.checkpoint.newest import GoodCheckpoint
 from trainer.config.errors import ConfigError, ConfigProblem
 from trainer.config.layout import resolve_layout
@@ -41,9 +44,10 @@ from trainer.config.schema import (
     ScheduleConfig,
 )
 from trainer.data.loader import move_batch
+from trainer.evaluation.equal_batches import iterate_together
 from trainer.evaluation.evaluator import sum_batches
 from trainer.evaluation.figures import CrossEntropySums, OwnLossSums, compute_perplexity
-from trainer.life.uncaught import UncaughtErrors
+from trainer.life.uncaught import UncaughtErrors, recorded_start
 from trainer.metrics.utilisation import read_memory_gb
 from trainer.models.functional import compute_loss
 from trainer.models.init import fill
@@ -72,6 +76,9 @@ class Trainer:
 
     Under torchrun, every rank creates one with the same arguments. A single process is a world of one rank.
     """
+
+    # Only of a user's script: in a run of the CLI, its session records how it ends.
+    _uncaught: UncaughtErrors | None = None
 
     def __init__(  # noqa: PLR0913
         self,
@@ -109,8 +116,11 @@ class Trainer:
             run=RunConfig(folder=str(folder), seed=seed, device=cast(Any, device)),
         )
         check_backend(config.compile)
-        self._set_up(config, start(device, config.run.join_timeout_s), model, loss, micro=micro_batch, weights=None)
-        self._record_uncaught_errors()
+        with recorded_start(_find_folder(config), int(os.environ.get("RANK", "0"))):
+            world = start(device, config.run.join_timeout_s)
+            self._set_up(config, world, model, loss, micro=micro_batch, weights=None)
+        hosts = [member.host for member in world.members]
+        self._uncaught = UncaughtErrors(_find_folder(config), world.rank, hosts, lambda: self.step)
 
     @classmethod
     def from_config(cls, config: Config, world: World, micro: int) -> Trainer:
@@ -134,7 +144,7 @@ class Trainer:
                 describe_document_kernel(cast(DecoderConfig, config.model), world.device, self.layout)
             )
         rng.seed(config.run.seed, 0, self.layout.dp_rank(world.rank))
-        self.checkpoints = self.open_checkpoints(Path(config.run.folder.format(name=config.name)) / CHECKPOINTS_FOLDER)
+        self.checkpoints = self.open_checkpoints(_find_folder(config) / CHECKPOINTS_FOLDER)
         # A user's batches may contain ignored targets. Our own data has none if documents are joined.
         may_ignore = weights is None or config.data.documents != "joined"
         objective = choose_objective(loss, config, self.engine)
@@ -154,12 +164,6 @@ class Trainer:
         self._last: StepResult | None = None
         self._samples = 0
         self._began = time.perf_counter()
-        self._uncaught: UncaughtErrors | None = None
-
-    def _record_uncaught_errors(self) -> None:
-        """Record an error that ends the user's script; in a run of the CLI, its session does that."""
-        hosts = [member.host for member in self.world.members]
-        self._uncaught = UncaughtErrors(Path(self.config.run.folder), self.world.rank, hosts, lambda: self.step)
 
     @property
     def step(self) -> int:
@@ -200,10 +204,12 @@ class Trainer:
     def evaluate(self, batches: Iterable[Batch] | Callable[[], Iterable[Batch]]) -> dict[str, float]:
         """Return the mean loss over held-out batches, without training; every rank must call it.
 
-        Each rank passes its share, or a function that creates it; the number of batches must be the same on all ranks.
-        Each batch is one forward pass. With the default loss, accuracy and perplexity are returned too.
+        Each rank passes its share, or a function that creates it; if the number of batches is not the same on all
+        ranks, all of them raise ConfigError. Each batch is one forward pass. With the default loss, accuracy and
+        perplexity are returned too.
         """
-        given = batches() if callable(batches) else batches
+        group = RankGroup(self.world.rank, self.world.size, self.world.group)
+        given = iterate_together(batches() if callable(batches) else batches, group)
         moved = (move_batch(batch, self.world.device) for batch in given)
         loss, targets, correct = sum_batches(self.engine, moved, self._measure, None) or (0.0, 0.0, 0.0)
         if not targets:
@@ -343,8 +349,18 @@ class Trainer:
         return gather_weights(self.engine)
 
     def close(self, timeout_s: float = SAVE_TIMEOUT_S) -> None:
-        """Wait up to `timeout_s` seconds for the save under way, and leave the process group."""
-        if self._uncaught is not None:
-            self._uncaught.close()
+        """Wait up to `timeout_s` seconds for the save under way, and leave the process group.
+
+        A script also records that it has finished, unless an error is on its way through a `finally` that calls this:
+        then the error is recorded, and the other ranks, which may wait for this one elsewhere, are not waited for.
+        """
+        is_failing = self._uncaught is not None and sys.exc_info()[1] is not None
         self.checkpoints.close(timeout_s)
-        self.world.close()
+        if self._uncaught is not None and not is_failing:
+            self._uncaught.close()
+        if not is_failing or self.world.size == 1:
+            self.world.close()
+
+
+def _find_folder(config: Config) -> Path:
+    return Path(config.run.folder.format(name=config.name))

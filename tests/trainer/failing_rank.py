@@ -1,4 +1,4 @@
-"""Ranks of a run in which one rank fails in a given way before a step.
+"""Ranks of a run in which one rank fails in a given way before a step, or never joins (`absent`).
 
 python -m tests.trainer.forked_ranks RANKS tests.trainer.failing_rank MODE RANK STEP CONFIG [key.sub=value ...]
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,6 +20,12 @@ from trainer.api import Trainer
 def fail(mode: str) -> None:
     if mode == "memory":
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.\nGPU 0 has 3 GiB free.")
+    if mode == "host memory":
+        torch.empty(1 << 60)
+    if mode == "device":
+        raise torch.AcceleratorError("CUDA error: uncorrectable ECC error encountered\nCompile with ...")
+    if mode == "full disk":
+        Path("/dev/full").write_text("a cache of the user")
     if mode == "crash":
         os.kill(os.getpid(), signal.SIGSEGV)
 
@@ -38,6 +45,8 @@ def fail_before_step(mode: str, at_step: int) -> None:
 if __name__ == "__main__":
     mode, failing_rank, at_step, *arguments = sys.argv[1:]
     if os.environ["RANK"] == failing_rank:
+        if mode == "absent":
+            os._exit(0)
         fail_before_step(mode, int(at_step))
     status = main(arguments)
     sys.stdout.flush()

@@ -42,7 +42,12 @@ def _fork(rank: int, ranks: int, program: str) -> int:
     if held == str(rank):
         hold(int(step))
     # It ends with the status of the program, which raises SystemExit, or with that of an error.
-    runpy.run_module(program, run_name="__main__", alter_sys=True)
+    try:
+        runpy.run_module(program, run_name="__main__", alter_sys=True)
+    except Exception:
+        # As the interpreter does. This process may be a fork of one that handles errors itself.
+        sys.excepthook(*sys.exc_info())
+        sys.exit(1)
     sys.exit(0)
 
 

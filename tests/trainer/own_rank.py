@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from trainer.api import Trainer
+from trainer.config.errors import ConfigError
 from trainer.config.schema import OptimizerConfig
 
 STEPS, BATCH = 6, 8
@@ -54,6 +55,16 @@ def train(trainer: Trainer, steps: int) -> list[float]:
     return losses
 
 
+def evaluate_unequally(trainer: Trainer) -> str:
+    """Evaluate one batch more on each rank than on the rank before it, and return the error."""
+    batches = [batch_of(0, trainer.world.rank, trainer.world.size)] * (2 + trainer.world.rank)
+    try:
+        trainer.evaluate(batches)
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
 def main(folder: Path) -> None:
     """Train with ddp, then with fsdp from its checkpoint; without dropout, whose numbers depend on the rank."""
     rank = int(os.environ["RANK"])
@@ -63,7 +74,12 @@ def main(folder: Path) -> None:
         before = trainer.load_checkpoint()
         losses = train(trainer, STEPS)
         trainer.save_checkpoint(extra={"losses": losses})
-        seen = {"before": before, "losses": losses, "metrics": trainer.metrics()}
+        seen = {
+            "before": before,
+            "losses": losses,
+            "metrics": trainer.metrics(),
+            "refused": evaluate_unequally(trainer),
+        }
         (folder / f"{strategy}-{rank}.json").write_text(json.dumps(seen))
         trainer.close()
 

@@ -313,6 +313,9 @@ def test_two_ranks_learn_the_same_as_one(tmp_path: Path) -> None:
     assert fsdp[0]["before"] == {"losses": ddp[0]["losses"]}
     assert [*ddp[0]["losses"], *fsdp[0]["losses"]] == pytest.approx(expected, rel=1e-5)
     assert fsdp[0]["metrics"]["step"] == 2 * STEPS
+    # Without agreement, the ranks of fsdp would wait for each other forever.
+    expected_error = "batches: rank 0 has 2, other ranks have more; pass the same number of batches on every rank"
+    assert {result["refused"] for result in (*ddp, *fsdp)} == {expected_error}
 
 
 def statistics_of(trainer: Trainer) -> dict[str, torch.Tensor]:

@@ -1,11 +1,10 @@
-"""Failures explained: the class of an error, the first cause among the failures of all ranks, and whole runs."""
+"""Failures explained: the class of an error, the first cause among the failures of all ranks, and users' scripts."""
 
 from __future__ import annotations
 
 import errno
 import json
 import re
-import socket
 import subprocess
 import sys
 from dataclasses import replace
@@ -16,7 +15,8 @@ import pytest
 import torch
 from torch import nn
 
-from tests.trainer.launch import SMALL_LLAMA, events, forked, outcome
+from tests.trainer.first_cause import HOST, assert_first_cause
+from tests.trainer.launch import outcome
 from trainer.api import Trainer
 from trainer.config.errors import ConfigError, ConfigProblem
 from trainer.life import failure as failures
@@ -25,7 +25,6 @@ from trainer.life.cause import Cause, classify, find_place
 from trainer.life.failure import Failure, find_first, is_repeated, read_failures, record
 from trainer.world import DeviceError, WorldError
 
-HOST = socket.gethostname()
 REPO = Path(__file__).resolve().parents[2]
 
 
@@ -42,7 +41,10 @@ ERRORS: list[tuple[Exception, Cause]] = [
     (MemoryError(), Cause.HOST_MEMORY),
     (OSError(errno.ENOMEM, "Cannot allocate memory"), Cause.HOST_MEMORY),
     (problem("data.path"), Cause.DATA),
+    (problem("evaluation.path"), Cause.DATA),
+    (problem("targets"), Cause.DATA),
     (problem("checkpoint.initial"), Cause.SETTINGS),
+    (problem("evaluation.share"), Cause.SETTINGS),
     (torch.AcceleratorError("CUDA error: device-side assert triggered"), Cause.DATA),
     (FloatingPointError("overflow"), Cause.NUMERICS),
     (RuntimeError("Function 'MulBackward0' returned nan values in its 0th output."), Cause.NUMERICS),
@@ -131,6 +133,7 @@ def failure(rank: int, cause: Cause, **changes: Any) -> Failure:
         ([failure(rank, Cause.HANG) for rank in (0, 2, 3)], 1, Cause.LOST_PEER),
         ([failure(rank, Cause.LOST_PEER, time=100.0 - rank) for rank in range(4)], 3, Cause.LOST_PEER),
         ([failure(0, Cause.HANG, hosts=("a",))], 0, Cause.HANG),
+        ([failure(rank, Cause.NETWORK, hosts=(), missing=((2, "b"), (3, "b"))) for rank in (0, 1)], 2, Cause.NETWORK),
     ],
 )
 def test_the_first_cause_is_found(failures: list[Failure], rank: int, cause: Cause) -> None:
@@ -281,35 +284,6 @@ def test_a_rank_that_does_not_read_the_others_blames_none_of_them(tmp_path: Path
     assert outcome(tmp_path)["failure"]["rank"] == 72
 
 
-@pytest.mark.parametrize(
-    ("mode", "cause", "name", "error"),
-    [
-        ("memory", "out_of_memory", "broken", "OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB."),
-        ("crash", "lost_peer", "failed", "ended without a record: "),
-    ],
-)
-def test_a_run_names_the_rank_that_failed_first(tmp_path: Path, mode: str, cause: str, name: str, error: str) -> None:
-    folder = tmp_path / "run"
-    step = 0 if mode == "memory" else 4  # a lack of memory ends only a run that has completed no step
-    arguments = [*SMALL_LLAMA, "steps=1000000", "checkpoint.every=0", "parallel.strategy=ddp"]
-    command = [mode, "1", str(step + 1), *arguments, "batch.size=3", "batch.micro=1", f"run.folder={folder}"]
-    job = {"MUSTER_OUTCOME_FILE": str(folder / "outcome.json")}
-    with forked(3, command, tmp_path, program="tests.trainer.failing_rank", **job) as run:
-        # If the run has ended for good, torchrun must not restart any rank.
-        assert (run.wait(60) == 0) == (name == "broken"), run.output
-    ended = outcome(folder)
-    assert (ended["outcome"], ended["step"]) == (name, step), run.output
-    assert (ended["failure"]["cause"], ended["failure"]["rank"], ended["failure"]["host"]) == (cause, 1, HOST)
-    assert ended["failure"]["error"].startswith(error)
-    assert ended["failure"]["fix"] in ended["reason"]
-    own = {failure.rank: failure for failure in read_failures(folder)}
-    assert set(own) == ({0, 2} if mode == "crash" else {0, 1, 2})
-    assert ("Fatal Python error: Segmentation fault" in run.output) == (mode == "crash")
-    assert {own[rank].cause for rank in (0, 2)} == {Cause.LOST_PEER}
-    (event,) = events(folder, "ended")
-    assert event["reason"] == ended["reason"]
-
-
 class Model(nn.Module):
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         return inputs @ torch.ones(3, 2)
@@ -325,6 +299,56 @@ def test_an_uncaught_error_of_a_users_script_is_recorded(tmp_path: Path, capfd: 
     assert (recorded.cause, recorded.rank, recorded.step) == (Cause.USER_CODE, 0, 0)
     assert "mat1 and mat2 shapes cannot be multiplied" in recorded.error
     assert recorded.place.endswith(" in forward")
-    assert "Traceback (most recent call last)" in capfd.readouterr().err
+    assert assert_first_cause(tmp_path, Cause.USER_CODE, rank=0)["outcome"] == "broken"
+    printed = capfd.readouterr().err
+    assert "Traceback (most recent call last):" in printed
+    assert printed.splitlines()[-1].startswith(
+        f"trainer: broken at step 0: rank 0 on {HOST}: user code: RuntimeError: "
+    )
     trainer.close()
     assert sys.excepthook == before
+
+
+def test_the_outcome_of_a_users_script_is_that_of_its_last_start(tmp_path: Path) -> None:
+    before = {"outcome": "failed", "reason": "lost peer", "step": 5, "time": 95.0}
+    (tmp_path / "outcome.json").write_text(json.dumps(before))
+    trainer = Trainer(nn.Linear(2, 2), folder=tmp_path, device="cpu")
+    assert not (tmp_path / "outcome.json").exists()
+    trainer.train_step({"inputs": torch.ones(4, 2), "targets": torch.ones(4).long()})
+    trainer.close()
+    ended = outcome(tmp_path)
+    assert (ended["outcome"], ended["step"], ended["failure"]) == ("finished", 1, None)
+
+
+def test_a_script_that_closes_its_trainer_in_spite_of_an_error_has_not_finished(tmp_path: Path) -> None:
+    def run_script() -> None:
+        trainer = Trainer(nn.Linear(2, 2), folder=tmp_path, device="cpu")
+        try:
+            raise KeyError("step")
+        finally:
+            trainer.close()
+
+    before = sys.excepthook
+    try:
+        with pytest.raises(KeyError) as caught:
+            run_script()
+        assert not (tmp_path / "outcome.json").exists()
+        sys.excepthook(caught.type, caught.value, caught.tb)
+    finally:
+        sys.excepthook = before
+    assert outcome(tmp_path)["failure"]["place"].endswith(" in run_script")
+
+
+def test_a_script_that_cannot_build_its_model_ends_with_the_cause(tmp_path: Path) -> None:
+    def build() -> nn.Module:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
+
+    folder = tmp_path / "run"
+    with pytest.raises(torch.OutOfMemoryError):
+        Trainer(build, folder=folder, device="cpu")
+    assert assert_first_cause(folder, Cause.OUT_OF_MEMORY, rank=0)["outcome"] == "broken"
+
+
+def test_a_script_without_a_run_folder_gets_none(tmp_path: Path) -> None:
+    Trainer(nn.Linear(2, 2), folder=tmp_path / "run", device="cpu").close()
+    assert list(tmp_path.iterdir()) == []

@@ -13,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.trainer.first_cause import assert_first_cause
 from tests.trainer.forks import ForkedProgram
 from tests.trainer.launch import Launched, assert_finished, started
+from trainer.life.cause import Cause
 
 REPO = Path(__file__).resolve().parents[2]
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "FATAL", "PYTHONPATH": str(REPO)}
@@ -129,8 +131,7 @@ def test_a_hung_rank_is_named_and_every_stack_is_written(tmp_path: Path) -> None
     assert "all_reduce" in stacks[0]
     assert "in misbehave" in stacks[1]
     assert (tmp_path / "hang" / "collectives-rank-0").stat().st_size > 0
-    blamed = json.loads((tmp_path / "outcome.json").read_text())["failure"]
-    assert (blamed["cause"], blamed["rank"], blamed["host"]) == ("hang", 1, host)
+    blamed = assert_first_cause(tmp_path, Cause.HANG, rank=1)["failure"]
     assert blamed["error"].endswith("in data of step 8")
 
 
@@ -175,5 +176,4 @@ def test_a_silent_rank_is_detected_long_before_the_limit(frozen: tuple[list[Laun
         "ranks have been silent for 15 s; silent, because their process or node is dead or stuck: rank 1 on" in output
     )
     assert "all_reduce" in (folder / "hang" / "rank-00000.txt").read_text()
-    blamed = json.loads((folder / "outcome.json").read_text())["failure"]
-    assert (blamed["cause"], blamed["rank"]) == ("lost_peer", 1)
+    assert_first_cause(folder, Cause.LOST_PEER, rank=1)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 
 import numpy as np
 
+from tests.trainer.first_cause import assert_first_cause
 from tests.trainer.launch import losses, outcome, torchrun
 from trainer.data import order
+from trainer.life.cause import Cause
 
 SAMPLES, BATCH, STEP = 64, 8, 5
 
@@ -36,8 +37,7 @@ def test_a_bad_file_on_one_rank_ends_the_run(tmp_path: Path) -> None:
     assert f"data.path: {bad} cannot be decoded (" in run.output
     assert outcome(folder)["outcome"] == "bad_input"
     assert str(bad) in outcome(folder)["reason"]
-    blamed = outcome(folder)["failure"]
-    assert (blamed["cause"], blamed["rank"], blamed["host"]) == ("data", 1, socket.gethostname())
+    assert_first_cause(folder, Cause.DATA, rank=1)
     # torchrun compares whole seconds: if rank 0 misses its peer within the same one, both are named, in either order.
     summary = run.output[run.output.index("Failures:") :]
     assert "rank      : 1" in summary, "torchrun names the same rank"

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.trainer.first_cause import assert_first_cause
 from tests.trainer.launch import (
     SMALL_LLAMA,
     assert_finished,
@@ -23,6 +24,7 @@ from tests.trainer.launch import (
 )
 from trainer.__main__ import main
 from trainer.data import index, order
+from trainer.life.cause import Cause
 from trainer.life.outcome import Code
 
 EXPLOSIVE = [*SMALL_LLAMA, "steps=40", "optimizer.lr=1e30", "schedule.kind=constant", "checkpoint.every=0"]
@@ -32,10 +34,9 @@ STEPS, BATCH, SEQ_LEN, SAMPLES = 36, 4, 16, 400
 def test_nonfinite_updates_are_skipped_up_to_a_limit(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     assert main([*EXPLOSIVE, f"run.folder={folder}", "health.max_skips=3"]) == Code.BROKEN
-    ended = outcome(folder)
+    ended = assert_first_cause(folder, Cause.NUMERICS, rank=None)
     assert ended["outcome"] == "broken"
     assert "4 updates in a row (health.max_skips=3): lower optimizer.lr" in ended["reason"]
-    assert ended["failure"]["cause"] == "numerics"
     messages = [event["message"] for event in events(folder, "unhealthy")]
     assert len(messages) == 4
     assert messages[0].endswith("skipped, 1 in a row")

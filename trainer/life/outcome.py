@@ -191,7 +191,7 @@ def _needs_too_much_memory(folder: Path, first: Failure, failures: Sequence[Fail
 def _read(file: Path) -> RunOutcome | None:
     try:
         return RunOutcome(**json.loads(file.read_text(encoding="utf-8")))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
 
 

@@ -70,8 +70,9 @@ def open_run(folder: Path) -> Run:
     run.events = [event for event in read_lines(folder / "events.jsonl") if "time" in event]
     run.outcome = _parse_mapping(_read_text(folder / "outcome.json"))
     run.failures = list_first_causes(read_failures(folder))
-    if not run.ranks and not run.events:
-        message = f"{folder} has neither metrics/rank-*.jsonl nor events.jsonl"
+    # A script with a model of its own records only how it ended.
+    if not (run.ranks or run.events or run.outcome):
+        message = f"{folder} has neither metrics/rank-*.jsonl nor events.jsonl nor outcome.json"
         raise NoRunError(f"{message}; give the folder of a run, such as runs/NAME")
     return run
 

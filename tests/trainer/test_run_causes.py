@@ -1,0 +1,71 @@
+"""Runs in which one rank fails in a given way: outcome.json and the report name the rank, the cause and what to do.
+
+Other causes have tests of their own: data in test_run_error, numerics in test_run_health, hangs in test_life_ranks.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.trainer.first_cause import HOST, assert_first_cause
+from tests.trainer.launch import SMALL_LLAMA, events, forked
+from trainer.life.cause import Cause
+from trainer.life.failure import read_failures
+
+RUN = [*SMALL_LLAMA, "steps=1000000", "checkpoint.every=0", "parallel.strategy=ddp", "batch.size=3", "batch.micro=1"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "cause", "name", "error"),
+    [
+        ("memory", Cause.OUT_OF_MEMORY, "broken", "OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB."),
+        pytest.param("host memory", Cause.HOST_MEMORY, "failed", "RuntimeError: ", marks=pytest.mark.nightly),
+        pytest.param("device", Cause.DEVICE, "failed", "AcceleratorError: CUDA error: ", marks=pytest.mark.nightly),
+        ("full disk", Cause.STORAGE, "failed", "OSError: [Errno 28] No space left on device"),
+        ("crash", Cause.LOST_PEER, "failed", "ended without a record: "),
+    ],
+)
+def test_a_run_names_the_rank_that_failed_first(tmp_path: Path, mode: str, cause: Cause, name: str, error: str) -> None:
+    folder = tmp_path / "run"
+    step = 0 if mode == "memory" else 4  # a lack of memory ends only a run that has completed no step
+    job = {"MUSTER_OUTCOME_FILE": str(folder / "outcome.json")}
+    command = [mode, "1", str(step + 1), *RUN, f"run.folder={folder}"]
+    with forked(3, command, tmp_path, program="tests.trainer.failing_rank", **job) as run:
+        # If the run has ended for good, torchrun must not restart any rank.
+        assert (run.wait(60) == 0) == (name == "broken"), run.output
+    ended = assert_first_cause(folder, cause, rank=1)
+    assert (ended["outcome"], ended["step"]) == (name, step), run.output
+    assert ended["failure"]["error"].startswith(error)
+    assert ended["failure"]["fix"] in ended["reason"]
+    own = {failure.rank: failure for failure in read_failures(folder)}
+    assert set(own) == ({0, 2} if mode == "crash" else {0, 1, 2})
+    assert ("Fatal Python error: Segmentation fault" in run.output) == (mode == "crash")
+    assert {own[rank].cause for rank in (0, 2)} == {Cause.LOST_PEER}
+    (event,) = events(folder, "ended")
+    assert event["reason"] == ended["reason"]
+
+
+def test_a_run_names_the_rank_that_did_not_join(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    command = ["absent", "1", "1", *RUN, f"run.folder={folder}", "run.join_timeout_s=1"]
+    with forked(3, command, tmp_path, program="tests.trainer.failing_rank") as run:
+        assert run.wait(60) == 1, run.output
+    ended = assert_first_cause(folder, Cause.NETWORK, rank=1)
+    assert (ended["outcome"], ended["step"]) == ("failed", 0)
+    assert ended["failure"]["error"] == f"WorldError: did not join within 1 s: rank 1 on {HOST}"
+
+
+def test_a_users_script_names_the_rank_whose_code_failed(tmp_path: Path) -> None:
+    """The other rank waits for it in an all-reduce, loses it, and is not blamed."""
+    folder = tmp_path / "run"
+    with forked(2, [str(folder)], tmp_path, program="tests.trainer.failing_script") as run:
+        assert run.wait(60) == 1, run.output
+    ended = assert_first_cause(folder, Cause.USER_CODE, rank=1)
+    assert (ended["outcome"], ended["step"]) == ("broken", 2), run.output
+    assert ended["failure"]["error"] == "KeyError: 'label'"
+    assert re.search(r"/failing_script\.py:\d+ in read_batch$", ended["failure"]["place"])
+    assert f"trainer: broken at step 2: rank 1 on {HOST}: user code: KeyError: 'label' (" in run.output
+    assert {failure.rank: failure.cause for failure in read_failures(folder)}[0] is Cause.LOST_PEER

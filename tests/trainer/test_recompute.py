@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tests.trainer.curves import make_step
 from tests.trainer.test_parallel_refusals import make_single_mesh
+from trainer.config.load import load
 from trainer.config.models import LlamaConfig
 from trainer.config.schema import ParallelConfig
 from trainer.models.functional import compute_loss
@@ -54,3 +57,10 @@ def run(mode: Any) -> tuple[dict[str, int], torch.Tensor, list[str]]:
     gradient = parameters["layers.0.attention.q.weight"].grad
     assert gradient is not None
     return count.calls, gradient, list(parameters)
+
+
+def test_a_graph_is_not_used_if_auto_chooses_to_recompute() -> None:
+    config = load("tiny-llama", ["parallel.strategy=single", "compile.cuda_graph=true"])
+    chosen = replace(config, parallel=replace(config.parallel, recompute="selective"))
+    reason = "parallel.recompute=selective repeats the forward pass"
+    assert make_step(chosen).engine.choices == [f"cuda_graph: not used, because {reason}"]

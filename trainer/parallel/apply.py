@@ -88,10 +88,10 @@ def parallelize(model: nn.Module | Factory, recipe: Recipe, mesh: Mesh, fill: Fi
 
 def _find_graph_obstacle(recipe: Recipe, mesh: Mesh) -> str:
     """Return why micro-batches cannot be replayed as CUDA graphs; empty if they can."""
-    if mesh.device.type != "cuda":
-        return f"the device is {mesh.device.type}"
     if recipe.parallel.recompute != "none":  # chosen by strategy=auto
         return f"parallel.recompute={recipe.parallel.recompute} repeats the forward pass"
+    if mesh.device.type != "cuda":
+        return f"the device is {mesh.device.type}"
     return "ddp averages gradients during the backward pass" if mesh.weights.replicate > 1 else ""
 
 

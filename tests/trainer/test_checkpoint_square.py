@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -68,23 +69,29 @@ def test_each_strategy_loads_the_checkpoint_of_the_one_before(name: str, tmp_pat
 
 
 @pytest.fixture(scope="module")
-def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Square, Folders]:
-    """A square, and what each of its strategies has saved."""
-    square, parent = SQUARES[request.param], tmp_path_factory.mktemp("written")
-    return square, {parent / writer: write(writer, parent, square) for writer in square.strategies}
+def parent(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("written")
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize(
-    ("written", "reader"),
-    [(name, reader) for name, square in SQUARES.items() for reader in square.strategies],
-    indirect=["written"],
+    ("name", "reader"), [(name, reader) for name, square in SQUARES.items() for reader in square.strategies]
 )
-def test_a_strategy_loads_the_checkpoints_of_all(written: tuple[Square, Folders], reader: str, tmp_path: Path) -> None:
-    square, folders = written
+def test_a_strategy_loads_the_checkpoints_of_all(name: str, reader: str, parent: Path, tmp_path: Path) -> None:
+    square, folders = SQUARES[name], write_all(name, parent)
     visits = read(reader, list(folders), tmp_path, square)
     for visit, (folder, expected) in zip(visits, folders.items(), strict=True):
         assert_same(visit, expected, f"{folder.name} by {reader}")
+
+
+@cache
+def write_all(name: str, parent: Path) -> Folders:
+    """Let each strategy of a square save its checkpoint, once for all readers.
+
+    A fixture with the square as its parameter would do so for each of them.
+    """
+    square = SQUARES[name]
+    return {parent / name / writer: write(writer, parent / name, square) for writer in square.strategies}
 
 
 def write(writer: str, parent: Path, square: Square) -> Visit:

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import partial
 
 import torch
 
+from benchmarks.gpu_cases import make_step
 from tests.trainer.curves import global_batch
-from trainer.config.layout import resolve_layout
 from trainer.config.load import load
 from trainer.config.schema import Config
-from trainer.models.init import fill
-from trainer.models.registry import build_model
-from trainer.objective import CrossEntropy
-from trainer.parallel.apply import parallelize
-from trainer.parallel.engine import Batch, Recipe
-from trainer.parallel.mesh import Mesh
-from trainer.step import Step
+from trainer.parallel.engine import Batch
 
 DEVICE = torch.device("cuda", 0)
 STEPS = 20
@@ -45,15 +38,6 @@ def curve(arguments: tuple[str, ...], preset: str = "tiny-llama", steps: int = S
         result_curve.norms.append(float(result.grad_norm))
         result_curve.skipped.append(float(result.skipped))
     return result_curve
-
-
-def make_step(config: Config) -> Step:
-    recipe = Recipe(config.parallel, config.precision, config.compile)
-    layout = resolve_layout(config.parallel, 1, 1)
-    mesh = Mesh(layout, 0, DEVICE, uses_fully_shard=recipe.uses_fully_shard(layout))
-    weights = partial(fill, seed=config.run.seed, device=DEVICE)
-    engine = parallelize(partial(build_model, config.model), recipe, mesh, weights)
-    return Step(engine, config, CrossEntropy(config.loss.chunk_tokens))
 
 
 def batch(config: Config, index: int) -> Batch:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from torch._dynamo.utils import counters
 
-from tests.gpu.short_run import LLAMA, MICRO, batch, curve, make_step
+from benchmarks.gpu_cases import make_step
+from tests.gpu.short_run import LLAMA, MICRO, batch, curve
 from tests.gpu.test_strategies import HALF_TOLERANCE, LOSS_TOLERANCE, SINGLE, compare, parallel, train_plain
 from trainer.config.load import load
 

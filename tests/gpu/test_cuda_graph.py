@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.gpu.short_run import MICRO, batch, curve, make_step
+from benchmarks.gpu_cases import make_step
+from tests.gpu.short_run import MICRO, batch, curve
 from trainer.config.load import load
 from trainer.parallel.cuda_graph import GraphEngine
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
-from tests.gpu.short_run import DEVICE, make_step
+from benchmarks.gpu_cases import make_step
+from tests.gpu.short_run import DEVICE
 from trainer.config.layout import Layout
 from trainer.config.load import load
 from trainer.config.schema import Config

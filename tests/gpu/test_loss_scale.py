@@ -7,7 +7,8 @@ from itertools import pairwise
 import pytest
 import torch
 
-from tests.gpu.short_run import LLAMA, MICRO, batch, make_step
+from benchmarks.gpu_cases import make_step
+from tests.gpu.short_run import LLAMA, MICRO, batch
 from tests.gpu.test_strategies import parallel
 from trainer.config.load import load
 from trainer.parallel.gradients import to_local

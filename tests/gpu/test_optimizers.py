@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.gpu.short_run import LLAMA, MICRO, batch, make_step
+from benchmarks.gpu_cases import make_step
+from tests.gpu.short_run import LLAMA, MICRO, batch
 from tests.trainer.test_optimizer_ranks import STATES
 from trainer.config.load import load
 from trainer.determinism import require_deterministic_kernels

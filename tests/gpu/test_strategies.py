@@ -7,7 +7,8 @@ from functools import cache
 import pytest
 import torch
 
-from tests.gpu.short_run import DEVICE, LLAMA, MICRO, Curve, batch, curve, make_step
+from benchmarks.gpu_cases import make_step
+from tests.gpu.short_run import DEVICE, LLAMA, MICRO, Curve, batch, curve
 from trainer.config.load import load
 from trainer.parallel.gradients import to_local
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from tests.gpu.short_run import DEVICE, LLAMA, MICRO, batch, make_step
+from benchmarks.gpu_cases import make_step
+from tests.gpu.short_run import DEVICE, LLAMA, MICRO, batch
 from trainer.config.load import load
 from trainer.life.trace_request import TraceRequest
 from trainer.metrics.tracer import TRACES_FOLDER, Tracer

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+functional = torch.ops._c10d_functional
+
 
 @dataclass(frozen=True)
 class SequencePart:
@@ -46,11 +48,17 @@ class SequencePart:
 
 
 class _Gather(torch.autograd.Function):
-    """All-gather along the first dimension; the backward pass is a reduce-scatter."""
+    """All-gather along the first dimension; the backward pass is a reduce-scatter.
+
+    The compiler gets calls that return new tensors: from calls that fill given ones, torch 2.11 makes wrong gradients.
+    Other runs use the latter, because a profile has their sizes.
+    """
 
     @staticmethod
     def forward(ctx: Any, part: torch.Tensor, group: Any, ranks: int) -> torch.Tensor:
         ctx.group, ctx.ranks = group, ranks
+        if torch.compiler.is_compiling():
+            return functional.wait_tensor(functional.all_gather_into_tensor(part.contiguous(), ranks, group.group_name))
         gathered = part.new_empty(ranks * part.shape[0], *part.shape[1:])
         dist.all_gather_into_tensor(gathered, part.contiguous(), group=group)
         return gathered
@@ -58,6 +66,9 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         (gradient,) = gradients
+        if torch.compiler.is_compiling():
+            own = functional.reduce_scatter_tensor(gradient.contiguous(), "sum", ctx.ranks, ctx.group.group_name)
+            return functional.wait_tensor(own), None, None
         own = gradient.new_empty(gradient.shape[0] // ctx.ranks, *gradient.shape[1:])
         dist.reduce_scatter_tensor(own, gradient.contiguous(), group=ctx.group)
         return own, None, None

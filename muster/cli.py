@@ -99,15 +99,18 @@ def up(
 @app.command()
 def rehearse(  # noqa: PLR0913, PLR0917  # one argument per option
     stack: Stack = DEFAULT_STACK,
-    seed: Annotated[int, typer.Option("--seed", help="Decides all delays; the same seed repeats them.")] = 1,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of all delays; the same seed repeats them.")] = 1,
     seeds: Annotated[int, typer.Option("--seeds", help="Rehearse with this many seeds, from --seed on.")] = 1,
-    speed: Annotated[float, typer.Option("--speed", help="How much faster than in the cloud the time passes.")] = 10.0,
-    nodes: Annotated[int, typer.Option("--nodes", help="Most nodes of a group that run, and those of the job.")] = 2,
+    speed: Annotated[float, typer.Option("--speed", help="How many times faster than in the cloud time runs.")] = 10.0,
+    nodes: Annotated[int, typer.Option("--nodes", help="Nodes of the job, and maximum nodes of a static group.")] = 2,
     scenario: Annotated[
-        str, typer.Option("--scenario", help="What goes wrong, or `all`; a name that does not exist lists them.")
+        str, typer.Option("--scenario", help="Scenario to rehearse, or `all`; an unknown name lists them.")
     ] = "",
 ) -> None:
-    """Create, use and remove the cluster in a simulated cloud on this machine."""
+    """Rehearse the stack in a simulated cloud on this machine.
+
+    A rehearsal creates the cluster, runs a job on it and removes it.
+    """
     from muster.commands.rehearse import Choice
     from muster.commands.rehearse import rehearse as run
 
@@ -118,21 +121,21 @@ def rehearse(  # noqa: PLR0913, PLR0917  # one argument per option
 def upgrade(
     stack: Stack = DEFAULT_STACK,
     to: Annotated[
-        str | None, typer.Option("--to", help="Release of Slurm; by default the newest, or with --back the one before.")
+        str | None, typer.Option("--to", help="Slurm release; by default the newest, or with --back the one before it.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the steps.")] = False,
     drill: Annotated[
         bool | None,
         typer.Option(
             "--drill/--no-drill",
-            help="Only try it: the new release recovers a copy of queue and accounting; or upgrade without a trial.",
+            help="Only try the new release on a copy of the queue and the accounting; or upgrade without this drill.",
         ),
     ] = None,
     back: Annotated[
-        bool, typer.Option("--back", help="Restore the backup that an upgrade took; what happened since is lost.")
+        bool, typer.Option("--back", help="Restore the backup of an upgrade; everything since then is lost.")
     ] = False,
 ) -> None:
-    """Change the release of Slurm; running jobs, the queue and the accounting are kept."""
+    """Change the Slurm release; keep jobs, queue and accounting."""
     from muster.commands import upgrade as command
 
     if back:
@@ -155,7 +158,7 @@ def ssh(
     node: Annotated[str | None, typer.Argument(help="Node name; by default the login node.")] = None,
     stack: Stack = DEFAULT_STACK,
     user: Annotated[
-        str | None, typer.Option("--user", "-u", help="User to log in as; by default the first user by name.")
+        str | None, typer.Option("--user", "-u", help="User to log in as; by default the first alphabetically.")
     ] = None,
 ) -> None:
     """Open a shell on a node, or run one command there."""
@@ -169,10 +172,10 @@ def logs(
     node: Annotated[str, typer.Argument(help="Node name; its machine may be gone.")],
     stack: Stack = DEFAULT_STACK,
     machine: Annotated[
-        str | None, typer.Option("--machine", help="Id of the machine; by default the latest of that name.")
+        str | None, typer.Option("--machine", help="Id of the machine; by default the node's latest.")
     ] = None,
 ) -> None:
-    """Print the logs that a node stored, also if its machine is gone."""
+    """Print the logs that a node stored, even if its machine is gone."""
     from muster.commands.logs import logs as run
 
     run(stack, node, machine)
@@ -181,7 +184,7 @@ def logs(
 @app.command(context_settings=_PASS_ON)
 def submit(
     job: Annotated[str, typer.Argument(help="Job file, such as slurm/jobs/smoke.sbatch.")],
-    arguments: Annotated[list[str] | None, typer.Argument(help="Arguments for the job file.")] = None,
+    arguments: Annotated[list[str] | None, typer.Argument(help="Arguments for the job.")] = None,
     stack: Stack = DEFAULT_STACK,
     nodes: Annotated[
         int | None, typer.Option("--nodes", min=1, help="Number of nodes; overrides the job file.")
@@ -314,7 +317,7 @@ def golden() -> None:
 
 @image_app.command("build")
 def image_build(stack: Stack = DEFAULT_STACK) -> None:
-    """Build and test the images of a cluster that is up."""
+    """Build and test images on a running cluster."""
     from muster.commands.image import build
 
     build(stack)
@@ -325,7 +328,10 @@ def image_refresh(
     stack: Stack = DEFAULT_STACK,
     force: Annotated[bool, typer.Option("--force", help="Requeue running jobs instead of waiting for them.")] = False,
 ) -> None:
-    """Build images from the newest base and replace all machines; queue and accounting are kept."""
+    """Build images from the newest base and replace all machines.
+
+    The queue and the accounting are kept.
+    """
     from muster.commands.image import refresh
 
     refresh(stack, force=force)
@@ -344,7 +350,7 @@ def image_remove(
     image: Annotated[str, typer.Argument(help="Id of the image, as `muster image list` prints it.")],
     stack: Stack = DEFAULT_STACK,
 ) -> None:
-    """Remove an image and what stores it."""
+    """Remove an image and its snapshots."""
     from muster.commands.image import remove
 
     remove(stack, image)

@@ -28,7 +28,9 @@ def parse_options(arguments: list[str], program: str = "python -m simulator.cali
         help="file to write, on a filesystem that all nodes share (default: %(default)s)",
     )
     parser.add_argument("--stack", default="", help="name of the measured stack, recorded in the profile")
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="default: %(default)s")
+    parser.add_argument(
+        "--device", choices=("auto", "cpu", "cuda"), default="auto", help="device to measure (default: %(default)s)"
+    )
     parser.add_argument(
         "--seconds", type=float, default=DEFAULT_FIGURE_S, help="seconds per measurement (default: %(default)s)"
     )

@@ -28,7 +28,7 @@ from trainer.config.schema import Config
 if TYPE_CHECKING:
     from simulator.emulate.run import Emulation
 
-ABOUT = """Run a job of many GPUs in this process: the numbers are real, the clock is simulated.
+ABOUT = """Run a job for many GPUs in this process: the arithmetic is real, the clock is simulated.
 
 This needs torch, which .venv does not have. In an environment with the trainer's packages:
   python3 -m venv .venv-torch && .venv-torch/bin/pip install '.[trainer,simulator]'
@@ -58,7 +58,7 @@ def _parser() -> argparse.ArgumentParser:
         "config", metavar="CONFIG", nargs="?", help=f"preset or YAML file of the trainer (default: {_DEFAULT_CONFIG})"
     )
     parser.add_argument("settings", metavar="key=value", nargs="*", help="settings, as for `python -m trainer`")
-    parser.add_argument("--ranks", type=int, required=True, help="number of GPUs of the job, such as 4, 16 or 256")
+    parser.add_argument("--ranks", type=int, required=True, help="number of GPUs (one rank each), such as 4, 16 or 256")
     parser.add_argument("--system", help=f"instance type or stack that sets the clock (default: {_DEFAULT_SYSTEM})")
     profile = "use rates that `calibrate` measured; with --system, only those of the GPU"
     parser.add_argument("--profile", type=Path, metavar="FILE", help=profile)

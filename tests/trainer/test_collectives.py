@@ -1,0 +1,273 @@
+"""Collectives on 1 to 9 gloo ranks against torch's own: exact for integers, within rounding for floats.
+
+All cases of a test run in one call of `on_ranks`, because starting ranks takes longer than the cases. Each rank checks
+its own result; the test compares the results of the ranks with each other, bit for bit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from tests.trainer.ranks import on_ranks
+from trainer.collectives.operations import all_gather, all_reduce, broadcast, reduce_scatter
+
+WORLD = 9
+HERE = "tests.trainer.test_collectives"
+DTYPES = (
+    torch.float32,
+    torch.float64,
+    torch.bfloat16,
+    torch.float16,
+    torch.int64,
+    torch.int32,
+    torch.int8,
+    torch.uint8,
+)
+SIZES = (0, 1, 2, 3, 7, 8, 31, 64, 257, 1000)
+# Small, so that small tensors have several chunks.
+BLOCK_BYTES = (16, 128, 1 << 20)
+# (pattern, ranks, ranks per node)
+PATTERNS = [
+    (pattern, ranks, None) for pattern in ("ring", "halving_doubling", "tree") for ranks in range(1, WORLD + 1)
+] + [
+    ("hierarchical", ranks, size) for ranks in range(1, WORLD + 1) for size in range(1, ranks + 1) if ranks % size == 0
+]
+
+
+@dataclass(frozen=True)
+class Case:
+    """Inputs that are the same on all ranks; rank r of the group contributes `make_tensor(case, r)`."""
+
+    seed: int
+    members: tuple[int, ...]
+    dtype: torch.dtype
+    size: int
+    block_bytes: int
+    average: bool
+    is_contiguous: bool
+
+
+def draw_case(seed: int, ranks: int) -> Case:
+    draw = random.Random(seed)  # noqa: S311
+    dtype = draw.choice(DTYPES)
+    return Case(
+        seed=seed,
+        # One group for each number of ranks, because each group has a thread. Most leave out rank 0, and have gaps.
+        members=tuple(sorted((5 + 2 * number) % WORLD for number in range(ranks))),
+        dtype=dtype,
+        size=draw.choice(SIZES),
+        block_bytes=draw.choice(BLOCK_BYTES),
+        average=dtype.is_floating_point and draw.random() < 0.5,
+        is_contiguous=draw.random() < 0.5,
+    )
+
+
+def make_tensor(case: Case, rank: int, parts: int = 1) -> Any:
+    """Return a contribution of `parts` times the size; one that is not contiguous is every second column."""
+    generator = torch.Generator().manual_seed(1000 * case.seed + rank)
+    shape = (parts * case.size, 1 if case.is_contiguous else 2)
+    if case.dtype.is_floating_point:
+        values = torch.randn(shape, generator=generator, dtype=torch.float64)
+    else:
+        # Sums of 8-bit integers overflow, and wrap around as in torch.
+        values = torch.randint(0, 100, shape, generator=generator)
+    return values.to(case.dtype)[:, 0]
+
+
+@cache
+def group_of(members: tuple[int, ...]) -> Any:
+    return dist.new_group(list(members))
+
+
+def digest(tensor: Any) -> str:
+    return hashlib.sha256(
+        tensor.clone(memory_format=torch.contiguous_format).view(torch.uint8).numpy().tobytes()
+    ).hexdigest()
+
+
+def check_sum(case: Case, result: Any, contributions: Any, torch_sum: Any) -> None:
+    """Compare a sum with torch's and, for floats, with the exact one.
+
+    A float sum of n contributions has n-1 additions, each rounded by at most epsilon times the sum of the magnitudes;
+    an average also rounds each contribution. Half precision may be subnormal after a division.
+    """
+    ranks = len(case.members)
+    if not case.dtype.is_floating_point:
+        assert torch.equal(result, torch_sum)
+        return
+    limits = torch.finfo(case.dtype)
+    divisor = ranks if case.average else 1
+    exact = contributions.double().sum(0) / divisor
+    bound = ranks * limits.eps * contributions.double().abs().sum(0) / divisor + ranks * limits.smallest_normal
+    assert bool(((result.double() - exact).abs() <= bound).all())
+    assert bool(((result.double() - torch_sum.double() / divisor).abs() <= 2 * bound).all())
+
+
+def run_cases(check: Callable[[Case, Any, int], Any], cases: list[Case]) -> list[list[str]]:
+    """Check the cases on this rank and return the digests of their results; none where it is not in the group."""
+    digests = []
+    for case in cases:
+        group, rank = group_of(case.members), dist.get_rank()
+        try:
+            result = check(case, group, case.members.index(rank)) if rank in case.members else ()
+        except Exception as error:
+            error.add_note(f"rank {rank}: {case}")
+            raise
+        digests.append([digest(tensor) for tensor in result])
+    return digests
+
+
+def all_reduce_digests(seed: int, repeat: int) -> list[list[str]]:
+    digests = []
+    for number, (pattern, ranks, ranks_per_node) in enumerate(PATTERNS * repeat):
+
+        def check(case: Case, group: Any, rank: int, pattern=pattern, ranks_per_node=ranks_per_node) -> Iterator[Any]:
+            contributions = torch.stack([make_tensor(case, other) for other in range(len(case.members))])
+            tensor, torch_sum = make_tensor(case, rank), contributions[rank].clone()
+            dist.all_reduce(torch_sum, group=group)
+            options = {"average": case.average, "ranks_per_node": ranks_per_node, "block_bytes": case.block_bytes}
+            all_reduce(tensor, group, pattern=pattern, **options)
+            check_sum(case, tensor, contributions, torch_sum)
+            yield tensor
+
+        digests += run_cases(check, [draw_case(seed + number, ranks)])
+    return digests
+
+
+def reduce_scatter_digests(seed: int, repeat: int) -> list[list[str]]:
+    def check(case: Case, group: Any, rank: int) -> Iterator[Any]:
+        ranks = len(case.members)
+        contributions = torch.stack([make_tensor(case, other, parts=ranks) for other in range(ranks)])
+        tensor, output = make_tensor(case, rank, parts=ranks), make_tensor(case, ranks)
+        torch_sum = contributions[rank].clone()
+        dist.all_reduce(torch_sum, group=group)
+        reduce_scatter(output, tensor, group, average=case.average, block_bytes=case.block_bytes)
+        assert torch.equal(tensor, contributions[rank])
+        part = slice(rank * case.size, (rank + 1) * case.size)
+        check_sum(case, output, contributions[:, part], torch_sum[part])
+        return iter(())
+
+    return run_cases(check, [draw_case(seed + number, 1 + number % WORLD) for number in range(repeat * WORLD)])
+
+
+def all_gather_digests(seed: int, repeat: int) -> list[list[str]]:
+    def check(case: Case, group: Any, rank: int) -> Iterator[Any]:
+        ranks = len(case.members)
+        output = make_tensor(case, 0, parts=ranks)
+        all_gather(output, make_tensor(case, rank), group, block_bytes=case.block_bytes)
+        assert torch.equal(output, torch.cat([make_tensor(case, other) for other in range(ranks)]))
+        yield output
+
+    return run_cases(check, [draw_case(seed + number, 1 + number % WORLD) for number in range(repeat * WORLD)])
+
+
+def broadcast_digests(seed: int, repeat: int) -> list[list[str]]:
+    def check(case: Case, group: Any, rank: int) -> Iterator[Any]:
+        root = case.seed % len(case.members)
+        tensor = make_tensor(case, rank)
+        broadcast(tensor, root, group, block_bytes=case.block_bytes)
+        assert torch.equal(tensor, make_tensor(case, root))
+        yield tensor
+
+    return run_cases(check, [draw_case(seed + number, 1 + number % WORLD) for number in range(repeat * WORLD)])
+
+
+def assert_equal_on_all_ranks(digests: list[list[list[str]]]) -> None:
+    for case in zip(*digests, strict=True):
+        assert len({tuple(results) for results in case if results}) <= 1
+
+
+OPERATIONS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast")
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_results_match_torch_and_are_equal_on_all_ranks(operation: str) -> None:
+    assert_equal_on_all_ranks(on_ranks(f"{HERE}:{operation}_digests", ranks=WORLD, seed=0, repeat=2))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_many_results_match_torch_and_are_equal_on_all_ranks(operation: str) -> None:
+    assert_equal_on_all_ranks(on_ranks(f"{HERE}:{operation}_digests", ranks=WORLD, seed=10_000, repeat=30))
+
+
+def special_tensors() -> None:
+    """Check tensors that the table does not have, on all ranks of the world."""
+    rank = dist.get_rank()
+    largest = torch.full((3,), 60_000.0, dtype=torch.float16)
+    all_reduce(largest, average=True)
+    assert bool(largest.isfinite().all())
+
+    transposed = torch.arange(12.0).view(3, 4).t() * (rank + 1)
+    all_reduce(transposed, pattern="tree")
+    assert torch.equal(transposed, torch.arange(12.0).view(3, 4).t() * 45)
+
+    scalar = torch.nn.Parameter(torch.tensor(float(rank)))
+    broadcast(scalar, root=4)
+    assert scalar.item() == 4
+
+    # Tensors that share memory with others change only their own elements.
+    whole = torch.full((4, 6), rank, dtype=torch.complex64)
+    all_reduce(whole[:, 1:3], pattern="halving_doubling")
+    assert whole.real.sum(0).tolist() == [4 * rank, 144, 144, 4 * rank, 4 * rank, 4 * rank]
+
+    gaps = torch.full((2, 2 * WORLD), -1)
+    all_gather(gaps[:, ::2], torch.tensor([rank, rank]))
+    assert gaps[:, ::2].flatten().tolist() == [number // 2 for number in range(2 * WORLD)]
+    assert bool((gaps[:, 1::2] == -1).all())
+
+    values = torch.tensor([float("inf"), -float("inf"), float("nan")])
+    all_reduce(values)
+    assert [str(value) for value in values.tolist()] == ["inf", "-inf", "nan"]
+
+
+def refusals() -> list[str]:
+    """Return the messages of all calls that are refused, before anything is sent."""
+    tensor = torch.ones(4)
+    outside = dist.new_group([0])
+    calls: list[Callable[[], None]] = [
+        lambda: all_reduce(tensor, pattern="star"),
+        lambda: all_reduce(tensor, pattern="hierarchical"),
+        lambda: all_reduce(tensor, pattern="ring", ranks_per_node=3),
+        lambda: all_reduce(tensor, pattern="hierarchical", ranks_per_node=2),
+        lambda: all_reduce(torch.ones(4, dtype=torch.int32), average=True),
+        lambda: reduce_scatter(torch.ones(2), tensor),
+        lambda: all_gather(torch.ones(36, dtype=torch.float64), tensor),
+        lambda: broadcast(tensor, root=9),
+    ]
+    if dist.get_rank() > 0:
+        calls.append(lambda: all_reduce(tensor, outside))
+    messages = []
+    for call in calls:
+        with pytest.raises(ValueError) as refusal:  # noqa: PT011
+            call()
+        messages.append(str(refusal.value))
+    assert torch.equal(tensor, torch.ones(4))
+    return messages
+
+
+def test_special_tensors_are_reduced_in_place() -> None:
+    on_ranks(f"{HERE}:special_tensors", ranks=WORLD)
+
+
+def test_calls_that_cannot_work_are_refused_with_the_reason() -> None:
+    assert on_ranks(f"{HERE}:refusals", ranks=WORLD)[1] == [
+        "pattern is 'star', but must be one of ring, halving_doubling, tree, hierarchical",
+        "pattern 'hierarchical' needs ranks_per_node",
+        "ranks_per_node has no effect with pattern 'ring', only with 'hierarchical'",
+        "ranks_per_node is 2, but must divide the number of ranks, 9",
+        "average needs a floating-point tensor, not torch.int32: sum it and divide the result",
+        "output has 2 elements: 9 of them have 18, not 4",
+        "tensor has dtype torch.float32, the other tensor torch.float64",
+        "root is 9, but the group has the ranks 0 to 8",
+        "rank 1 is not in the group",
+    ]

@@ -1,0 +1,147 @@
+"""All-reduce, reduce-scatter, all-gather and broadcast of tensors over a group of ranks.
+
+They take the tensors that torch.distributed's functions of the same name take: any dtype that can be added, any number
+of elements (also none), contiguous or not, on the device of the group's backend. All ranks of the group must call with
+the same number of elements, the same dtype and the same options. Results are equal on all ranks, bit for bit, and
+from run to run; the file of each pattern documents the order of its sums. Sums are rounded to the tensor's dtype after
+every addition.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, Literal, get_args
+
+import torch
+import torch.distributed
+
+from trainer.collectives import broadcast as binomial_tree
+from trainer.collectives import double_tree, halving_doubling, hierarchical, ring
+from trainer.collectives.exchange import run_schedule
+from trainer.collectives.schedule import Schedule, plan_block_chunks, plan_chunks
+
+# Many of the names used here have no types, and mypy must give the same result where torch is not installed.
+dist: Any = torch.distributed
+
+Pattern = Literal["ring", "halving_doubling", "tree", "hierarchical"]
+BLOCK_BYTES = 1 << 20
+"""Largest block of a chunk: what was received is still in the processor's cache when it is added."""
+
+
+def all_reduce(  # noqa: PLR0913
+    tensor: Any,
+    group: Any = None,
+    *,
+    pattern: Pattern = "ring",
+    average: bool = False,
+    ranks_per_node: int | None = None,
+    block_bytes: int = BLOCK_BYTES,
+) -> None:
+    """Replace the tensor by its sum, or its average, over all ranks of the group.
+
+    An average divides every contribution by the number of ranks before the sum, as NCCL and DDP do, so that half
+    precision does not overflow. `hierarchical` needs `ranks_per_node`.
+    """
+    rank, ranks = _rank_in(group)
+    schedule = _schedule_all_reduce(pattern, rank, ranks, ranks_per_node)
+    flat = _flatten(tensor)
+    if average:
+        _divide(flat, ranks)
+    chunks = plan_chunks(flat.numel(), schedule.blocks, _block_elements(flat, block_bytes))
+    run_schedule(flat, schedule, chunks, group)
+    _write_back(flat, tensor)
+
+
+def reduce_scatter(
+    output: Any, tensor: Any, group: Any = None, *, average: bool = False, block_bytes: int = BLOCK_BYTES
+) -> None:
+    """Write part r of the tensor's sum, or average, over all ranks into the output of rank r, with a ring.
+
+    The tensor has as many elements as all outputs together. It is not changed: the sums are made in a copy.
+    """
+    rank, ranks = _rank_in(group)
+    _check_parts("output", output, tensor, ranks)
+    flat = tensor.detach().clone(memory_format=torch.contiguous_format).view(-1)
+    if average:
+        _divide(flat, ranks)
+    chunks = plan_block_chunks(flat.numel(), ranks, _block_elements(flat, block_bytes))
+    run_schedule(flat, ring.schedule_reduce_scatter(rank, ranks), chunks, group)
+    part = output.numel()
+    output.detach().copy_(flat[rank * part : (rank + 1) * part].view(output.shape))
+
+
+def all_gather(output: Any, tensor: Any, group: Any = None, *, block_bytes: int = BLOCK_BYTES) -> None:
+    """Write the tensors of all ranks into the output of every rank, in the order of the ranks, with a ring."""
+    rank, ranks = _rank_in(group)
+    _check_parts("tensor", tensor, output, ranks)
+    flat = _flatten(output)
+    part = tensor.numel()
+    flat[rank * part : (rank + 1) * part].copy_(tensor.detach().reshape(-1))
+    chunks = plan_block_chunks(flat.numel(), ranks, _block_elements(flat, block_bytes))
+    run_schedule(flat, ring.schedule_all_gather(rank, ranks), chunks, group)
+    _write_back(flat, output)
+
+
+def broadcast(tensor: Any, root: int, group: Any = None, *, block_bytes: int = BLOCK_BYTES) -> None:
+    """Replace the tensor by that of rank `root` of the group, with a binomial tree."""
+    rank, ranks = _rank_in(group)
+    if not 0 <= root < ranks:
+        raise ValueError(f"root is {root}, but the group has the ranks 0 to {ranks - 1}")
+    flat = _flatten(tensor)
+    chunks = plan_chunks(flat.numel(), 1, _block_elements(flat, block_bytes))
+    run_schedule(flat, binomial_tree.schedule_broadcast(rank, ranks, root), chunks, group)
+    _write_back(flat, tensor)
+
+
+@lru_cache(maxsize=64)
+def _schedule_all_reduce(pattern: Pattern, rank: int, ranks: int, ranks_per_node: int | None) -> Schedule:
+    if pattern not in get_args(Pattern):
+        raise ValueError(f"pattern is {pattern!r}, but must be one of {', '.join(get_args(Pattern))}")
+    if pattern == "hierarchical" and ranks_per_node is None:
+        raise ValueError("pattern 'hierarchical' needs ranks_per_node")
+    if pattern != "hierarchical" and ranks_per_node is not None:
+        raise ValueError(f"ranks_per_node has no effect with pattern {pattern!r}, only with 'hierarchical'")
+    match pattern:
+        case "ring":
+            return ring.schedule_all_reduce(rank, ranks)
+        case "halving_doubling":
+            return halving_doubling.schedule_all_reduce(rank, ranks)
+        case "tree":
+            return double_tree.schedule_all_reduce(rank, ranks)
+        case "hierarchical":
+            return hierarchical.schedule_all_reduce(rank, ranks, ranks_per_node or 0)
+
+
+def _rank_in(group: Any) -> tuple[int, int]:
+    rank, ranks = dist.get_rank(group), dist.get_world_size(group)
+    if rank < 0:
+        raise ValueError(f"rank {dist.get_rank()} is not in the group")
+    return rank, ranks
+
+
+def _flatten(tensor: Any) -> Any:
+    """Return the elements in logical order, which is the same on all ranks: a view if the tensor is contiguous."""
+    return tensor.detach().contiguous().view(-1)
+
+
+def _write_back(flat: Any, tensor: Any) -> None:
+    if not tensor.is_contiguous():
+        tensor.detach().copy_(flat.view(tensor.shape))
+
+
+def _divide(flat: Any, ranks: int) -> None:
+    if not (flat.is_floating_point() or flat.is_complex()):
+        raise ValueError(f"average needs a floating-point tensor, not {flat.dtype}: sum it and divide the result")
+    flat.div_(ranks)
+
+
+def _block_elements(flat: Any, block_bytes: int) -> int:
+    return max(1, block_bytes // flat.element_size())
+
+
+def _check_parts(name: str, part: Any, whole: Any, ranks: int) -> None:
+    if part.numel() * ranks != whole.numel():
+        size = part.numel()
+        raise ValueError(f"{name} has {size} elements: {ranks} of them have {size * ranks}, not {whole.numel()}")
+    if part.dtype != whole.dtype:
+        raise ValueError(f"{name} has dtype {part.dtype}, the other tensor {whole.dtype}")

@@ -126,6 +126,11 @@ def show_state(job: str) -> str:
     return f"squeue -h -o %T -j {shlex.quote(job)} 2>/dev/null || true"
 
 
+def list_steps(job: str) -> str:
+    """Return the command that prints the ids of the running steps of a job (`7.batch`, `7.0`), one per line."""
+    return f"squeue -h -s -o %i -j {shlex.quote(job)} 2>/dev/null || true"
+
+
 def explain_waiting(job: str) -> str:
     """Return the command that prints why a job waits, and why nodes are out of service."""
     return f"squeue -h -o '%T %r' -j {shlex.quote(job)} 2>/dev/null; sinfo -N -l -R 2>/dev/null || true"
@@ -153,6 +158,11 @@ def warn_batch_script(job: str) -> list[str]:
 def requeue_job(job: str) -> list[str]:
     """Return the command that ends a job and puts it back into the queue."""
     return ["scontrol", "requeue", job]
+
+
+def comment_job(job: str, text: str) -> list[str]:
+    """Return the command that replaces the comment of a job."""
+    return ["scontrol", "update", f"jobid={job}", f"comment={text}"]
 
 
 # Jobs of all users are listed: squeue prints nothing at all for a user whom the controller does not know.

@@ -5,18 +5,22 @@ from __future__ import annotations
 import re
 import shlex
 import time
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from bootstrap.upgrade.steps import STATE
 from infra.engine.stop import FAILED, Stop
 from infra.targets.aws.rehearse.disks import run_in
 from infra.targets.aws.rehearse.instances import Instances
-from slurm.control.jobs import explain_waiting, show_result, show_state
+from slurm.control.jobs import comment_job, explain_waiting, list_steps, show_result, show_state
 from slurm.control.nodes import ABSENT, NodeState, parse_nodes, show_nodes
 
 _POLL_S = 1.0
 # What AWS takes at most until a node runs (delays.py), and what this machine takes.
 _AWS_JOB_S, _OWN_JOB_S = 480.0, 480.0
+# slurmctld saves its state at most every 5 s; the rest is for a machine with other work.
+_SAVED_S = 60.0
 # Seen in accounting; anything else is a state from which a job may still end.
 _END_STATES = re.compile(
     r"COMPLETED|FAILED|CANCELLED|TIMEOUT|NODE_FAIL|OUT_OF_MEMORY|BOOT_FAIL|DEADLINE|PREEMPTED|REVOKED"
@@ -66,6 +70,29 @@ class RehearsedSlurm:
         last = self._poll(lambda: self.read_state(job), lambda current: current == state, limit_s)
         if last != state:
             raise Stop(f"job {job} is {last or 'not in the queue'} after {limit_s:.0f} s, not {state}", code=FAILED)
+
+    def wait_for_step(self, job: str) -> None:
+        """Wait until the `srun` of a job has created its step; raise Stop if that does not happen.
+
+        A job is `RUNNING` before that, and its `srun` fails if it finds no controller for half a minute.
+        """
+        limit_s, step = limit_job_s(self.instances.clock.speed), f"{job}.0"
+        steps = self._poll(lambda: self.run(list_steps(job)), lambda lines: step in lines.split(), limit_s)
+        if step not in steps.split():
+            state = self.read_state(job) or "not in the queue"
+            raise Stop(f"job {job} has no step after {limit_s:.0f} s, and is {state}", code=FAILED)
+
+    def wait_until_saved(self, job: str) -> None:
+        """Wait until slurmctld has saved the queue as it is now; raise Stop if that does not happen.
+
+        A controller that dies earlier takes the latest changes with it: a job that has just started would be restored
+        as one that still waits for its nodes. The comment of a job marks the present state in the saved one.
+        """
+        mark = f"rehearsal-{uuid.uuid4().hex}"
+        self.run(shlex.join(comment_job(job, mark)))
+        look = f"grep -qsa {mark} {STATE}/job_state && echo saved || true"
+        if not self._poll(lambda: self.run(look), bool, _SAVED_S):
+            raise Stop(f"slurmctld has not saved its queue within {_SAVED_S:.0f} s", code=FAILED)
 
     def wait_for_node(self, name: str, what: str, holds: Callable[[NodeState], bool], limit_s: float) -> NodeState:
         """Wait until a node's state has a property, described by `what`, and return the state; raise Stop if late."""

@@ -164,8 +164,9 @@ def lose_controller(rehearsal: Rehearsal) -> None:
     group, nodes = choose_group(rehearsal.rehearsed.spec, rehearsal.rehearsed.nodes)
     running = rehearsal.slurm.submit(group, nodes, "sh -c 'until [ -e go ]; do sleep 1; done; hostname'")
     waiting = rehearsal.slurm.submit(group, nodes, "hostname", f"--dependency=afterok:{running}")
-    rehearsal.slurm.wait_for_state(running, "RUNNING")
+    rehearsal.slurm.wait_for_step(running)
     machines = [_require_instance(rehearsal, f"{group}-{number + 1}").id for number in range(nodes)]
+    rehearsal.slurm.wait_until_saved(running)
     rehearsal.cloud.instances.lose(_require_instance(rehearsal, "controller").id)
     rehearsal.up()
     states = {job: rehearsal.slurm.read_state(job) for job in (running, waiting)}

@@ -47,3 +47,45 @@ def test_a_job_that_failed_is_an_error(timeline: Timeline, monkeypatch: pytest.M
     slurm = make_slurm(timeline, monkeypatch, queue=["RUNNING"], accounting="NODE_FAIL|1:0|gpu-1\n")
     with pytest.raises(Stop, match=r"job 1 did not complete: NODE_FAIL\|1:0\|gpu-1"):
         slurm.wait_for_end("1")
+
+
+def test_a_step_is_waited_for_after_the_batch_script_began(timeline: Timeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm = make_slurm(timeline, monkeypatch, queue=[], accounting="")
+    outputs = iter(["", "1.extern\n1.batch\n", "1.extern\n1.batch\n1.0\n"])
+    monkeypatch.setattr(RehearsedSlurm, "run", lambda _self, _script: next(outputs))
+    slurm.wait_for_step("1")
+    assert next(outputs, None) is None
+
+
+def test_a_job_without_a_step_is_an_error(timeline: Timeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm = make_slurm(timeline, monkeypatch, queue=[], accounting="")
+    monkeypatch.setattr(rehearsed_slurm, "limit_job_s", lambda _speed: 0.0)
+    monkeypatch.setattr(RehearsedSlurm, "run", lambda _self, _script: "")
+    with pytest.raises(Stop, match="job 1 has no step after 0 s, and is not in the queue"):
+        slurm.wait_for_step("1")
+
+
+def test_the_queue_is_saved_when_the_saved_state_has_a_later_change(
+    timeline: Timeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm = make_slurm(timeline, monkeypatch, queue=[], accounting="")
+    scripts: list[str] = []
+
+    def run(_: RehearsedSlurm, script: str) -> str:
+        scripts.append(script)
+        return "saved\n" if len(scripts) == 3 else ""
+
+    monkeypatch.setattr(RehearsedSlurm, "run", run)
+    slurm.wait_until_saved("1")
+    update, *looks = scripts
+    mark = update.removeprefix("scontrol update jobid=1 comment=")
+    assert mark != update
+    assert looks == [f"grep -qsa {mark} /var/lib/slurm/slurmctld/job_state && echo saved || true"] * 2
+
+
+def test_a_queue_that_is_never_saved_is_an_error(timeline: Timeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm = make_slurm(timeline, monkeypatch, queue=[], accounting="")
+    monkeypatch.setattr(RehearsedSlurm, "run", lambda _self, _script: "")
+    monkeypatch.setattr(rehearsed_slurm, "_SAVED_S", 0.0)
+    with pytest.raises(Stop, match="slurmctld has not saved its queue within 0 s"):
+        slurm.wait_until_saved("1")

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from infra.targets.aws.rehearse.scenarios import SCENARIOS, refuse_launches, reject_some
+from unittest.mock import MagicMock
+
+import pytest
+
+from infra.targets.aws.rehearse import scenarios
+from infra.targets.aws.rehearse.scenarios import SCENARIOS, lose_controller, refuse_launches, reject_some
 from tests.harness import REPO
 
 
@@ -35,3 +40,17 @@ def test_launches_are_refused_in_one_market_or_in_all() -> None:
 
 def test_dry_runs_of_the_pre_flight_are_not_refused() -> None:
     assert refuse_launches()("ec2", "RunInstances", {"DryRun": "true"}) == ""
+
+
+def test_the_controller_is_lost_under_a_job_that_works_and_is_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before its step is created, the job's srun would fail; before it is saved, the job would start again."""
+    monkeypatch.setattr(scenarios, "choose_group", lambda *_: ("gpu", 1))
+    rehearsal = MagicMock()
+    rehearsal.slurm.submit.side_effect = ["1", "2"]
+    rehearsal.slurm.read_state.side_effect = ["RUNNING", "PENDING"]
+    rehearsal.slurm.wait_for_end.return_value = "gpu-1"
+    lose_controller(rehearsal)
+    steps = [name for name, _, _ in rehearsal.mock_calls]
+    assert (
+        steps.index("slurm.wait_for_step") < steps.index("slurm.wait_until_saved") < steps.index("cloud.instances.lose")
+    )

@@ -1,6 +1,6 @@
 """Run all benchmarks of the trainer: all but recovery in a container, recovery on a cluster.
 
-python -m benchmarks.trainer [--only overhead,evaluation,document_masks,startup,checkpoint,recovery]
+python -m benchmarks.trainer [--only overhead,evaluation,document_masks,collectives,startup,checkpoint,recovery]
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ IN_CONTAINER: dict[str, list[str]] = {
     "overhead": [],
     "evaluation": [],
     "document_masks": [],
+    "collectives": [],
     "startup": [],
     "checkpoint": ["--folder", "/disk"],
 }

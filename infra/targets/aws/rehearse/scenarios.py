@@ -267,23 +267,25 @@ def list_late(rehearsal: Rehearsal) -> None:
 
 SCENARIOS: Mapping[str, Scenario] = {
     "job": Scenario("nothing", "a job runs on two nodes", run_job),
-    "training": Scenario("nothing", "the trainer does all its steps on two nodes", train),
+    "training": Scenario("nothing", "the trainer completes all steps on two nodes", train),
     "no-capacity-controller": Scenario(
         "no capacity for the controller", "`up` says so, and the next `up` continues", fail_controller_launch
     ),
     "no-capacity-nodes": Scenario(
-        "no capacity for nodes", "nodes show it, and the job runs when there is some", fail_node_launches
+        "no capacity for nodes", "nodes show the reason, and the job runs once there is some", fail_node_launches
     ),
     "no-spot": Scenario("no spot capacity", "the job runs on the fallback", refuse_spot),
     "dead-node": Scenario("a machine dies under a job", "the job is requeued and runs on a new machine", lose_node),
     "spot-notice": Scenario(
-        "a spot instance is taken back", "the trainer saves in time and continues on a new machine", take_spot_back
+        "a spot instance is reclaimed", "the trainer saves in time and continues on a new machine", take_spot_back
     ),
     "failed-prolog": Scenario("a GPU breaks on an idle node", "the node is drained and replaced", fail_prolog),
     "dead-controller": Scenario("the controller dies", "`up` replaces it, and queue and jobs survive", lose_controller),
     "resize": Scenario("a group grows and shrinks", "jobs run on all of its nodes", resize),
     "upgrade": Scenario(
-        "another release of Slurm is installed", "jobs and queue survive, new nodes get it, and it can go back", upgrade
+        "another release of Slurm is installed",
+        "jobs and queue survive, new nodes get it, and it can be undone",
+        upgrade,
     ),
     "image-refresh": Scenario(
         "all machines are replaced with ones from baked images",

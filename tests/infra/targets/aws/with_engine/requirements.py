@@ -49,7 +49,7 @@ def describe_gpu_price() -> str:
     hourly = cost(load({**read_example(STACK), **gpu_spec_changes()})).usd_per_hour
     highest = hourly * (GPU_CAP_S + REMOVAL_S) / 3600
     return (
-        f"at most {highest:.2f} USD: {hourly:.2f} per hour with the GPU node, stopped after {GPU_CAP_S // 60} minutes"
+        f"at most {highest:.2f} USD ({hourly:.2f} per hour with the GPU node, stopped after {GPU_CAP_S // 60} minutes)"
     )
 
 

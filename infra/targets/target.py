@@ -128,6 +128,8 @@ class Leftover:
     """Why it must not be removed; empty if it should be removed."""
     is_node: bool = False
     """Whether it is the machine of a node."""
+    used_by: frozenset[str] = frozenset()
+    """Kinds of resources that must be gone before it can be removed."""
 
 
 @dataclass(frozen=True)
@@ -137,6 +139,8 @@ class Leftovers:
     resources: list[Leftover]
     unseen: tuple[str, ...] = ()
     """What could not be searched, each with the reason."""
+    unseen_kinds: frozenset[str] = frozenset()
+    """Kinds of resources that could not be listed."""
 
 
 class Target(ABC):

@@ -162,13 +162,18 @@ def _sweep(cluster: _Cluster) -> Iterator[str]:
     """Remove what Pulumi left behind or did not know; yield the error of each resource that cannot be removed."""
     with screen.status("searching for leftovers") as line:
         until = time.monotonic() + _SWEEP_TIMEOUT_S
-        for leftover in cluster.leftovers().resources:
+        search = cluster.leftovers()
+        staying_kinds = set(search.unseen_kinds)
+        for leftover in search.resources:
             if leftover.keep_reason:
                 continue
             line.update(f"removing {leftover.kind} {leftover.name}")
+            # What may be used by a resource that stays is not worth waiting for: the next teardown removes both.
+            is_held = not leftover.used_by.isdisjoint(staying_kinds)
             try:
-                cluster.target.remove(leftover, until)
+                cluster.target.remove(leftover, time.monotonic() if is_held else until)
             except ResourceError as problem:
+                staying_kinds.add(leftover.kind)
                 yield str(problem)
 
 

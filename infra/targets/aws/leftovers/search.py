@@ -19,7 +19,7 @@ from infra.resources.error import ResourceError
 from infra.targets.aws.launcher.errors import classify_error
 from infra.targets.aws.leftovers.ec2 import INSTANCE
 from infra.targets.aws.leftovers.kind import AccountRegion, ClusterResource, ResourceKind, read_tags
-from infra.targets.aws.leftovers.registry import FILESYSTEM_DEPENDENCIES, FILESYSTEMS, KINDS
+from infra.targets.aws.leftovers.registry import FILESYSTEM_DEPENDENCIES, FILESYSTEMS, KINDS, USERS
 from infra.targets.target import Leftover, Leftovers
 from slurm.power.launcher import Fault
 
@@ -44,9 +44,10 @@ def find_leftovers(cluster: str, region: str) -> Leftovers:
     if len(search.refused) > len(KINDS):
         raise search.to_error(search.unseen[0])
     required_ids = {id_ for _, resource in resources if resource.keep for id_ in resource.requires if id_}
-    unsure = bool({what for _, what, _ in search.refused} & {kind.name for kind in FILESYSTEMS})
+    unseen_kinds = frozenset(what for _, what, _ in search.refused)
+    unsure = bool(unseen_kinds & {kind.name for kind in FILESYSTEMS})
     leftovers = [_to_leftover(kind, resource, region, required_ids, unsure=unsure) for kind, resource in resources]
-    return Leftovers([*leftovers, *others], search.unseen)
+    return Leftovers([*leftovers, *others], search.unseen, unseen_kinds)
 
 
 def remove_leftover(
@@ -103,6 +104,7 @@ def _to_leftover(
         keep_reason=keep_reason,
         region=region,
         is_node=kind is INSTANCE,
+        used_by=frozenset(user.name for user in USERS.get(kind, ())),
     )
 
 

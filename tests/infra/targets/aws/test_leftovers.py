@@ -17,6 +17,7 @@ from infra.targets.aws import names
 from infra.targets.aws.client import create_client
 from infra.targets.aws.leftovers import kind, search
 from infra.targets.aws.leftovers.kind import AccountRegion, ClusterResource, ResourceKind
+from infra.targets.aws.leftovers.registry import KINDS, USERS
 from infra.targets.aws.rehearse import moto_gaps
 from infra.targets.target import Leftover
 from slurm.power.launcher import Fault
@@ -266,6 +267,21 @@ def test_removal_of_a_resource_in_use_times_out(aws: Moto, vpc: Leftover) -> Non
     aws.fail("DeleteVpc", "DependencyViolation", times=99)
     with pytest.raises(ResourceError, match=f"AWS refused to remove VPC {vpc.name}"):
         search.remove_leftover(vpc, time.monotonic(), AccountRegion(REGION), sleep=lambda _s: None)
+
+
+def test_what_uses_a_resource_is_removed_before_it() -> None:
+    for used, users in USERS.items():
+        assert {user for user in users if KINDS.index(user) >= KINDS.index(used)} == set(), used.name
+
+
+def test_a_leftover_names_the_kinds_that_use_it_and_the_search_those_it_could_not_list(aws: Moto) -> None:  # noqa: F811
+    create_all(aws, OURS)
+    aws.fail("DescribeNatGateways", "UnauthorizedOperation")
+    leftovers = search.find_leftovers(OURS, REGION)
+    used_by = {leftover.kind: leftover.used_by for leftover in leftovers.resources}
+    assert used_by["volume"] == {"instance"}
+    assert used_by["public address"] == {"NAT gateway"}
+    assert leftovers.unseen_kinds == {"NAT gateway"}
 
 
 @pytest.mark.parametrize(

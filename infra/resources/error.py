@@ -8,3 +8,7 @@ class ResourceError(Exception):
 
     def __init__(self, where: str, what: str, fix: str) -> None:
         super().__init__((f"{where}: " if where else "") + f"{what.rstrip('.')}. Fix: {fix.rstrip('.')}.")
+
+
+class InUseError(ResourceError):
+    """A resource cannot be removed yet: another one uses it, or the service is busy."""

@@ -255,7 +255,7 @@ class Target(ABC):
 
     @abstractmethod
     def remove(self, leftover: Leftover, until: float) -> None:
-        """Remove a leftover; if it is in use, retry until the deadline `until` (time.monotonic)."""
+        """Remove a leftover; if it is in use, retry until `until` (time.monotonic), then raise InUseError."""
 
     def price_notes(self, remaining: Iterable[Leftover]) -> Sequence[str]:
         """Return remarks on the prices of resources that remain after teardown, for the receipt."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from infra import receipt as receipts
@@ -14,7 +13,7 @@ from infra.engine.command_line import format_command
 from infra.engine.stop import FAILED, INTERRUPTED, Stop
 from infra.home import Home, StackHome
 from infra.receipt import Item, Receipt
-from infra.resources.error import ResourceError
+from infra.resources.error import InUseError, ResourceError
 from infra.targets.target import Deployment, Leftover, Leftovers, ManagedStorage, OnThisMachine, Target
 from muster.commands import receipt_table, screen
 from muster.commands.failure import explain_failure
@@ -24,6 +23,7 @@ from muster.deployments import find_own_leftovers, search_deployment
 
 # Machines take minutes to terminate and filesystems 15 minutes; their dependencies can be removed only afterwards.
 _SWEEP_TIMEOUT_S = 1200.0
+_ROUND_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -158,23 +158,45 @@ def _remove(cluster: _Cluster, before: list[Leftover], held: int) -> Receipt:
     )
 
 
-def _sweep(cluster: _Cluster) -> Iterator[str]:
-    """Remove what Pulumi left behind or did not know; yield the error of each resource that cannot be removed."""
+def _sweep(cluster: _Cluster) -> list[str]:
+    """Remove what Pulumi left behind or did not know; return the error of each resource that cannot be removed.
+
+    What is in use is waited for in rounds, and everything is listed again before each: a machine that has just been
+    launched may not be listed yet, although its disk is.
+    """
+    until, before = time.monotonic() + _SWEEP_TIMEOUT_S, set[Leftover]()
+    swept = _Round()
     with screen.status("searching for leftovers") as line:
-        until = time.monotonic() + _SWEEP_TIMEOUT_S
-        search = cluster.leftovers()
-        staying_kinds = set(search.unseen_kinds)
-        for leftover in search.resources:
-            if leftover.keep_reason:
-                continue
-            line.update(f"removing {leftover.kind} {leftover.name}")
-            # What may be used by a resource that stays is not worth waiting for: the next teardown removes both.
-            is_held = not leftover.used_by.isdisjoint(staying_kinds)
-            try:
-                cluster.target.remove(leftover, time.monotonic() if is_held else until)
-            except ResourceError as problem:
-                staying_kinds.add(leftover.kind)
-                yield str(problem)
+        while True:
+            search = cluster.leftovers()
+            removable = [leftover for leftover in search.resources if not leftover.keep_reason]
+            is_over = time.monotonic() >= until or not swept.is_waiting
+            if not removable or (set(removable) == before and is_over):
+                return swept.errors if removable else []
+            before, swept = set(removable), _Round(set(search.unseen_kinds))
+            for leftover in removable:
+                line.update(f"removing {leftover.kind} {leftover.name}")
+                swept.remove(cluster.target, leftover, min(until, time.monotonic() + _ROUND_S))
+
+
+@dataclass
+class _Round:
+    """One attempt to remove everything that is listed."""
+
+    staying_kinds: set[str] = field(default_factory=set)
+    errors: list[str] = field(default_factory=list)
+    is_waiting: bool = False
+    """Whether another attempt may succeed."""
+
+    def remove(self, target: Target, leftover: Leftover, until: float) -> None:
+        # What may be used by a resource that stays is not worth waiting for: the next teardown removes both.
+        is_held = not leftover.used_by.isdisjoint(self.staying_kinds)
+        try:
+            target.remove(leftover, time.monotonic() if is_held else until)
+        except ResourceError as problem:
+            self.errors.append(str(problem))
+            self.staying_kinds.add(leftover.kind)
+            self.is_waiting |= isinstance(problem, InUseError) and not is_held
 
 
 def with_caches(receipt: Receipt, host: OnThisMachine, home: Home) -> Receipt:

@@ -15,7 +15,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from cluster import names
 from cluster.catalog.prices import service_price
-from infra.resources.error import ResourceError
+from infra.resources.error import InUseError, ResourceError
 from infra.targets.aws.launcher.errors import classify_error
 from infra.targets.aws.leftovers.ec2 import INSTANCE
 from infra.targets.aws.leftovers.kind import AccountRegion, ClusterResource, ResourceKind, read_tags
@@ -71,9 +71,11 @@ def remove_leftover(
             fault = classify_error(error)
             if any(code in fault.code for code in _GONE_CODES):
                 return None
-            if not _is_temporary(fault) or time.monotonic() + wait_s > until:
+            is_temporary = _is_temporary(fault)
+            if not is_temporary or time.monotonic() + wait_s > until:
                 message = f"AWS refused to remove {leftover.kind} {leftover.name}: {fault.message or fault.code}"
-                raise ResourceError("", message, "fix the cause it names, then run teardown again") from None
+                error_class = InUseError if is_temporary else ResourceError
+                raise error_class("", message, "fix the cause it names, then run teardown again") from None
         sleep(wait_s)
         wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
 

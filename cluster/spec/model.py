@@ -228,7 +228,7 @@ class Partition(SpecModel):
     """A further Slurm partition over the nodes of some groups, with limits of its own."""
 
     groups: tuple[Name, ...] = field(
-        "groups whose nodes it has", "safe", min_length=1, strict=False, examples=[["gpu"]]
+        "groups whose nodes are in the partition", "safe", min_length=1, strict=False, examples=[["gpu"]]
     )
     priority: int = field(
         "jobs in partitions with a higher priority start first; a group's own partition has 1",

@@ -70,7 +70,7 @@ def _make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--text-key",
         default="text",
-        help="key of the text in .jsonl and column in .parquet files; dots lead into objects (default: %(default)s)",
+        help="key of the text in .jsonl and column in .parquet files; dots select nested keys (default: %(default)s)",
     )
     parser.add_argument(
         "--skip-bad", action="store_true", help="leave out and list rows without text, instead of stopping at the first"

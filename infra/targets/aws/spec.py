@@ -68,7 +68,7 @@ class Hook(SpecModel):
     roles: tuple[Literal["controller", "login", "compute"], ...] = field(
         "machines that run it", "safe", default=("controller", "login", "compute"), strict=False, min_length=1
     )
-    timeout_s: int = field("seconds after which it has failed", "safe", default=600, ge=1, le=3600)
+    timeout_s: int = field("seconds after which it counts as failed", "safe", default=600, ge=1, le=3600)
 
 
 class Aws(SpecModel):

@@ -113,7 +113,7 @@ def check_existing_filesystem_network(spec: ClusterSpec) -> Iterator[Issue]:
         return
     for name, storage in spec.storage.items():
         if storage.kind == "existing" and storage.id:
-            message = f"'{storage.id}' cannot be mounted: the cluster creates its own VPC, in which it is not"
+            message = f"'{storage.id}' cannot be mounted: it is outside the VPC that the cluster creates"
             fix = "write its VPC and private subnets under network (`vpc_id`, `subnet_ids`)"
             yield error("existing_network", f"storage.{name}.id", message, fix)
 

@@ -200,6 +200,22 @@ def test_many_results_match_torch_and_are_equal_on_all_ranks(operation: str) -> 
     assert_equal_on_all_ranks(on_ranks(f"{HERE}:{operation}_digests", ranks=WORLD, seed=10_000, repeat=30))
 
 
+def large_sum_digests() -> list[list[str]]:
+    """Sum 13 MB with the default blocks: more than sockets buffer, so ranks that only send would wait forever."""
+    digests = []
+    for options in (
+        {"pattern": "ring"},
+        {"pattern": "halving_doubling"},
+        {"pattern": "tree"},
+        {"pattern": "hierarchical", "ranks_per_node": 3},
+    ):
+        tensor = torch.arange(3_250_001, dtype=torch.int32) * (dist.get_rank() + 1)
+        all_reduce(tensor, **options)
+        assert torch.equal(tensor, torch.arange(3_250_001, dtype=torch.int32) * 45)
+        digests.append([digest(tensor)])
+    return digests
+
+
 def special_tensors() -> None:
     """Check tensors that the table does not have, on all ranks of the world."""
     rank = dist.get_rank()
@@ -253,6 +269,10 @@ def refusals() -> list[str]:
         messages.append(str(refusal.value))
     assert torch.equal(tensor, torch.ones(4))
     return messages
+
+
+def test_large_tensors_do_not_deadlock() -> None:
+    assert_equal_on_all_ranks(on_ranks(f"{HERE}:large_sum_digests", ranks=WORLD))
 
 
 def test_special_tensors_are_reduced_in_place() -> None:

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from infra.targets.aws.rehearse.cold_start import ColdStart, find_moment, find_start
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from infra.targets.aws.rehearse import cold_start, idle_cost
+from infra.targets.aws.rehearse.cold_start import ColdStart, find_moment, find_start, report_cold_start
+from infra.targets.aws.rehearse.instances import Instances
 from infra.targets.aws.rehearse.timeline import Event
 
 EVENTS = (
@@ -26,8 +33,24 @@ def test_the_last_launch_of_a_node_counts() -> None:
     assert find_moment(EVENTS, "gpu-2", "pending") is None
 
 
+def test_the_parts_of_a_cold_start_are_those_of_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At speed 20, 2 s of sleep are 40 s of package installation, and 3 s of shortened boot are 60 s."""
+    monkeypatch.setattr(cold_start, "read_slept", lambda *_: 2.0)
+    monkeypatch.setattr(idle_cost, "read_slept", lambda *_: 2.0)
+    raw = SimpleNamespace(instance_type="g6.xlarge")
+    node = SimpleNamespace(
+        name="gpu-1", raw=raw, is_ending=False, launched_at=50.0, ready_at=67.0, pending_s=20.0, boot_s=40.0
+    )
+    instances = SimpleNamespace(
+        timeline=SimpleNamespace(events=EVENTS[:6]), by_id={"i-1": node}, clock=SimpleNamespace(speed=20.0)
+    )
+    assert report_cold_start(cast(Instances, instances), "1", "us-east-1") == ColdStart(
+        launch_s=1.0, boot_s=60.0, install_s=40.0, configure_s=12.0, start_s=11.0
+    )
+
+
 def test_the_line_has_every_part() -> None:
-    assert str(ColdStart(launch_s=4, boot_s=79.4, set_up_s=100, start_s=17)) == (
+    assert str(ColdStart(launch_s=4, boot_s=79.4, install_s=38, configure_s=62, start_s=17)) == (
         "cold start: the job ran 200 s on AWS after sbatch: 4 s until its nodes were launched, 79 s boot, "
-        "100 s set-up, 17 s until Slurm started it"
+        "38 s package installation, 62 s other set-up, 17 s until Slurm started it"
     )

@@ -5,9 +5,12 @@ Each call stores the request and returns it in AWS's format, nothing more.
 
 from __future__ import annotations
 
+import inspect
 import uuid
 from typing import Any
 
+from moto import backends
+from moto.core import responses
 from moto.core.responses import ActionResult
 from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.models.amis import AMIS, Ami, AmiBackend
@@ -123,9 +126,23 @@ def load_few_images(self: AmiBackend) -> None:
     self.amis = {image["ami_id"]: Ami(self, owner_alias="amazon", **image) for image in AMIS}
 
 
+class MethodNames:
+    """The names of a class's methods: moto lists all 700 of EC2 for each request, to look up one."""
+
+    def __init__(self, cls: type) -> None:
+        self.cls = cls
+
+    def __contains__(self, name: str) -> bool:
+        return inspect.isfunction(getattr(self.cls, name, None))
+
+
 def apply() -> None:
     """Add the missing calls to moto."""
     AmiBackend._load_amis = load_few_images
+    # moto reads its own folder twice for each request.
+    modules = frozenset(backends.list_of_moto_modules())
+    backends.list_of_moto_modules = lambda: modules
+    responses.method_names_from_class = MethodNames
     Command.invocation_response = invocation_response
     IAMBackend.delete_policy = delete_policy
     for function in (

@@ -1,6 +1,6 @@
 """Time all-reduce on point-to-point messages against torch's own, on gloo ranks of this machine; needs torch.
 
-    python -m benchmarks.collectives [--ranks 4] [--ranks-per-node 2] [--rounds 9] [--mebibytes 0.004 1 16 64]
+    python -m benchmarks.collectives [--ranks 4] [--ranks-per-node 2] [--rounds 21] [--mebibytes 1 16 64]
 
 In each round, torch's all-reduce and every pattern run once, in turn, so that all of them see the same load of the
 machine. A time is that of the slowest rank, and the table has medians over rounds. The ratio is torch's time divided by
@@ -55,7 +55,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--ranks-per-node", type=int, default=2, help="for the hierarchical pattern")
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--rounds", type=int, default=21)
     parser.add_argument("--mebibytes", type=float, nargs="+", default=[1 / 256, 0.0625, 1, 16, 64], help="sizes")
     given = parser.parse_args()
     sizes = tuple(round(size * MEBIBYTE) for size in given.mebibytes)

@@ -318,9 +318,9 @@ def test_an_ended_spot_request_is_not_a_leftover(aws: Moto) -> None:  # noqa: F8
     assert "spot request" not in [leftover.kind for leftover in list_leftovers(OURS)]
 
 
-def test_a_denied_removal_error_names_the_resource(aws: Moto, vpc: Leftover) -> None:  # noqa: F811
+def test_a_denied_removal_error_names_the_resource_and_the_code(aws: Moto, vpc: Leftover) -> None:  # noqa: F811
     aws.fail("DeleteVpc", "UnauthorizedOperation")
-    with pytest.raises(ResourceError, match=f"VPC {vpc.name}"):
+    with pytest.raises(ResourceError, match=f"VPC {vpc.name}: UnauthorizedOperation: injected"):
         search.remove_leftover(vpc, LATER, AccountRegion(REGION))
 
 

@@ -6,9 +6,11 @@ import json
 import time
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from botocore import endpoint
 from botocore.exceptions import ClientError
 from moto.ec2.models import ec2_backends
 
@@ -298,9 +300,15 @@ def test_temporary_errors_are_recognized(code: str, message: str, temporary: boo
     assert search._is_temporary(Fault("throttle" if code == "NoAnswer" else "broken", code, message)) is temporary
 
 
-def test_a_lost_connection_error_names_the_leftover(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Point clients to a port that nothing listens on; they do not pause before they retry."""
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    monkeypatch.setattr(endpoint, "time", SimpleNamespace(sleep=lambda _seconds: None))
+
+
+def test_a_lost_connection_error_names_the_leftover(unreachable: None) -> None:
     leftover = Leftover("VPC", "vpc-1", region=REGION)
     with pytest.raises(ResourceError, match="AWS refused to remove VPC vpc-1: Could not connect"):
         search.remove_leftover(leftover, time.monotonic(), AccountRegion(REGION))
@@ -370,8 +378,6 @@ def denying(kind: ResourceKind) -> ResourceKind:
     return replace(kind, find=find)
 
 
-def test_if_aws_is_unreachable_there_is_no_receipt(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
-    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+def test_if_aws_is_unreachable_there_is_no_receipt(unreachable: None) -> None:
     with pytest.raises(ResourceError, match="cannot be listed"):
         list_leftovers(OURS)

@@ -6,8 +6,40 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.statements import walk_statements
+
 ROOT = Path(__file__).parents[1]
 NOT_ROOMS = {"tests", "build"}
+# An import in every kind of block.
+NESTED = """
+import a
+class C:
+    import b
+    async def f(self):
+        import c
+        async with x:
+            import d
+        async for y in x:
+            import e
+        else:
+            import f
+if x:
+    import g
+else:
+    while x:
+        import h
+try:
+    import i
+except E:
+    import j
+else:
+    import k
+finally:
+    import l
+match x:
+    case 1:
+        import m
+"""
 
 
 def name_module(path: Path) -> str:
@@ -33,11 +65,18 @@ def test_shared_import_is_not_a_circle() -> None:
     assert find_circles(graph) == [{"a", "b", "c"}]
 
 
+def test_imports_at_any_depth_are_read() -> None:
+    tree = ast.parse(NESTED)
+    names = {alias.name for node in walk_statements(tree) if isinstance(node, ast.Import) for alias in node.names}
+    assert names == {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    assert names == set("abcdefghijklm")
+
+
 def list_imports(module: str) -> Iterator[str]:
     """Yield the modules of this repository that a file imports anywhere; `from a import b` is a.b if that is a file."""
     path = MODULES[module]
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in walk_statements(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in MODULES)
         elif isinstance(node, ast.ImportFrom):

@@ -166,6 +166,12 @@ class Instances:
         # moto then frees its disks and interfaces and calls `terminate`.
         instance.raw.terminate()
 
+    def wait_for_ends(self, timeout_s: float) -> None:
+        """Wait until no instance is shutting down."""
+        until = time.monotonic() + timeout_s
+        while any(i.raw._state.name == "shutting-down" for i in self.by_id.values()) and time.monotonic() < until:
+            time.sleep(0.1)
+
     def take_back(self, instance_id: str) -> None:
         """Announce the end of a spot instance, and end it after the time of the notice, which is not shortened."""
         instance = self.by_id[instance_id]

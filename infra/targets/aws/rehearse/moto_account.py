@@ -26,9 +26,11 @@ class MotoAccount:
     id: str
     region: str
 
-    def list_statements(self, role: str) -> list[Statement]:
-        """Return the statements of all policies of a role."""
-        stored = iam_backends[self.id]["aws"].get_role(role)
+    def list_statements(self, role: str) -> list[Statement] | None:
+        """Return the statements of all policies of a role; None if the role does not exist."""
+        stored = next((r for r in iam_backends[self.id]["aws"].roles.values() if r.name == role), None)
+        if stored is None:
+            return None
         documents = [*stored.policies.values(), *(policy.document for policy in stored.managed_policies.values())]
         return [statement for document in documents for statement in json.loads(document)["Statement"]]
 

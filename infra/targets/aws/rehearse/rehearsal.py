@@ -33,6 +33,8 @@ from infra.targets.aws.spec import region_of
 from infra.targets.target import Console, RehearsalOptions
 
 _INTERRUPT_TIMEOUT_S = 20.0
+# Machines take up to a minute to shut down.
+_END_TIMEOUT_S = 120.0
 _PHASE = "rehearsal"
 _SLURM_LOGS = "/var/log/slurm/*.log"
 
@@ -86,6 +88,7 @@ class Rehearsal:
         `before` is what the account had when the rehearsal began.
         """
         instances = self.cloud.instances
+        instances.wait_for_ends(_END_TIMEOUT_S)
         left = [instance.name for instance in instances.by_id.values() if instance.raw._state.name != "terminated"]
         problems = [
             *(f"machine {name} is left after teardown" for name in left),

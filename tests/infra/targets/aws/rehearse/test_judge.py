@@ -20,6 +20,7 @@ from infra.targets.aws.rehearse.timeline import Timeline
 from tests.moto_server import ACCOUNT, REGION, Moto, aws, listening, moto  # noqa: F401  # fixtures
 
 OPERATOR, MACHINE = "ASIAOPERATOR", "ASIAMACHINE"
+ROLE = "compute"
 
 
 class Account:
@@ -30,8 +31,8 @@ class Account:
     def __init__(self, *statements: Statement) -> None:
         self.statements = list(statements)
 
-    def list_statements(self, _role: str) -> list[Statement]:
-        return self.statements
+    def list_statements(self, role: str) -> list[Statement] | None:
+        return self.statements if role == ROLE else None
 
     def tags(self, _resource_id: str) -> Mapping[str, str]:
         return {}
@@ -49,8 +50,8 @@ class Account:
 ALLOW_S3 = {"Effect": "Allow", "Action": "s3:*", "Resource": "*"}
 
 
-def make(*statements: Statement) -> tuple[Any, list[str]]:
-    machine = SimpleNamespace(name="gpu-1", role="compute")
+def make(*statements: Statement, role: str = ROLE) -> tuple[Any, list[str]]:
+    machine = SimpleNamespace(name="gpu-1", role=role)
     instances = SimpleNamespace(find_caller={MACHINE: machine}.get, timeline=Timeline())
     denials: list[str] = []
     return make_judge(Account(*statements), cast(Instances, instances), OPERATOR, denials), denials
@@ -88,6 +89,12 @@ def test_a_call_that_cannot_be_judged_is_denied_and_reported(
     reason = judge(MACHINE, service, action, params)
     assert reason.startswith(f"cannot judge {service} {action} of compute: ")
     assert denials == [reason]
+
+
+def test_a_machine_that_outlives_its_role_is_denied_but_no_policy_is_blamed() -> None:
+    judge, denials = make(ALLOW_S3, role="removed")
+    assert judge(MACHINE, "s3", "GET /bucket/key", {}) == "the role removed does not exist"
+    assert denials == []
 
 
 @pytest.mark.usefixtures("aws")

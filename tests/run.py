@@ -43,6 +43,8 @@ FOLDERS = {
     "e2e": ("tests/e2e", "tests/infra/targets/aws/node", "tests/infra/targets/aws/rehearse"),
     "faults": ("tests/faults",),
 }
+# Folders whose tests all belong to other layers, because their conftest.py marks them: they need not be imported.
+NOT_PURE = ("tests/engine", "tests/e2e", "tests/faults")
 # The longest layer starts at once and runs next to all others.
 ORDER = ("lint", "e2e", "pure", "trainer", "engine", "faults")
 LAYERS_AT_ONCE = 2
@@ -152,6 +154,7 @@ def pytest_options(layer: str, *, nightly: bool) -> list[str]:
     processes = PROCESSES.get(layer, 0)
     return [
         *(["-m", expression] if expression else []),
+        *([f"--ignore={folder}" for folder in NOT_PURE] if layer == "pure" else []),
         *(["--hypothesis-profile=nightly"] if nightly and layer == "pure" else []),
         # A file stays in one process, with its module's fixtures; a process that is done takes files from the other.
         *(["-n", str(processes), "--dist", "loadfile"] if processes else []),

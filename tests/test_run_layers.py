@@ -12,6 +12,7 @@ from tests import run
 from tests.run import (
     FOLDERS,
     LAYERS,
+    NOT_PURE,
     ORDER,
     QUICK,
     REPO,
@@ -55,6 +56,15 @@ def test_no_test_of_a_layer_is_outside_its_folders(layer: str) -> None:
     paths = {path.relative_to(REPO).as_posix() for path in marked} - {here}
     assert paths
     assert {path for path in paths if not path.startswith(FOLDERS[layer])} == set()
+
+
+@pytest.mark.parametrize("folder", NOT_PURE)
+def test_every_test_in_a_folder_that_the_pure_layer_ignores_is_marked(folder: str) -> None:
+    name = Path(folder).name
+    marker = f'if "/{name}/" in item.path.as_posix():\n            item.add_marker(pytest.mark.{name})'
+    assert marker in (REPO / folder / "conftest.py").read_text()
+    assert f"--ignore={folder}" in pytest_options("pure", nightly=False)
+    assert f"--ignore={folder}" not in pytest_options(name, nightly=False)
 
 
 def test_an_unknown_layer_is_refused_with_the_list_of_layers() -> None:

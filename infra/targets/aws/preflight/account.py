@@ -77,7 +77,7 @@ class Account:
                 "credentials_expired",
                 _WHERE,
                 f"the credentials have expired ({fault.code})",
-                "log in again: `aws sso login`, or new keys",
+                "log in again (`aws sso login`, or new keys), then run `make check` again",
             )
         elif isinstance(failure, (ConnectionError, HTTPClientError)):
             message = f"AWS does not answer ({type(failure).__name__}): the account was not checked"
@@ -92,7 +92,10 @@ class Account:
         else:
             message = f"the credentials are not accepted ({fault.code})"
             yield error(
-                "credentials_refused", _WHERE, message, "`aws sts get-caller-identity` must work; then run it again"
+                "credentials_refused",
+                _WHERE,
+                message,
+                "`aws sts get-caller-identity` must work; then run `make check` again",
             )
 
     def _get_default_identity(self) -> Identity | None:

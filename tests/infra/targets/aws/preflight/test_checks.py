@@ -148,12 +148,12 @@ def test_only_instances_of_the_cluster_are_listed(aws: Moto) -> None:
         (
             "ExpiredToken",
             "error credentials_expired aws.region: the credentials have expired (ExpiredToken); "
-            "fix: log in again: `aws sso login`, or new keys",
+            "fix: log in again (`aws sso login`, or new keys), then run `make check` again",
         ),
         (
             "InvalidClientTokenId",
             "error credentials_refused aws.region: the credentials are not accepted (InvalidClientTokenId); "
-            "fix: `aws sts get-caller-identity` must work; then run it again",
+            "fix: `aws sts get-caller-identity` must work; then run `make check` again",
         ),
         (
             "Throttling",
@@ -184,7 +184,7 @@ def test_an_ended_session_is_reported_as_expired(
     monkeypatch.setattr(canned_aws.account, "identity", refuse)
     assert format_issues(run_preflight(spec(), canned_aws.account, PreflightOptions()).issues) == [
         f"error credentials_expired aws.region: the credentials have expired ({type(failure).__name__}); "
-        "fix: log in again: `aws sso login`, or new keys"
+        "fix: log in again (`aws sso login`, or new keys), then run `make check` again"
     ]
 
 

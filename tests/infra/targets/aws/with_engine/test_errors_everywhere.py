@@ -1,21 +1,24 @@
 """An error at every call of `up` and `teardown`: each is named with a fix, `up` continues, `teardown` leaves nothing.
 
-Every code of the table is injected somewhere. That each code has its fix is shown in test_refusals.py, and that Slurm's
+Every code of the table is injected somewhere, and each call site meets one code per night: another one every night, all
+of them in as many nights as there are codes. That each code has its fix is shown in test_refusals.py, and that Slurm's
 launcher handles each code at each of its calls in launcher/test_error_matrix.py.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 import pytest
 
 from infra.targets.aws.launcher.error_codes import CODES
 from infra.targets.aws.rehearse.account_resources import list_resources
 from infra.targets.aws.rehearse.moto_server import Interference
-from tests.infra.targets.aws.with_engine.call_sites import OneErrorPerSite
+from tests.infra.targets.aws.with_engine.call_sites import OneErrorPerSite, visible_code
 from tests.infra.targets.aws.with_engine.cloud_stack import CloudStack
 from tests.infra.targets.aws.with_engine.conftest import MakeStack
 from tests.moto_server import Moto
@@ -25,6 +28,8 @@ UP, TEARDOWN = ("up",), ("teardown", "--yes")
 ERRORS = [code for kind, codes in CODES.items() if kind != "gone" for code in codes]
 # Each run creates or removes at least one more layer of resources; more runs mean that an error is permanent.
 RUNS_AT_MOST = 60
+# The number of the night chooses the code of each site; set it to repeat a night that failed.
+NIGHT = "MUSTER_TEST_NIGHT"
 
 
 @dataclass
@@ -58,7 +63,7 @@ class FailingAccount:
             code, output = self.run(command, errors)
             if code == 0:
                 return run
-            check_explained(output, list(errors.injected.values())[earlier:])
+            check_explained(output, [visible_code(*pair) for pair in list(errors.injected.items())[earlier:]])
             if after_odd and run % 2:
                 after_odd()
         pytest.fail(f"`muster {command[0]}` still fails after {RUNS_AT_MOST} runs:\n{output}")
@@ -88,7 +93,8 @@ def failing(make_stack: MakeStack, account: Moto) -> FailingAccount:
 @pytest.mark.timeout(3600)
 def test_an_error_at_every_call(failing: FailingAccount) -> None:
     """After a failed `up`, alternately `teardown` removes what there is, or the next `up` continues."""
-    errors = OneErrorPerSite(ERRORS)
+    errors = OneErrorPerSite(ERRORS, int(os.environ.get(NIGHT) or datetime.now(UTC).toordinal()))
+    print(f"night {errors.night % len(ERRORS)}; {NIGHT}={errors.night} repeats it")
     teardowns: list[int] = []
 
     def tear_down() -> None:
@@ -101,7 +107,9 @@ def test_an_error_at_every_call(failing: FailingAccount) -> None:
     tear_down()
     codes = set(errors.injected.values())
     print(
-        f"errors at {len(errors.injected)} call sites with {len(codes)} of {len(ERRORS)} codes: `up` {ups} times, "
+        f"errors at {len(errors.injected)} of {len(errors.sites)} call sites with {len(codes)} of {len(ERRORS)} codes, "
+        f"{len(errors.injected)} of {len(errors.sites) * len(ERRORS)} pairs of both: `up` {ups} times, "
         f"`teardown` {sum(teardowns)} times, nothing left {len(teardowns)} times"
     )
+    assert errors.unlisted == [], "add these sites to call_sites.txt"
     assert codes == set(ERRORS)

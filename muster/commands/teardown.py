@@ -24,6 +24,7 @@ from muster.deployments import find_own_leftovers, search_deployment
 # Machines take minutes to terminate and filesystems 15 minutes; their dependencies can be removed only afterwards.
 _SWEEP_TIMEOUT_S = 1200.0
 _ROUND_S = 60.0
+_PAUSE_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -142,7 +143,8 @@ def _foreign_error(cluster: _Cluster, leftovers: list[Leftover]) -> Stop | None:
 def _remove(cluster: _Cluster, before: list[Leftover], held: int) -> Receipt:
     """Destroy the stack and remove leftovers; keep the state if storage is kept, because the next `up` uses it."""
     began, stack = time.monotonic(), cluster.stack
-    notes = [*_destroy(stack, held), *_sweep(cluster)]
+    failures = _destroy(stack, held)
+    errors, swept = _sweep(cluster)
     after = cluster.leftovers()
     if not _any(after):
         pulumi.forget(stack)
@@ -152,31 +154,35 @@ def _remove(cluster: _Cluster, before: list[Leftover], held: int) -> Receipt:
         cluster=cluster.name,
         at=datetime.now(UTC).isoformat(timespec="seconds"),
         seconds=round(time.monotonic() - began, 1),
-        items=receipts.mark_removed(map(_item, before), map(_item, after.resources)),
-        notes=(*notes, *cluster.target.price_notes(after.resources)),
+        items=receipts.mark_removed(map(_item, (*before, *swept)), map(_item, after.resources)),
+        notes=(*failures, *errors, *cluster.target.price_notes(after.resources)),
         unseen=after.unseen,
     )
 
 
-def _sweep(cluster: _Cluster) -> list[str]:
-    """Remove what Pulumi left behind or did not know; return the error of each resource that cannot be removed.
+def _sweep(cluster: _Cluster) -> tuple[list[str], list[Leftover]]:
+    """Remove what Pulumi left behind or did not know; return the errors, and everything that was found.
 
-    What is in use is waited for in rounds, and everything is listed again before each: a machine that has just been
+    What is in use is waited for in rounds, and everything is listed again after each: a machine that has just been
     launched may not be listed yet, although its disk is.
     """
-    until, before = time.monotonic() + _SWEEP_TIMEOUT_S, set[Leftover]()
-    swept = _Round()
+    until = time.monotonic() + _SWEEP_TIMEOUT_S
+    leftovers: dict[tuple[str, str], Leftover] = {}
+    before, swept = set[tuple[str, str]](), _Round()
     with screen.status("searching for leftovers") as line:
+        search = cluster.leftovers()
         while True:
-            search = cluster.leftovers()
-            removable = [leftover for leftover in search.resources if not leftover.keep_reason]
-            is_over = time.monotonic() >= until or not swept.is_waiting
-            if not removable or (set(removable) == before and is_over):
-                return swept.errors if removable else []
+            removable = {(entry.kind, entry.name): entry for entry in search.resources if not entry.keep_reason}
+            leftovers |= removable
+            is_over = time.monotonic() >= until or (set(removable) == before and not swept.is_waiting)
+            if not removable or (before and is_over):
+                return swept.errors if removable else [], list(leftovers.values())
             before, swept = set(removable), _Round(set(search.unseen_kinds))
-            for leftover in removable:
+            round_until = min(until, time.monotonic() + _ROUND_S)
+            for leftover in removable.values():
                 line.update(f"removing {leftover.kind} {leftover.name}")
-                swept.remove(cluster.target, leftover, min(until, time.monotonic() + _ROUND_S))
+                swept.remove(cluster.target, leftover, round_until)
+            search = _list_again(cluster)
 
 
 @dataclass
@@ -184,19 +190,34 @@ class _Round:
     """One attempt to remove everything that is listed."""
 
     staying_kinds: set[str] = field(default_factory=set)
+    """Kinds of which a resource cannot be removed, or none could be listed."""
     errors: list[str] = field(default_factory=list)
     is_waiting: bool = False
-    """Whether another attempt may succeed."""
+    """Whether something is in use that may be free later."""
 
     def remove(self, target: Target, leftover: Leftover, until: float) -> None:
-        # What may be used by a resource that stays is not worth waiting for: the next teardown removes both.
-        is_held = not leftover.used_by.isdisjoint(self.staying_kinds)
         try:
-            target.remove(leftover, time.monotonic() if is_held else until)
+            target.remove(leftover, until)
         except ResourceError as problem:
             self.errors.append(str(problem))
-            self.staying_kinds.add(leftover.kind)
-            self.is_waiting |= isinstance(problem, InUseError) and not is_held
+            is_held = not leftover.used_by.isdisjoint(self.staying_kinds)
+            if isinstance(problem, InUseError) and not is_held:
+                self.is_waiting = True
+            else:
+                # What this resource uses is not worth waiting for longer: the next teardown removes both.
+                self.staying_kinds.add(leftover.kind)
+
+
+def _list_again(cluster: _Cluster) -> Leftovers:
+    """List the leftovers; try again for a minute if that fails, because it did not when the sweep began."""
+    until = time.monotonic() + _ROUND_S
+    while True:
+        try:
+            return cluster.leftovers()
+        except ResourceError:
+            if time.monotonic() >= until:
+                raise
+            time.sleep(_PAUSE_S)
 
 
 def with_caches(receipt: Receipt, host: OnThisMachine, home: Home) -> Receipt:

@@ -1,9 +1,9 @@
-"""How long teardown waits for a leftover that is in use: not at all if what may use it stays."""
+"""What teardown does with leftovers that are in use, listed late or refused; the clock is not the real one."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -15,82 +15,132 @@ from infra.targets.target import Deployment, Leftover, Leftovers, Target
 from muster.commands import teardown
 
 MACHINE = Leftover("machine", "m-1")
+OTHER_MACHINE = Leftover("machine", "m-2")
 DISK = Leftover("disk", "d-1", used_by=frozenset({"machine"}))
+OTHER_DISK = Leftover("disk", "d-2", used_by=frozenset({"machine"}))
 NETWORK = Leftover("network", "n-1", used_by=frozenset({"machine", "disk"}))
-ROLE = Leftover("role", "r-1", used_by=frozenset({"profile"}))
+CLOSE_TO = 5
 
 
-def sweep(search: Leftovers, *refused: Leftover) -> tuple[list[str], list[Leftover]]:
-    """Return the errors, and the leftovers that were given time, if the removal of `refused` fails."""
-    patient: list[Leftover] = []
+@dataclass
+class Cloud:
+    """Resources that may be refused, listed late, or in use by others until these are removed or for some seconds."""
 
-    def remove(leftover: Leftover, until: float) -> None:
-        if until > time.monotonic() + 30:
-            patient.append(leftover)
-        if leftover in refused:
-            raise ResourceError("", f"cannot remove {leftover.name}", "try again")
+    resources: list[Leftover]
+    refused: tuple[Leftover, ...] = ()
+    unseen_kinds: frozenset[str] = frozenset()
+    listed_at: dict[Leftover, float] = field(default_factory=dict)
+    users: dict[Leftover, Leftover] = field(default_factory=dict)
+    free_at: dict[Leftover, float] = field(default_factory=dict)
+    now: float = 0
 
-    return teardown._sweep(make_cluster(lambda _deployment: search, remove)), patient
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
 
+    def leftovers(self, _deployment: Deployment) -> Leftovers:
+        self.now += 1
+        listed = [each for each in self.resources if self.listed_at.get(each, 0) <= self.now]
+        return Leftovers(listed, tuple(self.unseen_kinds), self.unseen_kinds)
 
-def test_each_leftover_has_time_until_it_is_no_longer_in_use() -> None:
-    everything = [MACHINE, DISK, NETWORK, ROLE]
-    assert sweep(Leftovers(everything)) == ([], everything)
-
-
-def test_nothing_is_waited_for_that_a_staying_resource_uses() -> None:
-    """A machine that AWS refused to end held its disk, and teardown waited 20 minutes for it."""
-    errors, patient = sweep(Leftovers([MACHINE, DISK, NETWORK, ROLE]), MACHINE)
-    assert patient == [MACHINE, ROLE]
-    assert len(errors) == 1
-    assert "m-1" in errors[0]
-
-
-def test_what_is_used_by_something_that_is_used_is_not_waited_for() -> None:
-    assert sweep(Leftovers([DISK, NETWORK]), DISK)[1] == [DISK]
-
-
-def test_nothing_is_waited_for_that_an_unlisted_resource_may_use() -> None:
-    search = Leftovers([DISK, ROLE], ("machines because AccessDenied",), frozenset({"machine"}))
-    assert sweep(search)[1] == [ROLE]
-
-
-def test_what_is_listed_late_is_removed_too() -> None:
-    """AWS listed the disk of a new machine before the machine, and teardown waited 20 minutes for the disk."""
-    listings = [[DISK, NETWORK], [MACHINE, DISK, NETWORK]]
-    removed: list[Leftover] = []
-
-    def list_leftovers(_deployment: Deployment) -> Leftovers:
-        listing = listings.pop(0) if listings else [MACHINE, DISK, NETWORK]
-        return Leftovers([leftover for leftover in listing if leftover not in removed])
-
-    def remove(leftover: Leftover, until: float) -> None:
-        assert until <= time.monotonic() + 60, "so that the machine is listed soon"
-        if leftover is not MACHINE and MACHINE not in removed:
+    def remove(self, leftover: Leftover, until: float) -> None:
+        if leftover in self.refused:
+            raise ResourceError("", f"{leftover.name} is refused", "ask")
+        if self.users.get(leftover) in self.resources:
+            self.now = max(self.now, until)
             raise InUseError("", f"{leftover.name} is in use", "wait")
-        removed.append(leftover)
-
-    assert teardown._sweep(make_cluster(list_leftovers, remove)) == []
-    assert removed == [MACHINE, DISK, NETWORK]
-
-
-def test_what_stays_in_use_is_reported_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(teardown, "_SWEEP_TIMEOUT_S", 0.2)
-    attempts = []
-
-    def remove(leftover: Leftover, until: float) -> None:
-        attempts.append(until)
-        time.sleep(0.05)
-        raise InUseError("", f"{leftover.name} is in use", "wait")
-
-    errors = teardown._sweep(make_cluster(lambda _deployment: Leftovers([DISK]), remove))
-    assert errors == ["d-1 is in use. Fix: wait."]
-    assert len(attempts) > 1
-    assert max(attempts) - min(attempts) < 0.01, "no round may reach beyond the deadline"
+        if self.free_at.get(leftover, 0) > max(self.now, until):
+            self.now = max(self.now, until)
+            raise InUseError("", f"{leftover.name} is in use", "wait")
+        self.now = max(self.now, self.free_at.get(leftover, 0))
+        self.resources.remove(leftover)
 
 
-def make_cluster(
-    leftovers: Callable[[Deployment], Leftovers], remove: Callable[[Leftover, float], None]
-) -> teardown._Cluster:
-    target = cast("Target", SimpleNamespace(leftovers=leftovers, remove=remove))
-    return teardown._Cluster(cast("Any", Home.of({}).stack("s")), target, Deployment("demo", "s"))
+@pytest.fixture
+def sweep(monkeypatch: pytest.MonkeyPatch) -> Callable[[Cloud], tuple[list[str], list[Leftover]]]:
+    def run(cloud: Cloud) -> tuple[list[str], list[Leftover]]:
+        monkeypatch.setattr(teardown, "time", SimpleNamespace(monotonic=lambda: cloud.now, sleep=cloud.sleep))
+        cluster = teardown._Cluster(cast("Any", Home.of({}).stack("s")), cast("Target", cloud), Deployment("demo", "s"))
+        return teardown._sweep(cluster)
+
+    return run
+
+
+Sweep = Callable[[Cloud], tuple[list[str], list[Leftover]]]
+
+
+def test_nothing_is_waited_for_if_nothing_is_in_use(sweep: Sweep) -> None:
+    cloud = Cloud([MACHINE, DISK, NETWORK])
+    assert sweep(cloud) == ([], [MACHINE, DISK, NETWORK])
+    assert not cloud.resources
+    assert cloud.now < CLOSE_TO
+
+
+def test_what_is_in_use_is_waited_for(sweep: Sweep) -> None:
+    cloud = Cloud([DISK], free_at={DISK: 900})
+    assert sweep(cloud)[0] == []
+    assert cloud.now == pytest.approx(900, abs=CLOSE_TO)
+
+
+def test_what_a_refused_resource_uses_is_waited_for_a_minute(sweep: Sweep) -> None:
+    """A machine that AWS refused to end held its disk, and teardown waited 20 minutes for it."""
+    cloud = Cloud([MACHINE, DISK, NETWORK], refused=(MACHINE,), users={DISK: MACHINE, NETWORK: DISK})
+    assert [error.split(" ")[0] for error in sweep(cloud)[0]] == ["m-1", "d-1", "n-1"]
+    assert cloud.now == pytest.approx(60, abs=CLOSE_TO)
+
+
+def test_what_an_unlisted_resource_may_use_is_waited_for_a_minute(sweep: Sweep) -> None:
+    cloud = Cloud([DISK], unseen_kinds=frozenset({"machine"}), free_at={DISK: 9999})
+    assert len(sweep(cloud)[0]) == 1
+    assert cloud.now == pytest.approx(60, abs=CLOSE_TO)
+
+
+def test_a_refused_machine_does_not_keep_the_disks_of_others(sweep: Sweep) -> None:
+    cloud = Cloud([MACHINE, OTHER_MACHINE, DISK, OTHER_DISK], refused=(MACHINE,), users={DISK: MACHINE})
+    cloud.free_at[OTHER_DISK] = 90
+    errors, _ = sweep(cloud)
+    assert [error.split(" ")[0] for error in errors] == ["m-1", "d-1"]
+    assert cloud.resources == [MACHINE, DISK]
+
+
+def test_what_is_listed_late_is_removed_and_reported(sweep: Sweep) -> None:
+    """AWS listed the disk of a new machine before the machine, and teardown waited 20 minutes for the disk."""
+    cloud = Cloud([MACHINE, DISK, NETWORK], listed_at={MACHINE: 45}, users={DISK: MACHINE, NETWORK: DISK})
+    errors, leftovers = sweep(cloud)
+    assert errors == []
+    assert not cloud.resources
+    assert MACHINE in leftovers
+    assert cloud.now == pytest.approx(60, abs=CLOSE_TO)
+
+
+def test_what_stays_in_use_is_reported_after_20_minutes(sweep: Sweep) -> None:
+    cloud = Cloud([DISK], free_at={DISK: 9999})
+    assert sweep(cloud)[0] == ["d-1 is in use. Fix: wait."]
+    assert cloud.now == pytest.approx(1200, abs=CLOSE_TO)
+
+
+def test_resources_that_keep_appearing_do_not_keep_teardown(sweep: Sweep) -> None:
+    class Fountain(Cloud):
+        def leftovers(self, deployment: Deployment) -> Leftovers:
+            self.resources.append(Leftover("machine", f"new-{self.now}"))
+            return super().leftovers(deployment)
+
+    cloud = Fountain([])
+    sweep(cloud)
+    assert cloud.now == pytest.approx(1200, abs=CLOSE_TO)
+
+
+@pytest.mark.parametrize(("seconds", "is_left"), [(30, False), (300, True)])
+def test_a_lost_connection_is_waited_for(sweep: Sweep, seconds: float, is_left: bool) -> None:
+    class Cut(Cloud):
+        def leftovers(self, deployment: Deployment) -> Leftovers:
+            if 2 < self.now < 2 + seconds:
+                raise ResourceError("aws", "cannot be listed", "connect")
+            return super().leftovers(deployment)
+
+    cloud = Cut([MACHINE, DISK], listed_at={DISK: 2}, free_at={MACHINE: 3})
+    if is_left:
+        with pytest.raises(ResourceError, match="cannot be listed"):
+            sweep(cloud)
+    else:
+        assert sweep(cloud)[0] == []
+    assert (DISK in cloud.resources) == is_left

@@ -119,10 +119,11 @@ def run_cases(check: Callable[[Case, Any, int], Any], cases: list[Case]) -> list
         group, rank = group_of(case.members), dist.get_rank()
         try:
             result = check(case, group, case.members.index(rank)) if rank in case.members else ()
+            # Some checks are generators, which run only here.
+            digests.append([digest(tensor) for tensor in result])
         except Exception as error:
             error.add_note(f"rank {rank}: {case}")
             raise
-        digests.append([digest(tensor) for tensor in result])
     return digests
 
 
@@ -174,7 +175,7 @@ def broadcast_digests(seed: int, repeat: int) -> list[list[str]]:
     def check(case: Case, group: Any, rank: int) -> Iterator[Any]:
         root = case.seed % len(case.members)
         tensor = make_tensor(case, rank)
-        broadcast(tensor, root, group, block_bytes=case.block_bytes)
+        broadcast(tensor, group, root=root, block_bytes=case.block_bytes)
         assert torch.equal(tensor, make_tensor(case, root))
         yield tensor
 
@@ -259,6 +260,7 @@ def refusals() -> list[str]:
         lambda: reduce_scatter(torch.ones(2), tensor),
         lambda: all_gather(torch.ones(36, dtype=torch.float64), tensor),
         lambda: broadcast(tensor, root=9),
+        lambda: all_reduce(tensor, block_bytes=0),
     ]
     if dist.get_rank() > 0:
         calls.append(lambda: all_reduce(tensor, outside))
@@ -289,5 +291,6 @@ def test_calls_that_cannot_work_are_refused_with_the_reason() -> None:
         "output has 2 elements: 9 of them have 18, not 4",
         "tensor has dtype torch.float32, the other tensor torch.float64",
         "root is 9, but the group has the ranks 0 to 8",
+        "block_bytes is 0, but must be at least 1",
         "rank 1 is not in the group",
     ]

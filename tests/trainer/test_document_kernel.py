@@ -101,6 +101,7 @@ def test_a_model_with_flex_attention_compiles_as_one_graph(
     compiled_flex = torch.compile(flex_attention, backend="eager", dynamic=False)
     monkeypatch.setattr(document_blocks, "_flex_attention", compiled_flex)
     monkeypatch.setattr(document_blocks, "KERNEL_OPTIONS", {config.dim // config.heads: {"bwd_BLOCK_M1": 64}})
+    monkeypatch.setattr(document_blocks, "_MEASURED_BYTES", 4)
     model: Any = build_model(replace(config, layers=1, vocab_size=61, seq_len=200))
     fill([model], 1)
     tokens = torch.randint(0, 61, (2, 200), generator=torch.Generator().manual_seed(1))

@@ -40,11 +40,11 @@ def schedule_all_reduce(rank: int, ranks: int) -> Schedule:
     steps: list[list[Transfer]] = [[] for _ in range(2 * height)]
     for block in range(2):
         place = find_place((rank - block) % ranks, ranks)
-        parent, *children = ((peer + block) % ranks for peer in (place.parent or 0, *place.children))
         if place.parent is not None:
+            parent = (place.parent + block) % ranks
             steps[height - place.depth].append(Transfer("send", parent, block, block + 1))
             steps[height + place.depth - 1].append(Transfer("receive", parent, block, block + 1))
-        for child in children:
+        for child in ((peer + block) % ranks for peer in place.children):
             steps[height - place.depth - 1].append(Transfer("add", child, block, block + 1))
             steps[height + place.depth].append(Transfer("send", child, block, block + 1))
     return Schedule(2, tuple(map(tuple, steps)), chunk_interval=1)

@@ -1,10 +1,11 @@
 """All-reduce, reduce-scatter, all-gather and broadcast of tensors over a group of ranks.
 
-They take the tensors that torch.distributed's functions of the same name take: any dtype that can be added, any number
-of elements (also none), contiguous or not, on the device of the group's backend. All ranks of the group must call with
-the same number of elements, the same dtype and the same options. Results are equal on all ranks, bit for bit, and
-from run to run; the file of each pattern documents the order of its sums. Sums are rounded to the tensor's dtype after
-every addition.
+Tensors may have any dtype that can be added, any number of elements (also none), contiguous or not, on the device of
+the group's backend. `reduce_scatter` and `all_gather` take whole tensors, as torch.distributed's
+`reduce_scatter_tensor` and `all_gather_into_tensor` do; the root of a broadcast is a rank of the group, not of the
+world. All ranks of the group must call with the same number of elements, the same dtype and the same options. Results
+are equal on all ranks, bit for bit, and from run to run; the file of each pattern documents the order of its sums. Sums
+are rounded to the tensor's dtype after every addition.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ def all_gather(output: Any, tensor: Any, group: Any = None, *, block_bytes: int 
     _write_back(flat, output)
 
 
-def broadcast(tensor: Any, root: int, group: Any = None, *, block_bytes: int = BLOCK_BYTES) -> None:
+def broadcast(tensor: Any, group: Any = None, *, root: int, block_bytes: int = BLOCK_BYTES) -> None:
     """Replace the tensor by that of rank `root` of the group, with a binomial tree."""
     rank, ranks = _rank_in(group)
     if not 0 <= root < ranks:
@@ -136,6 +137,8 @@ def _divide(flat: Any, ranks: int) -> None:
 
 
 def _block_elements(flat: Any, block_bytes: int) -> int:
+    if block_bytes < 1:
+        raise ValueError(f"block_bytes is {block_bytes}, but must be at least 1")
     return max(1, block_bytes // flat.element_size())
 
 

@@ -6,7 +6,8 @@ Three properties make a set of schedules, one per rank, correct, and tests hold 
 
 - All ranks have the same number of steps (a step may be empty), and what a rank sends in a step, its peer receives in
   the same step, in the same order. A rank therefore only waits for messages of the same or earlier steps, so there is
-  no deadlock, neither with sockets nor with NCCL, which runs messages in the order of their launch.
+  no deadlock, provided that the backend runs messages between two ranks in the order of their launch, as gloo and NCCL
+  do (tested with gloo).
 - The sum of a block is completed by one rank, and the other ranks receive copies of it. The result is therefore equal
   on all ranks, bit for bit.
 - No step receives into a block that it sends.

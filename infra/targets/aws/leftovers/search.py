@@ -74,7 +74,8 @@ def remove_leftover(
             is_temporary = _is_temporary(fault)
             if not is_temporary or time.monotonic() + wait_s > until:
                 # Messages of AWS do not always tell the cause: the code is what a person can look up.
-                reason = f"{fault.code}: {fault.message}" if isinstance(error, ClientError) else fault.message
+                code = fault.code if isinstance(error, ClientError) else ""
+                reason = ": ".join(filter(None, (code, fault.message)))
                 message = f"AWS refused to remove {leftover.kind} {leftover.name}: {reason}"
                 error_class = InUseError if is_temporary else ResourceError
                 raise error_class("", message, "fix the cause it names, then run teardown again") from None

@@ -9,6 +9,9 @@ from infra.targets.aws.rehearse.instances import Instances
 from infra.targets.aws.rehearse.moto_server import Judge
 from infra.targets.aws.rehearse.policies import Statement, list_denied
 
+# The end of the reason if a machine has outlived its role.
+MISSING = " does not exist"
+
 
 class JudgedAccount(Account, Protocol):
     """An account with the policies of its roles."""
@@ -20,8 +23,7 @@ class JudgedAccount(Account, Protocol):
 def make_judge(account: JudgedAccount, instances: Instances, operator_key: str, denials: list[str]) -> Judge:
     """Return the judge of calls: muster's own commands may do anything, machines what their role permits.
 
-    Everyone else is denied. Denials of machines, and calls that cannot be judged, are added to `denials`. Calls of a
-    machine that has outlived its role are not: no policy is wrong, and teardown finds such machines.
+    Everyone else is denied. Denials of machines, and calls that cannot be judged, are added to `denials`.
     """
 
     def judge(caller: str, service: str, action: str, params: dict[str, str]) -> str:
@@ -30,13 +32,13 @@ def make_judge(account: JudgedAccount, instances: Instances, operator_key: str, 
         instance = instances.find_caller(caller)
         if instance is None:
             return f"the credentials {caller or '(none)'} are not of this rehearsal"
-        statements = account.list_statements(instance.role)
-        if statements is None:
-            return f"the role {instance.role} does not exist"
         try:
             needed = list(list_authorizations(account, service, action, params))
-            denied = list_denied(statements, needed)
+            statements = account.list_statements(instance.role)
+            denied = list_denied(statements or [], needed)
             reason = f"{instance.role} may not {denied[0].action} on {denied[0].resource}" if denied else ""
+            if statements is None:
+                reason = f"the role {instance.role}{MISSING}"
         except Exception as error:  # moto's and ours; a call that nobody judged must not pass
             reason = f"cannot judge {service} {action} of {instance.role}: {type(error).__name__}: {error}"
         if reason:

@@ -24,6 +24,7 @@ from infra.targets.aws.build.reports import LOG
 from infra.targets.aws.rehearse.account_resources import list_resources
 from infra.targets.aws.rehearse.delays import Clock
 from infra.targets.aws.rehearse.disks import run_in
+from infra.targets.aws.rehearse.judge import MISSING
 from infra.targets.aws.rehearse.plugin import PLUGIN
 from infra.targets.aws.rehearse.rehearsed_slurm import RehearsedSlurm
 from infra.targets.aws.rehearse.rehearsed_stack import RehearsedStack, prepare_stack
@@ -39,13 +40,14 @@ _PHASE = "rehearsal"
 _SLURM_LOGS = "/var/log/slurm/*.log"
 
 
-@dataclass(frozen=True)
+@dataclass
 class Rehearsal:
     """A rehearsal under way."""
 
     rehearsed: RehearsedStack
     cloud: SimulatedCloud
     console: Console
+    denials_before_teardown: int = 0
 
     def up(self) -> None:
         self._muster("up")
@@ -57,6 +59,7 @@ class Rehearsal:
         self._muster("image remove", image)
 
     def teardown(self) -> None:
+        self.denials_before_teardown = len(self.cloud.denials)
         self._muster("teardown", "--yes", "--force")
 
     def upgrade(self, *options: str) -> None:
@@ -94,7 +97,7 @@ class Rehearsal:
             *(f"machine {name} is left after teardown" for name in left),
             *(f"{what} is left after teardown" for what in self._list_left(before)),
             *self._check_receipt(),
-            *dict.fromkeys(self.cloud.denials),
+            *dict.fromkeys(self._list_wrong_denials()),
             *instances.failures,
         ]
         if problems:
@@ -106,6 +109,14 @@ class Rehearsal:
             return sorted(self.list_resources() - before)
         billed = (what for what in self.cloud.moto_account.list_billed() if what not in self.cloud.existing)
         return [what for what in billed if not what.startswith("filesystem ")]
+
+    def _list_wrong_denials(self) -> list[str]:
+        """Return the denials without those of machines that teardown found only after it had removed their role."""
+        before, during = (
+            self.cloud.denials[: self.denials_before_teardown],
+            self.cloud.denials[self.denials_before_teardown :],
+        )
+        return [*before, *(reason for reason in during if not reason.endswith(MISSING))]
 
     def _check_receipt(self) -> list[str]:
         receipts = sorted((self.rehearsed.home.root / "receipts").glob("*.json"), key=lambda path: path.stat().st_mtime)

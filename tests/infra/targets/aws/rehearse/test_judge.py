@@ -91,10 +91,10 @@ def test_a_call_that_cannot_be_judged_is_denied_and_reported(
     assert denials == [reason]
 
 
-def test_a_machine_that_outlives_its_role_is_denied_but_no_policy_is_blamed() -> None:
+def test_a_machine_that_outlives_its_role_is_denied() -> None:
     judge, denials = make(ALLOW_S3, role="removed")
     assert judge(MACHINE, "s3", "GET /bucket/key", {}) == "the role removed does not exist"
-    assert denials == []
+    assert denials == ["the role removed does not exist"]
 
 
 @pytest.mark.usefixtures("aws")

@@ -80,7 +80,7 @@ class FailingAccount:
 
 def check_explained(output: str, codes: Sequence[str]) -> None:
     """Assert that a command that failed names one of these codes, and the command that continues."""
-    assert any(code in output for code in codes), f"none of {codes} in:\n{output}"
+    assert any(re.search(rf"\b{re.escape(code)}\b", output) for code in codes), f"none of {codes} in:\n{output}"
     assert re.search(r"(muster|make) (up|teardown|check)", output), output
 
 

@@ -112,11 +112,11 @@ class Rehearsal:
 
     def _list_wrong_denials(self) -> list[str]:
         """Return the denials without those of machines that teardown found only after it had removed their role."""
-        before, during = (
-            self.cloud.denials[: self.denials_before_teardown],
-            self.cloud.denials[self.denials_before_teardown :],
-        )
-        return [*before, *(reason for reason in during if not reason.endswith(MISSING))]
+        return [
+            reason
+            for number, reason in enumerate(self.cloud.denials)
+            if number < self.denials_before_teardown or not reason.endswith(MISSING)
+        ]
 
     def _check_receipt(self) -> list[str]:
         receipts = sorted((self.rehearsed.home.root / "receipts").glob("*.json"), key=lambda path: path.stat().st_mtime)

@@ -57,7 +57,7 @@ class Case:
 
 
 def draw_case(seed: int, ranks: int) -> Case:
-    draw = random.Random(seed)  # noqa: S311
+    draw = random.Random(seed)  # noqa: S311  # draws test cases
     dtype = draw.choice(DTYPES)
     return Case(
         seed=seed,
@@ -260,13 +260,13 @@ def refusals() -> list[str]:
         lambda: reduce_scatter(torch.ones(2), tensor),
         lambda: all_gather(torch.ones(36, dtype=torch.float64), tensor),
         lambda: broadcast(tensor, root=9),
-        lambda: all_reduce(tensor, block_bytes=0),
+        lambda: all_reduce(tensor, average=True, block_bytes=0),
     ]
     if dist.get_rank() > 0:
         calls.append(lambda: all_reduce(tensor, outside))
     messages = []
     for call in calls:
-        with pytest.raises(ValueError) as refusal:  # noqa: PT011
+        with pytest.raises(ValueError) as refusal:  # noqa: PT011  # the caller compares the text
             call()
         messages.append(str(refusal.value))
     assert torch.equal(tensor, torch.ones(4))

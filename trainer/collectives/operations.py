@@ -29,7 +29,7 @@ BLOCK_BYTES = 1 << 20
 """Largest block of a chunk: what was received is still in the processor's cache when it is added."""
 
 
-def all_reduce(  # noqa: PLR0913
+def all_reduce(  # noqa: PLR0913  # options by name
     tensor: Any,
     group: Any = None,
     *,
@@ -46,9 +46,9 @@ def all_reduce(  # noqa: PLR0913
     rank, ranks = _rank_in(group)
     schedule = _schedule_all_reduce(pattern, rank, ranks, ranks_per_node)
     flat = _flatten(tensor)
+    chunks = plan_chunks(flat.numel(), schedule.blocks, _block_elements(flat, block_bytes))
     if average:
         _divide(flat, ranks)
-    chunks = plan_chunks(flat.numel(), schedule.blocks, _block_elements(flat, block_bytes))
     run_schedule(flat, schedule, chunks, group)
     _write_back(flat, tensor)
 

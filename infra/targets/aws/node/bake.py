@@ -109,7 +109,7 @@ def check(transport: Transport, contents: ImageContents) -> None:
 def list_packages(text: str) -> dict[str, str]:
     """Return versions by package from the output of dpkg-query."""
     rows = (line.split() for line in text.splitlines())
-    return {row[0]: row[1] for row in rows if len(row) == 2}  # noqa: PLR2004 - name and version
+    return {row[0]: row[1] for row in rows if len(row) == 2}  # noqa: PLR2004  # name and version
 
 
 def _run(transport: Transport, name: str, script: str, timeout_s: float = _TIMEOUT_S) -> str:

@@ -12,7 +12,8 @@ steps without stopping.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -22,6 +23,17 @@ from trainer.collectives.schedule import Schedule, Span, Step, Transfer
 
 # Many of the names used here have no types, and mypy must give the same result where torch is not installed.
 dist: Any = torch.distributed
+
+
+TAG = 0x6D75
+"""Keeps these messages apart from others between the same ranks, with backends that have tags, as gloo."""
+
+
+class ConnectionLost(RuntimeError):
+    """A message to or from a peer failed or did not arrive within the timeout of the process group.
+
+    The peer that is named has ended, hangs, or has itself lost another one. The group cannot be used any more.
+    """
 
 
 def run_schedule(flat: Any, schedule: Schedule, chunks: Sequence[Sequence[Span]], group: Any) -> None:
@@ -55,7 +67,7 @@ class _Chunk:
         self._scratch = scratch
         self._peers = peers
         self._group = group
-        self._requests: list[Any] = []
+        self._requests: list[tuple[list[int], Any]] = []
         self._additions: list[tuple[Any, Any]] = []
 
     def start(self, step: Step) -> None:
@@ -72,16 +84,34 @@ class _Chunk:
                 used += stop - start
                 part = message
             call = dist.isend if transfer.action == "send" else dist.irecv
-            operations.append(dist.P2POp(call, part, self._peers[transfer.peer], self._group))
-        self._requests = dist.batch_isend_irecv(operations) if operations else []
+            operations.append(dist.P2POp(call, part, self._peers[transfer.peer], self._group, TAG))
+        if not operations:
+            return
+        peers = [operation.peer for operation in operations]
+        with _naming(peers):
+            requests = dist.batch_isend_irecv(operations)
+        # NCCL has one request for all messages of the step.
+        by_request = [[peer] for peer in peers] if len(requests) == len(peers) else [peers] * len(requests)
+        self._requests = list(zip(by_request, requests, strict=True))
 
     def finish(self) -> None:
         """Wait for the messages and add what was received to be added, in the order of the step."""
-        for request in self._requests:
-            request.wait()
+        for peers, request in self._requests:
+            with _naming(peers):
+                request.wait()
         for part, message in self._additions:
             part.add_(message)
         self._requests, self._additions = [], []
+
+
+@contextmanager
+def _naming(peers: Sequence[int]) -> Iterator[None]:
+    """Name the peers in the error of a message that failed: the backend's names addresses at most."""
+    try:
+        yield
+    except RuntimeError as error:
+        names = " or ".join(f"rank {peer}" for peer in sorted(set(peers)))
+        raise ConnectionLost(f"rank {dist.get_rank()} got no answer from {names} in a collective: {error}") from error
 
 
 def _locate(transfer: Transfer, spans: Sequence[Span]) -> Span:

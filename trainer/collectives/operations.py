@@ -6,6 +6,9 @@ the group's backend. `reduce_scatter` and `all_gather` take whole tensors, as to
 world. All ranks of the group must call with the same number of elements, the same dtype and the same options. Results
 are equal on all ranks, bit for bit, and from run to run; the file of each pattern documents the order of its sums. Sums
 are rounded to the tensor's dtype after every addition.
+
+With `async_op`, a call returns a handle at once. The collective runs in the background, after those that were called
+before it for the same group; the tensors belong to it until `handle.wait()` returns or raises what went wrong.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ import torch.distributed
 
 from trainer.collectives import broadcast as binomial_tree
 from trainer.collectives import double_tree, halving_doubling, hierarchical, ring
+from trainer.collectives.background import Handle, launch
 from trainer.collectives.exchange import run_schedule
 from trainer.collectives.schedule import Schedule, plan_block_chunks, plan_chunks
 
@@ -37,7 +41,8 @@ def all_reduce(  # noqa: PLR0913  # options by name
     average: bool = False,
     ranks_per_node: int | None = None,
     block_bytes: int = BLOCK_BYTES,
-) -> None:
+    async_op: bool = False,
+) -> Handle | None:
     """Replace the tensor by its sum, or its average, over all ranks of the group.
 
     An average divides every contribution by the number of ranks before the sum, as NCCL and DDP do, so that half
@@ -45,53 +50,86 @@ def all_reduce(  # noqa: PLR0913  # options by name
     """
     rank, ranks = _rank_in(group)
     schedule = _schedule_all_reduce(pattern, rank, ranks, ranks_per_node)
-    flat = _flatten(tensor)
-    chunks = plan_chunks(flat.numel(), schedule.blocks, _block_elements(flat, block_bytes))
+    chunks = plan_chunks(tensor.numel(), schedule.blocks, _block_elements(tensor, block_bytes))
     if average:
-        _divide(flat, ranks)
-    run_schedule(flat, schedule, chunks, group)
-    _write_back(flat, tensor)
+        _check_division(tensor)
+
+    def run() -> None:
+        flat = _flatten(tensor)
+        if average:
+            flat.div_(ranks)
+        run_schedule(flat, schedule, chunks, group)
+        _write_back(flat, tensor)
+
+    return launch(run, group, tensor.device, async_op=async_op)
 
 
-def reduce_scatter(
-    output: Any, tensor: Any, group: Any = None, *, average: bool = False, block_bytes: int = BLOCK_BYTES
-) -> None:
+def reduce_scatter(  # noqa: PLR0913  # options by name
+    output: Any,
+    tensor: Any,
+    group: Any = None,
+    *,
+    average: bool = False,
+    block_bytes: int = BLOCK_BYTES,
+    async_op: bool = False,
+) -> Handle | None:
     """Write part r of the tensor's sum, or average, over all ranks into the output of rank r, with a ring.
 
     The tensor has as many elements as all outputs together. It is not changed: the sums are made in a copy.
     """
     rank, ranks = _rank_in(group)
     _check_parts("output", output, tensor, ranks)
-    flat = tensor.detach().clone(memory_format=torch.contiguous_format).view(-1)
     if average:
-        _divide(flat, ranks)
-    chunks = plan_block_chunks(flat.numel(), ranks, _block_elements(flat, block_bytes))
-    run_schedule(flat, ring.schedule_reduce_scatter(rank, ranks), chunks, group)
-    part = output.numel()
-    output.detach().copy_(flat[rank * part : (rank + 1) * part].view(output.shape))
+        _check_division(tensor)
+    chunks = plan_block_chunks(tensor.numel(), ranks, _block_elements(tensor, block_bytes))
+    schedule = ring.schedule_reduce_scatter(rank, ranks)
+
+    def run() -> None:
+        flat = tensor.detach().clone(memory_format=torch.contiguous_format).view(-1)
+        if average:
+            flat.div_(ranks)
+        run_schedule(flat, schedule, chunks, group)
+        part = output.numel()
+        output.detach().copy_(flat[rank * part : (rank + 1) * part].view(output.shape))
+
+    return launch(run, group, tensor.device, async_op=async_op)
 
 
-def all_gather(output: Any, tensor: Any, group: Any = None, *, block_bytes: int = BLOCK_BYTES) -> None:
+def all_gather(
+    output: Any, tensor: Any, group: Any = None, *, block_bytes: int = BLOCK_BYTES, async_op: bool = False
+) -> Handle | None:
     """Write the tensors of all ranks into the output of every rank, in the order of the ranks, with a ring."""
     rank, ranks = _rank_in(group)
     _check_parts("tensor", tensor, output, ranks)
-    flat = _flatten(output)
-    part = tensor.numel()
-    flat[rank * part : (rank + 1) * part].copy_(tensor.detach().reshape(-1))
-    chunks = plan_block_chunks(flat.numel(), ranks, _block_elements(flat, block_bytes))
-    run_schedule(flat, ring.schedule_all_gather(rank, ranks), chunks, group)
-    _write_back(flat, output)
+    chunks = plan_block_chunks(output.numel(), ranks, _block_elements(output, block_bytes))
+    schedule = ring.schedule_all_gather(rank, ranks)
+
+    def run() -> None:
+        flat = _flatten(output)
+        part = tensor.numel()
+        flat[rank * part : (rank + 1) * part].copy_(tensor.detach().reshape(-1))
+        run_schedule(flat, schedule, chunks, group)
+        _write_back(flat, output)
+
+    return launch(run, group, output.device, async_op=async_op)
 
 
-def broadcast(tensor: Any, group: Any = None, *, root: int, block_bytes: int = BLOCK_BYTES) -> None:
+def broadcast(
+    tensor: Any, group: Any = None, *, root: int, block_bytes: int = BLOCK_BYTES, async_op: bool = False
+) -> Handle | None:
     """Replace the tensor by that of rank `root` of the group, with a binomial tree."""
     rank, ranks = _rank_in(group)
     if not 0 <= root < ranks:
         raise ValueError(f"root is {root}, but the group has the ranks 0 to {ranks - 1}")
-    flat = _flatten(tensor)
-    chunks = plan_chunks(flat.numel(), 1, _block_elements(flat, block_bytes))
-    run_schedule(flat, binomial_tree.schedule_broadcast(rank, ranks, root), chunks, group)
-    _write_back(flat, tensor)
+    chunks = plan_chunks(tensor.numel(), 1, _block_elements(tensor, block_bytes))
+    schedule = binomial_tree.schedule_broadcast(rank, ranks, root)
+
+    def run() -> None:
+        flat = _flatten(tensor)
+        run_schedule(flat, schedule, chunks, group)
+        _write_back(flat, tensor)
+
+    return launch(run, group, tensor.device, async_op=async_op)
 
 
 @lru_cache(maxsize=64)
@@ -130,16 +168,15 @@ def _write_back(flat: Any, tensor: Any) -> None:
         tensor.detach().copy_(flat.view(tensor.shape))
 
 
-def _divide(flat: Any, ranks: int) -> None:
-    if not (flat.is_floating_point() or flat.is_complex()):
-        raise ValueError(f"average needs a floating-point tensor, not {flat.dtype}: sum it and divide the result")
-    flat.div_(ranks)
+def _check_division(tensor: Any) -> None:
+    if not (tensor.is_floating_point() or tensor.is_complex()):
+        raise ValueError(f"average needs a floating-point tensor, not {tensor.dtype}: sum it and divide the result")
 
 
-def _block_elements(flat: Any, block_bytes: int) -> int:
+def _block_elements(tensor: Any, block_bytes: int) -> int:
     if block_bytes < 1:
         raise ValueError(f"block_bytes is {block_bytes}, but must be at least 1")
-    return max(1, block_bytes // flat.element_size())
+    return max(1, block_bytes // tensor.element_size())
 
 
 def _check_parts(name: str, part: Any, whole: Any, ranks: int) -> None:

@@ -42,11 +42,14 @@ class Case:
 
 
 _TORCHTITAN_1B, _TORCHTITAN_3B = ("torchtitan", 61_679), ("torchtitan", 24_229)
-_SINGLE, _GRAPH = "parallel.strategy=single", "compile.cuda_graph=true"
+_SINGLE, _GRAPH, _FP8 = "parallel.strategy=single", "compile.cuda_graph=true", "fp8.scaling=tensor"
 CASES = {
     "llama-1b": Case("llama-1b", 8, (_SINGLE,), *_TORCHTITAN_1B),
     "llama-1b-whole": Case("llama-1b", 8, (_SINGLE, "compile.mode=whole"), *_TORCHTITAN_1B),
     "llama-1b-fsdp": Case("llama-1b", 8, (), *_TORCHTITAN_1B),
+    "llama-1b-fp8": Case("llama-1b", 8, (_SINGLE, _FP8), "torchtitan fp8", 73_096),
+    "llama-1b-fp8-rows": Case("llama-1b", 8, (_SINGLE, "fp8.scaling=row")),
+    "llama-3b-fp8": Case("llama-3b", 8, (_SINGLE, _FP8), "torchtitan fp8", 31_930),
     "llama-3b": Case("llama-3b", 4, (_SINGLE,), *_TORCHTITAN_3B),
     "gpt2-124m": Case("gpt2-124m", 64, (_SINGLE, _GRAPH), "nanoGPT", 525_680),
     "resnet50": Case("resnet50", 256, (_SINGLE, _GRAPH, "compile.mode=none"), "torchvision", 6_814),
@@ -80,7 +83,7 @@ def leave_out(names: str) -> Iterator[None]:
 
 def make_step(config: Config) -> Step:
     """Return the step that the trainer would run."""
-    recipe = Recipe(config.parallel, config.precision, config.compile)
+    recipe = Recipe(config.parallel, config.precision, config.compile, config.fp8)
     layout = resolve_layout(config.parallel, 1, 1)
     mesh = Mesh(layout, 0, DEVICE, uses_fully_shard=recipe.uses_fully_shard(layout))
     weights = partial(fill, seed=config.run.seed, device=DEVICE)

@@ -83,7 +83,7 @@ def base_layout(config: Config) -> Layout:
     """Return what the settings decide apart from the division over ranks: formats, kernels, loss and buffers."""
     return Layout(
         recompute=config.parallel.recompute,
-        dtype=config.precision,
+        dtype=config.precision if config.fp8.scaling == "none" else "fp8",
         compiled=config.compile.mode != "none",
         prefetch=config.parallel.prefetch,
         bucket_mb=config.parallel.bucket_mb,

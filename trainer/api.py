@@ -136,7 +136,7 @@ class Trainer:
         self.config = config
         self.world = world
         self.layout = resolve_layout(config.parallel, world.size, world.local_size)
-        self._recipe = Recipe(config.parallel, config.precision, config.compile)
+        self._recipe = Recipe(config.parallel, config.precision, config.compile, config.fp8)
         mesh = Mesh(self.layout, world.rank, world.device, uses_fully_shard=self._recipe.uses_fully_shard(self.layout))
         self.engine = parallelize(model, self._recipe, mesh, weights)
         if config.data.documents != "joined":

@@ -66,7 +66,7 @@ class Emulation:
         layout = resolve_layout(self.config.parallel, ranks, per_node)
         self._mesh = VirtualMesh(layout, self.group, _DEVICE)
         self._loaders = [_loader(self.config, source, rank, ranks) for rank in range(ranks)]
-        recipe = Recipe(self.config.parallel, self.config.precision, self.config.compile)
+        recipe = Recipe(self.config.parallel, self.config.precision, self.config.compile, self.config.fp8)
         weights = partial(fill, seed=self.config.run.seed, device=_DEVICE)
         inner = parallelize(partial(build_model, self.config.model), recipe, self._mesh, weights)
         rng.seed(self.config.run.seed, 0, 0)

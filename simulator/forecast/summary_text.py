@@ -50,7 +50,7 @@ def _title(forecast: Forecast) -> str:
 
 def _lines(forecast: Forecast) -> Iterator[tuple[str, str]]:
     step, layout = forecast.prediction, forecast.resolved.layout
-    yield "layout", f"{forecast.config.parallel.strategy}: {format_layout(layout)}, {forecast.config.precision}"
+    yield "layout", f"{forecast.config.parallel.strategy}: {format_layout(layout)}, {layout.dtype}"
     if forecast.resolved.chosen:
         yield "chosen", " ".join(f"{name}={value}" for name, value in forecast.resolved.chosen.items())
     low, high = format_seconds(step.low_s), format_seconds(step.high_s)

@@ -66,14 +66,14 @@ def list_costly_settings(config: Config, system: System, chosen: TimedLayout) ->
 
 def _find(config: Config, system: System, fixed: Fixed, rates: Rates | None = None) -> TimedLayout | None:
     model, size = build_transformer(config.model, config.data.seq_len), config.batch.size
-    batch = Batch(size, size)
-    space = Space(model, system, batch, config.precision, fixed=fixed, rates=rates, base=base_layout(config))
+    space = Space(model, system, Batch(size, size), fixed=fixed, rates=rates, base=base_layout(config))
     return find_fastest(space).runnable
 
 
 def _fixed(config: Config) -> Fixed:
     parallel = config.parallel
-    free_tp = 0 if explain_no_tensor_parallel(config.optimizer) is None else 1
+    can_split = explain_no_tensor_parallel(config.optimizer) is None and config.fp8.scaling == "none"
+    free_tp = 0 if can_split else 1
     return Fixed(
         tp=parallel.tensor if parallel.tensor > 1 else free_tp,
         pp=parallel.pipeline if parallel.pipeline > 1 else 0,

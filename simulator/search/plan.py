@@ -98,8 +98,8 @@ def _gain(runnable: list[Option], better: list[Option]) -> float:
 def _space(question: Question, instance: str, nodes: int, counts: Counts) -> Space:
     rated = rate_machines(question, instance, nodes)
     preset = question.named.preset
-    dtype, base = (preset.precision, base_layout(preset)) if preset else ("bf16", DEFAULT_LAYOUT)
-    return Space(question.named.model, rated.system, question.batch, dtype, counts, rates=rated.rates, base=base)
+    base = base_layout(preset) if preset else DEFAULT_LAYOUT
+    return Space(question.named.model, rated.system, question.batch, counts, rates=rated.rates, base=base)
 
 
 def _options(question: Question, space: Space, fastest: FastestLayouts) -> list[Option]:

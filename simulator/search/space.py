@@ -82,7 +82,6 @@ class Space:
     model: Transformer
     system: System
     batch: Batch
-    dtype: Literal["bf16", "fp16", "fp32"] = "bf16"
     counts: Counts = field(default_factory=Counts)
     fixed: Fixed = Fixed()
     rates: Rates | None = None
@@ -137,7 +136,6 @@ class Space:
             shard=sharding[1],
             sequence_parallel=shape.tp > 1,
             recompute=recompute,
-            dtype=self.dtype,
             compiled=self.fixed.compiled,
         )
 

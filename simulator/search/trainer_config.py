@@ -9,6 +9,7 @@ from typing import Any
 from simulator.layout import Layout
 from simulator.model import Transformer
 from simulator.models import NamedModel
+from simulator.step.kernels import non_fp8_dtype
 from trainer.config import load
 from trainer.config.check import check, check_world
 from trainer.config.errors import ConfigError
@@ -59,7 +60,7 @@ def build_settings(run: PlannedRun, layout: Layout) -> dict[str, Any]:
         "name": f"{run.named.name}-{layout.gpus}gpus".replace("_", "-"),
         "steps": steps,
         "batch": {"size": layout.global_batch, "micro": layout.micro_batch},
-        "precision": layout.dtype,
+        "precision": non_fp8_dtype(layout.dtype),
         "parallel": parallel_settings(layout),
         "compile": {"mode": "blocks" if layout.compiled else "none"},
         "checkpoint": {"every": min(run.checkpoint_every, steps)},

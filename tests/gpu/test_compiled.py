@@ -53,9 +53,9 @@ def test_a_compiled_model_in_half_precision_follows_full_precision(mode: str, st
     assert result.skipped == [0.0] * 5
 
 
-def train_and_count(preset: str, mode: str) -> tuple[list[float], list[int]]:
+def train_and_count(preset: str, mode: str, *settings: str) -> tuple[list[float], list[int]]:
     """Return the losses of some steps, and how many graphs were compiled up to each of them."""
-    config = load(preset, [*LLAMA, *SINGLE, LOW_RATE, f"compile.mode={mode}"])
+    config = load(preset, [*LLAMA, *SINGLE, LOW_RATE, f"compile.mode={mode}", *settings])
     step = make_step(config)
     losses, graphs = [], []
     for index in range(COUNTED_STEPS):

@@ -257,6 +257,22 @@ def check_optimizer_layout(config: Config) -> Iterator[ConfigProblem]:
         yield ConfigProblem("optimizer.name", message, "use adamw, or set parallel.offload to false")
 
 
+def check_fp8(config: Config) -> Iterator[ConfigProblem]:
+    """Check that fp8 products have the precision and the layers they need."""
+    scaling = config.fp8.scaling
+    if scaling == "none":
+        return
+    if config.precision != "bf16":
+        message = f"{scaling}, but precision is {config.precision}, and outputs of fp8 products are bf16"
+        yield ConfigProblem("fp8.scaling", message, "set precision to bf16, or this to none")
+    if config.parallel.tensor > 1:
+        message = f"{scaling}, but parallel.tensor={config.parallel.tensor} splits the linear layers"
+        yield ConfigProblem("fp8.scaling", message, "set parallel.tensor to 1, or this to none")
+    if config.lora.rank:
+        message = f"{scaling}, but lora.rank={config.lora.rank} changes the linear layers"
+        yield ConfigProblem("fp8.scaling", message, "set it to none, or lora.rank to 0")
+
+
 def check_schedule(config: Config) -> Iterator[ConfigProblem]:
     """Check that the learning-rate schedule has the phases it is named after."""
     schedule, steps = config.schedule, config.steps
@@ -289,6 +305,7 @@ RULES: tuple[Rule, ...] = (
     check_micro_batch,
     check_optimizer,
     check_optimizer_layout,
+    check_fp8,
     check_schedule,
     check_effect,
     check_rollback,

@@ -137,6 +137,17 @@ class ScheduleConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Fp8Config:
+    """Settings of fp8 products in the linear layers of a model's blocks."""
+
+    scaling: Literal["none", "tensor", "row"] = setting(
+        "none computes in `precision`; tensor rounds operands to fp8 with one scale each, row with one for each of "
+        "their rows, which is more exact and slower",
+        "none",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class ParallelConfig:
     """Settings of parallelism: how ranks share the batch and the model."""
 
@@ -337,6 +348,7 @@ class Config:
     optimizer: OptimizerConfig = setting("update rule and its hyperparameters", OptimizerConfig)
     schedule: ScheduleConfig = setting("learning-rate schedule", ScheduleConfig)
     precision: Precision = setting("precision of matrix products; weights and their updates stay fp32", "fp32")
+    fp8: Fp8Config = setting("fp8 products of linear layers", Fp8Config)
     parallel: ParallelConfig = setting("how ranks share the batch and the model", ParallelConfig)
     compile: CompileConfig = setting("torch.compile", CompileConfig)
     evaluation: EvaluationConfig = setting("evaluation on held-out samples", EvaluationConfig)

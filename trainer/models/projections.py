@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from trainer.models.fp8 import Fp8Linear, multiply_fp8
+
 
 def project_jointly(x: torch.Tensor, layers: tuple[nn.Module, ...]) -> tuple[torch.Tensor, ...]:
     """Return the output of each layer.
@@ -20,7 +22,12 @@ def project_jointly(x: torch.Tensor, layers: tuple[nn.Module, ...]) -> tuple[tor
     dtype = torch.get_autocast_dtype(x.device.type)
     weight = torch.cat([layer.weight.to(dtype) for layer in linears])
     biases = [layer.bias.to(dtype) for layer in linears if layer.bias is not None]
-    joined = F.linear(x.to(dtype), weight, torch.cat(biases) if biases else None)
+    bias = torch.cat(biases) if biases else None
+    first = layers[0]
+    if isinstance(first, Fp8Linear):
+        joined = multiply_fp8(x, weight, bias, has_row_scales=first.has_row_scales)
+    else:
+        joined = F.linear(x.to(dtype), weight, bias)
     return joined.split([layer.out_features for layer in linears], dim=-1)
 
 
@@ -29,9 +36,11 @@ def can_join(x: torch.Tensor, layers: tuple[nn.Module, ...]) -> bool:
     if not (torch.compiler.is_compiling() and x.is_cuda and torch.is_autocast_enabled("cuda")):
         return False
     has_bias = getattr(layers[0], "bias", None) is not None
+    if len({type(layer) for layer in layers}) > 1:
+        return False
     return all(_is_plain(layer) and (layer.bias is not None) == has_bias for layer in layers)
 
 
 def _is_plain(layer: nn.Module) -> bool:
-    """Return whether it is torch's own layer, not one with LoRA, and its weight is stored in fp32."""
-    return type(layer) is nn.Linear and layer.weight.dtype == torch.float32
+    """Return whether it is torch's own layer or ours for fp8, not one with LoRA, and its weight is stored in fp32."""
+    return type(layer) in (nn.Linear, Fp8Linear) and layer.weight.dtype == torch.float32

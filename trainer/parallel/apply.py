@@ -19,6 +19,7 @@ from trainer.parallel.convolutions import tune_convolutions
 from trainer.parallel.document_kernel import choose_document_kernel
 from trainer.parallel.engine import Engine, Recipe
 from trainer.parallel.experts import spread_experts
+from trainer.parallel.fp8 import use_fp8_products
 from trainer.parallel.materialize import Factory, Fill, allocate_weights, build_model, initialize
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.plain import PlainEngine
@@ -40,6 +41,7 @@ PASSES: tuple[Pass, ...] = (
     split_layers,
     spread_experts,
     tune_convolutions,
+    use_fp8_products,
     recompute_units,
     compile_units,
     cast_forward,

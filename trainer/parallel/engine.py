@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from trainer.config.layout import Layout
-from trainer.config.schema import CompileConfig, ParallelConfig, Precision
+from trainer.config.schema import CompileConfig, Fp8Config, ParallelConfig, Precision
 from trainer.models.head import Objective, takes_objective
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.units import Units
@@ -40,6 +40,7 @@ class Recipe:
     parallel: ParallelConfig
     precision: Precision = "fp32"
     compiled: CompileConfig = field(default_factory=CompileConfig)
+    fp8: Fp8Config = field(default_factory=Fp8Config)
 
     def uses_fully_shard(self, layout: Layout) -> bool:
         """Return whether fully_shard wraps the units.
@@ -55,8 +56,9 @@ class Recipe:
         return self.compiled.mode == "blocks" or (self.compiled.mode == "whole" and is_cut)
 
     def uses_units(self, layout: Layout) -> bool:
-        """Return whether the model's units matter: whether they are sharded, recomputed or compiled."""
-        return self.uses_fully_shard(layout) or self.compiles_blocks(layout) or self.parallel.recompute != "none"
+        """Return whether the model's units matter: whether they are sharded, recomputed, compiled or fp8."""
+        is_changed = self.parallel.recompute != "none" or self.fp8.scaling != "none"
+        return self.uses_fully_shard(layout) or self.compiles_blocks(layout) or is_changed
 
 
 class Engine(Protocol):

@@ -1,6 +1,6 @@
 """Run all benchmarks of the trainer: all but recovery in a container, recovery on a cluster.
 
-python -m benchmarks.trainer [--only overhead,evaluation,document_masks,collectives,startup,checkpoint,recovery]
+python -m benchmarks.trainer [--only overhead,evaluation,document_masks,collectives,engines,startup,checkpoint,recovery]
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ IN_CONTAINER: dict[str, list[str]] = {
     "evaluation": [],
     "document_masks": [],
     "collectives": [],
+    "engines": [],
     "startup": [],
     "checkpoint": ["--folder", "/disk"],
 }

@@ -97,6 +97,7 @@ CHECKPOINT_MODEL = (*LLAMA, *CHECKPOINT_BATCH, "model.dim=16", "model.layers=4")
 CHECKPOINT_STRATEGIES = {
     "single": Strategy("single", ranks=1),
     "ddp": Strategy("ddp"),
+    "ddp, muster": Strategy("ddp engine=muster"),
     "fsdp, zero 1": Strategy("fsdp zero=1"),
     "fsdp, zero 2": Strategy("fsdp zero=2"),
     "fsdp, zero 3": Strategy("fsdp zero=3"),
@@ -130,7 +131,7 @@ TIED_CHECKPOINT_STRATEGIES = {
 BATCH_NORM_CHECKPOINT_MODEL = ("batch.size=16", "batch.micro=4", "optimizer.lr=0.01")
 BATCH_NORM_CHECKPOINT_STRATEGIES = {
     name: CHECKPOINT_STRATEGIES[name]
-    for name in ("single", "ddp", "fsdp, zero 1", "fsdp, zero 2", "fsdp, zero 3", "hsdp")
+    for name in ("single", "ddp", "ddp, muster", "fsdp, zero 1", "fsdp, zero 2", "fsdp, zero 3", "hsdp")
 }
 CELLS = [
     (family, strategy)

@@ -51,7 +51,7 @@ SQUARES = {
 DAILY = {
     "all weights": ("single", "fsdp, zero 3", "tensor with fsdp", "context", "pipeline, interleaved"),
     "tied": ("fsdp, zero 3", "tensor"),
-    "batch norm": ("fsdp, zero 3", "ddp"),
+    "batch norm": ("fsdp, zero 3", "ddp", "ddp, muster"),
 }
 
 

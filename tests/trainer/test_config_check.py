@@ -286,6 +286,25 @@ CONFLICTS = [
         ["parallel.offload=true", "parallel.strategy=ddp"],
         "parallel.offload: ddp does not support offload; set parallel",
     ),
+    *(
+        ("tiny-llama", ["parallel.engine=muster", *overrides], message)
+        for overrides, message in (
+            (
+                ["parallel.strategy=fsdp"],
+                "parallel.engine: muster, which has no strategy fsdp; set it to torch, or parallel.strategy to ddp",
+            ),
+            (
+                ["parallel.strategy=ddp", "parallel.tensor=2"],
+                "parallel.engine: muster, which has no tensor parallelism, but parallel.tensor is 2; set it to",
+            ),
+            (["parallel.pipeline=2"], "parallel.engine: muster, which has no pipeline parallelism, but parallel.pip"),
+            (["parallel.static_graph=true"], "parallel.static_graph: true, but parallel.engine=muster needs no such"),
+            (["parallel.bucket_view=false"], "parallel.bucket_view: false, but parallel.engine=muster always keeps"),
+            (["parallel.shard=2"], "parallel.shard: 2, but parallel.engine=muster shards no weights; set it to 0, or"),
+            (["parallel.offload=true"], "parallel.offload: true, but parallel.engine=muster moves nothing to the host"),
+            (["compile.cuda_graph=true"], "compile.cuda_graph: true, but the hooks of parallel.engine=muster are no"),
+        )
+    ),
     (
         "tiny-llama",
         ["compile.cuda_graph=true", "parallel.strategy=fsdp"],

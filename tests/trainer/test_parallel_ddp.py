@@ -1,4 +1,4 @@
-"""DDP uses its final buckets from the first step on and sends them during backward, also in a resumed run."""
+"""ddp uses its final buckets from the first step on and sends them during backward, also in a resumed run."""
 
 from __future__ import annotations
 
@@ -35,6 +35,8 @@ MODES = {
         "parallel.static_graph=true",
         "parallel.recompute=full",
     ],
+    "muster": ["parallel.engine=muster"],
+    "muster, compiled blocks": ["parallel.engine=muster", "compile.mode=blocks", "compile.backend=aot_eager"],
     "with a pipeline": ["parallel.pipeline=2", "model.layers=2"],
 }
 
@@ -63,7 +65,7 @@ def first_backward(config: dict[str, Any]) -> tuple[int, int, int]:
     return len(starts), after, len(nodes) - after
 
 
-@pytest.mark.parametrize("mode", ["plain", "static graph", "compiled whole"])
+@pytest.mark.parametrize("mode", ["plain", "static graph", "compiled whole", "muster", "muster, compiled blocks"])
 def test_buckets_are_sent_during_backward_in_the_first_step(mode: str) -> None:
     for count, after, before in on_ranks(f"{__name__}:first_backward", ranks=ranks_of(mode), config=config(mode)):
         assert count == 2

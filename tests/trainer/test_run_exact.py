@@ -35,6 +35,7 @@ CASES = {
     "fsdp, dropout": (2, [*GPT2, "parallel.strategy=fsdp", "precision=bf16"]),
     "single": (1, [*GPT2, "parallel.strategy=single"]),
     "ddp": (4, [*GPT2, "parallel.strategy=ddp"]),
+    "ddp, muster": (4, [*GPT2, "parallel.strategy=ddp", "parallel.engine=muster"]),
     "fsdp": (4, [*SMALL_LLAMA, "parallel.strategy=fsdp", "precision=bf16"]),
     "hsdp": (4, [*SMALL_LLAMA, "parallel.strategy=hsdp", "parallel.shard=2"]),
     "tensor": (2, [*GPT2, "parallel.strategy=single", "parallel.tensor=2"]),

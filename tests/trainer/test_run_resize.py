@@ -34,12 +34,14 @@ ARGUMENTS = [
 TOLERANCE = 2e-5
 
 
-def test_a_resized_run_skips_and_repeats_no_sample(tmp_path: Path) -> None:
+@pytest.mark.parametrize("engine", ["torch", pytest.param("muster", marks=pytest.mark.nightly)])
+def test_a_resized_run_skips_and_repeats_no_sample(engine: str, tmp_path: Path) -> None:
     folder, straight = tmp_path / "resized", tmp_path / "straight"
     arguments = [*ARGUMENTS, f"run.folder={folder}"]
     with forked(4, [*arguments, "parallel.strategy=fsdp"], tmp_path, hold=(1, 6)) as run:
         first = kill_when_held(run, folder)
-    with forked(2, [*arguments, "parallel.strategy=ddp"], tmp_path, hold=(1, 10)) as run:
+    ddp = ["parallel.strategy=ddp", f"parallel.engine={engine}"]
+    with forked(2, [*arguments, *ddp], tmp_path, hold=(1, 10)) as run:
         second = kill_when_held(run, folder, after=first)
     assert main([*arguments, "parallel.strategy=single"]) == Code.FINISHED
     assert main([*ARGUMENTS, f"run.folder={straight}", "parallel.strategy=single"]) == Code.FINISHED

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from trainer.config.check_effect import check_effect
+from trainer.config.check_engine import check_engine
 from trainer.config.check_parallel import (
     LANGUAGE_MODELS,
     check_context_parallel,
@@ -311,6 +312,7 @@ RULES: tuple[Rule, ...] = (
     check_rollback,
     check_evaluation,
     check_strategy_options,
+    check_engine,
     check_tensor_parallel,
     check_context_parallel,
     check_pipeline,

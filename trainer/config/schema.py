@@ -152,6 +152,9 @@ class ParallelConfig:
     """Settings of parallelism: how ranks share the batch and the model."""
 
     strategy: Literal["auto", "single", "ddp", "fsdp", "hsdp"] = setting("data-parallel strategy", "auto")
+    engine: Literal["torch", "muster"] = setting(
+        "code that runs the strategy: torch's wrappers, or muster's own in trainer/engines, which has ddp", "torch"
+    )
     zero: Literal[1, 2, 3] = setting("fsdp, hsdp: 1 shards the optimizer state, 2 also gradients, 3 also parameters", 3)
     shard: int = setting("hsdp: ranks that share one copy of the model; 0 means the ranks of a node", 0, low=0)
     tensor: int = setting("tensor parallelism: ranks that split each layer", 1, low=1)
@@ -166,7 +169,9 @@ class ParallelConfig:
     bucket_view: bool = setting("ddp: keep gradients in the buckets, which saves a copy", True)
     static_graph: bool = setting("ddp: assume that every step uses the same parameters", False)
     find_unused_parameters: bool = setting(
-        "ddp: search the graph of each step for weights without a gradient, which are an error otherwise", False
+        "ddp: allow weights that the loss of a step does not depend on, which are an error otherwise; "
+        "torch's engine searches the graph of each step for them",
+        False,
     )
     prefetch: int = setting("fsdp: layers to gather in advance", 1, low=0, high=16)
     offload: bool = setting("fsdp: keep parameters, gradients and optimizer state in host memory", False)

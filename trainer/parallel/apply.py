@@ -75,6 +75,10 @@ def parallelize(model: nn.Module | Factory, recipe: Recipe, mesh: Mesh, fill: Fi
         from trainer.parallel.fsdp import FsdpEngine
 
         return FsdpEngine(built, units, recipe, mesh, choices)
+    if recipe.parallel.engine == "muster":
+        from trainer.engines.data_parallel import DataParallelEngine
+
+        return DataParallelEngine(built, units, recipe, mesh, choices)
     if recipe.compiled.cuda_graph and (reason := _find_graph_obstacle(recipe, mesh)):
         choices.append(f"cuda_graph: not used, because {reason}")
     elif recipe.compiled.cuda_graph:

@@ -12,6 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from trainer.parallel.engine import Recipe
 from trainer.parallel.mesh import Mesh
+from trainer.parallel.same_model import broadcast_model
 from trainer.parallel.units import Units
 from trainer.precision import store_as_fp32
 
@@ -26,7 +27,10 @@ def build_model(model: nn.Module | Factory, device: torch.device, fill: Fill | N
             return model()
     built = model if isinstance(model, nn.Module) else model()
     choices += store_as_fp32(built)
-    return _broadcast(built.to(device))
+    built = built.to(device)
+    if dist.is_initialized():
+        broadcast_model(built, dist.group.WORLD)
+    return built
 
 
 def allocate_weights(model: nn.Module, _units: Units, _recipe: Recipe, mesh: Mesh) -> None:
@@ -63,10 +67,3 @@ class _SkipInit(TorchFunctionMode):
         if getattr(func, "__module__", "") == "torch.nn.init":
             return kwargs["tensor"] if "tensor" in (kwargs or {}) else args[0]
         return func(*args, **(kwargs or {}))
-
-
-def _broadcast(model: nn.Module) -> nn.Module:
-    if dist.is_initialized() and dist.get_world_size() > 1:
-        for value in [*model.parameters(), *model.buffers()]:
-            dist.broadcast(value.detach(), src=0)
-    return model

@@ -1,0 +1,187 @@
+"""Compare muster's engine with torch's, step by step, on gloo ranks of this machine or on one GPU; needs torch.
+
+    python -m benchmarks.engines [--ranks 4] [--rounds 15] [--device cpu|cuda] [--json FILE] [key.sub=value ...]
+
+On processors, the reference is torch's DDP. On a GPU there is one rank: the reference is the plain model, and the
+figure is what hooks and buckets cost without communication.
+
+Both engines train the same model in the same processes. In each round, each of them runs one step, in turns, so that
+other load affects both alike; the order alternates. A time is that of the slowest rank. The ratio is that of the two
+times of a round: the table has its median, its middle half, and its smallest and largest value. Memory is the peak of
+all tensors from building the model to the end of the second step, measured for each engine alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+
+import torch
+import torch.distributed
+import torch.multiprocessing
+from torch.profiler import ProfilerActivity, profile
+
+from benchmarks.figures import Figure, report
+from benchmarks.overhead import synchronized_clock
+from trainer.config.layout import resolve_layout
+from trainer.config.load import load
+from trainer.models.init import fill
+from trainer.models.registry import build_network
+from trainer.objective import CrossEntropy
+from trainer.parallel.apply import parallelize
+from trainer.parallel.engine import Recipe
+from trainer.parallel.mesh import Mesh
+from trainer.step import Step
+
+# Many of the names used here have no types, and mypy must give the same result where torch is not installed.
+dist: Any = torch.distributed
+start_processes: Any = torch.multiprocessing.spawn
+
+# 18 million weights in three buckets; a step takes a few tenths of a second on one core.
+CPU_MODEL = (
+    "model.dim=512", "model.layers=4", "model.heads=8", "model.kv_heads=8", "model.ffn=1536", "model.seq_len=64",
+    "model.vocab_size=4096", "batch.size=4", "run.device=cpu",
+)  # fmt: skip
+GPU_MODEL = ("batch.size=8", "run.device=cuda")
+THROUGHPUT_AT_LEAST, MEMORY_AT_MOST, OVERHEAD_PERCENT = 0.95, 1.05, 3.0
+_WARMUP_ROUNDS = 3
+_MIB = 2**20
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to measure."""
+
+    ranks: int
+    rounds: int
+    device: str
+    overrides: tuple[str, ...]
+
+    @property
+    def settings(self) -> dict[str, list[str]]:
+        """The settings of each engine; the reference is the first."""
+        common = [*(GPU_MODEL if self.device == "cuda" else CPU_MODEL), *self.overrides]
+        reference = "parallel.strategy=single" if self.device == "cuda" else "parallel.strategy=ddp"
+        return {"torch": [*common, reference], "muster": [*common, "parallel.strategy=ddp", "parallel.engine=muster"]}
+
+
+def main() -> int:
+    """Measure, print the figures and return 1 if one misses its bound."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=int, default=0, help="default: 4, and 1 on a GPU")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("overrides", nargs="*")
+    given = parser.parse_args()
+    ranks = given.ranks or (1 if given.device == "cuda" else 4)
+    options = Options(ranks, given.rounds, given.device, tuple(given.overrides))
+    with tempfile.TemporaryDirectory() as folder:
+        results = Path(folder, "results.json")
+        start_processes(measure_on_rank, (options, str(Path(folder, "store")), str(results)), nprocs=ranks)
+        measured = json.loads(results.read_text())
+    figures = list_figures(options, measured["seconds"], measured["bytes"])
+    print(report(figures))
+    if given.json:
+        given.json.write_text(json.dumps([asdict(figure) for figure in figures]))
+    return int(any(figure.verdict == "FAIL" for figure in figures))
+
+
+def measure_on_rank(rank: int, options: Options, store: str, results: str) -> None:
+    """Join the other ranks and measure both engines; rank 0 writes the results."""
+    torch.set_num_threads(1)
+    device = torch.empty(0, device=options.device).device  # adds the index of the device
+    file = dist.FileStore(store, options.ranks)
+    dist.init_process_group("gloo", store=file, rank=rank, world_size=options.ranks)
+    makers = {name: partial(make_run, settings, rank, device) for name, settings in options.settings.items()}
+    peaks = {name: measure_memory(make, device) for name, make in makers.items()}
+    runs = {name: make() for name, make in makers.items()}
+    rounds = [measure_round(runs, number, device) for number in range(_WARMUP_ROUNDS + options.rounds)]
+    if rank == 0:
+        Path(results).write_text(json.dumps({"seconds": rounds[_WARMUP_ROUNDS:], "bytes": peaks}))
+    dist.destroy_process_group()
+
+
+def make_run(settings: list[str], rank: int, device: torch.device) -> Callable[[], object]:
+    """Build an engine and return the function that runs one step on random tokens."""
+    config = load("llama-1b" if device.type == "cuda" else "tiny-llama", settings)
+    recipe = Recipe(config.parallel, config.precision, config.compile, config.fp8)
+    layout = resolve_layout(config.parallel, dist.get_world_size(), dist.get_world_size())
+    mesh = Mesh(layout, rank, device, uses_fully_shard=recipe.uses_fully_shard(layout))
+    weights = partial(fill, seed=1, device=device)
+    engine = parallelize(partial(build_network, config), recipe, mesh, fill=weights)
+    step = Step(engine, config, CrossEntropy(config.loss.chunk_tokens))
+    model: Any = config.model
+    size = config.batch.size // layout.dp_size
+    tokens = torch.randint(model.vocab_size, (size, model.seq_len + 1), device=device)
+    batch = {"inputs": tokens[:, :-1].contiguous(), "targets": tokens[:, 1:].contiguous()}
+    return lambda: step.run(batch, size)
+
+
+def measure_round(runs: dict[str, Callable[[], object]], number: int, device: torch.device) -> dict[str, float]:
+    """Return the seconds of a step with each engine, on the slowest rank."""
+    names = list(runs) if number % 2 else list(runs)[::-1]
+    seconds = {}
+    for name in names:
+        dist.barrier()
+        began = synchronized_clock(device)
+        runs[name]()
+        took = torch.tensor(synchronized_clock(device) - began, dtype=torch.float64)
+        dist.all_reduce(took, op=dist.ReduceOp.MAX)
+        seconds[name] = float(took)
+    return seconds
+
+
+def measure_memory(make: Callable[[], Callable[[], object]], device: torch.device) -> int:
+    """Return the most bytes of tensors while an engine is built and runs two steps."""
+
+    def build_and_run() -> None:
+        run = make()
+        run()
+        run()
+
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        build_and_run()
+        return torch.cuda.max_memory_allocated(device)
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+        build_and_run()
+    total = peak = 0
+    for event in recorded.profiler.kineto_results.events():
+        if event.name() == "[memory]":
+            total += event.nbytes()
+            peak = max(peak, total)
+    return peak
+
+
+def list_figures(options: Options, rounds: list[dict[str, float]], peaks: dict[str, int]) -> list[Figure]:
+    """Return times, their ratio with its spread, and memory."""
+    is_gpu = options.device == "cuda"
+    reference = "plain model" if is_gpu else "torch's DDP"
+    times = {name: median(seconds[name] for seconds in rounds) * 1000 for name in rounds[0]}
+    ratios = sorted(seconds["muster"] / seconds["torch"] for seconds in rounds)
+    low, _, high = quantiles(ratios, n=4)
+    spread = f"middle half {low:.3f} to {high:.3f}, all {ratios[0]:.3f} to {ratios[-1]:.3f}, {len(ratios)} rounds"
+    ratio, memory = median(ratios), peaks["muster"] / peaks["torch"]
+    figures = [
+        Figure(f"{reference}: step", times["torch"], "ms"),
+        Figure("muster: step", times["muster"], "ms", f"{reference} {times['torch']:.1f} ms"),
+        Figure("muster: time of a step", ratio, f"x {reference}", spread, None if is_gpu else 1 / THROUGHPUT_AT_LEAST),
+    ]
+    if is_gpu:
+        figures.append(Figure("muster: overhead", (ratio - 1) * 100, "%", reference, OVERHEAD_PERCENT))
+    memory_reference = f"{peaks['muster'] / _MIB:.0f} MiB, {reference} {peaks['torch'] / _MIB:.0f} MiB"
+    figures.append(Figure("muster: peak memory", memory, f"x {reference}", memory_reference, MEMORY_AT_MOST))
+    return figures
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,35 @@
+"""A training run on this rank that returns every bit of its result, for tests that compare engines."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import Any
+
+from tests.trainer.curves import global_batch, make_step
+from trainer.config.load import from_dict
+from trainer.evaluation.evaluator import sum_batches
+from trainer.evaluation.figures import CrossEntropySums
+from trainer.parallel.gradients import to_local
+
+
+def train(config: dict[str, Any], micro: int, steps: int) -> dict[str, Any]:
+    """Return the losses, gradient norms, an evaluation and a digest of all tensors of a checkpoint."""
+    settings = from_dict(config)
+    step = make_step(settings)
+    size = settings.batch.size // step.engine.mesh.layout.dp_size
+    results = []
+    for index in range(steps):
+        whole = global_batch(settings, index)
+        batch = {key: value[step.engine.mesh.dp_rank * size :][:size] for key, value in whole.items()}
+        results.append(step.run(batch, micro))
+    evaluation = sum_batches(step.engine, [batch], CrossEntropySums(settings.loss.chunk_tokens), micro)
+    digest = sha256()
+    for name, value in sorted(step.tensors().items()):
+        digest.update(name.encode())
+        digest.update(to_local(value).detach().contiguous().numpy().tobytes())
+    return {
+        "losses": [float(result.loss) for result in results],
+        "norms": [float(result.grad_norm) for result in results],
+        "evaluation": evaluation,
+        "digest": digest.hexdigest(),
+    }

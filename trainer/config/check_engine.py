@@ -1,0 +1,46 @@
+"""Rules about `parallel.engine=muster`: which strategies and options our own engines have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from trainer.config.errors import ConfigProblem
+from trainer.config.schema import Config, ParallelConfig
+
+STRATEGIES = ("ddp",)
+
+
+def check_engine(config: Config) -> Iterator[ConfigProblem]:
+    """Check that muster's engines have everything that is set, if they are chosen."""
+    parallel = config.parallel
+    if parallel.engine == "torch":
+        return
+    if parallel.strategy not in (*STRATEGIES, "auto"):
+        message = f"muster, which has no strategy {parallel.strategy}"
+        fix = f"set it to torch, or parallel.strategy to {' or '.join(STRATEGIES)}"
+        yield ConfigProblem("parallel.engine", message, fix)
+    for axis in ("tensor", "expert", "pipeline"):
+        ranks = getattr(parallel, axis)
+        if ranks > 1:
+            message = f"muster, which has no {axis} parallelism, but parallel.{axis} is {ranks}"
+            yield ConfigProblem("parallel.engine", message, f"set it to torch, or parallel.{axis} to 1")
+    yield from _check_options(parallel)
+    if config.compile.cuda_graph:
+        message = "true, but the hooks of parallel.engine=muster are no part of a CUDA graph"
+        yield ConfigProblem("compile.cuda_graph", message, "set it to false, or parallel.engine to torch")
+
+
+def _check_options(parallel: ParallelConfig) -> Iterator[ConfigProblem]:
+    """Check options that only torch's engines have."""
+    if parallel.static_graph:
+        message = "true, but parallel.engine=muster needs no such assumption"
+        yield ConfigProblem("parallel.static_graph", message, "set it to false, or parallel.engine to torch")
+    if not parallel.bucket_view:
+        message = "false, but parallel.engine=muster always keeps gradients in buckets"
+        yield ConfigProblem("parallel.bucket_view", message, "set it to true, or parallel.engine to torch")
+    if parallel.strategy == "auto" and parallel.shard:
+        message = f"{parallel.shard}, but parallel.engine=muster shards no weights"
+        yield ConfigProblem("parallel.shard", message, "set it to 0, or parallel.engine to torch")
+    if parallel.strategy == "auto" and parallel.offload:
+        message = "true, but parallel.engine=muster moves nothing to the host"
+        yield ConfigProblem("parallel.offload", message, "set it to false, or parallel.engine to torch")

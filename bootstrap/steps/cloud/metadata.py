@@ -19,6 +19,13 @@ BEFORE = f"{DAEMONS} systemd-user-sessions.service cron.service atd.service"
 # The rules are loaded again before each start of slurmd, which fails without them, so that no job can run.
 LOAD_BEFORE_SLURMD = "[Service]\nExecStartPre=/etc/muster/metadata\n"
 
+# Older kernels do not show the owner of multipath TCP connections: without an owner, none is opened.
+VERDICTS = (
+    "meta skuid { $allowed } accept",
+    "meta skuid != { $allowed } reject",
+    "tcp flags & (fin | syn | rst | ack) == syn reject",
+)
+
 
 def plan_metadata(facts: Facts, node: Node, desired: Desired) -> list[Action]:
     """Load firewall rules that reject other users, now, at every boot, and before every start of slurmd."""
@@ -48,10 +55,8 @@ def skip(facts: Facts, node: Node, desired: Desired) -> str:
 def _render_rules(desired: Desired) -> str:
     addresses = desired.cloud.metadata_addresses if desired.cloud else ()
     families = {4: "ip", 6: "ip6"}
-    return "\n".join(
-        f"    {families[ip_address(address).version]} daddr {address} meta skuid != {{ $allowed }} reject"
-        for address in addresses
-    )
+    matches = [f"{families[ip_address(address).version]} daddr {address}" for address in addresses]
+    return "\n".join(f"    {match} {verdict}" for match in matches for verdict in VERDICTS)
 
 
 def _list_packages(node: Node) -> tuple[str, ...]:

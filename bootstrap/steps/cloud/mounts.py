@@ -64,7 +64,7 @@ WantedBy=multi-user.target
 
 def plan_mounts(facts: Facts, node: Node, desired: Desired) -> list[Action]:
     """Start the TLS tunnels, and mount everything, now and at every boot."""
-    filesystems = _list_filesystems(desired)
+    filesystems = list_filesystems(desired)
     tunnels = [filesystem for filesystem in filesystems if filesystem.kind == "efs"]
     todo: list[Action] = []
     for number, filesystem in enumerate(tunnels):
@@ -82,9 +82,14 @@ def plan_mounts(facts: Facts, node: Node, desired: Desired) -> list[Action]:
     )
 
 
+def list_filesystems(desired: Desired) -> tuple[Filesystem, ...]:
+    """Return the filesystems that nodes mount."""
+    return desired.cloud.filesystems if desired.cloud else ()
+
+
 def list_kinds(desired: Desired) -> set[str]:
     """Return the kinds of the filesystems that nodes mount."""
-    return {filesystem.kind for filesystem in _list_filesystems(desired)}
+    return {filesystem.kind for filesystem in list_filesystems(desired)}
 
 
 def list_clients(kinds: Iterable[str]) -> tuple[str, ...]:
@@ -95,17 +100,13 @@ def list_clients(kinds: Iterable[str]) -> tuple[str, ...]:
 
 def skip(facts: Facts, node: Node, desired: Desired) -> str:
     """Skip clusters without a filesystem to mount."""
-    filesystems = _list_filesystems(desired)
+    filesystems = list_filesystems(desired)
     lustre = any(filesystem.kind == "lustre" for filesystem in filesystems)
     if not filesystems:
         return "the cluster has no shared filesystem to mount"
     if all(filesystem.mount in facts.mounts for filesystem in filesystems) and not lustre:
         return "already mounted" if "/etc/muster/mounts" not in facts.files else ""
     return ""
-
-
-def _list_filesystems(desired: Desired) -> tuple[Filesystem, ...]:
-    return desired.cloud.filesystems if desired.cloud else ()
 
 
 def _mount_lines(filesystem: Filesystem, tunnels: list[Filesystem], node: Node) -> list[str]:

@@ -20,6 +20,7 @@ from bootstrap.steps.cloud import (
     metadata,
     mounts,
     names,
+    nfs_access,
     power,
     slurm_packages,
     system,
@@ -39,6 +40,7 @@ from tests.infra.targets.aws.node.step_actions import CONTROLLER, GPU, LOGIN, ap
         (names.HOST_KEY_STEP, GPU, ubuntu(), desired(), {}),
         (system.SYSCTL_STEP, GPU, ubuntu(), desired(), {}),
         (metadata.STEP, GPU, ubuntu(), desired(), {"active": frozenset({"muster-metadata"})}),
+        (nfs_access.STEP, GPU, ubuntu(), desired(EFS), {"active": frozenset({"muster-nfs-access"})}),
         (
             job_credentials.STEP,
             LOGIN,

@@ -6,7 +6,7 @@ import pytest
 
 from bootstrap.desired import Desired
 from bootstrap.errors import BootstrapError
-from bootstrap.steps.cloud import disks, lustre_client, mounts
+from bootstrap.steps.cloud import disks, lustre_client, mounts, nfs_access
 from cluster.inventory import Node
 from tests.infra.targets.aws.node.clusters import EFS, KERNEL, LUSTRE, NFS, desired, ubuntu
 from tests.infra.targets.aws.node.step_actions import CONTROLLER, GPU, LOGIN, titles, written
@@ -59,3 +59,16 @@ def test_the_state_volume_is_found_by_id_and_required_by_daemons() -> None:
     unit = written(todo, "/etc/systemd/system/muster-state.service")
     assert "Before=mariadb.service slurmdbd.service slurmctld.service slurmd.service\n" in unit
     assert disks.STATE_STEP.roles == ("controller",)
+
+
+def test_only_root_reaches_nfs_servers_and_tunnels() -> None:
+    """The rules are loaded before users can log in and before slurmd starts."""
+    second = EFS.model_copy(update={"mount": "/data", "host": "fs-03.efs.us-east-1.amazonaws.com"})
+    todo = nfs_access.STEP.actions(ubuntu(), GPU, desired(EFS, second))
+    assert "th dport { 2049, 20490, 20491 } jump root_only\n" in written(todo, "/etc/muster/nfs-access")
+    unit = written(todo, "/etc/systemd/system/muster-nfs-access.service")
+    assert "systemd-user-sessions.service" in unit.partition("Before=")[2].splitlines()[0]
+    drop_in = "/etc/systemd/system/slurmd.service.d/muster-nfs-access.conf"
+    assert "ExecStartPre=/etc/muster/nfs-access\n" in written(todo, drop_in)
+    assert f"write {drop_in}" not in titles(nfs_access.STEP, ubuntu(), LOGIN, desired(NFS))
+    assert nfs_access.STEP.skip(ubuntu(), GPU, desired(LUSTRE)) == "the cluster has no NFS filesystem"

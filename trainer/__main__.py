@@ -13,6 +13,8 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+from trainer.command_name import MODULE_COMMAND, name_command
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -72,7 +74,7 @@ def _print_help(stream: TextIO) -> int:
         "Values are YAML: optimizer.lr=1e-3 model.hidden=[64,64] data.path=shards. A YAML file can extend a preset "
     )
     overrides += "or another file with `base: llama-1b`."
-    usage = USAGE.replace("python -m trainer", "muster train") if Path(sys.argv[0]).name == "muster" else USAGE
+    usage = USAGE.replace(MODULE_COMMAND, name_command())
     print(f"{usage}\n\npresets: {', '.join(list_presets())}\n{overrides}", file=stream)
     return 0 if stream is sys.stdout else 2
 
@@ -83,7 +85,7 @@ def _list_settings(arguments: list[str]) -> int:
     from trainer.config import describe
 
     parser = argparse.ArgumentParser(
-        "python -m trainer settings", description="List every setting with its default, allowed values and meaning."
+        name_command("settings"), description="List every setting with its default, allowed values and meaning."
     )
     formats = parser.add_mutually_exclusive_group()
     formats.add_argument("--markdown", action="store_true", help="print docs/trainer-settings.md")
@@ -117,7 +119,7 @@ def _evaluate(arguments: list[str]) -> int:
     import argparse
 
     parser = argparse.ArgumentParser(
-        "python -m trainer evaluate",
+        name_command("evaluate"),
         description="Evaluate the newest valid checkpoint of a run on its evaluation set, or on another one "
         "(evaluation.share=0 evaluation.path=FOLDER). Under torchrun, all ranks evaluate together.",
     )
@@ -137,7 +139,7 @@ def _export(arguments: list[str]) -> int:
     import argparse
 
     parser = argparse.ArgumentParser(
-        "python -m trainer export",
+        name_command("export"),
         description="Write the newest valid checkpoint as a Hugging Face folder, with the tokenizer of the run.",
     )
     parser.add_argument("--best", action="store_true", help="the best checkpoint by checkpoint.best instead")

@@ -7,6 +7,7 @@ import json
 import sys
 from pathlib import Path
 
+from trainer.command_name import name_command
 from trainer.config.errors import ConfigError, ConfigProblem
 from trainer.life.trace_request import MAX_STEPS, TraceRequest, write_request
 from trainer.metrics.progress_file import FILE_NAME
@@ -27,7 +28,7 @@ def main(argv: list[str]) -> int:
 
 def _parse(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        "python -m trainer profile",
+        name_command("profile"),
         description="Ask a running job for a trace of its next steps, with torch's profiler and, on a GPU, its memory.",
     )
     parser.add_argument("run", metavar="RUN", type=Path, help="folder of the run")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.trainer.launch import REPO
+from trainer.__main__ import main
 
 COMMANDS = {
     "nothing": ([], 2, "usage: python -m trainer CONFIG [key.sub=value ...]"),
@@ -40,6 +41,25 @@ def test_every_command_prints_its_usage(case: str, tmp_path: Path) -> None:
     assert expected in (done.stderr if status else done.stdout)
     assert (done.stdout if status else done.stderr) == ""
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("script", "program"),
+    [
+        ("/usr/bin/muster", "muster train"),
+        ("/muster/muster/cli.py", "muster train"),
+        ("/muster/trainer/__main__.py", "python -m trainer"),
+        ("-c", "python -m trainer"),
+    ],
+)
+@pytest.mark.parametrize("command", ["prepare", "report", "profile", "export", "evaluate", "settings"])
+def test_usage_names_the_program_that_was_typed(
+    command: str, script: str, program: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", [script, command])
+    with pytest.raises(SystemExit, match="0"):
+        main([command, "--help"])
+    assert capsys.readouterr().out.startswith(f"usage: {program} {command} [-h]")
 
 
 def test_an_unexpected_error_ends_the_process_without_waiting_for_exit_handlers(tmp_path: Path) -> None:

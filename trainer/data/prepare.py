@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
+from trainer.command_name import name_command
 from trainer.config.errors import ConfigError, ConfigProblem
 from trainer.data import index, inputs
 from trainer.data.index import Index
@@ -47,7 +48,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m trainer prepare",
+        prog=name_command("prepare"),
         description="Turn text into token shards. If it is interrupted, the same command continues where it stopped.",
     )
     parser.add_argument("inputs", nargs="+", metavar="INPUT", help="text, .jsonl or .parquet files, or folders of them")

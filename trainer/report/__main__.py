@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from trainer.command_name import name_command
 from trainer.report.figures import draw_pictures
 from trainer.report.page import render_page
 from trainer.report.picture import NoMatplotlibError
@@ -38,7 +39,7 @@ def main(argv: list[str]) -> int:
 
 def _parse(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        "python -m trainer report",
+        name_command("report"),
         description="Write a report of a run: a page with the curves and the time breakdown, and a JSON summary.",
     )
     parser.add_argument("run", type=Path, help="folder of the run")

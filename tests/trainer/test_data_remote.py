@@ -200,7 +200,7 @@ def test_a_full_disk_is_named(web: WebFolder, small_disk: Path) -> None:
     ) as caught:
         source.fetch(np.array([0]), None)
     assert caught.value.errno == errno.ENOSPC
-    assert classify(caught.value) is Cause.STORAGE
+    assert classify(caught.value) is Cause.DISK_FULL
     assert not list(small_disk.glob("*.partial"))
 
 

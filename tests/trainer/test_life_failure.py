@@ -57,13 +57,13 @@ ERRORS: list[tuple[Exception, Cause]] = [
     (RuntimeError("[buffer.cc:81] Timed out waiting 3600000ms for recv operation to complete"), Cause.HANG),
     (torch.AcceleratorError("CUDA error: uncorrectable ECC error encountered"), Cause.DEVICE),
     (torch.AcceleratorError("CUDA error: an illegal memory access was encountered"), Cause.DEVICE),
-    (OSError(errno.ENOSPC, "No space left on device"), Cause.STORAGE),
+    (OSError(errno.ENOSPC, "No space left on device"), Cause.DISK_FULL),
     (OSError(errno.ESTALE, "Stale file handle"), Cause.STORAGE),
     (ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"), Cause.NETWORK),
     (OSError(errno.ETIMEDOUT, "Connection timed out"), Cause.NETWORK),
     (OSError(errno.EHOSTUNREACH, "No route to host"), Cause.NETWORK),
     (InductorError("CppCompileError: C++ compile error"), Cause.COMPILER),
-    (InductorError("OSError: [Errno 28] No space left on device: '/tmp/torchinductor'"), Cause.STORAGE),
+    (InductorError("OSError: [Errno 28] No space left on device: '/tmp/torchinductor'"), Cause.DISK_FULL),
 ]
 
 

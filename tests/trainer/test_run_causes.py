@@ -24,7 +24,7 @@ RUN = [*SMALL_LLAMA, "steps=1000000", "checkpoint.every=0", "parallel.strategy=d
         ("memory", Cause.OUT_OF_MEMORY, "broken", "OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB."),
         pytest.param("host memory", Cause.HOST_MEMORY, "failed", "RuntimeError: ", marks=pytest.mark.nightly),
         pytest.param("device", Cause.DEVICE, "failed", "AcceleratorError: CUDA error: ", marks=pytest.mark.nightly),
-        ("full disk", Cause.STORAGE, "failed", "OSError: [Errno 28] No space left on device"),
+        ("full disk", Cause.DISK_FULL, "failed", "OSError: [Errno 28] No space left on device"),
         ("crash", Cause.LOST_PEER, "failed", "ended without a record: "),
     ],
 )

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.trainer.first_cause import HOST, assert_first_cause
 from tests.trainer.launch import (
     SMALL_LLAMA,
     Launched,
@@ -18,11 +19,13 @@ from tests.trainer.launch import (
     checkpoint,
     checkpoint_steps,
     events,
+    forked,
     losses,
     outcome,
     started,
 )
 from trainer.__main__ import main
+from trainer.life.cause import Cause
 from trainer.life.outcome import Code
 
 # A file of this size can hold settings and random states, but no weights.
@@ -46,7 +49,9 @@ def test_a_run_whose_last_state_is_lost_is_not_finished(tmp_path: Path, capfd: p
     failed = [line for line in run.output.splitlines() if line.startswith("SAVE FAILED: rank 0 on ")]
     assert [line.split(": ")[2] for line in failed] == ["step 4 was NOT saved", "step 6 was NOT saved"], run.output
     assert [event["step"] for event in events(folder, "save_failed")] == [4, 6]
-    assert outcome(folder)["reason"] == "all 6 steps done, but the last state could not be saved"
+    lost = f"all 6 steps done, but the last state could not be saved: rank 0 on {HOST}: storage: step 6 was not saved: "
+    assert outcome(folder)["reason"].startswith(f"{lost}cannot be started: File too large")
+    assert_first_cause(folder, Cause.STORAGE, rank=0)
 
     # There is space again: only the time of four steps is lost.
     assert main([*arguments, "steps=6"]) == Code.FINISHED
@@ -54,6 +59,21 @@ def test_a_run_whose_last_state_is_lost_is_not_finished(tmp_path: Path, capfd: p
         f"step-{step:08d}" for step in (2, 4, 6)
     ]
     assert [event["step"] for event in events(folder, "save_published")] == [2, 4, 6]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_full_disk_at_the_last_save_is_blamed_on_its_rank(rank: int, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    settings = [*SMALL_LLAMA, f"run.folder={folder}", "steps=2", "checkpoint.every=0", "parallel.strategy=ddp"]
+    with forked(2, [str(rank), *settings], tmp_path, program="tests.trainer.full_disk_rank") as run:
+        assert run.wait(60) == Code.BROKEN, run.output
+    ended = assert_first_cause(folder, Cause.DISK_FULL, rank=rank)
+    assert ended["failure"]["error"].startswith("step 2 was not saved: No space left on device (")
+    lost = f"all 2 steps done, but the last state could not be saved: rank {rank} on {HOST}: disk full: "
+    assert ended["reason"].startswith(lost)
+    assert ended["reason"].endswith(Cause.DISK_FULL.fix)
+    assert f"SAVE FAILED: rank {rank} on {HOST}: step 2 was NOT saved: No space left on device" in run.output
+    assert checkpoint_steps(folder) == []
 
 
 def test_a_damaged_checkpoint_is_skipped(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from tests.trainer.first_cause import assert_first_cause
 from tests.trainer.launch import SMALL_LLAMA, alone, checkpoint_steps, outcome
 from tests.trainer.test_run_health import make_spikes
+from trainer.life.cause import Cause
 from trainer.life.outcome import Code
 
 SLOW_WRITER = "tests.trainer.slow_writer_rank"
@@ -31,4 +33,5 @@ def test_the_last_save_takes_at_most_its_time(tmp_path: Path) -> None:
     assert time.monotonic() - began < 60
     assert "SAVE FAILED" in run.output
     assert "earlier save, that of step 2, has not ended within" in run.output
-    assert outcome(tmp_path / "run")["reason"] == "all 4 steps done, but the last state could not be saved"
+    ended = assert_first_cause(tmp_path / "run", Cause.STORAGE, rank=0)
+    assert ended["reason"].startswith("all 4 steps done, but the last state could not be saved: rank 0 on ")

@@ -195,7 +195,9 @@ class Checkpoints:
     def _report_blocked_save(self, step: int, timeout_s: float) -> None:
         blocking = "another rank's" if self._pending is None else f"that of step {self._pending.step}"
         reason = f"an earlier save, {blocking}, has not ended within {timeout_s:g} s"
-        self._events.append(SaveEvent("failed", step, _format_failure(step, reason, self.path)))
+        failed_rank = None if self._pending is None else self._group.rank
+        message = _format_failure(step, reason, self.path)
+        self._events.append(SaveEvent("failed", step, message, reason=reason, failed_rank=failed_rank))
 
     def _note_restart(self, step: int) -> None:
         self._events.append(SaveEvent("restarted", step, "the writer process had died and was restarted"))
@@ -214,15 +216,27 @@ class Checkpoints:
         self._pending = None
         if reply["kind"] == "failed":
             self._last_failed_save = self._last_save
-        message = _format_reply(reply, job.step, self.path)
-        self._events.append(SaveEvent(reply["kind"], job.step, message, reply["seconds"], reply["bytes"]))
+        message = _format_reply(reply, job, self.path)
+        self._events.append(
+            SaveEvent(
+                reply["kind"],
+                job.step,
+                message,
+                reply["seconds"],
+                reply["bytes"],
+                reason=reply["reason"],
+                failed_rank=reply["failed_rank"],
+            )
+        )
 
 
-def _format_reply(reply: Mapping[str, Any], step: int, path: Path) -> str:
+def _format_reply(reply: Mapping[str, Any], job: SaveJob, path: Path) -> str:
     if reply["kind"] == "failed":
-        return _format_failure(step, reply["reason"], path)
+        is_own = reply["failed_rank"] in (None, job.rank)
+        reason = reply["reason"] if is_own else f"rank {reply['failed_rank']}: {reply['reason']}"
+        return _format_failure(job.step, reason, path)
     size = f"{reply['bytes'] / 1e9:.2f} GB in {reply['seconds']:.1f} s"
-    return f"step {step} {reply['kind']}: {size}"
+    return f"step {job.step} {reply['kind']}: {size}"
 
 
 def _format_failure(step: int, reason: str, path: Path) -> str:

@@ -17,6 +17,11 @@ checkpoint (rank 0). failed: this save is lost, the last good checkpoint stays. 
 class SaveAbandoned(Exception):
     """Raised if a save fails for a reason outside this process, such as another rank; the message says why."""
 
+    def __init__(self, reason: str, rank: int | None = None) -> None:
+        """`rank` is the rank whose part is missing, if there is a single one to name."""
+        super().__init__(reason)
+        self.rank = rank
+
 
 @dataclass(frozen=True, kw_only=True)
 class SaveJob:
@@ -69,3 +74,7 @@ class SaveEvent:
     message: str
     seconds: float = 0.0
     bytes: int = 0
+    reason: str = ""
+    """Why the save failed."""
+    failed_rank: int | None = None
+    """The rank whose part could not be written, if a save failed because of a single one."""

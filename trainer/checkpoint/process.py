@@ -104,7 +104,8 @@ def report_failure(job: SaveJob, reason: str, replies: queue.SimpleQueue[dict[st
     with suppress(OSError):
         job.partial.mkdir(parents=True, exist_ok=True)
         folder.write_file(job.partial / job.failed_name, json.dumps({"reason": reason}).encode())
-    replies.put({"kind": "failed", "token": job.token, "reason": reason, "seconds": 0.0, "bytes": 0})
+    reply = {"kind": "failed", "token": job.token, "reason": reason, "seconds": 0.0, "bytes": 0}
+    replies.put({**reply, "failed_rank": job.rank})
 
 
 def _describe_exit(code: int) -> str:

@@ -41,7 +41,8 @@ def _wait_for_ranks(job: SaveJob, abandoned: set[str]) -> dict[str, manifest.Fil
         if job.token in abandoned:
             raise SaveAbandoned("another rank could not write its part")
         if time.monotonic() > deadline:
-            raise SaveAbandoned(f"no report within {RANKS_TIMEOUT_S:g} s from the writers of {_name_ranks(missing)}")
+            reason = f"no report within {RANKS_TIMEOUT_S:g} s from the writers of {_name_ranks(missing)}"
+            raise SaveAbandoned(reason, min(missing))
         time.sleep(pause)
         pause = min(pause * 1.5, 0.5)
 
@@ -55,7 +56,7 @@ def _collect_reports(job: SaveJob, missing: set[int], files: dict[str, manifest.
             continue
         content = json.loads((job.partial / name).read_bytes())
         if kind == "failed":
-            raise SaveAbandoned(f"rank {int(rank)}: {content['reason']}")
+            raise SaveAbandoned(content["reason"], int(rank))
         files.update({key: manifest.FileChecksum(file["size"], tuple(file["sha256"])) for key, file in content.items()})
         missing.discard(int(rank))
         (job.partial / name).unlink()

@@ -41,7 +41,7 @@ def main() -> None:
 def save(job: SaveJob, image: memoryview, abandoned: set[str]) -> dict[str, Any]:
     """Write this rank's part of a save, publish the checkpoint on rank 0, and return the result."""
     started = time.monotonic()
-    kind, reason, size = "failed", "", 0
+    kind, reason, size, failed_rank = "failed", "", 0, None
     try:
         size = _write(job, image)
         kind = "written"
@@ -49,13 +49,16 @@ def save(job: SaveJob, image: memoryview, abandoned: set[str]) -> dict[str, Any]
             size = publish(job, abandoned)
             kind = "published"
     except SaveAbandoned as error:
-        reason = str(error)
+        reason, failed_rank = str(error), error.rank
     except OSError as error:
+        failed_rank = job.rank
         reason = f"{error.strerror} ({error.filename or job.partial})"
     if reason:
         kind = "failed"
         _clean_up(job, reason)
-    return {"kind": kind, "token": job.token, "reason": reason, "seconds": time.monotonic() - started, "bytes": size}
+    seconds = time.monotonic() - started
+    result = {"kind": kind, "token": job.token, "reason": reason, "seconds": seconds, "bytes": size}
+    return {**result, "failed_rank": failed_rank}
 
 
 def _clean_up(job: SaveJob, reason: str) -> None:

@@ -33,6 +33,7 @@ class Cause(Enum):
     COMPILER = "compiler"
     USER_CODE = "user_code"
     DEVICE = "device"
+    DISK_FULL = "disk_full"
     STORAGE = "storage"
     NETWORK = "network"
     HANG = "hang"
@@ -66,7 +67,11 @@ _FIXES = {
     Cause.COMPILER: "set compile.mode=none to train without torch.compile",
     Cause.USER_CODE: "fix the code at this place; failures/ has the traceback",
     Cause.DEVICE: "check the GPU with nvidia-smi and dmesg on this node, and drain the node if it fails again",
-    Cause.STORAGE: "free or repair the filesystem that the error names, or use another run.folder",
+    Cause.DISK_FULL: (
+        "free space on the filesystem that the error names (`df -h`), use a smaller checkpoint.keep, "
+        "or another run.folder"
+    ),
+    Cause.STORAGE: "check the filesystem that the error names, or that of run.folder",
     Cause.NETWORK: "check the network between the nodes: slurm/jobs/fabric.sbatch names slow or broken links",
     Cause.HANG: "read hang/report.txt, and the stack of this rank in hang/",
     Cause.LOST_PEER: "check this node: `sinfo -R`, and dmesg for a process killed by the kernel for lack of memory",
@@ -74,6 +79,7 @@ _FIXES = {
 }
 _PERMANENT = frozenset({Cause.DATA, Cause.NUMERICS, Cause.SETTINGS, Cause.COMPILER, Cause.USER_CODE})
 
+_DISK_FULL_TEXT = "No space left on device|Disk quota exceeded"
 # The first pattern that matches decides. Each is searched in "type: text" of the error.
 _PATTERNS = [
     (Cause.DEVICE, r"\bDeviceError"),
@@ -94,12 +100,14 @@ _PATTERNS = [
         r"CUDA (driver )?error|AcceleratorError|unhandled cuda error|uncorrectable ECC|cuDNN error|CUBLAS_STATUS_",
     ),
     # Before the compiler's errors: it passes on the texts of the programs that it runs, which write to /tmp.
-    (Cause.STORAGE, r"No space left on device|Disk quota exceeded|Stale file handle|Read-only file system"),
+    (Cause.DISK_FULL, _DISK_FULL_TEXT),
+    (Cause.STORAGE, r"Stale file handle|Read-only file system"),
     (Cause.COMPILER, r"^(torch\._(dynamo|inductor|functorch)|triton)\.|BackendCompilerFailed|InductorError"),
 ]
 # Where a ConfigError is about samples: a setting that names them, or an argument of `trainer.api`.
 _DATA_PLACES = re.compile(r"data(\..*)?|evaluation\.path|targets|batches")
-_STORAGE_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE, errno.EFBIG})
+_DISK_FULL_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT})
+_STORAGE_ERRORS = frozenset({errno.EROFS, errno.EIO, errno.ESTALE, errno.EFBIG})
 _NETWORK_ERRORS = frozenset({errno.ENETUNREACH, errno.ENETDOWN, errno.EHOSTUNREACH, errno.EHOSTDOWN})
 
 
@@ -121,12 +129,19 @@ def classify(error: BaseException) -> Cause:
 
 
 def classify_system_error(error: OSError) -> Cause | None:
-    """Return STORAGE or NETWORK if the filesystem or the network failed; None if the error is about the file itself."""
+    """Return the cause if the filesystem or the network failed; None if the error is about the file itself."""
+    if error.errno in _DISK_FULL_ERRORS:
+        return Cause.DISK_FULL
     if error.errno in _STORAGE_ERRORS:
         return Cause.STORAGE
     if isinstance(error, (ConnectionError, TimeoutError)) or error.errno in _NETWORK_ERRORS:
         return Cause.NETWORK
     return None
+
+
+def classify_failed_save(reason: str) -> Cause:
+    """Return why a checkpoint could not be written, from the text of its writer."""
+    return Cause.DISK_FULL if re.search(_DISK_FULL_TEXT, reason) else Cause.STORAGE
 
 
 def find_place(error: BaseException) -> str:

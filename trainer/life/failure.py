@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.config.errors import ConfigError
-from trainer.life.cause import Cause, classify, find_place
+from trainer.life.cause import Cause, classify, classify_failed_save, find_place
 from trainer.metrics.json_lines import JsonLines, read_lines
 
 FAILURES_FOLDER = "failures"
@@ -94,6 +94,19 @@ def describe(error: BaseException, *, rank: int, step: int, hosts: Sequence[str]
         traceback="".join(traceback.format_exception(error))[-_MAX_TRACEBACK_CHARACTERS:],
         hosts=tuple(hosts) if cause in _CONSEQUENCES else (),
         missing=getattr(error, "missing", ()),  # of a WorldError, whose module needs torch
+    )
+
+
+def describe_failed_save(reason: str, *, rank: int, host: str, step: int) -> Failure:
+    """Return the failure of a rank that could not write its part of a checkpoint, as its writer explains it."""
+    return Failure(
+        time=round(time.time(), 3),
+        attempt=name_attempt(),
+        rank=rank,
+        host=host,
+        step=step,
+        cause=classify_failed_save(reason),
+        error=f"step {step} was not saved: {reason}"[:_MAX_MESSAGE_CHARACTERS],
     )
 
 

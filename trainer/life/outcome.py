@@ -84,7 +84,14 @@ def choose_code(stop: StopReason, *, can_resume: bool = True) -> Code:
 
 
 def end_after_stop(  # noqa: PLR0913
-    stop: StopReason, reason: str, step: int, folder: Path, rank: int, *, code: Code
+    stop: StopReason,
+    reason: str,
+    step: int,
+    folder: Path,
+    rank: int,
+    *,
+    code: Code,
+    failure: dict[str, Any] | None = None,
 ) -> int:
     """Write the outcome of a run that obeyed a stop request, and return the exit status of the process.
 
@@ -93,9 +100,9 @@ def end_after_stop(  # noqa: PLR0913
     """
     if stop is StopReason.TERMINATED and FILE_VARIABLE in os.environ:
         if rank == 0:
-            _write(_outcome_file(folder), RunOutcome(TERMINATED, stop.text, step, time.time()))
+            _write(_outcome_file(folder), RunOutcome(TERMINATED, stop.text, step, time.time(), failure))
         return int(Code.REQUEUE)
-    return end(code, reason, step, folder, rank)
+    return end(code, reason, step, folder, rank, failure=failure)
 
 
 def end_after_failure(folder: Path, own: Failure, began: float) -> tuple[int, RunOutcome]:

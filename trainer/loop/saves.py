@@ -11,6 +11,7 @@ from trainer.api import Trainer
 from trainer.checkpoint.job import SaveEvent
 from trainer.config.schema import Config
 from trainer.data.loader import Loader
+from trainer.life.failure import Failure, describe_failed_save
 from trainer.life.health import Health
 from trainer.life.watchdog import Watchdog
 from trainer.loop.evaluations import Evaluations
@@ -42,6 +43,8 @@ class Saves:
     started_step: int | None
     """The step of the newest save that was started, or of the checkpoint that was loaded; None before the first."""
     failed_step: int | None = None
+    lost: Failure | None = None
+    """The rank that could not write its part of the last save that failed, and why, if a single one is to blame."""
     is_due: bool = False
     last_save_s: float
     """Duration of the last published save in seconds, or an estimate before the first."""
@@ -142,9 +145,15 @@ class Saves:
             is_in_time = self.trainer.finish_save(self._remaining_s())
         self._report()
         if not is_in_time and self.failed_step != self.started_step:
-            self.failed_step = self.started_step
+            self.failed_step, self.lost = self.started_step, None
             limit_s = self.config.stop.save_within_s
             self.recorder.say(f"SAVE FAILED: the checkpoint was not written within {limit_s:g} s (stop.save_within_s)")
+
+    def _blame(self, event: SaveEvent) -> Failure | None:
+        if event.failed_rank is None:
+            return None
+        host = self.trainer.world.members[event.failed_rank].host
+        return describe_failed_save(event.reason, rank=event.failed_rank, host=host, step=event.step)
 
     def _report(self) -> None:
         for event in self.trainer.checkpoints.poll():
@@ -155,6 +164,7 @@ class Saves:
             self.last_save_s = event.seconds
         if event.kind == "failed":
             self.failed_step = event.step
+            self.lost = self._blame(event)
         self.recorder.event(f"save_{event.kind}", step=event.step, message=event.message, seconds=event.seconds)
         if event.kind in ("failed", "restarted"):
             # Each rank has its own writer, so the rank whose writer failed prints the message, not only rank 0.

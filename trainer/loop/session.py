@@ -295,10 +295,16 @@ class Session:
         self._recorder.end(end.code.name.lower(), end.reason, step)
         self._recorder.say(f"{end.code.name.lower()} at step {step}: {end.reason}")
         cause = self._failure.summarise() if self._failure else None
-        if end.cause is not None:
+        if end.failure is not None:
+            cause = end.failure.summarise()
+            if end.failure.rank == self._rank:
+                failure.record(self._folder, end.failure)
+        elif end.cause is not None:
             cause = failure.summarise_cause(end.cause, end.reason)
         if end.stop is not None:
-            status = outcome.end_after_stop(end.stop, end.reason, step, self._folder, self._rank, code=end.code)
+            status = outcome.end_after_stop(
+                end.stop, end.reason, step, self._folder, self._rank, code=end.code, failure=cause
+            )
         else:
             status = outcome.end(end.code, end.reason, step, self._folder, self._rank, failure=cause)
         # Last, because trackers may wait for a network.

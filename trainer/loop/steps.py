@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -13,6 +13,7 @@ from trainer.config.errors import ConfigError
 from trainer.config.schema import Config
 from trainer.data.loader import Batch, Loader
 from trainer.life.cause import Cause
+from trainer.life.failure import Failure
 from trainer.life.hang_limit import REMOTE_BATCH_S
 from trainer.life.health import Action, Health, Verdict
 from trainer.life.outcome import Code, choose_code
@@ -42,6 +43,8 @@ class End:
     reason: str
     stop: StopReason | None = None
     cause: Cause | None = None
+    failure: Failure | None = None
+    """The rank to blame for the cause, if there is one."""
 
     @classmethod
     def after_stop(cls, stop: StopReason, note: str, *, can_resume: bool = True) -> End:
@@ -264,11 +267,12 @@ class StepLoop:
         return End(Code.BROKEN, self._verdict.message if self._verdict else reason, cause=Cause.NUMERICS)
 
     def _finish(self, end: End) -> End:
-        is_saved = self.saves.save_last(end.reason)
-        if end.code is Code.FINISHED and not is_saved:
-            reason = f"{end.reason}, but the last state could not be saved"
-            return End(Code.BROKEN, reason, cause=Cause.STORAGE)
-        return end
+        if self.saves.save_last(end.reason):
+            return end
+        lost = self.saves.lost
+        reason = f"{end.reason}, but the last state could not be saved" + (f": {lost}" if lost else "")
+        code = Code.BROKEN if end.code is Code.FINISHED else end.code
+        return replace(end, code=code, reason=reason, cause=Cause.STORAGE, failure=lost)
 
     def _begin_trace(self, agreed: VoteResult) -> None:
         if agreed.trace is not None:

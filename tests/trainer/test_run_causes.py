@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.trainer.first_cause import HOST, assert_first_cause
-from tests.trainer.launch import SMALL_LLAMA, events, forked
+from tests.trainer.launch import SMALL_LLAMA, checkpoint_steps, events, forked
 from trainer.life.cause import Cause
 from trainer.life.failure import read_failures
 
@@ -69,3 +69,17 @@ def test_a_users_script_names_the_rank_whose_code_failed(tmp_path: Path) -> None
     assert re.search(r"/failing_script\.py:\d+ in read_batch$", ended["failure"]["place"])
     assert f"trainer: broken at step 2: rank 1 on {HOST}: user code: KeyError: 'label' (" in run.output
     assert {failure.rank: failure.cause for failure in read_failures(folder)}[0] is Cause.LOST_PEER
+
+
+def test_an_error_before_a_close_in_finally_ends_all_ranks_and_their_writers(tmp_path: Path) -> None:
+    """The rank that fails closes its trainer without waiting for the other one, which loses it and closes too."""
+    folder = tmp_path / "run"
+    with forked(2, [str(folder)], tmp_path, program="tests.trainer.closing_script") as run:
+        assert run.wait(60) == 1, run.output
+    for rank in (0, 1):
+        assert f"rank {rank} closed its trainer; its writer has ended" in run.output, run.output
+    ended = assert_first_cause(folder, Cause.USER_CODE, rank=1)
+    assert (ended["outcome"], ended["step"]) == ("broken", 2), run.output
+    assert ended["failure"]["error"] == "KeyError: 'label'"
+    assert {failure.rank: failure.cause for failure in read_failures(folder)}[0] is Cause.LOST_PEER
+    assert checkpoint_steps(folder) == [1, 2]

@@ -17,7 +17,13 @@ from tests.trainer.ranks import on_ranks
 from trainer.auto import measure
 from trainer.auto.choose import GIB, choose, choose_without_measuring
 from trainer.auto.memory import MemoryNeed, estimate_memory
-from trainer.auto.sizes import ModelSizes, bound_sizes, count_keys_values, count_outputs_at_once
+from trainer.auto.sizes import (
+    ModelSizes,
+    bound_sizes,
+    count_copied_keys_values,
+    count_keys_values,
+    count_outputs_at_once,
+)
 from trainer.auto_settings import ResolvedSettings, resolve_auto
 from trainer.config.check import check
 from trainer.config.errors import ConfigError
@@ -173,7 +179,8 @@ def test_keys_and_values_are_those_of_whole_sequences() -> None:
     config = load("tiny-llama", ["data.seq_len=32", "precision=bf16"])
     assert count_keys_values(config) == 2 * 32 * 2 * 16 * 2
     # Four query heads share two of keys and values.
-    assert count_keys_values(config, is_repeated=True) == 2 * count_keys_values(config)
+    separate = load("tiny-llama", ["data.seq_len=32", "precision=bf16", "data.documents=separate"])
+    assert count_copied_keys_values(separate) == count_keys_values(separate)
     assert count_keys_values(load("tiny-gpt2", [])) == 2 * 64 * 64 * 4
     assert count_keys_values(load("tiny-resnet", [])) == 0
 
@@ -273,6 +280,33 @@ def resolve_on_rank(folder: str, scarce: int) -> str:
     return "\n".join([dump(resolved.config), str(resolved.micro), *resolved.reasons])
 
 
+@pytest.mark.parametrize(
+    ("settings", "copies"),
+    [
+        (["data.documents=separate", "model.heads=8", "model.kv_heads=2"], 3),
+        (["data.documents=packed", "model.heads=8", "model.kv_heads=4", "data.kind=tokens", "data.path=shards"], 1),
+        (["data.documents=separate", "model.heads=8", "model.kv_heads=8"], 0),
+        (["data.documents=joined", "model.heads=8", "model.kv_heads=2"], 0),
+    ],
+)
+def test_copies_of_shared_keys_are_counted_without_a_mask(settings: list[str], copies: int) -> None:
+    """On a GPU, flex_attention needs no mask, but stores a copy of keys and values for each query head."""
+    sizes = bound_sizes(load("tiny-llama", ["precision=bf16", *settings]))
+    assert sizes is not None
+    assert sizes.copied_keys_values == copies * sizes.keys_values
+    by_flex = replace(sizes, masked_pairs=0, update=0)
+
+    def estimate(measured: ModelSizes, layout: Layout, **changes: Any) -> int:
+        return estimate_memory(measured, ParallelConfig(strategy="ddp", **changes), layout, "bf16", 2).activations
+
+    without = replace(by_flex, copied_keys_values=0)
+    more = 2 * copies * sizes.keys_values
+    assert estimate(by_flex, Layout()) - estimate(without, Layout()) == sizes.blocks * more
+    assert estimate(by_flex, Layout(), recompute="full") - estimate(without, Layout(), recompute="full") == more
+    tensor = Layout(tensor=2)
+    assert estimate(by_flex, tensor, tensor=2) - estimate(without, tensor, tensor=2) == sizes.blocks * more // 2
+
+
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("preset", ["tiny-gpt2", "tiny-llama"])
 def test_what_documents_need_is_counted_for_each_block(preset: str, precision: Any) -> None:
@@ -283,7 +317,7 @@ def test_what_documents_need_is_counted_for_each_block(preset: str, precision: A
     alone = ParallelConfig(strategy="single")
     masked, plain = (
         estimate_memory(replace(measured, update=0), alone, Layout(), precision, 1).activations
-        for measured in (sizes, replace(sizes, masked_pairs=0, document_angles=0))
+        for measured in (sizes, replace(sizes, masked_pairs=0, document_angles=0, copied_keys_values=0))
     )
     stored, stored_plain = (
         stored_for_backward(config, arrays["inputs"][:4], documents)
@@ -295,9 +329,9 @@ def test_what_documents_need_is_counted_for_each_block(preset: str, precision: A
     divided = replace(alone, context=4)
     part, part_plain = (
         estimate_memory(replace(measured, update=0), divided, Layout(context=4), precision, 1)
-        for measured in (sizes, replace(sizes, masked_pairs=0, document_angles=0))
+        for measured in (sizes, replace(sizes, masked_pairs=0, document_angles=0, copied_keys_values=0))
     )
-    repeated = sizes.blocks * (sizes.repeated_keys_values - sizes.keys_values)
+    repeated = sizes.blocks * sizes.copied_keys_values
     assert part.activations - part_plain.activations == (masked - plain - repeated) // 4 + repeated
     assert measure.measure_sizes(load(preset, []), {"inputs": torch.zeros(2, 64).long()}, "cpu").masked_pairs == 0
 

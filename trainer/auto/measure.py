@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 from trainer import host
 from trainer.auto.sizes import (
     ModelSizes,
+    count_copied_keys_values,
     count_document_angles,
     count_keys_values,
     count_masked_pairs,
@@ -83,11 +84,11 @@ def measure_sizes(config: Config, batch: dict[str, torch.Tensor], device_type: s
         block_products=few.products // (samples * max(len(blocks), 1)),
         outputs=few.outputs * FORMAT_BYTES["fp32"] // samples,
         keys_values=count_keys_values(config),
-        repeated_keys_values=count_keys_values(config, is_repeated=True),
         experts=sum(_count_weights(part) for part in model.modules() if isinstance(part, ExpertLinear)),
         outputs_at_once=count_outputs_at_once(config) if takes_objective(model) else 0,
         head=_count_trained_head(model),
         # The forward pass above has no documents, so these are not among its activations.
+        copied_keys_values=count_copied_keys_values(config),
         document_angles=count_document_angles(config),
         masked_pairs=count_masked_pairs(config) if _uses_mask(config, device_type) else 0,
     )

@@ -125,12 +125,10 @@ def _estimate_activations(
 def _estimate_attention(sizes: ModelSizes, layout: Layout, formats: StateFormats) -> int:
     """Return the bytes that a block's attention stores for one sample, beyond those of plain attention.
 
-    Context ranks store the keys and values of whole sequences. Attention with a mask stores them once for each query
-    head, and the mask as numbers of the products' type.
+    Context ranks store the keys and values of whole sequences. Attention within documents stores them once for each
+    query head. With a mask, it also stores the mask as numbers of the products' type.
     """
-    keys_values = sizes.keys_values if layout.context > 1 else 0
-    if sizes.masked_pairs:
-        keys_values += sizes.repeated_keys_values - sizes.keys_values
+    keys_values = sizes.copied_keys_values + (sizes.keys_values if layout.context > 1 else 0)
     own = sizes.masked_pairs * formats.product_bytes
     return keys_values // layout.tensor + own // layout.context
 

@@ -47,8 +47,11 @@ class ModelSizes:
     """Parameters of the head, if a loss in chunks computes their gradient."""
     keys_values: int = 0
     """Bytes of one block's keys and values for one sample, which context ranks gather for whole sequences."""
-    repeated_keys_values: int = 0
-    """The same, repeated for every query head, as attention with a mask needs them."""
+    copied_keys_values: int = 0
+    """Bytes that a block stores beyond them if documents are separated, because each query head has a copy of its own.
+
+    Both a mask and flex_attention need these copies (trainer/models/document_blocks.py).
+    """
     experts: int = 0
     """Parameters of all experts, which are part of `parameters`."""
     document_angles: int = 0
@@ -97,25 +100,28 @@ def bound_sizes(config: Config) -> ModelSizes | None:
         outputs_at_once=count_outputs_at_once(config),
         head=model.dim * model.vocab_size,
         keys_values=count_keys_values(config),
-        repeated_keys_values=count_keys_values(config, is_repeated=True),
+        copied_keys_values=count_copied_keys_values(config),
         experts=3 * model.layers * model.experts * model.dim * model.ffn if isinstance(model, MoeConfig) else 0,
         document_angles=count_document_angles(config),
         masked_pairs=count_masked_pairs(config),
     )
 
 
-def count_keys_values(config: Config, *, is_repeated: bool = False) -> int:
-    """Return the bytes of the keys and values of one block for one sample; 0 for models without attention.
-
-    `is_repeated` counts those that several query heads share once for each of them.
-    """
+def count_keys_values(config: Config) -> int:
+    """Return the bytes of the keys and values of one block for one sample; 0 for models without attention."""
     model = config.model
     if not isinstance(model, DecoderConfig):
         return 0
-    width = model.dim
-    if isinstance(model, LlamaLikeConfig):
-        width = model.head_width * (model.heads if is_repeated else model.kv_heads)
+    width = model.head_width * model.kv_heads if isinstance(model, LlamaLikeConfig) else model.dim
     return 2 * (config.data.seq_len or model.seq_len) * width * list_state_formats(config).product_bytes
+
+
+def count_copied_keys_values(config: Config) -> int:
+    """Return the bytes that copies of shared keys and values take beyond the keys and values; 0 without documents."""
+    model = config.model
+    if config.data.documents == "joined" or not isinstance(model, LlamaLikeConfig):
+        return 0
+    return count_keys_values(config) * (model.heads // model.kv_heads - 1)
 
 
 def count_document_angles(config: Config) -> int:

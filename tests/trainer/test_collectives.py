@@ -18,6 +18,8 @@ import torch
 import torch.distributed as dist
 
 from tests.trainer.ranks import on_ranks
+from trainer.collectives.agreement import CallsDiffer
+from trainer.collectives.background import Handle
 from trainer.collectives.operations import all_gather, all_reduce, broadcast, reduce_scatter
 
 WORLD = 9
@@ -251,7 +253,7 @@ def refusals() -> list[str]:
     """Return the messages of all calls that are refused, before anything is sent."""
     tensor = torch.ones(4)
     outside = dist.new_group([0])
-    calls: list[Callable[[], None]] = [
+    calls: list[Callable[[], Any]] = [
         lambda: all_reduce(tensor, pattern="star"),
         lambda: all_reduce(tensor, pattern="hierarchical"),
         lambda: all_reduce(tensor, pattern="ring", ranks_per_node=3),
@@ -261,6 +263,8 @@ def refusals() -> list[str]:
         lambda: all_gather(torch.ones(36, dtype=torch.float64), tensor),
         lambda: broadcast(tensor, root=9),
         lambda: all_reduce(tensor, average=True, block_bytes=0),
+        lambda: all_reduce(torch.ones(4, device="meta")),
+        lambda: reduce_scatter(torch.ones(4, device="meta"), torch.ones(36)),
     ]
     if dist.get_rank() > 0:
         calls.append(lambda: all_reduce(tensor, outside))
@@ -271,6 +275,50 @@ def refusals() -> list[str]:
         messages.append(str(refusal.value))
     assert torch.equal(tensor, torch.ones(4))
     return messages
+
+
+def wait_for(handle: Handle | None) -> None:
+    assert handle is not None
+    handle.wait()
+
+
+def calls_that_differ() -> list[str]:
+    """Return the messages of calls that differ on one rank or on all, and check that no tensor has changed."""
+    rank = dist.get_rank()
+    tensor, part = torch.full((40,), 1.0 + rank), torch.ones(2)
+    calls: list[Callable[[], Any]] = [
+        lambda: all_reduce(tensor[: 39 if rank == 3 else 40], average=True),
+        lambda: all_reduce(tensor, pattern="tree" if rank == 0 else "ring"),
+        lambda: all_reduce(tensor.double() if rank % 2 else tensor),
+        lambda: broadcast(tensor, root=rank),
+        lambda: all_gather(torch.ones(2 * WORLD), part) if rank == 8 else wait_for(all_reduce(tensor, async_op=True)),
+    ]
+    messages = []
+    for call in calls:
+        with pytest.raises(CallsDiffer) as refusal:
+            call()
+        messages.append(str(refusal.value))
+    assert torch.equal(tensor, torch.full((40,), 1.0 + rank))
+    # The group is still usable.
+    all_reduce(tensor)
+    assert torch.equal(tensor, torch.full((40,), 45.0))
+    return messages
+
+
+def test_calls_that_differ_between_ranks_are_refused_on_all_of_them() -> None:
+    by_rank = on_ranks(f"{HERE}:calls_that_differ", ranks=WORLD, timeout_s=60)
+    assert all(messages == by_rank[0] for messages in by_rank)
+    size, pattern, dtype, root, operation = by_rank[0]
+    assert size == (
+        "all ranks of a group must make the same call, but they differ: "
+        "ranks 0, 1, 2, 4, 5, 6, 7, 8: "
+        "all_reduce of 40 x float32 ring average=True ranks_per_node=None block_bytes=8388608; "
+        "rank 3: all_reduce of 39 x float32 ring average=True ranks_per_node=None block_bytes=8388608"
+    )
+    assert "rank 0: all_reduce of 40 x float32 tree " in pattern
+    assert "ranks 1, 3, 5, 7: all_reduce of 40 x float64" in dtype
+    assert "rank 8: broadcast of 40 x float32 root=8" in root
+    assert "rank 8: all_gather of 18 x float32" in operation
 
 
 def test_large_tensors_do_not_deadlock() -> None:
@@ -292,5 +340,7 @@ def test_calls_that_cannot_work_are_refused_with_the_reason() -> None:
         "tensor has dtype torch.float32, the other tensor torch.float64",
         "root is 9, but the group has the ranks 0 to 8",
         "block_bytes is 0, but must be at least 1",
+        "the tensor is on meta, but gloo sends tensors on cpu only",
+        "output is on meta, the other tensor on cpu",
         "rank 1 is not in the group",
     ]

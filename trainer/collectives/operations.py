@@ -3,7 +3,8 @@
 Tensors may have any dtype that can be added, any number of elements (also none), contiguous or not, on the device of
 the group's backend. `reduce_scatter` and `all_gather` take whole tensors, as torch.distributed's
 `reduce_scatter_tensor` and `all_gather_into_tensor` do; the root of a broadcast is a rank of the group, not of the
-world. All ranks of the group must call with the same number of elements, the same dtype and the same options. Results
+world. All ranks of the group must call with the same number of elements, the same dtype and the same options: on a CPU
+that is checked, and all of them raise CallsDiffer before a tensor is changed. Results
 are equal on all ranks, bit for bit, and from run to run; the file of each pattern documents the order of its sums. Sums
 are rounded to the tensor's dtype after every addition.
 
@@ -21,6 +22,7 @@ import torch.distributed
 
 from trainer.collectives import broadcast as binomial_tree
 from trainer.collectives import double_tree, halving_doubling, hierarchical, ring
+from trainer.collectives.agreement import check_agreement
 from trainer.collectives.background import Handle, launch
 from trainer.collectives.exchange import run_schedule
 from trainer.collectives.schedule import Schedule, plan_block_chunks, plan_chunks
@@ -28,9 +30,10 @@ from trainer.collectives.schedule import Schedule, plan_block_chunks, plan_chunk
 # Many of the names used here have no types, and mypy must give the same result where torch is not installed.
 dist: Any = torch.distributed
 
+DEVICES = {"gloo": "cpu", "nccl": "cuda"}
 Pattern = Literal["ring", "halving_doubling", "tree", "hierarchical"]
-BLOCK_BYTES = 1 << 20
-"""Largest block of a chunk: what was received is still in the processor's cache when it is added."""
+BLOCK_BYTES = 8 << 20
+"""Largest block of a chunk. Fewer, larger messages cost less processor time, but additions overlap less with them."""
 
 
 def all_reduce(  # noqa: PLR0913  # options by name
@@ -51,10 +54,12 @@ def all_reduce(  # noqa: PLR0913  # options by name
     rank, ranks = _rank_in(group)
     schedule = _schedule_all_reduce(pattern, rank, ranks, ranks_per_node)
     chunks = plan_chunks(tensor.numel(), schedule.blocks, _block_elements(tensor, block_bytes))
+    line = _describe("all_reduce", tensor, group, f"{pattern} {average=} {ranks_per_node=} {block_bytes=}")
     if average:
         _check_division(tensor)
 
     def run() -> None:
+        _agree(line, tensor, group)
         flat = _flatten(tensor)
         if average:
             flat.div_(ranks)
@@ -79,12 +84,14 @@ def reduce_scatter(  # noqa: PLR0913  # options by name
     """
     rank, ranks = _rank_in(group)
     _check_parts("output", output, tensor, ranks)
+    line = _describe("reduce_scatter", tensor, group, f"{average=} {block_bytes=}")
     if average:
         _check_division(tensor)
     chunks = plan_block_chunks(tensor.numel(), ranks, _block_elements(tensor, block_bytes))
     schedule = ring.schedule_reduce_scatter(rank, ranks)
 
     def run() -> None:
+        _agree(line, tensor, group)
         flat = tensor.detach().clone(memory_format=torch.contiguous_format).view(-1)
         if average:
             flat.div_(ranks)
@@ -101,10 +108,12 @@ def all_gather(
     """Write the tensors of all ranks into the output of every rank, in the order of the ranks, with a ring."""
     rank, ranks = _rank_in(group)
     _check_parts("tensor", tensor, output, ranks)
+    line = _describe("all_gather", output, group, f"{block_bytes=}")
     chunks = plan_block_chunks(output.numel(), ranks, _block_elements(output, block_bytes))
     schedule = ring.schedule_all_gather(rank, ranks)
 
     def run() -> None:
+        _agree(line, output, group)
         flat = _flatten(output)
         part = tensor.numel()
         flat[rank * part : (rank + 1) * part].copy_(tensor.detach().reshape(-1))
@@ -121,10 +130,12 @@ def broadcast(
     rank, ranks = _rank_in(group)
     if not 0 <= root < ranks:
         raise ValueError(f"root is {root}, but the group has the ranks 0 to {ranks - 1}")
+    line = _describe("broadcast", tensor, group, f"{root=} {block_bytes=}")
     chunks = plan_chunks(tensor.numel(), 1, _block_elements(tensor, block_bytes))
     schedule = binomial_tree.schedule_broadcast(rank, ranks, root)
 
     def run() -> None:
+        _agree(line, tensor, group)
         flat = _flatten(tensor)
         run_schedule(flat, schedule, chunks, group)
         _write_back(flat, tensor)
@@ -158,6 +169,20 @@ def _rank_in(group: Any) -> tuple[int, int]:
     return rank, ranks
 
 
+def _describe(operation: str, tensor: Any, group: Any, options: str) -> str:
+    """Return the line that must be the same on all ranks; refuse a tensor on a device that the backend cannot send."""
+    backend = dist.get_backend(group)
+    device = DEVICES.get(backend, tensor.device.type)
+    if tensor.device.type != device:
+        raise ValueError(f"the tensor is on {tensor.device}, but {backend} sends tensors on {device} only")
+    return f"{operation} of {tensor.numel()} x {str(tensor.dtype).removeprefix('torch.')} {options}"
+
+
+def _agree(line: str, tensor: Any, group: Any) -> None:
+    if tensor.device.type == "cpu":
+        check_agreement(line, group, *_rank_in(group))
+
+
 def _flatten(tensor: Any) -> Any:
     """Return the elements in logical order, which is the same on all ranks: a view if the tensor is contiguous."""
     return tensor.detach().contiguous().view(-1)
@@ -183,5 +208,7 @@ def _check_parts(name: str, part: Any, whole: Any, ranks: int) -> None:
     if part.numel() * ranks != whole.numel():
         size = part.numel()
         raise ValueError(f"{name} has {size} elements: {ranks} of them have {size * ranks}, not {whole.numel()}")
+    if part.device != whole.device:
+        raise ValueError(f"{name} is on {part.device}, the other tensor on {whole.device}")
     if part.dtype != whole.dtype:
         raise ValueError(f"{name} has dtype {part.dtype}, the other tensor {whole.dtype}")

@@ -2,8 +2,9 @@
 
     python -m benchmarks.engines [--ranks 4] [--rounds 15] [--device cpu|cuda] [--json FILE] [key.sub=value ...]
 
-On processors, the reference is torch's DDP. On a GPU there is one rank: the reference is the plain model, and the
-figure is what hooks and buckets cost without communication.
+With several ranks, the reference is torch's DDP. With one rank, as on a GPU, it is the plain model, and the figure is
+what hooks and buckets cost without communication. Memory then has no bound: like DDP, the engine keeps its buckets
+during the forward pass, while the plain model has no gradients then.
 
 Both engines train the same model in the same processes. In each round, each of them runs one step, in turns, so that
 other load affects both alike; the order alternates. A time is that of the slowest rank. The ratio is that of the two
@@ -66,11 +67,19 @@ class Options:
     overrides: tuple[str, ...]
 
     @property
+    def reference(self) -> str:
+        """The name of what muster's engine is compared with; the trainer does not use DDP on one rank."""
+        return "plain model" if self.ranks == 1 else "torch's DDP"
+
+    @property
     def settings(self) -> dict[str, list[str]]:
         """The settings of each engine; the reference is the first."""
         common = [*(GPU_MODEL if self.device == "cuda" else CPU_MODEL), *self.overrides]
-        reference = "parallel.strategy=single" if self.device == "cuda" else "parallel.strategy=ddp"
-        return {"torch": [*common, reference], "muster": [*common, "parallel.strategy=ddp", "parallel.engine=muster"]}
+        strategy = "single" if self.ranks == 1 else "ddp"
+        return {
+            "torch": [*common, f"parallel.strategy={strategy}"],
+            "muster": [*common, "parallel.strategy=ddp", "parallel.engine=muster"],
+        }
 
 
 def main() -> int:
@@ -83,6 +92,8 @@ def main() -> int:
     parser.add_argument("overrides", nargs="*")
     given = parser.parse_args()
     ranks = given.ranks or (1 if given.device == "cuda" else 4)
+    if given.device == "cuda" and ranks > 1:
+        parser.error(f"--ranks: {ranks}, but all ranks would share one GPU; use 1")
     options = Options(ranks, given.rounds, given.device, tuple(given.overrides))
     with tempfile.TemporaryDirectory() as folder:
         results = Path(folder, "results.json")
@@ -164,8 +175,7 @@ def measure_memory(make: Callable[[], Callable[[], object]], device: torch.devic
 
 def list_figures(options: Options, rounds: list[dict[str, float]], peaks: dict[str, int]) -> list[Figure]:
     """Return times, their ratio with its spread, and memory."""
-    is_gpu = options.device == "cuda"
-    reference = "plain model" if is_gpu else "torch's DDP"
+    reference, is_alone = options.reference, options.ranks == 1
     times = {name: median(seconds[name] for seconds in rounds) * 1000 for name in rounds[0]}
     ratios = sorted(seconds["muster"] / seconds["torch"] for seconds in rounds)
     low, _, high = quantiles(ratios, n=4)
@@ -174,12 +184,15 @@ def list_figures(options: Options, rounds: list[dict[str, float]], peaks: dict[s
     figures = [
         Figure(f"{reference}: step", times["torch"], "ms"),
         Figure("muster: step", times["muster"], "ms", f"{reference} {times['torch']:.1f} ms"),
-        Figure("muster: time of a step", ratio, f"x {reference}", spread, None if is_gpu else 1 / THROUGHPUT_AT_LEAST),
+        Figure(
+            "muster: time of a step", ratio, f"x {reference}", spread, None if is_alone else 1 / THROUGHPUT_AT_LEAST
+        ),
     ]
-    if is_gpu:
+    if is_alone:
         figures.append(Figure("muster: overhead", (ratio - 1) * 100, "%", reference, OVERHEAD_PERCENT))
     memory_reference = f"{peaks['muster'] / _MIB:.0f} MiB, {reference} {peaks['torch'] / _MIB:.0f} MiB"
-    figures.append(Figure("muster: peak memory", memory, f"x {reference}", memory_reference, MEMORY_AT_MOST))
+    bound = None if is_alone else MEMORY_AT_MOST
+    figures.append(Figure("muster: peak memory", memory, f"x {reference}", memory_reference, bound))
     return figures
 
 

@@ -60,6 +60,7 @@ from trainer.parallel.document_kernel import describe_document_kernel
 from trainer.parallel.engine import LossFunction, Recipe
 from trainer.parallel.gather import gather_weights
 from trainer.parallel.mesh import Mesh
+from trainer.parallel.units import list_names
 from trainer.step import RunningStatistics, Step, StepAbandoned, StepResult
 from trainer.world import World, start
 
@@ -136,7 +137,7 @@ class Trainer:
         self.config = config
         self.world = world
         self.layout = resolve_layout(config.parallel, world.size, world.local_size)
-        self._recipe = Recipe(config.parallel, config.precision, config.compile, config.fp8)
+        self._recipe = Recipe(config.parallel, config.precision, config.compile, config.fp8, config.communication)
         mesh = Mesh(self.layout, world.rank, world.device, uses_fully_shard=self._recipe.uses_fully_shard(self.layout))
         self.engine = parallelize(model, self._recipe, mesh, weights)
         if config.data.documents != "joined":
@@ -301,7 +302,7 @@ class Trainer:
         tensors = self._step.tensors()
         if private and not is_same_layout:
             tensors = {name: value for name, value in tensors.items() if name not in private}
-            names = ", ".join(name for name, _ in self.engine.private_tensors())
+            names = list_names([name for name, _ in self.engine.private_tensors()])
             self.restore_notes = [f"not restored, because the ranks are laid out differently now: {names}"]
         self.checkpoints.load(checkpoint, tensors)
         self._step.load_state(state)

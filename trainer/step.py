@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -44,6 +44,8 @@ class StepResult:
     """Load of the most used expert relative to the mean, in the layer where it is largest; None without experts."""
     source_sums: torch.Tensor | None = None
     """Loss and targets of each data set of a mixture on this rank, for `average_by_source`; None without a mixture."""
+    compression: dict[str, torch.Tensor | float] = field(default_factory=dict)
+    """Bytes that this rank has sent and what it has left over; empty if gradients are not compressed."""
 
 
 class StepAbandoned(Exception):
@@ -82,6 +84,10 @@ class Step:
             self._loss_fn.begin(batch["targets"], micro)
         if self._samples is not None:
             self._samples.begin(len(batch["targets"]))
+        seed = self._config.run.seed * _SEED_STRIDE + self.index
+        compression = self.engine.compression
+        if compression is not None:
+            compression.begin(self.index, seed)
         self.balance.begin(len(batch["targets"]) // micro, factor)
         loss = self.engine.forward_backward(batch, self._loss_fn, micro, factor)
         norm = compute_global_norm(self.optimizer.gradients(), self.engine.mesh)
@@ -89,7 +95,8 @@ class Step:
         is_bad = ~torch.isfinite(norm)
         skipped = is_bad.float() if self._can_skip else torch.zeros_like(norm)
         self.before_update()
-        seed = self._config.run.seed * _SEED_STRIDE + self.index
+        if compression is not None:
+            compression.settle(skipped)
         self.optimizer.step(rate, self._compute_divisor(norm, factor), skipped if self._can_skip else None, seed)
         self.optimizer.zero_gradients()
         if self.scale is not None:
@@ -98,7 +105,8 @@ class Step:
         source_sums = None
         if self._samples is not None and sources is not None:
             source_sums = self._samples.sum_by_source(sources)
-        return StepResult(loss, norm, skipped, rate, self.balance.end(), source_sums)
+        figures = {} if compression is None else compression.measure()
+        return StepResult(loss, norm, skipped, rate, self.balance.end(), source_sums, figures)
 
     def seed_dropout(self) -> None:
         """Seed the generators by run seed, step and rank, so that a resumed run draws the same numbers."""

@@ -33,6 +33,9 @@ def list_problems(config: Config, ranks: int) -> list[ConfigProblem]:
     if parallel.reduce != "fp32":
         message = f"{parallel.reduce} is not emulated; allowed: fp32"
         problems.append(ConfigProblem("parallel.reduce", message, "set parallel.reduce=fp32"))
+    if config.communication.compression != "none":
+        message = f"{config.communication.compression} is not emulated; allowed: none"
+        problems.append(ConfigProblem("communication.compression", message, "set communication.compression=none"))
     if config.checkpoint.initial:
         message = (
             f"{config.checkpoint.initial} is not loaded: an emulated run starts from random weights; allowed: empty"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -12,6 +12,9 @@ from simulator.emulate.group import Group
 from trainer.config.layout import Layout
 from trainer.parallel.engine import Batch, BetweenMicroBatches, Engine, LossFunction
 from trainer.parallel.mesh import Mesh
+
+if TYPE_CHECKING:
+    from trainer.compression.compression import Compression
 
 
 class VirtualMesh(Mesh):
@@ -50,6 +53,7 @@ class VirtualRanks:
         self.before_rank: Callable[[], None] = _do_nothing
         self.losses: list[torch.Tensor] = []
         """Losses of the last step, by rank."""
+        self.compression: Compression | None = None
         self._inner = inner
 
     @property

@@ -31,6 +31,10 @@ SMALL = ["tiny-llama", "batch.size=16"]
         (["--ranks", "4", "tiny-moe", "model.balance=bias"], "model.balance: bias is not emulated: it follows"),
         (["--ranks", "4", *SMALL, "parallel.context=2"], "parallel.context: 2 is not emulated; allowed: 1"),
         (["--ranks", "4", *SMALL, "parallel.reduce=bf16"], "parallel.reduce: bf16 is not emulated; allowed: fp32"),
+        (
+            ["--ranks", "4", *SMALL, "parallel.strategy=ddp", "communication.compression=topk"],
+            "communication.compression: topk is not emulated; allowed: none",
+        ),
         (["--ranks", "4", *SMALL, "parallel.pipeline=2"], "parallel.pipeline: 2 is not emulated; allowed: 1"),
         (["--ranks", "4", *SMALL, "parallel.accumulate=sync"], "parallel.accumulate: sync is not emulated"),
         (["--ranks", "4", *SMALL, "checkpoint.initial=runs/other"], "checkpoint.initial: runs/other is not loaded"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
@@ -11,6 +12,7 @@ import torch.distributed as dist
 
 from trainer.api import Trainer
 from trainer.config.load import load
+from trainer.config.schema import Config
 from trainer.parallel.plain import PlainEngine
 from trainer.world import World
 
@@ -45,11 +47,17 @@ def save_and_load(folder: str, before: str, after: str) -> dict[str, Any]:
 
 
 def open_trainer(folder: str, strategy: str) -> Trainer:
+    config = load("tiny-mlp", [f"parallel.strategy={strategy}", "batch.micro=2"])
+    with patch.object(PlainEngine, "left_over", torch.zeros(3), create=True):
+        return open_config(config, folder)
+
+
+def open_config(config: Config, folder: str) -> Trainer:
+    """Return the trainer of a configuration, on the ranks that run this, with its checkpoints in a folder."""
     rank, size = dist.get_rank(), dist.get_world_size()
     world = World(rank, size, rank, size, "here", torch.device("cpu"), (), dist.group.WORLD)
-    config = load("tiny-mlp", [f"run.folder={folder}", f"parallel.strategy={strategy}", "batch.micro=2"])
-    with patch.object(PlainEngine, "left_over", torch.zeros(3), create=True):
-        return Trainer.from_config(config, world, 2)
+    config = replace(config, run=replace(config.run, folder=folder))
+    return Trainer.from_config(config, world, int(config.batch.micro))
 
 
 def fill(trainer: Trainer, value: int) -> None:

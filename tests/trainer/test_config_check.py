@@ -377,6 +377,66 @@ CONFLICTS = [
     ),
     (
         "tiny-mlp",
+        ["communication.compression=topk"],
+        "communication.compression: topk, but the strategy is auto, which may choose one that averages no whole",
+    ),
+    (
+        "tiny-llama",
+        ["communication.compression=int8", "parallel.strategy=fsdp"],
+        "communication.compression: int8, but the strategy is fsdp, whose ranks hold no copies of the model between",
+    ),
+    (
+        "tiny-llama",
+        ["communication.compression=bf16", "parallel.strategy=single"],
+        "communication.compression: bf16, but the strategy is single, which averages no gradients; set parallel.strat",
+    ),
+    (
+        "tiny-llama",
+        ["communication.compression=powersgd", "parallel.strategy=hsdp"],
+        "communication.compression: powersgd, but ranks of hsdp hold parts of matrices; use topk, randomk, bf16, fp8",
+    ),
+    (
+        "tiny-llama",
+        ["communication.compression=topk", "parallel.strategy=ddp", "parallel.pipeline=2"],
+        "communication.compression: topk, but parallel.pipeline=2 averages gradients in another way; set parallel.pip",
+    ),
+    (
+        "tiny-llama",
+        ["communication.compression=topk", "parallel.strategy=ddp", "parallel.engine=muster"],
+        "communication.compression: topk, but parallel.engine=muster averages whole gradients; set parallel.engine to",
+    ),
+    (
+        "tiny-llama",
+        ["communication.compression=topk", "parallel.strategy=ddp", "parallel.reduce=bf16"],
+        "communication.compression: topk, but parallel.reduce=bf16 rounds the same gradients; set parallel.reduce to",
+    ),
+    (
+        "tiny-llama",
+        ["communication.compression=topk", "parallel.strategy=ddp", "parallel.accumulate=sync"],
+        "communication.compression: topk, but parallel.accumulate=sync would compress every micro-batch; set parallel",
+    ),
+    (
+        "tiny-llama",
+        ["communication.compression=topk", "parallel.strategy=ddp", "communication.warmup_steps=50", "steps=50"],
+        "communication.warmup_steps: 50, but the run has 50 steps, so none would be compressed; use less than 50",
+    ),
+    (
+        "tiny-llama",
+        ["communication.compression=topk", "parallel.strategy=ddp", "communication.rank=8"],
+        "communication.rank: 8 has no effect, because communication.compression is topk; leave it out, or set",
+    ),
+    (
+        "tiny-llama",
+        ["communication.ratio=0.1"],
+        "communication.ratio: 0.1 has no effect, because communication.compression is none; leave it out, or set",
+    ),
+    (
+        "tiny-llama",
+        ["communication.warmup_steps=5"],
+        "communication.warmup_steps: 5 has no effect, because communication.compression is none; leave it out, or",
+    ),
+    (
+        "tiny-llama",
         ["parallel.reduce=bf16", "parallel.strategy=single"],
         "parallel.reduce: bf16, but the strategy is single, which reduces no gradients; set it to fp32, or parallel.st",
     ),
@@ -519,6 +579,10 @@ def test_heads_need_not_divide_the_width_if_their_own_is_set() -> None:
         ("lora.alpha=-1", "lora.alpha: -1.0 is below 0; set it to 0 or more"),
         ("loss.chunk_tokens=-1", "loss.chunk_tokens: -1 is below 0; set it to 0 or more"),
         ("loss.chunk_tokens=few", "loss.chunk_tokens: 'few' is not allowed; allowed: whole number"),
+        ("communication.ratio=0", "communication.ratio: 0.0 is below 0.0001; set it from 0.0001 to 0.5"),
+        ("communication.ratio=1", "communication.ratio: 1.0 is above 0.5; set it from 0.0001 to 0.5"),
+        ("communication.rank=0", "communication.rank: 0 is below 1; set it to 1 or more"),
+        ("communication.compression=zip", "communication.compression: 'zip' is not allowed; allowed: none, topk"),
         ("parallel.reduce=fp16", "parallel.reduce: 'fp16' is not allowed; allowed: fp32, bf16"),
     ],
 )

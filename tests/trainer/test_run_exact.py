@@ -60,10 +60,17 @@ CASES = {
     "ddp, int8": (2, [*SMALL_LLAMA, "parallel.strategy=ddp", "optimizer.moments=int8"]),
     "ddp, documents": (2, [*SMALL_LLAMA, "parallel.strategy=ddp", "data.documents=separate"]),
     "context with fsdp": (2, [*GPT2, "parallel.strategy=fsdp", "parallel.context=2"]),
+    "ddp, topk": (4, [*SMALL_LLAMA, "parallel.strategy=ddp", "communication.compression=topk"]),
+    "ddp, randomk": (2, [*SMALL_LLAMA, "parallel.strategy=ddp", "communication.compression=randomk"]),
+    "ddp, powersgd": (2, [*SMALL_LLAMA, "parallel.strategy=ddp", "communication.compression=powersgd"]),
+    "hsdp, topk": (
+        4,
+        [*SMALL_LLAMA, "parallel.strategy=hsdp", "parallel.shard=2", "communication.compression=topk"],
+    ),
     "fsdp, bf16": (2, [*SMALL_LLAMA, "parallel.strategy=fsdp", "optimizer.moments=bf16"]),
 }
-# By day, test_parallel_ddp.py, test_optimizer_ranks.py, test_run_documents.py and test_dropout.py show it for the
-# others without a launch.
+# By day, test_parallel_ddp.py, test_optimizer_ranks.py, test_run_documents.py, test_dropout.py and
+# test_compressed_training.py show it for the others without a launch.
 DAILY = ("fsdp, dropout",)
 
 

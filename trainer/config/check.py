@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from trainer.config.check_communication import check_compression
 from trainer.config.check_effect import check_effect
 from trainer.config.check_engine import check_engine
 from trainer.config.check_parallel import (
@@ -313,6 +314,7 @@ RULES: tuple[Rule, ...] = (
     check_evaluation,
     check_strategy_options,
     check_engine,
+    check_compression,
     check_tensor_parallel,
     check_context_parallel,
     check_pipeline,

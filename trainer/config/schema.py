@@ -191,6 +191,18 @@ class ParallelConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CommunicationConfig:
+    """Settings of how gradients travel between ranks."""
+
+    compression: Literal["none", "topk", "randomk", "powersgd", "bf16", "fp8", "int8"] = setting(
+        "ddp, hsdp: how gradients are compressed between the copies of the model; see compression.md", "none"
+    )
+    ratio: float = setting("topk, randomk: share of the gradient that each rank sends", 0.01, low=0.0001, high=0.5)
+    rank: int = setting("powersgd: rank of the matrices that are sent", 4, low=1)
+    warmup_steps: int = setting("compression: steps at the start of the run whose gradients are sent whole", 0, low=0)
+
+
+@dataclass(frozen=True, kw_only=True)
 class CompileConfig:
     """Settings of torch.compile."""
 
@@ -355,6 +367,7 @@ class Config:
     precision: Precision = setting("precision of matrix products; weights and their updates stay fp32", "fp32")
     fp8: Fp8Config = setting("fp8 products of linear layers", Fp8Config)
     parallel: ParallelConfig = setting("how ranks share the batch and the model", ParallelConfig)
+    communication: CommunicationConfig = setting("how gradients travel between ranks", CommunicationConfig)
     compile: CompileConfig = setting("torch.compile", CompileConfig)
     evaluation: EvaluationConfig = setting("evaluation on held-out samples", EvaluationConfig)
     checkpoint: CheckpointConfig = setting("saving and resuming", CheckpointConfig)

@@ -11,6 +11,8 @@ from trainer.config.yaml_text import dump_yaml
 
 _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
 _BAR, _HARD_SPACE = "|", "\N{NO-BREAK SPACE}"
+_CONTINUED = " " * 6
+"""Indent of the second line of a section; below the settings of the first, a long section name would take space."""
 
 
 def show(config: Config, where: str, width: int, *, is_terminal: bool) -> list[str]:
@@ -24,7 +26,7 @@ def show(config: Config, where: str, width: int, *, is_terminal: bool) -> list[s
     lines = [f"settings (defaults after the bar), also in {where}"]
     for name, assignments in sections.items():
         wrapped = _wrap(name, assignments, indent, width)
-        lines += _dim_defaults(wrapped, indent) if is_terminal else wrapped
+        lines += _dim_defaults(wrapped) if is_terminal else wrapped
     return lines
 
 
@@ -61,19 +63,19 @@ def _wrap(name: str, assignments: list[str], indent: int, width: int) -> list[st
         " ".join(assignments),
         width,
         initial_indent=f"  {name}".ljust(indent),
-        subsequent_indent=" " * indent,
+        subsequent_indent=_CONTINUED,
         break_long_words=False,
         break_on_hyphens=False,
     )
     return [line.replace(_HARD_SPACE, " ") for line in lines]
 
 
-def _dim_defaults(lines: list[str], indent: int) -> list[str]:
+def _dim_defaults(lines: list[str]) -> list[str]:
     """Dim everything after the bar, line by line, so that a truncated log or a pager stays readable."""
     dimmed: list[str] = []
     is_default = False
     for line in lines:
-        start = indent if is_default else line.find(f" {_BAR} ") + 1
+        start = len(_CONTINUED) if is_default else line.find(f" {_BAR} ") + 1
         is_default = start > 0
         dimmed.append(f"{line[:start]}{_DIM}{line[start:]}{_PLAIN}" if is_default else line)
     return dimmed

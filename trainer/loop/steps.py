@@ -126,7 +126,10 @@ class StepLoop:
                 values["expert_load"] = result.expert_load
             if result.source_sums is not None and meter.is_recorded(step):
                 values |= self._average_sources(result.source_sums, batch)
-            self._judge(meter.done(step, values, {"lr": result.rate, **self.loader.source_counts}))
+            measured = {"lr": result.rate, **self.loader.source_counts}
+            for name, figure in result.compression.items():
+                (values if isinstance(figure, torch.Tensor) else measured)[name] = figure
+            self._judge(meter.done(step, values, measured))
             is_saving = saves.is_due and not self._is_busy
             # A step is judged before it is saved or evaluated. The metrics of a saved step must be on disk with it,
             # because a resumed run does not repeat that step.

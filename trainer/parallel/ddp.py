@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -18,8 +18,13 @@ from trainer.models.head import Objective, takes_objective
 from trainer.parallel.engine import Batch, LossFunction, Recipe, find_objective, run_objective
 from trainer.parallel.experts import list_copied_weights
 from trainer.parallel.mesh import Mesh
+from trainer.parallel.modules import named_parameters
 from trainer.parallel.plain import PlainEngine
 from trainer.parallel.units import Units, list_names
+
+if TYPE_CHECKING:
+    from trainer.compression.compression import Compression
+    from trainer.compression.ddp_hook import Hook
 
 # Start-up: torch's modules for compressed gradients are imported only by runs that compress them.
 # ruff: noqa: PLC0415
@@ -33,7 +38,9 @@ class DdpEngine(PlainEngine):
     """The engine in which every rank runs its share of the batch and gradients are averaged over the replicate axis."""
 
     def __init__(self, model: nn.Module, units: Units, recipe: Recipe, mesh: Mesh, choices: list[str]) -> None:
-        super().__init__(wrap(_ModelWithLoss(model, recipe), recipe, mesh), units, recipe, mesh, choices)
+        compression, hook = _make_compression(model, recipe, mesh)
+        super().__init__(wrap(_ModelWithLoss(model, recipe), recipe, mesh, hook), units, recipe, mesh, choices)
+        self.compression = compression
         self.takes_objective = takes_objective(model)
         self._is_deferred = recipe.parallel.accumulate != "sync"
         if recipe.parallel.accumulate == "auto":
@@ -86,8 +93,25 @@ class _ModelWithLoss(nn.Module):
         return run_objective(self.module, batch, loss_fn, objective)
 
 
-def wrap(model: nn.Module, recipe: Recipe, mesh: Mesh) -> nn.Module:
-    """Wrap the model in DDP; all ranks already hold the same weights, so nothing is broadcast."""
+def _make_compression(model: nn.Module, recipe: Recipe, mesh: Mesh) -> tuple[Compression | None, Hook | None]:
+    """Return the compression of gradients and the hook that calls it, if gradients are compressed."""
+    if not recipe.compresses(mesh):
+        return None, None
+    from trainer.compression.compression import Compression, Part
+    from trainer.compression.ddp_hook import make_hook
+
+    trained = {value: name for name, value in named_parameters([model]).items() if value.requires_grad}
+    parts = [Part(name, tuple(value.shape)) for value, name in trained.items()]
+    # DDP has collectives of its own, such as for unused parameters, while a thread compresses buckets.
+    compression = Compression(recipe.communication, mesh.open_group("replicate"), parts, mesh.device)
+    return compression, make_hook(compression, trained, mesh.device)
+
+
+def wrap(model: nn.Module, recipe: Recipe, mesh: Mesh, hook: Hook | None = None) -> nn.Module:
+    """Wrap the model in DDP; all ranks already hold the same weights, so nothing is broadcast.
+
+    `hook` averages the buckets, instead of an all-reduce.
+    """
     copied = list_copied_weights(model)
     ignored = [name for name, value in model.named_parameters() if value in copied]
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, ignored)
@@ -109,6 +133,8 @@ def wrap(model: nn.Module, recipe: Recipe, mesh: Mesh) -> nn.Module:
         from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 
         wrapped.register_comm_hook(mesh.group("replicate"), bf16_compress_hook)
+    if hook is not None:
+        wrapped.register_comm_hook(None, hook)
     _build_final_buckets(wrapped)
     return wrapped
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import nn
 
 from trainer.config.layout import Layout
-from trainer.config.schema import CompileConfig, Fp8Config, ParallelConfig, Precision
+from trainer.config.schema import CommunicationConfig, CompileConfig, Fp8Config, ParallelConfig, Precision
 from trainer.models.head import Objective, takes_objective
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.units import Units
+
+if TYPE_CHECKING:
+    from trainer.compression.compression import Compression
 
 Batch = dict[str, torch.Tensor]
 """The tensors of a batch: `inputs`, `targets` and, if documents must not see each other, `documents`.
@@ -41,6 +44,11 @@ class Recipe:
     precision: Precision = "fp32"
     compiled: CompileConfig = field(default_factory=CompileConfig)
     fp8: Fp8Config = field(default_factory=Fp8Config)
+    communication: CommunicationConfig = field(default_factory=CommunicationConfig)
+
+    def compresses(self, mesh: Mesh) -> bool:
+        """Return whether gradients are compressed; there must be several copies of the model."""
+        return self.communication.compression != "none" and mesh.weights.replicate > 1
 
     def uses_fully_shard(self, layout: Layout) -> bool:
         """Return whether fully_shard wraps the units.
@@ -74,6 +82,8 @@ class Engine(Protocol):
     """Settings that were chosen automatically, with the reason, for the log."""
     before_micro_batch: BetweenMicroBatches
     """Called before every micro-batch but the first, unless a schedule runs several of them at a time (a pipeline)."""
+    compression: Compression | None
+    """How gradients are compressed, or None if they are not."""
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Yield this rank's parameters under the model's own names, sharded ones as DTensors."""

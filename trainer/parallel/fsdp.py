@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from torch import nn
 
@@ -13,6 +13,12 @@ from trainer.parallel.mesh import Mesh
 from trainer.parallel.plain import PlainEngine
 from trainer.parallel.shard import ZERO_GRADIENTS, ZERO_PARAMETERS, zero_stage
 from trainer.parallel.units import Units
+
+if TYPE_CHECKING:
+    from trainer.compression.fsdp_hook import ReplicaHooks
+
+# Start-up: the modules for compressed gradients are imported only by runs that compress them.
+# ruff: noqa: PLC0415
 
 DeferredReduction = Literal["nothing", "replicas", "all"]
 """The reductions that are deferred to the last micro-batch: none, the one over replicas, or all of them."""
@@ -24,6 +30,12 @@ class FsdpEngine(PlainEngine):
     def __init__(self, model: nn.Module, units: Units, recipe: Recipe, mesh: Mesh, choices: list[str]) -> None:
         super().__init__(model, units, recipe, mesh, choices)
         self._stays_gathered = zero_stage(recipe.parallel) < ZERO_PARAMETERS
+        self._hooks: ReplicaHooks | None = None
+        if recipe.compresses(mesh):
+            from trainer.compression.fsdp_hook import ReplicaHooks
+
+            self._hooks = ReplicaHooks(model, recipe.communication, mesh.group("replicate"), mesh.device)
+            self.compression = self._hooks.compression
         self._deferred, reason = choose_deferred_reduction(recipe.parallel, mesh.layout.replicate)
         if reason:
             choices.append(f"accumulate: {reason}")
@@ -36,6 +48,8 @@ class FsdpEngine(PlainEngine):
             model.set_reshard_after_backward(is_last)
         if self._deferred == "all":
             model.set_requires_gradient_sync(is_last)
+        elif self._hooks is not None:
+            self._hooks.is_last = is_last
         elif self._deferred == "replicas":
             model.set_requires_all_reduce(is_last)
         return nullcontext()

@@ -47,6 +47,10 @@ class Mesh:
             return self._expert_mesh.get_group(axis) if getattr(self.layout, axis) > 1 else None
         return self._mesh.get_group(axis) if getattr(self.weights, axis) > 1 else None
 
+    def open_group(self, axis: str) -> Any:
+        """Return another process group of an axis, for a thread of its own: its collectives need their own order."""
+        return dist.new_subgroups_by_enumeration(self.weights.list_groups(axis), group_desc=f"thread_{axis}")[0]
+
     def coordinate(self, axis: str) -> int:
         """Return this rank's position on an axis."""
         return (self.layout if axis == "context" else self.weights).coordinate(self.rank, axis)

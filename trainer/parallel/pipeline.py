@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -33,6 +33,9 @@ from trainer.parallel.mesh import Mesh
 from trainer.parallel.units import Units
 from trainer.precision import DTYPES
 
+if TYPE_CHECKING:
+    from trainer.compression.compression import Compression
+
 
 @dataclass(frozen=True)
 class Ends:
@@ -59,6 +62,7 @@ class PipelineEngine:
         self.takes_objective = ends.takes_objective
         self.choices = choices
         self.before_micro_batch: BetweenMicroBatches = do_nothing
+        self.compression: Compression | None = None
         self._recipe = recipe
         self._ends = ends
         self._schedules: dict[tuple[Any, ...], Any] = {}

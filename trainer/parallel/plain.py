@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -25,6 +26,9 @@ from trainer.parallel.mesh import Mesh
 from trainer.parallel.unit_calls import check_calls
 from trainer.parallel.units import Units
 
+if TYPE_CHECKING:
+    from trainer.compression.compression import Compression
+
 
 class PlainEngine:
     """The engine that runs micro-batches one after the other; derived engines decide what happens between them."""
@@ -36,6 +40,7 @@ class PlainEngine:
         self.takes_objective = takes_objective(model)
         self.choices = choices
         self.before_micro_batch: BetweenMicroBatches = do_nothing
+        self.compression: Compression | None = None
         self._recipe = recipe
         self._loss_functions: dict[LossFunction, Callable[[Batch], torch.Tensor]] = {}
         # Hooks on the units would be part of a graph of the whole model, which would then be compiled twice.
@@ -51,7 +56,7 @@ class PlainEngine:
         yield from modules.named_persistent_buffers(self.modules).items()
 
     def private_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
-        return iter(())
+        return iter(()) if self.compression is None else self.compression.private_tensors()
 
     def forward_backward(
         self, batch: Batch, loss_fn: LossFunction, micro: int, scale: torch.Tensor | None

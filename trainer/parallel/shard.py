@@ -35,7 +35,9 @@ def shard_units(model: nn.Module, units: Units, recipe: Recipe, mesh: Mesh) -> N
 
     # torch warns about the views that tensor parallel layers return, but our models never write into them.
     warnings.filterwarnings("ignore", message=".*returned a view tensor")
-    options = {"mesh": mesh.submesh(*DATA_AXES), **_make_policies(model, recipe, mesh)}
+    # If gradients are compressed between replicas, hooks do that, and fully_shard sees one replica only.
+    axes = ("shard",) if recipe.compresses(mesh) else DATA_AXES
+    options = {"mesh": mesh.submesh(*axes), **_make_policies(model, recipe, mesh)}
     # In a pipeline, every micro-batch would gather the weights again. Without resharding, a stage's whole weights stay
     # in memory during a step, as its whole gradients do anyway.
     reshard = zero_stage(recipe.parallel) == ZERO_PARAMETERS and recipe.parallel.pipeline == 1

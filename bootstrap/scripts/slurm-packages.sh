@@ -4,7 +4,7 @@
 # nodes wait for them.
 # Set by the caller: MODE (build; wait; publish: build, and unpack all packages for an upgrade; bake: build for an image, and store
 # nothing), KEY (digest of source and distribution), SOURCES (addresses), SHA256 (of the source), WORK (a folder of this machine),
-# PACKAGES, PUBLISHED (folder on the shared filesystem), NAMES (packages of the role), SLURM_UID, and STORE, a command that shares
+# PACKAGES, PUBLISHED (folder on the shared filesystem), SUMS (file for the sums of what is published), NAMES (packages of the role), SLURM_UID, and STORE, a command that shares
 # the archive between nodes: `$STORE fetch|store PATH`.
 set -eu
 export DEBIAN_FRONTEND=noninteractive
@@ -56,9 +56,13 @@ build() {
 }
 
 publish() {
-  rm -rf "$PUBLISHED.new"
-  mkdir -p "$PUBLISHED.new"
-  tar -x -f "$archive" -C "$PUBLISHED.new"
+  rm -rf "$PUBLISHED.new" "$WORK/unpacked"
+  mkdir -p "$PUBLISHED.new" "$WORK/unpacked"
+  tar -x -f "$archive" -C "$WORK/unpacked"
+  # Nodes compare the packages with these sums, because users may be able to change the shared filesystem.
+  (cd "$WORK/unpacked" && sha256sum -- *.deb) >"$SUMS"
+  cp "$WORK/unpacked"/*.deb "$PUBLISHED.new"
+  rm -rf "$WORK/unpacked"
   rm -rf "$PUBLISHED"
   mv "$PUBLISHED.new" "$PUBLISHED"
 }

@@ -1,11 +1,12 @@
 #!/bin/sh
 # One step of `muster upgrade` on a node; each step can be repeated.
 # Set by the caller: STEP (a function below), FROM and TO (releases), BACKUPS (folder), STATE (slurmctld's StateSaveLocation),
-# ETC (folder of Slurm's configuration), PACKAGES (folder with a folder per release), CLIENT (package whose version is the
+# ETC (folder of Slurm's configuration), PACKAGES (folder with a folder per release), SUMS (sha256sum's output for the files of TO), CLIENT (package whose version is the
 # installed release), INSTALLER (dpkg or apt), NAMES (packages to install; all if empty), UNIT (daemon to restart, if any),
 # WAIT_S, and the commands DATABASE_ANSWERS and CONTROLLER_ANSWERS.
 set -eu
 backup=$BACKUPS/slurm-$FROM
+COPY=${COPY:-/var/cache/muster-upgrade}
 
 fail() {
   echo "$*" >&2
@@ -57,13 +58,25 @@ do_backup() {
   touch "$backup/complete"
 }
 
-# Prints the files to install.
+# Prints the names of the files to install.
 list_files() {
   if [ -z "$NAMES" ]; then
-    ls "$PACKAGES/$TO"/*.deb
+    echo "$SUMS" | awk '{ print $2 }' | grep .
   else
-    for name in $NAMES; do ls "$PACKAGES/$TO/${name}_"*.deb || return 1; done
+    for name in $NAMES; do echo "$SUMS" | awk '{ print $2 }' | grep "^${name}_" || return 1; done
   fi
+}
+
+# Copies files to this machine and compares the copies with SUMS: on the shared filesystem, a user may have changed them.
+copy_files() {
+  rm -rf "$COPY"
+  mkdir -m 700 "$COPY"
+  for file in "$@"; do
+    cp "$PACKAGES/$TO/$file" "$COPY" || fail "$PACKAGES/$TO/$file cannot be read"
+    sum=$(sha256sum <"$COPY/$file")
+    echo "$SUMS" | grep -qxF "${sum%% *}  $file" ||
+      fail "$PACKAGES/$TO/$file was changed: its SHA-256 is ${sum%% *}. Nothing was installed; find out who changed it"
+  done
 }
 
 install_files() {
@@ -80,13 +93,14 @@ install_files() {
 }
 
 do_install() {
-  files=$(list_files 2>/dev/null) || fail "$PACKAGES/$TO has no packages"
+  files=$(list_files) || fail "Slurm $TO has no packages for this node"
+  # shellcheck disable=SC2086  # a list of names without blanks
+  copy_files $files
   # The daemons are restarted by their own steps.
   printf '#!/bin/sh\nexit 101\n' >/usr/sbin/policy-rc.d
   chmod +x /usr/sbin/policy-rc.d
-  trap 'rm -f /usr/sbin/policy-rc.d' EXIT
-  # shellcheck disable=SC2086  # a list of names without blanks
-  install_files $files >/var/log/muster-upgrade.log 2>&1 ||
+  trap 'rm -rf /usr/sbin/policy-rc.d "$COPY"' EXIT
+  install_files "$COPY"/*.deb >/var/log/muster-upgrade.log 2>&1 ||
     fail "$INSTALLER failed: $(tail -n 2 /var/log/muster-upgrade.log | paste -sd ' ')"
   case $(installed) in "$TO".*) ;; *) fail "package $CLIENT: version $(installed) is installed, expected $TO" ;; esac
   systemctl daemon-reload

@@ -52,13 +52,22 @@ BUILT = Packaging("slurm-smd-client", "apt", NAMES)
 
 
 @dataclass(frozen=True)
+class PublishedPackages:
+    """The packages of a release on the shared filesystem, and what they must be."""
+
+    folder: str
+    """Folder on all nodes with a folder of packages per release."""
+    sums: str
+    """Output of sha256sum for the packages, computed where no user of the cluster can change them."""
+
+
+@dataclass(frozen=True)
 class Releases:
     """The release that runs, the one to install, and where nodes find packages and keep the backup."""
 
     old: str
     new: str
-    packages: str
-    """Folder on all nodes with a folder of packages per release."""
+    packages: PublishedPackages = PublishedPackages("", "")
     packaging: Packaging = DISTRIBUTION
     backups: str = BACKUPS
     """Folder on the controller."""
@@ -139,7 +148,8 @@ def _script(step: str, releases: Releases, role: Role, wait_s: float, unit: str 
         "BACKUPS": releases.backups,
         "STATE": STATE,
         "ETC": ETC,
-        "PACKAGES": releases.packages,
+        "PACKAGES": releases.packages.folder,
+        "SUMS": releases.packages.sums,
         "CLIENT": packaging.client,
         "INSTALLER": packaging.installer,
         "NAMES": " ".join(packaging.names.get(role, ())),

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import pulumi
 
     from bootstrap.transport.base import Transport
-    from bootstrap.upgrade.steps import Packaging
+    from bootstrap.upgrade.steps import Packaging, PublishedPackages
     from cluster.inventory import Node
     from infra.engine.stop import Stop
     from infra.receipt import CacheEntry
@@ -299,8 +299,10 @@ class Upgrades(ABC):
         """Return the nodes of a cluster that run now; raise ResourceError if there is no controller."""
 
     @abstractmethod
-    def publish_packages(self, spec: ClusterSpec, stack: StackHome, nodes: UpgradeNodes, release: str) -> str:
-        """Give all nodes the packages of a release; return the folder that has a folder per release."""
+    def publish_packages(
+        self, spec: ClusterSpec, stack: StackHome, nodes: UpgradeNodes, release: str
+    ) -> PublishedPackages:
+        """Give all nodes the packages of a release; return where they are, with their SHA-256."""
 
     def hold_launches(
         self, spec: ClusterSpec, stack: StackHome, *, keep_after_error: bool = False

@@ -14,7 +14,7 @@ from bootstrap.sessions import Sessions
 from bootstrap.transport.base import TransportError
 from bootstrap.upgrade.drill import copy_controller, start_twin
 from bootstrap.upgrade.execute import Upgrade, take_snapshot
-from bootstrap.upgrade.steps import Releases, UpgradeStep, plan_return, plan_upgrade
+from bootstrap.upgrade.steps import PublishedPackages, Releases, UpgradeStep, plan_return, plan_upgrade
 from cluster.inventory import Inventory
 from cluster.spec import ClusterSpec
 from cluster.spec.edit import set_release
@@ -69,7 +69,7 @@ def upgrade(name: str, *, to: str, dry_run: bool = False, drill: bool | None = N
         return
     _require_no_other_change(cluster, to)
     nodes = cluster.reach_nodes()
-    steps = plan_upgrade(nodes.inventory, Releases(old, to, ""))
+    steps = plan_upgrade(nodes.inventory, Releases(old, to))
     _print_steps(f"upgrade of stack {name} from Slurm {old} to {to}:", steps)
     if dry_run:
         return
@@ -103,12 +103,12 @@ def go_back(name: str, *, to: str) -> None:
     _require_no_other_change(cluster, to)
     cluster.target.check_release(cluster.spec, to)
     with lock.held(cluster.stack, "upgrade", wait=False, say=screen.say):
-        folder = _publish(cluster, cluster.reach_nodes(), to)
+        packages = _publish(cluster, cluster.reach_nodes(), to)
         try:
             # Nodes of the newer release cannot join the restored controller.
             with cluster.target.hold_launches(cluster.spec, cluster.stack, keep_after_error=True):
                 nodes = cluster.reach_nodes()
-                steps = plan_return(nodes.inventory, Releases(NEWEST, to, folder, nodes.packaging, nodes.backups))
+                steps = plan_return(nodes.inventory, Releases(NEWEST, to, packages, nodes.packaging, nodes.backups))
                 with Sessions(nodes.connect) as sessions:
                     restoration = Upgrade(to, sessions, nodes.inventory.controller, nodes.is_gone)
                     restoration.execute_steps(steps, _show)
@@ -206,14 +206,14 @@ def _drill(cluster: Cluster, nodes: UpgradeNodes, to: str) -> None:
     )
 
 
-def _publish(cluster: Cluster, nodes: UpgradeNodes, release: str) -> str:
+def _publish(cluster: Cluster, nodes: UpgradeNodes, release: str) -> PublishedPackages:
     with screen.status(f"packages of Slurm {release}: built or copied, which may take minutes"):
         return cluster.target.publish_packages(cluster.spec, cluster.stack, nodes, release)
 
 
 def _carry_out(cluster: Cluster, nodes: UpgradeNodes, old: str, to: str, record: Path) -> list[str]:
     """Upgrade the nodes and return what differs afterwards; `record` keeps the snapshot from before until then."""
-    folder = _publish(cluster, nodes, to)
+    packages = _publish(cluster, nodes, to)
     done: list[UpgradeStep] = []
 
     @contextmanager
@@ -226,7 +226,7 @@ def _carry_out(cluster: Cluster, nodes: UpgradeNodes, old: str, to: str, record:
         # Others may run now: the build of the packages takes minutes.
         nodes = cluster.reach_nodes()
         controller = nodes.inventory.controller
-        steps = plan_upgrade(nodes.inventory, Releases(old, to, folder, nodes.packaging, nodes.backups))
+        steps = plan_upgrade(nodes.inventory, Releases(old, to, packages, nodes.packaging, nodes.backups))
         try:
             with Sessions(nodes.connect) as sessions:
                 # The snapshot of the first attempt is the one to compare with.

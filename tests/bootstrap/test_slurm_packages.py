@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import tarfile
+from hashlib import sha256
 from pathlib import Path
 from typing import get_args
 
@@ -44,12 +45,13 @@ def test_an_upgrade_finds_all_packages_of_a_release_and_nothing_is_installed(tmp
     variables = {
         "MODE": "publish", "KEY": "k", "SOURCES": "''", "SHA256": "''", "WORK": tmp_path / "work",
         "PUBLISHED": published, "PACKAGES": tmp_path / "packages", "NAMES": "''", "SLURM_UID": "1",
-        "STORE": tmp_path / "store", "PATH": f"{tmp_path}:/usr/bin:/bin",
+        "SUMS": tmp_path / "sums", "STORE": tmp_path / "store", "PATH": f"{tmp_path}:/usr/bin:/bin",
     }  # fmt: skip
     text = "".join(f"{name}={value}\n" for name, value in variables.items())
     done = subprocess.run(["sh", "-c", text + SCRIPT], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert [file.name for file in published.iterdir()] == ["slurm-smd_26.05.5-1_amd64.deb"]
+    assert (tmp_path / "sums").read_text() == f"{sha256(b'new').hexdigest()}  slurm-smd_26.05.5-1_amd64.deb\n"
 
 
 def _read_key(script: str) -> str:

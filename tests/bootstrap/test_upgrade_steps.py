@@ -6,6 +6,7 @@ import re
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -14,11 +15,21 @@ from bootstrap.errors import BootstrapError
 from bootstrap.sessions import Sessions
 from bootstrap.transport.base import Completed, TransportError
 from bootstrap.upgrade import execute
-from bootstrap.upgrade.steps import BATCH, BUILT, SCRIPT, Releases, UpgradeStep, plan_return, plan_upgrade
+from bootstrap.upgrade.steps import (
+    BATCH,
+    BUILT,
+    SCRIPT,
+    PublishedPackages,
+    Releases,
+    UpgradeStep,
+    plan_return,
+    plan_upgrade,
+)
 from cluster.inventory import Node
 from tests.bootstrap.clusters import inventory, node
 
-UP, BACK = Releases("24.11", "26.05", "/shared/p"), Releases("26.05", "24.11", "/shared/p")
+PACKAGES = PublishedPackages("/shared/p", "")
+UP, BACK = Releases("24.11", "26.05", PACKAGES), Releases("26.05", "24.11", PACKAGES)
 
 
 def shape(steps: tuple[UpgradeStep, ...]) -> list[tuple[str, str]]:
@@ -59,7 +70,7 @@ def test_scripts_get_the_releases_and_only_the_daemon_of_the_role() -> None:
 
 
 def test_packages_that_the_controller_built_are_installed_by_role_and_the_backup_is_on_its_volume() -> None:
-    releases = Releases("24.11", "26.05", "/shared/p", BUILT, "/state/backups")
+    releases = Releases("24.11", "26.05", PACKAGES, BUILT, "/state/backups")
     steps = plan_upgrade(inventory(), releases)
     assert {values(step)["BACKUPS"] for step in (*steps, *plan_return(inventory(), releases))} == {"/state/backups"}
     assert {(values(step)["CLIENT"], values(step)["INSTALLER"]) for step in steps} == {("slurm-smd-client", "apt")}
@@ -240,3 +251,45 @@ def test_an_unexpected_release_is_not_touched(installed: str, message: str, tmp_
     done = Controller(tmp_path).back_up(installed)
     assert (done.returncode, done.stderr.strip()) == (1, message)
     assert not (tmp_path / "systemctl.log").exists()
+
+
+PACKAGE = "slurmd_26.05.5-1_amd64.deb"
+
+
+def install(folder: Path, sums: str, *, names: str = "slurmd") -> subprocess.CompletedProcess[str]:
+    """Run the step that installs packages from a shared folder; dpkg only records what it gets."""
+    variables = {
+        "STEP": "install", "FROM": "24.11", "TO": "26.05", "BACKUPS": "/nowhere", "PACKAGES": folder / "shared",
+        "SUMS": f"'{sums}'", "NAMES": names, "CLIENT": "slurm-client", "INSTALLER": "dpkg", "COPY": folder / "copy",
+        "PATH": f"{folder}:/usr/bin:/bin",
+    }  # fmt: skip
+    for name, body in {"dpkg": f'echo "$@" >> {folder}/installed; exit 1', "chmod": "true"}.items():
+        (folder / name).write_text(f"#!/bin/sh\n{body}\n")
+        (folder / name).chmod(0o755)
+    # The lines that write outside of the folder are left out.
+    script = re.sub(r"(?m)^.*/usr/sbin/policy-rc\.d$", "", SCRIPT).replace("/var/log", str(folder))
+    text = "".join(f"{name}={value}\n" for name, value in variables.items())
+    return subprocess.run(["sh", "-c", text + script], capture_output=True, text=True, check=False)
+
+
+def test_a_package_that_a_user_changed_is_refused_by_name_before_anything_is_installed(tmp_path: Path) -> None:
+    """The sums come from the operator: those of the attacker lie beside the changed package, and are not read."""
+    shared = tmp_path / "shared" / "26.05"
+    shared.mkdir(parents=True)
+    sums = f"{sha256(b'ours').hexdigest()}  {PACKAGE}"
+    (shared / PACKAGE).write_bytes(b"theirs")
+    (shared / "SHA256SUMS").write_text(f"{sha256(b'theirs').hexdigest()}  {PACKAGE}\n")
+    done = install(tmp_path, sums)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"{shared / PACKAGE} was changed: its SHA-256 is {sha256(b'theirs').hexdigest()}.")
+    assert not (tmp_path / "installed").exists()
+
+
+@pytest.mark.parametrize("names", ["slurmd", "''"])
+def test_only_verified_copies_are_installed(names: str, tmp_path: Path) -> None:
+    shared = tmp_path / "shared" / "26.05"
+    shared.mkdir(parents=True)
+    (shared / PACKAGE).write_bytes(b"ours")
+    (shared / "slurmd_99_amd64.deb").write_bytes(b"another package of the attacker")
+    install(tmp_path, f"{sha256(b'ours').hexdigest()}  {PACKAGE}", names=names)
+    assert (tmp_path / "installed").read_text() == f"-i --force-confold {tmp_path / 'copy' / PACKAGE}\n"

@@ -38,7 +38,7 @@ def test_the_running_spec_is_the_one_that_the_guard_of_changes_accepted() -> Non
 
 
 def test_a_failure_names_what_is_done_and_the_two_ways_on() -> None:
-    steps = plan_upgrade(inventory(), Releases("24.11", "26.05", ""))
+    steps = plan_upgrade(inventory(), Releases("24.11", "26.05"))
     stop = describe_failure("mine", "node controller, step slurmdbd: it broke.", steps, 2)
     assert stop.what.splitlines() == [
         "the upgrade stopped: node controller, step slurmdbd: it broke.",

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from bootstrap.transport.base import Completed, Transport
-from bootstrap.upgrade.steps import DISTRIBUTION
+from bootstrap.upgrade.steps import DISTRIBUTION, PublishedPackages
 from cluster.inventory import Inventory, Node
 from cluster.spec import ClusterSpec
 from infra.engine import pulumi
@@ -44,9 +44,15 @@ class RecordedTarget(Upgrades):
     def reach_nodes(self, spec: ClusterSpec, stack: StackHome, inventory: Inventory) -> UpgradeNodes:  # noqa: ARG002
         return UpgradeNodes(inventory, self.connect, DISTRIBUTION, "/backups")
 
-    def publish_packages(self, spec: ClusterSpec, stack: StackHome, nodes: UpgradeNodes, release: str) -> str:  # noqa: ARG002
+    def publish_packages(
+        self,
+        spec: ClusterSpec,  # noqa: ARG002
+        stack: StackHome,  # noqa: ARG002
+        nodes: UpgradeNodes,  # noqa: ARG002
+        release: str,
+    ) -> PublishedPackages:
         self.events.append(f"packages of {release}")
-        return "/shared/packages"
+        return PublishedPackages("/shared/packages", "")
 
     @contextmanager
     def hold_launches(

@@ -39,6 +39,8 @@ PACKAGES = f"{WORK}/packages"
 # Part of the name of stored packages. To be increased only if the same source is built into other packages: a
 # controller that has Slurm does not build them again, and new nodes would wait for them in vain.
 _BUILD = "1"
+SUMS = f"{WORK}/published.sha256"
+"""File on the controller with the output of sha256sum for the packages that it published last."""
 PUBLISHED = ".packages/slurm"
 """Folder on the shared filesystem with a folder of packages per release, for `muster upgrade`."""
 ARCHIVE_MARKER = "slurm_archive"
@@ -97,6 +99,7 @@ class PackageBuild:
             "WORK": WORK,
             "PACKAGES": PACKAGES,
             "PUBLISHED": f"{self.shared}/{PUBLISHED}/{self.release}",
+            "SUMS": SUMS,
             "NAMES": " ".join(names),
             "SLURM_UID": str(SLURM_UID),
             "STORE": " ".join([*self.store, self.key]),

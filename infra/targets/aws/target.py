@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from bootstrap.transport.base import Transport
+    from bootstrap.upgrade.steps import PublishedPackages
     from cluster.inventory import Node
     from infra.resources.job_queue import JobQueue
     from infra.targets.aws.leftovers.kind import AccountRegion
@@ -221,7 +222,9 @@ class AwsTarget(Target, Launches, Preflight, Rehearses, Budgeted, Images, KeepsL
 
         return reach_nodes(self.deployment(stack, spec.name, spec), inventory)
 
-    def publish_packages(self, spec: ClusterSpec, stack: StackHome, nodes: UpgradeNodes, release: str) -> str:
+    def publish_packages(
+        self, spec: ClusterSpec, stack: StackHome, nodes: UpgradeNodes, release: str
+    ) -> PublishedPackages:
         from infra.targets.aws.upgrade import publish_packages
 
         return publish_packages(self.deployment(stack, spec.name, spec), nodes, release)

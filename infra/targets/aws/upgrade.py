@@ -10,9 +10,9 @@ from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from bootstrap.steps.cloud.slurm_packages import BUILD_TIMEOUT_S, PUBLISHED, PackageBuild
+from bootstrap.steps.cloud.slurm_packages import BUILD_TIMEOUT_S, PUBLISHED, SUMS, PackageBuild
 from bootstrap.transport.base import Transport
-from bootstrap.upgrade.steps import BUILT
+from bootstrap.upgrade.steps import BUILT, PublishedPackages
 from cluster import names as cluster_names
 from cluster.inventory import Inventory, Node
 from infra.resources.error import ResourceError
@@ -89,7 +89,7 @@ def find_starting(instances: Sequence[Instance], reports: Mapping[str, Report]) 
     ]
 
 
-def publish_packages(deployment: Deployment, nodes: UpgradeNodes, release: str) -> str:
+def publish_packages(deployment: Deployment, nodes: UpgradeNodes, release: str) -> PublishedPackages:
     """Build the packages on the controller, unless they exist, and unpack them on the shared filesystem."""
     controller, shared = nodes.inventory.controller, nodes.inventory.mounts[0]
     transport = nodes.connect(controller)
@@ -97,12 +97,12 @@ def publish_packages(deployment: Deployment, nodes: UpgradeNodes, release: str) 
     store = package_store_command(deployment.region, _find_bucket(deployment))
     script = PackageBuild(release, distribution, store, shared).render_script("publish")
     # Run Command returns little output, and not its end. In a shell of its own: `||` would switch off its `set -e`.
-    logged = f"sh -c {shlex.quote(script)} >{_LOG} 2>&1 || {{ tail -n 1 {_LOG} >&2; exit 1; }}"
+    logged = f"sh -c {shlex.quote(script)} >{_LOG} 2>&1 || {{ tail -n 1 {_LOG} >&2; exit 1; }}\ncat {SUMS}"
     done = transport.run(logged, timeout=BUILD_TIMEOUT_S)
     if done.code != 0:
         what = f"the controller has no packages of Slurm {release}: {done.err.strip()}"
         raise ResourceError("software.slurm", what, f"see {_LOG} on the controller; nothing has changed")
-    return f"{shared}/{PUBLISHED}"
+    return PublishedPackages(f"{shared}/{PUBLISHED}", done.out)
 
 
 @contextmanager

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from bootstrap.transport.base import Transport
+    from bootstrap.upgrade.steps import PublishedPackages
     from cluster.inventory import Node
     from infra.engine.stop import Stop
     from infra.receipt import CacheEntry
@@ -124,11 +125,11 @@ class LocalTarget(Target, OnThisMachine, Pushes, Upgrades):
         spec: ClusterSpec,
         stack: StackHome,
         nodes: UpgradeNodes,  # noqa: ARG002  # they share a volume
-        release: str,  # noqa: ARG002  # the image has the packages of every release
-    ) -> str:
+        release: str,
+    ) -> PublishedPackages:
         from infra.targets.local.upgrade import publish_packages
 
-        return publish_packages(plan.plan(spec), stack.name)
+        return publish_packages(plan.plan(spec), stack.name, release)
 
     def open_twin(
         self, spec: ClusterSpec, stack: str, controller: Node, release: str

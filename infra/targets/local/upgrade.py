@@ -17,7 +17,7 @@ from docker.types import Mount
 from bootstrap.steps.cloud.slurm_packages import PUBLISHED
 from bootstrap.transport.base import DEFAULT_TIMEOUT_S, Completed, OnLine, TransportError, put_script
 from bootstrap.transport.ssh import SshTransport
-from bootstrap.upgrade.steps import BACKUPS, DISTRIBUTION
+from bootstrap.upgrade.steps import BACKUPS, DISTRIBUTION, PublishedPackages
 from cluster import names
 from cluster.inventory import Inventory
 from cluster.spec.model import SlurmRelease
@@ -53,12 +53,13 @@ def reach_nodes(stack: StackHome, inventory: Inventory) -> UpgradeNodes:
     return UpgradeNodes(inventory, partial(SshTransport.connect, private_key=private_key), DISTRIBUTION, BACKUPS)
 
 
-def publish_packages(plan: BuildPlan, stack: str) -> str:
-    """Copy the packages of all releases to the shared filesystem and return the folder there."""
+def publish_packages(plan: BuildPlan, stack: str, release: str) -> PublishedPackages:
+    """Copy the packages of all releases to the shared filesystem; the sums are those of the image."""
     volume = plan.volumes[0]
     folder = f"{volume.mount}/{PUBLISHED}"
     mount = Mount(target=volume.mount, source=names.volume(plan.cluster, volume.name), type="volume")
     script = f"rm -rf {folder} && mkdir -p {folder} && cp -r {IMAGE_PACKAGES}/. {folder} && chmod -R go-w {folder}"
+    script = f"{script} && cd {IMAGE_PACKAGES}/{release} && sha256sum -- *.deb"
     with engine_client.api_session("software.slurm") as api:
         container = api.create_container(
             names.image(NEWEST),
@@ -68,12 +69,13 @@ def publish_packages(plan: BuildPlan, stack: str) -> str:
         )["Id"]
         try:
             api.start(container)
-            if api.wait(container)["StatusCode"] != 0:
-                output = api.logs(container).decode(errors="replace").strip()
+            code = api.wait(container)["StatusCode"]
+            output: str = api.logs(container).decode(errors="replace").strip()
+            if code != 0:
                 raise ResourceError("software.slurm", f"the packages cannot be copied to {folder}: {output}", "")
         finally:
             remove_container(api, container)
-    return folder
+    return PublishedPackages(folder, output)
 
 
 @dataclass(frozen=True)

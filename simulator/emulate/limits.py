@@ -36,6 +36,9 @@ def list_problems(config: Config, ranks: int) -> list[ConfigProblem]:
     if config.communication.compression != "none":
         message = f"{config.communication.compression} is not emulated; allowed: none"
         problems.append(ConfigProblem("communication.compression", message, "set communication.compression=none"))
+    if config.communication.pattern != "backend":
+        message = f"{config.communication.pattern} is not emulated; allowed: backend"
+        problems.append(ConfigProblem("communication.pattern", message, "set communication.pattern=backend"))
     if config.checkpoint.initial:
         message = (
             f"{config.checkpoint.initial} is not loaded: an emulated run starts from random weights; allowed: empty"

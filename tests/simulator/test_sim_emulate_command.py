@@ -35,6 +35,10 @@ SMALL = ["tiny-llama", "batch.size=16"]
             ["--ranks", "4", *SMALL, "parallel.strategy=ddp", "communication.compression=topk"],
             "communication.compression: topk is not emulated; allowed: none",
         ),
+        (
+            ["--ranks", "4", *SMALL, "parallel.strategy=ddp", "communication.pattern=ring"],
+            "communication.pattern: ring is not emulated; allowed: backend",
+        ),
         (["--ranks", "4", *SMALL, "parallel.pipeline=2"], "parallel.pipeline: 2 is not emulated; allowed: 1"),
         (["--ranks", "4", *SMALL, "parallel.accumulate=sync"], "parallel.accumulate: sync is not emulated"),
         (["--ranks", "4", *SMALL, "checkpoint.initial=runs/other"], "checkpoint.initial: runs/other is not loaded"),

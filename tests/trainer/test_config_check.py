@@ -436,6 +436,36 @@ CONFLICTS = [
         "communication.warmup_steps: 5 has no effect, because communication.compression is none; leave it out, or",
     ),
     (
+        "tiny-mlp",
+        ["communication.pattern=ring", "parallel.strategy=fsdp"],
+        "communication.pattern: ring, but the strategy is fsdp; only ddp can use it; set parallel.strategy to ddp, or ",
+    ),
+    (
+        "tiny-mlp",
+        ["communication.pattern=auto", "parallel.strategy=auto"],
+        "communication.pattern: auto, but the strategy is auto; only ddp can use it; set parallel.strategy to ddp, or ",
+    ),
+    (
+        "tiny-mlp",
+        ["communication.pattern=tree", "parallel.strategy=ddp", "parallel.engine=muster"],
+        "communication.pattern: tree, but parallel.engine=muster cannot use it yet; set parallel.engine to torch, or t",
+    ),
+    (
+        "tiny-mlp",
+        ["communication.pattern=tree", "parallel.strategy=ddp", "parallel.reduce=bf16"],
+        "communication.pattern: tree, but parallel.reduce=bf16 uses the backend's sums; set parallel.reduce to fp32, o",
+    ),
+    (
+        "tiny-mlp",
+        ["communication.pattern=tree", "parallel.strategy=ddp", "communication.compression=int8"],
+        "communication.pattern: tree, but communication.compression=int8 sends gradients in its own way; set communica",
+    ),
+    (
+        "tiny-llama",
+        ["communication.pattern=ring", "parallel.strategy=ddp", "parallel.pipeline=2"],
+        "communication.pattern: ring, but parallel.pipeline=2 averages gradients in another way; set parallel.pipeline",
+    ),
+    (
         "tiny-llama",
         ["parallel.reduce=bf16", "parallel.strategy=single"],
         "parallel.reduce: bf16, but the strategy is single, which reduces no gradients; set it to fp32, or parallel.st",

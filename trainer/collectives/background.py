@@ -33,11 +33,16 @@ IDLE_S = 10.0
 """A thread without work ends after this time; starting another takes less than a millisecond."""
 
 
+OnEnd = Callable[[Exception | None], None]
+"""Called when a collective has ended, with the error that prevented its result."""
+
+
 class Handle:
     """A collective that was started. Its tensors must not be used or freed before `wait` has returned."""
 
-    def __init__(self, action: Callable[[], None], device: Any) -> None:
+    def __init__(self, action: Callable[[], None], device: Any, on_end: OnEnd | None = None) -> None:
         self._action: Callable[[], None] | None = action
+        self._on_end = on_end
         self._device = device
         self._ended = threading.Event()
         self._error: Exception | None = None
@@ -71,6 +76,8 @@ class Handle:
             # The action refers to the tensors, which would otherwise live as long as the handle.
             self._action = None
             self._ended.set()
+            if self._on_end:
+                self._on_end(self._error)
 
     def _run_on_stream(self) -> None:
         stream = _side_stream(self._device) if self._ready else None
@@ -125,9 +132,11 @@ class Queue:
             del handle
 
 
-def launch(action: Callable[[], None], group: Any, device: Any, *, async_op: bool) -> Handle | None:
+def launch(
+    action: Callable[[], None], group: Any, device: Any, *, async_op: bool, on_end: OnEnd | None = None
+) -> Handle | None:
     """Run a collective of the group in its turn; return a handle, or None after its end if it is not asynchronous."""
-    handle = Handle(action, device)
+    handle = Handle(action, device, on_end)
     queue = _queue_of(group)
     if async_op:
         queue.submit(handle)

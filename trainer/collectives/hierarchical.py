@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainer.collectives import ring
-from trainer.collectives.schedule import Schedule, Step, halve_interval
+from trainer.collectives.schedule import Schedule, Step, check_nodes, halve_interval
 
 
 def schedule_all_reduce(rank: int, ranks: int, ranks_per_node: int) -> Schedule:
@@ -28,8 +28,7 @@ def schedule_all_reduce(rank: int, ranks: int, ranks_per_node: int) -> Schedule:
 
     Ranks of a node must be consecutive, and all nodes must have the same number of ranks.
     """
-    if ranks_per_node < 1 or ranks % ranks_per_node:
-        raise ValueError(f"ranks_per_node is {ranks_per_node}, but must divide the number of ranks, {ranks}")
+    check_nodes(ranks, ranks_per_node)
     nodes = ranks // ranks_per_node
     node, number = divmod(rank, ranks_per_node)
     same_node = range(node * ranks_per_node, (node + 1) * ranks_per_node)

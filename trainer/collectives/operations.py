@@ -23,7 +23,7 @@ import torch.distributed
 from trainer.collectives import broadcast as binomial_tree
 from trainer.collectives import double_tree, halving_doubling, hierarchical, ring
 from trainer.collectives.agreement import check_agreement
-from trainer.collectives.background import Handle, launch
+from trainer.collectives.background import Handle, OnEnd, launch
 from trainer.collectives.exchange import run_schedule
 from trainer.collectives.schedule import Schedule, plan_block_chunks, plan_chunks
 
@@ -45,11 +45,13 @@ def all_reduce(  # noqa: PLR0913  # options by name
     ranks_per_node: int | None = None,
     block_bytes: int = BLOCK_BYTES,
     async_op: bool = False,
+    on_end: OnEnd | None = None,
 ) -> Handle | None:
     """Replace the tensor by its sum, or its average, over all ranks of the group.
 
     An average divides every contribution by the number of ranks before the sum, as NCCL and DDP do, so that half
-    precision does not overflow. `hierarchical` needs `ranks_per_node`.
+    precision does not overflow. `hierarchical` needs `ranks_per_node`. At the end, `on_end` is called with the
+    error, or None, on the thread that ran the collective.
     """
     rank, ranks = _rank_in(group)
     schedule = _schedule_all_reduce(pattern, rank, ranks, ranks_per_node)
@@ -66,7 +68,7 @@ def all_reduce(  # noqa: PLR0913  # options by name
         run_schedule(flat, schedule, chunks, group)
         _write_back(flat, tensor)
 
-    return launch(run, group, tensor.device, async_op=async_op)
+    return launch(run, group, tensor.device, async_op=async_op, on_end=on_end)
 
 
 def reduce_scatter(  # noqa: PLR0913  # options by name

@@ -73,6 +73,12 @@ def halve_interval(steps: Sequence[Step]) -> int:
     return max(1, -(-len(steps) // 2))
 
 
+def check_nodes(ranks: int, ranks_per_node: int) -> None:
+    """Raise ValueError unless all nodes have this number of ranks."""
+    if ranks_per_node < 1 or ranks % ranks_per_node:
+        raise ValueError(f"ranks_per_node is {ranks_per_node}, but must divide the number of ranks, {ranks}")
+
+
 Span = tuple[int, int]
 """The elements from a start up to, but not including, a stop."""
 

@@ -16,6 +16,7 @@ from trainer.config.check_parallel import (
     check_strategy_options,
     check_tensor_parallel,
 )
+from trainer.config.check_pattern import check_pattern
 from trainer.config.check_sources import check_mixture, check_remote
 from trainer.config.convert import FAMILIES
 from trainer.config.errors import ConfigError, ConfigProblem, list_divisors, list_nearest_multiples
@@ -315,6 +316,7 @@ RULES: tuple[Rule, ...] = (
     check_strategy_options,
     check_engine,
     check_compression,
+    check_pattern,
     check_tensor_parallel,
     check_context_parallel,
     check_pipeline,

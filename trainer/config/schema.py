@@ -200,6 +200,11 @@ class CommunicationConfig:
     ratio: float = setting("topk, randomk: share of the gradient that each rank sends", 0.01, low=0.0001, high=0.5)
     rank: int = setting("powersgd: rank of the matrices that are sent", 4, low=1)
     warmup_steps: int = setting("compression: steps at the start of the run whose gradients are sent whole", 0, low=0)
+    pattern: Literal["backend", "auto", "ring", "tree", "hierarchical"] = setting(
+        "ddp: algorithm that averages gradients: that of the backend (gloo, NCCL), or one of ours, for ranks on CPUs; "
+        "auto chooses by message size and nodes; see collectives.md",
+        "backend",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

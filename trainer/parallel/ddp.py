@@ -25,6 +25,7 @@ from trainer.parallel.units import Units, list_names
 if TYPE_CHECKING:
     from trainer.compression.compression import Compression
     from trainer.compression.ddp_hook import Hook
+    from trainer.parallel.pattern_hook import PatternHook
 
 # Start-up: torch's modules for compressed gradients are imported only by runs that compress them.
 # ruff: noqa: PLC0415
@@ -41,6 +42,7 @@ class DdpEngine(PlainEngine):
         compression, hook = _make_compression(model, recipe, mesh)
         super().__init__(wrap(_ModelWithLoss(model, recipe), recipe, mesh, hook), units, recipe, mesh, choices)
         self.compression = compression
+        self._pattern_hook: PatternHook | None = getattr(self.modules[0], "pattern_hook", None)
         self.takes_objective = takes_objective(model)
         self._is_deferred = recipe.parallel.accumulate != "sync"
         if recipe.parallel.accumulate == "auto":
@@ -52,6 +54,8 @@ class DdpEngine(PlainEngine):
         self, batch: Batch, loss_fn: LossFunction, micro: int, scale: torch.Tensor | None
     ) -> torch.Tensor:
         loss = super().forward_backward(batch, loss_fn, micro, scale)
+        if self._pattern_hook is not None:
+            self._pattern_hook.raise_error()
         if not self._recipe.parallel.find_unused_parameters:
             self._check_gradients()
         return loss
@@ -135,6 +139,11 @@ def wrap(model: nn.Module, recipe: Recipe, mesh: Mesh, hook: Hook | None = None)
         wrapped.register_comm_hook(mesh.group("replicate"), bf16_compress_hook)
     if hook is not None:
         wrapped.register_comm_hook(None, hook)
+    if recipe.communication.pattern != "backend" and mesh.group("replicate") is not None:
+        from trainer.parallel.pattern_hook import PatternHook
+
+        wrapped.pattern_hook = PatternHook(recipe.communication.pattern, mesh.group("replicate"), mesh.device)
+        wrapped.register_comm_hook(None, wrapped.pattern_hook.average)
     _build_final_buckets(wrapped)
     return wrapped
 

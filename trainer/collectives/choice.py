@@ -1,0 +1,37 @@
+"""Choose the pattern of an all-reduce for `communication.pattern`, from the size of the message and the nodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from trainer.collectives.schedule import check_nodes
+
+Setting = Literal["auto", "ring", "tree", "hierarchical"]
+TREE_LARGEST_BYTES = 1 << 20
+"""Largest message for which `auto` uses a tree: it has fewer steps than a ring, but sends up to n/(n-1) times more."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A pattern, with the ranks per node that only `hierarchical` takes."""
+
+    pattern: Literal["ring", "tree", "hierarchical"]
+    ranks_per_node: int | None = None
+
+
+def choose_pattern(setting: Setting, size_bytes: int, ranks: int, ranks_per_node: int) -> Choice:
+    """Return the pattern that is set, or the choice of `auto`.
+
+    - Hierarchical, if there are several nodes with the same number of ranks, and more than one each, because links
+      between nodes are usually slower than those inside.
+    - Otherwise a tree for messages of up to 1 MB, and a ring for larger ones.
+    """
+    if setting == "hierarchical":
+        check_nodes(ranks, ranks_per_node)
+        return Choice("hierarchical", ranks_per_node)
+    if setting != "auto":
+        return Choice(setting)
+    if 1 < ranks_per_node < ranks and ranks % ranks_per_node == 0:
+        return Choice("hierarchical", ranks_per_node)
+    return Choice("tree" if size_bytes <= TREE_LARGEST_BYTES else "ring")

@@ -108,14 +108,21 @@ def _compute_endpoint_usd(item: Item, _region: str) -> float:
 
 
 def _remove_security_group(account: AccountRegion, id_: str) -> None:
-    """Remove the rules first: groups that refer to each other could not be removed otherwise."""
+    """Remove its rules and those by which other groups of the cluster refer to it: AWS refuses while there are any."""
     ec2 = account.client("ec2")
-    filters = [{"Name": "group-id", "Values": [id_]}]
-    rules = list(account.list_items("ec2", "describe_security_group_rules", "SecurityGroupRules", Filters=filters))
-    for outward, revoke in ((True, ec2.revoke_security_group_egress), (False, ec2.revoke_security_group_ingress)):
-        ids = [rule["SecurityGroupRuleId"] for rule in rules if rule["IsEgress"] == outward]
-        if ids:
-            revoke(GroupId=id_, SecurityGroupRuleIds=ids)
+    (group,) = ec2.describe_security_groups(GroupIds=[id_])["SecurityGroups"]
+    cluster = read_tags(group.get("Tags")).get(names.CLUSTER, "")
+    groups = [
+        other["GroupId"] for other, _ in _list_tagged(account, "describe_security_groups", "SecurityGroups", cluster)
+    ]
+    filters = [{"Name": "group-id", "Values": groups}]
+    rules: dict[tuple[str, bool], list[str]] = {}
+    for rule in account.list_items("ec2", "describe_security_group_rules", "SecurityGroupRules", Filters=filters):
+        if id_ in (rule["GroupId"], rule.get("ReferencedGroupInfo", {}).get("GroupId")):
+            rules.setdefault((rule["GroupId"], rule["IsEgress"]), []).append(rule["SecurityGroupRuleId"])
+    for (owner, outward), ids in rules.items():
+        revoke = ec2.revoke_security_group_egress if outward else ec2.revoke_security_group_ingress
+        revoke(GroupId=owner, SecurityGroupRuleIds=ids)
     ec2.delete_security_group(GroupId=id_)
 
 

@@ -10,6 +10,7 @@ from infra.targets.aws.leftovers.kind import ResourceKind
 KINDS: tuple[ResourceKind, ...] = (
     *ec2.MACHINES,
     storage.LUSTRE,
+    storage.MOUNT_TARGET,
     storage.EFS,
     management.ZONE,
     *ec2.NETWORK,
@@ -27,13 +28,15 @@ FILESYSTEMS = (storage.LUSTRE, storage.EFS)
 FILESYSTEM_DEPENDENCIES = (ec2.SECURITY_GROUP, ec2.SUBNET, ec2.VPC, storage.KEY)
 
 # Kinds with network interfaces, which hold security groups and subnets.
-_ATTACHED = (ec2.INSTANCE, *FILESYSTEMS, ec2.ENDPOINT, ec2.INTERFACE)
+_STORAGE = (storage.LUSTRE, storage.MOUNT_TARGET, storage.EFS)
+_ATTACHED = (ec2.INSTANCE, *_STORAGE, ec2.ENDPOINT, ec2.INTERFACE)
 USERS: Mapping[ResourceKind, tuple[ResourceKind, ...]] = {
     ec2.PLACEMENT: (ec2.INSTANCE,),
     ec2.VOLUME: (ec2.INSTANCE,),
     ec2.SNAPSHOT: (ec2.IMAGE,),
     ec2.ADDRESS: (ec2.NAT,),
-    ec2.INTERFACE: (ec2.INSTANCE, *FILESYSTEMS, ec2.ENDPOINT, ec2.NAT),
+    ec2.INTERFACE: (ec2.INSTANCE, *_STORAGE, ec2.ENDPOINT, ec2.NAT),
+    storage.EFS: (storage.MOUNT_TARGET,),
     ec2.SECURITY_GROUP: _ATTACHED,
     ec2.SUBNET: (*_ATTACHED, ec2.NAT),
     # A gateway cannot be detached while the VPC has public addresses.

@@ -56,13 +56,46 @@ def _list_efs(account: AccountRegion, cluster: str) -> Iterator[ClusterResource]
             )
 
 
+def _list_mount_targets(account: AccountRegion, cluster: str) -> Iterator[ClusterResource]:
+    """Yield mount targets of the cluster's filesystems that use its security groups; they have no tags themselves.
+
+    A person may have added others. Those of a kept filesystem go too, because the network that they use does.
+    """
+    filesystems = list(_list_efs(account, cluster))
+    interfaces = _list_interfaces(account, cluster) if filesystems else set()
+    for filesystem in filesystems:
+        own_tags = {key: value for key, value in filesystem.tags.items() if key != tag_names.KEEP}
+        for target in _list_existing_targets(account, filesystem.id):
+            if target.get("NetworkInterfaceId") in interfaces:
+                yield ClusterResource(target["MountTargetId"], own_tags)
+
+
+def _list_interfaces(account: AccountRegion, cluster: str) -> set[str]:
+    """Return the network interfaces that use a security group of the cluster."""
+    own = [{"Name": f"tag:{tag_names.CLUSTER}", "Values": [cluster]}]
+    groups = account.list_items("ec2", "describe_security_groups", "SecurityGroups", Filters=own)
+    using = [{"Name": "group-id", "Values": [group["GroupId"] for group in groups]}]
+    if not using[0]["Values"]:
+        return set()
+    interfaces = account.list_items("ec2", "describe_network_interfaces", "NetworkInterfaces", Filters=using)
+    return {interface["NetworkInterfaceId"] for interface in interfaces}
+
+
+def _list_existing_targets(account: AccountRegion, filesystem: str) -> list[dict[str, Any]]:
+    """Return the mount targets of a filesystem, without those that are being deleted and may be gone by now."""
+    targets = account.list_items("efs", "describe_mount_targets", "MountTargets", FileSystemId=filesystem)
+    return [target for target in targets if target["LifeCycleState"] not in ("deleting", "deleted")]
+
+
+def _remove_mount_target(account: AccountRegion, id_: str) -> None:
+    account.client("efs").delete_mount_target(MountTargetId=id_)
+
+
 def _remove_efs(account: AccountRegion, id_: str) -> None:
-    efs = account.client("efs")
-    for target in efs.describe_mount_targets(FileSystemId=id_)["MountTargets"]:
-        # A mount target that is being deleted may be gone by now; its error would look like that of the filesystem.
-        if target["LifeCycleState"] not in ("deleting", "deleted"):
-            efs.delete_mount_target(MountTargetId=target["MountTargetId"])
-    efs.delete_file_system(FileSystemId=id_)
+    # The error of a mount target that is gone would look like that of the filesystem.
+    for target in _list_existing_targets(account, id_):
+        _remove_mount_target(account, target["MountTargetId"])
+    account.client("efs").delete_file_system(FileSystemId=id_)
 
 
 def _list_buckets(account: AccountRegion, cluster: str) -> Iterator[ClusterResource]:
@@ -123,6 +156,9 @@ def _format_creation_time(filesystem: dict[str, Any]) -> str:
 
 
 LUSTRE = ResourceKind("FSx for Lustre filesystem", _list_lustre, _remove_lustre, ("fsx:file-system", "fsx:association"))
+MOUNT_TARGET = ResourceKind(
+    "EFS mount target", _list_mount_targets, _remove_mount_target, ("elasticfilesystem:mount-target",)
+)
 EFS = ResourceKind("EFS filesystem", _list_efs, _remove_efs, ("elasticfilesystem:file-system",))
 BUCKET = ResourceKind("bucket", _list_buckets, _remove_bucket, ("s3:bucket",))
 KEY = ResourceKind("encryption key", _list_keys, _remove_key, ("kms:key",))

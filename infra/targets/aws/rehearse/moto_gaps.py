@@ -10,10 +10,14 @@ from typing import Any
 
 from moto.budgets.responses import BudgetsResponse
 from moto.core.exceptions import JsonRESTError
+from moto.ec2.exceptions import DependencyViolationError
 from moto.ec2.models import ec2_backends, launch_templates
 from moto.ec2.models.amis import Ami, AmiBackend
 from moto.ec2.models.instances import Instance
 from moto.ec2.models.nat_gateways import NatGateway, NatGatewayBackend
+from moto.ec2.models.security_groups import SecurityGroupBackend
+from moto.ec2.models.subnets import SubnetBackend
+from moto.efs.models import MountTarget, efs_backends
 from moto.fsx import models as fsx
 from moto.fsx.responses import FSxResponse
 from moto.iam.access_control import IAMPolicy
@@ -45,6 +49,8 @@ def apply() -> None:
         Instance.attach_eni = _interface
         NatGatewayBackend.delete_nat_gateway = _end_nat
         AmiBackend.create_image = _create_image
+        SecurityGroupBackend._delete_security_group = _delete_group
+        SubnetBackend.delete_subnet = _delete_subnet
 
 
 _describe_file_system = fsx.FileSystem.to_dict
@@ -52,6 +58,7 @@ _make_version = launch_templates.LaunchTemplateVersion.__init__
 _add_disk, _attach = Instance.add_block_device, Instance.attach_eni
 _end = NatGatewayBackend.delete_nat_gateway
 _make_image = AmiBackend.create_image
+_remove_group, _remove_subnet = SecurityGroupBackend._delete_security_group, SubnetBackend.delete_subnet
 
 
 def _file_system(self: fsx.FileSystem) -> dict[str, Any]:
@@ -121,6 +128,27 @@ def _create_image(
     for tag in tags.get("snapshot", []):
         image.ebs_snapshot.add_tag(tag["Key"], tag["Value"])
     return image
+
+
+def _delete_group(self: SecurityGroupBackend, vpc_id: str | None, group_id: str) -> None:
+    """Refuse as AWS does while a rule of another group refers to the group, or a mount target uses it."""
+    others = (group for groups in self.groups.values() for id_, group in groups.items() if id_ != group_id)
+    rules = (rule for group in others for rule in (*group.ingress_rules, *group.egress_rules))
+    is_referred_to = any((rule.referenced_group_info or {}).get("GroupId") == group_id for rule in rules)
+    if is_referred_to or any(group_id in (target.security_groups or ()) for target in _list_mount_targets(self)):
+        raise DependencyViolationError(f"resource {group_id} has a dependent object")
+    _remove_group(self, vpc_id, group_id)
+
+
+def _delete_subnet(self: SubnetBackend, subnet_id: str) -> Any:
+    """Refuse as AWS does while a mount target has its interface there."""
+    if any(target.subnet_id == subnet_id for target in _list_mount_targets(self)):
+        raise DependencyViolationError(f"The subnet '{subnet_id}' has dependencies and cannot be deleted.")
+    return _remove_subnet(self, subnet_id)
+
+
+def _list_mount_targets(backend: Any) -> list[MountTarget]:
+    return list(efs_backends[backend.account_id][backend.region_name].mount_targets_by_id.values())
 
 
 def publish_image(path: str, region: str = REGION) -> str:

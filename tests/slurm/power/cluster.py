@@ -39,6 +39,8 @@ class FakeSlurm:
     commands: list[list[str]] = field(default_factory=list)
     """Arguments of every command that changes something."""
     when_reconfigured: Callable[[], None] | None = None
+    when_updated: Callable[[Sequence[str], str], None] | None = None
+    """Called with the nodes and the state of an update."""
 
     def __call__(self, command: Sequence[str]) -> str:
         arguments = list(command[1:])
@@ -74,6 +76,8 @@ class FakeSlurm:
                 self.reasons.pop(name, None)
             elif fields["state"] == "POWER_UP":
                 self.states[name] = "IDLE+CLOUD+POWERING_UP"
+        if self.when_updated:
+            self.when_updated(expand(fields["nodename"]), fields["state"])
 
 
 @dataclass

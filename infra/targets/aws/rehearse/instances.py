@@ -299,8 +299,10 @@ class Instances:
         self._begin(self._watch_for_restarts, instance)
         self.clock.wait("instance profile", instance.draw_key)
         instance.is_profile_known = True
+        self.timeline.record(f"{instance.name} credentials", "available")
         self.clock.wait("agent registration", instance.draw_key)
         instance.is_registered = not self._is_over(instance)
+        self.timeline.record(f"{instance.name} agent", "registered")
 
     def _watch_for_restarts(self, instance: Instance) -> None:
         """Boot an instance again each time its operating system restarts it."""

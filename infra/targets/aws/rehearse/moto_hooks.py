@@ -8,7 +8,7 @@ import tarfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 from moto.core.exceptions import JsonRESTError
 from moto.ec2.exceptions import InvalidInstanceIdError
@@ -87,7 +87,7 @@ def connect_instances(instances: Instances) -> Iterator[None]:
     SimpleSystemManagerBackend.send_command = send_command
     SimpleSystemManagerBackend.get_command_invocation = get_command_invocation
     try:
-        with _list_late(instances), _make_images(instances):
+        with list_late(instances), _make_images(instances):
             yield
     finally:
         InstanceBackend.run_instances, Instance.terminate, Instance.stop = run_instances, terminate, stop
@@ -96,8 +96,16 @@ def connect_instances(instances: Instances) -> Iterator[None]:
         SimpleSystemManagerBackend.put_parameter = put
 
 
+class Listing(Protocol):
+    """What EC2 lists of the instances that exist."""
+
+    def hide_unlisted(self, reservations: list[Any]) -> list[Any]: ...
+
+    def is_listed(self, instance_id: str) -> bool: ...
+
+
 @contextmanager
-def _list_late(instances: Instances) -> Iterator[None]:
+def list_late(instances: Listing) -> Iterator[None]:
     """Let moto list new instances only after a while, as EC2 does."""
     describe, describe_by_id = InstanceBackend.describe_instances, InstanceBackend.get_reservations_by_instance_ids
 

@@ -71,6 +71,10 @@ class RehearsedSlurm:
         if last != state:
             raise Stop(f"job {job} is {last or 'not in the queue'} after {limit_s:.0f} s, not {state}", code=FAILED)
 
+    def wait_while(self, job: str, state: str, limit_s: float) -> None:
+        """Wait as long as squeue shows a job in a state, but no longer than `limit_s`."""
+        self._poll(lambda: self.read_state(job), lambda current: current != state, limit_s)
+
     def wait_for_step(self, job: str) -> None:
         """Wait until the `srun` of a job has created its step; raise Stop if that does not happen.
 

@@ -22,8 +22,8 @@ from infra.targets.aws.rehearse.cold_start import report_cold_start
 from infra.targets.aws.rehearse.disks import run_in
 from infra.targets.aws.rehearse.idle_cost import measure_boot, read_slept, report_idle_cost
 from infra.targets.aws.rehearse.instances import SPOT_NOTICE_S, Instance
-from infra.targets.aws.rehearse.moto_errors import SHORTAGE, throttle_code
-from infra.targets.aws.rehearse.moto_server import Interference
+from infra.targets.aws.rehearse.interferences import refuse_launches, reject_some
+from infra.targets.aws.rehearse.moto_errors import SHORTAGE
 from infra.targets.aws.rehearse.rehearsal import Rehearsal, choose_group
 from infra.targets.aws.rehearse.slurm_releases import publish_releases
 from infra.targets.aws.rehearse.training_job import ENDLESS, STEPS, check_save, submit_training
@@ -39,6 +39,8 @@ _THROTTLED = 0.15
 _LATE_LISTING_S = 75.0
 # What a job waits for beyond the usual limit: sweeps, their grace periods, and the credential of a requeued job.
 _REPLACED_S = 600.0
+# A controller that dies early does so within this time of the launch of nodes, which takes about as long here.
+_STARTING_S = 30.0
 # A first attempt of a job waits for what is done to its nodes; a later one ends.
 _WAIT_ONCE = """sh -c 'if [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]; then hostname; else sleep 1200; fi'"""
 
@@ -180,6 +182,28 @@ def lose_controller(rehearsal: Rehearsal) -> None:
         raise Stop(f"the nodes were replaced with the controller: {machines} became {after}", code=FAILED)
 
 
+def lose_controller_early(rehearsal: Rehearsal) -> None:
+    """Lose the controller at a drawn moment while the nodes of a job start; `up` replaces it, and the job runs."""
+    rehearsal.up()
+    group, nodes = choose_group(rehearsal.rehearsed.spec, rehearsal.rehearsed.nodes)
+    instances, slurm = rehearsal.cloud.instances, rehearsal.slurm
+    job = slurm.submit(group, nodes, "hostname")
+    slurm.wait_until_saved(job)
+    draws = random.Random(f"{instances.clock.seed} controller")  # noqa: S311  # no secret: a seed must repeat it
+    slurm.wait_while(job, "CONFIGURING", draws.uniform(0, _STARTING_S))
+    if slurm.read_state(job) != "CONFIGURING":
+        # Its srun may not have created its step yet, and fails if it finds no controller for half a minute.
+        slurm.wait_for_end(job)
+        # An end that is not saved yet is lost: the job would be restored as one that is running.
+        slurm.wait_until_saved(slurm.submit(group, nodes, "hostname", "--hold"))
+    instances.lose(_require_instance(rehearsal, "controller").id)
+    rehearsal.up()
+    _require_nodes(slurm.wait_for_end(job, longer_s=_REPLACED_S), nodes)
+    names = [instance.name for instance in instances.by_id.values() if not instance.is_ending]
+    if len(names) != len(set(names)):
+        raise Stop(f"a node has two machines: {', '.join(sorted(names))}", code=FAILED)
+
+
 def resize(rehearsal: Rehearsal) -> None:
     """Add a node to the group of a cluster that is in use, run a job on all nodes, and remove it again."""
     run_job(rehearsal)
@@ -281,6 +305,9 @@ SCENARIOS: Mapping[str, Scenario] = {
     ),
     "failed-prolog": Scenario("a GPU breaks on an idle node", "the node is drained and replaced", fail_prolog),
     "dead-controller": Scenario("the controller dies", "`up` replaces it, and queue and jobs survive", lose_controller),
+    "dead-controller-early": Scenario(
+        "the controller dies while nodes start", "`up` replaces it, and the job runs", lose_controller_early
+    ),
     "resize": Scenario("a group grows and shrinks", "jobs run on all of its nodes", resize),
     "upgrade": Scenario(
         "another release of Slurm is installed",
@@ -296,22 +323,6 @@ SCENARIOS: Mapping[str, Scenario] = {
     "late-listing": Scenario("new instances are listed late", "nothing is launched twice", list_late),
 }
 """Scenarios by name; the first one is the default."""
-
-
-def reject_some(share: float, seed: int) -> Interference:
-    """Return an interference that throttles a share of all calls, drawn from a seed."""
-    draws = random.Random(f"{seed} throttling")  # noqa: S311  # no secret: a seed must repeat it
-    return lambda service, _action, _params: throttle_code(service) if draws.random() < share else ""
-
-
-def refuse_launches(market: str = "") -> Interference:
-    """Return an interference that finds no capacity, for one market or for all launches."""
-
-    def interfere(_service: str, action: str, params: dict[str, str]) -> str:
-        is_chosen = not market or params.get("InstanceMarketOptions.MarketType") == market
-        return SHORTAGE if action == "RunInstances" and "DryRun" not in params and is_chosen else ""
-
-    return interfere
 
 
 def _up_and_report(rehearsal: Rehearsal) -> None:

@@ -7,7 +7,8 @@ from unittest.mock import MagicMock
 import pytest
 
 from infra.targets.aws.rehearse import scenarios
-from infra.targets.aws.rehearse.scenarios import SCENARIOS, lose_controller, refuse_launches, reject_some
+from infra.targets.aws.rehearse.interferences import refuse_launches, reject_some
+from infra.targets.aws.rehearse.scenarios import SCENARIOS, lose_controller
 from tests.harness import REPO
 
 

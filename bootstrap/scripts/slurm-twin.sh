@@ -41,7 +41,8 @@ do_start() {
   cp -a "$work/etc/." /etc/slurm
   cp -a "$work/90-muster.cnf" /etc/mysql/mariadb.conf.d
   # No node answers here, and none must be lost because of it; nothing may be started or stopped either.
-  sed -i -E 's/^SlurmdTimeout=.*/SlurmdTimeout=65000/; /^(ResumeProgram|SuspendProgram|ResumeFailProgram)=/d' /etc/slurm/slurm.conf
+  programs='ResumeProgram|SuspendProgram|ResumeFailProgram|PrologSlurmctld'
+  sed -i -E "s/^SlurmdTimeout=.*/SlurmdTimeout=65000/; /^($programs)=/d" /etc/slurm/slurm.conf
   tar -C "${state%/*}" -xf "$work/state.tar"
   systemctl start mariadb
   password=$(sed -n 's/^StoragePass=//p' /etc/slurm/slurmdbd.conf)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 FOLDER = "/etc/muster/power"
 RESUME = f"{FOLDER}/resume"
 SUSPEND = f"{FOLDER}/suspend"
 RESUME_FAILED = f"{FOLDER}/resume-failed"
+WAIT_FOR_NODES = f"{FOLDER}/wait-for-nodes"
 FLEET = "/etc/muster/fleet.json"
 """File that describes what the target's launcher may launch; its format belongs to the launcher."""
 STATE = "/var/lib/muster/power"
@@ -13,15 +16,27 @@ STATE = "/var/lib/muster/power"
 TIMER = "muster-sweep.timer"
 SERVICE = "muster-sweep.service"
 _UNITS = "/etc/systemd/system"
+_WAIT_SCRIPT = "slurm/control/wait_for_nodes.sh"
+# Settings in slurm.extra after which slurmctld kills a program that waits for nodes, and requeues the job.
+_KILLING = ("prologepilogtimeout", "prologtimeout")
+_KILL_MARGIN_S = 5
 
 
-def write_scripts(python: str, root: str, module: str) -> dict[str, str]:
+def write_scripts(python: str, root: str, module: str, wait_s: int) -> dict[str, str]:
     """Return the scripts by path; each program has its own, because slurm.conf takes a path without arguments.
 
-    `root` is the folder of this repository's code, `module` the entry point of the target's launcher.
+    `root` is the folder of this repository's code, `module` the entry point of the target's launcher, `wait_s` how long
+    a job's program waits for nodes at most.
     """
     programs = {RESUME: "resume", SUSPEND: "suspend", RESUME_FAILED: "resume-failed"}
-    return {path: _write_script(python, root, module, program) for path, program in programs.items()}
+    scripts = {path: _write_script(python, root, module, program) for path, program in programs.items()}
+    return {**scripts, WAIT_FOR_NODES: f"#!/bin/sh\nexec bash {root}/{_WAIT_SCRIPT} {wait_s} {STATE}\n"}
+
+
+def limit_wait(resume_s: int, extra: Mapping[str, str]) -> int:
+    """Return how many seconds the program of a job may wait for nodes, given slurm.resume_s and slurm.extra."""
+    killed_s = [int(value) for key, value in extra.items() if key.lower() in _KILLING and value.isdigit()]
+    return min([resume_s, *(max(limit_s - _KILL_MARGIN_S, 0) for limit_s in killed_s)])
 
 
 def write_units(python: str, root: str, module: str) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from cluster.names import group_of
@@ -30,6 +30,9 @@ from slurm.power.requests import NodeRequest, list_nodes, load_unfinished, repla
 # Names of the values saved between sweeps.
 _FIRST_SEEN, _WORKING, _TO_READ, _BEEN_UP = "since", "working", "to-read", "been-up"
 
+# New nodes come up within minutes. If others follow without a pause, slurmctld must learn their places anyway.
+_RECONFIGURE_DELAY_S = 600.0
+
 Nodes = dict[str, NodeState]
 
 
@@ -55,10 +58,20 @@ def sweep(context: Context) -> list[Finding]:
         _update_breaker(context, existing, nodes)
         _update_topology(context, existing, nodes)
     # The lock is not held: slurmctld waits for its programs to end before it reconfigures, and they wait for the lock.
-    if context.memory.load(_TO_READ):
+    if is_reconfigure_due(context.memory.load(_TO_READ), nodes, context.now()):
         context.slurmctld.reconfigure()
         context.memory.save(_TO_READ, {})
     return due
+
+
+def is_reconfigure_due(changed: Mapping[str, float], nodes: Nodes, now: float) -> bool:
+    """Return whether slurmctld should read changed files now, given the time at which each file changed.
+
+    A reconfigure ends the programs that wait for the nodes of jobs (slurm/control/wait_for_nodes.sh), and Slurm 26.05
+    does not start them again. Jobs would then wait up to 30 s longer, so the reconfigure waits for their nodes instead.
+    """
+    job_waits = any(node.busy and node.powering_up for node in nodes.values())
+    return any(not job_waits or now - since >= _RECONFIGURE_DELAY_S for since in changed.values())
 
 
 def _finish_requests(context: Context, existing: MachineList, nodes: Nodes, static: Collection[str]) -> Collection[str]:
@@ -165,4 +178,4 @@ def _update_topology(context: Context, existing: MachineList, nodes: Nodes) -> N
         return
     if changed:
         log.info("%s: updated", topology_file.NAME)
-        context.memory.save(_TO_READ, {topology_file.NAME: True})
+        context.memory.save(_TO_READ, {topology_file.NAME: context.now()})

@@ -29,6 +29,7 @@ from tests.moto_server import ENVIRONMENT, Moto, listening
 CLUSTER = f"power-{os.getpid():x}"
 LABELS = {names.CLUSTER: CLUSTER}
 KEY = bytes(range(1, 33))
+RESUME_S = 600
 
 
 class CloudSlurm:
@@ -122,7 +123,7 @@ def _write_files(folder: Path, fleet: Fleet, sets: tuple[NodeSet, ...], endpoint
             "groups": {node_set.group: {"min": node_set.static, "max": node_set.count} for node_set in sets},
             "slurm": {
                 "suspend_s": 3600,
-                "resume_s": 600,
+                "resume_s": RESUME_S,
                 "slurmd_timeout_s": 30,
                 # There is no accounting database here, and a short SuspendTimeout keeps the test fast.
                 "extra": {
@@ -136,10 +137,11 @@ def _write_files(folder: Path, fleet: Fleet, sets: tuple[NodeSet, ...], endpoint
     )
     files = render_files(inventory, spec, cgroup="none", db_password="none")
     text = {path: file.content for path, file in files.items()}
-    variables = " ".join(f"{key}={value}" for key, value in {**ENVIRONMENT, "AWS_ENDPOINT_URL": endpoint}.items())
     site = next(Path(sys.prefix).glob("lib/python3*/site-packages")).relative_to(REPO)
+    environment = {**ENVIRONMENT, "AWS_ENDPOINT_URL": endpoint, "PYTHONPATH": f"/repo:/repo/{site}"}
+    variables = " ".join(f"{key}={value}" for key, value in environment.items())
     python = f"env LD_LIBRARY_PATH=/python/lib {variables} /python/bin/{Path(sys.executable).resolve().name}"
-    text |= install.write_scripts(python, f"/repo:/repo/{site}", LAUNCHER)
+    text |= install.write_scripts(python, "/repo", LAUNCHER, RESUME_S)
     text["/etc/muster/power/sweep"] = text[install.RESUME].replace(f"{LAUNCHER} resume", f"{LAUNCHER} sweep")
     text[install.FLEET] = fleet.model_dump_json()
     for path, content in text.items():

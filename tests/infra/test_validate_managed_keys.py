@@ -22,6 +22,7 @@ ALLOWED_IN_EXTRA = {
     "MessageTimeout",
     "MpiDefault",
     "Prolog",
+    "PrologSlurmctld",
     "PropagateResourceLimitsExcept",
     "ReconfigFlags",
     "ResumeRate",

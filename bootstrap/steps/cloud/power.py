@@ -27,7 +27,8 @@ _START_TIMER = f"systemctl daemon-reload\nsystemctl enable -q --now {install.TIM
 def plan_power(facts: Facts, node: Node, desired: Desired) -> list[Action]:
     """Write the fleet, the resume and suspend programs, and the first topology."""
     todo = write_file(facts, install.FLEET, desired.fleet)
-    for path, text in install.write_scripts(INSTALLED_PYTHON, INSTALLED, desired.launcher).items():
+    wait_s = install.limit_wait(desired.spec.slurm.resume_s, desired.spec.slurm.extra)
+    for path, text in install.write_scripts(INSTALLED_PYTHON, INSTALLED, desired.launcher, wait_s).items():
         todo += write_file(facts, path, text, 0o755)
     if TOPOLOGY in desired.slurm_files:
         todo += _plan_topology(facts, desired)

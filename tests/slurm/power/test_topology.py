@@ -13,12 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm.config.topology import check_topology, fit_topology, render_topology
+from slurm.control.nodes import NodeState
 from slurm.power.context import Context
 from slurm.power.programs import resume
-from slurm.power.sweep import sweep
+from slurm.power.sweep import is_reconfigure_due, sweep
 from tests.harness import REPO
 from tests.moto_server import Moto
-from tests.slurm.power.cluster import FakeSlurm
+from tests.slurm.power.cluster import Clock, FakeSlurm
 
 NODES = [f"gpu-{n}" for n in range(1, 7)]
 PLACES = st.dictionaries(
@@ -145,6 +146,32 @@ def test_a_failed_reconfigure_is_retried(aws: Moto, context: Context, slurm: Fak
     sweep(context)
     sweep(context)
     assert slurm.commands == [["reconfigure"], ["reconfigure"]]
+
+
+def test_a_reconfigure_waits_for_the_nodes_of_a_job(
+    aws: Moto, context: Context, slurm: FakeSlurm, clock: Clock
+) -> None:
+    """It would end the program that waits for the nodes, and the job would start up to 30 s later."""
+    resume(context, ["gpu-1"], [])
+    slurm.states["gpu-1"] = "ALLOCATED+CLOUD+NOT_RESPONDING+POWERING_UP"
+    _enable_topology(context)
+    sweep(context)
+    clock.sleep(300)
+    sweep(context)
+    assert slurm.commands == []
+    slurm.states["gpu-1"] = "ALLOCATED+CLOUD"
+    sweep(context)
+    sweep(context)
+    assert slurm.commands == [["reconfigure"]]
+
+
+def test_a_reconfigure_waits_for_ten_minutes_at_most() -> None:
+    starting = {"gpu-1": NodeState("ALLOCATED", frozenset({"CLOUD", "POWERING_UP"}))}
+    idle = {"gpu-1": NodeState("IDLE", frozenset({"CLOUD", "POWERING_UP"}))}
+    assert not is_reconfigure_due({}, idle, 1000.0)
+    assert is_reconfigure_due({"topology.conf": 1000.0}, idle, 1000.0)
+    assert not is_reconfigure_due({"topology.conf": 1000.0}, starting, 1599.0)
+    assert is_reconfigure_due({"topology.conf": 1000.0}, starting, 1600.0)
 
 
 def test_unreadable_places_do_not_stop_the_sweep(aws: Moto, context: Context, slurm: FakeSlurm) -> None:

@@ -30,7 +30,7 @@ def write_scripts(python: str, root: str, module: str, wait_s: int) -> dict[str,
     """
     programs = {RESUME: "resume", SUSPEND: "suspend", RESUME_FAILED: "resume-failed"}
     scripts = {path: _write_script(python, root, module, program) for path, program in programs.items()}
-    return {**scripts, WAIT_FOR_NODES: f"#!/bin/sh\nexec bash {root}/{_WAIT_SCRIPT} {wait_s} {STATE}\n"}
+    return {**scripts, WAIT_FOR_NODES: _write_waiting(f"{root}/{_WAIT_SCRIPT}", wait_s)}
 
 
 def limit_wait(resume_s: int, extra: Mapping[str, str]) -> int:
@@ -46,6 +46,11 @@ def write_units(python: str, root: str, module: str) -> dict[str, str]:
 
 def _write_script(python: str, root: str, module: str, program: str) -> str:
     return f'#!/bin/sh\nexport PYTHONPATH={root}\nexec {python} -m {module} {program} "$@"\n'
+
+
+def _write_waiting(script: str, wait_s: int) -> str:
+    """Return the program that waits for a job's nodes; it must not fail, or slurmctld requeues every job."""
+    return f"#!/bin/sh\n[ ! -r {script} ] || exec bash {script} {wait_s} {STATE}\n"
 
 
 def _write_service(python: str, root: str, module: str) -> str:

@@ -43,6 +43,14 @@ def test_machines_start_and_end_as_slurm_asks(aws: Moto, fleet: Fleet, slurm: Cl
     _an_unhealthy_node_is_replaced_and_a_persons_is_not(aws, slurm, first)
 
 
+def test_a_job_starts_when_its_last_node_is_up(slurm: CloudSlurm) -> None:
+    """tests/slurm/power/test_wait_for_nodes.py has the decisions of the program that waits for the nodes."""
+    # Slurm resolves the names of its nodes when it restarts, and nothing answers for names without a container.
+    slurm.run("echo 127.0.0.2 gpu-1 gpu-2 gpu-3 gpu-4 >>/etc/hosts")
+    _a_job_waits_for_its_nodes_even_if_slurm_restarts(slurm)
+    _the_program_ends_with_its_job(slurm)
+
+
 @pytest.mark.nightly
 def test_no_shortage_loses_a_job(aws: Moto, slurm: CloudSlurm) -> None:
     """tests/slurm/power has the decisions one by one."""
@@ -69,6 +77,40 @@ def _a_job_gets_its_nodes_in_one_call(aws: Moto, slurm: CloudSlurm) -> None:
     for name in ("gpu-2", "gpu-3"):
         slurm.boot(name)
     wait_until(lambda: "JobState=COMPLETED" in slurm.run("scontrol show job 1"), "the job ran on them")
+
+
+def _a_job_waits_for_its_nodes_even_if_slurm_restarts(slurm: CloudSlurm) -> None:
+    slurm.run("cd /tmp && sbatch -N2 -w gpu-2,gpu-3 --wrap 'srun hostname'")
+    wait_until(lambda: _count_waiting(slurm) == 1, "the program waits for the nodes")
+    slurm.run("scontrol reconfigure")
+    wait_until(lambda: "Recovered JobId=1 " in slurm.run("cat /var/log/slurm/slurmctld.log"), "slurmctld restarts")
+    wait_until(lambda: _count_waiting(slurm) == 1, "the program waits again")
+    slurm.boot("gpu-2")
+    wait_until(lambda: slurm.node("gpu-2") == "ALLOCATED+CLOUD", "the first node is up")
+    assert "JobState=CONFIGURING" in slurm.run("scontrol show job 1")
+    slurm.boot("gpu-3")
+    wait_until(lambda: "JobState=COMPLETED" in slurm.run("scontrol show job 1"), "the job ran")
+    starts = slurm.run("grep 'Configuration for JobId=1 ' /var/log/slurm/slurmctld.log")
+    # Slurm's own check would be logged as job_time_limit.
+    assert "prolog_running_decr: Configuration for JobId=1 is complete" in starts
+
+
+def _the_program_ends_with_its_job(slurm: CloudSlurm) -> None:
+    slurm.run("cd /tmp && sbatch -w gpu-4 --wrap hostname")
+    wait_until(lambda: _count_waiting(slurm) == 1, "the program waits for gpu-4")
+    slurm.run("scancel 2")
+    wait_until(lambda: _count_waiting(slurm) == 0, "the program of the cancelled job ends")
+    assert "JobState=CANCELLED" in slurm.run("scontrol show job 2")
+    slurm.run("cd /tmp && sbatch -w gpu-4 --wrap hostname")
+    wait_until(lambda: _count_waiting(slurm) == 1, "the program waits for gpu-4 again")
+    slurm.run("scontrol update nodename=gpu-4 state=down reason='never came'")
+    wait_until(lambda: _count_waiting(slurm) == 0, "the program of the requeued job ends")
+    assert "JobState=PENDING" in slurm.run("scontrol show job 3")
+
+
+def _count_waiting(slurm: CloudSlurm) -> int:
+    """Return how many jobs have a program that waits for their nodes."""
+    return int(slurm.run("pgrep --count --full '^bash /repo/slurm/control/wait_for_nodes.sh '", check=False))
 
 
 def _the_topology_lists_every_node(aws: Moto, slurm: CloudSlurm) -> None:

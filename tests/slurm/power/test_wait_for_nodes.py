@@ -35,8 +35,10 @@ class Controller:
         new.write_text(lines)
         new.replace(self.folder / "sinfo.states")
 
-    def start(self, nodes: str, limit_s: int = LIMIT_S, folder: Path | None = None) -> subprocess.Popen[bytes]:
-        scripts = install.write_scripts("python", str(REPO), "launcher", limit_s)
+    def start(
+        self, nodes: str, limit_s: int = LIMIT_S, folder: Path | None = None, root: Path = REPO
+    ) -> subprocess.Popen[bytes]:
+        scripts = install.write_scripts("python", str(root), "launcher", limit_s)
         script = scripts[install.WAIT_FOR_NODES].replace(install.STATE, str(folder or self.folder))
         env = {"PATH": f"{self.folder}:{os.environ['PATH']}", "SLURM_JOB_NODELIST": nodes}
         program = subprocess.Popen(["sh", "-c", script.partition("\n")[2]], env=env, start_new_session=True)
@@ -142,6 +144,10 @@ def test_it_succeeds_without_an_answer(controller: Controller, limit_s: int) -> 
     assert controller.start("gpu-1", limit_s).wait(SOON_S) == 0
     assert controller.start("gpu-1", limit_s, folder=controller.folder / "missing").wait(SOON_S) == 0
     assert controller.start("", LIMIT_S).wait(SOON_S) == 0
+
+
+def test_it_succeeds_without_its_code(controller: Controller) -> None:
+    assert controller.start("gpu-1", root=controller.folder).wait(SOON_S) == 0
 
 
 def test_further_jobs_are_left_to_slurm_if_too_many_wait(controller: Controller) -> None:

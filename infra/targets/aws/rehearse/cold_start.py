@@ -26,7 +26,7 @@ class ColdStart:
     configure_s: float
     """Everything else until the machine reported that it can run jobs; as long as on the machine that rehearses."""
     start_s: float
-    """Until Slurm started the job: slurmctld looks every 30 s for jobs whose nodes have booted."""
+    """Until Slurm started the job."""
 
     @property
     def total_s(self) -> float:

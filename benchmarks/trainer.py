@@ -1,6 +1,7 @@
-"""Run all benchmarks of the trainer: all but recovery in a container, recovery on a cluster.
+"""Run all benchmarks of the trainer: most in a container, compression in two, recovery on a cluster.
 
-python -m benchmarks.trainer [--only overhead,evaluation,document_masks,collectives,engines,startup,checkpoint,recovery]
+python -m benchmarks.trainer [--only overhead,evaluation,document_masks,collectives,engines,startup,checkpoint,
+                                     compression,recovery]
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ IN_CONTAINER: dict[str, list[str]] = {
     "startup": [],
     "checkpoint": ["--folder", "/disk"],
 }
-NAMES = (*IN_CONTAINER, "recovery")
+NAMES = (*IN_CONTAINER, "compression", "recovery")
 
 
 def main() -> int:

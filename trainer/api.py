@@ -29,6 +29,7 @@ from trainer.checkpoint.checkpoints import SAVE_TIMEOUT_S, Checkpoints
 from trainer.checkpoint.folder import CHECKPOINTS_FOLDER
 from trainer.checkpoint.group import RankGroup
 from trainer.checkpoint.newest import GoodCheckpoint
+from trainer.checkpoint.weight_formats import name_master
 from trainer.config.errors import ConfigError, ConfigProblem
 from trainer.config.layout import resolve_layout
 from trainer.config.load import to_dict
@@ -50,7 +51,8 @@ from trainer.evaluation.figures import CrossEntropySums, OwnLossSums, compute_pe
 from trainer.life.uncaught import UncaughtErrors, recorded_start
 from trainer.metrics.utilisation import read_memory_gb
 from trainer.models.functional import compute_loss
-from trainer.models.init import fill
+from trainer.models.init import copy_local_part, fill
+from trainer.models.lora import is_adapter
 from trainer.models.registry import build_network
 from trainer.objective import CrossEntropy, StepMeanLoss, choose_objective
 from trainer.own_settings import make_own_config
@@ -137,7 +139,9 @@ class Trainer:
         self.config = config
         self.world = world
         self.layout = resolve_layout(config.parallel, world.size, world.local_size)
-        self._recipe = Recipe(config.parallel, config.precision, config.compile, config.fp8, config.communication)
+        self._recipe = Recipe(
+            config.parallel, config.precision, config.compile, config.fp8, config.communication, config.optimizer
+        )
         mesh = Mesh(self.layout, world.rank, world.device, uses_fully_shard=self._recipe.uses_fully_shard(self.layout))
         self.engine = parallelize(model, self._recipe, mesh, weights)
         if config.data.documents != "joined":
@@ -158,7 +162,7 @@ class Trainer:
             CrossEntropySums(objective.chunk_tokens) if isinstance(objective, CrossEntropy) else OwnLossSums(objective)
         )
         self.restore_notes: list[str] = []
-        """What the last `restore` could not restore, and why."""
+        """What the last `restore` could not restore, and why, or had to convert."""
         self._micro = micro
         # Only a model of our own families can be built again from the settings.
         self._own_model = self.engine.units.model if weights is None else ""
@@ -304,7 +308,8 @@ class Trainer:
             tensors = {name: value for name, value in tensors.items() if name not in private}
             names = list_names([name for name, _ in self.engine.private_tensors()])
             self.restore_notes = [f"not restored, because the ranks are laid out differently now: {names}"]
-        self.checkpoints.load(checkpoint, tensors)
+        note = self.load_tensors(self.checkpoints, checkpoint, tensors)
+        self.restore_notes += [note] if note else []
         self._step.load_state(state)
         own = self.checkpoints.read_own(checkpoint)
         if own is None:
@@ -339,8 +344,28 @@ class Trainer:
         )
 
     def model_tensors(self) -> dict[str, torch.Tensor]:
-        """Return weights and buffers under their names in a checkpoint."""
-        return {n: t for n, t in self._step.tensors().items() if n.startswith(("model.", "buffer."))}
+        """Return weights, their fp32 copies if there are any, and buffers under their names in a checkpoint."""
+        tensors = self._step.tensors()
+        masters = {name_master(name) for name, _ in self.engine.named_parameters()}
+        return {name: t for name, t in tensors.items() if name.startswith(("model.", "buffer.")) or name in masters}
+
+    def load_tensors(
+        self, checkpoints: Checkpoints, checkpoint: GoodCheckpoint, tensors: dict[str, Any], *, partial: bool = False
+    ) -> str:
+        """Load into tensors of this trainer; return a line for the log if weights had to be converted."""
+        note = checkpoints.load(checkpoint, tensors, partial=partial)
+        self._step.optimizer.round_master_weights()
+        return note
+
+    @torch.no_grad()
+    def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
+        """Set all parameters but those of LoRA to whole tensors of these names; fp32 copies take all bits of them."""
+        tensors = self._step.tensors()
+        for name, parameter in self.engine.named_parameters():
+            if not is_adapter(name):
+                target = tensors.get(name_master(name), parameter)
+                copy_local_part(weights[name].to(target.dtype), target)
+        self._step.optimizer.round_master_weights()
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Return the whole model under its own names, in host memory on rank 0, to load into a model or to export.

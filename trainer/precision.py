@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from trainer.config.errors import ConfigError, ConfigProblem
-from trainer.config.schema import Precision
+from trainer.config.schema import Precision, StoredFormat
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -36,8 +36,17 @@ def store_as_fp32(model: nn.Module) -> list[str]:
     return [f"weights: stored as fp32, the model has {names}; `precision` is the format of its matrix products"]
 
 
+def cast_weights(model: nn.Module, stored: StoredFormat) -> None:
+    """Store the weights of a model in this format, in place; buffers keep theirs, and tied weights stay tied."""
+    if stored == "fp32":
+        return
+    for weight in model.parameters():
+        if weight.is_floating_point():
+            weight.data = weight.data.to(DTYPES[stored])
+
+
 def autocast_forward(model: nn.Module, precision: Precision, device: torch.device) -> None:
-    """Run the model's forward in the given format; weights and their gradients stay fp32.
+    """Run the model's forward in the given format; weights and their gradients keep theirs.
 
     Only the forward is cast: autograd uses the same formats in the backward pass, and the loss is computed in fp32.
     """

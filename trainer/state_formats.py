@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trainer.config.schema import Config, MomentFormat, ParallelConfig, Precision
+from trainer.config.schema import Config, MomentFormat, OptimizerConfig, ParallelConfig, Precision, StoredFormat
 
 FORMAT_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "int8": 1}
 SCALE_BYTES = FORMAT_BYTES["fp32"]
@@ -19,11 +19,13 @@ BLOCK_SIZES = (256, 128, 64, 32)
 class StateFormats:
     """The format of each kind of state."""
 
-    weights: Precision
-    """Weights as they are stored and updated: the master copy."""
-    gradients: Precision
+    weights: StoredFormat
+    """Weights as the model stores them."""
+    has_master: bool
+    """Whether the optimizer keeps fp32 copies of trained weights and updates those."""
+    gradients: StoredFormat
     """Gradients as they are accumulated over micro-batches and given to the optimizer."""
-    reduced: Precision
+    reduced: StoredFormat
     """Gradients as ranks exchange them."""
     moments: MomentFormat
     """Moments of the optimizer."""
@@ -49,12 +51,19 @@ class StateFormats:
 
 def list_state_formats(config: Config) -> StateFormats:
     """Return the formats that the settings mean."""
-    return formats_of(config.precision, config.parallel, config.optimizer.moments)
+    return formats_of(config.precision, config.parallel, config.optimizer)
 
 
-def formats_of(precision: Precision, parallel: ParallelConfig, moments: MomentFormat = "fp32") -> StateFormats:
-    """Return the formats for a precision of matrix products, the settings of parallelism and a format of moments."""
-    return StateFormats(weights="fp32", gradients="fp32", reduced=parallel.reduce, moments=moments, products=precision)
+def formats_of(precision: Precision, parallel: ParallelConfig, optimizer: OptimizerConfig) -> StateFormats:
+    """Return the formats for a precision of matrix products and the settings of parallelism and optimizer."""
+    return StateFormats(
+        weights=optimizer.weights,
+        has_master=optimizer.master,
+        gradients=optimizer.gradients,
+        reduced=parallel.reduce,
+        moments=optimizer.moments,
+        products=precision,
+    )
 
 
 def choose_moment_format(requested: MomentFormat, shape: Sequence[int]) -> MomentFormat:
@@ -69,6 +78,11 @@ def choose_block_size(shape: Sequence[int]) -> int:
     """
     row = math.prod(shape[1:]) if len(shape) > 1 else 0
     return next((size for size in BLOCK_SIZES if row and row % size == 0), 0)
+
+
+def count_master_bytes(optimizer: OptimizerConfig, values: int) -> int:
+    """Return the bytes of the fp32 copies that the optimizer keeps of this many trained weights."""
+    return FORMAT_BYTES["fp32"] * values if optimizer.master else 0
 
 
 def count_moment_bytes(requested: MomentFormat, shape: Sequence[int]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,10 @@ from trainer.api import OWN_MODEL, Trainer
 from trainer.checkpoint.checkpoints import Checkpoints
 from trainer.checkpoint.folder import CHECKPOINTS_FOLDER, MANIFEST, list_published
 from trainer.checkpoint.retention import find_best
+from trainer.checkpoint.weight_formats import name_master
 from trainer.config.errors import ConfigError, ConfigProblem
 from trainer.config.load import from_dict
 from trainer.models import hf
-from trainer.models.init import copy_local_part
 from trainer.models.lora import is_adapter, merge
 from trainer.models.registry import build_network
 from trainer.tokenizer_files import copy_tokenizer
@@ -36,8 +37,9 @@ def load_initial(source: str, trainer: Trainer) -> None:
         fix = "use a run's folder, its checkpoints folder, one checkpoint or a Hugging Face folder; or leave it empty"
         raise ConfigError([ConfigProblem("checkpoint.initial", message, fix)])
     _reject_adapters(folder, checkpoints.read_state(checkpoint)["config"])
-    tensors = {name: tensor for name, tensor in trainer.model_tensors().items() if not is_adapter(name)}
-    checkpoints.load(checkpoint, tensors, partial=True)
+    model_tensors = trainer.model_tensors().items()
+    tensors = {name: tensor for name, tensor in model_tensors if not is_adapter(name.removesuffix(".master"))}
+    trainer.load_tensors(checkpoints, checkpoint, tensors, partial=True)
 
 
 def export(source: Path, out: Path, *, is_best: bool = False) -> None:
@@ -56,7 +58,8 @@ def export(source: Path, out: Path, *, is_best: bool = False) -> None:
     config = from_dict(state["config"])
     with torch.device("meta"):
         shapes = {name: tensor.shape for name, tensor in build_network(config).named_parameters()}
-    weights = {name: torch.empty(shape) for name, shape in shapes.items()}
+    types = checkpoints.read_types(checkpoint)
+    weights = {name: torch.empty(shape, dtype=_choose_export_type(name, types)) for name, shape in shapes.items()}
     checkpoints.load(checkpoint, {f"model.{name}": tensor for name, tensor in weights.items()}, partial=True)
     hf.export(merge(weights, config.lora), config.model, out)
     tokenizer = copy_tokenizer(config, out)
@@ -101,7 +104,10 @@ def _describe_missing(folder: Path, lacking: str) -> str:
 
 
 def _load_hugging_face(folder: Path, trainer: Trainer) -> None:
-    state = hf.load(folder, trainer.config.model)
-    for name, parameter in trainer.engine.named_parameters():
-        if not is_adapter(name):
-            copy_local_part(state[name].to(parameter.dtype), parameter)
+    trainer.load_weights(hf.load(folder, trainer.config.model))
+
+
+def _choose_export_type(name: str, types: Mapping[str, str]) -> torch.dtype:
+    """Return the type in which a weight is exported: that of the checkpoint, or of its fp32 copy there."""
+    has_short = types.get(f"model.{name}") == "BF16" and name_master(name) not in types
+    return torch.bfloat16 if has_short else torch.float32

@@ -74,7 +74,9 @@ def make_step(config: Config, *, count_targets: bool = False, sources: int = 0) 
     """Return the steps of a run; with `sources`, batches must have the number of each sample's data set."""
     world = dist.get_world_size() if dist.is_initialized() else 1
     rank = dist.get_rank() if dist.is_initialized() else 0
-    recipe = Recipe(config.parallel, config.precision, config.compile, config.fp8, config.communication)
+    recipe = Recipe(
+        config.parallel, config.precision, config.compile, config.fp8, config.communication, config.optimizer
+    )
     layout = resolve_layout(config.parallel, world, world)
     mesh = Mesh(layout, rank, torch.device("cpu"), uses_fully_shard=recipe.uses_fully_shard(layout))
     engine = parallelize(partial(build_network, config), recipe, mesh, fill=partial(fill, seed=config.run.seed))

@@ -25,7 +25,7 @@ def test_every_setting_is_listed_in_few_lines_that_fit(preset: str) -> None:
 
 def test_changed_settings_come_before_the_bar_and_defaults_after_it() -> None:
     config = load("tiny-mlp", ["optimizer.beta1=0.5", "model.hidden=[8, 8]", "run.folder=/a b/c"])
-    lines = show(config, "runs/tiny-mlp/config.yaml", 240, is_terminal=False)
+    lines = show(config, "runs/tiny-mlp/config.yaml", 300, is_terminal=False)
     assert lines[0].endswith("also in runs/tiny-mlp/config.yaml")
     sections = {line.split()[0]: " ".join(line.split()[1:]) for line in lines[2:]}
     assert lines[1].split() == ["name=tiny-mlp", "steps=40", "|", "precision=fp32"]
@@ -33,8 +33,8 @@ def test_changed_settings_come_before_the_bar_and_defaults_after_it() -> None:
     own, defaults = sections["optimizer"].split(" | ")
     assert own == "lr=0.003 beta1=0.5 weight_decay=0.0"
     assert defaults == (
-        "name=adamw beta2=0.95 eps=1.0e-08 momentum=0.9 muon_momentum=0.95 "
-        "muon_exclude=['*head.weight','*classifier.weight'] moments=fp32 decay_groups=[] clip_norm=1.0"
+        "name=adamw weights=fp32 master=false gradients=fp32 moments=fp32 clip_norm=1.0 beta2=0.95 eps=1.0e-08 "
+        "momentum=0.9 muon_momentum=0.95 muon_exclude=['*head.weight','*classifier.weight'] decay_groups=[]"
     )
     assert sections["stop"] == "| margin_s=0.0 save_within_s=600.0 warning_s=120.0"
     assert sections["run"].startswith("folder=/a b/c | seed=1 ")

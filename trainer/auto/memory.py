@@ -6,11 +6,13 @@ from dataclasses import dataclass, replace
 
 from trainer.auto.sizes import ModelSizes
 from trainer.config.layout import Layout
-from trainer.config.schema import ParallelConfig, Precision
+from trainer.config.schema import OptimizerConfig, ParallelConfig, Precision
 from trainer.state_formats import FORMAT_BYTES, StateFormats, formats_of
 
 RESERVED_FRACTION = 0.10
 """Fraction of a device's memory left to fragmentation, the communication library and the driver."""
+
+_FP32 = OptimizerConfig()
 
 
 @dataclass(frozen=True)
@@ -35,14 +37,16 @@ def estimate_memory(  # noqa: PLR0913, PLR0917
     precision: Precision,
     micro: int,
     micro_batches: int = 1,
+    optimizer: OptimizerConfig = _FP32,
 ) -> MemoryNeed:
     """Return the bytes that a rank needs for micro-batches of `micro` samples.
 
-    `micro_batches` is their number in a step; a pipeline holds the activations of several at once.
+    `micro_batches` is their number in a step; a pipeline holds the activations of several at once. Of `optimizer`, only
+    the formats of weights and gradients count here: its state is part of `sizes`.
     """
     if layout.expert > 1:
-        return _estimate_spread(sizes, parallel, layout, precision, micro, micro_batches)
-    formats = formats_of(precision, parallel)
+        return _estimate_spread(sizes, parallel, layout, precision, micro, micro_batches, optimizer)
+    formats = formats_of(precision, parallel, optimizer)
     model_ranks = layout.tensor * layout.pipeline
     own, trained = (-(-count // model_ranks) for count in (sizes.parameters, sizes.trainable))
     shards = layout.shard * layout.context if parallel.strategy in ("fsdp", "hsdp") else 1
@@ -63,17 +67,18 @@ def _estimate_spread(  # noqa: PLR0913, PLR0917
     precision: Precision,
     micro: int,
     micro_batches: int,
+    optimizer: OptimizerConfig,
 ) -> MemoryNeed:
     """Return the bytes with expert parallelism: each rank works with its part of the experts only.
 
     Sharding divides the parts further, as it divides all other weights. Under ddp they are all that a rank holds.
     """
-    formats = formats_of(precision, parallel)
+    formats = formats_of(precision, parallel, optimizer)
     without_experts = replace(layout, expert=1)
     block = sizes.experts // max(sizes.blocks, 1)
     if parallel.strategy in ("fsdp", "hsdp"):
         smaller = replace(sizes, largest_block=sizes.largest_block - block + block // layout.expert)
-        return estimate_memory(smaller, parallel, without_experts, precision, micro, micro_batches)
+        return estimate_memory(smaller, parallel, without_experts, precision, micro, micro_batches, optimizer)
     share = 1 - sizes.experts / sizes.parameters
     others = replace(
         sizes,
@@ -81,7 +86,7 @@ def _estimate_spread(  # noqa: PLR0913, PLR0917
         trainable=int(sizes.trainable * share),
         states=int(sizes.states * share),
     )
-    need = estimate_memory(others, parallel, without_experts, precision, micro, micro_batches)
+    need = estimate_memory(others, parallel, without_experts, precision, micro, micro_batches, optimizer)
     own = -(-sizes.experts // (layout.expert * layout.pipeline))
     # With LoRA, the experts' share of the trained weights is about their share of all weights.
     trained = -(-sizes.experts * sizes.trainable // (sizes.parameters * layout.expert * layout.pipeline))

@@ -14,10 +14,11 @@ from trainer.checkpoint import folder, retention, space
 from trainer.checkpoint.channel import SaveChannel
 from trainer.checkpoint.group import RankGroup
 from trainer.checkpoint.job import SaveEvent, SaveJob
-from trainer.checkpoint.load import load_tensors
+from trainer.checkpoint.load import load_tensors, read_index
 from trainer.checkpoint.newest import GoodCheckpoint, find_newest
 from trainer.checkpoint.plan import SavePlan, make_key, make_plan
 from trainer.checkpoint.probe import estimate_save_s
+from trainer.checkpoint.weight_formats import choose_sources
 
 if TYPE_CHECKING:
     import torch
@@ -157,9 +158,19 @@ class Checkpoints:
         own: dict[str, Any] = json.loads((checkpoint.path / folder.own_name(self._group.rank)).read_bytes())
         return own
 
-    def load(self, checkpoint: GoodCheckpoint, tensors: Mapping[str, torch.Tensor], partial: bool = False) -> None:
-        """Load into these tensors in place; `partial` allows the checkpoint to contain other tensors too."""
-        load_tensors(checkpoint.path, tensors, self._group, partial)
+    def load(self, checkpoint: GoodCheckpoint, tensors: Mapping[str, torch.Tensor], partial: bool = False) -> str:
+        """Load into these tensors in place; `partial` allows the checkpoint to contain other tensors too.
+
+        Return a line for the log if weights had to be converted. Parameters that have fp32 copies must be set to them
+        afterwards.
+        """
+        sources = choose_sources(self.read_types(checkpoint), tensors)
+        load_tensors(checkpoint.path, sources.targets, self._group, partial, sources.ignored)
+        return sources.note
+
+    def read_types(self, checkpoint: GoodCheckpoint) -> dict[str, str]:
+        """Return the type of each tensor of a checkpoint, as safetensors files name it."""
+        return {name: entry["dtype"] for name, entry in read_index(checkpoint.path).items()}
 
     def close(self, timeout_s: float = SAVE_TIMEOUT_S) -> None:
         """Wait up to `timeout_s` seconds for the save under way, and end the writer."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,21 +21,30 @@ _MAX_NAMED = 3
 # Only fp16 has a loss scale, and a run may be resumed in another precision. Without one, it starts anew. So do tensors
 # that belong to one rank, if there are other ranks now.
 _OPTIONAL = ("scaler.", "private.")
-_CONVERTED_MOMENTS = {"F32", "BF16"}
-"""Formats of moments that are converted when they are loaded, so that a run can change optimizer.moments."""
+_CONVERTED = {"F32", "BF16"}
+"""Formats of weights and moments that are converted when they are loaded, so that a run can change their settings."""
 
 
-def load_tensors(path: Path, tensors: Mapping[str, torch.Tensor], group: RankGroup, partial: bool) -> None:
-    """Load into these tensors in place; `partial` allows the checkpoint to contain tensors that no rank needs."""
+def load_tensors(
+    path: Path,
+    tensors: Mapping[str, torch.Tensor],
+    group: RankGroup,
+    partial: bool,
+    ignored: Container[str] = (),
+) -> None:
+    """Load into these tensors in place; `partial` allows the checkpoint to contain tensors that no rank needs.
+
+    `ignored` names some that it may contain in any case.
+    """
     # Start-up: importing these takes a second, and only runs that resume need them.
     from torch.distributed.checkpoint import state_dict_loader  # noqa: PLC0415
     from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner  # noqa: PLC0415
 
     from trainer.checkpoint.reader import ShardReader  # noqa: PLC0415
 
-    index: dict[str, Any] = json.loads((path / INDEX).read_text())["tensors"]
+    index = read_index(path)
     tensors = {name: tensor for name, tensor in tensors.items() if name in index or not name.startswith(_OPTIONAL)}
-    differences = _find_differences(index, tensors, group, partial)
+    differences = _find_differences(index, tensors, group, partial, ignored)
     if differences.names:
         raise ConfigError([_describe_differences(path, differences)])
     with warnings.catch_warnings():
@@ -47,6 +56,12 @@ def load_tensors(path: Path, tensors: Mapping[str, torch.Tensor], group: RankGro
             process_group=group.handle,
             no_dist=group.handle is None,
         )
+
+
+def read_index(path: Path) -> dict[str, Any]:
+    """Return type, shape and places of each tensor of a checkpoint by name."""
+    index: dict[str, Any] = json.loads((path / INDEX).read_text())["tensors"]
+    return index
 
 
 @dataclass(frozen=True)
@@ -68,14 +83,18 @@ def _describe_differences(path: Path, differences: Differences) -> ConfigProblem
 
 
 def _find_differences(
-    index: Mapping[str, Any], tensors: Mapping[str, torch.Tensor], group: RankGroup, partial: bool
+    index: Mapping[str, Any],
+    tensors: Mapping[str, torch.Tensor],
+    group: RankGroup,
+    partial: bool,
+    ignored: Container[str],
 ) -> Differences:
     """Return the differences of all ranks; every rank gets the same list."""
     missing = [name for name in tensors if name not in index]
     present = [(name, tensor) for name, tensor in tensors.items() if name in index]
     different = {name: text for name, tensor in present if (text := _compare(name, tensor, index[name]))}
     names = sorted(name for name in index if not name.startswith(_OPTIONAL))
-    needed = group.maximum([int(name in tensors) for name in names])
+    needed = group.maximum([int(name in tensors or name in ignored) for name in names])
     unexpected = [] if partial else [name for name, is_needed in zip(names, needed, strict=True) if not is_needed]
     all_ranks = group.gather((missing, different))
     missing = [name for missing_here, _ in all_ranks for name in missing_here]
@@ -90,7 +109,7 @@ def _find_differences(
 
 def _compare(name: str, tensor: torch.Tensor, entry: Mapping[str, Any]) -> str:
     code = safetensors_file.dtype_code(tensor)
-    is_converted = name.startswith("optim.") and {code, entry["dtype"]} == _CONVERTED_MOMENTS
+    is_converted = name.startswith(("model.", "optim.")) and {code, entry["dtype"]} == _CONVERTED
     if list(tensor.shape) == entry["shape"] and (code == entry["dtype"] or is_converted):
         return ""
     return f"{name} is {entry['dtype']} {entry['shape']} there and {code} {list(tensor.shape)} here"

@@ -9,6 +9,7 @@ from dataclasses import replace
 from trainer.config.check_communication import check_compression
 from trainer.config.check_effect import check_effect
 from trainer.config.check_engine import check_engine
+from trainer.config.check_formats import check_batch_norm, check_formats
 from trainer.config.check_parallel import (
     LANGUAGE_MODELS,
     check_context_parallel,
@@ -309,6 +310,8 @@ RULES: tuple[Rule, ...] = (
     check_optimizer,
     check_optimizer_layout,
     check_fp8,
+    check_formats,
+    check_batch_norm,
     check_schedule,
     check_effect,
     check_rollback,
@@ -323,6 +326,7 @@ RULES: tuple[Rule, ...] = (
 )
 # An own model is checked when it is split (trainer/parallel/apply.py); its evaluation set is an argument.
 _RULES_FOR_FAMILIES: tuple[Rule, ...] = (
+    check_batch_norm,
     check_experts,
     check_evaluation,
     check_tensor_parallel,

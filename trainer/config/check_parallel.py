@@ -8,7 +8,7 @@ from trainer.config.convert import FAMILIES
 from trainer.config.errors import ConfigProblem, list_divisors, list_nearest_multiples
 from trainer.config.layout import check_vocabulary, find_length_factor
 from trainer.config.models import DecoderConfig, LlamaLikeConfig, MoeConfig
-from trainer.config.schema import Config, ParallelConfig
+from trainer.config.schema import Config, ParallelConfig, StoredFormat
 
 LANGUAGE_MODELS = ", ".join(family for family, model in FAMILIES.items() if issubclass(model, DecoderConfig))
 
@@ -27,7 +27,7 @@ def check_strategy_options(config: Config) -> Iterator[ConfigProblem]:
     if parallel.find_unused_parameters:
         yield from _check_unused(parallel)
     if parallel.reduce != "fp32":
-        yield from _check_reduction(parallel)
+        yield from _check_reduction(parallel, config.optimizer.gradients)
     is_split = parallel.strategy in ("fsdp", "hsdp") or parallel.pipeline > 1
     if config.compile.mode == "whole" and is_split:
         reason = "a pipeline" if parallel.pipeline > 1 else parallel.strategy
@@ -111,12 +111,14 @@ def _check_unused(parallel: ParallelConfig) -> Iterator[ConfigProblem]:
         yield ConfigProblem(where, message, "set it to false, or parallel.pipeline to 1")
 
 
-def _check_reduction(parallel: ParallelConfig) -> Iterator[ConfigProblem]:
-    """Check that gradients are reduced at all, and that no sum over micro-batches is kept in a short format."""
+def _check_reduction(parallel: ParallelConfig, gradients: StoredFormat) -> Iterator[ConfigProblem]:
+    """Check that gradients are reduced at all, and that no sum over micro-batches is kept in a shorter format."""
     value = parallel.reduce
     if parallel.strategy == "single" and parallel.context == 1:
         message = f"{value}, but the strategy is single, which reduces no gradients"
         yield ConfigProblem("parallel.reduce", message, "set it to fp32, or parallel.strategy to ddp, fsdp or hsdp")
+        return
+    if gradients == value:
         return
     # Each rank holds whole weights under ddp, and under single if context ranks share sequences.
     may_be_ddp = parallel.strategy in ("single", "ddp", "auto") and parallel.tensor == 1

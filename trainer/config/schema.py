@@ -13,6 +13,7 @@ from trainer.config.setting import setting
 
 Precision = Literal["fp32", "bf16", "fp16"]
 MomentFormat = Literal["fp32", "bf16", "int8"]
+StoredFormat = Literal["fp32", "bf16"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +94,24 @@ class OptimizerConfig:
         "update rule; muon orthogonalises the updates of matrices and leaves all other parameters to AdamW", "adamw"
     )
     lr: float = setting("peak learning rate", 3e-4, low=0)
+    weights: StoredFormat = setting(
+        "format in which weights are stored, also frozen ones; bf16 needs precision=bf16 and rounds updates up or "
+        "down at random, so that small ones are not lost",
+        "fp32",
+    )
+    master: bool = setting(
+        "bf16 weights: keep fp32 copies of trained weights in the optimizer, update those, and round to the nearest",
+        False,
+    )
+    gradients: StoredFormat = setting(
+        "format in which gradients are stored and summed over micro-batches; under ddp, that of the weights", "fp32"
+    )
+    moments: MomentFormat = setting(
+        "format of the optimizer's moments; int8 shares a scale between up to 256 values of a row and keeps vectors "
+        "in fp32",
+        "fp32",
+    )
+    clip_norm: float = setting("maximum global gradient norm; 0 disables clipping", 1.0, low=0)
     beta1: float = setting("AdamW: decay of the first moment", 0.9, low=0, high=1)
     beta2: float = setting("AdamW: decay of the second moment", 0.95, low=0, high=1)
     eps: float = setting("AdamW: epsilon added to the denominator", 1e-8, low=0)
@@ -102,17 +121,11 @@ class OptimizerConfig:
         "Muon: name patterns (* and ?) of matrices that AdamW updates; embeddings always are",
         ("*head.weight", "*classifier.weight"),
     )
-    moments: MomentFormat = setting(
-        "format of the optimizer's moments; int8 shares a scale between up to 256 values of a row and keeps vectors "
-        "in fp32",
-        "fp32",
-    )
     weight_decay: float = setting("weight decay of matrices; norms and biases are not decayed", 0.1, low=0)
     decay_groups: tuple[str, ...] = setting(
         "weight decay of parameters by name, as PATTERN=DECAY (such as embed.*=0); the first pattern that matches wins",
         (),
     )
-    clip_norm: float = setting("maximum global gradient norm; 0 disables clipping", 1.0, low=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,7 +198,7 @@ class ParallelConfig:
     )
     reduce: Literal["fp32", "bf16"] = setting(
         "format in which ranks sum gradients; bf16 halves the traffic and keeps 8 bits of each summand; "
-        "micro-batches are summed in fp32",
+        "micro-batches are summed in optimizer.gradients",
         "fp32",
     )
 
@@ -369,7 +382,7 @@ class Config:
     loss: LossConfig = setting("training objective", LossConfig)
     optimizer: OptimizerConfig = setting("update rule and its hyperparameters", OptimizerConfig)
     schedule: ScheduleConfig = setting("learning-rate schedule", ScheduleConfig)
-    precision: Precision = setting("precision of matrix products; weights and their updates stay fp32", "fp32")
+    precision: Precision = setting("precision of matrix products; optimizer.weights is that of stored weights", "fp32")
     fp8: Fp8Config = setting("fp8 products of linear layers", Fp8Config)
     parallel: ParallelConfig = setting("how ranks share the batch and the model", ParallelConfig)
     communication: CommunicationConfig = setting("how gradients travel between ranks", CommunicationConfig)

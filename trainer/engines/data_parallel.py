@@ -42,7 +42,6 @@ from trainer.parallel.plain import PlainEngine
 from trainer.parallel.same_model import broadcast_model, check_device
 from trainer.parallel.units import Units, list_names
 from trainer.precision import DTYPES
-from trainer.state_formats import formats_of
 
 Start = Callable[[torch.Tensor], Callable[[], None]]
 """A function that starts to average a bucket, and returns the function that waits for it."""
@@ -53,7 +52,7 @@ class DataParallelEngine(PlainEngine):
 
     def __init__(self, model: nn.Module, units: Units, recipe: Recipe, mesh: Mesh, choices: list[str]) -> None:
         super().__init__(model, units, recipe, mesh, choices)
-        group, dtype = mesh.group("replicate"), DTYPES[formats_of(recipe.precision, recipe.parallel).reduced]
+        group, dtype = mesh.group("replicate"), DTYPES[recipe.formats.reduced]
         check_device(model, mesh.device)
         broadcast_model(model, group)
         trained = [value for value in self._parameters.values() if value.requires_grad]

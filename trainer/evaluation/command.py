@@ -111,7 +111,7 @@ def _open_evaluation_set(config: Config) -> Source:
 def _build(config: Config, world: World) -> Engine:
     """Build the model without an optimizer, whose state needs twice the memory of the weights."""
     layout = resolve_layout(config.parallel, world.size, world.local_size)
-    recipe = Recipe(config.parallel, config.precision, config.compile, config.fp8)
+    recipe = Recipe(config.parallel, config.precision, config.compile, config.fp8, optimizer=config.optimizer)
     mesh = Mesh(layout, world.rank, world.device, uses_fully_shard=recipe.uses_fully_shard(layout))
     weights = partial(fill, seed=config.run.seed, device=world.device)
     return parallelize(lambda: build_network(config), recipe, mesh, weights)

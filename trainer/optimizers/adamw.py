@@ -7,7 +7,8 @@ from importlib.util import find_spec
 import torch
 
 from trainer.config.schema import OptimizerConfig
-from trainer.optimizers.chunks import Slot, Update, list_chunks
+from trainer.optimizers.chunks import Update, list_chunks
+from trainer.optimizers.slot import Slot
 
 _HAS_TRITON = find_spec("triton") is not None
 _LEAST_VALUES = 2**18

@@ -4,41 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
-from zlib import crc32
+from functools import cached_property
 
 import torch
 
-from trainer.optimizers.moments import Moment, pack, select_rows, unpack
+from trainer.optimizers.moments import pack, select_rows, unpack
 from trainer.optimizers.sizes import CHUNK_VALUES
+from trainer.optimizers.slot import Slot
 from trainer.parallel.gradients import to_local
-
-_SEED_STRIDE = 1_000_003
-
-
-@dataclass
-class Slot:
-    """A parameter and its moments by name."""
-
-    name: str
-    parameter: torch.Tensor
-    moments: dict[str, Moment]
-
-    @property
-    def gradient(self) -> Any:
-        """The gradient, in the placement of the parameter."""
-        return self.parameter.grad
-
-    @property
-    def has_values(self) -> bool:
-        """Whether this rank has any row of the parameter."""
-        return to_local(self.parameter).numel() > 0
-
-    @property
-    def storage(self) -> tuple[str, int]:
-        """What slots must have in common to be unpacked together: the format, and the number of values in a block."""
-        moment = next(iter(self.moments.values()), None)
-        return ("fp32", 0) if moment is None else (moment.format, moment.block_size)
 
 
 @dataclass(frozen=True)
@@ -53,24 +26,26 @@ class Update:
     count: torch.Tensor
     """Updates so far, including this one unless it is skipped."""
     seed: int
-    """Seed of the rounding of moments."""
+    """Seed of the rounding of moments and weights."""
 
 
 class Chunk:
     """Rows of several parameters with one storage format.
 
-    fp32 moments are changed in place. Others are unpacked by `unpack` and stored again by `pack`.
+    fp32 weights and moments are changed in place. Others are copied to fp32 and stored again by `pack`.
     """
 
     def __init__(self, slots: list[Slot], rows: list[slice]) -> None:
         self._slots, self._rows = slots, rows
         self._is_packed = slots[0].storage[0] != "fp32"
         self._flat: dict[str, torch.Tensor] = {}
-        self._stored = [select_rows(slot.parameter, part) for slot, part in zip(slots, rows, strict=True)]
-        # The fused kernels need equal strides, and unpacked moments are contiguous.
-        self.values = [value.contiguous() for value in self._stored] if self._is_packed else self._stored
-        gradients = [select_rows(slot.gradient, part) for slot, part in zip(slots, rows, strict=True)]
-        self.gradients = [value.contiguous() for value in gradients] if self._is_packed else gradients
+        self._shapes = [select_rows(slot.parameter, part).shape for slot, part in zip(slots, rows, strict=True)]
+        self.gradients = [self._align(slot.read_gradients(part)) for slot, part in zip(slots, rows, strict=True)]
+
+    @cached_property
+    def values(self) -> list[torch.Tensor]:
+        """The weights in fp32."""
+        return [self._align(slot.read_values(part)) for slot, part in zip(self._slots, self._rows, strict=True)]
 
     def unpack(self, key: str) -> list[torch.Tensor]:
         """Return the moments of this name in fp32."""
@@ -78,38 +53,36 @@ class Chunk:
         if not self._is_packed:
             return [select_rows(moment.values, part) for moment, part in zip(moments, self._rows, strict=True)]
         self._flat[key] = unpack(moments, self._rows)
-        pieces = self._flat[key].split([value.numel() for value in self.values])
-        return [piece.view_as(value) for piece, value in zip(pieces, self.values, strict=True)]
+        return self._split(self._flat[key])
 
     def pack(self, update: Update) -> None:
-        """Store values and moments that `unpack` copied."""
-        for value, stored in zip(self.values, self._stored, strict=True):
-            if value is not stored:
-                stored.copy_(value)
+        """Store values and moments that were copied."""
+        for slot, rows, value in zip(self._slots, self._rows, self.__dict__.get("values", ()), strict=False):
+            slot.write_values(rows, value, update.seed)
         for key, flat in self._flat.items():
             moments = [slot.moments[key] for slot in self._slots]
-            pack(flat, moments, self._rows, self._draw_noise(key, update.seed), update.skip)
+            noise = torch.empty_like(flat)
+            for slot, rows, piece in zip(self._slots, self._rows, self._split(noise), strict=True):
+                slot.draw_noise(key, rows, update.seed, piece)
+            pack(flat, moments, self._rows, noise, update.skip)
         self._flat.clear()
 
-    def _draw_noise(self, key: str, seed: int) -> torch.Tensor:
-        """Draw noise for each parameter by its name, so that all ranks that hold the same rows round them alike."""
-        flat = torch.empty(sum(value.numel() for value in self.values), device=self.values[0].device)
-        generator = torch.Generator(flat.device)
-        pieces = flat.split([value.numel() for value in self.values])
-        for slot, rows, piece in zip(self._slots, self._rows, pieces, strict=True):
-            place = crc32(f"{slot.name}.{key}:{rows.start}".encode())
-            generator.manual_seed((seed * _SEED_STRIDE + place) % 2**63)
-            piece.uniform_(generator=generator)
-        return flat
+    def _split(self, flat: torch.Tensor) -> list[torch.Tensor]:
+        pieces = flat.split([shape.numel() for shape in self._shapes])
+        return [piece.view(shape) for piece, shape in zip(pieces, self._shapes, strict=True)]
+
+    def _align(self, value: torch.Tensor) -> torch.Tensor:
+        """Return a contiguous tensor if moments are unpacked: the fused kernels need equal strides."""
+        return value.contiguous() if self._is_packed else value
 
 
 def list_chunks(slots: list[Slot]) -> Iterator[Chunk]:
-    """Yield all rows of the slots; packed moments in chunks of at most CHUNK_VALUES values, or one row."""
-    by_storage: dict[tuple[str, int], list[Slot]] = {}
+    """Yield all rows of the slots; what is copied to fp32 in chunks of at most CHUNK_VALUES values, or one row."""
+    by_storage: dict[tuple[str, int, bool], list[Slot]] = {}
     for slot in slots:
         by_storage.setdefault(slot.storage, []).append(slot)
-    for (kind, _), alike in by_storage.items():
-        if kind == "fp32":
+    for (kind, _, is_copied), alike in by_storage.items():
+        if kind == "fp32" and not is_copied:
             yield Chunk(alike, [slice(None)] * len(alike))
         else:
             yield from _split(alike)

@@ -46,12 +46,20 @@ def make_moment(parameter: torch.Tensor, requested: MomentFormat, *, is_signed: 
     """Return a moment of zeros for a parameter."""
     chosen = choose_moment_format(requested, parameter.shape)
     if chosen == "fp32":
-        return Moment(chosen, is_signed, torch.zeros_like(parameter, requires_grad=False))
+        return Moment(chosen, is_signed, torch.zeros_like(parameter, dtype=torch.float32, requires_grad=False))
     values = _make_zeros(parameter, tuple(parameter.shape), DTYPES[chosen])
     if chosen == "bf16":
         return Moment(chosen, is_signed, values)
     blocks = math.prod(parameter.shape[1:]) // choose_block_size(parameter.shape)
     return Moment(chosen, is_signed, values, _make_zeros(parameter, (parameter.shape[0], blocks), torch.float32))
+
+
+@torch.no_grad()
+def make_master(parameter: torch.Tensor) -> torch.Tensor:
+    """Return an fp32 copy of a parameter, sharded like it."""
+    master = torch.zeros_like(parameter, dtype=torch.float32, requires_grad=False)
+    to_local(master).copy_(to_local(parameter))
+    return master
 
 
 def unpack(moments: list[Moment], rows: list[slice]) -> torch.Tensor:

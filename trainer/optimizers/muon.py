@@ -11,9 +11,9 @@ import math
 import torch
 
 from trainer.config.schema import OptimizerConfig
-from trainer.optimizers.chunks import Chunk, Slot, Update
-from trainer.optimizers.moments import select_rows
+from trainer.optimizers.chunks import Chunk, Update
 from trainer.optimizers.orthogonalize import list_own_matrices, orthogonalize_parts
+from trainer.optimizers.slot import Slot
 from trainer.parallel.mesh import Mesh
 
 _ADAMW_UPDATE_RMS = 0.2
@@ -50,9 +50,10 @@ class Muon:
         for rows, orthogonal in orthogonalize_parts(parts, shape, self._mesh):
             # The last matrices may be fewer than the ranks.
             for slot, direction in zip(slots, orthogonal, strict=False):
-                value = select_rows(slot.parameter, rows)
+                value = slot.read_values(rows)
                 changed = (value * (1 - update.rate * decay)).add_(direction[: len(value)], alpha=-scale)
-                value.copy_(changed if update.skip is None else torch.where(update.skip > 0, value, changed))
+                changed = changed if update.skip is None else torch.where(update.skip > 0, value, changed)
+                slot.write_values(rows, changed, update.seed)
 
     def _advance_momentum(self, slot: Slot, update: Update, *, is_own: bool) -> torch.Tensor | None:
         """Update the momentum and return the direction to orthogonalise, if it is ours, in the iteration's format."""

@@ -11,15 +11,18 @@ import torch
 from trainer.config.errors import ConfigError, ConfigProblem
 from trainer.config.schema import OptimizerConfig
 from trainer.optimizers.adamw import AdamW
-from trainer.optimizers.chunks import Slot, Update
+from trainer.optimizers.chunks import Update
 from trainer.optimizers.groups import DecayPattern, Group, RuleName, choose_group, list_moments, parse_decay_groups
-from trainer.optimizers.moments import make_moment
+from trainer.optimizers.moments import make_master, make_moment
 from trainer.optimizers.muon import Muon
 from trainer.optimizers.sgd import Sgd
+from trainer.optimizers.slot import Slot
 from trainer.parallel.gradients import to_local
 from trainer.parallel.mesh import Mesh
 from trainer.state_formats import choose_moment_format
 
+MASTER = "master"
+"""Name of the fp32 copy of a parameter among its state."""
 _MAX_NAMED = 3
 
 
@@ -67,7 +70,7 @@ class Optimizer:
     def step(self, rate: float, divide: torch.Tensor | None, skip: torch.Tensor | None, seed: int = 0) -> None:
         """Update with gradients divided by `divide`; change nothing if `skip` is 1.
 
-        `seed` decides how bf16 and int8 moments are rounded; it should be another one in every step.
+        `seed` decides how bf16 weights and bf16 and int8 moments are rounded; it should be another one in every step.
         """
         for device, count in self._counts.items():
             divide_here = None if divide is None else divide.to(device)
@@ -85,13 +88,25 @@ class Optimizer:
             slot.parameter.grad = None
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Return the state by name: "<parameter>.<moment>", sharded like the parameter, and "updates", a count."""
+        """Return the state by name: "<parameter>.<moment>", sharded like the parameter, and "updates", a count.
+
+        "<parameter>.master" is the fp32 copy of a bf16 parameter.
+        """
         tensors: dict[str, torch.Tensor] = {}
         for slot in self._slots:
             for key, moment in slot.moments.items():
                 tensors |= moment.tensors(f"{slot.name}.{key}")
+            if slot.master is not None:
+                tensors[f"{slot.name}.{MASTER}"] = slot.master
         tensors["updates"] = next(iter(self._counts.values()))
         return tensors
+
+    @torch.no_grad()
+    def round_master_weights(self) -> None:
+        """Set bf16 parameters to their fp32 copies; call it after the copies were loaded."""
+        for slot in self._slots:
+            if slot.master is not None:
+                to_local(slot.parameter).copy_(to_local(slot.master))
 
     def describe_groups(self) -> list[str]:
         """Return a line that says which rule updates which parameters, if there are two."""
@@ -119,7 +134,8 @@ def _make_slot(
     keys = list_moments(rule, config)
     _check_rows(name, parameter, config)
     moments = {key: make_moment(parameter, config.moments, is_signed=key in signed) for key in keys}
-    return Slot(name, parameter, moments)
+    has_master = config.master and parameter.dtype != torch.float32
+    return Slot(name, parameter, moments, make_master(parameter) if has_master else None)
 
 
 def _check_rows(name: str, parameter: Any, config: OptimizerConfig) -> None:

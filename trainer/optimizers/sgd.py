@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 
 from trainer.config.schema import OptimizerConfig
-from trainer.optimizers.chunks import Slot, Update, list_chunks
+from trainer.optimizers.chunks import Update, list_chunks
+from trainer.optimizers.slot import Slot
 
 
 class Sgd:

@@ -7,12 +7,14 @@ from collections.abc import Container, Iterable, Sequence
 
 from trainer.config.schema import OptimizerConfig
 from trainer.optimizers.groups import choose_group, list_moments
-from trainer.state_formats import BLOCK_SIZES, FORMAT_BYTES, SCALE_BYTES, count_moment_bytes
+from trainer.state_formats import BLOCK_SIZES, FORMAT_BYTES, SCALE_BYTES, count_master_bytes, count_moment_bytes
 
 CHUNK_VALUES = 8 * 2**20
-"""Values of bf16 or int8 moments that are unpacked at once."""
+"""Values of bf16 or int8 moments, or of bf16 weights or gradients, that are unpacked at once."""
 _CHUNK_VALUE_BYTES = 40
 """Bytes per value while a chunk is unpacked, updated and rounded: ten fp32 tensors at most."""
+_COPY_BYTES = 4
+"""Bytes per value of the fp32 copy of a bf16 weight or gradient."""
 GATHERED_VALUES = 32 * 2**20
 """Values of orthogonalised matrices, in bf16, that a rank gathers from all replicas at once."""
 _GATHERED_VALUE_BYTES = 4
@@ -29,6 +31,7 @@ def count_state_bytes(parameters: NamedShapes, config: OptimizerConfig, embeddin
     for name, shape in parameters:
         group = choose_group(name, shape, config, is_embedding=name in embeddings)
         total += len(list_moments(group.rule, config)) * count_moment_bytes(config.moments, shape)
+        total += count_master_bytes(config, math.prod(shape))
     return total
 
 
@@ -37,14 +40,15 @@ def bound_state_bytes(parameters: int, config: OptimizerConfig) -> int:
     # Muon keeps one moment of a matrix, but two of what it leaves to AdamW.
     moments = len(list_moments("adamw" if config.name == "muon" else config.name, config))
     # Parameters that int8 does not suit stay fp32.
-    return parameters * moments * FORMAT_BYTES["fp32" if config.moments == "int8" else config.moments]
+    each = moments * FORMAT_BYTES["fp32" if config.moments == "int8" else config.moments]
+    return parameters * each + count_master_bytes(config, parameters)
 
 
 def bound_update_bytes(parameters: int, config: OptimizerConfig) -> int | None:
     """Return an upper bound of what `count_update_bytes` returns; None if it depends on the shapes."""
     if config.name == "muon":
         return None
-    return 0 if config.moments == "fp32" else _CHUNK_VALUE_BYTES * min(parameters, CHUNK_VALUES)
+    return _count_chunk_bytes(config) * min(parameters, CHUNK_VALUES)
 
 
 def average_moment_bytes(config: OptimizerConfig, other_share: float) -> float:
@@ -66,10 +70,18 @@ def count_update_bytes(parameters: NamedShapes, config: OptimizerConfig, embeddi
             largest = max(largest, values)
         else:
             chunked += values
-    is_packed = config.moments != "fp32"
-    unpacked = _CHUNK_VALUE_BYTES * min(chunked, CHUNK_VALUES) if is_packed else 0
+    each = _count_chunk_bytes(config)
+    unpacked = each * min(chunked, CHUNK_VALUES)
     if not largest:
         return unpacked
     # Muon unpacks whole matrices, one at a time, beside the direction of the one that it orthogonalises.
-    each = _CHUNK_VALUE_BYTES + FORMAT_BYTES["bf16"] if is_packed else _MUON_VALUE_BYTES
-    return max(unpacked, each * largest) + _GATHERED_VALUE_BYTES * GATHERED_VALUES
+    whole = each + FORMAT_BYTES["bf16"] if config.moments != "fp32" else _MUON_VALUE_BYTES + each
+    return max(unpacked, whole * largest) + _GATHERED_VALUE_BYTES * GATHERED_VALUES
+
+
+def _count_chunk_bytes(config: OptimizerConfig) -> int:
+    """Return the bytes per value while a chunk is updated; 0 if everything is fp32 and changed in place."""
+    has_copied_weights = config.weights != "fp32" and not config.master
+    # Stochastic rounding takes noise, and the bits of the sum with it.
+    copied = (_COPY_BYTES * 4 if has_copied_weights else 0) + (_COPY_BYTES if config.gradients != "fp32" else 0)
+    return copied + (_CHUNK_VALUE_BYTES if config.moments != "fp32" else 0)

@@ -58,12 +58,13 @@ def parallelize(model: nn.Module | Factory, recipe: Recipe, mesh: Mesh, fill: Fi
     """
     _check_offload(recipe, mesh.device)
     choices: list[str] = []
-    built = build_model(model, mesh.device, fill, choices)
+    built = build_model(model, mesh.device, fill, choices, recipe)
     _check_trained(built)
     _check_names(built, mesh)
     _check_head(built, mesh)
     _check_experts(built, recipe, mesh)
     _check_cache(built, recipe)
+    _check_weights(built, recipe)
     units = find_units(built)
     _check_units(units, recipe, mesh)
     if recipe.compiled.mode == "whole" and recipe.compiles_blocks(mesh.layout):
@@ -121,6 +122,20 @@ def _check_cache(model: nn.Module, recipe: Recipe) -> None:
         message = f"{recipe.parallel.recompute}, but config.use_cache of {type(model).__name__} is true"
         fix = "set model.config.use_cache to False, which training does not need, or use none"
         raise ConfigError([ConfigProblem("parallel.recompute", message, fix)])
+
+
+def _check_weights(model: nn.Module, recipe: Recipe) -> None:
+    """Check that no part of a model needs fp32 weights."""
+    if recipe.formats.weights == "fp32":
+        return
+    stored, name = recipe.formats.weights, type(model).__name__
+    obstacle = ""
+    if any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in model.modules()):
+        obstacle = f"the batch norms of {name} need weights in the format of their statistics, fp32"
+    elif recipe.parallel.pipeline > 1 and not getattr(model, "casts_residual", False):
+        obstacle = f"pipeline stages of {name} exchange fp32 values, and its layers would return {stored}"
+    if obstacle:
+        raise ConfigError([ConfigProblem("optimizer.weights", f"{stored}, but {obstacle}", "set it to fp32")])
 
 
 def _check_names(model: nn.Module, mesh: Mesh) -> None:

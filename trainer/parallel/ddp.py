@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -133,10 +134,13 @@ def wrap(model: nn.Module, recipe: Recipe, mesh: Mesh, hook: Hook | None = None)
         wrapped = DistributedDataParallel(model, **options)
     else:
         wrapped = _wrap_without_dynamo(model, options)
-    if recipe.parallel.reduce == "bf16":
+    formats = recipe.formats
+    if formats.reduced == "bf16" and formats.gradients == "fp32":
         from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 
         wrapped.register_comm_hook(mesh.group("replicate"), bf16_compress_hook)
+    elif formats.reduced == "fp32" and formats.gradients == "bf16":
+        wrapped.register_comm_hook(mesh.group("replicate"), average_in_fp32)
     if hook is not None:
         wrapped.register_comm_hook(None, hook)
     if recipe.communication.pattern != "backend" and mesh.group("replicate") is not None:
@@ -146,6 +150,14 @@ def wrap(model: nn.Module, recipe: Recipe, mesh: Mesh, hook: Hook | None = None)
         wrapped.register_comm_hook(None, wrapped.pattern_hook.average)
     _build_final_buckets(wrapped)
     return wrapped
+
+
+def average_in_fp32(group, bucket):  # type: ignore[no-untyped-def] # DDP refuses any annotation of its own type as text
+    """Average a bucket of bf16 gradients over the ranks in fp32, as a hook of DDP."""
+    gradients = bucket.buffer()
+    total = gradients.float().div_(dist.get_world_size(group))
+    reduced = dist.all_reduce(total, group=group, async_op=True).get_future()
+    return reduced.then(lambda done: gradients.copy_(done.value()[0]))
 
 
 def _build_final_buckets(wrapped: Any) -> None:

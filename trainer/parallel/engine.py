@@ -10,10 +10,18 @@ import torch
 from torch import nn
 
 from trainer.config.layout import Layout
-from trainer.config.schema import CommunicationConfig, CompileConfig, Fp8Config, ParallelConfig, Precision
+from trainer.config.schema import (
+    CommunicationConfig,
+    CompileConfig,
+    Fp8Config,
+    OptimizerConfig,
+    ParallelConfig,
+    Precision,
+)
 from trainer.models.head import Objective, takes_objective
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.units import Units
+from trainer.state_formats import StateFormats, formats_of
 
 if TYPE_CHECKING:
     from trainer.compression.compression import Compression
@@ -45,6 +53,13 @@ class Recipe:
     compiled: CompileConfig = field(default_factory=CompileConfig)
     fp8: Fp8Config = field(default_factory=Fp8Config)
     communication: CommunicationConfig = field(default_factory=CommunicationConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    """Only the formats of weights and gradients matter here."""
+
+    @property
+    def formats(self) -> StateFormats:
+        """The formats of weights, gradients and products."""
+        return formats_of(self.precision, self.parallel, self.optimizer)
 
     def compresses(self, mesh: Mesh) -> bool:
         """Return whether gradients are compressed; there must be several copies of the model."""

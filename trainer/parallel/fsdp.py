@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from torch import nn
 
-from trainer.config.schema import ParallelConfig
+from trainer.config.schema import ParallelConfig, StoredFormat
 from trainer.parallel.engine import Recipe
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.plain import PlainEngine
@@ -36,7 +36,9 @@ class FsdpEngine(PlainEngine):
 
             self._hooks = ReplicaHooks(model, recipe.communication, mesh.group("replicate"), mesh.device)
             self.compression = self._hooks.compression
-        self._deferred, reason = choose_deferred_reduction(recipe.parallel, mesh.layout.replicate)
+        self._deferred, reason = choose_deferred_reduction(
+            recipe.parallel, mesh.layout.replicate, recipe.formats.gradients
+        )
         if reason:
             choices.append(f"accumulate: {reason}")
 
@@ -55,16 +57,19 @@ class FsdpEngine(PlainEngine):
         return nullcontext()
 
 
-def choose_deferred_reduction(parallel: ParallelConfig, replicas: int) -> tuple[DeferredReduction, str]:
+def choose_deferred_reduction(
+    parallel: ParallelConfig, replicas: int, gradients: StoredFormat = "fp32"
+) -> tuple[DeferredReduction, str]:
     """Return which reductions are deferred to the last micro-batch and, for `auto`, the reason.
 
-    `auto` defers the reductions that need no additional memory.
+    `auto` defers the reductions that need no additional memory. `gradients` is the format in which micro-batches are to
+    be summed.
     """
     if parallel.accumulate == "sync":
         return "nothing", ""
     if parallel.accumulate == "defer":
         return "all", ""
-    if parallel.reduce != "fp32":
+    if parallel.reduce != "fp32" and gradients == "fp32":
         return "nothing", f"gradients are reduced after each micro-batch, because sums of {parallel.reduce} lose bits"
     if zero_stage(parallel) < ZERO_GRADIENTS:
         return "all", "gradients are reduced after the last micro-batch, as all of them are stored anyway"

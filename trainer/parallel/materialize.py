@@ -14,28 +14,47 @@ from trainer.parallel.engine import Recipe
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.same_model import broadcast_model
 from trainer.parallel.units import Units
-from trainer.precision import store_as_fp32
+from trainer.precision import DTYPES, cast_weights, store_as_fp32
 
 Factory = Callable[[], nn.Module]
 Fill = Callable[[Sequence[nn.Module]], None]
 
 
-def build_model(model: nn.Module | Factory, device: torch.device, fill: Fill | None, choices: list[str]) -> nn.Module:
+def build_model(
+    model: nn.Module | Factory, device: torch.device, fill: Fill | None, choices: list[str], recipe: Recipe
+) -> nn.Module:
     """Build the model, without memory if `fill` sets its values later, otherwise with rank 0's values on all ranks."""
+    stored = recipe.formats.weights
     if fill is not None and not isinstance(model, nn.Module):
         with torch.device("meta"), _SkipInit():
-            return model()
+            built = model()
+        cast_weights(built, stored)
+        return built
     built = model if isinstance(model, nn.Module) else model()
-    choices += store_as_fp32(built)
+    lines = store_as_fp32(built)
+    # The log names the format only if it is not the one of the settings.
+    choices += lines if stored == "fp32" else []
+    cast_weights(built, stored)
     built = built.to(device)
     if dist.is_initialized():
         broadcast_model(built, dist.group.WORLD)
     return built
 
 
-def allocate_weights(model: nn.Module, _units: Units, _recipe: Recipe, mesh: Mesh) -> None:
+def allocate_weights(model: nn.Module, _units: Units, recipe: Recipe, mesh: Mesh) -> None:
     """Allocate the weights that no earlier pass has allocated."""
     materialize(model, mesh.device)
+    set_gradient_format(model, recipe)
+
+
+def set_gradient_format(module: nn.Module, recipe: Recipe) -> None:
+    """Let torch store gradients in the format of the recipe, if it is not that of the weights."""
+    formats = recipe.formats
+    if formats.gradients == formats.weights:
+        return
+    for weight in module.parameters():
+        if weight.requires_grad:
+            weight.grad_dtype = DTYPES[formats.gradients]
 
 
 def materialize(module: nn.Module, device: torch.device) -> None:

@@ -13,12 +13,11 @@ from trainer.models.experts import Experts
 from trainer.parallel.cast import is_cast_by_sharding
 from trainer.parallel.engine import Recipe
 from trainer.parallel.experts import divides_parts, list_copied_weights, list_wide_dims
-from trainer.parallel.materialize import materialize
+from trainer.parallel.materialize import materialize, set_gradient_format
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.modules import is_tied
 from trainer.parallel.units import Units
 from trainer.precision import DTYPES
-from trainer.state_formats import formats_of
 
 # Start-up: torch.distributed.fsdp is imported only by runs that shard.
 # ruff: noqa: PLC0415
@@ -46,12 +45,14 @@ def shard_units(model: nn.Module, units: Units, recipe: Recipe, mesh: Mesh) -> N
     for group in groups:
         for part in group:
             materialize(part, mesh.device)
+            set_gradient_format(part, recipe)
         spread = _list_divided_experts(group, recipe, mesh)
         for experts in spread:
             _shard_experts(experts, {**options, "reshard_after_forward": reshard}, mesh)
         order += [group[0], *spread]
         fully_shard(group, reshard_after_forward=reshard, **options, **_make_expert_options(model, mesh))
     materialize(model, mesh.device)
+    set_gradient_format(model, recipe)
     # The root's own parameters are used at the end of forward and at the start of backward, so they stay gathered.
     fully_shard(model, reshard_after_forward=False, **options, **_make_expert_options(model, mesh))
     _set_prefetch(order, recipe.parallel.prefetch)
@@ -87,9 +88,9 @@ def _make_policies(model: nn.Module, recipe: Recipe, mesh: Mesh) -> dict[str, An
     policies: dict[str, Any] = {}
     if recipe.parallel.offload:
         policies["offload_policy"] = CPUOffloadPolicy()
-    formats = formats_of(recipe.precision, recipe.parallel)
+    formats = recipe.formats
     products = DTYPES[formats.products] if is_cast_by_sharding(model, recipe, mesh) else None
-    if products is not None or formats.reduced != formats.gradients:
+    if products is not None or not formats.reduced == formats.gradients == formats.weights:
         policies["mp_policy"] = MixedPrecisionPolicy(param_dtype=products, reduce_dtype=DTYPES[formats.reduced])
     return policies
 

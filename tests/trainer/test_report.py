@@ -8,13 +8,15 @@ import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tests.trainer.fake_run import BEGAN, line, make_run, write
+from tests.trainer.fake_run import BEGAN, line, make_run, profile, write
 from trainer.life.cause import Cause
 from trainer.life.failure import Failure, record, summarise_cause
+from trainer.report import page
 from trainer.report.__main__ import main
 from trainer.report.attempts import list_attempts
 from trainer.report.curve import MAX_POINTS, find_not_finite, find_upper_limit, make_curve, needs_log_scale, smooth
@@ -81,6 +83,14 @@ def test_the_page_is_well_formed_and_self_contained(whole: Path):
     assert "script" not in checker.tags, "the text of an event must be escaped"
     assert "<script>" in "".join(checker.texts)
     assert (whole / "index.html").read_text().count("<svg") == len(PICTURES)
+
+
+def test_a_step_that_is_html_is_escaped() -> None:
+    """The files of a run belong to the user who ran it; others open the report in their browser."""
+    crafted: Any = SimpleNamespace(profiles=[profile(7) | {"step": "<script>alert(1)</script>"}])
+    text = page._render_communication(crafted)
+    assert "<script>" not in text
+    assert "Step &lt;script&gt;" in text
 
 
 def test_the_page_supports_dark_mode_and_narrow_screens(whole: Path):

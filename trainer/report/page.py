@@ -212,7 +212,7 @@ def _render_communication(run: Run) -> str:
         for row in last["traffic"]
     ]
     text = (
-        f"<p>Step {last['step']} on rank 0: {last['communication_ms']:.2f} ms of communication in "
+        f"<p>Step {_escape(last['step'])} on rank 0: {last['communication_ms']:.2f} ms of communication in "
         f"{last['span_ms']:.2f} ms, {last['exposed_ms']:.2f} ms of it not hidden by compute. MB counts whole tensors, "
         f"the larger of input and output; the times of collectives that ran at the same time add up.</p>"
     )

@@ -14,8 +14,8 @@ _AWAY = frozenset({"DRAIN", "DOWN", "FAIL", "INVALID_REG"})
 _POWERED_OFF = frozenset({"POWERED_DOWN", "POWERING_DOWN", "POWER_DOWN"})
 _POWERING_UP = frozenset({"POWERING_UP", "POWER_UP"})
 _BUSY = frozenset({"ALLOCATED", "MIXED"})
-# Reasons that Slurm itself sets and that another bootstrap run resolves.
-_FIXED_BY_BOOTSTRAP = re.compile(r"gres/|Low |Not responding|unexpectedly rebooted|muster")
+# Starts of reasons that Slurm or muster sets and that another bootstrap run resolves.
+_FIXED_BY_BOOTSTRAP = ("gres/", "Low ", "Not responding", "Node unexpectedly rebooted", "muster: ")
 _REASON = re.compile(r" Reason=(.*?)(?: \[(\S+)@\S+\])?(?: Comment=.*)?$")
 # The user (SlurmUser) that slurmctld shows for changes that it made by itself.
 _SLURM_USER = "slurm"
@@ -47,7 +47,7 @@ class NodeState:
     @property
     def resumable(self) -> bool:
         """Whether the node is out of service for a reason that bootstrap resolves."""
-        return self._away and bool(_FIXED_BY_BOOTSTRAP.search(self.reason))
+        return self._away and self.reason.startswith(_FIXED_BY_BOOTSTRAP)
 
     @property
     def left_alone(self) -> bool:

@@ -282,7 +282,10 @@ class SlurmOptions(SpecModel):
     )
     resume_s: int = field("seconds that an autoscaled node has to come up", "safe", default=1800, ge=60, le=7200)
     extra: dict[str, str] = field(
-        "additional slurm.conf settings by key", "safe", default={}, examples=[{"MaxArraySize": "5000"}]
+        "additional slurm.conf settings by key; keys that run programs or load code are refused",
+        "safe",
+        default={},
+        examples=[{"MaxArraySize": "5000"}],
     )
 
     @field_validator("partitions")

@@ -1,7 +1,13 @@
-"""The slurm.conf keys that the cluster sets itself, and the spec field for each; None if changing it would break it."""
+"""The slurm.conf keys that slurm.extra may not set: those that the cluster sets itself, and those that run code.
+
+Code that Slurm runs as root would give the nodes to whoever edits the stack.
+"""
 
 from __future__ import annotations
 
+from typing import Literal
+
+# With the spec field for each; None if changing it would break the cluster.
 MANAGED: dict[str, str | None] = {
     "ClusterName": "name",
     "DefaultTime": "slurm.default_time",
@@ -49,5 +55,45 @@ MANAGED: dict[str, str | None] = {
             "TaskProlog",
             "TopologyPlugin",
         )
+    ),
+}
+
+Danger = Literal["runs a program", "loads code", "names a file that a daemon writes", "changes who is trusted"]
+# Not a list of what is allowed: of the 200 keys most are numbers and policies, and each release adds some. What is
+# dangerous is named here: keys whose value is a program, code, a file of a daemon or a source of trust.
+REFUSED: dict[str, Danger] = {
+    **dict.fromkeys(
+        (
+            "BurstBufferType",
+            "CertgenParameters",
+            "CertgenType",
+            "CertmgrParameters",
+            "CertmgrType",
+            "Epilog",
+            "EpilogSlurmctld",
+            "HealthCheckProgram",
+            "JobCompLoc",
+            "JobCompType",
+            "MailProg",
+            "NodeFeaturesPlugins",
+            "PrEpParameters",
+            "PrEpPlugins",
+            "Prolog",
+            "PrologSlurmctld",
+            "RebootProgram",
+            "SlurmctldPrimaryOffProg",
+            "SlurmctldPrimaryOnProg",
+            "SrunEpilog",
+            "SrunProlog",
+            "TaskEpilog",
+            "UnkillableStepProgram",
+        ),
+        "runs a program",
+    ),
+    **dict.fromkeys(("CliFilterPlugins", "JobSubmitPlugins", "PlugStackConfig", "PluginDir"), "loads code"),
+    **dict.fromkeys(("SlurmSchedLogFile", "SlurmctldPidFile", "SlurmdPidFile"), "names a file that a daemon writes"),
+    **dict.fromkeys(
+        ("AuthAltParameters", "AuthAltTypes", "TLSParameters", "TLSType"),
+        "changes who is trusted",
     ),
 }

@@ -10,7 +10,7 @@ from cluster.catalog.similar import MAX_COMPARED_CHARACTERS
 from cluster.spec import ClusterSpec, Partition, SlurmOptions
 from cluster.spec.issue import Issue, error
 from cluster.spec.written import path
-from infra.validate.managed_keys import MANAGED
+from infra.validate.managed_keys import MANAGED, REFUSED
 
 DAYS = re.compile(r"(\d{1,6})-(\d{1,2})(?::(\d{1,2}))?(?::(\d{1,2}))?")
 CLOCK = re.compile(r"\d{1,8}(?::\d{1,2}){0,2}")
@@ -55,8 +55,8 @@ def check_time_order(spec: ClusterSpec) -> Iterator[Issue]:
 
 
 def check_extra_keys(spec: ClusterSpec) -> Iterator[Issue]:
-    """Refuse keys that are malformed, repeated in another case, or set by the cluster itself."""
-    managed = {key.lower(): key for key in MANAGED}
+    """Refuse keys that are malformed, repeated in another case, dangerous, or set by the cluster itself."""
+    managed, refused = ({key.lower(): key for key in keys} for keys in (MANAGED, REFUSED))
     seen: dict[str, str] = {}
     for key in spec.slurm.extra:
         where, first_spelling = path(("slurm", "extra", key)), seen.setdefault(key.lower(), key)
@@ -67,6 +67,15 @@ def check_extra_keys(spec: ClusterSpec) -> Iterator[Issue]:
             field = MANAGED[managed[key.lower()]]
             fix = f"remove it and set `{field}`" if field else "remove it: the cluster does not work without its own"
             yield error("extra_managed", where, f"`{managed[key.lower()]}` is set by the cluster itself", fix)
+        elif key.lower() in refused:
+            name = refused[key.lower()]
+            message = (
+                f"`{name}: {spec.slurm.extra[key][:40]}` {REFUSED[name]} on all nodes; allowed: keys that run no "
+                "program, load no code, name no file of a daemon and do not change who is trusted"
+            )
+            yield error(
+                "extra_refused", where, message, "remove it; install programs of your own in the image of the nodes"
+            )
         elif first_spelling != key:
             message = f"`{key}` and `{first_spelling}` are the same key: Slurm ignores case"
             yield error("extra_twice", where, message, "remove one of them")

@@ -77,7 +77,7 @@ def measure_on_rank(rank: int, options: Options, store: str) -> None:
 
 def measure_rounds(size: int, options: Options) -> Rounds:
     """Return the seconds of each pattern in every round, for one message size."""
-    calls: dict[str, Callable[[Any], None]] = {
+    calls: dict[str, Callable[[Any], object]] = {
         TORCH: dist.all_reduce,
         "ring": all_reduce,
         "halving_doubling": lambda tensor: all_reduce(tensor, pattern="halving_doubling"),
@@ -91,7 +91,7 @@ def measure_rounds(size: int, options: Options) -> Rounds:
     return [{name: _time_call(call, tensor) for name, call in calls.items()} for _ in range(options.rounds + 1)][1:]
 
 
-def _time_call(call: Callable[[Any], None], tensor: Any) -> float:
+def _time_call(call: Callable[[Any], object], tensor: Any) -> float:
     dist.barrier()
     start = time.perf_counter()
     call(tensor)

@@ -22,11 +22,11 @@ SILENCE_S=60
 
 # Print a time, how many of these programs run, and the nodes that hold a job and have not started.
 list_starting() {
-  local states
+  local states names
   states=$(timeout 10 sinfo --all --noheader --Node --format='%T %N') || return
   # `#` marks a node that is starting, `~` one that slurmctld has not requested yet.
-  printf '%s ' "$1" "$(pgrep --count --full "^bash $0 ")" \
-    $(sed -n -E 's/^(allocated|mixed|draining|completing)[#~] //p' <<<"$states")
+  mapfile -t names < <(sed -n -E 's/^(allocated|mixed|draining|completing)[#~] //p' <<<"$states")
+  printf '%s ' "$1" "$(pgrep --count --full "^bash $0 ")" "${names[@]}"
 }
 
 # Read the list into `waiting` and `starting`; fail if it was made before a time in microseconds.

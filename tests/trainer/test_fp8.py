@@ -13,7 +13,7 @@ from trainer.config.load import load
 from trainer.models.fp8 import Fp8Linear, multiply_fp8, use_fp8
 
 TINY = ["precision=bf16", "model.seq_len=16", "model.layers=2", "batch.size=8", "batch.micro=4"]
-SINGLE = "parallel.strategy=single"
+SINGLE, ROW = "parallel.strategy=single", "fp8.scaling=row"
 # A value of e4m3 is at most 1/16 off, one of e5m2 at most 1/8. The errors of a sum of many products partly cancel out.
 FORWARD_ERROR, GRADIENT_ERROR = 0.05, 0.08
 
@@ -90,15 +90,24 @@ def test_a_run_in_fp8_follows_one_in_bf16(preset: str, scaling: str) -> None:
 
 @pytest.mark.parametrize(
     "strategy",
-    [["parallel.strategy=ddp"], ["parallel.strategy=fsdp"], ["parallel.strategy=fsdp", "parallel.recompute=full"]],
+    [
+        ["parallel.strategy=ddp"],
+        ["parallel.strategy=fsdp", "parallel.recompute=full"],
+        pytest.param(["parallel.strategy=fsdp"], marks=pytest.mark.nightly),
+        pytest.param(["parallel.strategy=hsdp", "parallel.shard=1"], marks=pytest.mark.nightly),
+        pytest.param(["parallel.strategy=single", "parallel.pipeline=2"], marks=pytest.mark.nightly),
+    ],
     ids=" ".join,
 )
 def test_ranks_train_alike_in_fp8(strategy: list[str]) -> None:
-    fp8 = [*TINY, "fp8.scaling=row"]
-    alone = curve(config_of("tiny-llama", [*fp8, SINGLE]), 4)
-    config = config_of("tiny-llama", [*fp8, *strategy])
+    in_bf16, alone = (
+        curve(config_of("tiny-llama", [*TINY, SINGLE, scaling]), 4) for scaling in ("fp8.scaling=none", ROW)
+    )
+    config = config_of("tiny-llama", [*TINY, ROW, *strategy])
     for together in on_ranks("tests.trainer.curves:curve", ranks=2, config=config, micro=4):
         assert together["loss"] == pytest.approx(alone["loss"], abs=0.01)
+        # They are nearer to the run in fp8 than to the one in bf16.
+        assert distance(together, alone) < distance(together, in_bf16)
 
 
 @pytest.mark.parametrize(
@@ -139,6 +148,11 @@ def test_a_changed_layer_has_the_same_state() -> None:
     assert {name: value.tolist() for name, value in layer.state_dict().items()} == {
         name: value.tolist() for name, value in before.items()
     }
+
+
+def distance(curves: dict[str, list[float]], others: dict[str, list[float]]) -> float:
+    """Return how far the gradient norms of two runs are from each other in the first steps, before they drift apart."""
+    return sum(abs(a - b) for a, b in zip(curves["norm"][:3], others["norm"][:3], strict=True))
 
 
 def measure_error(actual: torch.Tensor, expected: torch.Tensor) -> float:

@@ -67,6 +67,7 @@ CASES = {
         4,
         [*SMALL_LLAMA, "parallel.strategy=hsdp", "parallel.shard=2", "communication.compression=topk"],
     ),
+    "fsdp, fp8": (2, [*SMALL_LLAMA, "parallel.strategy=fsdp", "precision=bf16", "fp8.scaling=tensor"]),
     "fsdp, bf16": (2, [*SMALL_LLAMA, "parallel.strategy=fsdp", "optimizer.moments=bf16"]),
 }
 # By day, test_parallel_ddp.py, test_optimizer_ranks.py, test_run_documents.py, test_dropout.py and

@@ -42,7 +42,7 @@ def _wait_for_ranks(job: SaveJob, abandoned: set[str]) -> dict[str, manifest.Fil
             raise SaveAbandoned("another rank could not write its part")
         if time.monotonic() > deadline:
             reason = f"no report within {RANKS_TIMEOUT_S:g} s from the writers of {_name_ranks(missing)}"
-            raise SaveAbandoned(reason, min(missing))
+            raise SaveAbandoned(reason, min(missing) if len(missing) == 1 else None)
         time.sleep(pause)
         pause = min(pause * 1.5, 0.5)
 

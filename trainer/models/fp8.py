@@ -109,8 +109,9 @@ def _multiply(a: Scaled, b: Scaled, *, is_gradient: bool) -> torch.Tensor:
     """Return a @ b.T in bf16. Fast sums of the tensor cores have fewer bits: enough for outputs, not for gradients."""
     (values, scale), (other, other_scale) = a, b
     if not values.is_cuda:
-        # A CPU has no fp8 products that were worth their time; fp32 products of the same values tell what a GPU does.
-        return ((values.float() @ other.float().t()) * (scale * other_scale.t())).to(torch.bfloat16)
+        # On a CPU, fp32 products of the same values stand in for those of a GPU; autocast would round them to bf16.
+        with torch.autocast(values.device.type, enabled=False):
+            return ((values.float() @ other.float().t()) * (scale * other_scale.t())).to(torch.bfloat16)
     return torch._scaled_mm(
         values,
         other.t(),

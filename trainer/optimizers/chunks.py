@@ -57,8 +57,10 @@ class Chunk:
 
     def pack(self, update: Update) -> None:
         """Store values and moments that were copied."""
-        for slot, rows, value in zip(self._slots, self._rows, self.__dict__.get("values", ()), strict=False):
-            slot.write_values(rows, value, update.seed)
+        # If nothing has read the weights, the update has left them as they are.
+        if "values" in self.__dict__:
+            for slot, rows, value in zip(self._slots, self._rows, self.values, strict=True):
+                slot.write_values(rows, value, update.seed)
         for key, flat in self._flat.items():
             moments = [slot.moments[key] for slot in self._slots]
             noise = torch.empty_like(flat)

@@ -410,6 +410,15 @@ CONFLICTS = [
         ["communication.compression=topk", "parallel.strategy=ddp", "parallel.reduce=bf16"],
         "communication.compression: topk, but parallel.reduce=bf16 rounds the same gradients; set parallel.reduce to",
     ),
+    *(
+        (
+            "tiny-llama",
+            [f"communication.compression={method}", "parallel.strategy=ddp", "precision=fp16"],
+            f"communication.compression: {method}, but precision=fp16 changes the loss scale, which the residual "
+            "does not follow; set precision to bf16 or fp32, or use bf16, fp8 or int8 here",
+        )
+        for method in ("topk", "randomk", "powersgd")
+    ),
     (
         "tiny-llama",
         ["communication.compression=topk", "parallel.strategy=ddp", "parallel.accumulate=sync"],

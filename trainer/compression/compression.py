@@ -20,10 +20,10 @@ from trainer.compression.randomk import average_randomk
 from trainer.compression.topk import ENTRY_BYTES, average_topk
 from trainer.compression.wire import Wire, count_all_reduce_bytes
 from trainer.config.errors import ConfigError, ConfigProblem
+from trainer.config.residual import METHODS_WITH_RESIDUAL
 from trainer.config.schema import CommunicationConfig
 
 FLOAT_BYTES = 4
-_WITH_RESIDUAL = ("topk", "randomk", "powersgd")
 _BUCKET_SEEDS = 1_000_003
 
 
@@ -46,7 +46,7 @@ class Compression:
         self._settings = settings
         self._wire = Wire(group)
         check_gain(settings, self._wire.ranks)
-        parts = list(parts) if settings.compression in _WITH_RESIDUAL else []
+        parts = list(parts) if settings.compression in METHODS_WITH_RESIDUAL else []
         self._residuals = {part.name: torch.zeros(part.shape, device=device) for part in parts}
         self._joined: dict[tuple[str, ...], Any] = {}
         """The residuals of the parts of a bucket, one after the other: those in `_residuals` are views of them."""
@@ -118,7 +118,7 @@ class Compression:
     def _compress(self, gradient: Any, parts: Sequence[Part]) -> Any:
         """Average a flat fp32 gradient and return what this rank has left over."""
         settings, wire = self._settings, self._wire
-        if settings.compression not in _WITH_RESIDUAL:
+        if settings.compression not in METHODS_WITH_RESIDUAL:
             return average_quantized(gradient, wire, settings.compression)  # type: ignore[arg-type]
         residual = self._join_residuals(parts)
         if settings.compression == "topk":

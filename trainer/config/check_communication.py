@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trainer.config.errors import ConfigProblem
+from trainer.config.residual import METHODS_WITH_RESIDUAL
 from trainer.config.schema import CommunicationConfig, Config
 
 _OWNERS = {"ratio": ("topk", "randomk"), "rank": ("powersgd",)}
@@ -39,6 +40,9 @@ def check_compression(config: Config) -> Iterator[ConfigProblem]:
     if parallel.reduce != "fp32":
         message = f"{method}, but parallel.reduce={parallel.reduce} rounds the same gradients"
         yield ConfigProblem(where, message, "set parallel.reduce to fp32, or this to none")
+    if config.precision == "fp16" and method in METHODS_WITH_RESIDUAL:
+        message = f"{method}, but precision=fp16 changes the loss scale, which the residual does not follow"
+        yield ConfigProblem(where, message, "set precision to bf16 or fp32, or use bf16, fp8 or int8 here")
     if parallel.accumulate == "sync":
         message = f"{method}, but parallel.accumulate=sync would compress every micro-batch"
         yield ConfigProblem(where, message, "set parallel.accumulate to auto, or this to none")

@@ -30,7 +30,7 @@ from trainer.config.errors import ConfigError
 from trainer.config.layout import Layout, resolve_layout
 from trainer.config.load import dump, load
 from trainer.config.models import LlamaConfig
-from trainer.config.schema import ParallelConfig
+from trainer.config.schema import CommunicationConfig, ParallelConfig
 from trainer.data.registry import open_source
 from trainer.models.init import fill
 from trainer.models.lora import is_adapter
@@ -109,6 +109,38 @@ def test_the_least_sharding_that_fits_is_chosen(free: float, overrides: list[str
     assert all(line.endswith(" does not fit") for line in choice.why[1:-1])
     # The choice is stored with the checkpoints and must be valid when it is read again.
     assert check(replace(config, parallel=chosen, batch=replace(config.batch, micro=choice.micro))) == []
+
+
+@pytest.mark.parametrize("method", ["topk", "randomk", "powersgd"])
+def test_residuals_of_compressed_gradients_take_eight_bytes_per_trained_parameter(method: Any) -> None:
+    frozen = replace(SIZES, trainable=SIZES.parameters // 4)
+
+    def estimate(parallel: ParallelConfig, layout: Layout, compression: Any) -> MemoryNeed:
+        communication = CommunicationConfig(compression=compression)
+        return estimate_memory(frozen, parallel, layout, "bf16", 1, communication=communication)
+
+    ddp, hsdp = ParallelConfig(strategy="ddp"), ParallelConfig(strategy="hsdp", shard=4)
+    cases = [
+        (ddp, Layout(replicate=8), 8 * frozen.trainable),
+        (ddp, Layout(context=8), 8 * frozen.trainable),
+        (hsdp, Layout(replicate=2, shard=4), 2 * frozen.trainable),
+        # There is no other copy of the model, so nothing is compressed.
+        (ddp, Layout(), 0),
+    ]
+    for parallel, layout, expected in cases:
+        with_residual, without = (estimate(parallel, layout, kind) for kind in (method, "int8"))
+        assert (with_residual.residuals, without.residuals) == (expected, 0)
+        assert with_residual.total - without.total == expected
+
+
+def test_residuals_make_the_chosen_micro_batch_smaller() -> None:
+    arguments = ["batch.size=64", "parallel.strategy=ddp"]
+    whole, compressed = (
+        choose(load("tiny-llama", [*arguments, *more]), SIZES, 16 * GIB, world_size=8, local_size=4)
+        for more in ([], ["communication.compression=topk"])
+    )
+    assert compressed.micro < whole.micro
+    assert "residuals 4.00" in compressed.why[-1]
 
 
 def test_pipeline_stages_hold_whole_weights_and_gradients_for_a_step() -> None:

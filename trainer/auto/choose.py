@@ -122,7 +122,9 @@ def _find_largest_micro(
 
 def _estimate(config: Config, sizes: ModelSizes, parallel: ParallelConfig, layout: Layout, micro: int) -> MemoryNeed:
     micro_batches = max(1, config.batch.size // (layout.dp_size * micro))
-    return estimate_memory(sizes, parallel, layout, config.precision, micro, micro_batches, config.optimizer)
+    return estimate_memory(
+        sizes, parallel, layout, config.precision, micro, micro_batches, config.optimizer, config.communication
+    )
 
 
 def _describe_parallel(parallel: ParallelConfig) -> str:
@@ -146,6 +148,7 @@ def _describe_need(need: MemoryNeed) -> str:
         "optimizer": need.states,
         "gathered": need.gathered,
         "activations": need.activations,
+        "residuals": need.residuals,
     }
     details = ", ".join(f"{name} {size / GIB:.2f}" for name, size in purposes.items() if size)
     return f"{need.total / GIB:.2f} GiB ({details})"

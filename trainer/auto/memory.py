@@ -6,13 +6,15 @@ from dataclasses import dataclass, replace
 
 from trainer.auto.sizes import ModelSizes
 from trainer.config.layout import Layout
-from trainer.config.schema import OptimizerConfig, ParallelConfig, Precision
+from trainer.config.residual import METHODS_WITH_RESIDUAL
+from trainer.config.schema import CommunicationConfig, OptimizerConfig, ParallelConfig, Precision
 from trainer.state_formats import FORMAT_BYTES, StateFormats, formats_of
 
 RESERVED_FRACTION = 0.10
 """Fraction of a device's memory left to fragmentation, the communication library and the driver."""
 
 _FP32 = OptimizerConfig()
+_WHOLE = CommunicationConfig()
 
 
 @dataclass(frozen=True)
@@ -24,10 +26,11 @@ class MemoryNeed:
     states: int
     gathered: int
     activations: int
+    residuals: int = 0
 
     @property
     def total(self) -> int:
-        return self.weights + self.gradients + self.states + self.gathered + self.activations
+        return self.weights + self.gradients + self.states + self.gathered + self.activations + self.residuals
 
 
 def estimate_memory(  # noqa: PLR0913, PLR0917
@@ -38,6 +41,7 @@ def estimate_memory(  # noqa: PLR0913, PLR0917
     micro: int,
     micro_batches: int = 1,
     optimizer: OptimizerConfig = _FP32,
+    communication: CommunicationConfig = _WHOLE,
 ) -> MemoryNeed:
     """Return the bytes that a rank needs for micro-batches of `micro` samples.
 
@@ -50,6 +54,7 @@ def estimate_memory(  # noqa: PLR0913, PLR0917
     model_ranks = layout.tensor * layout.pipeline
     own, trained = (-(-count // model_ranks) for count in (sizes.parameters, sizes.trainable))
     shards = layout.shard * layout.context if parallel.strategy in ("fsdp", "hsdp") else 1
+    residuals = _estimate_residuals(-(-trained // shards), parallel, layout, communication)
     gradients = _estimate_gradients(trained, -(-trained // shards), parallel, formats)
     stored = (formats.weight_bytes * -(-own // shards), -(-sizes.states // (model_ranks * shards)))
     weights, states = (0, 0) if parallel.offload else stored
@@ -57,7 +62,8 @@ def estimate_memory(  # noqa: PLR0913, PLR0917
     activations += _estimate_outputs(sizes, micro, layout, formats)
     # The update comes after the backward pass has freed the activations.
     temporary = activations if parallel.offload else max(activations, sizes.update)
-    return MemoryNeed(weights, gradients, states, _estimate_gathered(sizes, own, parallel, formats), temporary)
+    gathered = _estimate_gathered(sizes, own, parallel, formats)
+    return MemoryNeed(weights, gradients, states, gathered, temporary, residuals)
 
 
 def _estimate_spread(  # noqa: PLR0913, PLR0917
@@ -172,6 +178,16 @@ def _estimate_gradients(trained: int, sharded: int, parallel: ParallelConfig, fo
         return 0
     is_whole = parallel.strategy in ("single", "ddp") or parallel.zero == 1
     return formats.gradient_bytes * (trained if is_whole else sharded)
+
+
+def _estimate_residuals(
+    trained: int, parallel: ParallelConfig, layout: Layout, communication: CommunicationConfig
+) -> int:
+    """Return the bytes of what compressed gradients leave over: the residual, and its new value until the step ends."""
+    copies = layout.merge_context(uses_fully_shard=parallel.strategy in ("fsdp", "hsdp")).replicate
+    if copies == 1 or communication.compression not in METHODS_WITH_RESIDUAL:
+        return 0
+    return 2 * FORMAT_BYTES["fp32"] * trained
 
 
 def _estimate_gathered(sizes: ModelSizes, own: int, parallel: ParallelConfig, formats: StateFormats) -> int:

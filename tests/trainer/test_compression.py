@@ -204,6 +204,15 @@ def test_rounding_is_relative_to_the_largest_element_of_a_block(short: Any) -> N
     assert bool((errors <= 1.001 * step * largest).all())
 
 
+@pytest.mark.parametrize(("short", "smallest"), [("int8", 1 / 254), ("fp8", 1 / 458_752)])
+def test_elements_below_half_a_step_are_lost(short: Any, smallest: float) -> None:
+    block = torch.tensor([[1.0, 1.01 * smallest, 0.99 * smallest] + [0.0] * (quantized.BLOCK - 3)])
+    decoded = quantized.decode(quantized.encode(block, short), short)[0]
+    assert decoded[0] == pytest.approx(1)
+    assert decoded[1] == pytest.approx(2 * smallest)
+    assert decoded[2] == 0
+
+
 def test_a_matrix_of_low_rank_is_sent_exactly_after_a_few_steps() -> None:
     """One rank, so that the power iteration is all that happens."""
     [errors] = on_ranks(f"{HERE}:send_low_rank", ranks=1)

@@ -302,7 +302,10 @@ CONFLICTS = [
             (["parallel.bucket_view=false"], "parallel.bucket_view: false, but parallel.engine=muster always keeps"),
             (["parallel.shard=2"], "parallel.shard: 2, but parallel.engine=muster shards no weights; set it to 0, or"),
             (["parallel.offload=true"], "parallel.offload: true, but parallel.engine=muster moves nothing to the host"),
-            (["compile.cuda_graph=true"], "compile.cuda_graph: true, but the hooks of parallel.engine=muster are no"),
+            (
+                ["compile.cuda_graph=true"],
+                "compile.cuda_graph: true, but the hooks of parallel.engine=muster cannot be",
+            ),
         )
     ),
     (
@@ -463,6 +466,17 @@ CONFLICTS = [
         "tiny-mlp",
         ["communication.pattern=tree", "parallel.strategy=ddp", "parallel.reduce=bf16"],
         "communication.pattern: tree, but parallel.reduce=bf16 uses the backend's sums; set parallel.reduce to fp32, o",
+    ),
+    (
+        "tiny-llama",
+        [
+            "communication.pattern=ring",
+            "parallel.strategy=ddp",
+            "precision=bf16",
+            "optimizer.weights=bf16",
+            "optimizer.gradients=bf16",
+        ],
+        "communication.pattern: ring, but optimizer.gradients=bf16 is averaged with the backend's fp32 sums; set ",
     ),
     (
         "tiny-mlp",

@@ -26,7 +26,7 @@ def check_engine(config: Config) -> Iterator[ConfigProblem]:
             yield ConfigProblem("parallel.engine", message, f"set it to torch, or parallel.{axis} to 1")
     yield from _check_options(parallel)
     if config.compile.cuda_graph:
-        message = "true, but the hooks of parallel.engine=muster are no part of a CUDA graph"
+        message = "true, but the hooks of parallel.engine=muster cannot be captured in a CUDA graph"
         yield ConfigProblem("compile.cuda_graph", message, "set it to false, or parallel.engine to torch")
 
 

@@ -30,3 +30,6 @@ def check_pattern(config: Config) -> Iterator[ConfigProblem]:
     if parallel.reduce != "fp32":
         message = f"{pattern}, but parallel.reduce={parallel.reduce} uses the backend's sums"
         yield ConfigProblem(where, message, "set parallel.reduce to fp32, or this to backend")
+    if (stored := config.optimizer.gradients) != "fp32":
+        message = f"{pattern}, but optimizer.gradients={stored} is averaged with the backend's fp32 sums"
+        yield ConfigProblem(where, message, "set optimizer.gradients to fp32, or this to backend")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -126,6 +127,59 @@ def test_after_a_lost_connection_no_later_collective_of_the_group_runs() -> None
     with pytest.raises(ConnectionLost, match="an earlier collective"):
         synchronous.wait()
     assert ran == []
+
+
+def test_a_collective_waits_for_a_synchronous_one_of_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages of a group have the same tag, so two collectives at the same time would receive each other's."""
+    monkeypatch.setattr(background, "IDLE_S", 0.01)
+    queue = Queue()
+    log: list[str] = []
+    started, may_end = threading.Event(), threading.Event()
+
+    def run_slowly() -> None:
+        log.append("first starts")
+        started.set()
+        may_end.wait(10)
+        log.append("first ends")
+
+    first = Handle(run_slowly, torch.device("cpu"))
+    caller = threading.Thread(target=queue.run, args=(first,))
+    caller.start()
+    assert started.wait(10)
+    second = submit(queue, partial(log.append, "second"))
+    third = Handle(partial(log.append, "third"), torch.device("cpu"))
+    queue.run(third)
+    # Longer than an idle thread lives.
+    time.sleep(0.1)
+    assert log == ["first starts"]
+    assert not second.is_completed()
+    may_end.set()
+    third.wait()
+    caller.join(10)
+    assert log == ["first starts", "first ends", "second", "third"]
+
+
+def test_a_connection_lost_by_a_synchronous_collective_stops_those_that_wait_for_it() -> None:
+    queue = Queue()
+    waiting: list[Handle] = []
+
+    def lose() -> None:
+        waiting.append(submit(queue, partial(fail, AssertionError("ran after a lost connection"))))
+        raise ConnectionLost("no answer from rank 3")
+
+    queue.run(Handle(lose, torch.device("cpu")))
+    with pytest.raises(ConnectionLost, match=r"an earlier collective .* failed: no answer from rank 3"):
+        waiting[0].wait()
+
+
+def test_every_group_has_its_own_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On one stream, kernels of two groups that ranks start in different orders would wait for each other forever."""
+    monkeypatch.setattr(background.cuda, "Stream", lambda _: object())
+    device = torch.device("cuda", 0)
+    ours, other = Queue(), Queue()
+    assert ours._stream_on(device) is ours._stream_on(device)
+    assert ours._stream_on(device) is not other._stream_on(device)
+    assert ours._stream_on(torch.device("cpu")) is None
 
 
 def test_an_idle_thread_ends_and_the_next_collective_starts_another(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,8 @@ on the calling thread. Ranks that call the same collectives in the same order th
 A synchronous collective runs on the calling thread if the queue is empty, and otherwise takes its place in it.
 
 On a GPU the thread only launches kernels. They go to a separate stream that starts after what the calling thread had
-launched before, and `wait` makes the caller's stream wait for them, not the host.
+launched before, and `wait` makes the caller's stream wait for them, not the host. Every queue has its own stream: ranks
+may interleave two groups differently, so the kernels of one group must not wait behind those of another.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import nullcontext
-from functools import lru_cache
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -43,7 +43,7 @@ class Handle:
     def __init__(self, action: Callable[[], None], device: Any, on_end: OnEnd | None = None) -> None:
         self._action: Callable[[], None] | None = action
         self._on_end = on_end
-        self._device = device
+        self.device = device
         self._ended = threading.Event()
         self._error: Exception | None = None
         self._ready = cuda.current_stream(device).record_event() if device.type == "cuda" else None
@@ -55,18 +55,21 @@ class Handle:
         if self._error:
             raise self._error
         if self._done:
-            cuda.current_stream(self._device).wait_event(self._done)
+            cuda.current_stream(self.device).wait_event(self._done)
 
     def is_completed(self) -> bool:
         """Return whether `wait` would return, or raise, at once."""
         return self._ended.is_set() and (self._done is None or self._done.query())
 
-    def run(self, earlier_failure: Exception | None) -> Exception | None:
-        """Run the collective unless an earlier one broke the group, and return the error that broke it."""
+    def run(self, earlier_failure: Exception | None, stream: Any) -> Exception | None:
+        """Run the collective unless an earlier one broke the group, and return the error that broke it.
+
+        Its kernels go to the stream, which is None on a CPU.
+        """
         try:
             if earlier_failure:
                 raise ConnectionLost(f"an earlier collective of this process group failed: {earlier_failure}")
-            self._run_on_stream()
+            self._run_on_stream(stream)
         except Exception as error:
             self._error = error
             return error if isinstance(error, ConnectionLost) else None
@@ -79,8 +82,7 @@ class Handle:
             if self._on_end:
                 self._on_end(self._error)
 
-    def _run_on_stream(self) -> None:
-        stream = _side_stream(self._device) if self._ready else None
+    def _run_on_stream(self, stream: Any) -> None:
         with cuda.stream(stream) if stream else nullcontext():
             if stream:
                 stream.wait_event(self._ready)
@@ -96,6 +98,9 @@ class Queue:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._handles: deque[Handle] = deque()
+        self._is_oldest_synchronous = False
+        """Whether the oldest collective runs on the thread that called it."""
+        self._streams: dict[Any, Any] = {}
         self._thread: threading.Thread | None = None
         self._failure: Exception | None = None
 
@@ -113,23 +118,43 @@ class Queue:
         """Run a collective on this thread, if no other one is waiting or running, or else in its turn."""
         with self._changed:
             is_idle = not self._handles
+            if is_idle:
+                self._handles.append(handle)
+                self._is_oldest_synchronous = True
         if is_idle:
-            self._failure = handle.run(self._failure) or self._failure
+            self._run_oldest()
         else:
             self.submit(handle)
 
     def _run(self) -> None:
         while True:
             with self._changed:
-                if not self._changed.wait_for(lambda: self._handles, IDLE_S):
+                is_ready = self._changed.wait_for(lambda: self._handles and not self._is_oldest_synchronous, IDLE_S)
+                if not self._handles:
                     self._thread = None
                     return
-                handle = self._handles[0]
-            failure = handle.run(self._failure)
+            if is_ready:
+                self._run_oldest()
+
+    def _run_oldest(self) -> None:
+        """Run the oldest collective, which stays in the queue until its end, so that no other one runs meanwhile."""
+        with self._changed:
+            handle, failure = self._handles[0], self._failure
+        try:
+            failure = handle.run(failure, self._stream_on(handle.device)) or failure
+        finally:
             with self._changed:
-                self._failure = failure or self._failure
+                self._failure = failure
                 self._handles.popleft()
-            del handle
+                self._is_oldest_synchronous = False
+                self._changed.notify()
+
+    def _stream_on(self, device: Any) -> Any:
+        if device.type != "cuda":
+            return None
+        if device not in self._streams:
+            self._streams[device] = cuda.Stream(device)
+        return self._streams[device]
 
 
 def launch(
@@ -154,8 +179,3 @@ def _queue_of(group: Any) -> Queue:
     group = group or dist.group.WORLD
     with _QUEUES_LOCK:
         return _QUEUES.setdefault(group, Queue())
-
-
-@lru_cache(maxsize=16)
-def _side_stream(device: Any) -> Any:
-    return cuda.Stream(device)

@@ -159,6 +159,20 @@ def test_gradients_are_views_of_buckets_and_stay_there_over_micro_batches() -> N
     assert sums.log == ["start 2", "start 2", "start 2", "wait 2", "wait 2", "wait 2"] * 2
 
 
+def test_after_an_interrupted_backward_pass_the_next_averages_every_bucket() -> None:
+    sums = Sums()
+    sums.buckets.begin(sends=True)
+    (sums.weights[2] * 30).sum().backward()
+    # Here an exception ends the pass: `finish` is not called.
+    sums.buckets.begin(sends=True)
+    assert sums.log == ["start 30", "wait 30"]
+    for weight in sums.weights:
+        weight.grad = None
+    sum(sums.weights).sum().backward()  # type: ignore[union-attr]
+    assert sums.buckets.finish() == set()
+    assert sums.log[2:] == ["start 1", "start 1", "start 1", "wait 1", "wait 1", "wait 1"]
+
+
 def test_a_gradient_has_the_strides_of_its_parameter() -> None:
     weight = nn.Parameter(torch.zeros(4, 3, 2, 2).to(memory_format=torch.channels_last))
     buckets = GradientBuckets([weight], 1, lambda _: lambda: None)

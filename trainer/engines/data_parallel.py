@@ -90,6 +90,8 @@ class GradientBuckets:
 
     def begin(self, *, sends: bool) -> None:
         """Expect the gradients of a backward pass; average those of all passes since the last average if it `sends`."""
+        # After an exception in the last backward pass, its averages may still be written to the buckets.
+        self._wait()
         self._sends = sends
         for bucket in self._buckets:
             bucket.missing = len(bucket.views)
@@ -100,10 +102,13 @@ class GradientBuckets:
         for bucket in self._buckets[len(self._waits) :] if self._sends else ():
             unused |= bucket.fill_with_zeros()
             self._waits.append(self._start(bucket.values))
-        for wait in self._waits:
-            wait()
-        self._waits = []
+        self._wait()
         return unused
+
+    def _wait(self) -> None:
+        waits, self._waits = self._waits, []
+        for wait in waits:
+            wait()
 
     def _add(self, bucket: Bucket, view: torch.Tensor, parameter: torch.Tensor) -> None:
         """Move a gradient that autograd has created into its bucket, and start all buckets whose turn it is."""

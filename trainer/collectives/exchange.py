@@ -25,7 +25,7 @@ from trainer.collectives.schedule import Schedule, Span, Step, Transfer
 dist: Any = torch.distributed
 
 TAG = 0x6D75
-"""Keeps these messages apart from others between the same ranks, with backends that have tags, as gloo."""
+"""Keeps these messages apart from others between the same ranks, with backends that have tags, such as gloo."""
 
 
 class ConnectionLost(RuntimeError):
@@ -91,7 +91,7 @@ class _Chunk:
 
 
 Message = tuple[bool, Any, int]
-"""Whether it is sent, not received, the tensor, and the peer's rank in the group."""
+"""(is_sent, tensor, rank of the peer in the group)."""
 Request = tuple[Any, Sequence[int]]
 """A request of the backend, and the peers to name if it fails."""
 

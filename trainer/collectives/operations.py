@@ -4,9 +4,9 @@ Tensors may have any dtype that can be added, any number of elements (also none)
 the group's backend. `reduce_scatter` and `all_gather` take whole tensors, as torch.distributed's
 `reduce_scatter_tensor` and `all_gather_into_tensor` do; the root of a broadcast is a rank of the group, not of the
 world. All ranks of the group must call with the same number of elements, the same dtype and the same options: on a CPU
-that is checked, and all of them raise CallsDiffer before a tensor is changed. Results
-are equal on all ranks, bit for bit, and from run to run; the file of each pattern documents the order of its sums. Sums
-are rounded to the tensor's dtype after every addition.
+that is checked, and all of them raise CallsDiffer before a tensor is changed. Results are equal on all ranks, bit for
+bit, and from run to run; the file of each pattern documents the order of its sums. Sums are rounded to the tensor's
+dtype after every addition.
 
 With `async_op`, a call returns a handle at once. The collective runs in the background, after those that were called
 before it for the same group; the tensors belong to it until `handle.wait()` returns or raises what went wrong.

@@ -166,7 +166,8 @@ class ParallelConfig:
 
     strategy: Literal["auto", "single", "ddp", "fsdp", "hsdp"] = setting("data-parallel strategy", "auto")
     engine: Literal["torch", "muster"] = setting(
-        "code that runs the strategy: torch's wrappers, or muster's own in trainer/engines, which has ddp", "torch"
+        "code that runs the strategy: torch's wrappers, or muster's own in trainer/engines, which supports only ddp",
+        "torch",
     )
     zero: Literal[1, 2, 3] = setting("fsdp, hsdp: 1 shards the optimizer state, 2 also gradients, 3 also parameters", 3)
     shard: int = setting("hsdp: ranks that share one copy of the model; 0 means the ranks of a node", 0, low=0)

@@ -55,6 +55,6 @@ class PatternHook:
         return future
 
     def raise_error(self) -> None:
-        """Raise the first error of the backward pass that has ended: its gradients are no averages."""
+        """Raise the first error of the backward pass that has ended: its gradients are not averages."""
         if self._error:
             raise self._error

@@ -5,6 +5,7 @@ Code that Slurm runs as root would give the nodes to whoever edits the stack.
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 # With the spec field for each; None if changing it would break the cluster.
@@ -73,6 +74,7 @@ REFUSED: dict[str, Danger] = {
             "EpilogSlurmctld",
             "HealthCheckProgram",
             "JobCompLoc",
+            "JobCompPassScript",
             "JobCompType",
             "MailProg",
             "NodeFeaturesPlugins",
@@ -81,6 +83,8 @@ REFUSED: dict[str, Danger] = {
             "Prolog",
             "PrologSlurmctld",
             "RebootProgram",
+            "ResvEpilog",
+            "ResvProlog",
             "SlurmctldPrimaryOffProg",
             "SlurmctldPrimaryOnProg",
             "SrunEpilog",
@@ -93,7 +97,34 @@ REFUSED: dict[str, Danger] = {
     **dict.fromkeys(("CliFilterPlugins", "JobSubmitPlugins", "PlugStackConfig", "PluginDir"), "loads code"),
     **dict.fromkeys(("SlurmSchedLogFile", "SlurmctldPidFile", "SlurmdPidFile"), "names a file that a daemon writes"),
     **dict.fromkeys(
-        ("AuthAltParameters", "AuthAltTypes", "TLSParameters", "TLSType"),
+        (
+            "AccountingStorageBackupHost",
+            "AccountingStorageExternalHost",
+            "AccountingStoragePass",
+            "AuthAltParameters",
+            "AuthAltTypes",
+            "BackupAddr",
+            "BackupController",
+            "ControlAddr",
+            "ControlMachine",
+            "CryptoType",
+            "JobCredentialPrivateKey",
+            "JobCredentialPublicCertificate",
+            "MetricsAuthUsers",
+            "SlurmctldAddr",
+            "SlurmctldHttpAuthParameters",
+            "SlurmdHttpAuthParameters",
+            "TLSParameters",
+            "TLSType",
+        ),
         "changes who is trusted",
     ),
 }
+# Slurm names the keys of programs like this; later releases may add some.
+_PROGRAM = re.compile(r"(prog|program|prolog|epilog|script)$", re.IGNORECASE)
+_REFUSED_BY_LOWER = {key.lower(): danger for key, danger in REFUSED.items()}
+
+
+def describe_danger(key: str) -> Danger | None:
+    """Return why slurm.extra may not set a key, in any case, or None if it may."""
+    return _REFUSED_BY_LOWER.get(key.lower()) or ("runs a program" if _PROGRAM.search(key) else None)

@@ -10,7 +10,7 @@ from cluster.catalog.similar import MAX_COMPARED_CHARACTERS
 from cluster.spec import ClusterSpec, Partition, SlurmOptions
 from cluster.spec.issue import Issue, error
 from cluster.spec.written import path
-from infra.validate.managed_keys import MANAGED, REFUSED
+from infra.validate.managed_keys import MANAGED, describe_danger
 
 DAYS = re.compile(r"(\d{1,6})-(\d{1,2})(?::(\d{1,2}))?(?::(\d{1,2}))?")
 CLOCK = re.compile(r"\d{1,8}(?::\d{1,2}){0,2}")
@@ -56,7 +56,7 @@ def check_time_order(spec: ClusterSpec) -> Iterator[Issue]:
 
 def check_extra_keys(spec: ClusterSpec) -> Iterator[Issue]:
     """Refuse keys that are malformed, repeated in another case, dangerous, or set by the cluster itself."""
-    managed, refused = ({key.lower(): key for key in keys} for keys in (MANAGED, REFUSED))
+    managed = {key.lower(): key for key in MANAGED}
     seen: dict[str, str] = {}
     for key in spec.slurm.extra:
         where, first_spelling = path(("slurm", "extra", key)), seen.setdefault(key.lower(), key)
@@ -67,10 +67,9 @@ def check_extra_keys(spec: ClusterSpec) -> Iterator[Issue]:
             field = MANAGED[managed[key.lower()]]
             fix = f"remove it and set `{field}`" if field else "remove it: the cluster does not work without its own"
             yield error("extra_managed", where, f"`{managed[key.lower()]}` is set by the cluster itself", fix)
-        elif key.lower() in refused:
-            name = refused[key.lower()]
+        elif danger := describe_danger(key):
             message = (
-                f"`{name}: {spec.slurm.extra[key][:40]}` {REFUSED[name]} on all nodes; allowed: keys that run no "
+                f"`{key}: {spec.slurm.extra[key][:40]}` {danger} on all nodes; allowed: keys that run no "
                 "program, load no code, name no file of a daemon and do not change who is trusted"
             )
             yield error(

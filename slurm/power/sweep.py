@@ -65,7 +65,7 @@ def sweep(context: Context) -> list[Finding]:
 
 
 def is_reconfigure_due(changed: Mapping[str, float], nodes: Nodes, now: float) -> bool:
-    """Return whether slurmctld should read changed files now, given the time at which each file changed.
+    """Return whether slurmctld should read changed files now, given the time of each file's first unread change.
 
     A reconfigure ends the programs that wait for the nodes of jobs (slurm/control/wait_for_nodes.sh), and Slurm 26.05
     does not start them again. Jobs would then wait up to 30 s longer, so the reconfigure waits for their nodes instead.
@@ -178,4 +178,5 @@ def _update_topology(context: Context, existing: MachineList, nodes: Nodes) -> N
         return
     if changed:
         log.info("%s: updated", topology_file.NAME)
-        context.memory.save(_TO_READ, {topology_file.NAME: context.now()})
+        # A reconfigure reads all changes, so its delay begins with the first.
+        context.memory.save(_TO_READ, {topology_file.NAME: context.now()} | context.memory.load(_TO_READ))

@@ -174,6 +174,22 @@ def test_a_reconfigure_waits_for_ten_minutes_at_most() -> None:
     assert is_reconfigure_due({"topology.conf": 1000.0}, starting, 1600.0)
 
 
+def test_later_changes_do_not_postpone_a_reconfigure(
+    aws: Moto, context: Context, slurm: FakeSlurm, clock: Clock
+) -> None:
+    _enable_topology(context)
+    for node in ("gpu-1", "gpu-2"):
+        resume(context, [node], [])
+        slurm.states[node] = "ALLOCATED+CLOUD+NOT_RESPONDING+POWERING_UP"
+        before = _read_topology(context)
+        sweep(context)
+        assert _read_topology(context) != before
+        assert slurm.commands == []
+        clock.sleep(301)
+    sweep(context)
+    assert slurm.commands == [["reconfigure"]]
+
+
 def test_unreadable_places_do_not_stop_the_sweep(aws: Moto, context: Context, slurm: FakeSlurm) -> None:
     """If EC2 rejects the request for places, a reconfigure that is due still takes place."""
     resume(context, ["gpu-1"], [])

@@ -14,8 +14,9 @@ _AWAY = frozenset({"DRAIN", "DOWN", "FAIL", "INVALID_REG"})
 _POWERED_OFF = frozenset({"POWERED_DOWN", "POWERING_DOWN", "POWER_DOWN"})
 _POWERING_UP = frozenset({"POWERING_UP", "POWER_UP"})
 _BUSY = frozenset({"ALLOCATED", "MIXED"})
-# Starts of reasons that Slurm or muster sets and that another bootstrap run resolves.
-_FIXED_BY_BOOTSTRAP = ("gres/", "Low ", "Not responding", "Node unexpectedly rebooted", "muster: ")
+# Starts of reasons that another bootstrap run resolves: those that Slurm itself sets, and ours.
+_SLURMS = ("gres/", "Low ", "Not responding", "Node unexpectedly rebooted")
+_OURS = "muster: "
 _REASON = re.compile(r" Reason=(.*?)(?: \[(\S+)@\S+\])?(?: Comment=.*)?$")
 # The user (SlurmUser) that slurmctld shows for changes that it made by itself.
 _SLURM_USER = "slurm"
@@ -47,7 +48,8 @@ class NodeState:
     @property
     def resumable(self) -> bool:
         """Whether the node is out of service for a reason that bootstrap resolves."""
-        return self._away and self.reason.startswith(_FIXED_BY_BOOTSTRAP)
+        slurms = self.by == _SLURM_USER and self.reason.startswith(_SLURMS)
+        return self._away and (slurms or self.reason.startswith(_OURS))
 
     @property
     def left_alone(self) -> bool:

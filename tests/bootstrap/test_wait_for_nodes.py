@@ -14,7 +14,10 @@ from cluster.inventory import Node
 from tests.bootstrap.clusters import inventory
 
 IDLE = "NodeName=gpu-1 State=IDLE\nNodeName=gpu-2 State=IDLE\n"
-GRES = "NodeName=gpu-1 State=IDLE+DRAIN+INVALID_REG Reason=gres/gpu count reported lower\nNodeName=gpu-2 State=IDLE\n"
+GRES = (
+    "NodeName=gpu-1 State=IDLE+DRAIN+INVALID_REG Reason=gres/gpu count reported lower [slurm@2026-11-15T03:00:00]\n"
+    "NodeName=gpu-2 State=IDLE\n"
+)
 UNKNOWN = "NodeName=gpu-1 State=UNKNOWN\nNodeName=gpu-2 State=IDLE\n"
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import threading
+import traceback
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -190,25 +194,47 @@ def test_a_run_records_bytes_ratio_and_residual(tmp_path: Path) -> None:
         assert all(0.5 < record["compression_residual"] < 5 for record in records)
 
 
-def fail_in_a_bucket(config: dict[str, Any]) -> str:
-    """Return the error of a step in which a collective fails on the thread that compresses."""
+class PeerLostError(Exception):
+    """An error that only this file knows, so that nothing else can raise it."""
+
+
+def fail_in_a_bucket(config: dict[str, Any]) -> list[str]:
+    """Return message and frames of the error of a step in which a collective fails on the thread that compresses."""
     resolved = from_dict(config)
     step = make_step(resolved)
     engine: Any = step.engine
 
     def fail(_gradient: Any, _parts: Any) -> Any:
-        raise RuntimeError("the peer is gone")
+        raise PeerLostError("the peer is gone")
 
     engine.compression._compress = fail
-    with pytest.raises(RuntimeError) as raised:
+    with pytest.raises(PeerLostError) as raised:
         step.run(share(step, resolved, 0), 1)
-    return str(raised.value)
+    return [str(raised.value), *(frame.name for frame in traceback.extract_tb(raised.value.__traceback__))]
 
 
-def test_an_error_in_a_bucket_ends_the_step() -> None:
-    assert all(
-        "the peer is gone" in text for text in on_ranks(f"{HERE}:fail_in_a_bucket", config=config_for("ddp", "topk"))
-    )
+def test_an_error_in_a_bucket_ends_the_step_with_its_own_type_and_traceback() -> None:
+    for message, *frames in on_ranks(f"{HERE}:fail_in_a_bucket", config=config_for("ddp", "topk")):
+        assert message == "the peer is gone"
+        assert {"raise_error", "average", "fail"} <= set(frames)
+
+
+def leave_an_engine(config: dict[str, Any]) -> dict[str, Any]:
+    """Train a step, forget the engine, and return whether its thread and its residuals are still there."""
+    resolved = from_dict(config)
+    step: Any = make_step(resolved)
+    step.run(share(step, resolved, 0), 1)
+    [thread] = [thread for thread in threading.enumerate() if thread.name == "compression"]
+    compression = weakref.ref(step.engine.compression)
+    del step
+    gc.collect()
+    thread.join(10)
+    return {"runs": thread.is_alive(), "holds_residuals": compression() is not None}
+
+
+def test_the_thread_and_the_residuals_end_with_the_engine() -> None:
+    for result in on_ranks(f"{HERE}:leave_an_engine", ranks=2, config=config_for("ddp", "topk")):
+        assert result == {"runs": False, "holds_residuals": False}
 
 
 def average_odd_buckets() -> tuple[list[float], float]:

@@ -25,7 +25,7 @@ from trainer.parallel.units import Units, list_names
 
 if TYPE_CHECKING:
     from trainer.compression.compression import Compression
-    from trainer.compression.ddp_hook import Hook
+    from trainer.compression.ddp_hook import CompressionHook
     from trainer.parallel.pattern_hook import PatternHook
 
 # Start-up: torch's modules for compressed gradients are imported only by runs that compress them.
@@ -43,7 +43,8 @@ class DdpEngine(PlainEngine):
         compression, hook = _make_compression(model, recipe, mesh)
         super().__init__(wrap(_ModelWithLoss(model, recipe), recipe, mesh, hook), units, recipe, mesh, choices)
         self.compression = compression
-        self._pattern_hook: PatternHook | None = getattr(self.modules[0], "pattern_hook", None)
+        pattern_hook: PatternHook | None = getattr(self.modules[0], "pattern_hook", None)
+        self._hooks = [background for background in (hook, pattern_hook) if background is not None]
         self.takes_objective = takes_objective(model)
         self._is_deferred = recipe.parallel.accumulate != "sync"
         if recipe.parallel.accumulate == "auto":
@@ -55,8 +56,8 @@ class DdpEngine(PlainEngine):
         self, batch: Batch, loss_fn: LossFunction, micro: int, scale: torch.Tensor | None
     ) -> torch.Tensor:
         loss = super().forward_backward(batch, loss_fn, micro, scale)
-        if self._pattern_hook is not None:
-            self._pattern_hook.raise_error()
+        for hook in self._hooks:
+            hook.raise_error()
         if not self._recipe.parallel.find_unused_parameters:
             self._check_gradients()
         return loss
@@ -98,21 +99,23 @@ class _ModelWithLoss(nn.Module):
         return run_objective(self.module, batch, loss_fn, objective)
 
 
-def _make_compression(model: nn.Module, recipe: Recipe, mesh: Mesh) -> tuple[Compression | None, Hook | None]:
+def _make_compression(
+    model: nn.Module, recipe: Recipe, mesh: Mesh
+) -> tuple[Compression | None, CompressionHook | None]:
     """Return the compression of gradients and the hook that calls it, if gradients are compressed."""
     if not recipe.compresses(mesh):
         return None, None
     from trainer.compression.compression import Compression, Part
-    from trainer.compression.ddp_hook import make_hook
+    from trainer.compression.ddp_hook import CompressionHook
 
     trained = {value: name for name, value in named_parameters([model]).items() if value.requires_grad}
     parts = [Part(name, tuple(value.shape)) for value, name in trained.items()]
     # DDP has collectives of its own, such as for unused parameters, while a thread compresses buckets.
     compression = Compression(recipe.communication, mesh.open_group("replicate"), parts, mesh.device)
-    return compression, make_hook(compression, trained, mesh.device)
+    return compression, CompressionHook(compression, trained, mesh.device)
 
 
-def wrap(model: nn.Module, recipe: Recipe, mesh: Mesh, hook: Hook | None = None) -> nn.Module:
+def wrap(model: nn.Module, recipe: Recipe, mesh: Mesh, hook: CompressionHook | None = None) -> nn.Module:
     """Wrap the model in DDP; all ranks already hold the same weights, so nothing is broadcast.
 
     `hook` averages the buckets, instead of an all-reduce.
@@ -142,7 +145,7 @@ def wrap(model: nn.Module, recipe: Recipe, mesh: Mesh, hook: Hook | None = None)
     elif formats.reduced == "fp32" and formats.gradients == "bf16":
         wrapped.register_comm_hook(mesh.group("replicate"), average_in_fp32)
     if hook is not None:
-        wrapped.register_comm_hook(None, hook)
+        wrapped.register_comm_hook(None, hook.average)
     if recipe.communication.pattern != "backend" and mesh.group("replicate") is not None:
         from trainer.parallel.pattern_hook import PatternHook
 

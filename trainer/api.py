@@ -62,7 +62,7 @@ from trainer.parallel.document_kernel import describe_document_kernel
 from trainer.parallel.engine import LossFunction, Recipe
 from trainer.parallel.gather import gather_weights
 from trainer.parallel.mesh import Mesh
-from trainer.parallel.units import list_names
+from trainer.private_tensors import describe_left_out
 from trainer.step import RunningStatistics, Step, StepAbandoned, StepResult
 from trainer.world import World, start
 
@@ -298,18 +298,17 @@ class Trainer:
 
     def restore(self, checkpoint: GoodCheckpoint) -> dict[str, Any]:
         """Load this checkpoint and return its `extra`."""
-        self.restore_notes = []
         state = self.checkpoints.read_state(checkpoint)
-        private = self._step.private_tensors()
-        # Checkpoints from before this entry have no such tensors.
+        # Checkpoints from before this entry have no private tensors.
         is_same_layout = state.get("layout") == asdict(self.layout)
         tensors = self._step.tensors()
-        if private and not is_same_layout:
+        if not is_same_layout:
+            private = self._step.private_tensors()
             tensors = {name: value for name, value in tensors.items() if name not in private}
-            names = list_names([name for name, _ in self.engine.private_tensors()])
-            self.restore_notes = [f"not restored, because the ranks are laid out differently now: {names}"]
-        note = self.load_tensors(self.checkpoints, checkpoint, tensors)
-        self.restore_notes += [note] if note else []
+        saved = self.checkpoints.read_types(checkpoint)
+        left_out = describe_left_out(saved, self.world.rank, tensors, is_same_layout=is_same_layout)
+        converted = self.load_tensors(self.checkpoints, checkpoint, tensors)
+        self.restore_notes = [note for note in (left_out, converted) if note]
         self._step.load_state(state)
         own = self.checkpoints.read_own(checkpoint)
         if own is None:

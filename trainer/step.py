@@ -17,11 +17,10 @@ from trainer.parallel.engine import Batch, Engine, LossFunction
 from trainer.parallel.gradients import compute_global_norm, to_local
 from trainer.parallel.modules import list_embeddings
 from trainer.precision import LossScale
+from trainer.private_tensors import name_private
 from trainer.sample_losses import SampleLosses
 from trainer.schedule import learning_rate
 
-PRIVATE = "private."
-"""Prefix of tensors that belong to one rank."""
 _SEED_STRIDE = 1_000_003
 
 
@@ -128,8 +127,8 @@ class Step:
 
     def private_tensors(self) -> dict[str, torch.Tensor]:
         """Return the tensors of a checkpoint that only this rank has; their names contain its number."""
-        prefix = f"{PRIVATE}{self.engine.mesh.rank:05d}"
-        return {f"{prefix}.{name}": value for name, value in self.engine.private_tensors()}
+        rank = self.engine.mesh.rank
+        return {name_private(rank, name): value for name, value in self.engine.private_tensors()}
 
     def saved_tensors(self) -> dict[str, torch.Tensor]:
         """Return the tensors that this rank saves; buffers may differ by rank, so only the first rank saves them."""

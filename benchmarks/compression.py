@@ -16,16 +16,22 @@ Mbit/s its step is at least 3 times faster.
 from __future__ import annotations
 
 import argparse
+import signal
 import subprocess
 import sys
 import uuid
 from pathlib import Path
 
+from cluster import names
 from setup import env, pins
 from setup.paths import Paths
 
 REPO = Path(__file__).resolve().parent.parent
 NODES = 2
+METHODS = ("none", "topk", "randomk", "powersgd", "bf16", "fp8", "int8")
+COMPARED = ("none", "topk")
+"""The methods whose losses have a bound."""
+LABEL = f"{names.CLUSTER}=bench-compression"
 
 
 def main() -> int:
@@ -34,11 +40,14 @@ def main() -> int:
     parser.add_argument("--mbit", type=int, default=200, help="rate of the link between the nodes")
     parser.add_argument("--rounds", type=int, default=7, help="timed steps of each method")
     parser.add_argument("--steps", type=int, default=500, help="steps of the loss curves")
-    parser.add_argument("--methods", default="none,topk,randomk,powersgd,bf16,fp8,int8", help="of the loss curves")
+    parser.add_argument("--methods", type=check_methods, default=",".join(METHODS), help="of the loss curves")
     given = parser.parse_args()
     network = f"muster-compression-{uuid.uuid4().hex[:8]}"
-    subprocess.run(["docker", "network", "create", "--internal", network], check=True, stdout=subprocess.DEVNULL)
+    # Without a handler, SIGTERM would skip the clean-up below.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
+        create = ["docker", "network", "create", "--internal", "--label", LABEL, network]
+        subprocess.run(create, check=True, stdout=subprocess.DEVNULL)
         options = ["--mbit", str(given.mbit), "--rounds", str(given.rounds), "--steps", str(given.steps)]
         options += ["--methods", given.methods]
         nodes = [subprocess.Popen(make_command(network, node, options)) for node in range(NODES)]
@@ -49,6 +58,18 @@ def main() -> int:
         subprocess.run(["docker", "network", "rm", network], check=False, stdout=subprocess.DEVNULL)
 
 
+def check_methods(text: str) -> str:
+    """Return a list of methods, separated by commas, unless the figures cannot be computed from it."""
+    given = text.split(",")
+    unknown = [method for method in given if method not in METHODS]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"{', '.join(unknown)} is not allowed; allowed: {', '.join(METHODS)}")
+    missing = [method for method in COMPARED if method not in given]
+    if missing:
+        raise argparse.ArgumentTypeError(f"{text} lacks {' and '.join(missing)}, whose losses are compared; add it")
+    return text
+
+
 def make_command(network: str, node: int, options: list[str]) -> list[str]:
     """Return the command that runs the ranks of a node."""
     python = f"/shared/env/{env.key(Paths(root=REPO, cache=Paths.from_environment().cache))}/bin/python"
@@ -56,7 +77,7 @@ def make_command(network: str, node: int, options: list[str]) -> list[str]:
     box = ["--rm", "--init", "--name", f"{network}-{node}", "--network", network, "--cap-add", "NET_ADMIN"]
     variables = ["-e", "GLOO_SOCKET_IFNAME=eth0", "-e", "OMP_NUM_THREADS=1", "-e", "PYTHONDONTWRITEBYTECODE=1"]
     variables += ["-e", f"MASTER_ADDR={network}-0", "-e", f"NODE={node}"]
-    label = ["--label", "muster.cluster=bench-compression", "--shm-size", "1g", "-w", "/repo"]
+    label = ["--label", LABEL, "--shm-size", "1g", "-w", "/repo"]
     ranks = [python, "-m", "benchmarks.compression_ranks", *options]
     return ["docker", "run", *box, *label, *variables, *mounts, pins.NODE_IMAGE, *ranks]
 

@@ -17,13 +17,16 @@ exec 2>/dev/null
 limit_s=$1 list=$2/starting-nodes
 MAX_WAITING=1000
 MAX_AGE_US=1000000
-# Without an answer of slurmctld for so long, the program ends.
+PAUSE_S=1.
+# Without an answer of slurmctld for so long, the program ends. Until the first answer, the nodes may all be up: then
+# the job would wait for nothing.
+FIRST_ANSWER_S=5
 SILENCE_S=60
 
 # Print a time, how many of these programs run, and the nodes that hold a job and have not started.
 list_starting() {
   local states names
-  states=$(timeout 10 sinfo --all --noheader --Node --format='%T %N') || return
+  states=$(timeout "$ask_s" sinfo --all --noheader --Node --format='%T %N') || return
   # `#` marks a node that is starting, `~` one that slurmctld has not requested yet.
   mapfile -t names < <(sed -n -E 's/^(allocated|mixed|draining|completing)[#~] //p' <<<"$states")
   printf '%s ' "$1" "$(pgrep --count --full "^bash $0 ")" "${names[@]}"
@@ -62,12 +65,12 @@ nodes=("$SLURM_JOB_NODELIST")
 # Reading from a pipe that nobody writes to is a way to sleep without starting a process.
 exec {pipe}<> <(:)
 # A list that was made before the nodes were allocated to this job would show them as idle.
-oldest=${EPOCHREALTIME/./} pause=0.2 answered=0 waits=
-while (( SECONDS < limit_s && SECONDS - answered < SILENCE_S )); do
+oldest=${EPOCHREALTIME/./} pause=0.2 answered=0 ask_s=$FIRST_ANSWER_S silence_s=$FIRST_ANSWER_S waits=
+while (( SECONDS < limit_s && SECONDS - answered < silence_s )); do
   if update_list "$oldest"; then
     is_starting || break
     [[ $waits ]] || (( waiting <= MAX_WAITING )) || break
-    waits=yes pause=1. answered=$SECONDS
+    waits=yes pause=$PAUSE_S answered=$SECONDS ask_s=10 silence_s=$SILENCE_S
   fi
   # The random digit keeps programs that started together from acting at the same moments.
   read -r -t "$pause$(( RANDOM % 10 ))" -u "$pipe"

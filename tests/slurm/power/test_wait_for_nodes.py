@@ -19,6 +19,11 @@ LIMIT_S = 120
 # Two checks, on a busy machine.
 SOON_S = 20.0
 SINFO = '#!/bin/sh\necho asked >>"$0.calls"\ncat "$0.states"\n'
+# It is asked, but does not answer.
+SILENT_SINFO = '#!/bin/sh\necho asked >>"$0.calls"\nexec sleep 100\n'
+PROGRAM = "slurm/control/wait_for_nodes.sh"
+# Times of the program, and those that tests use instead.
+QUICK = {"MAX_AGE_US=1000000": "MAX_AGE_US=100000", "PAUSE_S=1.": "PAUSE_S=0.1", "FIRST_ANSWER_S=5": "FIRST_ANSWER_S=1"}
 SCONTROL = '#!/bin/sh\n[ "$*" = "show hostnames gpu-[1-2]" ] && printf "gpu-1\\ngpu-2\\n"\n'
 
 
@@ -36,9 +41,9 @@ class Controller:
         new.replace(self.folder / "sinfo.states")
 
     def start(
-        self, nodes: str, limit_s: int = LIMIT_S, folder: Path | None = None, root: Path = REPO
+        self, nodes: str, limit_s: int = LIMIT_S, folder: Path | None = None, root: Path | None = None
     ) -> subprocess.Popen[bytes]:
-        scripts = install.write_scripts("python", str(root), "launcher", limit_s)
+        scripts = install.write_scripts("python", str(root or self.folder / "quick"), "launcher", limit_s)
         script = scripts[install.WAIT_FOR_NODES].replace(install.STATE, str(folder or self.folder))
         env = {"PATH": f"{self.folder}:{os.environ['PATH']}", "SLURM_JOB_NODELIST": nodes}
         program = subprocess.Popen(["sh", "-c", script.partition("\n")[2]], env=env, start_new_session=True)
@@ -59,6 +64,7 @@ def controller(tmp_path: Path) -> Iterator[Controller]:
     for name, text in {"sinfo": SINFO, "scontrol": SCONTROL}.items():
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
+    _copy_with_quick_times(tmp_path / "quick" / PROGRAM)
     running = Controller(tmp_path)
     yield running
     for program in running.programs:
@@ -121,7 +127,7 @@ def test_a_list_from_before_the_allocation_is_ignored(controller: Controller) ->
 def test_programs_that_wait_together_ask_slurmctld_once_a_second(controller: Controller) -> None:
     controller.set_states({"gpu-1": "allocated#"})
     for _ in range(20):
-        controller.start("gpu-1")
+        controller.start("gpu-1", root=REPO)
     controller.wait_for_call()
     began, before = time.monotonic(), controller.count_calls()
     while controller.count_calls() < before + 3:
@@ -136,10 +142,29 @@ def test_programs_that_wait_together_ask_slurmctld_once_a_second(controller: Con
 
 def test_it_never_waits_longer_than_its_limit(controller: Controller) -> None:
     controller.set_states({"gpu-1": "allocated#"})
-    assert controller.start("gpu-1", limit_s=2).wait(SOON_S) == 0
+    assert controller.start("gpu-1", limit_s=1).wait(SOON_S) == 0
 
 
-@pytest.mark.parametrize("limit_s", [0, 2])
+def test_it_gives_up_soon_if_slurmctld_never_answers(controller: Controller) -> None:
+    """The nodes may all be up, so that the job would wait for nothing."""
+    (controller.folder / "sinfo").write_text(SILENT_SINFO)
+    assert controller.start("gpu-1").wait(SOON_S) == 0
+    assert controller.count_calls() >= 1
+
+
+def test_it_waits_on_if_slurmctld_stops_answering(controller: Controller) -> None:
+    controller.set_states({"gpu-1": "allocated#"})
+    program = controller.start("gpu-1")
+    controller.wait_for_call()
+    (controller.folder / "sinfo.states").unlink()
+    controller.wait_for_call()
+    time.sleep(2)
+    assert program.poll() is None
+    controller.set_states({"gpu-1": "allocated"})
+    assert program.wait(SOON_S) == 0
+
+
+@pytest.mark.parametrize("limit_s", [0, 1])
 def test_it_succeeds_without_an_answer(controller: Controller, limit_s: int) -> None:
     assert controller.start("gpu-1", limit_s).wait(SOON_S) == 0
     assert controller.start("gpu-1", limit_s, folder=controller.folder / "missing").wait(SOON_S) == 0
@@ -168,3 +193,12 @@ def test_further_jobs_are_left_to_slurm_if_too_many_wait(controller: Controller)
 )
 def test_it_ends_before_slurmctld_would_kill_it_and_requeue_the_job(extra: dict[str, str], limit_s: int) -> None:
     assert install.limit_wait(1800, extra) == limit_s
+
+
+def _copy_with_quick_times(path: Path) -> None:
+    text = (REPO / PROGRAM).read_text()
+    for real, quick in QUICK.items():
+        assert text.count(f"\n{real}\n") == 1
+        text = text.replace(f"\n{real}\n", f"\n{quick}\n")
+    path.parent.mkdir(parents=True)
+    path.write_text(text)

@@ -70,12 +70,14 @@ def publish_packages(plan: BuildPlan, stack: str, release: str) -> PublishedPack
         try:
             api.start(container)
             code = api.wait(container)["StatusCode"]
-            output: str = api.logs(container).decode(errors="replace").strip()
             if code != 0:
-                raise ResourceError("software.slurm", f"the packages cannot be copied to {folder}: {output}", "")
+                problem = api.logs(container, stdout=False).decode(errors="replace").strip()
+                raise ResourceError("software.slurm", f"the packages cannot be copied to {folder}: {problem}", "")
+            # A warning is not a sum.
+            sums: str = api.logs(container, stderr=False).decode(errors="replace").strip()
         finally:
             remove_container(api, container)
-    return PublishedPackages(folder, output)
+    return PublishedPackages(folder, sums)
 
 
 @dataclass(frozen=True)

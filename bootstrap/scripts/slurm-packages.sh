@@ -1,11 +1,12 @@
 #!/bin/sh
-# Puts Slurm's packages of a role into PACKAGES, on distributions without a matching release; the step `packages` installs them.
-# The controller builds the packages of all roles once, with the packaging in Slurm's source, and stores them where the other
-# nodes wait for them.
-# Set by the caller: MODE (build; wait; publish: build, and unpack all packages for an upgrade; bake: build for an image, and store
-# nothing), KEY (digest of source and distribution), SOURCES (addresses), SHA256 (of the source), WORK (a folder of this machine),
-# PACKAGES, PUBLISHED (folder on the shared filesystem), SUMS (file for the sums of what is published), NAMES (packages of the role), SLURM_UID, and STORE, a command that shares
-# the archive between nodes: `$STORE fetch|store PATH`.
+# Puts Slurm's packages of a role into PACKAGES, on distributions without a matching release; the step `packages`
+# installs them. The controller builds the packages of all roles once, with the packaging in Slurm's source, and
+# stores them where the other nodes wait for them.
+# Set by the caller: MODE (build; wait; publish: build, and unpack all packages for an upgrade; bake: build for an
+# image, and store nothing), KEY (digest of source and distribution), SOURCES (addresses), SHA256 (of the source),
+# WORK (a folder of this machine), PACKAGES, PUBLISHED (folder on the shared filesystem), SUMS (file for the sums of
+# what is published), NAMES (packages of the role), SLURM_UID, and STORE, a command that shares the archive between
+# nodes: `$STORE fetch|store PATH`.
 set -eu
 export DEBIAN_FRONTEND=noninteractive
 archive=$WORK/$KEY.tar

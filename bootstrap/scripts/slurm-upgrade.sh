@@ -1,9 +1,10 @@
 #!/bin/sh
 # One step of `muster upgrade` on a node; each step can be repeated.
-# Set by the caller: STEP (a function below), FROM and TO (releases), BACKUPS (folder), STATE (slurmctld's StateSaveLocation),
-# ETC (folder of Slurm's configuration), PACKAGES (folder with a folder per release), SUMS (sha256sum's output for the files of TO), CLIENT (package whose version is the
-# installed release), INSTALLER (dpkg or apt), NAMES (packages to install; all if empty), UNIT (daemon to restart, if any),
-# WAIT_S, and the commands DATABASE_ANSWERS and CONTROLLER_ANSWERS.
+# Set by the caller: STEP (a function below), FROM and TO (releases), BACKUPS (folder), STATE (slurmctld's
+# StateSaveLocation), ETC (folder of Slurm's configuration), PACKAGES (folder with a folder per release), SUMS
+# (sha256sum's output for the files of TO), CLIENT (package whose version is the installed release), INSTALLER (dpkg
+# or apt), NAMES (packages to install; all if empty), UNIT (daemon to restart, if any), WAIT_S, and the commands
+# DATABASE_ANSWERS and CONTROLLER_ANSWERS.
 set -eu
 backup=$BACKUPS/slurm-$FROM
 COPY=${COPY:-/var/cache/muster-upgrade}

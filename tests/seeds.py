@@ -34,8 +34,8 @@ def list_seeds(by_night: int) -> list[int]:
 def check_orders(orders: Mapping[int, Sequence[str]], pairs: Sequence[tuple[str, str]], different: int) -> None:
     """Assert that the events of many seeds really happened in different orders; fewer than 20 seeds prove nothing.
 
-    `pairs` are events of which each must have come first in at least one seed. At least `different` of the seeds must
-    have an order that no other seed has.
+    `pairs` are events of which each must have come first in at least one seed. The seeds must have at
+    least `different` orders; seeds with the same order count once.
     """
     print(f"{len(set(map(tuple, orders.values())))} different orders in {len(orders)} seeds")
     if len(orders) < SEEDS:

@@ -247,6 +247,20 @@ def start_different_models(engine: Any) -> None:
     spread(nn.Linear(2 + dist.get_rank(), 1), engine=engine)
 
 
+def test_models_are_compared_without_pickled_objects() -> None:
+    on_ranks(f"{__name__}:compare_models_of_different_lengths", ranks=3)
+
+
+def compare_models_of_different_lengths() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("torch.distributed.distributed_c10d._object_to_tensor", None)
+        patch.setattr("torch.distributed.distributed_c10d._tensor_to_object", None)
+        spread(nn.Linear(1, 1))
+        message = r"rank 0 has bias \[1\] torch.float32, trained, where rank 2 has nothing"
+        with pytest.raises(ConfigError, match=message):
+            spread(nn.Linear(1, 1, bias=dist.get_rank() < 2))
+
+
 def test_a_missing_or_frozen_weight_is_named() -> None:
     whole, part = nn.Linear(1, 1), nn.Linear(1, 1, bias=False)
     problem = describe_difference([describe_tensors(whole), describe_tensors(whole), describe_tensors(part)])

@@ -54,7 +54,7 @@ class DataParallelEngine(PlainEngine):
         super().__init__(model, units, recipe, mesh, choices)
         group, dtype = mesh.group("replicate"), DTYPES[recipe.formats.reduced]
         check_device(model, mesh.device)
-        broadcast_model(model, group)
+        broadcast_model(model, group, mesh.device)
         trained = [value for value in self._parameters.values() if value.requires_grad]
         self._buckets = GradientBuckets(
             trained, recipe.parallel.bucket_mb * 2**20, lambda values: start_average(values, group, dtype)

@@ -37,7 +37,7 @@ def build_model(
     cast_weights(built, stored)
     built = built.to(device)
     if dist.is_initialized():
-        broadcast_model(built, dist.group.WORLD)
+        broadcast_model(built, dist.group.WORLD, device)
     return built
 
 

@@ -16,17 +16,18 @@ from trainer.config.errors import ConfigError, ConfigProblem
 dist: Any = torch.distributed
 
 
-def broadcast_model(model: nn.Module, group: Any) -> None:
-    """Give all ranks of a group the weights and buffers of its first rank; without a group, do nothing.
+def broadcast_model(model: nn.Module, group: Any, device: torch.device) -> None:
+    """Give all ranks of a group the weights and buffers, on this device, of its first rank; without one, do nothing.
 
     Raise ConfigError on all ranks if their models differ: the backends would hang, or fail without naming a tensor.
     """
     if group is None or dist.get_world_size(group) == 1:
         return
-    descriptions = describe_tensors(model)
-    checksum = crc32("\n".join(descriptions).encode())
-    if len(set(_gather(checksum, group))) > 1:
-        raise ConfigError([describe_difference(_gather(descriptions, group))])
+    text = "\n".join(describe_tensors(model)).encode()
+    checksums = _gather(torch.tensor([crc32(text)], device=device), group)
+    if len(set(checksums.flatten().tolist())) > 1:
+        texts = _gather_bytes(text, group, device)
+        raise ConfigError([describe_difference([part.decode().splitlines() for part in texts])])
     for value in [*model.parameters(), *model.buffers()]:
         dist.broadcast(value.detach(), group=group, group_src=0)
 
@@ -58,7 +59,16 @@ def describe_difference(by_rank: list[list[str]]) -> ConfigProblem:
     return ConfigProblem("model", message, "build the same model on every rank")
 
 
-def _gather(value: Any, group: Any) -> list[Any]:
-    values: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(values, value, group=group)
-    return values
+def _gather_bytes(own: bytes, group: Any, device: torch.device) -> list[bytes]:
+    """Return the bytes of each rank. They are sent as tensors: an object collective would unpickle them."""
+    sizes = _gather(torch.tensor([len(own)], device=device), group).flatten().tolist()
+    padded = torch.tensor(list(own.ljust(max(sizes))), dtype=torch.uint8, device=device)
+    rows = _gather(padded, group)
+    return [bytes(row[:size].tolist()) for row, size in zip(rows, sizes, strict=True)]
+
+
+def _gather(own: torch.Tensor, group: Any) -> torch.Tensor:
+    """Return a row for each rank."""
+    rows = own.new_empty(dist.get_world_size(group), *own.shape)
+    dist.all_gather(list(rows.unbind()), own, group=group)
+    return rows

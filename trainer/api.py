@@ -142,7 +142,13 @@ class Trainer:
         self._recipe = Recipe(
             config.parallel, config.precision, config.compile, config.fp8, config.communication, config.optimizer
         )
-        mesh = Mesh(self.layout, world.rank, world.device, uses_fully_shard=self._recipe.uses_fully_shard(self.layout))
+        mesh = Mesh(
+            self.layout,
+            world.rank,
+            world.device,
+            uses_fully_shard=self._recipe.uses_fully_shard(self.layout),
+            hosts=[member.host for member in world.members],
+        )
         self.engine = parallelize(model, self._recipe, mesh, weights)
         if config.data.documents != "joined":
             self.engine.choices.append(

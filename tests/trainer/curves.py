@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -70,15 +71,19 @@ def curve(  # noqa: PLR0913
     return curves
 
 
-def make_step(config: Config, *, count_targets: bool = False, sources: int = 0) -> Step:
-    """Return the steps of a run; with `sources`, batches must have the number of each sample's data set."""
+def make_step(config: Config, *, count_targets: bool = False, sources: int = 0, hosts: Sequence[str] = ()) -> Step:
+    """Return the steps of a run; with `sources`, batches must have the number of each sample's data set.
+
+    `hosts` has the host of each rank; without it, all ranks are on one.
+    """
     world = dist.get_world_size() if dist.is_initialized() else 1
     rank = dist.get_rank() if dist.is_initialized() else 0
     recipe = Recipe(
         config.parallel, config.precision, config.compile, config.fp8, config.communication, config.optimizer
     )
     layout = resolve_layout(config.parallel, world, world)
-    mesh = Mesh(layout, rank, torch.device("cpu"), uses_fully_shard=recipe.uses_fully_shard(layout))
+    is_sharded = recipe.uses_fully_shard(layout)
+    mesh = Mesh(layout, rank, torch.device("cpu"), uses_fully_shard=is_sharded, hosts=hosts)
     engine = parallelize(partial(build_network, config), recipe, mesh, fill=partial(fill, seed=config.run.seed))
     samples = SampleLosses(sources, mesh.device) if sources else None
     mean = CrossEntropy(config.loss.chunk_tokens, samples=samples)

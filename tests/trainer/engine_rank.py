@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any
 
@@ -12,10 +13,10 @@ from trainer.evaluation.figures import CrossEntropySums
 from trainer.parallel.gradients import to_local
 
 
-def train(config: dict[str, Any], micro: int, steps: int) -> dict[str, Any]:
+def train(config: dict[str, Any], micro: int, steps: int, hosts: Sequence[str] = ()) -> dict[str, Any]:
     """Return the losses, gradient norms, an evaluation and a digest of all tensors of a checkpoint."""
     settings = from_dict(config)
-    step = make_step(settings)
+    step = make_step(settings, hosts=hosts)
     size = settings.batch.size // step.engine.mesh.layout.dp_size
     results = []
     for index in range(steps):

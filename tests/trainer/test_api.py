@@ -7,6 +7,7 @@ import math
 import os
 import random
 import signal
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -347,6 +348,12 @@ def test_held_out_batches_are_evaluated(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="batches: there is no batch with a target to evaluate on; pass at least one"):
         trainer.evaluate([])
     trainer.close()
+
+
+def test_the_engine_knows_the_host_of_each_rank(tmp_path: Path) -> None:
+    trainer = Trainer(nn.Linear(2, 2), folder=tmp_path, device="cpu")
+    trainer.close()
+    assert trainer.engine.mesh.hosts == (socket.gethostname(),)
 
 
 def test_a_loss_of_the_user_is_averaged_over_samples(tmp_path: Path) -> None:

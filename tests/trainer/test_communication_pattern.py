@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from tests.trainer import engine_rank
 from tests.trainer.curves import config_of
-from tests.trainer.ranks import on_ranks
+from tests.trainer.ranks import RanksError, on_ranks
 from tests.trainer.strategies import FAMILIES, settings
-from trainer.collectives.choice import TREE_LARGEST_BYTES, Choice, choose_pattern
+from trainer.collectives.choice import TREE_LARGEST_BYTES, Choice, choose_pattern, count_ranks_per_node
 from trainer.collectives.exchange import ConnectionLost
 from trainer.config.errors import ConfigError
 from trainer.parallel.pattern_hook import PatternHook
@@ -22,32 +23,42 @@ STEPS = 20
 PATTERNS = ("ring", "tree", "hierarchical", "auto")
 
 
-def train_with_patterns(configs: dict[str, Any], micro: int, steps: int) -> dict[str, Any]:
-    """Train once with each configuration, as on nodes of two ranks."""
-    os.environ["LOCAL_WORLD_SIZE"] = "2"
-    try:
-        return {name: engine_rank.train(config, micro, steps) for name, config in configs.items()}
-    finally:
-        del os.environ["LOCAL_WORLD_SIZE"]
+def train_with_patterns(configs: dict[str, Any], micro: int, steps: int, hosts: list[str]) -> dict[str, Any]:
+    """Train once with each configuration, as on these hosts."""
+    with pytest.MonkeyPatch.context() as patch:
+        # torchrun's number is that of a rank's own node, which may differ from the others.
+        patch.setenv("LOCAL_WORLD_SIZE", str(hosts.count(hosts[dist.get_rank()])))
+        return {name: engine_rank.train(config, micro, steps, hosts) for name, config in configs.items()}
 
 
-def train(ranks: int) -> list[dict[str, Any]]:
+def train(hosts: list[str], patterns: Sequence[str] = PATTERNS, steps: int = STEPS) -> list[dict[str, Any]]:
     row = FAMILIES["llama"]
-    base = [*row.settings, *settings("ddp bucket_mb=1"), f"batch.size={ranks * row.micro}"]
-    configs = {name: config_of(row.preset, [*base, f"communication.pattern={name}"]) for name in ("backend", *PATTERNS)}
-    return on_ranks(f"{HERE}:train_with_patterns", ranks=ranks, configs=configs, micro=row.micro, steps=STEPS)
+    base = [*row.settings, *settings("ddp bucket_mb=1"), f"batch.size={len(hosts) * row.micro}"]
+    configs = {name: config_of(row.preset, [*base, f"communication.pattern={name}"]) for name in ("backend", *patterns)}
+    return on_ranks(
+        f"{HERE}:train_with_patterns", ranks=len(hosts), configs=configs, micro=row.micro, steps=steps, hosts=hosts
+    )
 
 
 def test_sums_of_two_ranks_have_the_bits_of_the_backend() -> None:
     """A sum of two numbers does not depend on their order."""
-    for rank in train(2):
+    for rank in train(["a", "a"]):
         for pattern in PATTERNS:
             assert rank[pattern] == rank["backend"], pattern
 
 
 def test_sums_of_four_ranks_differ_from_the_backend_by_rounding_only() -> None:
-    results = train(4)
-    for pattern in PATTERNS:
+    check_rounding(train(["a", "a", "b", "b"]), PATTERNS)
+
+
+def test_nodes_of_different_sizes_choose_the_same_pattern() -> None:
+    patterns = ("auto", "ring")
+    results = train(["a", "a", "b", "c"], patterns, steps=3)
+    check_rounding(results, patterns)
+
+
+def check_rounding(results: list[dict[str, Any]], patterns: Sequence[str]) -> None:
+    for pattern in patterns:
         assert len({rank[pattern]["digest"] for rank in results}) == 1, pattern
         for rank in results:
             for figure in ("losses", "norms"):
@@ -65,19 +76,28 @@ def test_auto_chooses_by_nodes_and_size() -> None:
     assert choose_pattern("tree", 1 << 30, ranks=8, ranks_per_node=2) == Choice("tree")
 
 
-def refuse_pattern() -> None:
-    os.environ["LOCAL_WORLD_SIZE"] = "3"
-    try:
-        with pytest.raises(ConfigError, match="ranks_per_node is 3, but must divide the number of ranks, 2"):
-            PatternHook("hierarchical", None, torch.device("cpu"))
-    finally:
-        del os.environ["LOCAL_WORLD_SIZE"]
+def test_ranks_per_node_are_counted_from_the_hosts_of_all_ranks() -> None:
+    assert count_ranks_per_node(["a", "a", "b", "b"]) == 2
+    assert count_ranks_per_node(["a", "b"]) == 1
+    assert count_ranks_per_node(["a"]) == 1
+    with pytest.raises(ValueError, match=r"^nodes have different numbers of ranks: a has 4, b has 2$"):
+        count_ranks_per_node(["a"] * 4 + ["b"] * 2)
+    with pytest.raises(ValueError, match=r"^the ranks of a node are not consecutive: they are on a, b, a, b$"):
+        count_ranks_per_node(["a", "b", "a", "b"])
+
+
+def test_nodes_of_different_sizes_are_refused_on_all_ranks() -> None:
+    message = "communication.pattern: hierarchical, but nodes have different numbers of ranks: a has 2, b has 1, c has "
+    with pytest.raises(RanksError) as error:
+        train(["a", "a", "b", "c"], ["hierarchical"], steps=1)
+    for part in str(error.value).split("\nrank "):
+        assert f"{message}1; set it to backend, auto, ring or tree" in part
+    assert str(error.value).count(f"ConfigError: {message}") == 4
+
+
+def test_gpus_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"communication.pattern: ring, but it has only been tried on CPUs, not on c"):
-        PatternHook("ring", None, torch.device("cuda"))
-
-
-def test_nodes_of_different_sizes_and_gpus_are_refused() -> None:
-    on_ranks(f"{HERE}:refuse_pattern", ranks=2)
+        PatternHook("ring", None, torch.device("cuda"), ["a", "a"])
 
 
 class Bucket:
@@ -91,7 +111,7 @@ def lose_a_rank() -> None:
     def fail(*_: Any, on_end: Any, **__: Any) -> None:
         on_end(ConnectionLost("no answer from rank 1"))
 
-    hook = PatternHook("ring", None, torch.device("cpu"))
+    hook = PatternHook("ring", None, torch.device("cpu"), ["a", "a"])
     hook.raise_error()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("trainer.parallel.pattern_hook.all_reduce", fail)

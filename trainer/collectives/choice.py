@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Literal
 
 from trainer.collectives.schedule import check_nodes
@@ -18,6 +20,21 @@ class Choice:
 
     pattern: Literal["ring", "tree", "hierarchical"]
     ranks_per_node: int | None = None
+
+
+def count_ranks_per_node(hosts: Sequence[str]) -> int:
+    """Return the number of ranks on each node, from the host of each rank.
+
+    Raise ValueError unless all nodes have the same number of ranks, and those of a node are consecutive.
+    """
+    nodes = [(host, len(list(ranks))) for host, ranks in groupby(hosts)]
+    if len({host for host, _ in nodes}) < len(nodes):
+        raise ValueError(f"the ranks of a node are not consecutive: they are on {', '.join(hosts)}")
+    counts = {count for _, count in nodes}
+    if len(counts) > 1:
+        sizes = ", ".join(f"{host} has {count}" for host, count in nodes)
+        raise ValueError(f"nodes have different numbers of ranks: {sizes}")
+    return counts.pop()
 
 
 def choose_pattern(setting: Setting, size_bytes: int, ranks: int, ranks_per_node: int) -> Choice:

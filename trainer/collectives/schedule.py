@@ -74,7 +74,7 @@ def halve_interval(steps: Sequence[Step]) -> int:
 
 
 def check_nodes(ranks: int, ranks_per_node: int) -> None:
-    """Raise ValueError unless all nodes have this number of ranks."""
+    """Raise ValueError unless the ranks can be divided into nodes with this number of ranks each."""
     if ranks_per_node < 1 or ranks % ranks_per_node:
         raise ValueError(f"ranks_per_node is {ranks_per_node}, but must divide the number of ranks, {ranks}")
 

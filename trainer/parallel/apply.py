@@ -219,7 +219,7 @@ def _make_pipeline(model: Any, recipe: Recipe, mesh: Mesh, choices: list[str], f
     if mesh.weights.replicate > 1 and not recipe.uses_fully_shard(mesh.layout):
         from trainer.parallel.ddp import wrap
 
-        stages = [wrap(stage, recipe, mesh) for stage in stages]
+        stages = [wrap(stage, recipe, mesh)[0] for stage in stages]
     return PipelineEngine(stages, find_units(model), ends=ends, recipe=recipe, mesh=mesh, choices=choices)
 
 

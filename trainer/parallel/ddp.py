@@ -41,9 +41,9 @@ class DdpEngine(PlainEngine):
 
     def __init__(self, model: nn.Module, units: Units, recipe: Recipe, mesh: Mesh, choices: list[str]) -> None:
         compression, hook = _make_compression(model, recipe, mesh)
-        super().__init__(wrap(_ModelWithLoss(model, recipe), recipe, mesh, hook), units, recipe, mesh, choices)
+        wrapped, pattern_hook = wrap(_ModelWithLoss(model, recipe), recipe, mesh, hook)
+        super().__init__(wrapped, units, recipe, mesh, choices)
         self.compression = compression
-        pattern_hook: PatternHook | None = getattr(self.modules[0], "pattern_hook", None)
         self._hooks = [background for background in (hook, pattern_hook) if background is not None]
         self.takes_objective = takes_objective(model)
         self._is_deferred = recipe.parallel.accumulate != "sync"
@@ -115,10 +115,12 @@ def _make_compression(
     return compression, CompressionHook(compression, trained, mesh.device)
 
 
-def wrap(model: nn.Module, recipe: Recipe, mesh: Mesh, hook: CompressionHook | None = None) -> nn.Module:
+def wrap(
+    model: nn.Module, recipe: Recipe, mesh: Mesh, hook: CompressionHook | None = None
+) -> tuple[nn.Module, PatternHook | None]:
     """Wrap the model in DDP; all ranks already hold the same weights, so nothing is broadcast.
 
-    `hook` averages the buckets, instead of an all-reduce.
+    `hook` averages the buckets, instead of an all-reduce. With `communication.pattern`, the hook that is returned does.
     """
     copied = list_copied_weights(model)
     ignored = [name for name, value in model.named_parameters() if value in copied]
@@ -146,13 +148,21 @@ def wrap(model: nn.Module, recipe: Recipe, mesh: Mesh, hook: CompressionHook | N
         wrapped.register_comm_hook(mesh.group("replicate"), average_in_fp32)
     if hook is not None:
         wrapped.register_comm_hook(None, hook.average)
-    if recipe.communication.pattern != "backend" and mesh.group("replicate") is not None:
-        from trainer.parallel.pattern_hook import PatternHook
-
-        wrapped.pattern_hook = PatternHook(recipe.communication.pattern, mesh.group("replicate"), mesh.device)
-        wrapped.register_comm_hook(None, wrapped.pattern_hook.average)
+    pattern_hook = _make_pattern_hook(recipe, mesh)
+    if pattern_hook is not None:
+        wrapped.register_comm_hook(None, pattern_hook.average)
     _build_final_buckets(wrapped)
-    return wrapped
+    return wrapped, pattern_hook
+
+
+def _make_pattern_hook(recipe: Recipe, mesh: Mesh) -> PatternHook | None:
+    group = mesh.group("replicate")
+    if recipe.communication.pattern == "backend" or group is None:
+        return None
+    from trainer.parallel.pattern_hook import PatternHook
+
+    hosts = [mesh.hosts[rank] for rank in dist.get_process_group_ranks(group)]
+    return PatternHook(recipe.communication.pattern, group, mesh.device, hosts)
 
 
 def average_in_fp32(group, bucket):  # type: ignore[no-untyped-def] # DDP refuses any annotation of its own type as text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,10 +17,14 @@ class Mesh:
     The ranks of the context axis are a part of shard or replicate, so sums over DATA_AXES include them.
     """
 
-    def __init__(self, layout: Layout, rank: int, device: torch.device, *, uses_fully_shard: bool) -> None:
+    def __init__(
+        self, layout: Layout, rank: int, device: torch.device, *, uses_fully_shard: bool, hosts: Sequence[str] = ()
+    ) -> None:
         self.layout = layout
         self.rank = rank
         self.device = device
+        self.hosts = tuple(hosts) or ("localhost",) * layout.world_size
+        """The host of each rank; without `hosts`, all ranks are on one."""
         self.dp_rank = layout.dp_rank(rank)
         self.weights = layout.merge_context(uses_fully_shard=uses_fully_shard)
         """Number of ranks along each axis of the DeviceMesh."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-import torch.distributed as dist
 import torch.futures
 
-from trainer.collectives.choice import Setting, choose_pattern
+from trainer.collectives.choice import Setting, choose_pattern, count_ranks_per_node
 from trainer.collectives.operations import all_reduce
 from trainer.config.errors import ConfigError, ConfigProblem
 
@@ -17,20 +16,26 @@ from trainer.config.errors import ConfigError, ConfigProblem
 class PatternHook:
     """A communication hook of DDP that averages buckets in the background, and the error that it met."""
 
-    def __init__(self, setting: Setting, group: Any, device: torch.device) -> None:
-        """Refuse a pattern that these ranks cannot use."""
+    def __init__(self, setting: Setting, group: Any, device: torch.device, hosts: Sequence[str]) -> None:
+        """Refuse a pattern that these ranks cannot use; `hosts` has the host of each rank of the group.
+
+        All ranks know all hosts, so they make the same choices and refuse the same patterns.
+        """
         where, fix = "communication.pattern", "set it to backend"
         if device.type != "cpu":
             message = f"{setting}, but it has only been tried on CPUs, not on {device.type}"
             raise ConfigError([ConfigProblem(where, message, fix)])
         self._setting, self._group = setting, group
-        self._ranks = dist.get_world_size(group)
-        self._ranks_per_node = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        self._ranks = len(hosts)
         self._error: Exception | None = None
         try:
-            choose_pattern(setting, 0, self._ranks, self._ranks_per_node)
+            self._ranks_per_node = count_ranks_per_node(hosts)
         except ValueError as error:
-            raise ConfigError([ConfigProblem(where, f"{setting}, but {error}", f"{fix}, ring or tree")]) from None
+            if setting == "hierarchical":
+                problem = ConfigProblem(where, f"{setting}, but {error}", f"{fix}, auto, ring or tree")
+                raise ConfigError([problem]) from None
+            # Ranks without a hierarchy, as on nodes of one rank.
+            self._ranks_per_node = 1
 
     def average(self, _state, bucket):  # type: ignore[no-untyped-def]  # DDP refuses other types
         """Start to average a bucket and return its future."""

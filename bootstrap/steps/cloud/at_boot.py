@@ -19,6 +19,9 @@ ExecStart=/etc/muster/{name}
 [Install]
 WantedBy=multi-user.target
 """
+LOGINS = "systemd-user-sessions.service"
+# Until this unit has started, only root can log in. Run Command and the daemons do not depend on it.
+REQUIRED_FOR_LOGINS = "[Unit]\nRequires=muster-{name}.service\n"
 DAEMONS = "mariadb.service slurmdbd.service slurmctld.service slurmd.service"
 
 
@@ -31,21 +34,31 @@ def run_at_boot(  # noqa: PLR0913
     done: bool,
     after: str = "local-fs.target",
     before: str = DAEMONS,
+    required_for_logins: bool = False,
     timeout: float = 120.0,
     fix: str = "",
 ) -> list[Action]:
-    """Return the actions that install a script as the unit `muster-<name>` and run it, unless it is `done`."""
+    """Return the actions that install a script as the unit `muster-<name>` and run it, unless it is `done`.
+
+    With `required_for_logins`, only root can log in after the script failed, until it succeeds.
+    """
     unit = UNIT.format(description=description, after=after, before=before, name=name)
     todo = [
         *write_file(facts, f"/etc/muster/{name}", script, 0o755),
         *write_file(facts, f"/etc/systemd/system/muster-{name}.service", unit),
     ]
+    if required_for_logins:
+        drop_in = f"/etc/systemd/system/{LOGINS}.d/muster-{name}.conf"
+        todo += write_file(facts, drop_in, REQUIRED_FOR_LOGINS.format(name=name))
     run = bool(todo) or not done
     if todo or f"muster-{name}" not in facts.enabled:
         todo.append(Action(f"enable muster-{name}", f"{enable_unit(f'muster-{name}')}\nsystemctl daemon-reload"))
     if run:
         # systemd runs the script, so that units that require this one start without a reboot.
         start = f"systemctl restart muster-{name} || {{ {_print_last_line(name)}; exit 1; }}"
+        if required_for_logins:
+            # At a boot at which the script failed, this unit was not started. During a boot it may have to wait.
+            start += f"\nsystemctl start --no-block {LOGINS}"
         log = f"journalctl -u muster-{name}"
         todo.append(Action(f"run muster-{name}", start, timeout=timeout, log=log, fix=fix, slow=True))
     return todo

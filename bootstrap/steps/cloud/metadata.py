@@ -8,14 +8,14 @@ from pathlib import Path
 from bootstrap.action import Action, write_file
 from bootstrap.desired import Desired
 from bootstrap.facts.model import Facts
-from bootstrap.steps.cloud.at_boot import DAEMONS, run_at_boot
+from bootstrap.steps.cloud.at_boot import DAEMONS, LOGINS, run_at_boot
 from bootstrap.steps.step import Step
 from cluster.inventory import Node
 
 SCRIPT = (Path(__file__).parents[2] / "scripts" / "metadata.sh").read_text()
 PACKAGE = "nftables"
 # The rules are loaded before anything that runs other users' programs: logins, cron and at.
-BEFORE = f"{DAEMONS} systemd-user-sessions.service cron.service atd.service"
+BEFORE = f"{DAEMONS} {LOGINS} cron.service atd.service"
 # The rules are loaded again before each start of slurmd, which fails without them, so that no job can run.
 LOAD_BEFORE_SLURMD = "[Service]\nExecStartPre=/etc/muster/metadata\n"
 
@@ -38,6 +38,7 @@ def plan_metadata(facts: Facts, node: Node, desired: Desired) -> list[Action]:
         SCRIPT.replace("@USERS@", users).replace("@RULES@", _render_rules(desired)),
         done="muster-metadata" in facts.active,
         before=BEFORE,
+        required_for_logins=True,
         fix="compare with `nft list ruleset` on that machine, then run again",
     )
     drop_in = "/etc/systemd/system/slurmd.service.d/muster-metadata.conf"

@@ -30,6 +30,7 @@ def plan_nfs_access(facts: Facts, node: Node, desired: Desired) -> list[Action]:
         SCRIPT.replace("@PORTS@", ", ".join(map(str, ports))),
         done="muster-nfs-access" in facts.active,
         before=BEFORE,
+        required_for_logins=True,
         fix="compare with `nft list ruleset` on that machine, then run again",
     )
     drop_in = "/etc/systemd/system/slurmd.service.d/muster-nfs-access.conf"

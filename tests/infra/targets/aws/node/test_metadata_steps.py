@@ -22,7 +22,11 @@ def test_only_root_reads_metadata_and_slurm_on_the_controller() -> None:
         'users="root"',
     ]
     there = ubuntu(packages={"nftables": "1.0.2"})
-    unit = written(metadata.STEP.actions(there, LOGIN, desired()), "/etc/systemd/system/muster-metadata.service")
+    todo = metadata.STEP.actions(there, LOGIN, desired())
+    logins = written(todo, "/etc/systemd/system/systemd-user-sessions.service.d/muster-metadata.conf")
+    assert logins == "[Unit]\nRequires=muster-metadata.service\n"
+    assert "systemctl start --no-block systemd-user-sessions.service" in todo[-1].script
+    unit = written(todo, "/etc/systemd/system/muster-metadata.service")
     assert "systemd-user-sessions.service" in unit.partition("Before=")[2].splitlines()[0]
     first = "write /etc/systemd/system/slurmd.service.d/muster-metadata.conf"
     assert [first in titles(metadata.STEP, there, node, desired()) for node in (CONTROLLER, LOGIN, GPU)] == [

@@ -68,6 +68,8 @@ def test_only_root_reaches_nfs_servers_and_tunnels() -> None:
     assert "th dport { 2049, 20490, 20491 } jump root_only\n" in written(todo, "/etc/muster/nfs-access")
     unit = written(todo, "/etc/systemd/system/muster-nfs-access.service")
     assert "systemd-user-sessions.service" in unit.partition("Before=")[2].splitlines()[0]
+    logins = written(todo, "/etc/systemd/system/systemd-user-sessions.service.d/muster-nfs-access.conf")
+    assert logins == "[Unit]\nRequires=muster-nfs-access.service\n"
     drop_in = "/etc/systemd/system/slurmd.service.d/muster-nfs-access.conf"
     assert "ExecStartPre=/etc/muster/nfs-access\n" in written(todo, drop_in)
     assert f"write {drop_in}" not in titles(nfs_access.STEP, ubuntu(), LOGIN, desired(NFS))

@@ -28,10 +28,10 @@ from typing import Any
 import torch
 import torch.distributed
 import torch.multiprocessing
-from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.figures import Figure, report
 from benchmarks.overhead import synchronized_clock
+from benchmarks.peak_memory import measure_memory
 from trainer.config.layout import resolve_layout
 from trainer.config.load import load
 from trainer.models.init import fill
@@ -113,7 +113,7 @@ def measure_on_rank(rank: int, options: Options, store: str, results: str) -> No
     file = dist.FileStore(store, options.ranks)
     dist.init_process_group("gloo", store=file, rank=rank, world_size=options.ranks)
     makers = {name: partial(make_run, settings, rank, device) for name, settings in options.settings.items()}
-    peaks = {name: measure_memory(make, device) for name, make in makers.items()}
+    peaks = {name: measure_memory(partial(build_and_run, make), device) for name, make in makers.items()}
     runs = {name: make() for name, make in makers.items()}
     rounds = [measure_round(runs, number, device) for number in range(_WARMUP_ROUNDS + options.rounds)]
     if rank == 0:
@@ -151,26 +151,11 @@ def measure_round(runs: dict[str, Callable[[], object]], number: int, device: to
     return seconds
 
 
-def measure_memory(make: Callable[[], Callable[[], object]], device: torch.device) -> int:
-    """Return the most bytes of tensors while an engine is built and runs two steps."""
-
-    def build_and_run() -> None:
-        run = make()
-        run()
-        run()
-
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-        build_and_run()
-        return torch.cuda.max_memory_allocated(device)
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
-        build_and_run()
-    total = peak = 0
-    for event in recorded.profiler.kineto_results.events():
-        if event.name() == "[memory]":
-            total += event.nbytes()
-            peak = max(peak, total)
-    return peak
+def build_and_run(make: Callable[[], Callable[[], object]]) -> None:
+    """Build an engine and run two steps."""
+    run = make()
+    run()
+    run()
 
 
 def list_figures(options: Options, rounds: list[dict[str, float]], peaks: dict[str, int]) -> list[Figure]:

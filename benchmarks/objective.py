@@ -14,10 +14,10 @@ from functools import partial
 from statistics import median
 
 import torch
-from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.figures import Figure, report
 from benchmarks.overhead import synchronized_clock
+from benchmarks.peak_memory import measure_memory
 from trainer.config.schema import LossConfig
 from trainer.models.functional import compute_loss
 from trainer.models.head import Head
@@ -89,23 +89,6 @@ def make_runs(tokens: int, dim: int, vocab: int, device: torch.device) -> dict[s
 def describe(chunk: int) -> str:
     """Return the name of a run."""
     return f"chunks of {chunk}" if chunk else "one chunk"
-
-
-def measure_memory(run: Callable[[], None], device: torch.device) -> float:
-    """Return the most bytes that a run allocates beyond those that exist before it."""
-    if device.type == "cuda":
-        before = torch.cuda.memory_allocated(device)
-        torch.cuda.reset_peak_memory_stats(device)
-        run()
-        return torch.cuda.max_memory_allocated(device) - before
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
-        run()
-    total = peak = 0
-    for event in recorded.profiler.kineto_results.events():
-        if event.name() == "[memory]":
-            total += event.nbytes()
-            peak = max(peak, total)
-    return peak
 
 
 if __name__ == "__main__":

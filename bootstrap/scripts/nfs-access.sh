@@ -1,7 +1,8 @@
 #!/bin/sh
-# Closes NFS servers, and the TLS tunnels to them, to all users except root: EFS believes the user id that a client sends, so a
-# program that speaks NFS itself could act as root. Mounts still work, because the kernel connects as root. Containers with a network
-# of their own are closed too. Connections are rejected, not dropped, so that programs fail at once. All rules are loaded, or none.
+# Closes NFS servers, and the TLS tunnels to them, to all users except root: EFS believes the user id that a client sends,
+# so a program that speaks NFS itself could act as root. Mounts still work, because the kernel connects as root.
+# Containers with a network of their own are closed too. Connections are rejected, not dropped, so that programs fail at
+# once. All rules are loaded, or none.
 set -eu
 
 nft -f - <<'RULES'

@@ -49,7 +49,7 @@ class CompressionHook:
         return future
 
     def raise_error(self) -> None:
-        """Raise the first error of the backward pass that has ended: its gradients are no averages."""
+        """Raise the first error of the backward pass that has ended: its gradients are not averages."""
         if self._error is not None:
             raise self._error
 

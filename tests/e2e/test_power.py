@@ -43,11 +43,11 @@ def test_machines_start_and_end_as_slurm_asks(aws: Moto, fleet: Fleet, slurm: Cl
     _an_unhealthy_node_is_replaced_and_a_persons_is_not(aws, slurm, first)
 
 
-def test_a_job_starts_when_its_last_node_is_up(slurm: CloudSlurm) -> None:
+def test_a_job_starts_when_its_last_node_is_up(aws: Moto, slurm: CloudSlurm) -> None:
     """tests/slurm/power/test_wait_for_nodes.py has the decisions of the program that waits for the nodes."""
     # Slurm resolves the names of its nodes when it restarts, and nothing answers for names without a container.
     slurm.run("echo 127.0.0.2 gpu-1 gpu-2 gpu-3 gpu-4 >>/etc/hosts")
-    _a_job_waits_for_its_nodes_even_if_slurm_restarts(slurm)
+    _a_job_waits_for_its_nodes_even_if_slurm_restarts(aws, slurm)
     _the_program_ends_with_its_job(slurm)
 
 
@@ -79,12 +79,14 @@ def _a_job_gets_its_nodes_in_one_call(aws: Moto, slurm: CloudSlurm) -> None:
     wait_until(lambda: "JobState=COMPLETED" in slurm.run("scontrol show job 1"), "the job ran on them")
 
 
-def _a_job_waits_for_its_nodes_even_if_slurm_restarts(slurm: CloudSlurm) -> None:
+def _a_job_waits_for_its_nodes_even_if_slurm_restarts(aws: Moto, slurm: CloudSlurm) -> None:
     slurm.run("cd /tmp && sbatch -N2 -w gpu-2,gpu-3 --wrap 'srun hostname'")
     wait_until(lambda: _count_waiting(slurm) == 1, "the program waits for the nodes")
     slurm.run("scontrol reconfigure")
     wait_until(lambda: "Recovered JobId=1 " in slurm.run("cat /var/log/slurm/slurmctld.log"), "slurmctld restarts")
     wait_until(lambda: _count_waiting(slurm) == 1, "the program waits again")
+    # slurmctld ignores a node that booted before it was asked for.
+    wait_until(lambda: {"gpu-2", "gpu-3"} <= set(_list_by_name(aws)), "two machines are launched")
     slurm.boot("gpu-2")
     wait_until(lambda: slurm.node("gpu-2") == "ALLOCATED+CLOUD", "the first node is up")
     assert "JobState=CONFIGURING" in slurm.run("scontrol show job 1")

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 
 from trainer.config.schema import Config, ParallelConfig
 from trainer.data.source import Source
+from trainer.json_exchange import broadcast_from_first
 from trainer.world import World
 
 if TYPE_CHECKING:
@@ -109,7 +109,8 @@ def _read_earlier(config: Config, world: World, file: Path) -> dict[str, Any] | 
 
 def _read_on_rank_0(read: Callable[[], dict[str, Any] | None], world: World) -> dict[str, Any] | None:
     """Return what rank 0 reads, on all ranks: if only some ranks saw the file, their choices would differ."""
-    answer = [read() if world.rank == 0 else None]
-    if world.group is not None:
-        dist.broadcast_object_list(answer, src=0, group=world.group)
-    return answer[0]
+    answer = read() if world.rank == 0 else None
+    if world.group is None:
+        return answer
+    received: dict[str, Any] | None = broadcast_from_first(answer, world.group)
+    return received

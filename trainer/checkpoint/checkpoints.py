@@ -136,7 +136,7 @@ class Checkpoints:
 
     def any_published(self) -> bool:
         """Return whether the folder has any checkpoint."""
-        return bool(self._group.run_on_first(lambda: folder.list_published(self.path)))
+        return bool(self._group.run_on_first(lambda: bool(folder.list_published(self.path))))
 
     def newest(self, before: int | None = None) -> GoodCheckpoint | None:
         """Return the newest intact checkpoint; `before` excludes this step and later ones."""

@@ -36,32 +36,45 @@ def load_tensors(
 
     `ignored` names some that it may contain in any case.
     """
-    # Start-up: importing these takes a second, and only runs that resume need them.
-    from torch.distributed.checkpoint import state_dict_loader  # noqa: PLC0415
-    from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner  # noqa: PLC0415
-
-    from trainer.checkpoint.reader import ShardReader  # noqa: PLC0415
-
     index = read_index(path)
     tensors = {name: tensor for name, tensor in tensors.items() if name in index or not name.startswith(_OPTIONAL)}
     differences = _find_differences(index, tensors, group, partial, ignored)
     if differences.names:
         raise ConfigError([_describe_differences(path, differences)])
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "torch.distributed is disabled")
-        state_dict_loader.load(
-            dict(tensors),
-            storage_reader=ShardReader(path, index),
-            planner=DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False),
-            process_group=group.handle,
-            no_dist=group.handle is None,
-        )
+    error = None
+    try:
+        _fill(path, tensors, index)
+    except Exception as problem:
+        error = problem
+    group.raise_together(error)
 
 
 def read_index(path: Path) -> dict[str, Any]:
     """Return type, shape and places of each tensor of a checkpoint by name."""
     index: dict[str, Any] = json.loads((path / INDEX).read_text())["tensors"]
     return index
+
+
+def _fill(path: Path, tensors: Mapping[str, torch.Tensor], index: Mapping[str, Any]) -> None:
+    """Read what this rank needs. It plans on its own: together, ranks would pickle their plans to send them."""
+    # Start-up: importing these takes a second, and only runs that resume need them.
+    from torch.distributed.checkpoint import CheckpointException, state_dict_loader  # noqa: PLC0415
+    from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner  # noqa: PLC0415
+
+    from trainer.checkpoint.reader import ShardReader  # noqa: PLC0415
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled")
+        try:
+            state_dict_loader.load(
+                dict(tensors),
+                storage_reader=ShardReader(path, index),
+                planner=DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False),
+                no_dist=True,
+            )
+        except CheckpointException as problem:
+            # The error itself, whose type says what failed.
+            raise next(iter(problem.failures.values()))[0] from None
 
 
 @dataclass(frozen=True)

@@ -76,6 +76,11 @@ def read_manifest(path: Path) -> Manifest:
         raise DamagedCheckpoint(f"{MANIFEST} was changed after it was written")
     if (body["version"], body["piece"]) != (VERSION, PIECE_BYTES):
         raise DamagedCheckpoint(f"{MANIFEST} has version {body['version']}, this trainer reads {VERSION}")
+    return parse_body(body)
+
+
+def parse_body(body: Mapping[str, Any]) -> Manifest:
+    """Return the manifest with these fields, as JSON has them."""
     files = {name: FileChecksum(file["size"], tuple(file["sha256"])) for name, file in body["files"].items()}
     return Manifest(body["step"], body["world_size"], body["token"], body["metric"], files, body.get("metric_name", ""))
 

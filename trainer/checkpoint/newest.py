@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from trainer.checkpoint import folder, manifest
 from trainer.checkpoint.group import RankGroup
@@ -31,14 +32,15 @@ def find_newest(path: Path, group: RankGroup, verify: str, before: int | None = 
     later ones.
     """
     skipped: list[str] = []
-    candidates = group.run_on_first(lambda: _list_candidates(path))
-    for candidate in candidates:
-        if before is not None and candidate.step >= before:
+    candidates = group.run_on_first(lambda: [(each.step, str(each.path)) for each in _list_candidates(path)])
+    for step, name in candidates:
+        if before is not None and step >= before:
             continue
-        intact, problems = _check(candidate.path, group, verify)
+        candidate = Path(name)
+        intact, problems = _check(candidate, group, verify)
         if intact is not None:
-            return GoodCheckpoint(intact.step, candidate.path, intact.world_size, intact.metric, tuple(skipped))
-        skipped.append(f"{candidate.path.name}: {'; '.join(problems[:_MAX_NAMED_FILES])}")
+            return GoodCheckpoint(intact.step, candidate, intact.world_size, intact.metric, tuple(skipped))
+        skipped.append(f"{candidate.name}: {'; '.join(problems[:_MAX_NAMED_FILES])}")
     if skipped:
         message = f"no checkpoint in {path} is intact: {'. '.join(skipped)}"
         fix = "restore one of them, or start over in another run.folder"
@@ -54,19 +56,20 @@ def _list_candidates(path: Path) -> list[folder.PublishedCheckpoint]:
 
 def _check(path: Path, group: RankGroup, verify: str) -> tuple[manifest.Manifest | None, list[str]]:
     """Return the manifest if the checkpoint is intact, or None and the problems."""
-    intact, problems = group.run_on_first(lambda: _check_sizes(path))
-    if intact is None:
+    body, problems = group.run_on_first(lambda: _check_sizes(path))
+    if body is None:
         return None, problems
+    intact = manifest.parse_body(body)
     if verify == "full":
         shares = group.gather(manifest.check_content(path, intact, group.rank, group.world_size))
         problems = [problem for share in shares for problem in share]
     return (None, problems) if problems else (intact, [])
 
 
-def _check_sizes(path: Path) -> tuple[manifest.Manifest | None, list[str]]:
+def _check_sizes(path: Path) -> tuple[dict[str, Any] | None, list[str]]:
     try:
         listed = manifest.read_manifest(path)
     except manifest.DamagedCheckpoint as error:
         return None, [str(error)]
     problems = manifest.check_sizes(path, listed)
-    return (None, problems) if problems else (listed, [])
+    return (None, problems) if problems else (asdict(listed), [])

@@ -63,8 +63,9 @@ def make_plan(tensors: Mapping[str, torch.Tensor], group: RankGroup) -> SavePlan
     planner.set_up_planner(dict(tensors), is_coordinator=group.rank == 0)
     local = planner.create_local_plan()
     local = replace(local, items=[item for item in local.items if not _is_empty_shard(item)])
-    items, index = group.decide_on_first(local, lambda plans: _distribute(planner, plans))
-    head, parts = _lay_out(items)
+    described = [_describe_item(item) for item in local.items]
+    positions, index = group.decide_on_first(described, lambda ranks: _distribute(planner, ranks))
+    head, parts = _lay_out([local.items[position] for position in positions])
     size = parts[-1].end if parts else len(head)
     return SavePlan(make_key(tensors), planner, tuple(parts), head, size, index)
 
@@ -74,16 +75,47 @@ def _is_empty_shard(item: Any) -> bool:
     return math.prod(item.tensor_data.chunk.sizes) == 0 and math.prod(item.tensor_data.size) > 0
 
 
-def _distribute(planner: Any, plans: list[Any]) -> list[tuple[list[Any], str]]:
-    """Return the items of each rank, and for rank 0 the index of all of them."""
+def _describe_item(item: Any) -> list[Any]:
+    """Return an item as JSON; rank 0 plans with it, and no rank sends it torch's own, which would be pickled."""
+    data = item.tensor_data
+    place = [item.index.fqn, None if item.index.offset is None else list(item.index.offset), item.type.name]
+    chunk = [list(data.chunk.offsets), list(data.chunk.sizes)]
+    return [*place, *chunk, safetensors_file.dtype_code(data.properties), list(data.size)]
+
+
+def _restore_item(described: list[Any]) -> Any:
+    """Return torch's item for what `_describe_item` returned."""
+    # Start-up: as in make_plan.
+    import torch  # noqa: PLC0415
+    from torch.distributed.checkpoint import metadata, planner  # noqa: PLC0415
+
+    name, offset, kind, offsets, sizes, code, shape = described
+    dtype = getattr(torch, safetensors_file.DTYPES[code][0])
+    chunk = metadata.ChunkStorageMetadata(torch.Size(offsets), torch.Size(sizes))
+    return planner.WriteItem(
+        metadata.MetadataIndex(name, offset),
+        planner.WriteItemType[kind],
+        tensor_data=planner.TensorWriteData(chunk, metadata.TensorProperties(dtype=dtype), torch.Size(shape)),
+    )
+
+
+def _distribute(planner: Any, ranks: list[list[Any]]) -> list[tuple[list[int], str]]:
+    """Return the positions of the items that each rank writes, and for rank 0 the index of all of them."""
+    # Start-up: as in make_plan.
+    from torch.distributed.checkpoint.planner import SavePlan as TorchPlan  # noqa: PLC0415
+
+    plans = [TorchPlan([_restore_item(described) for described in items]) for items in ranks]
     global_plans, _ = planner.create_global_plan(_keep_first_buffers(plans))
     index: dict[str, Any] = {}
-    for rank, plan in enumerate(global_plans):
-        _, parts = _lay_out(plan.items)
+    answers = []
+    for rank, (plan, chosen) in enumerate(zip(plans, global_plans, strict=True)):
+        _, parts = _lay_out(chosen.items)
         for name, part in zip(_make_names(parts), parts, strict=True):
             _add_to_index(index, shard_name(rank), name, part)
+        positions = {item.index: position for position, item in enumerate(plan.items)}
+        answers.append([positions[item.index] for item in chosen.items])
     text = json.dumps({"version": 1, "tensors": index})
-    return [(plan.items, text if rank == 0 else "") for rank, plan in enumerate(global_plans)]
+    return [(each, text if rank == 0 else "") for rank, each in enumerate(answers)]
 
 
 def _keep_first_buffers(plans: list[Any]) -> list[Any]:

@@ -11,6 +11,7 @@ import torch.distributed
 from torch import nn
 
 from trainer.config.errors import ConfigError, ConfigProblem
+from trainer.json_exchange import gather_bytes, gather_tensors
 
 # Many of the names used here have no types, and mypy must give the same result where torch is not installed.
 dist: Any = torch.distributed
@@ -24,9 +25,9 @@ def broadcast_model(model: nn.Module, group: Any, device: torch.device) -> None:
     if group is None or dist.get_world_size(group) == 1:
         return
     text = "\n".join(describe_tensors(model)).encode()
-    checksums = _gather(torch.tensor([crc32(text)], device=device), group)
+    checksums = gather_tensors(torch.tensor([crc32(text)], device=device), group)
     if len(set(checksums.flatten().tolist())) > 1:
-        texts = _gather_bytes(text, group, device)
+        texts = gather_bytes(text, group, device)
         raise ConfigError([describe_difference([part.decode().splitlines() for part in texts])])
     for value in [*model.parameters(), *model.buffers()]:
         dist.broadcast(value.detach(), group=group, group_src=0)
@@ -57,18 +58,3 @@ def describe_difference(by_rank: list[list[str]]) -> ConfigProblem:
     ours, theirs = next(pair for pair in pairs if pair[0] != pair[1])
     message = f"ranks have different models: rank 0 has {ours}, where rank {rank} has {theirs}"
     return ConfigProblem("model", message, "build the same model on every rank")
-
-
-def _gather_bytes(own: bytes, group: Any, device: torch.device) -> list[bytes]:
-    """Return the bytes of each rank. They are sent as tensors: an object collective would unpickle them."""
-    sizes = _gather(torch.tensor([len(own)], device=device), group).flatten().tolist()
-    padded = torch.tensor(list(own.ljust(max(sizes))), dtype=torch.uint8, device=device)
-    rows = _gather(padded, group)
-    return [bytes(row[:size].tolist()) for row, size in zip(rows, sizes, strict=True)]
-
-
-def _gather(own: torch.Tensor, group: Any) -> torch.Tensor:
-    """Return a row for each rank."""
-    rows = own.new_empty(dist.get_world_size(group), *own.shape)
-    dist.all_gather(list(rows.unbind()), own, group=group)
-    return rows

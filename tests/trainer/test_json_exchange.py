@@ -1,0 +1,151 @@
+"""Values that ranks exchange as JSON: the same on all of them, errors included, and without any pickle."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+
+from tests.trainer.checkpoint_state import open_checkpoints, save_and_wait
+from tests.trainer.ranks import on_ranks
+from tests.trainer.test_optimizer_ranks import digest
+from tests.trainer.test_stored_formats import make_config, make_step, run_steps
+from trainer.checkpoint.group import RankGroup
+from trainer.config.errors import ConfigError, ConfigProblem
+from trainer.config.load import from_dict
+from trainer.json_exchange import broadcast_from_first, gather_values
+
+HERE = "tests.trainer.test_json_exchange"
+RANKS = 3
+VALUES: list[Any] = [{"name": "ü" * 1000, "none": None}, [], 0.1]
+ERRORS = {
+    "settings": ConfigError([ConfigProblem("model", "wrong", "fix it"), ConfigProblem("data", "missing")]),
+    "disk": OSError(errno.ENOSPC, "No space left on device", "/data/run"),
+    "other": ValueError("it is\nbroken"),
+}
+
+
+def test_values_of_different_lengths_arrive_everywhere() -> None:
+    for answer in on_ranks(f"{HERE}:exchange", ranks=RANKS):
+        assert answer["gathered"] == VALUES
+        assert answer["broadcast"] == VALUES[0]
+        assert answer["decided"] == [answer["rank"], VALUES]
+
+
+def exchange() -> dict[str, Any]:
+    group, rank = dist.group.WORLD, dist.get_rank()
+    ranks = RankGroup(rank, RANKS, group)
+    return {
+        "rank": rank,
+        "gathered": gather_values(VALUES[rank], group),
+        "broadcast": broadcast_from_first(VALUES[rank], group),
+        "decided": ranks.decide_on_first(VALUES[rank], lambda values: [(each, values) for each in range(RANKS)]),
+    }
+
+
+def test_a_single_process_gets_values_in_the_same_form() -> None:
+    alone = RankGroup(0, 1)
+    assert alone.gather((1, 2)) == [[1, 2]]
+    assert alone.run_on_first(lambda: (1, {"a": ()})) == [1, {"a": []}]
+    with pytest.raises(TypeError, match="not JSON serializable"):
+        alone.gather(Path())
+
+
+@pytest.mark.parametrize("name", ERRORS)
+@pytest.mark.parametrize("way", ["decide", "raise"])
+def test_an_error_of_a_rank_is_raised_on_all(name: str, way: str) -> None:
+    first, *others = on_ranks(f"{HERE}:catch_error", ranks=RANKS, name=name, way=way)
+    expected = ERRORS[name]
+    assert first == (type(expected).__name__, str(expected))
+    same = name != "other"
+    assert others == [first if same else ("RuntimeError", "another rank failed: ValueError: it is\nbroken")] * 2
+
+
+def catch_error(name: str, way: str) -> tuple[str, str]:
+    group = RankGroup(dist.get_rank(), RANKS, dist.group.WORLD)
+    try:
+        if way == "decide":
+            group.run_on_first(lambda: raise_error(name))
+        else:
+            group.raise_together(ERRORS[name] if group.rank == 0 else None)
+    except Exception as error:
+        return type(error).__name__, str(error)
+    raise AssertionError("no error")
+
+
+def raise_error(name: str) -> None:
+    raise ERRORS[name]
+
+
+def test_a_result_that_is_not_json_fails_on_all_ranks() -> None:
+    for kind, text in on_ranks(f"{HERE}:answer_with_path", ranks=RANKS):
+        assert kind in ("TypeError", "RuntimeError")
+        assert "Object of type PosixPath is not JSON serializable" in text
+
+
+def answer_with_path() -> tuple[str, str]:
+    try:
+        RankGroup(dist.get_rank(), RANKS, dist.group.WORLD).run_on_first(Path)
+    except Exception as error:
+        return type(error).__name__, str(error)
+    raise AssertionError("no error")
+
+
+@pytest.mark.parametrize("strategy", ["ddp pipeline=2", "fsdp tensor=2", "hsdp shard=2"])
+def test_training_saves_and_resumes_without_pickled_objects(strategy: str, tmp_path: Path) -> None:
+    config = make_config(strategy, ())
+    for saved, loaded in on_ranks(f"{HERE}:train_and_reload", ranks=4, config=config, path=tmp_path):
+        assert saved == loaded
+
+
+def train_and_reload(config: dict[str, Any], path: Path) -> tuple[str, str]:
+    with without_pickled_objects():
+        step, loaded = (make_step(from_dict(config)) for _ in range(2))
+        run_steps(step, config, range(1))
+        checkpoints = open_checkpoints(path)
+        save_and_wait(checkpoints, 1, step.saved_tensors())
+        checkpoint = checkpoints.newest()
+        assert checkpoint is not None
+        checkpoints.load(checkpoint, loaded.tensors())
+        checkpoints.close()
+    return digest(step.tensors()), digest(loaded.tensors())
+
+
+@contextmanager
+def without_pickled_objects() -> Iterator[None]:
+    """Make every object collective of torch fail."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("torch.distributed.distributed_c10d._object_to_tensor", None)
+        patch.setattr("torch.distributed.distributed_c10d._tensor_to_object", None)
+        yield
+
+
+def test_a_rank_that_cannot_read_its_part_fails_all(tmp_path: Path) -> None:
+    answers = on_ranks(f"{HERE}:load_damaged", ranks=2, config=make_config("fsdp", ()), path=tmp_path)
+    assert [kind for kind, _ in answers] == ["FileNotFoundError", "FileNotFoundError"]
+    assert all("shard-00001.safetensors" in text for _, text in answers)
+
+
+def load_damaged(config: dict[str, Any], path: Path) -> tuple[str, str]:
+    """Load a checkpoint of two ranks after the second one's part, which only that rank needs, was removed."""
+    step = make_step(from_dict(config))
+    checkpoints = open_checkpoints(path)
+    save_and_wait(checkpoints, 1, step.saved_tensors())
+    checkpoint = checkpoints.newest()
+    assert checkpoint is not None
+    dist.barrier()
+    if dist.get_rank() == 0:
+        (checkpoint.path / "shard-00001.safetensors").unlink()
+    dist.barrier()
+    try:
+        checkpoints.load(checkpoint, step.tensors())
+    except Exception as error:
+        return type(error).__name__, str(error)
+    finally:
+        checkpoints.close()
+    raise AssertionError("no error")

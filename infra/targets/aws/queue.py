@@ -13,7 +13,7 @@ from infra.targets.aws import run_command
 from infra.targets.aws.client import create_client
 from infra.targets.aws.instances import list_instances, translate_errors
 from infra.targets.aws.node import parameters
-from infra.targets.aws.node.parameters import Report
+from infra.targets.aws.node.parameters import Report, parse_report
 
 
 def open_queue(region: str, cluster: str, stack: str) -> JobQueue:
@@ -59,4 +59,4 @@ def _read_report(region: str, cluster: str) -> Report | None:
         if error.response["Error"]["Code"] != "ParameterNotFound":
             raise
         return None
-    return Report.model_validate_json(response["Parameter"]["Value"])
+    return parse_report(response["Parameter"]["Value"])

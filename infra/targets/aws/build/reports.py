@@ -19,13 +19,14 @@ from cluster.names import CONTROLLER
 from infra.resources.error import ResourceError
 from infra.resources.properties import Properties, changed, unknown
 from infra.targets.aws.client import create_client
+from infra.targets.aws.instances import list_instances
 from infra.targets.aws.node import parameters
 from infra.targets.aws.node.parameters import Report
 from infra.targets.aws.node_reports import read_reports
 from infra.targets.aws.send_command import Script, send_script
 
 NodeState = Literal["ready", "coming", "stale"]
-"""`stale`: the machine is idle, but failed or has another bundle, so it has to set itself up again."""
+"""`stale`: the machine is idle, but failed, has another bundle or an unreadable report; it sets itself up again."""
 
 LOG = "/var/log/muster/node.log"
 # Longer than a controller needs that has to build Slurm first.
@@ -116,7 +117,11 @@ class ExpectedNodes:
 
     def state(self, node: str, report: Report | None) -> NodeState:
         """Return what a node's report means."""
-        if report is None or self.nodes[node] not in ("", report.instance) or report.state == "working":
+        if report is None:
+            return "coming"
+        if report.state == "unreadable":
+            return "stale"
+        if self.nodes[node] not in ("", report.instance) or report.state == "working":
             return "coming"
         return "ready" if (report.state, report.bundle) == ("ready", self.bundle) else "stale"
 
@@ -124,9 +129,9 @@ class ExpectedNodes:
         """Return the nodes that are not ready."""
         return [node for node in self.nodes if self.state(node, reports.get(node)) != "ready"]
 
-    def stale_instances(self, reports: Mapping[str, Report]) -> dict[str, str]:
-        """Return the instance ids, by node, of the machines that have to set themselves up again."""
-        return {node: reports[node].instance for node in self.nodes if self.state(node, reports.get(node)) == "stale"}
+    def list_stale(self, reports: Mapping[str, Report]) -> list[str]:
+        """Return the nodes whose machines have to set themselves up again."""
+        return [node for node in self.nodes if self.state(node, reports.get(node)) == "stale"]
 
     def failures(self, before: Mapping[str, Report], now: Mapping[str, Report]) -> list[NodeFailure]:
         """Return the failures that were reported after `before` was read."""
@@ -170,7 +175,8 @@ def _describe_loss(id_: str, raw: Mapping[str, Any] | None) -> str:
 def _wait(props: Properties, timeout_s: float = TIMEOUT_S, poll_s: float = POLL_S) -> Properties:
     expected, ssm = _expected(props), create_client("ssm", props["region"])
     before = read_reports(ssm, props["cluster"])
-    _set_up_again(props["region"], expected.stale_instances(before), props["script"])
+    stale = _find_machines(props, expected, expected.list_stale(before))
+    _set_up_again(props["region"], stale, props["script"])
     began = time.monotonic()
     deadline, ec2_poll = began + timeout_s, began + EC2_POLL_S
     shown: Mapping[str, Report] = {}
@@ -190,6 +196,18 @@ def _wait(props: Properties, timeout_s: float = TIMEOUT_S, poll_s: float = POLL_
         if time.monotonic() > deadline:
             raise _timeout_problem(unfinished, reports, timeout_s)
         time.sleep(poll_s)
+
+
+def _find_machines(props: Properties, expected: ExpectedNodes, nodes: Sequence[str]) -> dict[str, str]:
+    """Return the instance ids of nodes: those that the engine launched, and by their tags those that Slurm launches.
+
+    An id in a report is not used: a forged one would point the command at another machine.
+    """
+    if not nodes:
+        return {}
+    tagged = {instance.name: instance.id for instance in list_instances(props["region"], props["cluster"])}
+    ids = {node: expected.nodes[node] or tagged.get(node, "") for node in nodes}
+    return {node: id_ for node, id_ in ids.items() if id_}
 
 
 def _set_up_again(region: str, instances: Mapping[str, str], script: str) -> None:
@@ -256,6 +274,8 @@ def _timeout_problem(unfinished: Sequence[str], reports: Mapping[str, Report], t
 def _describe_progress(report: Report | None) -> str:
     if report is None:
         return "has not reported yet"
+    if report.state == "unreadable":
+        return f"has an unreadable report ({report.line})"
     if report.state == "ready":
         return "ready, but as another machine or with another bundle"
     return f"{report.state} at {report.step}"

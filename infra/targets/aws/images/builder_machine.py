@@ -14,7 +14,7 @@ from infra.targets.aws import names as aws_names
 from infra.targets.aws.launcher.api import AwsApi
 from infra.targets.aws.launcher.instances import STATES
 from infra.targets.aws.node import parameters
-from infra.targets.aws.node.parameters import Report
+from infra.targets.aws.node.parameters import Report, parse_report
 from infra.targets.aws.plan.launch_template import ROOT_DEVICE
 from slurm.power.launcher import LauncherError
 
@@ -154,7 +154,7 @@ class BuilderMachine:
     def _read_report(self) -> Report | None:
         """Return the machine's own report; None before it has one."""
         answer = self.api.call("ssm", "get_parameters", Names=[self.parameter])["Parameters"]
-        report = Report.model_validate_json(answer[0]["Value"]) if answer else None
+        report = parse_report(answer[0]["Value"]) if answer else None
         return report if report and report.instance == self.id else None
 
     def _read_state(self) -> str:

@@ -7,14 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from pydantic import ValidationError
-
 from infra.targets.aws.launcher import instances
 from infra.targets.aws.launcher.api import Answer, AwsApi
 from infra.targets.aws.launcher.fleet import Fleet, FleetGroup, LaunchOption
 from infra.targets.aws.launcher.launch import launch
 from infra.targets.aws.node import parameters
-from infra.targets.aws.node.parameters import Report
 from slurm.power.launcher import LaunchResult, Machine, MachineList, Option, Place, SetUpFailure, Spending, Unit
 
 # Limits of one call: 1,000 records in a batch of Route 53, where an UPSERT counts twice; ids of
@@ -74,10 +71,8 @@ class AwsLauncher:
         for first in range(0, len(nodes), _REPORT_BATCH):
             node_of = {parameters.node(self.fleet.cluster, name): name for name in nodes[first : first + _REPORT_BATCH]}
             for parameter in self.api.call("ssm", "get_parameters", Names=list(node_of))["Parameters"]:
-                try:
-                    report = Report.model_validate_json(parameter["Value"])
-                except ValidationError:
-                    continue  # Written by another release or by hand: ResumeTimeout still ends the wait.
+                # An unreadable one is of another release or forged: ResumeTimeout still ends the wait.
+                report = parameters.parse_report(parameter["Value"])
                 if report.state == "failed":
                     failures[node_of[parameter["Name"]]] = SetUpFailure(report.instance, report.step, report.line)
         return failures

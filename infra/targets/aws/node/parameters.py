@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pydantic import ValidationError, field_validator
+
 from cluster.inventory import InventoryModel, Role
 
 NODE_TAG = "muster.node"
@@ -22,13 +24,30 @@ class Report(InventoryModel):
     """How far the set-up of a machine got: the value of the node's parameter."""
 
     instance: str
-    state: Literal["working", "ready", "failed"]
+    state: Literal["working", "ready", "failed", "unreadable"]
+    """`unreadable` is written by no machine: the value of the parameter is no report."""
     step: str = ""
     line: str = ""
     at: str = ""
     """Time of the report, ISO 8601 in UTC."""
     bundle: str = ""
     """Digest of the bundle that the machine applied."""
+
+    @field_validator("step", "line", "at", "bundle")
+    @classmethod
+    def _drop_control_characters(cls, text: str) -> str:
+        """Drop what would move the cursor, or worse, in the terminal of whoever reads the report."""
+        return "".join(character for character in text if character.isprintable())
+
+
+def parse_report(value: str) -> Report:
+    """Return the report in a parameter; anything else that a machine wrote is an unreadable report."""
+    try:
+        return Report.model_validate_json(value)
+    except ValidationError as error:
+        reason = error.errors()[0]
+        where = ".".join(map(str, reason["loc"]))
+        return Report(instance="", state="unreadable", line=f"{where}: {reason['msg']}" if where else reason["msg"])
 
 
 def root(cluster: str) -> str:

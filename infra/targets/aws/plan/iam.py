@@ -169,7 +169,7 @@ def controller(scope: Scope) -> tuple[Statement, ...]:
         Statement("Database", ("ssm:GetParameter",), (scope.parameter(parameters.db_password(scope.cluster)),)),
         Statement("Fleet", ("s3:GetObject",), _objects(scope, parameters.FLEET)),
         Statement("Packages", ("s3:PutObject",), _objects(scope, parameters.packages("*"))),
-        Statement("ReadReports", ("ssm:GetParameters",), (scope.parameter(_reports(scope)),)),
+        Statement("ReadReports", ("ssm:GetParameters",), (scope.parameter(parameters.node(scope.cluster, "*")),)),
         *_launch(scope),
         *_manage_nodes(scope),
         _node_names(scope),
@@ -289,7 +289,7 @@ def _node(scope: Scope, role: NodeRole) -> tuple[Statement, ...]:
         *_hooks(scope, role),
         Statement("Logs", ("s3:PutObject",), _objects(scope, f"{parameters.LOGS}*")),
         Statement("EncryptObjects", ("kms:GenerateDataKey",), (scope.key_arn,), scope.if_called_by("s3")),
-        Statement("Report", ("ssm:PutParameter",), (scope.parameter(_reports(scope)),)),
+        Statement("Report", ("ssm:PutParameter",), _reports(scope, role)),
         Statement(
             "SessionAgent",
             ("ssm:UpdateInstanceInformation",),
@@ -369,8 +369,15 @@ def _objects(scope: Scope, *keys: str) -> tuple[str, ...]:
     return tuple(f"{scope.bucket_arn}/{key}" for key in keys)
 
 
-def _reports(scope: Scope) -> str:
-    return parameters.node(scope.cluster, "*")
+def _reports(scope: Scope, role: NodeRole) -> tuple[str, ...]:
+    """Return the reports that machines of a role may write: before one has read its name, it uses that of its role.
+
+    Names of compute nodes and of machines that build images have a hyphen, those of other nodes have none. A role
+    cannot be restricted to the machine's own report: the name of a parameter can hold no policy variable that
+    identifies the machine, because all of them contain a colon.
+    """
+    patterns = ("compute", "*-*") if role == "compute" else (role,)
+    return tuple(scope.parameter(parameters.node(scope.cluster, pattern)) for pattern in patterns)
 
 
 def _grant(

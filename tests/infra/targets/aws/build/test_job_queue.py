@@ -48,6 +48,14 @@ def test_instances_of_another_stack_are_ignored(aws: Moto) -> None:  # noqa: F81
     assert isinstance(open_queue("us-east-1", SPEC.name, "s"), NoQueue)
 
 
+def test_a_controller_with_garbage_for_a_report_has_an_unknown_queue(aws: Moto) -> None:  # noqa: F811
+    start_instance(aws, "controller")
+    start_instance(aws, "compute")
+    name = parameters.node(SPEC.name, "controller")
+    aws.client("ssm").put_parameter(Name=name, Value="no report", Type="String")
+    assert isinstance(open_queue("us-east-1", SPEC.name, "s"), UnknownQueue)
+
+
 def test_a_failed_controller_has_an_unknown_queue(aws: Moto) -> None:  # noqa: F811
     start_instance(aws, "controller")
     start_instance(aws, "compute")

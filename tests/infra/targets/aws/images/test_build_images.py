@@ -135,6 +135,12 @@ def test_images_are_built_tested_tagged_and_recorded(home: Home, aws: Moto) -> N
     assert {image.id for image in list_cluster_images(HERE)} == {image.id for image in built.values()}
 
 
+@pytest.mark.usefixtures("aws")
+def test_garbage_in_the_report_does_not_stop_a_build(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Machine, "reports", ("no such state", "ready"))
+    assert sorted(build(home)) == ["ami", "plain_ami"]
+
+
 def test_the_machine_is_no_node_and_cannot_outlive_the_build(home: Home, aws: Moto) -> None:  # noqa: F811
     build(home)
     first = list_instances(aws)[0]

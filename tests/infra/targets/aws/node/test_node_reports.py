@@ -6,11 +6,12 @@ import json
 
 import pytest
 
+from cluster import names
 from infra.resources.error import ResourceError
 from infra.targets.aws.build import reports
 from infra.targets.aws.build.reports import ExpectedNodes, NodeReportsProvider
 from infra.targets.aws.node import parameters
-from infra.targets.aws.node.parameters import Report
+from infra.targets.aws.node.parameters import Report, parse_report
 from tests.moto_server import REGION, Moto
 
 EXPECTED = ExpectedNodes({"controller": "i-1", "gpu-1": ""}, "new")
@@ -28,6 +29,7 @@ FAILED = Report(instance="i-1", state="failed", bundle="new", step="mounts", lin
         (FAILED, "stale"),
         (FAILED.model_copy(update={"instance": "i-0"}), "coming"),
         (READY.model_copy(update={"state": "working"}), "coming"),
+        (parse_report("no report"), "stale"),
     ],
 )
 def test_state_of_a_node_by_its_report(report: Report | None, expected: str) -> None:
@@ -69,7 +71,7 @@ def test_reports_of_ready_nodes_are_deleted_with_the_cluster(aws: Moto, props: d
 
 
 def test_a_node_with_an_old_bundle_is_set_up_again(aws: Moto, props: dict[str, object]) -> None:
-    instance = _start_instance(aws)
+    instance = _start_instance(aws, "gpu-1")
     old = READY.model_copy(update={"bundle": "old", "instance": instance})
     put_report(aws, "gpu-1", old)
     put_report(aws, "controller", READY)
@@ -156,6 +158,69 @@ def test_a_refresh_finds_nodes_that_are_no_longer_ready(aws: Moto, props: dict[s
     assert not NodeReportsProvider().diff("id", props, dict(props)).changes
 
 
-def _start_instance(aws: Moto) -> str:
-    response = aws.client("ec2").run_instances(ImageId="ami-12345678", MinCount=1, MaxCount=1)
+GARBAGE = ["", "no report", "[]", "{}", '{"instance": "i-1", "state": "hacked"}', "{" * 2000]
+
+
+@pytest.mark.parametrize("garbage", GARBAGE)
+def test_garbage_in_a_report_is_an_unreadable_report(garbage: str) -> None:
+    report = parse_report(garbage)
+    assert (report.instance, report.state) == ("", "unreadable")
+    assert report.line
+
+
+def test_a_report_cannot_control_the_terminal_of_its_reader() -> None:
+    report = READY.model_copy(update={"line": "\x1b]0;owned\x07\x1b[2Jfine\r\n", "step": "a\x9bb"})
+    parsed = parse_report(report.model_dump_json())
+    assert (parsed.line, parsed.step) == ("]0;owned[2Jfine", "ab")
+
+
+def test_garbage_of_another_node_stops_neither_up_nor_teardown(aws: Moto, props: dict[str, object]) -> None:
+    for node in ("controller", "gpu-1"):
+        put_report(aws, node, READY)
+    put_garbage(aws, "gpu-2")
+    created = NodeReportsProvider().create(props)
+    assert created.outs["applied"] == READY.at
+    NodeReportsProvider().delete("id", dict(created.outs))
+    assert aws.client("ssm").get_parameters_by_path(Path=parameters.nodes("toy"))["Parameters"] == []
+
+
+def test_a_machine_whose_report_is_garbage_is_set_up_again(aws: Moto, props: dict[str, object]) -> None:
+    instance = _start_instance(aws, "gpu-1")
+    put_report(aws, "controller", READY)
+    put_garbage(aws, "gpu-1")
+    fresh = READY.model_copy(update={"instance": instance})
+    aws.when_done("SendCommand", lambda: put_report(aws, "gpu-1", fresh))
+    NodeReportsProvider().create(props)
+    (sent,) = aws.of("SendCommand")
+    assert json.loads(sent.params["body"])["InstanceIds"] == [instance]
+
+
+def test_waiting_for_an_unreadable_report_says_so(aws: Moto, props: dict[str, object]) -> None:
+    put_report(aws, "gpu-1", READY)
+    put_garbage(aws, "controller")
+    instance = _start_instance(aws, "controller")
+    with pytest.raises(ResourceError, match="node controller has an unreadable report"):
+        reports._wait(props | {"nodes": {"controller": instance}}, timeout_s=0, poll_s=0)
+
+
+def test_a_forged_instance_id_points_no_command_at_another_machine(aws: Moto, props: dict[str, object]) -> None:
+    victim, own = _start_instance(aws), _start_instance(aws, "gpu-1")
+    put_report(aws, "controller", READY)
+    forged = READY.model_copy(update={"bundle": "old", "instance": victim})
+    put_report(aws, "gpu-1", forged)
+    aws.when_done("SendCommand", lambda: put_report(aws, "gpu-1", READY.model_copy(update={"instance": own})))
+    NodeReportsProvider().create(props)
+    assert [json.loads(call.params["body"])["InstanceIds"] for call in aws.of("SendCommand")] == [[own]]
+
+
+def put_garbage(aws: Moto, node: str) -> None:
+    aws.client("ssm").put_parameter(Name=parameters.node("toy", node), Value="\x1b[2J{", Type="String", Overwrite=True)
+
+
+def _start_instance(aws: Moto, node: str = "") -> str:
+    tags = {names.CLUSTER: "toy", names.NODE: node} if node else {"owner": "another"}
+    specification = {"ResourceType": "instance", "Tags": [{"Key": key, "Value": tags[key]} for key in tags]}
+    response = aws.client("ec2").run_instances(
+        ImageId="ami-12345678", MinCount=1, MaxCount=1, TagSpecifications=[specification]
+    )
     return str(response["Instances"][0]["InstanceId"])

@@ -69,7 +69,8 @@ def test_every_node_may_read_its_bundle_and_secrets_and_report(role: str) -> Non
     assert denied(own, "s3", "GET /bucket/bundle/abc.tar") == []
     for name in (parameters.slurm_key(CLUSTER), parameters.host_key(CLUSTER, role)):  # type: ignore[arg-type]
         assert denied(own, "ssm", "GetParameter", Name=name, WithDecryption=True) == []
-    assert denied(own, "ssm", "PutParameter", Name=parameters.node(CLUSTER, "gpu-1"), Value="{}") == []
+    node = "gpu-1" if role == "compute" else role
+    assert denied(own, "ssm", "PutParameter", Name=parameters.node(CLUSTER, node), Value="{}") == []
 
 
 def test_only_the_controller_reads_the_password_and_the_fleet() -> None:

@@ -12,7 +12,7 @@ from cluster.catalog import software
 from cluster.catalog.prices import Price, service_price
 from cluster.catalog.software import Component
 from infra.targets.aws.plan import iam
-from infra.targets.aws.plan.iam import Scope, Statement
+from infra.targets.aws.plan.policy import Scope, Statement
 from infra.targets.aws.resource_table import KINDS, TAGGING
 
 _HERE = Path(__file__).parent
@@ -29,6 +29,8 @@ _SAMPLE = Scope(
     zone_id="ZONE",
     subnet_ids=("SUBNET",),
     images=("IMAGE",),
+    instance_types=("TYPE",),
+    security_groups=("GROUP",),
     reservations=("cr-RESERVATION", "POOL"),
     spot=True,
     budget="BUDGET",

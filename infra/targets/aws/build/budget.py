@@ -12,7 +12,7 @@ from infra.targets.aws.build.component import AwsComponent, Site
 from infra.targets.aws.build.roles import Roles
 from infra.targets.aws.plan import iam
 from infra.targets.aws.plan.budget import NOTIFY_AT_PERCENT, STOP_AT_PERCENT
-from infra.targets.aws.plan.iam import Scope
+from infra.targets.aws.plan.policy import Scope
 
 
 class Budget(AwsComponent):

@@ -142,6 +142,8 @@ def _create_roles(site: Site, foundation: Foundation, images: Images) -> Roles:
         zone_id=foundation.zone.zone_id,
         subnet_ids=list(foundation.network.subnets.values()),
         images=list(images.values()),
+        instance_types=sorted({kind.name for group in groups for kind in machines.compute_types(group)}),
+        security_groups=[foundation.groups.ids[security.COMPUTE]],
         reservations=sorted({group.capacity.reservation for group in groups if group.capacity.reservation}),
         spot=any("spot" in capacity.purchases(group) for group in groups),
         budget=site.name() if spec.budget.usd_per_month else None,

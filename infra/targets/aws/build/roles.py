@@ -15,7 +15,8 @@ import pulumi_aws as aws
 from cluster.inventory import Role
 from infra.targets.aws.build.component import AwsComponent, Site
 from infra.targets.aws.plan import budget, iam
-from infra.targets.aws.plan.iam import NODE_ROLES, Scope, Statement
+from infra.targets.aws.plan.iam import NODE_ROLES
+from infra.targets.aws.plan.policy import Scope, Statement
 
 _STATEMENTS: dict[Role, Callable[[Scope], tuple[Statement, ...]]] = {
     "controller": iam.controller,

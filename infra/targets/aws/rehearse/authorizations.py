@@ -28,6 +28,7 @@ class Template:
     """What a launch template adds to a launch."""
 
     image: str = ""
+    instance_type: str = ""
     role_arn: str = ""
     """Role of its instance profile."""
     disk_keys: tuple[str, ...] = ()
@@ -113,18 +114,22 @@ def _list_ssm(account: Account, action: str, body: Mapping[str, object]) -> Iter
 
 def _list_launch(account: Account, params: Mapping[str, str]) -> Iterator[Authorization]:
     template_id = params.get("LaunchTemplate.LaunchTemplateId", "")
-    template = account.template(template_id, params.get("LaunchTemplate.Version", "$Default"))
+    version = params.get("LaunchTemplate.Version", "$Default")
+    template = account.template(template_id, version) if template_id else Template()
+    from_template = {"ec2:LaunchTemplate": _ec2(account, "launch-template", template_id)} if template_id else {}
     requested = _requested_tags(params)
     is_spot = params.get("InstanceMarketOptions.MarketType") == "spot"
     for kind in ("instance", "volume", "network-interface", *(("spot-instances-request",) if is_spot else ())):
         tags = {**template.tags.get(kind, {}), **requested.get(kind, {})}
         context = {f"aws:RequestTag/{key}": value for key, value in tags.items()}
-        yield Authorization("ec2:RunInstances", _ec2(account, kind, "*"), context)
+        instance_type = params.get("InstanceType") or template.instance_type
+        more = {**from_template, "ec2:InstanceType": instance_type} if kind == "instance" else from_template
+        yield Authorization("ec2:RunInstances", _ec2(account, kind, "*"), {**context, **more})
         if tags:
             yield Authorization(
                 "ec2:CreateTags", _ec2(account, kind, "*"), {**context, "ec2:CreateAction": "RunInstances"}
             )
-    ours = [("launch-template", template_id)]
+    ours = [("launch-template", template_id)] if template_id else []
     ours += [
         ("security-group", id_) for id_ in dict.fromkeys(_values(params, r"NetworkInterface\.\d+\.SecurityGroupId"))
     ]
@@ -133,7 +138,9 @@ def _list_launch(account: Account, params: Mapping[str, str]) -> Iterator[Author
         yield Authorization("ec2:RunInstances", _ec2(account, kind, id_), _resource_tags(account.tags(id_)))
     for subnet in dict.fromkeys(_values(params, r"NetworkInterface\.\d+\.SubnetId", numbered=False)):
         yield Authorization("ec2:RunInstances", _ec2(account, "subnet", subnet), _resource_tags(account.tags(subnet)))
-    yield Authorization("ec2:RunInstances", f"arn:aws:ec2:{account.region}::image/{template.image}")
+    image = params.get("ImageId") or template.image
+    of_template = {**from_template, "ec2:IsLaunchTemplateResource": "false" if "ImageId" in params else "true"}
+    yield Authorization("ec2:RunInstances", f"arn:aws:ec2:{account.region}::image/{image}", of_template)
     if template.role_arn:
         yield Authorization("iam:PassRole", template.role_arn, {"iam:PassedToService": "ec2.amazonaws.com"})
     for key in template.disk_keys:

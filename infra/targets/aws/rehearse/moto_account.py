@@ -86,6 +86,7 @@ class MotoAccount:
         disks = [mapping.get("Ebs") or {} for mapping in data.get("BlockDeviceMappings") or []]
         return Template(
             image=data.get("ImageId", ""),
+            instance_type=data.get("InstanceType", ""),
             role_arn=roles[0] if roles else "",
             disk_keys=tuple(dict.fromkeys(disk["KmsKeyId"] for disk in disks if disk.get("KmsKeyId"))),
             tags={entry["ResourceType"]: _read_tags(entry) for entry in data.get("TagSpecifications") or []},

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from cluster.spec import ClusterSpec, Storage
 from infra.targets.aws.launcher.fleet import Interface
 from infra.targets.aws.plan import capacity, iam, images, launch_template, network, storage
-from infra.targets.aws.plan.iam import Scope, Statement
+from infra.targets.aws.plan.policy import Scope, Statement
 from infra.targets.aws.spec import aws_section
 from infra.targets.registry import load_spec as load
 from infra.targets.registry import read_spec as read

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import pytest
 
 from infra.targets.aws.node import parameters
 from infra.targets.aws.plan import iam
-from infra.targets.aws.plan.iam import Scope, Statement
-from infra.targets.aws.rehearse.policies import Authorization, is_allowed
+from infra.targets.aws.plan.policy import Scope, Statement
+from infra.targets.aws.rehearse.authorizations import Template, list_authorizations
+from infra.targets.aws.rehearse.policies import Authorization, is_allowed, list_denied
 
 SCOPE = Scope(
     "aws",
@@ -21,8 +22,97 @@ SCOPE = Scope(
     zone_id="Z1",
     subnet_ids=["subnet-1"],
     images=["ami-1"],
+    instance_types=["g6.xlarge", "g6.2xlarge"],
+    security_groups=["sg-compute"],
 )
+COMPUTE_TAGS = {"muster.cluster": "demo", "muster.role": "compute"}
+TEMPLATES = {
+    "lt-own": Template("ami-1", "g6.xlarge", SCOPE.iam("role", "muster-demo-compute"), tags={"instance": COMPUTE_TAGS}),
+    "lt-of-others": Template("ami-1", "g6.xlarge", SCOPE.iam("role", "muster-demo-compute")),
+}
 Role = Callable[[Scope], tuple[Statement, ...]]
+
+
+class Account:
+    """An account with the cluster's resources, and some of others."""
+
+    id, region = SCOPE.account, SCOPE.region
+
+    def tags(self, resource_id: str) -> Mapping[str, str]:
+        return {} if resource_id.endswith("-of-others") else COMPUTE_TAGS
+
+    def template(self, id_: str, _version: str) -> Template:
+        return TEMPLATES[id_]
+
+    def parameter_key(self, _name: str) -> str:
+        return SCOPE.key_arn
+
+    def bucket_key(self, _bucket: str) -> str:
+        return SCOPE.key_arn
+
+
+LAUNCH = {
+    "LaunchTemplate.LaunchTemplateId": "lt-own",
+    "InstanceType": "g6.2xlarge",
+    "NetworkInterface.1.SubnetId": "subnet-1",
+    "NetworkInterface.1.SecurityGroupId.1": "sg-compute",
+} | {
+    f"TagSpecification.{number}.{field}": value
+    for number, kind in enumerate(("instance", "volume", "network-interface"), 1)
+    for field, value in {
+        "ResourceType": kind,
+        "Tag.1.Key": "muster.cluster",
+        "Tag.1.Value": "demo",
+        "Tag.2.Key": "muster.role",
+        "Tag.2.Value": "compute",
+    }.items()
+}
+
+
+def list_denied_launch(**changes: str) -> list[str]:
+    """Return the resources that the controller's role may not use in a launch; an empty value leaves a field out."""
+    params = {name: value for name, value in (LAUNCH | changes).items() if value}
+    statements = [statement.as_json() for statement in iam.controller(SCOPE)]
+    denied = list_denied(statements, list_authorizations(Account(), "ec2", "RunInstances", params))
+    return [authorization.resource.rpartition(":")[2] for authorization in denied]
+
+
+def test_the_controller_launches_the_nodes_of_its_cluster() -> None:
+    assert list_denied_launch() == []
+    assert list_denied_launch(InstanceType="") == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "denied"),
+    [
+        ({"InstanceType": "p5.48xlarge"}, "instance/*"),
+        ({"LaunchTemplate.LaunchTemplateId": "", "ImageId": "ami-1"}, "instance/*"),
+        ({"LaunchTemplate.LaunchTemplateId": "lt-of-others"}, "launch-template/lt-of-others"),
+        ({"ImageId": "ami-9"}, "image/ami-9"),
+        ({"ImageId": "ami-1"}, "image/ami-1"),
+        ({"NetworkInterface.1.SubnetId": "subnet-public"}, "subnet/subnet-public"),
+        ({"NetworkInterface.1.SecurityGroupId.1": "sg-controller"}, "security-group/sg-controller"),
+        ({"NetworkInterface.1.SecurityGroupId.1": "sg-of-others"}, "security-group/sg-of-others"),
+        ({"TagSpecification.1.Tag.1.Value": "another"}, "instance/*"),
+        ({"TagSpecification.1.Tag.2.Value": "controller"}, "instance/*"),
+        ({"TagSpecification.1.Tag.2.Value": "image"}, "instance/*"),
+    ],
+)
+def test_a_stolen_controller_role_launches_nothing_else(changes: dict[str, str], denied: str) -> None:
+    assert denied in list_denied_launch(**changes)
+
+
+def test_a_stolen_controller_role_gives_its_machines_no_other_role() -> None:
+    for role, expected in (("compute", True), ("controller", False), ("login", False)):
+        to_ec2 = {"iam:PassedToService": "ec2.amazonaws.com"}
+        assert may(iam.controller, "iam:PassRole", SCOPE.iam("role", f"muster-demo-{role}"), **to_ec2) is expected
+
+
+@pytest.mark.parametrize("role", [iam.login, iam.compute])
+@pytest.mark.parametrize("action", ["ec2:RunInstances", "ec2:TerminateInstances", "ec2:DescribeInstances"])
+def test_other_stolen_roles_launch_and_see_nothing(role: Role, action: str) -> None:
+    assert not may(role, action, SCOPE.ec2("instance"), **{"ec2:InstanceType": "g6.xlarge"})
+    assert not may(role, action, "*")
 
 
 def may(role: Role, action: str, resource: str, **context: str) -> bool:

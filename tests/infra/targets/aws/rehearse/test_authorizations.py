@@ -13,7 +13,7 @@ from infra.targets.aws.launcher.launch import launch
 from infra.targets.aws.launcher.launcher import AwsLauncher
 from infra.targets.aws.node import parameters
 from infra.targets.aws.plan import iam
-from infra.targets.aws.plan.iam import Scope
+from infra.targets.aws.plan.policy import Scope
 from infra.targets.aws.rehearse.authorizations import Template, list_authorizations
 from infra.targets.aws.rehearse.policies import Authorization, Statement, list_denied
 from tests.moto_server import ACCOUNT, REGION, Moto, aws, moto  # noqa: F401  # fixtures
@@ -38,7 +38,7 @@ class FakeAccount:
         return self.resource_tags
 
     def template(self, _id: str, _version: str) -> Template:
-        return Template("ami-1", self.role_arn, (KEY,), {"instance": OWN_TAGS, "volume": OWN_TAGS})
+        return Template("ami-1", "g6.xlarge", self.role_arn, (KEY,), {"instance": OWN_TAGS, "volume": OWN_TAGS})
 
     def parameter_key(self, _name: str) -> str:
         return KEY
@@ -113,7 +113,13 @@ def test_deleting_an_object_needs_its_own_permission() -> None:
 def test_the_controller_may_make_the_calls_of_its_launcher(aws: Moto) -> None:  # noqa: F811
     fleet = make_fleet(aws)
     option = fleet.groups[0].options[0]
-    role = statements(iam.controller, subnet_ids=(option.subnet_id,), spot=True)
+    role = statements(
+        iam.controller,
+        subnet_ids=(option.subnet_id,),
+        instance_types=(option.instance_type,),
+        security_groups=fleet.groups[0].security_groups,
+        spot=True,
+    )
     account = FakeAccount(resource_tags={"muster.cluster": fleet.cluster, "muster.role": "compute"})
     result = launch(AwsApi(REGION), fleet, fleet.groups[0].options, [("gpu-1", "gpu-2")], "token")
     AwsLauncher(fleet, AwsApi(REGION)).terminate(result.machines.values())

@@ -7,14 +7,18 @@ from dataclasses import dataclass, replace
 
 from bootstrap.action import Action
 from bootstrap.desired import Desired
+from bootstrap.errors import BootstrapError
 from bootstrap.facts.model import Facts
 from bootstrap.steps import registry
 from bootstrap.steps.step import Step
 from cluster.inventory import Node
 from slurm.config.render import Cgroup
 
-# Marker on the controller, written if slurmd rejected the kind of cgroup that the facts showed.
-CGROUP_MARKER = "cgroup"
+CGROUP_STEP = "cgroups"
+UNLIMITED_FIX = (
+    "repair the kernel's cgroups, or set `slurm.cgroups: none`: jobs then run without limits, and can take the CPUs "
+    "and memory of others"
+)
 
 
 @dataclass(frozen=True)
@@ -57,16 +61,20 @@ def plan_steps(facts: Mapping[str, Facts], desired: Desired) -> Plan:
 
 
 def choose_cgroup(facts: Mapping[str, Facts], desired: Desired) -> Desired:
-    """Return the desired state with a kind of cgroup that every compute node has, as they share a configuration."""
+    """Return the desired state with a kind of cgroup that every compute node has, as they share a configuration.
+
+    Raise BootstrapError if there is none: jobs run without limits only if the spec says so.
+    """
+    if desired.spec.slurm.cgroups == "none":
+        return replace(desired, cgroup="none")
     controller = facts.get(desired.inventory.controller.name)
-    kinds: set[Cgroup] = {facts[n.name].cgroup for n in desired.inventory.compute if n.name in facts}
+    kinds: dict[str, Cgroup] = {n.name: facts[n.name].cgroup for n in desired.inventory.compute if n.name in facts}
     if controller and desired.inventory.sets:
         # Nodes that do not exist yet will start from the controller's image.
-        kinds.add(controller.cgroup)
-    if controller and controller.markers.get(CGROUP_MARKER) == "none":
-        kinds = {"none"}
-    kind: Cgroup = kinds.pop() if len(kinds) == 1 else "none" if kinds else "v2"
-    return replace(desired, cgroup=kind)
+        kinds[desired.inventory.controller.name] = controller.cgroup
+    if "none" in kinds.values() or len(set(kinds.values())) > 1:
+        raise _describe_missing_cgroups(kinds)
+    return replace(desired, cgroup=next(iter(kinds.values()), "v2"))
 
 
 def list_deviations(planned: Plan) -> Iterator[Deviation]:
@@ -75,6 +83,19 @@ def list_deviations(planned: Plan) -> Iterator[Deviation]:
         for name, step in steps.items():
             for action in step.actions:
                 yield Deviation(node, name, action.title)
+
+
+def _describe_missing_cgroups(kinds: Mapping[str, Cgroup]) -> BootstrapError:
+    """Return the error that names the first node without cgroups, or two nodes that differ."""
+    first, kind = next(iter(kinds.items()))
+    for node, other in kinds.items():
+        if other == "none":
+            line = "Slurm cannot limit jobs: the kernel offers no cgroups with a memory controller"
+            return BootstrapError(node, CGROUP_STEP, line, fix=UNLIMITED_FIX)
+        if other != kind:
+            line = f"Slurm needs one version of cgroups on all nodes: {node} has {other}, {first} has {kind}"
+            return BootstrapError(node, CGROUP_STEP, line, fix=UNLIMITED_FIX)
+    raise AssertionError("every node has the same cgroups")
 
 
 def _plan_step(step: Step, facts: Facts, node: Node, desired: Desired) -> PlannedStep:

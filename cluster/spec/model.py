@@ -276,6 +276,11 @@ class SlurmOptions(SpecModel):
         le=3600,
         examples=[300],
     )
+    cgroups: Literal["auto", "none"] = field(
+        "`auto`: the kernel's cgroups limit jobs to the CPUs and memory that they requested; `none`: no limits",
+        "safe",
+        default="auto",
+    )
     kill_wait_s: int = field("seconds between SIGTERM and SIGKILL", "safe", default=30, ge=1, le=600)
     suspend_s: int = field(
         "seconds of idle time after which an autoscaled node is released", "safe", default=600, ge=60, le=86400

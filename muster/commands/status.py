@@ -51,6 +51,8 @@ def status(name: str, *, as_json: bool = False) -> None:
     screen.out().print(nodes, "")
     _queue(facts.slurm)
     broken += _health(stack, facts.slurm)
+    if unlimited := describe_limits(stack):
+        screen.out().print(f"limits  [yellow]{unlimited}[/yellow]")
     screen.out().print(f"cost    {_cost(stack, facts)}", markup=False)
     if broken:
         raise Stop(
@@ -178,6 +180,15 @@ def _health(stack: StackHome, slurm: Slurm) -> list[str]:
     return down + bad.get(gate.result, [])
 
 
+def describe_limits(stack: StackHome) -> str:
+    """Return that jobs are not limited; empty if they are, or if the stack file cannot be read."""
+    try:
+        unlimited = read_spec(stack.file).slurm.cgroups == "none"
+    except SpecError:
+        return ""
+    return "none: jobs can use more CPUs and memory than they requested (slurm.cgroups)" if unlimited else ""
+
+
 def _cost(stack: StackHome, facts: Facts) -> str:
     try:
         spec = read_spec(stack.file)
@@ -239,6 +250,7 @@ def _as_json(stack: StackHome, facts: Facts) -> dict[str, Any]:
         "daemons": facts.slurm.daemons,
         "controller_problem": facts.slurm.problem,
         "last_up": asdict(last) if last else None,
+        "limits": describe_limits(stack),
         "cost": _cost(stack, facts),
         "usd_per_hour": _usd_per_hour(stack, facts),
     }

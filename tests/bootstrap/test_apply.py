@@ -90,21 +90,22 @@ def test_drift_reports_an_unreachable_node_and_apply_fails(set_facts: Callable[[
         apply(target, connect, lambda _: None)
 
 
-def test_apply_continues_without_cgroups_if_slurmd_rejects_them(set_facts: Callable[[dict[str, Facts]], None]) -> None:
+def test_an_error_that_mentions_cgroups_does_not_lift_the_limits(
+    set_facts: Callable[[dict[str, Facts]], None],
+) -> None:
     target = desired()
     facts = done_all(target)
     set_facts(facts | {"gpu-1": Facts(**{**vars(facts["gpu-1"]), "active": frozenset({"ssh"})})})
     log: list[tuple[str, str]] = []
-    events: list[Event] = []
 
     class Refusing(Recording):
         def run(self, script: str, **more: object) -> Completed:
-            refuse = "restart slurmd" in script and not any("put" in s for _, s in log)
+            refuse = "restart slurmd" in script
             return Completed(1, "", "fatal: Hybrid mode is not supported") if refuse else super().run(script, **more)
 
-    apply(target, lambda n: Refusing(log, n.name), events.append)  # type: ignore[arg-type,return-value]
-    assert ("controller", "put /var/lib/muster/cgroup") in log
-    assert any("Slurm continues without memory limits" in e.detail for e in events)
+    with pytest.raises(BootstrapError, match=r"Hybrid mode is not supported.*Fix: .*`slurm.cgroups: none`"):
+        apply(target, lambda n: Refusing(log, n.name), lambda _: None)  # type: ignore[arg-type,return-value]
+    assert not any("/var/lib/muster/cgroup" in command or "disabled" in command for _, command in log)
 
 
 def test_secrets_are_not_in_messages() -> None:

@@ -12,6 +12,7 @@ from bootstrap.errors import BootstrapError
 from bootstrap.facts.model import Facts, FileFact, UserFact
 from bootstrap.plan import choose_cgroup, list_deviations, plan_steps
 from bootstrap.steps import registry
+from cluster.spec import ClusterSpec
 from tests.bootstrap.clusters import bare_all, desired, done_all, node, titles
 
 Facts_ = dict[str, Facts]
@@ -246,17 +247,40 @@ def test_limits_are_not_raised_in_containers() -> None:
     assert titles(metal, "gpu-1", "time") == ["start chrony"]
 
 
+def with_cgroups(*kinds: str) -> Facts_:
+    facts = bare_all(desired())
+    return facts | {
+        f"gpu-{number}": replace(facts[f"gpu-{number}"], cgroup=kind)  # type: ignore[arg-type]
+        for number, kind in enumerate(kinds, 1)
+    }
+
+
+@pytest.mark.parametrize("kind", ["v1", "v2"])
+def test_slurm_uses_the_cgroups_that_all_nodes_have(kind: str) -> None:
+    assert choose_cgroup(with_cgroups(kind, kind), desired()).cgroup == kind
+
+
 @pytest.mark.parametrize(
-    ("kinds", "marker", "expected"),
+    ("kinds", "message"),
     [
-        (("v1", "v1"), {}, "v1"),
-        (("v2", "v2"), {}, "v2"),
-        (("v1", "v2"), {}, "none"),
-        (("v2", "none"), {}, "none"),
-        (("v2", "v2"), {"cgroup": "none"}, "none"),
+        (("v1", "v2"), "node gpu-2, step cgroups: .* one version of cgroups on all nodes: gpu-2 has v2, gpu-1 has v1"),
+        (("v2", "none"), "node gpu-2, step cgroups: .*the kernel offers no cgroups with a memory controller"),
+        (("none", "none"), "node gpu-1, step cgroups: .*the kernel offers no cgroups with a memory controller"),
     ],
 )
-def test_all_nodes_use_the_same_kind_of_cgroup(kinds: tuple[str, str], marker: dict[str, str], expected: str) -> None:
-    facts = bare_all(desired())
-    facts = changed(facts, "gpu-1", cgroup=kinds[0]) | {"gpu-2": replace(facts["gpu-2"], cgroup=kinds[1])}  # type: ignore[arg-type]
-    assert choose_cgroup(changed(facts, "controller", markers=marker), desired()).cgroup == expected
+def test_jobs_run_without_limits_only_if_the_spec_says_so(kinds: tuple[str, str], message: str) -> None:
+    facts = with_cgroups(*kinds)
+    with pytest.raises(BootstrapError, match=f"{message}.*Fix: .*`slurm.cgroups: none`"):
+        plan_steps(facts, desired())
+    unlimited = replace(desired(), spec=load_unlimited())
+    assert choose_cgroup(facts, unlimited).cgroup == "none"
+
+
+def test_a_marker_of_an_earlier_release_does_not_lift_the_limits() -> None:
+    facts = changed(with_cgroups("v2", "v2"), "controller", markers={"cgroup": "none"})
+    assert choose_cgroup(facts, desired()).cgroup == "v2"
+
+
+def load_unlimited() -> ClusterSpec:
+    spec = desired().spec
+    return spec.model_copy(update={"slurm": spec.slurm.model_copy(update={"cgroups": "none"})})

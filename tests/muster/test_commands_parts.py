@@ -44,6 +44,17 @@ UNITS = "slurmctld|active\nslurmdbd|failed\nmariadb|active\n"
 UP = Machine("running", 60.0)
 
 
+@pytest.mark.parametrize(("cgroups", "expected"), [("auto", ""), ("none", "none: jobs can use more CPUs")])
+def test_status_says_that_jobs_are_not_limited(cgroups: str, expected: str, tmp_path: Path) -> None:
+    home = Home(repo=tmp_path, root=tmp_path, cache=tmp_path, stacks=tmp_path)
+    stack = home.stack("s")
+    text = (REPO / "stacks" / "Pulumi.local.yaml").read_text()
+    assert "\n    slurm:" not in text
+    stack.file.write_text(text.rstrip("\n") + f"\n    slurm: {{cgroups: {cgroups}}}\n")
+    assert status.describe_limits(stack).startswith(expected)
+    assert bool(status.describe_limits(stack)) is bool(expected)
+
+
 def test_controller_answer_is_parsed() -> None:
     slurm = parse(SINFO + SQUEUE + TOTAL + UNITS)
     idle = SlurmNode("idle")

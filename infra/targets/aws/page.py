@@ -27,6 +27,7 @@ _SAMPLE = Scope(
     bucket_arn="arn:aws:s3:::BUCKET",
     key_arn="KEY",
     zone_id="ZONE",
+    vpc_id="VPC",
     subnet_ids=("SUBNET",),
     images=("IMAGE",),
     instance_types=("TYPE",),

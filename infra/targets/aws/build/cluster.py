@@ -140,6 +140,7 @@ def _create_roles(site: Site, foundation: Foundation, images: Images) -> Roles:
         bucket_arn=foundation.bucket.arn,
         key_arn=foundation.key_arn,
         zone_id=foundation.zone.zone_id,
+        vpc_id="" if spec.network.vpc_id else foundation.network.vpc_id,
         subnet_ids=list(foundation.network.subnets.values()),
         images=list(images.values()),
         instance_types=sorted({kind.name for group in groups for kind in machines.compute_types(group)}),

@@ -167,6 +167,7 @@ def _node(scope: Scope, role: NodeRole) -> tuple[Statement, ...]:
     return (
         Statement("Bundle", ("s3:GetObject",), _objects(scope, parameters.bundle("*"), parameters.packages("*"))),
         Statement("Secrets", ("ssm:GetParameter",), tuple(scope.parameter(path) for path in secrets)),
+        *_bind_to_vpc(scope),
         Statement(
             "Decrypt",
             ("kms:Decrypt",),
@@ -201,6 +202,22 @@ def _node(scope: Scope, role: NodeRole) -> tuple[Statement, ...]:
             reason="the message services of Systems Manager define no resources; a node gets only its own messages",
         ),
     )
+
+
+def _bind_to_vpc(scope: Scope) -> Iterator[Statement]:
+    """Yield the denial of the cluster's secrets, reports and objects to requests from elsewhere than its VPC.
+
+    AWS knows the VPC of a request that came through an endpoint
+    (https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_condition-keys.html#condition-keys-sourcevpc).
+    In an existing VPC there may be none, so that every request would be denied.
+    """
+    if scope.vpc_id:
+        elsewhere = {"StringNotEquals": {"aws:SourceVpc": scope.vpc_id}}
+        parameter = scope.parameter(f"{parameters.root(scope.cluster)}/*")
+        get_and_put = ("ssm:GetParameter", "ssm:GetParameters", "ssm:PutParameter")
+        yield Statement("OwnVpcParameters", get_and_put, (parameter,), elsewhere, effect="Deny")
+        objects = _objects(scope, "*")
+        yield Statement("OwnVpcObjects", ("s3:GetObject", "s3:PutObject"), objects, elsewhere, effect="Deny")
 
 
 def _hooks(scope: Scope, role: NodeRole) -> Iterator[Statement]:

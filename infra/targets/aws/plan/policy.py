@@ -54,6 +54,8 @@ class Scope:
     bucket_arn: str
     key_arn: str
     zone_id: str = ""
+    vpc_id: str = ""
+    """VPC with endpoints of S3 and Systems Manager, to which credentials are bound; empty in an existing VPC."""
     subnet_ids: Sequence[str] = ()
     images: Sequence[str] = ()
     """Images of compute nodes."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Protocol
 
 from infra.targets.aws.rehearse.authorizations import Account, list_authorizations
@@ -15,6 +17,9 @@ MISSING = " does not exist"
 
 class JudgedAccount(Account, Protocol):
     """An account with the policies of its roles."""
+
+    def describe_source(self, service: str, /) -> Mapping[str, str]:
+        """Return the condition keys that a machine's request gets from the network on its way to a service."""
 
     def list_statements(self, role: str, /) -> list[Statement] | None:
         """Return the statements of all policies of a role; None if the role does not exist."""
@@ -33,7 +38,11 @@ def make_judge(account: JudgedAccount, instances: Instances, operator_key: str, 
         if instance is None:
             return f"the credentials {caller or '(none)'} are not of this rehearsal"
         try:
-            needed = list(list_authorizations(account, service, action, params))
+            source = account.describe_source(service)
+            needed = [
+                replace(authorization, context={**authorization.context, **source})
+                for authorization in list_authorizations(account, service, action, params)
+            ]
             statements = account.list_statements(instance.role)
             denied = list_denied(statements or [], needed)
             reason = f"{instance.role} may not {denied[0].action} on {denied[0].resource}" if denied else ""

@@ -58,9 +58,14 @@ def _is_like(value: str | None, allowed: list[str]) -> bool:
     return value is not None and any(_matches(pattern, value) for pattern in allowed)
 
 
-# A condition on a key that the call does not have is not met.
+def _differs(value: str | None, denied: list[str]) -> bool:
+    return not _equals(value, denied)
+
+
+# A condition on a key that the call does not have is not met, unless it is negated.
 _OPERATORS = {
     "StringEquals": _equals,
+    "StringNotEquals": _differs,
     "Bool": _equals,
     "StringLike": _is_like,
     "ArnEquals": _is_like,

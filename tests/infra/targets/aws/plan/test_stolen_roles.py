@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import pytest
 
+from cluster.inventory import Role as NodeRole
 from infra.targets.aws.node import parameters
 from infra.targets.aws.plan import iam
 from infra.targets.aws.plan.policy import Scope, Statement
@@ -20,6 +22,7 @@ SCOPE = Scope(
     "arn:aws:s3:::bucket",
     "arn:aws:kms:us-east-1:123456789012:key/k",
     zone_id="Z1",
+    vpc_id="vpc-1",
     subnet_ids=["subnet-1"],
     images=["ami-1"],
     instance_types=["g6.xlarge", "g6.2xlarge"],
@@ -30,6 +33,7 @@ TEMPLATES = {
     "lt-own": Template("ami-1", "g6.xlarge", SCOPE.iam("role", "muster-demo-compute"), tags={"instance": COMPUTE_TAGS}),
     "lt-of-others": Template("ami-1", "g6.xlarge", SCOPE.iam("role", "muster-demo-compute")),
 }
+INSIDE = {"aws:SourceVpc": "vpc-1"}
 Role = Callable[[Scope], tuple[Statement, ...]]
 
 
@@ -115,6 +119,31 @@ def test_other_stolen_roles_launch_and_see_nothing(role: Role, action: str) -> N
     assert not may(role, action, "*")
 
 
+@pytest.mark.parametrize("role", [iam.controller, iam.login, iam.compute])
+@pytest.mark.parametrize("source", [{}, {"aws:SourceVpc": "vpc-of-others"}])
+def test_stolen_credentials_are_useless_outside_of_the_vpc(role: Role, source: dict[str, str]) -> None:
+    calls = [
+        ("ssm:GetParameter", SCOPE.parameter(parameters.slurm_key("demo"))),
+        ("ssm:GetParameter", SCOPE.parameter(parameters.host_key("demo", _role_name(role)))),
+        ("ssm:PutParameter", SCOPE.parameter(parameters.node("demo", _role_name(role)))),
+        ("s3:GetObject", f"{SCOPE.bucket_arn}/{parameters.bundle('0' * 64)}"),
+        ("s3:PutObject", f"{SCOPE.bucket_arn}/{parameters.logs('gpu-1', 'i-1')}"),
+    ]
+    assert [call for call in calls if not may(role, *call, **INSIDE)] == []
+    assert [call for call in calls if may(role, *call, **source)] == []
+
+
+def test_an_existing_vpc_may_have_no_endpoints_so_that_nothing_is_denied() -> None:
+    statements = [statement.as_json() for statement in iam.compute(replace(SCOPE, vpc_id=""))]
+    key = Authorization("ssm:GetParameter", SCOPE.parameter(parameters.slurm_key("demo")))
+    assert is_allowed(statements, key)
+
+
+def _role_name(role: Role) -> NodeRole:
+    names: dict[Role, NodeRole] = {iam.controller: "controller", iam.login: "login", iam.compute: "compute"}
+    return names[role]
+
+
 def may(role: Role, action: str, resource: str, **context: str) -> bool:
     """Return whether a machine's role allows a call."""
     statements = [statement.as_json() for statement in role(SCOPE)]
@@ -131,7 +160,7 @@ def may(role: Role, action: str, resource: str, **context: str) -> bool:
 )
 def test_a_role_cannot_forge_the_report_of_another_role(role: Role, own: list[str], others: list[str]) -> None:
     def may_report(node: str) -> bool:
-        return may(role, "ssm:PutParameter", SCOPE.parameter(parameters.node("demo", node)))
+        return may(role, "ssm:PutParameter", SCOPE.parameter(parameters.node("demo", node)), **INSIDE)
 
     assert [node for node in own if not may_report(node)] == []
     assert [node for node in others if may_report(node)] == []

@@ -34,6 +34,9 @@ class Account:
     def list_statements(self, role: str) -> list[Statement] | None:
         return self.statements if role == ROLE else None
 
+    def describe_source(self, service: str) -> Mapping[str, str]:
+        return {"aws:SourceVpc": "vpc-1"} if service == "ssm" else {}
+
     def tags(self, _resource_id: str) -> Mapping[str, str]:
         return {}
 
@@ -64,6 +67,18 @@ def test_the_operator_may_do_anything_and_a_machine_what_its_role_permits() -> N
     assert denials == []
     assert judge(MACHINE, "ec2", "DescribeInstances", {}) == "compute may not ec2:DescribeInstances on *"
     assert denials == ["compute may not ec2:DescribeInstances on *"]
+
+
+def test_a_call_comes_from_the_network_of_the_machine() -> None:
+    denial = {
+        "Effect": "Deny",
+        "Action": "*",
+        "Resource": "*",
+        "Condition": {"StringNotEquals": {"aws:SourceVpc": "vpc-1"}},
+    }
+    judge, _ = make({"Effect": "Allow", "Action": "*", "Resource": "*"}, denial)
+    assert judge(MACHINE, "ssm", "GetParameter", {"body": '{"Name": "/a"}'}) == ""
+    assert "may not s3:GetObject" in judge(MACHINE, "s3", "GET /bucket/x", {})
 
 
 @pytest.mark.parametrize("caller", ["", "testing", "AKIAEXAMPLE"])

@@ -15,6 +15,7 @@ from bootstrap.steps import (
     limits,
     members,
     packages,
+    restored_jobs,
     shared_files,
     ssh,
     time,
@@ -51,7 +52,7 @@ BASE: tuple[Step, ...] = (
     health.STEP,
 )
 # Run on the controller after BASE.
-CONTROL: tuple[Step, ...] = (accounting.STEP, controller.STEP)
+CONTROL: tuple[Step, ...] = (accounting.STEP, restored_jobs.STEP, controller.STEP)
 # Run on the controller at the same time as everything else: Slurm does not need them.
 SHIPPED: tuple[Step, ...] = (shared_files.BUNDLE_STEP, shared_files.ENVIRONMENT_STEP)
 # Run on the other nodes once slurmctld serves the configuration.

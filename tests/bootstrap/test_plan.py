@@ -11,7 +11,7 @@ import pytest
 from bootstrap.errors import BootstrapError
 from bootstrap.facts.model import Facts, FileFact, UserFact
 from bootstrap.plan import choose_cgroup, list_deviations, plan_steps
-from bootstrap.steps import registry
+from bootstrap.steps import registry, restored_jobs
 from cluster.spec import ClusterSpec
 from tests.bootstrap.clusters import bare_all, desired, done_all, node, titles
 
@@ -169,6 +169,18 @@ def test_adding_a_node_changes_names_keys_and_configuration_but_restarts_no_daem
         "write /etc/slurm/slurm.conf",
         "reconfigure Slurm",
     ]
+
+
+def test_slurmctld_starts_the_check_of_restored_jobs() -> None:
+    written = [f"write {path}" for path in (restored_jobs.PROGRAM, *restored_jobs.UNITS)]
+    target = desired()
+    done = done_all(target)
+    files = {path: file for path, file in done["controller"].files.items() if "restored" not in path}
+    running = plan_steps(changed(done, "controller", files=files, loaded=frozenset({"slurmctld"})), target)
+    assert titles(running, "controller", "restored-jobs") == [*written, "reload the units of slurmctld"]
+    new = plan_steps(changed(done, "controller", files=files), target)
+    assert titles(new, "controller", "restored-jobs") == written, "systemd reads a unit that it has not loaded"
+    assert list(new["controller"]).index("restored-jobs") < list(new["controller"]).index("controller")
 
 
 def test_a_new_key_restarts_the_daemons() -> None:

@@ -1,0 +1,41 @@
+"""Restored jobs: after each start of slurmctld, jobs that ended unseen before it do not stay in state RUNNING."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bootstrap.action import Action, write_file
+from bootstrap.desired import Desired
+from bootstrap.facts.model import Facts
+from bootstrap.steps.step import Step
+from cluster.inventory import Node
+from slurm import control
+
+NAME = "muster-restored-jobs"
+PROGRAM = "/etc/muster/check-restored-jobs"
+SCRIPT = (Path(control.__file__).parent / "check_restored_jobs.sh").read_text()
+UNIT = f"""\
+[Unit]
+Description=muster: find jobs that ended before slurmctld started
+After=slurmctld.service
+PartOf=slurmctld.service
+
+[Service]
+ExecStart={PROGRAM}
+"""
+UNITS = {
+    f"/etc/systemd/system/{NAME}.service": UNIT,
+    f"/etc/systemd/system/slurmctld.service.d/{NAME}.conf": f"[Unit]\nWants={NAME}.service\n",
+}
+
+
+def plan_restored_jobs(facts: Facts, node: Node, desired: Desired) -> list[Action]:
+    """Write the program and its unit, which slurmctld's unit starts."""
+    todo = write_file(facts, PROGRAM, SCRIPT, 0o755)
+    units = [action for path, text in UNITS.items() for action in write_file(facts, path, text)]
+    if units and "slurmctld" in facts.loaded:
+        units.append(Action("reload the units of slurmctld", "systemctl daemon-reload"))
+    return todo + units
+
+
+STEP = Step("restored-jobs", "jobs that ended unseen", plan_restored_jobs, roles=("controller",), units=("slurmctld",))

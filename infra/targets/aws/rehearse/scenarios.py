@@ -194,8 +194,6 @@ def lose_controller_early(rehearsal: Rehearsal) -> None:
     if slurm.read_state(job) != "CONFIGURING":
         # Its srun may not have created its step yet, and fails if it finds no controller for half a minute.
         slurm.wait_for_end(job)
-        # This avoids a known defect (docs/aws.md): a job whose end is not saved yet is restored as one that is running.
-        slurm.wait_until_saved(slurm.submit(group, nodes, "hostname", "--hold"))
     instances.lose(_require_instance(rehearsal, "controller").id)
     rehearsal.up()
     _require_nodes(slurm.wait_for_end(job, longer_s=_REPLACED_S), nodes)

@@ -102,6 +102,10 @@ CHECKPOINT_STRATEGIES = {
     "fsdp, zero 2": Strategy("fsdp zero=2"),
     "fsdp, zero 3": Strategy("fsdp zero=3"),
     "hsdp": Strategy("hsdp shard=2", ranks=4),
+    # Another number of ranks than that of torch's fsdp.
+    "fsdp, muster": Strategy("fsdp engine=muster", ranks=4),
+    "fsdp, zero 1, muster": Strategy("fsdp engine=muster zero=1"),
+    "hsdp, muster": Strategy("hsdp shard=2 engine=muster", ranks=4),
     "tensor": Strategy("single tensor=2"),
     "tensor with fsdp": Strategy("fsdp tensor=2", ranks=4),
     "context": Strategy("single context=2"),
@@ -131,7 +135,10 @@ TIED_CHECKPOINT_STRATEGIES = {
 BATCH_NORM_CHECKPOINT_MODEL = ("batch.size=16", "batch.micro=4", "optimizer.lr=0.01")
 BATCH_NORM_CHECKPOINT_STRATEGIES = {
     name: CHECKPOINT_STRATEGIES[name]
-    for name in ("single", "ddp", "ddp, muster", "fsdp, zero 1", "fsdp, zero 2", "fsdp, zero 3", "hsdp")
+    for name in (
+        *("single", "ddp", "ddp, muster", "fsdp, zero 1", "fsdp, zero 2", "fsdp, zero 3", "hsdp"),
+        *("fsdp, muster", "fsdp, zero 1, muster", "hsdp, muster"),
+    )
 }
 CELLS = [
     (family, strategy)

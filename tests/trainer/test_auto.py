@@ -60,6 +60,7 @@ TABLE = [
     (9.1, [], ("ddp", 3, 0, "full", 2)),
     (9.1, ["parallel.engine=muster"], ("ddp", 3, 0, "full", 2)),
     (5, [], ("fsdp", 2, 0, "none", 2)),
+    (5, ["parallel.engine=muster"], ("fsdp", 2, 0, "none", 2)),
     # ZeRO 2 gathers all weights; sharding them within a node is enough.
     (3.4, [], ("hsdp", 3, 4, "none", 1)),
     (1.9, [], ("fsdp", 3, 0, "selective", 1)),

@@ -50,7 +50,7 @@ SQUARES = {
 # At night each strategy loads the checkpoints of all.
 DAILY = {
     "all weights": ("single", "fsdp, zero 3", "tensor with fsdp", "context", "pipeline, interleaved"),
-    "tied": ("fsdp, zero 3", "tensor"),
+    "tied": ("fsdp, zero 3", "fsdp, muster", "tensor"),
     "batch norm": ("fsdp, zero 3", "ddp", "ddp, muster"),
 }
 

@@ -290,8 +290,16 @@ CONFLICTS = [
         ("tiny-llama", ["parallel.engine=muster", *overrides], message)
         for overrides, message in (
             (
-                ["parallel.strategy=fsdp"],
-                "parallel.engine: muster, which has no strategy fsdp; set it to torch, or parallel.strategy to ddp",
+                ["parallel.strategy=single"],
+                "parallel.engine: muster, which has no strategy single; set it to torch, or parallel.strategy to ddp",
+            ),
+            (
+                ["parallel.strategy=fsdp", "parallel.pipeline=2"],
+                "parallel.engine: muster, which has no pipeline parallelism, but parallel.pipeline is 2; set it to",
+            ),
+            (
+                ["parallel.strategy=hsdp", "parallel.offload=true"],
+                "parallel.offload: true, but parallel.engine=muster moves nothing to the host; set it to false, or",
             ),
             (
                 ["parallel.strategy=ddp", "parallel.tensor=2"],
@@ -300,7 +308,6 @@ CONFLICTS = [
             (["parallel.pipeline=2"], "parallel.engine: muster, which has no pipeline parallelism, but parallel.pip"),
             (["parallel.static_graph=true"], "parallel.static_graph: true, but parallel.engine=muster needs no such"),
             (["parallel.bucket_view=false"], "parallel.bucket_view: false, but parallel.engine=muster always keeps"),
-            (["parallel.shard=2"], "parallel.shard: 2, but parallel.engine=muster shards no weights; set it to 0, or"),
             (["parallel.offload=true"], "parallel.offload: true, but parallel.engine=muster moves nothing to the host"),
             (
                 ["compile.cuda_graph=true"],

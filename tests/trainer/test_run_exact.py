@@ -38,6 +38,8 @@ CASES = {
     "ddp, muster": (4, [*GPT2, "parallel.strategy=ddp", "parallel.engine=muster"]),
     "fsdp": (4, [*SMALL_LLAMA, "parallel.strategy=fsdp", "precision=bf16"]),
     "hsdp": (4, [*SMALL_LLAMA, "parallel.strategy=hsdp", "parallel.shard=2"]),
+    "fsdp, muster": (4, [*GPT2, "parallel.strategy=fsdp", "parallel.engine=muster", "precision=bf16"]),
+    "hsdp, muster": (4, [*SMALL_LLAMA, "parallel.strategy=hsdp", "parallel.shard=2", "parallel.engine=muster"]),
     "tensor": (2, [*GPT2, "parallel.strategy=single", "parallel.tensor=2"]),
     "tensor with fsdp": (4, [*SMALL_LLAMA, "parallel.strategy=fsdp", "parallel.tensor=2"]),
     "context": (2, [*GPT2, "parallel.strategy=single", "parallel.context=2"]),
@@ -70,7 +72,7 @@ CASES = {
     "fsdp, fp8": (2, [*SMALL_LLAMA, "parallel.strategy=fsdp", "precision=bf16", "fp8.scaling=tensor"]),
     "fsdp, bf16": (2, [*SMALL_LLAMA, "parallel.strategy=fsdp", "optimizer.moments=bf16"]),
 }
-# By day, test_parallel_ddp.py, test_optimizer_ranks.py, test_run_documents.py, test_dropout.py and
+# By day, test_parallel_ddp.py, test_engine_fsdp.py, test_optimizer_ranks.py, test_run_documents.py, test_dropout.py and
 # test_compressed_training.py show it for the others without a launch.
 DAILY = ("fsdp, dropout",)
 

@@ -97,8 +97,6 @@ def _list_strategies(parallel: ParallelConfig, world_size: int, local_size: int)
         return [parallel]
     data_ranks = world_size // (parallel.tensor * parallel.pipeline)
     unsharded = replace(parallel, shard=0)
-    if parallel.engine == "muster":
-        return [replace(unsharded, strategy="ddp")]
     ranks_per_copy = parallel.shard or local_size // parallel.tensor // parallel.context * parallel.context
     sharded = [replace(unsharded, strategy="fsdp", zero=2), replace(unsharded, strategy="fsdp", zero=3)]
     if 1 < ranks_per_copy < data_ranks and data_ranks % ranks_per_copy == 0:
@@ -106,7 +104,8 @@ def _list_strategies(parallel: ParallelConfig, world_size: int, local_size: int)
     if parallel.offload:
         return sharded  # single and ddp do not support offload
     if data_ranks == 1:
-        return [replace(unsharded, strategy="single")]
+        # muster has no engine for a single rank of its own.
+        return [replace(unsharded, strategy="ddp" if parallel.engine == "muster" else "single")]
     return [replace(unsharded, strategy="ddp"), *sharded]
 
 

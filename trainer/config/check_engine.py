@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from trainer.config.errors import ConfigProblem
 from trainer.config.schema import Config, ParallelConfig
 
-STRATEGIES = ("ddp",)
+STRATEGIES = ("ddp", "fsdp", "hsdp")
 
 
 def check_engine(config: Config) -> Iterator[ConfigProblem]:
@@ -17,7 +17,7 @@ def check_engine(config: Config) -> Iterator[ConfigProblem]:
         return
     if parallel.strategy not in (*STRATEGIES, "auto"):
         message = f"muster, which has no strategy {parallel.strategy}"
-        fix = f"set it to torch, or parallel.strategy to {' or '.join(STRATEGIES)}"
+        fix = f"set it to torch, or parallel.strategy to {', '.join(STRATEGIES[:-1])} or {STRATEGIES[-1]}"
         yield ConfigProblem("parallel.engine", message, fix)
     for axis in ("tensor", "expert", "pipeline"):
         ranks = getattr(parallel, axis)
@@ -38,9 +38,6 @@ def _check_options(parallel: ParallelConfig) -> Iterator[ConfigProblem]:
     if not parallel.bucket_view:
         message = "false, but parallel.engine=muster always keeps gradients in buckets"
         yield ConfigProblem("parallel.bucket_view", message, "set it to true, or parallel.engine to torch")
-    if parallel.strategy == "auto" and parallel.shard:
-        message = f"{parallel.shard}, but parallel.engine=muster shards no weights"
-        yield ConfigProblem("parallel.shard", message, "set it to 0, or parallel.engine to torch")
-    if parallel.strategy == "auto" and parallel.offload:
+    if parallel.offload and parallel.strategy in ("fsdp", "hsdp", "auto"):
         message = "true, but parallel.engine=muster moves nothing to the host"
         yield ConfigProblem("parallel.offload", message, "set it to false, or parallel.engine to torch")

@@ -31,6 +31,17 @@ from trainer.parallel.units import Units, find_units
 # Start-up: torch's modules for each way of spreading a model take long to import, so a run imports only those it uses.
 # ruff: noqa: PLC0415
 
+
+def shard_weights(model: nn.Module, units: Units, recipe: Recipe, mesh: Mesh) -> None:
+    """Shard the model in place with the code of the engine."""
+    if recipe.parallel.engine == "muster" and recipe.uses_fully_shard(mesh.layout):
+        from trainer.engines.sharded import shard_blocks
+
+        shard_blocks(model, units, recipe, mesh)
+    else:
+        shard_units(model, units, recipe, mesh)
+
+
 Pass = Callable[[nn.Module, Units, Recipe, Mesh], None]
 # Each pass changes a model or a pipeline stage in place, or does nothing if the recipe does not need it. Several passes
 # wrap the `forward` of a module, so later passes are outside of earlier ones: compiled graphs contain the
@@ -45,7 +56,7 @@ PASSES: tuple[Pass, ...] = (
     recompute_units,
     compile_units,
     cast_forward,
-    shard_units,
+    shard_weights,
     allocate_weights,
 )
 
@@ -73,9 +84,7 @@ def parallelize(model: nn.Module | Factory, recipe: Recipe, mesh: Mesh, fill: Fi
         return _make_pipeline(built, recipe, mesh, choices, fill)
     _apply_passes(built, units, recipe, mesh, fill)
     if recipe.uses_fully_shard(mesh.layout):
-        from trainer.parallel.fsdp import FsdpEngine
-
-        return FsdpEngine(built, units, recipe, mesh, choices)
+        return _make_sharded(built, units, recipe, mesh, choices)
     if recipe.parallel.engine == "muster":
         from trainer.engines.data_parallel import DataParallelEngine
 
@@ -91,6 +100,16 @@ def parallelize(model: nn.Module | Factory, recipe: Recipe, mesh: Mesh, fill: Fi
     from trainer.parallel.ddp import DdpEngine
 
     return DdpEngine(built, units, recipe, mesh, choices)
+
+
+def _make_sharded(model: nn.Module, units: Units, recipe: Recipe, mesh: Mesh, choices: list[str]) -> Engine:
+    if recipe.parallel.engine == "muster":
+        from trainer.engines.sharded import ShardedEngine
+
+        return ShardedEngine(model, units, recipe, mesh, choices)
+    from trainer.parallel.fsdp import FsdpEngine
+
+    return FsdpEngine(model, units, recipe, mesh, choices)
 
 
 def _find_graph_obstacle(recipe: Recipe, mesh: Mesh) -> str:

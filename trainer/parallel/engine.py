@@ -66,7 +66,7 @@ class Recipe:
         return self.communication.compression != "none" and mesh.weights.replicate > 1
 
     def uses_fully_shard(self, layout: Layout) -> bool:
-        """Return whether fully_shard wraps the units.
+        """Return whether fully_shard, or muster's engine in its place, wraps the units.
 
         Under fsdp and hsdp, it shards their weights. With tensor parallelism, it is used under every strategy, because
         DDP does not support DTensors: without a shard axis, it only reduces gradients and applies the precision.

@@ -24,13 +24,18 @@ def broadcast_model(model: nn.Module, group: Any, device: torch.device) -> None:
     """
     if group is None or dist.get_world_size(group) == 1:
         return
+    check_same_tensors(model, group, device)
+    for value in [*model.parameters(), *model.buffers()]:
+        dist.broadcast(value.detach(), group=group, group_src=0)
+
+
+def check_same_tensors(model: nn.Module, group: Any, device: torch.device) -> None:
+    """Raise ConfigError on all ranks of a group if their models differ in name, shape or type of a weight or buffer."""
     text = "\n".join(describe_tensors(model)).encode()
     checksums = gather_tensors(torch.tensor([crc32(text)], device=device), group)
     if len(set(checksums.flatten().tolist())) > 1:
         texts = gather_bytes(text, group, device)
         raise ConfigError([describe_difference([part.decode().splitlines() for part in texts])])
-    for value in [*model.parameters(), *model.buffers()]:
-        dist.broadcast(value.detach(), group=group, group_src=0)
 
 
 def check_device(model: nn.Module, device: torch.device) -> None:

@@ -40,7 +40,7 @@ def shard_units(model: nn.Module, units: Units, recipe: Recipe, mesh: Mesh) -> N
     # In a pipeline, every micro-batch would gather the weights again. Without resharding, a stage's whole weights stay
     # in memory during a step, as its whole gradients do anyway.
     reshard = zero_stage(recipe.parallel) == ZERO_PARAMETERS and recipe.parallel.pipeline == 1
-    groups = _group_modules(model, units)
+    groups = group_modules(model, units)
     order: list[nn.Module] = []
     for group in groups:
         for part in group:
@@ -63,7 +63,7 @@ def zero_stage(parallel: ParallelConfig) -> int:
     return parallel.zero if parallel.strategy in ("fsdp", "hsdp") else 1
 
 
-def _group_modules(model: nn.Module, units: Units) -> list[list[nn.Module]]:
+def group_modules(model: nn.Module, units: Units) -> list[list[nn.Module]]:
     """Return the parts that are gathered together, in the order of use; tied weights stay with the root."""
     layers = [[unit.module] for unit in units.separable]
     # A model without a head may use the weight of its embedding instead, which must then stay gathered.

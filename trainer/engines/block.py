@@ -1,0 +1,165 @@
+"""A block: parameters that ranks share, in one flat tensor, and gather and free together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed
+from torch import nn
+from torch.distributed.tensor import DTensor, Replicate, Shard
+
+from trainer.config.errors import ConfigError, ConfigProblem
+from trainer.config.layout import DATA_AXES
+from trainer.engines.flat_layout import count_values, plan_parts
+from trainer.parallel.mesh import Mesh
+
+# Many of the names used here have no types, and mypy must give the same result where torch is not installed.
+dist: Any = torch.distributed
+
+
+@dataclass(frozen=True)
+class Owned:
+    """A parameter of a block, and the modules that hold it with the name of the attribute."""
+
+    parameter: nn.Parameter
+    users: list[tuple[nn.Module, str]]
+
+
+@dataclass(frozen=True)
+class _Gather:
+    """An all-gather that is running; its tensors must live until it ends."""
+
+    work: Any
+    received: torch.Tensor
+    sent: torch.Tensor
+
+
+class Block:
+    """Parameters of some modules.
+
+    Between uses, the modules hold DTensors: views of `shard`, one flat tensor with this rank's rows of each parameter.
+    While they run, they hold whole parameters: views of another flat tensor, whose memory exists only while it is
+    needed. Autograd saves these views for the backward pass, so they must stay the same tensors: their memory is freed,
+    and allocated and filled again, without their knowledge.
+    """
+
+    def __init__(
+        self, modules: list[nn.Module], parameters: list[Owned], mesh: Mesh, whole_dtype: torch.dtype | None
+    ) -> None:
+        """Replace the parameters of the modules by DTensors; whole ones have `whole_dtype`, or else the same type."""
+        self.modules = modules
+        self.is_whole = False
+        self.calls = 0
+        """Calls of the modules in this pass whose backward pass has not ended."""
+        self.is_in_graph = False
+        """Whether this pass will run their backward pass; not if what they have computed needs no gradient."""
+        self.is_in_backward = False
+        self._users = [owned.users for owned in parameters]
+        self._group, self._ranks = mesh.group("shard"), mesh.weights.shard
+        values, rank = [owned.parameter for owned in parameters], mesh.coordinate("shard")
+        self._parts = plan_parts([value.shape for value in values], self._ranks)
+        dtype = values[0].dtype if values else torch.float32
+        self.shard = torch.zeros(count_values(self._parts), dtype=dtype, device=mesh.device)
+        sharing = RowSharing(mesh)
+        self.sharded = [
+            nn.Parameter(sharing.join(part.view_shard(self.shard, rank), value.shape), value.requires_grad)
+            for value, part in zip(values, self._parts, strict=True)
+        ]
+        for value, part in zip(values, self._parts, strict=True):
+            if not value.is_meta:
+                part.view_shard(self.shard, rank).copy_(value.detach()[part.slice_rows(rank)])
+        flat = torch.empty(self._ranks * self.shard.numel(), dtype=whole_dtype or dtype, device=mesh.device)
+        self.whole = [
+            nn.Parameter(part.view_whole(flat, self._ranks), value.requires_grad)
+            for value, part in zip(values, self._parts, strict=True)
+        ]
+        # Autograd counts changes of tensors that it has saved. Those through `data` are not counted.
+        sizes = [self._ranks * part.size for part in self._parts]
+        self._places = [place.view(self._ranks, -1) for place in flat.data.split(sizes)]
+        self._dtype, self._memory, self._bytes = flat.dtype, flat.untyped_storage(), flat.nbytes
+        self._memory.resize_(0)
+        self._gather: _Gather | None = None
+        self._set_parameters(self.sharded)
+
+    def begin_gather(self) -> None:
+        """Start to collect the shards of all ranks, if the parameters are neither whole nor on their way."""
+        if self.is_whole or self._gather is not None or self._group is None or not self._parts:
+            return
+        sent = self.shard.to(self._dtype)
+        received = torch.empty(self._ranks * sent.numel(), dtype=sent.dtype, device=sent.device)
+        work = dist.all_gather_into_tensor(received, sent, group=self._group, async_op=True)
+        self._gather = _Gather(work, received, sent)
+
+    @torch.no_grad()
+    def gather(self) -> None:
+        """Give the modules whole parameters."""
+        if self.is_whole or not self._parts:
+            return
+        self.begin_gather()
+        received = self._wait() if self._gather is not None else self.shard
+        self._memory.resize_(self._bytes)
+        columns = received.view(self._ranks, -1).split([part.size for part in self._parts], dim=1)
+        torch._foreach_copy_(self._places, columns)
+        self._set_parameters(self.whole)
+        self.is_whole = True
+
+    def free(self) -> None:
+        """Give the modules DTensors again, and free the memory of whole parameters."""
+        if self._gather is not None:
+            self._wait()
+        if self.is_whole:
+            self._set_parameters(self.sharded)
+            self._memory.resize_(0)
+            self.is_whole = False
+
+    def _wait(self) -> torch.Tensor:
+        gather: Any = self._gather
+        self._gather = None
+        gather.work.wait()
+        received: torch.Tensor = gather.received
+        return received
+
+    def _set_parameters(self, parameters: list[nn.Parameter]) -> None:
+        for users, parameter in zip(self._users, parameters, strict=True):
+            for module, name in users:
+                module._parameters[name] = parameter
+
+
+class RowSharing:
+    """The way in which ranks share tensors: rows over the shard axis, copies over the replicate axis."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        self._mesh = mesh.submesh(*DATA_AXES)
+        self._places = [Shard(0) if name == "shard" else Replicate() for name in self._mesh.mesh_dim_names]
+
+    def join(self, rows: torch.Tensor, shape: Any) -> torch.Tensor:
+        """Return the DTensor with this shape of which this rank has some rows."""
+        stride = torch.empty(shape, device="meta").stride()
+        joined: torch.Tensor = DTensor.from_local(
+            rows, self._mesh, self._places, run_check=False, shape=shape, stride=stride
+        )
+        return joined
+
+
+def list_parameters(model: nn.Module, groups: list[list[nn.Module]]) -> list[list[Owned]]:
+    """Return, for each group of modules, the parameters of all modules inside that no earlier group has."""
+    owned: dict[nn.Parameter, Owned] = {}
+    for name, part in model.named_modules():
+        for attribute, parameter in part._parameters.items():
+            if parameter is not None:
+                _check_shape(f"{name}.{attribute}".lstrip("."), parameter)
+                owned.setdefault(parameter, Owned(parameter, [])).users.append((part, attribute))
+    lists = []
+    for group in groups:
+        parameters = [value for module in group for value in module.parameters()]
+        lists.append([owned.pop(value) for value in parameters if value in owned])
+    return lists
+
+
+def _check_shape(name: str, parameter: nn.Parameter) -> None:
+    if not parameter.dim() or not parameter.numel():
+        message = f"{name} has the shape {list(parameter.shape)}, and ranks share the rows of parameters"
+        fix = "give it a dimension and a value, or set parallel.strategy to ddp"
+        raise ConfigError([ConfigProblem("model", message, fix)])

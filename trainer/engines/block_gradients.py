@@ -1,0 +1,122 @@
+"""The gradients of a block: collected whole, averaged over ranks, and left as this rank's rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed
+
+from trainer.engines.block import Block, RowSharing
+from trainer.engines.flat_layout import count_values, is_padded, plan_parts
+from trainer.parallel.gradients import to_local
+from trainer.parallel.mesh import Mesh
+
+# Many of the names used here have no types, and mypy must give the same result where torch is not installed.
+dist: Any = torch.distributed
+
+
+class BlockGradients:
+    """The gradients of the trained parameters of a block, in a flat tensor with a row for each rank.
+
+    Autograd's gradient of a whole parameter is copied into that tensor, in the format in which ranks exchange it, and
+    freed at once. The tensor exists from the first gradient to the end of the reduce-scatter.
+    """
+
+    def __init__(
+        self, block: Block, mesh: Mesh, sent_dtype: torch.dtype, on_complete: Callable[[BlockGradients], None]
+    ) -> None:
+        """Call `on_complete` in a backward pass when all gradients are there."""
+        pairs = zip(block.whole, block.sharded, strict=True)
+        trained = [(whole, sharded) for whole, sharded in pairs if whole.requires_grad]
+        self.missing = 0
+        """Parameters without a gradient in this backward pass."""
+        self._mesh, self._dtype, self._on_complete = mesh, sent_dtype, on_complete
+        self._sharing, self._rank = RowSharing(mesh), mesh.coordinate("shard")
+        self._sharded = [sharded for _, sharded in trained]
+        self._ranks = mesh.weights.shard
+        self._parts = plan_parts([whole.shape for whole, _ in trained], self._ranks)
+        self._rows: torch.Tensor | None = None
+        self._filled: set[int] = set()
+        """Numbers of the parameters that have a gradient since the last reduction."""
+        self._own_replica: torch.Tensor | None = None
+        """The average within this replica of the micro-batches before; other replicas have not been added."""
+        for number, (whole, _) in enumerate(trained):
+            # Autograd would round a gradient to the format of the parameter, even one that it has computed in fp32.
+            if whole.dtype != sent_dtype:
+                whole.grad_dtype = None
+            whole.register_post_accumulate_grad_hook(partial(self._add, number))
+
+    def begin(self, *, is_first: bool) -> None:
+        """Expect the gradients of a backward pass, which is the first of a step or adds to those before."""
+        self.missing = len(self._parts)
+        if is_first:
+            # After an exception, those of an unfinished step are left.
+            self._rows, self._own_replica = None, None
+            self._filled.clear()
+
+    def reduce(self, *, adds_replicas: bool) -> Iterator[None]:
+        """Average over ranks and add the result to the gradients of the sharded parameters.
+
+        This is a generator: each part starts a collective, the next part waits for it. On a GPU only the stream waits.
+        """
+        averages = self._fill_rows().view(-1)
+        self._rows = None
+        self._filled.clear()
+        group, replicas = self._mesh.group("shard"), self._mesh.group("replicate")
+        if group is not None:
+            sent, averages = averages, averages.new_empty(averages.numel() // self._ranks)
+            work = dist.reduce_scatter_tensor(averages, sent, op=dist.ReduceOp.AVG, group=group, async_op=True)
+            yield
+            work.wait()
+            del sent
+        if self._own_replica is not None:
+            averages += self._own_replica
+            self._own_replica = None
+        if replicas is not None and not adds_replicas:
+            self._own_replica = averages
+            return
+        if replicas is not None:
+            work = dist.all_reduce(averages, op=dist.ReduceOp.AVG, group=replicas, async_op=True)
+            yield
+            work.wait()
+        self._hand_out(averages)
+
+    def _add(self, number: int, parameter: torch.Tensor) -> None:
+        gradient: Any = parameter.grad
+        parameter.grad = None
+        for place, values in self._parts[number].pair_rows(self._get_rows(), gradient):
+            if number in self._filled:
+                place.add_(values)
+            else:
+                place.copy_(values)
+        self._filled.add(number)
+        self.missing -= 1
+        if not self.missing:
+            self._on_complete(self)
+
+    def _fill_rows(self) -> torch.Tensor:
+        """Return all gradients; a parameter that the loss does not depend on has zeros."""
+        rows = self._get_rows()
+        for number, part in enumerate(self._parts):
+            if number not in self._filled:
+                rows[:, part.start : part.start + part.size].zero_()
+        return rows
+
+    def _get_rows(self) -> torch.Tensor:
+        if self._rows is None:
+            shape = (self._ranks, count_values(self._parts))
+            allocate = torch.zeros if is_padded(self._parts, self._ranks) else torch.empty
+            self._rows = allocate(shape, dtype=self._dtype, device=self._mesh.device)
+        return self._rows
+
+    def _hand_out(self, averages: torch.Tensor) -> None:
+        averages = averages.to(self._sharded[0].dtype)
+        for parameter, part in zip(self._sharded, self._parts, strict=True):
+            rows = part.view_shard(averages, self._rank)
+            if parameter.grad is None:
+                parameter.grad = self._sharing.join(rows, parameter.shape)
+            else:
+                to_local(parameter.grad).add_(rows)

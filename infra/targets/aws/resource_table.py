@@ -270,6 +270,12 @@ KINDS: tuple[Kind, ...] = (
         _holds("efs"),
     ),
     Kind(
+        "efs/fileSystemPolicy:FileSystemPolicy",
+        "TLS for every client of it, and no way to it but its addresses",
+        "elasticfilesystem: PutFileSystemPolicy DescribeFileSystemPolicy",
+        when=_holds("efs"),
+    ),
+    Kind(
         "efs/mountTarget:MountTarget",
         "its address in each zone",
         "elasticfilesystem: CreateMountTarget DescribeMountTargets DescribeMountTargetSecurityGroups"

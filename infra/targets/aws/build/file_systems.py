@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pulumi
 import pulumi_aws as aws
 
@@ -11,7 +13,7 @@ from infra.targets.aws import names
 from infra.targets.aws.build.component import AwsComponent, Site
 from infra.targets.aws.build.network import Network
 from infra.targets.aws.build.security_groups import SecurityGroups
-from infra.targets.aws.plan import security, storage
+from infra.targets.aws.plan import iam, security, storage
 
 Mount = dict[str, object]
 """What nodes mount, as fields of Filesystem."""
@@ -70,6 +72,14 @@ class FileSystems(AwsComponent):
         filesystem = aws.efs.FileSystem(
             name, kms_key_id=self._key_arn, tags=self._tags(name, entry), opts=self._options(entry), **storage.efs()
         )
+        # It stays with a filesystem that is kept, and goes with every other.
+        policy = aws.efs.FileSystemPolicy(
+            name,
+            file_system_id=filesystem.id,
+            policy=filesystem.arn.apply(lambda arn: json.dumps(iam.file_system_policy(arn))),
+            opts=self.child_options(retain_on_delete=True),
+        )
+        self.prerequisites.append(policy)
         for label, subnet in self._network.subnets.items():
             target = aws.efs.MountTarget(
                 f"{name}-{label}",

@@ -161,6 +161,24 @@ def bucket_policy(bucket_arn: str) -> dict[str, Any]:
     }
 
 
+def file_system_policy(file_system_arn: str) -> dict[str, Any]:
+    """Return the policy of an EFS filesystem, which denies NFS without TLS and everything but its mount targets.
+
+    It admits every machine that reaches a mount target: only Amazon's mount helper can prove which role a machine has.
+    """
+    actions = [f"elasticfilesystem:Client{right}" for right in ("Mount", "RootAccess", "Write")]
+    client = {"Principal": {"AWS": "*"}, "Action": actions, "Resource": file_system_arn}
+    through_target = {"Bool": {"elasticfilesystem:AccessedViaMountTarget": "true"}}
+    without_tls = {"Bool": {"aws:SecureTransport": "false"}}
+    return {
+        "Version": "2012-10-17",
+        "Statement": [
+            {"Sid": "MountTargets", "Effect": "Allow", **client, "Condition": through_target},
+            {"Sid": "TlsOnly", "Effect": "Deny", **client, "Condition": without_tls},
+        ],
+    }
+
+
 def _node(scope: Scope, role: NodeRole) -> tuple[Statement, ...]:
     """Return the permissions of every node: its bundle, its secrets, its report, Session Manager."""
     secrets = (parameters.slurm_key(scope.cluster), parameters.host_key(scope.cluster, role))

@@ -259,6 +259,21 @@ def _ia(key: str) -> str:
     return "TransitionToIA" if key == "TransitionToIa" else key
 
 
+def _create_efs_policy(aws: Aws, props: Props, _tags: Tags) -> Created:
+    id_ = props["fileSystemId"]
+    aws.efs.put_file_system_policy(FileSystemId=id_, Policy=props["policy"])
+    return id_, {}
+
+
+def _efs_policy(aws: Aws, id_: str, _props: Props) -> Props | None:
+    return None if get_if_exists(lambda: aws.efs.describe_file_system_policy(FileSystemId=id_)) is None else {}
+
+
+def _update_efs_policy(aws: Aws, id_: str, news: Props, _tags: Tags) -> Props:
+    aws.efs.put_file_system_policy(FileSystemId=id_, Policy=news["policy"])
+    return {}
+
+
 def _update_efs(aws: Aws, id_: str, _news: Props, tags: Tags) -> Props:
     aws.efs.tag_resource(ResourceId=id_, Tags=tag_list(tags))
     return {}
@@ -368,6 +383,16 @@ KINDS = (
         computed="dnsName arn",
         tagged=True,
         nested={"lifecyclePolicies": "transitionToIa transitionToPrimaryStorageClass"},
+    ),
+    Kind(
+        "aws:efs/fileSystemPolicy:FileSystemPolicy",
+        "fileSystemId!",
+        _create_efs_policy,
+        # The program retains it: it goes with the filesystem.
+        lambda _aws, _id, _props: None,
+        _efs_policy,
+        change="policy!",
+        update=_update_efs_policy,
     ),
     Kind(
         "aws:efs/mountTarget:MountTarget",

@@ -139,6 +139,20 @@ def test_an_existing_vpc_may_have_no_endpoints_so_that_nothing_is_denied() -> No
     assert is_allowed(statements, key)
 
 
+@pytest.mark.parametrize("right", ["ClientMount", "ClientWrite", "ClientRootAccess"])
+@pytest.mark.parametrize(
+    ("tls", "through_target", "expected"),
+    [("true", "true", True), ("false", "true", False), ("true", "false", False)],
+)
+def test_efs_admits_only_tls_through_its_mount_targets(
+    right: str, tls: str, through_target: str, expected: bool
+) -> None:
+    arn = "arn:aws:elasticfilesystem:us-east-1:123456789012:file-system/fs-1"
+    context = {"aws:SecureTransport": tls, "elasticfilesystem:AccessedViaMountTarget": through_target}
+    needed = Authorization(f"elasticfilesystem:{right}", arn, context)
+    assert is_allowed(iam.file_system_policy(arn)["Statement"], needed) is expected
+
+
 def _role_name(role: Role) -> NodeRole:
     names: dict[Role, NodeRole] = {iam.controller: "controller", iam.login: "login", iam.compute: "compute"}
     return names[role]

@@ -13,6 +13,7 @@ from bootstrap.facts.model import Facts
 from bootstrap.steps.cloud.software import read_versions
 from bootstrap.steps.step import Step
 from cluster.inventory import Node
+from cluster.names import members
 
 ETC = "/etc/muster"
 START = "import sys; from slurm.health.__main__ import main; sys.exit(main(sys.argv[1:]))\n"
@@ -26,6 +27,7 @@ def plan_health(facts: Facts, node: Node, desired: Desired) -> list[Action]:
         *write_file(facts, f"{ETC}/health.pyz", pack_program(desired.root)),
         *write_file(facts, f"{ETC}/health", PROGRAM.format(etc=ETC, when="interval"), 0o755),
         *write_file(facts, f"{ETC}/prolog", PROGRAM.format(etc=ETC, when="prolog"), 0o755),
+        *write_file(facts, f"{ETC}/epilog", PROGRAM.format(etc=ETC, when="epilog"), 0o755),
     ]
 
 
@@ -38,6 +40,7 @@ def describe_expected(facts: Facts, node: Node, desired: Desired) -> str:
             "gpus": node.gpus.count if node.gpus.kind == "real" else 0,
             "nvlinks": node_set.nvlinks if node_set else 0,
             "efa": node_set.efa_devices if node_set else 0,
+            "ultraserver": members(node_set.group, node_set.count) if node_set and node_set.ultraserver else [],
             "busbw": node_set.busbw if node_set else {},
             "mounts": list(desired.inventory.mounts),
             "software": {} if desired.cloud is None else read_versions(facts, node, desired),

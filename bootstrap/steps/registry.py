@@ -23,6 +23,7 @@ from bootstrap.steps import (
 )
 from bootstrap.steps.cloud import (
     disks,
+    imex,
     interruption,
     job_credentials,
     logs,
@@ -66,6 +67,7 @@ KERNEL: tuple[Step, ...] = (system.UPDATES_STEP, lustre_client.STEP)
 # be on a filesystem that they mount.
 MACHINE: tuple[Step, ...] = (
     software.STEP,
+    imex.STEP,
     names.RESOLVER_STEP,
     names.HOST_KEY_STEP,
     system.SYSCTL_STEP,

@@ -65,6 +65,8 @@ class NodeSet(InventoryModel):
     instance_type: str = ""
     nvlinks: int = 0
     """NVLink links per GPU; 0 for machines without NVLink."""
+    ultraserver: bool = False
+    """Whether all nodes of the set are in one UltraServer, whose NVLink connects the GPUs of all its machines."""
     efa_devices: int = 0
     busbw: dict[int, float] = {}
     """Expected bus bandwidth of an all-reduce across nodes, in GB/s, by message size in bytes."""

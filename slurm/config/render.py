@@ -12,6 +12,7 @@ from cluster.inventory import Inventory, Node, NodeSet
 from cluster.names import members
 from cluster.spec import ClusterSpec, Partition, SlurmOptions
 from slurm.config import topology
+from slurm.config.blocks import render_blocks, select_ultraservers
 from slurm.hostlist import hostlist
 from slurm.power import install
 
@@ -59,15 +60,22 @@ def launched_nodes(inventory: Inventory) -> list[str]:
 
 
 def _render_first_topology(inventory: Inventory) -> dict[str, File]:
-    """Return the topology file before any node has a place; later the sweep maintains the file."""
-    if not _has_topology(inventory):
-        return {}
-    return {f"{ETC}/{topology.NAME}": File(topology.render_topology(launched_nodes(inventory), {}))}
+    """Return the topology file before any node has a place; later the sweep maintains a tree, and blocks stay."""
+    match _choose_topology(inventory):
+        case "block":
+            text = render_blocks(select_ultraservers(inventory.sets))
+        case "tree":
+            text = topology.render_topology(launched_nodes(inventory), {})
+        case None:
+            return {}
+    return {f"{ETC}/{topology.NAME}": File(text)}
 
 
-def _has_topology(inventory: Inventory) -> bool:
-    """Return whether a fast fabric makes the distance between two nodes matter."""
-    return any(nodes.fabric != "tcp" and nodes.count for nodes in inventory.sets)
+def _choose_topology(inventory: Inventory) -> Literal["block", "tree"] | None:
+    """Return Slurm's model of the network: blocks for UltraServers, switches for any other fast fabric."""
+    if select_ultraservers(inventory.sets):
+        return "block"
+    return "tree" if any(nodes.fabric != "tcp" and nodes.count for nodes in inventory.sets) else None
 
 
 def _make_context(inventory: Inventory, spec: ClusterSpec, cgroup: Cgroup) -> dict[str, object]:
@@ -91,7 +99,7 @@ def _make_context(inventory: Inventory, spec: ClusterSpec, cgroup: Cgroup) -> di
         "cloud": [line for nodes in inventory.sets for line in _describe_set(nodes)],
         "static": hostlist(static),
         "programs": install,
-        "topology": _has_topology(inventory),
+        "topology": _choose_topology(inventory),
         "partitions": [
             *(_describe_partition(group, Partition(groups=(group,)), spec.slurm, inventory) for group in spec.groups),
             *(_describe_partition(name, each, spec.slurm, inventory) for name, each in spec.slurm.partitions.items()),
@@ -138,6 +146,8 @@ def _describe_partition(
         else None,
         "MaxNodes": partition.max_nodes,
         "AllowAccounts": ",".join(partition.accounts) or None,
+        # A node has one IMEX service, which belongs to the job that started it: no two jobs may share a node.
+        "OverSubscribe": "EXCLUSIVE" if select_ultraservers(sets) else None,
     }
     return {
         "name": name,

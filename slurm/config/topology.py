@@ -78,6 +78,8 @@ def _parse(text: str) -> tuple[dict[str, tuple[str, ...]], dict[str, tuple[str, 
     nodes_of, switches_of = {}, {}
     for line in text.splitlines():
         fields = dict(word.partition("=")[::2] for word in line.split() if "=" in word)
+        if "SwitchName" not in fields:
+            continue
         if "Nodes" in fields:
             nodes_of[fields["SwitchName"]] = expand(fields["Nodes"])
         elif "Switches" in fields:

@@ -1,4 +1,7 @@
-"""`python3 -m slurm.health prolog` drains a broken node before a job starts; `interval` also returns it to service."""
+"""`python3 -m slurm.health prolog` drains a broken node before a job starts; `interval` also returns it to service.
+
+In an UltraServer, `prolog` also starts the job's IMEX domain, and `epilog` ends it.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import sys
 from pathlib import Path
 
 from slurm.control import nodes
+from slurm.health import imex_domain
 from slurm.health.check import Expected, HealthProblem
 from slurm.health.drain import Service, decide
 from slurm.health.registry import find_problems
@@ -28,7 +32,9 @@ def main(argv: list[str]) -> int:
         return _run_prolog()
     if argv == ["interval"]:
         return _run_interval()
-    print("usage: python3 -m slurm.health prolog|interval", file=sys.stderr)
+    if argv == ["epilog"]:
+        return _run_epilog()
+    print("usage: python3 -m slurm.health prolog|interval|epilog", file=sys.stderr)
     return 2
 
 
@@ -37,7 +43,10 @@ def _run_prolog() -> int:
 
     Slurm would also drain the node, but with the reason "Prolog error", which says neither why nor who may resume it.
     """
-    problems = find_problems(Expected.read(EXPECTED), before_job=True, limit_s=PROLOG_S)
+    expected = Expected.read(EXPECTED)
+    problems = find_problems(expected, before_job=True, limit_s=PROLOG_S)
+    if not problems and expected.ultraserver:
+        problems = imex_domain.start_domain(os.environ.get("SLURM_JOB_NODELIST", ""), expected.ultraserver)
     if not problems:
         return 0
     for problem in problems:
@@ -57,6 +66,16 @@ def _run_interval() -> int:
     # A healthy node that these checks did not drain does not contact slurmctld in every round.
     if problems or ROUNDS.exists():
         _act(node, problems)
+    return 0
+
+
+def _run_epilog() -> int:
+    """Stop IMEX; never fail, because Slurm would drain the node, and the next prolog stops the service anyway."""
+    if Expected.read(EXPECTED).ultraserver:
+        try:
+            imex_domain.stop_service()
+        except (OSError, subprocess.SubprocessError) as error:
+            print(f"health: imex: {error}", file=sys.stderr)
     return 0
 
 

@@ -17,6 +17,8 @@ class Expected:
     """Active NVLink links of each GPU; 0 if the machine has none."""
     efa: int = 0
     """Number of EFA devices."""
+    ultraserver: Sequence[str] = ()
+    """Names of all nodes of this node's UltraServer, itself included; empty outside UltraServers."""
     mounts: Sequence[str] = ()
     software: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Version of each component when the node was set up, and the file that shows it."""

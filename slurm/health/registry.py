@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import IO
 
-from slurm.health import clock, efa, filesystem, gpu, nvlink, software, xid
+from slurm.health import clock, efa, filesystem, gpu, imex, nvlink, software, xid
 from slurm.health.check import Answer, Check, Expected, HealthProblem, judge_answer
 
 CHECKS: tuple[Check, ...] = (
     gpu.CHECK,
     xid.CHECK,
     nvlink.CHECK,
+    imex.CHECK,
     efa.CHECK,
     software.CHECK,
     filesystem.MOUNTS,

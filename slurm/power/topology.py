@@ -10,6 +10,7 @@ import sys
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
+from slurm.config.blocks import has_blocks
 from slurm.config.topology import NAME, check_topology, fit_topology, render_topology
 from slurm.hostlist import expand
 from slurm.power.context import Context
@@ -21,9 +22,12 @@ _PLACES = "places"
 
 
 def refresh(context: Context, machines: Iterable[Machine], nodes: Collection[str]) -> bool:
-    """Return whether the file changed and Slurm must read it again; without a file the topology plugin is off."""
+    """Return whether the file changed and Slurm must read it again.
+
+    Without a file the topology plugin is off. Blocks do not depend on where machines are: each is a whole node group.
+    """
     path = context.etc / NAME
-    if not path.exists():
+    if not path.exists() or has_blocks(path.read_text()):
         return False
     named = {machine.name: machine for machine in machines if machine.running and machine.name in nodes}
     places = _read_places(context, [machine.id for machine in named.values()])

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from bootstrap.facts.model import Facts
 from bootstrap.steps import health
+from bootstrap.steps.cloud import imex
 from cluster.inventory import Node, NodeGpus, NodeSet
 from tests.bootstrap.clusters import desired
 
@@ -22,7 +23,7 @@ def test_the_program_is_one_runnable_file_and_its_build_is_reproducible(tmp_path
     assert health.pack_program(ROOT) == program.read_bytes()
     # On a node, none of muster's packages are installed.
     done = subprocess.run([sys.executable, "-I", "-S", str(program)], capture_output=True, text=True, cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (2, "usage: python3 -m slurm.health prolog|interval\n")
+    assert (done.returncode, done.stderr) == (2, "usage: python3 -m slurm.health prolog|interval|epilog\n")
 
 
 def test_simulated_gpus_are_not_expected_by_health_checks() -> None:
@@ -44,7 +45,22 @@ def test_a_launched_node_is_expected_to_have_the_hardware_of_its_type() -> None:
         "gpus": 8,
         "nvlinks": 18,
         "efa": 16,
+        "ultraserver": [],
         "busbw": {"1073741824": 437.0},
         "mounts": list(target.inventory.mounts),
         "software": {},
     }
+
+
+def test_a_node_of_an_ultraserver_knows_the_others() -> None:
+    gb = NodeSet(group="gb", count=3, static=3, cpus=144, memory_mb=900_000, ultraserver=True)
+    target = desired()
+    target = replace(target, inventory=target.inventory.model_copy(update={"sets": (gb,)}))
+    machine = Node(name="gb-2", role="compute", group="gb", address="10.0.0.9", host_key="", machine_id="i-1",
+                   cpus=144, memory_mb=900_000)  # fmt: skip
+    expected = json.loads(health.describe_expected(Facts(), machine, target))
+    assert expected["ultraserver"] == ["gb-1", "gb-2", "gb-3"]
+    assert imex.skip(Facts(), machine, target) == ""
+    assert imex.skip(Facts(), target.inventory.compute[0], target) == "the node is not in an UltraServer"
+    (write, stop) = imex.plan_imex(Facts(), machine, target)
+    assert (write.title, stop.title) == (f"write {imex.DROP_IN}", "stop nvidia-imex between jobs")

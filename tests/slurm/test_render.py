@@ -1,4 +1,4 @@
-"""The Slurm files of four clusters against their golden copies, and the rules that they follow.
+"""The Slurm files of five clusters against their golden copies, and the rules that they follow.
 
 `make golden` rewrites the copies; review their diff.
 """
@@ -91,6 +91,30 @@ LAUNCHED = Inventory(
     ),
 )
 
+GB200 = NodeGpus(count=4, kind="real", type="gb200", devices=tuple(f"/dev/nvidia{n}" for n in range(4)))
+ULTRASERVERS = Inventory(
+    cluster="rack",
+    target="aws",
+    nodes=(node("controller", "controller", 2),),
+    sets=(
+        *(
+            NodeSet(
+                group=group,
+                count=count,
+                static=count,
+                cpus=144,
+                memory_mb=983_040,
+                gpus=GB200,
+                fabric="efa",
+                instance_type="p6e-gb200.36xlarge",
+                ultraserver=True,
+            )
+            for group, count in (("gb-a", 18), ("gb-b", 9))
+        ),
+        NodeSet(group="cpu", count=4, static=0, cpus=16, memory_mb=65_536),
+    ),
+)
+
 CASES: dict[str, tuple[Inventory, dict[str, object], Cgroup]] = {
     "local-gpu": (LOCAL, {"groups": {"gpu": {"count": 2, "gpus": {"count": 2}}}}, "v1"),
     "cloud": (
@@ -119,6 +143,15 @@ CASES: dict[str, tuple[Inventory, dict[str, object], Cgroup]] = {
                     "all": {"groups": ["h100", "l4"], "default_time": "0:10:00", "max_time": "0:30:00"},
                 },
             },
+        },
+        "v2",
+    ),
+    "ultraserver": (
+        ULTRASERVERS,
+        {
+            "groups": {"gb-a": {"count": 18}, "gb-b": {"count": 9}, "cpu": {"min": 0, "max": 4}},
+            "login": {"enabled": False},
+            "slurm": {"partitions": {"gb": {"groups": ["gb-a", "gb-b"]}}},
         },
         "v2",
     ),

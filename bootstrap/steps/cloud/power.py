@@ -15,6 +15,7 @@ from bootstrap.facts.model import Facts
 from bootstrap.steps.step import Step
 from cluster.inventory import Node
 from slurm.config import topology
+from slurm.config.blocks import has_blocks
 from slurm.config.render import launched_nodes
 from slurm.hostlist import hostlist
 from slurm.power import install
@@ -50,10 +51,17 @@ def _plan_topology(facts: Facts, desired: Desired) -> list[Action]:
     """Write the first topology.conf; afterwards the sweep maintains it from the places of running nodes.
 
     If the set of nodes changes, the file is adapted at once, because Slurm rejects jobs if it does not list every node.
+    Blocks follow from the inventory alone, so that nobody else maintains them.
     """
+    text = desired.slurm_files[TOPOLOGY].content
+    if has_blocks(text):
+        todo = write_file(facts, TOPOLOGY, text, owner="slurm:slurm")
+        # Recorded instead of the nodes: if the cluster loses its UltraServers, the file becomes one of switches again.
+        record = Action("record the blocks of topology.conf", write_marker(_MARKER, digest(text)))
+        return [*todo, record] if todo else []
     nodes = hostlist(launched_nodes(desired.inventory))
     if TOPOLOGY not in facts.files:
-        todo = write_file(facts, TOPOLOGY, desired.slurm_files[TOPOLOGY].content, owner="slurm:slurm")
+        todo = write_file(facts, TOPOLOGY, text, owner="slurm:slurm")
         return [*todo, Action("record the nodes of topology.conf", write_marker(_MARKER, digest(nodes)))]
     if facts.markers.get(_MARKER) == digest(nodes):
         return []

@@ -12,6 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cluster.inventory import NodeSet
+from slurm.config.blocks import render_blocks
 from slurm.config.topology import check_topology, fit_topology, render_topology
 from slurm.control.nodes import NodeState
 from slurm.power.context import Context
@@ -22,6 +24,7 @@ from tests.moto_server import Moto
 from tests.slurm.power.cluster import Clock, FakeSlurm
 
 NODES = [f"gpu-{n}" for n in range(1, 7)]
+ULTRASERVER = NodeSet(group="gpu", count=6, static=0, cpus=4, memory_mb=8192, ultraserver=True)
 PLACES = st.dictionaries(
     st.sampled_from(NODES),
     st.sampled_from([("t", "m", "a"), ("t", "m", "b"), ("t", "a2", "a3", "c"), ("t", "m"), ("t", "a2")]),
@@ -188,6 +191,22 @@ def test_later_changes_do_not_postpone_a_reconfigure(
         clock.sleep(301)
     sweep(context)
     assert slurm.commands == [["reconfigure"]]
+
+
+def test_blocks_stay_as_they_are(aws: Moto, context: Context, slurm: FakeSlurm) -> None:
+    """A block is a whole node group: where EC2 places its machines does not change it."""
+    resume(context, ["gpu-1"], [])
+    slurm.states["gpu-1"] = "IDLE+CLOUD"
+    _enable_topology(context)
+    blocks = render_blocks([ULTRASERVER])
+    (context.etc / "topology.conf").write_text(blocks)
+    sweep(context)
+    assert _read_topology(context) == blocks
+    assert slurm.commands == []
+
+
+def test_switches_replace_the_blocks_of_a_cluster_that_has_no_ultraserver_any_more() -> None:
+    assert fit_topology(render_blocks([ULTRASERVER]), NODES) == render_topology(NODES, {})
 
 
 def test_unreadable_places_do_not_stop_the_sweep(aws: Moto, context: Context, slurm: FakeSlurm) -> None:

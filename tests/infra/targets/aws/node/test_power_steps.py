@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from hashlib import sha256
+
 import pytest
 
 from bootstrap.action import digest
@@ -10,6 +13,7 @@ from bootstrap.steps import controller, registry
 from bootstrap.steps.cloud import power
 from cluster.inventory import Node
 from infra.targets.aws.node import set_up
+from slurm.config.blocks import render_blocks
 from tests.infra.targets.aws.node.clusters import cloud, desired, ubuntu
 from tests.infra.targets.aws.node.step_actions import CONTROLLER, GPU, LOGIN, titles
 
@@ -50,3 +54,19 @@ def test_only_the_first_topology_is_written() -> None:
     assert "-m slurm.power.topology 'gpu-[1-4]'" in action.script
     steps = registry.select_after_machine("controller")
     assert steps.index(power.STEP) < steps.index(controller.STEP)
+
+
+def test_blocks_are_written_whenever_they_change() -> None:
+    path = "/etc/slurm/topology.conf"
+    sets = tuple(nodes.model_copy(update={"ultraserver": True}) for nodes in desired().inventory.sets)
+    target = replace(desired(), inventory=desired().inventory.model_copy(update={"sets": sets}))
+    blocks = render_blocks(sets)
+    record = "record the blocks of topology.conf"
+    marker = {"topology": digest("gpu-[1-4]")}
+    switches = ubuntu(files={path: FileFact("switches", 0o644, "slurm:slurm")}, markers=marker)
+    assert {f"write {path}", record} <= set(titles(power.STEP, switches, CONTROLLER, target))
+    content = FileFact(sha256(blocks.encode()).hexdigest(), 0o644, "slurm:slurm")
+    written = ubuntu(files={path: content}, markers={"topology": digest(blocks)})
+    assert not {f"write {path}", record} & set(titles(power.STEP, written, CONTROLLER, target))
+    # Without UltraServers, the file becomes one of switches again.
+    assert "adapt topology.conf to the nodes" in titles(power.STEP, written, CONTROLLER, desired())

@@ -77,6 +77,8 @@ class InstanceType:
     """Number of local NVMe disks, and size of each in GB."""
     nvlink: int | None
     """Generation; None if the GPUs are connected by PCIe or there is only one."""
+    ultraserver: int
+    """Machines of the largest UltraServer; 0 if NVLink ends at the machine."""
     sockets: int | None
     """Number of CPU sockets; None if it is not documented."""
     purchases: frozenset[str]
@@ -146,8 +148,8 @@ def unverified() -> Mapping[str, str]:
 
 @cache
 def _catalog() -> Mapping[str, InstanceType]:
-    described = json.loads((DATA / "instances.json").read_text())["types"]
     reviewed = _reviewed()
+    described = {**json.loads((DATA / "instances.json").read_text())["types"], **reviewed["documented"]}
     return {name: _type(name, entry, reviewed) for name, entry in described.items()}
 
 
@@ -177,6 +179,7 @@ def _type(name: str, entry: dict[str, Any], reviewed: dict[str, Any]) -> Instanc
         ip_every=facts.get("ip_every", 1),
         instance_store=(disks, size),
         nvlink=facts.get("nvlink") if gpus.count > 1 else None,
+        ultraserver=facts.get("ultraserver", 0),
         sockets=facts.get("sockets") if gpus.count > 1 else None,
         purchases=_purchases(entry["purchases"]),
         placement=entry["placement"],

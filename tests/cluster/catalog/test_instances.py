@@ -51,6 +51,7 @@ def test_the_first_card_of_p6_b300_has_no_efa() -> None:
         ("p5en.48xlarge", 8, 2048, 16),
         ("p6-b200.48xlarge", 8, 2048, 8),
         ("p6-b300.48xlarge", 8, 4096, 16),
+        ("p6e-gb200.36xlarge", 4, 960, 4),
         ("g5.8xlarge", 1, 128, 1),
         ("g6.8xlarge", 1, 128, 1),
         ("g6.4xlarge", 1, 64, 0),
@@ -97,8 +98,23 @@ def test_an_unknown_type_is_reported_with_similar_names() -> None:
 
 
 def test_an_unverified_type_is_rejected_with_the_reason() -> None:
-    with pytest.raises(UnverifiedInstanceType, match="17 network cards"):
-        instance("p6e-gb200.36xlarge")
+    with pytest.raises(UnverifiedInstanceType, match="does not document its network cards"):
+        instance("p6e-gb300.36xlarge")
+
+
+def test_documented_types_are_not_in_the_generated_file() -> None:
+    """Once moto has such a type, its entry there replaces the one written by hand."""
+    generated = json.loads((DATA / "instances.json").read_text())["types"]
+    assert not set(instances._reviewed()["documented"]) & set(generated)
+
+
+def test_an_ultraserver_has_arm_machines_with_an_efa_for_each_gpu() -> None:
+    """Numbers of the EC2 user guide, efa-acc-inst-types.html: 1,600 Gb/s over cards 1, 5, 9 and 13."""
+    machine = instance("p6e-gb200.36xlarge")
+    assert (machine.ultraserver, machine.architecture, machine.purchases) == (18, "arm64", {"block"})
+    assert len(machine.network_cards) == 17
+    assert {card.index: card.gbps for card in machine.network_cards if card.efa} == dict.fromkeys((1, 5, 9, 13), 400.0)
+    assert instance("p6-b200.48xlarge").ultraserver == 0
 
 
 def test_reviewed_families_exist() -> None:

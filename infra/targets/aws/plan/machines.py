@@ -113,6 +113,7 @@ def _node_set(name: str, group: NodeGroup) -> NodeSet:
         fabric=group.fabric,
         instance_type=instance_type.name,
         nvlinks=count_links(instance_type),
+        ultraserver=instance_type.ultraserver > 0,
         efa_devices=instance_type.efa_interfaces if group.fabric == "efa" else 0,
         busbw=bandwidth.expected_busbw(instance_type) if group.fabric == "efa" else {},
     )

@@ -21,7 +21,7 @@ from infra.targets.aws.account_types import REHEARSED_FILE
 from infra.targets.aws.plan import machines
 from infra.targets.aws.rehearse.moto_server import ACCOUNT
 from infra.targets.aws.spec import Aws, aws_section
-from infra.targets.aws.validate.types import list_type_names
+from infra.targets.aws.validate.types import list_catalog_types, list_type_names
 from infra.targets.registry import load_spec
 
 MEMORY_MB = 2048
@@ -116,6 +116,11 @@ def list_unsupported(spec: ClusterSpec) -> list[str]:
             f"{where}: '{name}' (allowed: a type of the catalog)"
             for where, name in list_type_names(spec).items()
             if name and not is_reviewed(name)
+        ),
+        *(
+            f"{where}: '{machine.name}' (allowed: a type outside UltraServers, whose machines need IMEX)"
+            for where, machine in list_catalog_types(spec).items()
+            if machine.ultraserver
         ),
         *(
             f"aws.{field}: '{value}' (allowed: one of account {ACCOUNT}, which a rehearsal simulates)"

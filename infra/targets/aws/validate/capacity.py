@@ -153,6 +153,19 @@ def check_block_size(spec: ClusterSpec) -> Iterator[Issue]:
             yield error("block_size", f"groups.{name}.{field}", message, "make one group for each block")
 
 
+def check_ultraserver_size(spec: ClusterSpec) -> Iterator[Issue]:
+    """Report groups that are larger than an UltraServer: a group is one block of Slurm's topology."""
+    for name, (group, machine) in list_typed_groups(spec).items():
+        if machine.ultraserver and count_max_nodes(group) > machine.ultraserver:
+            message = (
+                f"{count_max_nodes(group)} nodes, but an UltraServer of {machine.name} has {machine.ultraserver} at "
+                f"most; allowed: 1 to {machine.ultraserver}"
+            )
+            field = "count" if group.count is not None else "max"
+            fix = "make one group for each UltraServer, and a partition of all of them under `slurm.partitions`"
+            yield error("ultraserver_size", f"groups.{name}.{field}", message, fix)
+
+
 def check_permanent_spot(spec: ClusterSpec) -> Iterator[Issue]:
     """Warn about permanent nodes that are bought as spot without a fallback."""
     for name, group in spec.groups.items():

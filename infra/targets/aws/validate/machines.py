@@ -108,7 +108,10 @@ def check_trainium(spec: ClusterSpec) -> Iterator[Issue]:
     """Warn about Trainium types, for which no driver is installed."""
     for name, (_, machine) in list_typed_groups(spec).items():
         if machine.neuron:
-            message = f"{machine.name} has {machine.neuron} Trainium chips and no GPU: no driver for them is installed"
+            message = (
+                f"{machine.name} has {machine.neuron} Trainium chips and no GPU: no driver for them is installed, and "
+                "the trainer does not run on them"
+            )
             where = type_property(name)
             yield warning("trainium", where, message, "choose a GPU type, or install the Neuron SDK yourself")
 

@@ -10,6 +10,7 @@ from cluster.spec import ClusterSpec
 from cluster.spec.issue import Issue, error
 from infra.targets.aws.plan import images
 from infra.targets.aws.spec import POLICY_EXAMPLE, RolePolicies, aws_section
+from infra.targets.aws.validate.local_zones import is_local_zone
 from infra.targets.aws.validate.types import list_regions
 
 AMI = re.compile(r"ami-([0-9a-f]{8}|[0-9a-f]{17})")
@@ -38,7 +39,7 @@ def check_region(spec: ClusterSpec) -> Iterator[Issue]:
 
 
 def check_zones(spec: ClusterSpec) -> Iterator[Issue]:
-    """Report zones that are not the region and a letter; local zones lack services that a cluster needs."""
+    """Report zones that are not the region and a letter; other rules are about Local Zones."""
     section = aws_section(spec)
     if section is None:
         return
@@ -47,7 +48,7 @@ def check_zones(spec: ClusterSpec) -> Iterator[Issue]:
     }
     for where, named in places.items():
         for index, zone in enumerate(named):
-            if not re.fullmatch(re.escape(section.region) + "[a-z]", zone):
+            if not re.fullmatch(re.escape(section.region) + "[a-z]", zone) and not is_local_zone(zone, section.region):
                 message = f"'{zone}' is not a zone of region {section.region}; allowed: the region and one letter"
                 yield error("zone_region", f"{where}[{index}]", message, f"write for example `{section.region}a`")
             elif zone in named[:index]:

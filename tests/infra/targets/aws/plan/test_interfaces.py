@@ -34,6 +34,12 @@ def test_the_first_card_of_p6_b300_has_no_efa() -> None:
     assert layout("p6-b300.48xlarge") == [(0, 0, "interface"), *((card, 0, "efa-only") for card in range(1, 17))]
 
 
+def test_p6e_gb200_has_an_efa_for_each_gpu() -> None:
+    """The layout that the EC2 user guide recommends for 1,600 Gb/s of EFA."""
+    assert layout("p6e-gb200.36xlarge") == [(0, 0, "interface"), *((card, 0, "efa-only") for card in (1, 5, 9, 13))]
+    assert addresses(instance("p6e-gb200.36xlarge"), "efa") == 1
+
+
 @pytest.mark.parametrize("name", ["g5.8xlarge", "g6.48xlarge", "g6e.12xlarge", "g7e.8xlarge", "p5.4xlarge"])
 def test_one_card_has_one_interface(name: str) -> None:
     assert layout(name) == [(0, 0, "efa")]

@@ -90,12 +90,19 @@ def test_an_existing_vpc_gets_no_range_in_the_spec(tmp_path: Path, monkeypatch: 
     assert (rehearsed.cidr, rehearsed.spec.network.cidr) == ("10.96.0.0/20", None)
 
 
-def test_a_type_outside_the_catalog_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("instance_type", "allowed"),
+    [
+        ("z9.large", "a type of the catalog"),
+        ("p6e-gb200.36xlarge", "a type outside UltraServers, whose machines need IMEX"),
+    ],
+)
+def test_a_type_without_a_stand_in_is_refused(instance_type: str, allowed: str) -> None:
     spec = read_spec(Home.of({}).stack("aws-g6-pair").file)
     (name,) = spec.groups
-    group = spec.groups[name].model_copy(update={"instance_type": "z9.large"})
+    group = spec.groups[name].model_copy(update={"instance_type": instance_type})
     assert list_unsupported(spec.model_copy(update={"groups": {name: group}})) == [
-        f"groups.{name}.instance_type: 'z9.large' (allowed: a type of the catalog)"
+        f"groups.{name}.instance_type: '{instance_type}' (allowed: {allowed})"
     ]
 
 

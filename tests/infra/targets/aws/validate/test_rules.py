@@ -11,6 +11,7 @@ import yaml
 from cluster.spec.issue import SpecError, render
 from cluster.spec.stack_file import Loader
 from infra.targets.aws.cost import cost
+from infra.targets.aws.plan.machines import build_plan
 from infra.targets.aws.validate import budget as aws_budget
 from infra.targets.aws.validate import machines, registry
 from infra.targets.registry import load_spec as load
@@ -48,6 +49,29 @@ def test_every_rule_is_violated_in_the_table() -> None:
 
 def test_a_good_spec_has_no_issues() -> None:
     assert validate(spec(), root=ROOT) == []
+
+
+def test_an_ultraserver_in_a_local_zone_has_no_issues() -> None:
+    """As in docs/aws.md: existing subnets, the first of them in a zone of the region, and machines with ARM CPUs."""
+    ultraserver = {"kind": "block", "reservation": "cr-0123456789abcdef0", "zones": ["us-east-1-dfw-2a"]}
+    valid = spec(
+        aws={"region": "us-east-1", "zones": ["us-east-1a", "us-east-1-dfw-2a"]},
+        controller={"instance_type": "m7g.xlarge"},
+        login={"instance_type": "m7g.large"},
+        network={
+            "vpc_id": "vpc-0123456789abcdef0",
+            "subnet_ids": ["subnet-0123456789abcdef0", "subnet-0123456789abcdef1"],
+        },
+        storage={"shared": {"kind": "fsx-lustre"}},
+        groups={
+            "gb": {"instance_type": "p6e-gb200.36xlarge", "count": 18, "fabric": "efa", "capacity": ultraserver},
+        },
+    )
+    assert render(validate(valid, root=ROOT)) == ""
+    (blades,) = build_plan(valid).sets
+    assert (blades.ultraserver, blades.efa_devices, blades.nvlinks, blades.gpus.type) == (True, 4, 18, "gb200")
+    (line,) = [line for line in cost(valid).lines if line.what == "p6e-gb200.36xlarge, block"]
+    assert (line.usd_per_hour, line.note) == (0.0, "the block was paid in advance")
 
 
 @pytest.mark.parametrize("stack", EXAMPLES, ids=lambda stack: stack.stem)

@@ -20,6 +20,7 @@ STUBS = {
 }
 # Measures the speed of $GB_PER_S; pairs with the node $SLOW_NODE reach a tenth of it.
 SMOKE = f"""echo "measured $SLURM_JOB_NODELIST"
+[ "$NCCL_MNNVL_ENABLE" = 0 ] || echo "over NVLink between machines"
 [ "$SLURM_JOB_NODELIST" != "${{UNREACHABLE:-}}" ] || exit 1
 case $SLURM_JOB_NODELIST in *"${{SLOW_NODE:-none}}"*) GB_PER_S=$((GB_PER_S / 10)) ;; esac
 echo "{{\\"{SIZE}\\": $GB_PER_S}}" >"$SMOKE_JSON"

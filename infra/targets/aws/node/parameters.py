@@ -36,8 +36,11 @@ class Report(InventoryModel):
     @field_validator("step", "line", "at", "bundle")
     @classmethod
     def _drop_control_characters(cls, text: str) -> str:
-        """Drop what would move the cursor, or worse, in the terminal of whoever reads the report."""
-        return "".join(character for character in text if character.isprintable())
+        """Drop what would move the cursor, or worse, in the terminal of whoever reads the report.
+
+        Line breaks become spaces, so that words do not run together.
+        """
+        return "".join(character for character in " ".join(text.split()) if character.isprintable())
 
 
 def parse_report(value: str) -> Report:

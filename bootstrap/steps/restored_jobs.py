@@ -33,7 +33,8 @@ def plan_restored_jobs(facts: Facts, node: Node, desired: Desired) -> list[Actio
     """Write the program and its unit, which slurmctld's unit starts."""
     todo = write_file(facts, PROGRAM, SCRIPT, 0o755)
     units = [action for path, text in UNITS.items() for action in write_file(facts, path, text)]
-    if units and "slurmctld" in facts.loaded:
+    if units:
+        # Other units may have made systemd load that of slurmctld, even if it has never been started.
         units.append(Action("reload the units of slurmctld", "systemctl daemon-reload"))
     return todo + units
 

@@ -172,15 +172,12 @@ def test_adding_a_node_changes_names_keys_and_configuration_but_restarts_no_daem
 
 
 def test_slurmctld_starts_the_check_of_restored_jobs() -> None:
-    written = [f"write {path}" for path in (restored_jobs.PROGRAM, *restored_jobs.UNITS)]
-    target = desired()
-    done = done_all(target)
-    files = {path: file for path, file in done["controller"].files.items() if "restored" not in path}
-    running = plan_steps(changed(done, "controller", files=files, loaded=frozenset({"slurmctld"})), target)
-    assert titles(running, "controller", "restored-jobs") == [*written, "reload the units of slurmctld"]
-    new = plan_steps(changed(done, "controller", files=files), target)
-    assert titles(new, "controller", "restored-jobs") == written, "systemd reads a unit that it has not loaded"
-    assert list(new["controller"]).index("restored-jobs") < list(new["controller"]).index("controller")
+    planned = plan_steps(bare_all(desired()), desired())["controller"]
+    assert [action.title for action in planned["restored-jobs"].actions] == [
+        *(f"write {path}" for path in (restored_jobs.PROGRAM, *restored_jobs.UNITS)),
+        "reload the units of slurmctld",
+    ]
+    assert list(planned).index("restored-jobs") < list(planned).index("controller"), "slurmctld starts afterwards"
 
 
 def test_a_new_key_restarts_the_daemons() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.slurm.test_jobs_smoke import STUBS
+from tests.slurm.test_jobs_smoke import SHOW_RENDEZVOUS, STUBS, check_rendezvous
 
 JOB = Path(__file__).resolve().parents[2] / "slurm" / "jobs" / "calibrate.sbatch"
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -18,7 +18,7 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
     programs = {tmp_path / "bin" / name: body for name, body in STUBS.items()}
-    programs[tmp_path / "root/env/bin/python"] = 'echo "$SLURMD_NODENAME: $*"; exit ${TORCHRUN:-0}'
+    programs[tmp_path / "root/env/bin/python"] = SHOW_RENDEZVOUS + '; echo "$SLURMD_NODENAME: $*"; exit ${TORCHRUN:-0}'
     for path, body in programs.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"#!/bin/bash\n{body}\n")
@@ -37,10 +37,11 @@ def run(tmp_path: Path) -> Run:
 def test_all_nodes_write_to_the_same_file(run: Run, tmp_path: Path) -> None:
     done = run("--stack", "local")
     assert done.returncode == 0, done.stderr
+    check_rendezvous(done.stdout, run().stdout)
     first, second = [line for line in done.stdout.splitlines() if line.startswith("gpu-")]
     for line, address, is_host in ((first, "10.88.0.3", "true"), (second, "10.88.0.4", "false")):
         assert "--nnodes=2 --nproc-per-node=2 " in line
-        assert f"--rdzv-endpoint=10.88.0.3:22345 --local-addr={address} " in line
+        assert f"--local-addr={address} " in line
         assert f"is_host={is_host}," in line
         assert line.endswith(f"-m simulator.calibrate --out {tmp_path}/profile.json --stack local")
 

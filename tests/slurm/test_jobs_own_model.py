@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
 import pytest
 
 JOB = Path(__file__).parents[2] / "examples" / "own_model.sbatch"
-STUBS = {"scontrol": "printf '%s\\n' gpu-1 gpu-2", "srun": 'echo "$PYTHONPATH"; echo "$*"'}
+STUBS = {
+    "scontrol": "printf '%s\\n' gpu-1 gpu-2",
+    "srun": 'echo "$PYTHONPATH"; echo "$PET_RDZV_ID $PET_RDZV_ENDPOINT"; echo "$*"',
+}
 
 
 @pytest.mark.parametrize(
@@ -24,5 +28,6 @@ def test_packages_of_the_user_stay_visible(own: str | None, path: str, tmp_path:
     environment |= {"PYTHONPATH": own} if own else {}
     job = subprocess.run(["bash", str(JOB)], env=environment, capture_output=True, text=True, check=True)
     assert job.stdout.splitlines()[0] == path
-    assert "--rdzv-endpoint=gpu-1:29500" in job.stdout
+    assert "rdzv-id" not in job.stdout
+    assert re.search(r"^[0-9a-f-]{36} gpu-1:2\d{4}$", job.stdout, re.MULTILINE)
     assert "/home/ada/own_model.py --strategy ddp" in job.stdout

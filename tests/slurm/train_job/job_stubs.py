@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.slurm.test_jobs_smoke import SHOW_RENDEZVOUS
+
 JOB = Path(__file__).resolve().parents[3] / "slurm" / "jobs" / "train.sbatch"
 
 STUBS = {
@@ -25,7 +27,7 @@ STUBS = {
         esac""",
     "getent": 'case "$2" in [0-9]*) echo "$2 STREAM $2" ;; localhost*) echo "127.0.0.1 STREAM x" ;; *) exit 2 ;; esac',
     "ip": 'echo "$5 via 10.88.0.1 dev eth0 src ${LOCAL_ADDR-10.88.0.$((2 + ${SLURMD_NODENAME#gpu-}))} uid 0"',
-    "ss": '[ "$SLURMD_NODENAME" = "${CUT_OFF:-}" ] || echo ESTAB',
+    "ss": 'case "$*" in *established*) [ "$SLURMD_NODENAME" = "${CUT_OFF:-}" ] || echo ESTAB ;; esac',
     "sinfo": 'case "$*" in *--partition=*) printf "%s\\n" "${PARTITION:-}" ;; *) echo "${DOWN:-}" ;; esac',
     # Runs the step on both nodes, one after the other, and fails if it fails on either. As on a cluster whose switches
     # have another order than its nodes, the second node is number 0.
@@ -36,7 +38,8 @@ STUBS = {
         exit $code""",
     # The trainer: runs for TICKS, then writes an outcome; a stop file makes it stop, and its text becomes the reason.
     # It does not end before the job has recorded that its node has joined, which real ones do within a second.
-    "python": """echo "$SLURMD_NODENAME: $*"
+    "python": f"{SHOW_RENDEZVOUS}\n"
+    """echo "$SLURMD_NODENAME: $*"
         [ "$SLURMD_NODENAME" = "${CUT_OFF:-}" ] || until [ -e "$joined/$SLURMD_NODENAME" ]; do sleep 0.01; done
         [ "$SLURMD_NODENAME" = gpu-1 ] || exit ${TORCHRUN:-0}
         for _ in $(seq "${TICKS:-0}"); do sleep 0.05; [ ! -e "$run/stop" ] || OUTCOME=requeue; done

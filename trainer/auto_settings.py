@@ -93,6 +93,7 @@ def _list_choice_inputs(config: Config, world: World) -> dict[str, Any]:
         "documents": config.data.documents,
         "chunk_tokens": config.loss.chunk_tokens,
         "optimizer": [optimizer.name, optimizer.moments, optimizer.momentum > 0, optimizer.muon_exclude],
+        "formats": [optimizer.weights, optimizer.master, optimizer.gradients],
         "lora": [lora.rank, lora.layers],
     }
     return json.loads(json.dumps({"asked": settings, "precision": config.precision, "ranks": world.size}))

@@ -38,7 +38,7 @@ def resolve_settings(config: Config, machines: JobMachines) -> ResolvedRun:
         timed = _search(config, machines)
         return _apply(config, parallel_settings(timed.layout), timed.layout.micro_batch, machines)
     smallest: ResolvedRun | None = None
-    for candidate in list_candidates(config.parallel, machines.ranks, machines.per_node):
+    for candidate in list_candidates(config, machines.ranks, machines.per_node):
         changes = {name: getattr(candidate, name) for name in ("strategy", "recompute", "zero", "shard")}
         for micro in list_micro_sizes(config, resolve_layout(candidate, machines.ranks, machines.per_node)):
             smallest = _apply(config, changes, micro, machines)

@@ -12,8 +12,8 @@ from tests.trainer.curves import config_of
 from tests.trainer.ranks import on_ranks
 from tests.trainer.test_parallel_engines import FEW, settings
 from trainer.config.load import load
+from trainer.config.reduction import choose_deferred_reduction
 from trainer.config.schema import ParallelConfig
-from trainer.parallel.fsdp import choose_deferred_reduction
 from trainer.state_formats import list_state_formats
 
 STEPS = 4

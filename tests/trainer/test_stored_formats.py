@@ -181,8 +181,8 @@ def test_memory_estimates_follow_the_formats() -> None:
         (["optimizer.weights=bf16", "precision=fp16"], "set it to fp32, or precision to bf16"),
         ([MASTER], "optimizer.master: true, but optimizer.weights is fp32, which needs no copies"),
         ([*BF16, "parallel.strategy=ddp"], "optimizer.gradients: fp32, but ddp stores gradients in the format of"),
-        (["optimizer.gradients=bf16", "parallel.strategy=auto"], "parallel.strategy=auto may use ddp, which stores"),
         ([*BF16, "parallel.strategy=single", "parallel.context=2"], "set it to bf16, or parallel.strategy to fsdp"),
+        ([*BF16, "parallel.strategy=single", "parallel.context=2"], "context ranks average gradients by ddp, which"),
         ([*BF16, "parallel.strategy=ddp", "parallel.engine=muster"], "set it to fp32, or parallel.engine to torch"),
         ([*BF16, "parallel.strategy=fsdp", "communication.compression=topk"], "or communication.compression to none"),
         ([*BF16, "fp8.scaling=tensor"], "optimizer.weights: bf16, but fp8.scaling=tensor computes products of fp32"),
@@ -201,6 +201,20 @@ def test_batch_norms_need_fp32_weights() -> None:
     recipe = Recipe(ParallelConfig(strategy="single"), "bf16", optimizer=OptimizerConfig(weights="bf16"))
     with pytest.raises(ConfigError, match="the batch norms of Sequential need weights in the format of their"):
         parallelize(model, recipe, Mesh(Layout(), 0, torch.device("cpu"), uses_fully_shard=False))
+
+
+def test_a_torch_that_shards_gradients_only_in_the_format_of_weights_is_refused() -> None:
+    (text,) = on_ranks(f"{HERE}:shard_with_older_torch", ranks=1, config=make_config("fsdp", FORMATS["bf16 gradients"]))
+    assert text.startswith("optimizer.gradients: bf16, but fully_shard of torch 2.")
+    assert text.endswith("stores gradients in the format of the weights, fp32; set it to fp32, or use torch 2.15")
+
+
+def shard_with_older_torch(config: dict[str, Any]) -> str:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delattr("torch.distributed.fsdp._fully_shard._fsdp_param.FSDPParam.unsharded_grad_dtype", raising=False)
+        with pytest.raises(ConfigError) as raised:
+            make_step(from_dict(config))
+    return str(raised.value)
 
 
 def reference(formats: tuple[str, ...]) -> tuple[str, ...]:
@@ -263,13 +277,13 @@ def save_and_resume(config: dict[str, Any], path: Path) -> tuple[str, str]:
     return digest(step.tensors()), digest(resumed.tensors())
 
 
-def run_steps(step: Step, config: dict[str, Any], steps: range) -> list[float]:
+def run_steps(step: Step, config: dict[str, Any], steps: range, micro: int = 2) -> list[float]:
     settings, mesh = from_dict(config), step.engine.mesh
     size = settings.batch.size // mesh.layout.dp_size
     losses = []
     for index in steps:
         batch = {key: value[mesh.dp_rank * size :][:size] for key, value in global_batch(settings, index).items()}
-        losses.append(float(mesh.mean_over_data(step.run(batch, micro=2).loss)))
+        losses.append(float(mesh.mean_over_data(step.run(batch, micro).loss)))
     return losses
 
 

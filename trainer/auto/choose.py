@@ -8,6 +8,7 @@ from typing import Literal
 
 from trainer.auto.memory import RESERVED_FRACTION, MemoryNeed, estimate_memory
 from trainer.auto.sizes import ModelSizes
+from trainer.config.check_formats import supports_ddp
 from trainer.config.errors import ConfigError, ConfigProblem
 from trainer.config.layout import Layout, resolve_layout
 from trainer.config.schema import Config, ParallelConfig
@@ -35,7 +36,7 @@ def choose(config: Config, sizes: ModelSizes, free: int, world_size: int, local_
     """
     usable = int(free * (1 - RESERVED_FRACTION))
     why = [f"{free / GIB:.1f} GiB free on the fullest rank, {RESERVED_FRACTION:.0%} of it reserved"]
-    for parallel in list_candidates(config.parallel, world_size, local_size):
+    for parallel in list_candidates(config, world_size, local_size):
         layout = resolve_layout(parallel, world_size, local_size)
         micro = _find_largest_micro(config, sizes, parallel, layout, usable)
         if micro:
@@ -60,7 +61,7 @@ def choose_without_measuring(
     config: Config, bound: ModelSizes, free: int, world_size: int, local_size: int
 ) -> Choice | None:
     """Return the best candidate if it fits even with an upper bound of the sizes; None if they must be measured."""
-    parallel = next(list_candidates(config.parallel, world_size, local_size))
+    parallel = next(list_candidates(config, world_size, local_size))
     layout = resolve_layout(parallel, world_size, local_size)
     micro = list_micro_sizes(config, layout)[0]
     need = _estimate(config, bound, parallel, layout, micro)
@@ -70,13 +71,13 @@ def choose_without_measuring(
     return Choice(parallel, micro, need, (f"{why}, and {free / GIB:.1f} GiB are free on the fullest rank",))
 
 
-def list_candidates(parallel: ParallelConfig, world_size: int, local_size: int) -> Iterator[ParallelConfig]:
+def list_candidates(config: Config, world_size: int, local_size: int) -> Iterator[ParallelConfig]:
     """Yield the settings to try, from the least communication and recomputation to the most.
 
     Settings that the configuration fixes are not changed.
     """
-    for strategy in _list_strategies(parallel, world_size, local_size):
-        for recompute in RECOMPUTE_MODES[RECOMPUTE_MODES.index(parallel.recompute) :]:
+    for strategy in _list_strategies(config, world_size, local_size):
+        for recompute in RECOMPUTE_MODES[RECOMPUTE_MODES.index(config.parallel.recompute) :]:
             yield replace(strategy, recompute=recompute)
 
 
@@ -92,7 +93,8 @@ def list_micro_sizes(config: Config, layout: Layout) -> list[int]:
     return [micro for micro in range(largest, 0, -1) if per_rank % micro == 0]
 
 
-def _list_strategies(parallel: ParallelConfig, world_size: int, local_size: int) -> list[ParallelConfig]:
+def _list_strategies(config: Config, world_size: int, local_size: int) -> list[ParallelConfig]:
+    parallel = config.parallel
     if parallel.strategy != "auto":
         return [parallel]
     data_ranks = world_size // (parallel.tensor * parallel.pipeline)
@@ -106,7 +108,7 @@ def _list_strategies(parallel: ParallelConfig, world_size: int, local_size: int)
     if data_ranks == 1:
         # muster has no engine for a single rank of its own.
         return [replace(unsharded, strategy="ddp" if parallel.engine == "muster" else "single")]
-    return [replace(unsharded, strategy="ddp"), *sharded]
+    return [replace(unsharded, strategy="ddp"), *sharded] if supports_ddp(config) else sharded
 
 
 def _find_largest_micro(

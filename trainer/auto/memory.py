@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from trainer.auto.sizes import ModelSizes
 from trainer.config.layout import Layout
+from trainer.config.reduction import choose_deferred_reduction
 from trainer.config.residual import METHODS_WITH_RESIDUAL
 from trainer.config.schema import CommunicationConfig, OptimizerConfig, ParallelConfig, Precision
 from trainer.state_formats import FORMAT_BYTES, StateFormats, formats_of
@@ -55,7 +56,7 @@ def estimate_memory(  # noqa: PLR0913, PLR0917
     own, trained = (-(-count // model_ranks) for count in (sizes.parameters, sizes.trainable))
     shards = layout.shard * layout.context if parallel.strategy in ("fsdp", "hsdp") else 1
     residuals = _estimate_residuals(-(-trained // shards), parallel, layout, communication)
-    gradients = _estimate_gradients(trained, -(-trained // shards), parallel, formats)
+    gradients = _estimate_gradients(trained, -(-trained // shards), parallel, layout, formats, micro_batches)
     stored = (formats.weight_bytes * -(-own // shards), -(-sizes.states // (model_ranks * shards)))
     weights, states = (0, 0) if parallel.offload else stored
     activations = _estimate_activations(sizes, parallel, layout, formats, micro_batches) * micro
@@ -170,14 +171,27 @@ def _estimate_outputs(sizes: ModelSizes, micro: int, layout: Layout, formats: St
     return (logits + (FORMAT_BYTES["fp32"] + summand) * sizes.head) // layout.tensor
 
 
-def _estimate_gradients(trained: int, sharded: int, parallel: ParallelConfig, formats: StateFormats) -> int:
-    # Pipeline stages scatter gradients after the last micro-batch, before offload moves them to the host.
-    if parallel.strategy in ("fsdp", "hsdp") and parallel.pipeline > 1:
-        return formats.gradient_bytes * trained
+def _estimate_gradients(  # noqa: PLR0913, PLR0917
+    trained: int, sharded: int, parallel: ParallelConfig, layout: Layout, formats: StateFormats, micro_batches: int
+) -> int:
+    """Return the bytes of gradients, given the trained weights of a rank before and after sharding.
+
+    fully_shard sums whole gradients, and what waits for the sum over replicas, in the format of the reduction.
+    """
+    replicas = layout.merge_context(uses_fully_shard=parallel.strategy in ("fsdp", "hsdp")).replicate
+    if parallel.strategy not in ("fsdp", "hsdp"):
+        # If the network is slower than the backward pass, all buckets are waiting in the format of the reduction.
+        is_copied = replicas > 1 and formats.reduced != formats.gradients
+        return (formats.gradient_bytes + (formats.reduced_bytes if is_copied else 0)) * trained
+    deferred, _ = choose_deferred_reduction(parallel, replicas, formats.gradients)
+    # Pipeline stages scatter gradients after the last micro-batch, before offload moves them to the host. Those of a
+    # single micro-batch are scattered at once by torch's engine; muster's is not assumed to do so.
+    if parallel.pipeline > 1 or (deferred == "all" and (micro_batches > 1 or parallel.engine == "muster")):
+        return max(formats.reduced_bytes, formats.gradient_bytes if parallel.engine == "muster" else 0) * trained
     if parallel.offload:
         return 0
-    is_whole = parallel.strategy in ("single", "ddp") or parallel.zero == 1
-    return formats.gradient_bytes * (trained if is_whole else sharded)
+    has_partial_sums = deferred == "replicas" and micro_batches > 1
+    return max(formats.gradient_bytes, formats.reduced_bytes if has_partial_sums else 0) * sharded
 
 
 def _estimate_residuals(

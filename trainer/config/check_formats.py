@@ -39,13 +39,21 @@ def check_batch_norm(config: Config) -> Iterator[ConfigProblem]:
         yield ConfigProblem("optimizer.weights", message, "set it to fp32")
 
 
+def supports_ddp(config: Config) -> bool:
+    """Return whether gradients can be stored under ddp: torch's DDP has them in the format of the weights only.
+
+    With tensor parallelism, fully_shard takes its place, and stores any format.
+    """
+    return config.optimizer.gradients == config.optimizer.weights or config.parallel.tensor > 1
+
+
 def _check_ddp(config: Config) -> Iterator[ConfigProblem]:
-    """Check that torch's DDP, if it is used, has gradients in the format of the weights: it supports no other."""
+    """Check that torch's DDP, if it is used, supports the format of the gradients."""
     parallel, gradients, weights = config.parallel, config.optimizer.gradients, config.optimizer.weights
-    may_be_ddp = parallel.strategy in ("ddp", "auto") or (parallel.strategy == "single" and parallel.context > 1)
-    if gradients == weights or not may_be_ddp or parallel.tensor > 1:
+    uses_ddp = parallel.strategy == "ddp" or (parallel.strategy == "single" and parallel.context > 1)
+    if not uses_ddp or supports_ddp(config):
         return
-    reason = "ddp" if parallel.strategy == "ddp" else f"parallel.strategy={parallel.strategy} may use ddp, which"
+    reason = "ddp" if parallel.strategy == "ddp" else "context ranks average gradients by ddp, which"
     message = f"{gradients}, but {reason} stores gradients in the format of the weights, {weights}"
     fix = f"set it to {weights}, or parallel.strategy to fsdp (parallel.zero=1 shards only the optimizer state)"
     yield ConfigProblem("optimizer.gradients", message, fix)

@@ -40,15 +40,15 @@ import torch.distributed
 from torch import nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
+from trainer.config.reduction import ZERO_PARAMETERS, choose_deferred_reduction, zero_stage
 from trainer.engines.block import Block, list_parameters
 from trainer.engines.block_gradients import BlockGradients
 from trainer.parallel.cast import is_cast_by_sharding
 from trainer.parallel.engine import Recipe
-from trainer.parallel.fsdp import choose_deferred_reduction
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.plain import PlainEngine
 from trainer.parallel.same_model import check_device, check_same_tensors
-from trainer.parallel.shard import ZERO_PARAMETERS, group_modules, zero_stage
+from trainer.parallel.shard import group_modules
 from trainer.parallel.units import Units
 from trainer.precision import DTYPES
 

@@ -10,6 +10,7 @@ from torch import nn
 
 from trainer.config.errors import ConfigError, ConfigProblem, list_divisors
 from trainer.config.layout import check_vocabulary
+from trainer.config.reduction import ZERO_PARAMETERS, zero_stage
 from trainer.models.experts import Experts
 from trainer.models.head import takes_objective
 from trainer.parallel.cast import cast_forward
@@ -24,7 +25,7 @@ from trainer.parallel.materialize import Factory, Fill, allocate_weights, build_
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.plain import PlainEngine
 from trainer.parallel.recompute import recompute_units
-from trainer.parallel.shard import ZERO_PARAMETERS, shard_units, zero_stage
+from trainer.parallel.shard import shard_units
 from trainer.parallel.tensor import list_mixtures, split_layers
 from trainer.parallel.units import Units, find_units
 

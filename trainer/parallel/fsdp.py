@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from trainer.config.schema import ParallelConfig, StoredFormat
+from trainer.config.reduction import ZERO_PARAMETERS, choose_deferred_reduction, zero_stage
 from trainer.parallel.engine import Recipe
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.plain import PlainEngine
-from trainer.parallel.shard import ZERO_GRADIENTS, ZERO_PARAMETERS, zero_stage
 from trainer.parallel.units import Units
 
 if TYPE_CHECKING:
@@ -19,9 +18,6 @@ if TYPE_CHECKING:
 
 # Start-up: the modules for compressed gradients are imported only by runs that compress them.
 # ruff: noqa: PLC0415
-
-DeferredReduction = Literal["nothing", "replicas", "all"]
-"""The reductions that are deferred to the last micro-batch: none, the one over replicas, or all of them."""
 
 
 class FsdpEngine(PlainEngine):
@@ -55,24 +51,3 @@ class FsdpEngine(PlainEngine):
         elif self._deferred == "replicas":
             model.set_requires_all_reduce(is_last)
         return nullcontext()
-
-
-def choose_deferred_reduction(
-    parallel: ParallelConfig, replicas: int, gradients: StoredFormat = "fp32"
-) -> tuple[DeferredReduction, str]:
-    """Return which reductions are deferred to the last micro-batch and, for `auto`, the reason.
-
-    `auto` defers the reductions that need no additional memory. `gradients` is the format in which micro-batches are to
-    be summed.
-    """
-    if parallel.accumulate == "sync":
-        return "nothing", ""
-    if parallel.accumulate == "defer":
-        return "all", ""
-    if parallel.reduce != "fp32" and gradients == "fp32":
-        return "nothing", f"gradients are reduced after each micro-batch, because sums of {parallel.reduce} lose bits"
-    if zero_stage(parallel) < ZERO_GRADIENTS:
-        return "all", "gradients are reduced after the last micro-batch, as all of them are stored anyway"
-    if replicas > 1:
-        return "replicas", "gradients are scattered after each micro-batch, replicas are summed after the last"
-    return "nothing", "gradients are scattered after each micro-batch, to store only a part of them"

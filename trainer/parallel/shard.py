@@ -5,10 +5,12 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+import torch
 from torch import nn
 
+from trainer.config.errors import ConfigError, ConfigProblem
 from trainer.config.layout import DATA_AXES
-from trainer.config.schema import ParallelConfig
+from trainer.config.reduction import ZERO_PARAMETERS, zero_stage
 from trainer.models.experts import Experts
 from trainer.parallel.cast import is_cast_by_sharding
 from trainer.parallel.engine import Recipe
@@ -18,12 +20,10 @@ from trainer.parallel.mesh import Mesh
 from trainer.parallel.modules import is_tied
 from trainer.parallel.units import Units
 from trainer.precision import DTYPES
+from trainer.state_formats import StateFormats
 
 # Start-up: torch.distributed.fsdp is imported only by runs that shard.
 # ruff: noqa: PLC0415
-
-ZERO_GRADIENTS = 2
-ZERO_PARAMETERS = 3
 
 
 def shard_units(model: nn.Module, units: Units, recipe: Recipe, mesh: Mesh) -> None:
@@ -32,6 +32,7 @@ def shard_units(model: nn.Module, units: Units, recipe: Recipe, mesh: Mesh) -> N
         return
     from torch.distributed.fsdp import fully_shard
 
+    _check_gradients(recipe.formats)
     # torch warns about the views that tensor parallel layers return, but our models never write into them.
     warnings.filterwarnings("ignore", message=".*returned a view tensor")
     # If gradients are compressed between replicas, hooks do that, and fully_shard sees one replica only.
@@ -58,9 +59,15 @@ def shard_units(model: nn.Module, units: Units, recipe: Recipe, mesh: Mesh) -> N
     _set_prefetch(order, recipe.parallel.prefetch)
 
 
-def zero_stage(parallel: ParallelConfig) -> int:
-    """Return the ZeRO stage; without a shard axis every rank stores everything, as in stage 1."""
-    return parallel.zero if parallel.strategy in ("fsdp", "hsdp") else 1
+def _check_gradients(formats: StateFormats) -> None:
+    """Check that fully_shard stores gradients in their format; that of torch 2.11 knows only the format of weights."""
+    from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
+
+    if formats.gradients == formats.weights or hasattr(FSDPParam, "unsharded_grad_dtype"):
+        return
+    message = f"{formats.gradients}, but fully_shard of torch {torch.__version__} stores gradients in the format of "
+    fix = f"set it to {formats.weights}, or use torch 2.15"
+    raise ConfigError([ConfigProblem("optimizer.gradients", f"{message}the weights, {formats.weights}", fix)])
 
 
 def group_modules(model: nn.Module, units: Units) -> list[list[nn.Module]]:

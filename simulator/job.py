@@ -12,9 +12,15 @@ from simulator.parameters import moment_bytes
 from trainer.config.layout import resolve_layout
 from trainer.config.schema import Config, LossConfig
 from trainer.models.shape import shape_of
-from trainer.state_formats import list_state_formats
+from trainer.state_formats import count_master_bytes, list_state_formats
 
-DEFAULT_LAYOUT = Layout(loss="in_head", chunk_tokens=LossConfig().chunk_tokens, gathers_keys=True)
+DEFAULT_LAYOUT = Layout(
+    moment_bytes=8.0,
+    stored_gradient_bytes=4,
+    loss="in_head",
+    chunk_tokens=LossConfig().chunk_tokens,
+    gathers_keys=True,
+)
 """What `base_layout` returns for default settings, in bf16 without compilation."""
 
 
@@ -81,13 +87,17 @@ def layout_from_config(config: Config, ranks: int, per_node: int, micro: int) ->
 
 def base_layout(config: Config) -> Layout:
     """Return what the settings decide apart from the division over ranks: formats, kernels, loss and buffers."""
+    formats = list_state_formats(config)
     return Layout(
         recompute=config.parallel.recompute,
         dtype=config.precision if config.fp8.scaling == "none" else "fp8",
         compiled=config.compile.mode != "none",
         prefetch=config.parallel.prefetch,
         bucket_mb=config.parallel.bucket_mb,
-        gradient_bytes=list_state_formats(config).reduced_bytes,
+        weight_bytes=formats.weight_bytes,
+        master_bytes=count_master_bytes(config.optimizer, 1),
+        stored_gradient_bytes=formats.gradient_bytes,
+        gradient_bytes=formats.reduced_bytes,
         moment_bytes=moment_bytes(build_model(config.model, config.data.seq_len), config.optimizer),
         loss="in_head",
         chunk_tokens=config.loss.chunk_tokens,

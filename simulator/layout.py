@@ -61,9 +61,13 @@ class Layout:
     recompute: Recompute = "none"
     dtype: Literal["fp32", "tf32", "fp16", "bf16", "fp8"] = "bf16"
     weight_bytes: int = 4
-    """Bytes of a weight in the optimizer: 4, or 2 without fp32 master weights."""
-    moment_bytes: float = 8.0
-    """Bytes of the optimizer's moments per parameter, with fp32 master weights."""
+    """Bytes of a stored weight; Megatron's kernels have copies of two bytes besides."""
+    master_bytes: int = 0
+    """Bytes of the fp32 copy of a weight that the optimizer updates instead of a stored weight of two bytes."""
+    moment_bytes: float | None = None
+    """Bytes of the optimizer's moments per parameter; None means two moments as wide as a stored weight."""
+    stored_gradient_bytes: int | None = None
+    """Bytes of a gradient as it is summed over micro-batches; None means as wide as a stored weight."""
     gradient_bytes: int = 4
     """Bytes of a gradient when it is reduced."""
     offload: bool = False
@@ -101,6 +105,16 @@ class Layout:
     @property
     def gpus(self) -> int:
         return self.dp * self.tp * self.pp * self.cp
+
+    @property
+    def optimizer_bytes(self) -> float:
+        """Bytes of the optimizer's state per parameter."""
+        return (2 * self.weight_bytes if self.moment_bytes is None else self.moment_bytes) + self.master_bytes
+
+    @property
+    def summed_gradient_bytes(self) -> int:
+        """Bytes of a gradient as it is summed over micro-batches."""
+        return self.weight_bytes if self.stored_gradient_bytes is None else self.stored_gradient_bytes
 
     @property
     def keeps_gathered(self) -> bool:

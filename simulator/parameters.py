@@ -8,10 +8,8 @@ from functools import lru_cache
 from simulator.model import Experts, Layer, Model, SequentialModel, Transformer
 from trainer.config.schema import OptimizerConfig
 from trainer.optimizers.sizes import average_moment_bytes
-from trainer.state_formats import FORMAT_BYTES
+from trainer.state_formats import FORMAT_BYTES, count_master_bytes
 
-STORED_WEIGHT_BYTES = FORMAT_BYTES["fp32"]
-"""Bytes of a weight in a checkpoint."""
 ADAMW = OptimizerConfig()
 
 
@@ -99,8 +97,9 @@ def moment_bytes(model: Model, optimizer: OptimizerConfig) -> float:
 
 
 def checkpoint_gb(model: Model, optimizer: OptimizerConfig = ADAMW) -> float:
-    """Return the size of a checkpoint in GB (1e9 bytes): weights and moments."""
-    return 1e-9 * (STORED_WEIGHT_BYTES + moment_bytes(model, optimizer)) * count_parameters(model).total
+    """Return the size of a checkpoint in GB (1e9 bytes): weights, their fp32 copies and moments."""
+    each = FORMAT_BYTES[optimizer.weights] + count_master_bytes(optimizer, 1) + moment_bytes(model, optimizer)
+    return 1e-9 * each * count_parameters(model).total
 
 
 def _attention(model: Transformer) -> int:

@@ -13,6 +13,7 @@ from simulator.rows.run import check_divisibility
 from trainer.config.errors import ConfigError, ConfigProblem
 
 WHERE = "--layout"
+ZERO_ALLOWED = ("shard", "chunk_tokens", "master_bytes", "moment_bytes")
 BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
@@ -69,13 +70,16 @@ def _parse_value(name: str, text: str) -> Any:
     if name not in kinds:
         raise ValueError(f"allowed names: {', '.join(field.name for field in fields(Layout))}")
     choices = get_args(kinds[name])
-    if choices:
+    # A number that may also be None, which is the default.
+    is_optional = type(None) in choices
+    if choices and not is_optional:
         return _parse_choice(text, choices)
-    if kinds[name] is bool:
+    kind = choices[0] if is_optional else kinds[name]
+    if kind is bool:
         if text not in BOOLEANS:
             raise ValueError("allowed: true or false")
         return BOOLEANS[text]
-    return _parse_number(text, kinds[name], least=0 if name in ("shard", "chunk_tokens") else 1)
+    return _parse_number(text, kind, least=0 if name in ZERO_ALLOWED else 1, most=1 if name == "compression" else None)
 
 
 def _parse_choice(text: str, choices: tuple[Any, ...]) -> Any:
@@ -85,14 +89,14 @@ def _parse_choice(text: str, choices: tuple[Any, ...]) -> Any:
     raise ValueError(f"allowed: {', '.join(str(choice) for choice in choices if choice != '')}")
 
 
-def _parse_number(text: str, kind: type, least: int) -> Any:
+def _parse_number(text: str, kind: type, least: int, most: int | None) -> Any:
     try:
         number = kind(text)
     except ValueError:
         raise ValueError("allowed: a number") from None
-    if kind is float and not 0 < number <= 1:
-        raise ValueError("allowed: above 0, up to 1")
-    if kind is int and number < least:
+    if most is not None and not 0 < number <= most:
+        raise ValueError(f"allowed: above 0, up to {most}")
+    if most is None and not number >= least:
         raise ValueError(f"allowed: {least} or more")
     return number
 

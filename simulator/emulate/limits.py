@@ -30,15 +30,18 @@ def list_problems(config: Config, ranks: int) -> list[ConfigProblem]:
     if isinstance(config.model, MoeConfig) and config.model.balance == "bias":
         message = "bias is not emulated: it follows the loads on all ranks; allowed: loss, none"
         problems.append(ConfigProblem("model.balance", message, "set model.balance=loss"))
-    if parallel.reduce != "fp32":
-        message = f"{parallel.reduce} is not emulated; allowed: fp32"
-        problems.append(ConfigProblem("parallel.reduce", message, "set parallel.reduce=fp32"))
-    if config.communication.compression != "none":
-        message = f"{config.communication.compression} is not emulated; allowed: none"
-        problems.append(ConfigProblem("communication.compression", message, "set communication.compression=none"))
-    if config.communication.pattern != "backend":
-        message = f"{config.communication.pattern} is not emulated; allowed: backend"
-        problems.append(ConfigProblem("communication.pattern", message, "set communication.pattern=backend"))
+    formats, communication = config.optimizer, config.communication
+    needed = {
+        "parallel.reduce": (parallel.reduce, "fp32"),
+        "optimizer.weights": (formats.weights, "fp32"),
+        "optimizer.gradients": (formats.gradients, "fp32"),
+        "communication.compression": (communication.compression, "none"),
+        "communication.pattern": (communication.pattern, "backend"),
+    }
+    for where, (value, allowed) in needed.items():
+        if value != allowed:
+            message = f"{value} is not emulated; allowed: {allowed}"
+            problems.append(ConfigProblem(where, message, f"set {where}={allowed}"))
     if config.checkpoint.initial:
         message = (
             f"{config.checkpoint.initial} is not loaded: an emulated run starts from random weights; allowed: empty"

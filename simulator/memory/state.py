@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from simulator.layout import Layout
+from simulator.layout import OWN_TRAINERS, Layout
 from simulator.parameters import ParameterCounts
 from simulator.trainers import TrainerBehavior, trainer_behavior
 
@@ -13,7 +13,7 @@ FUSED_WORKING_BYTES = 3.4
 OPTIMIZER, GRADIENTS, WEIGHTS = 1, 2, 3
 """The ZeRO stage from which each is sharded."""
 NARROW_BYTES = 2
-"""Bytes of a weight without an fp32 master copy."""
+"""Bytes of a weight in bf16 or fp16."""
 ADAPTER_SHARE = 0.01
 """Size of LoRA adapters, relative to the base weights."""
 
@@ -59,11 +59,10 @@ def state_bytes(held: StageParameters, layout: Layout) -> dict[str, float]:
     split = sharded_parameters(held, layout)
     whole = held.replicated + held.routed
     trainable = ADAPTER_SHARE if layout.adapters else 1.0
-    narrow = layout.weight_bytes == NARROW_BYTES
     sizes = {
         "weights": _weights(layout, whole, split),
         "gradients": trainable * (_gradients(layout, behavior, whole, split) + _compression_error(layout, whole)),
-        "optimizer": trainable * (split if layout.zero >= OPTIMIZER else whole) * _optimizer_bytes(layout, narrow),
+        "optimizer": trainable * (split if layout.zero >= OPTIMIZER else whole) * _optimizer_bytes(layout),
     }
     return sizes | dict.fromkeys(list_offloaded(layout), 0.0)
 
@@ -136,13 +135,26 @@ def _has_weight_copies(layout: Layout) -> bool:
 
 def _gradients(layout: Layout, behavior: TrainerBehavior, whole: float, split: float) -> float:
     accumulates = layout.micro_batches > 1
-    if keeps_weights_gathered(layout) or (behavior.deferred and layout.zero >= GRADIENTS and accumulates):
+    is_own = layout.trainer in OWN_TRAINERS and layout.framework == "torch"
+    is_deferred = behavior.deferred and layout.zero >= GRADIENTS and accumulates
+    if keeps_weights_gathered(layout) or is_deferred or (is_own and layout.zero == OPTIMIZER and accumulates):
+        # fully_shard sums whole gradients in the format of the reduction.
         return layout.gradient_bytes * whole
-    size = 2 if layout.weight_bytes == NARROW_BYTES else 4
+    size = layout.summed_gradient_bytes
     if behavior.narrow_copies and layout.dtype == "bf16":
         size += NARROW_BYTES
-    copies = 2 if behavior.copies_buckets and layout.zero == 0 and layout.dp * layout.cp > 1 else 1
-    return size * copies * (split if layout.zero >= GRADIENTS else whole)
+    if layout.zero == 0 and layout.dp * layout.cp > 1:
+        if behavior.copies_buckets:
+            size *= 2
+        if is_own and layout.gradient_bytes != layout.summed_gradient_bytes:
+            # If the network is slower than backward, all buckets wait in the format of the reduction.
+            size += layout.gradient_bytes
+    if is_own and layout.zero >= GRADIENTS and 0 < layout.shard < layout.dp * layout.cp and accumulates:
+        # Until the replicas are summed, fully_shard keeps the format of the reduction.
+        size = max(size, layout.gradient_bytes)
+    # This project's trainer scatters the gradients of a single micro-batch at once.
+    is_split = layout.zero >= GRADIENTS or (is_own and layout.zero == OPTIMIZER)
+    return size * (split if is_split else whole)
 
 
 def _compression_error(layout: Layout, whole: float) -> float:
@@ -150,11 +162,10 @@ def _compression_error(layout: Layout, whole: float) -> float:
     return 4 * whole if layout.compression < 1 else 0.0
 
 
-def _optimizer_bytes(layout: Layout, narrow: bool) -> float:
-    """Return the bytes per parameter of all moments, and of fp32 master weights if the model has its own copy."""
-    if narrow:
-        return 4
-    return layout.moment_bytes + (0 if layout.framework == "torch" or layout.zero == WEIGHTS else 4)
+def _optimizer_bytes(layout: Layout) -> float:
+    """Return the bytes per parameter of the optimizer's state, and of fp32 weights if the model has its own copy."""
+    is_updated_in_place = layout.framework == "torch" or layout.zero == WEIGHTS or layout.weight_bytes == NARROW_BYTES
+    return layout.optimizer_bytes + (0 if is_updated_in_place else 4)
 
 
 def _first_mixtures(held: ParameterCounts, layout: Layout) -> float:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from simulator.layout import Layout
 from simulator.memory.peak import predict_memory
-from simulator.parameters import STORED_WEIGHT_BYTES, count_parameters
+from simulator.parameters import count_parameters
 from simulator.search.space import MICRO_BATCHES, RECOMPUTE, Passes, Shape, Space, Zero
 from simulator.search.trainer_config import unsupported_reason
 from simulator.step.prediction import Prediction, predict
@@ -100,4 +100,4 @@ def _is_too_large(space: Space, shape: Shape, sharding: tuple[Zero, int]) -> boo
     zero, shard = sharding
     ranks = (shard or shape.dp * shape.cp) if zero else 1
     parameters = count_parameters(space.model).total / (shape.tp * shape.pp * max(1, shape.ep))
-    return (STORED_WEIGHT_BYTES + space.base.moment_bytes) * parameters / ranks > _usable_bytes(space)
+    return (space.base.weight_bytes + space.base.optimizer_bytes) * parameters / ranks > _usable_bytes(space)

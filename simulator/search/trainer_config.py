@@ -44,7 +44,13 @@ def unsupported_reason(model: Transformer, layout: Layout) -> str:
         "the plan has no settings for context parallelism (parallel.context of the trainer)": layout.cp > 1,
         "the trainer does not split models with tied embeddings into stages": model.tied and layout.pp > 1,
         "the trainer does not sum gradients in bf16 over the micro-batches of sharded pipeline stages": (
-            layout.gradient_bytes < FP32_BYTES and layout.zero > 0 and layout.pp > 1
+            layout.gradient_bytes < layout.summed_gradient_bytes and layout.zero > 0 and layout.pp > 1
+        ),
+        "the trainer's ddp stores gradients in the format of the weights": (
+            layout.summed_gradient_bytes != layout.weight_bytes
+            and layout.zero == 0
+            and layout.dp * layout.cp > 1
+            and layout.tp == 1
         ),
         "the trainer does not support this feed-forward layer": not model.gated and is_other_ffn,
         "the trainer does not support these attention heads": not model.gated

@@ -12,14 +12,13 @@ from simulator.model import Experts, Transformer
 from simulator.parameters import feed_forward_matrices, head_width, list_projections
 from simulator.step.attention import attention_seconds
 from simulator.step.kernels import SCALED, Kernels, PassSeconds, non_fp8_dtype
+from simulator.step.update import update_bytes
 from simulator.trainers import trainer_behavior
 
 SMALL_KERNELS = {"plain": 20, "fused": 12, "compiled": 6}
 """Kernels launched per layer and forward in addition to the matrix products, by kernel style."""
 LOGIT_BYTES, LOGIT_BYTES_FUSED = 30, 14
 """Bytes read and written per logit by the loss and its gradient."""
-UPDATE_BYTES, UPDATE_BYTES_NARROW = 30, 14
-"""Bytes read and written per parameter by Adam: fp32 state and a low-precision copy; or all in low precision."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +72,7 @@ class ComputeTimes:
 
     def update(self, parameters: float, layout: Layout) -> float:
         """Return the seconds of Adam's update of `parameters`."""
-        each = UPDATE_BYTES if layout.weight_bytes > 2 else UPDATE_BYTES_NARROW  # noqa: PLR2004 bytes of a bf16 weight
-        return self.kernels.moved(each * self.rates.update * parameters)
+        return self.kernels.moved(update_bytes(layout) * self.rates.update * parameters)
 
     def tokens(self, layout: Layout) -> float:
         return layout.micro_batch * self.model.seq / layout.cp

@@ -27,11 +27,13 @@ def offload_s(model: Model, layout: Layout, system: System) -> float:
 
 def _moved_s(held: StageParameters, layout: Layout, system: System) -> float:
     parameters = sharded_parameters(held, layout)
+    # Sharded gradients are moved in the format in which they are stored.
+    gradient = layout.gradient_bytes if layout.stored_gradient_bytes is None else layout.stored_gradient_bytes
     if "weights" in list_offloaded(layout):
         passes = 2 * max(1, layout.micro_batches)
-        size = layout.weight_bytes * passes + layout.gradient_bytes
+        size = layout.weight_bytes * passes + gradient
     else:
-        size = 2 + layout.gradient_bytes
+        size = 2 + gradient
     return parameters * size / (system.host_gb_s * 1e9)
 
 

@@ -26,6 +26,10 @@ SMALL = ["tiny-llama", "batch.size=16"]
         (["--ranks", "256", *SMALL], "batch.size: 16 is not divisible by 256 data-parallel ranks; use 256"),
         (["--ranks", "4", *SMALL, "parallel.strategy=fsdp"], "parallel.strategy: fsdp is not emulated; allowed: ddp"),
         (["--ranks", "4", *SMALL, "parallel.strategy=single"], "parallel.strategy: single is not emulated"),
+        (
+            ["--ranks", "4", *SMALL, "precision=bf16", "optimizer.weights=bf16", "optimizer.gradients=bf16"],
+            "optimizer.weights: bf16 is not emulated; allowed: fp32",
+        ),
         (["--ranks", "4", *SMALL, "parallel.tensor=2"], "parallel.tensor: 2 is not emulated; allowed: 1"),
         (["--ranks", "4", "tiny-moe", "parallel.expert=2"], "parallel.expert: 2 is not emulated; allowed: 1"),
         (["--ranks", "4", "tiny-moe", "model.balance=bias"], "model.balance: bias is not emulated: it follows"),

@@ -1,0 +1,128 @@
+"""The memory and the traffic that the simulator predicts for stored formats, against what the trainer's ranks need."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from simulator.job import layout_from_config
+from simulator.memory.state import StageParameters, stage_parameters, state_bytes
+from simulator.models import build_transformer
+from simulator.parameters import checkpoint_gb, count_parameters
+from simulator.step.traffic import WEIGHT_BYTES
+from tests.trainer.checkpoint_state import save_and_wait
+from tests.trainer.curves import global_batch, make_step
+from tests.trainer.ranks import on_ranks
+from tests.trainer.test_auto_formats import MICRO_BATCHES, STRATEGIES
+from tests.trainer.test_stored_formats import BF16, FORMATS, MASTER, make_config, run_steps
+from trainer.checkpoint.checkpoints import Checkpoints
+from trainer.config.load import from_dict
+from trainer.config.schema import Config
+
+HERE = "tests.trainer.test_simulated_formats"
+RANKS = 4
+NAMES = ("bf16 weights", "bf16 weights, fp32 copies", "bf16 weights, fp32 gradients", "bf16 gradients")
+# The exchanges by their names in a trace. gloo all-reduces what DDP averages, and what fully_shard scatters.
+EXCHANGES = {
+    "gloo:all_reduce": "reduced",
+    "c10d::_reduce_scatter_base_": "reduced",
+    "c10d::_allgather_base_": "gathered",
+}
+WIDTHS = {"float": 4, "c10::BFloat16": 2}
+LARGE_VALUES = 1000
+
+
+def list_cases() -> list[Any]:
+    cases = []
+    for strategy in STRATEGIES:
+        # The simulator has no setting for gradients that are summed before they are scattered.
+        if "accumulate" in strategy:
+            continue
+        for name in NAMES:
+            if strategy == "ddp" and name in ("bf16 weights, fp32 gradients", "bf16 gradients"):
+                continue
+            marks = [] if name == "bf16 weights" or strategy == "fsdp zero=1" else [pytest.mark.nightly]
+            cases.append(pytest.param(strategy, FORMATS[name], marks=marks, id=f"{strategy}: {name}"))
+        if strategy != "single":
+            both = (*FORMATS["bf16 weights"], "parallel.reduce=bf16")
+            cases.append(pytest.param(strategy, both, id=f"{strategy}: reduced in bf16"))
+    return cases
+
+
+@pytest.mark.parametrize(("strategy", "formats"), list_cases())
+def test_predicted_state_is_what_a_rank_allocates(strategy: str, formats: tuple[str, ...]) -> None:
+    config = make_config(strategy, formats)
+    settings, ranks = from_dict(config), 1 if strategy == "single" else RANKS
+    held, predicted = predict_state(settings, ranks)
+    for counted in on_ranks("tests.trainer.test_auto_formats:count_allocated", ranks=ranks, config=config):
+        copies = 0.0
+        if strategy in ("single", "ddp") and settings.optimizer.weights == "fp32":
+            # Autocast makes bf16 copies of fp32 weights, and frees them with the graph.
+            copies = 2 * held.replicated
+        assert counted["weights"] + counted["gathered"] == pytest.approx(predicted["weights"] - copies, rel=0.02)
+        assert counted["states"] == pytest.approx(predicted["optimizer"], rel=0.02)
+        waiting = 0.0
+        if strategy == "ddp" and settings.parallel.reduce != settings.optimizer.gradients:
+            # The copies of buckets are gone when the gradients can be counted.
+            waiting = 4 * held.replicated
+        assert counted["gradients"] == pytest.approx(predicted["gradients"] - waiting, rel=0.02)
+
+
+def predict_state(settings: Config, ranks: int) -> tuple[StageParameters, dict[str, float]]:
+    layout = layout_from_config(settings, ranks, ranks, settings.batch.size // ranks // MICRO_BATCHES)
+    counts = count_parameters(build_transformer(settings.model, settings.data.seq_len))
+    held = stage_parameters(counts, layout, first=True, last=True)
+    return held, state_bytes(held, layout)
+
+
+@pytest.mark.parametrize("reduce", ["fp32", "bf16"])
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp zero=2", "fsdp zero=3", "hsdp shard=2"])
+def test_predicted_traffic_has_the_widths_that_ranks_exchange(strategy: str, reduce: str) -> None:
+    config = make_config(strategy, (*FORMATS["bf16 weights"], f"parallel.reduce={reduce}"))
+    layout = layout_from_config(from_dict(config), RANKS, RANKS, 2)
+    gathered = set() if strategy == "ddp" else {WEIGHT_BYTES}
+    for widths in on_ranks(f"{HERE}:list_exchanged_widths", ranks=RANKS, config=config):
+        assert widths == {"reduced": {layout.gradient_bytes}, "gathered": gathered}
+
+
+def list_exchanged_widths(config: dict[str, Any]) -> dict[str, set[int]]:
+    """Return the bytes of a value in the large exchanges of a step."""
+    from torch.profiler import ProfilerActivity, profile  # noqa: PLC0415
+
+    settings = from_dict(config)
+    step = make_step(settings)
+    size = settings.batch.size // step.engine.mesh.layout.dp_size
+    batch = {key: value[:size] for key, value in global_batch(settings, 0).items()}
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as recorded:
+        step.run(batch, size)
+    widths: dict[str, set[int]] = {"reduced": set(), "gathered": set()}
+    for event in recorded.profiler.kineto_results.events():
+        # The norm of gradients is a number that ranks add up.
+        if event.name() in EXCHANGES and max(math.prod(shape) for shape in event.shapes()) >= LARGE_VALUES:
+            widths[EXCHANGES[event.name()]].add(WIDTHS[event.dtypes()[0]])
+    return widths
+
+
+@pytest.mark.parametrize("formats", [(), BF16, (*BF16, MASTER), (*BF16, "optimizer.moments=bf16")])
+def test_predicted_checkpoints_have_the_size_of_written_ones(formats: tuple[str, ...], tmp_path: Any) -> None:
+    config = make_config("single", formats)
+    settings = from_dict(config)
+    step = make_step(settings)
+    run_steps(step, config, range(1))
+    checkpoints = Checkpoints(tmp_path)
+    save_and_wait(checkpoints, 1, step.saved_tensors())
+    checkpoint = checkpoints.newest()
+    assert checkpoint is not None
+    checkpoints.close()
+    written = sum(count_stored(value) for value in step.saved_tensors().values())
+    (shard,) = checkpoint.path.glob("*.safetensors")
+    assert written <= shard.stat().st_size < written + 2**16
+    predicted = checkpoint_gb(build_transformer(settings.model, settings.data.seq_len), settings.optimizer)
+    assert 1e9 * predicted == pytest.approx(written, rel=0.02)
+
+
+def count_stored(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()

@@ -81,12 +81,12 @@ def leave_out(names: str) -> Iterator[None]:
         yield
 
 
-def make_step(config: Config) -> Step:
+def make_step(config: Config, device: torch.device = DEVICE) -> Step:
     """Return the step that the trainer would run."""
-    recipe = Recipe(config.parallel, config.precision, config.compile, config.fp8)
+    recipe = Recipe(config.parallel, config.precision, config.compile, config.fp8, optimizer=config.optimizer)
     layout = resolve_layout(config.parallel, 1, 1)
-    mesh = Mesh(layout, 0, DEVICE, uses_fully_shard=recipe.uses_fully_shard(layout))
-    weights = partial(fill, seed=config.run.seed, device=DEVICE)
+    mesh = Mesh(layout, 0, device, uses_fully_shard=recipe.uses_fully_shard(layout))
+    weights = partial(fill, seed=config.run.seed, device=device)
     engine = parallelize(partial(build_model, config.model), recipe, mesh, weights)
     return Step(engine, config, CrossEntropy(config.loss.chunk_tokens))
 

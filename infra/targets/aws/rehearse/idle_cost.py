@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from cluster.catalog.prices import instance_price
 from cluster.names import CONTROLLER
 from infra.targets.aws.rehearse.disks import run_in
-from infra.targets.aws.rehearse.instances import Instance, Instances
+from infra.targets.aws.rehearse.instance import Instance
+from infra.targets.aws.rehearse.instances import Instances
 from infra.targets.aws.rehearse.ubuntu import HOME
 
 _HOUR_S = 3600.0

@@ -16,11 +16,11 @@ from typing import Any
 from cluster import names
 from cluster.catalog.instances import InstanceType
 from infra.resources.error import ResourceError
-from infra.targets.aws.launcher.node_names import read_node_name
 from infra.targets.aws.rehearse.cleanup import remove_container, stop_container
 from infra.targets.aws.rehearse.delays import Clock
 from infra.targets.aws.rehearse.disks import Disks
 from infra.targets.aws.rehearse.hardware import list_hardware_files
+from infra.targets.aws.rehearse.instance import SERVER_ERROR, TAKEN_BACK, Instance
 from infra.targets.aws.rehearse.machine import MachineArgs, Site, container_name, start_machine
 from infra.targets.aws.rehearse.metadata import Metadata
 from infra.targets.aws.rehearse.rehearsed_stack import MEMORY_MB
@@ -28,80 +28,12 @@ from infra.targets.aws.rehearse.restarts import start_container, wait_for_restar
 from infra.targets.aws.rehearse.timeline import Timeline
 from infra.targets.local import docker_engine as engine_client
 
-# Codes of EC2's instance states.
-_CODES = {"pending": 0, "running": 16, "shutting-down": 32, "terminated": 48, "stopping": 64, "stopped": 80}
 _MANY_GPUS = 8
 # nvme0n1 is the root disk.
 _FIRST_DISK = 1
 _CLOSE_TIMEOUT_S, _POLL_S = 120.0, 0.2
 # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html
 SPOT_NOTICE_S = 120.0
-
-
-@dataclass
-class Instance:
-    """An instance of moto with what the rehearsal adds to it."""
-
-    raw: Any
-    role: str
-    """Name of its IAM role."""
-    draw_key: str = ""
-    """What its delays are drawn by: node name and number of the launch, because ids differ in every rehearsal."""
-    is_booted: threading.Event = field(default_factory=threading.Event)
-    """Set when its container runs, or when it never will."""
-    is_registered: bool = False
-    """Whether Systems Manager reaches it."""
-    is_profile_known: bool = False
-    """Whether the metadata service has credentials of its role."""
-    listed_at: float = 0
-    """When EC2 begins to show it to those who list instances, on the clock of `time.monotonic`."""
-    disks: int = 0
-    launched_at: float = field(default_factory=time.monotonic)
-    ready_at: float | None = None
-    """When it reported that it can run jobs."""
-    pending_s: float = 0.0
-    """Seconds on AWS until it was billed."""
-    boot_s: float = 0.0
-    """Seconds on AWS that its boots took."""
-    taken_at: datetime | None = None
-    """When EC2 takes it back, once that is announced."""
-
-    @property
-    def is_spot(self) -> bool:
-        return bool(self.raw.lifecycle == "spot")
-
-    @property
-    def id(self) -> str:
-        return str(self.raw.id)
-
-    @property
-    def tags(self) -> dict[str, str]:
-        return {tag["key"]: tag["value"] for tag in self.raw.get_tags()}
-
-    @property
-    def name(self) -> str:
-        """Node name, or the instance id before it has one."""
-        return read_node_name(self.tags, self.raw.ami_launch_index) or self.id
-
-    @property
-    def access_key(self) -> str:
-        """Key id of the credentials of its role, by which its calls are recognized."""
-        return f"ASIA{self.id.removeprefix('i-').upper()}"
-
-    @property
-    def is_ending(self) -> bool:
-        return self.raw._state.name in ("shutting-down", "terminated")
-
-    def enter(self, state: str) -> None:
-        self.raw._state.name, self.raw._state.code = state, _CODES[state]
-
-    def fail(self, reason: str) -> None:
-        """End as an instance does that EC2 cannot start, so that nobody waits for it."""
-        self.is_registered = False
-        self.enter("terminated")
-        self.raw._reason = f"Server.InternalError: {reason}"
-        self.raw.state_reason.code, self.raw.state_reason.message = "Server.InternalError", reason
-        self.is_booted.set()
 
 
 @dataclass
@@ -162,9 +94,7 @@ class Instances:
         instance.is_registered = False
         self.timeline.record(instance.name, "lost")
         remove_container(self.container(instance_id))
-        instance.raw.state_reason.code = "Server.InternalError"
-        # moto then frees its disks and interfaces and calls `terminate`.
-        instance.raw.terminate()
+        instance.end(SERVER_ERROR, "hardware failure")
 
     def wait_for_ends(self, timeout_s: float) -> None:
         """Wait until no instance is shutting down."""
@@ -251,6 +181,10 @@ class Instances:
         """Return whether EC2 lists an instance; it lists a new one only after a while."""
         return instance_id not in self.by_id or time.monotonic() >= self.by_id[instance_id].listed_at
 
+    def has_address(self, address: str) -> bool:
+        """Return whether an instance has an address, also while it shuts down."""
+        return any(i.raw.private_ip == address and i.raw._state.name != "terminated" for i in self.by_id.values())
+
     def container(self, instance_id: str) -> str:
         return container_name(self.site, instance_id)
 
@@ -328,8 +262,7 @@ class Instances:
     def _take(self, instance: Instance) -> None:
         self.clock.sleep(SPOT_NOTICE_S)
         if not self._is_over(instance):
-            instance.raw.state_reason.code = "Server.SpotInstanceTermination"
-            instance.raw.terminate()
+            instance.end(TAKEN_BACK, "capacity is needed elsewhere")
 
     def _is_over(self, instance: Instance) -> bool:
         return instance.is_ending or self.closing.is_set()
@@ -358,6 +291,8 @@ class Instances:
         end_container(self.container(instance.id))
         instance.enter(state)
         instance.is_booted.set()
+        if state == "terminated":
+            instance.release_addresses()
         self.timeline.record(instance.name, state)
 
     def _commit(self, instance: Instance, image: Any) -> None:

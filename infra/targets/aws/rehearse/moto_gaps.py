@@ -13,6 +13,7 @@ from moto.core.exceptions import JsonRESTError
 from moto.ec2.exceptions import DependencyViolationError
 from moto.ec2.models import ec2_backends, launch_templates
 from moto.ec2.models.amis import Ami, AmiBackend
+from moto.ec2.models.elastic_network_interfaces import NetworkInterface, NetworkInterfaceBackend
 from moto.ec2.models.instances import Instance
 from moto.ec2.models.nat_gateways import NatGateway, NatGatewayBackend
 from moto.ec2.models.security_groups import SecurityGroupBackend
@@ -51,6 +52,7 @@ def apply() -> None:
         AmiBackend.create_image = _create_image
         SecurityGroupBackend._delete_security_group = _delete_group
         SubnetBackend.delete_subnet = _delete_subnet
+        NetworkInterfaceBackend.create_network_interface = _create_interface
 
 
 _describe_file_system = fsx.FileSystem.to_dict
@@ -58,6 +60,7 @@ _make_version = launch_templates.LaunchTemplateVersion.__init__
 _add_disk, _attach = Instance.add_block_device, Instance.attach_eni
 _end = NatGatewayBackend.delete_nat_gateway
 _make_image = AmiBackend.create_image
+_make_interface = NetworkInterfaceBackend.create_network_interface
 _remove_group, _remove_subnet = SecurityGroupBackend._delete_security_group, SubnetBackend.delete_subnet
 
 
@@ -105,6 +108,21 @@ def _interface(self: Instance, eni: Any, device_index: int) -> str:
     """Use the next free index: moto has one network card, so first interfaces of several cards would collide."""
     is_taken = device_index in self.nics
     return str(_attach(self, eni, max(self.nics) + 1 if is_taken else device_index))
+
+
+def _create_interface(
+    self: NetworkInterfaceBackend,
+    subnet: Any,
+    private_ip_address: Any,
+    private_ip_addresses: Any = None,
+    *args: Any,
+    **kwargs: Any,
+) -> NetworkInterface:
+    """Choose an address that is free: moto chooses any of the subnet, even one in use, and gives it to others too."""
+    if not private_ip_address and not private_ip_addresses:
+        holder = self.get_subnet(subnet) if isinstance(subnet, str) else subnet
+        private_ip_address = holder.get_available_subnet_ip(None)
+    return _make_interface(self, subnet, private_ip_address, private_ip_addresses, *args, **kwargs)
 
 
 def _end_nat(self: NatGatewayBackend, nat_gateway_id: str) -> NatGateway:

@@ -15,6 +15,7 @@ from moto.ec2.exceptions import InvalidInstanceIdError
 from moto.ec2.models.amis import AmiBackend
 from moto.ec2.models.elastic_block_store import EBSBackend
 from moto.ec2.models.instances import Instance, InstanceBackend
+from moto.ec2.models.subnets import Subnet
 from moto.iam.models import iam_backends
 from moto.ssm.models import SimpleSystemManagerBackend
 
@@ -87,7 +88,7 @@ def connect_instances(instances: Instances) -> Iterator[None]:
     SimpleSystemManagerBackend.send_command = send_command
     SimpleSystemManagerBackend.get_command_invocation = get_command_invocation
     try:
-        with list_late(instances), _make_images(instances):
+        with list_late(instances), _make_images(instances), _hold_addresses(instances):
             yield
     finally:
         InstanceBackend.run_instances, Instance.terminate, Instance.stop = run_instances, terminate, stop
@@ -142,6 +143,22 @@ def _make_images(instances: Instances) -> Iterator[None]:
         yield
     finally:
         AmiBackend.create_image = create
+
+
+@contextmanager
+def _hold_addresses(instances: Instances) -> Iterator[None]:
+    """Let an instance keep its address until it has ended, as EC2 does; moto frees it when the shut-down begins."""
+    free = Subnet.del_subnet_ip
+
+    def free_unused(self: Any, address: str) -> None:
+        if not instances.has_address(address):
+            free(self, address)
+
+    Subnet.del_subnet_ip = free_unused
+    try:
+        yield
+    finally:
+        Subnet.del_subnet_ip = free
 
 
 class Commands:

@@ -21,7 +21,8 @@ from infra.targets.aws.plan import images
 from infra.targets.aws.rehearse.cold_start import report_cold_start
 from infra.targets.aws.rehearse.disks import run_in
 from infra.targets.aws.rehearse.idle_cost import measure_boot, read_slept, report_idle_cost
-from infra.targets.aws.rehearse.instances import SPOT_NOTICE_S, Instance
+from infra.targets.aws.rehearse.instance import Instance
+from infra.targets.aws.rehearse.instances import SPOT_NOTICE_S
 from infra.targets.aws.rehearse.interferences import refuse_launches, reject_some
 from infra.targets.aws.rehearse.moto_errors import SHORTAGE
 from infra.targets.aws.rehearse.rehearsal import Rehearsal, choose_group

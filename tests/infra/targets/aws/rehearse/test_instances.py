@@ -4,80 +4,17 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from cluster import names
-from cluster.catalog.instances import instance
 from infra.resources.error import ResourceError
 from infra.targets.aws.rehearse import instances as rehearsed
 from infra.targets.aws.rehearse import moto_hooks
-from infra.targets.aws.rehearse.delays import Clock
-from infra.targets.aws.rehearse.disks import Disks
-from infra.targets.aws.rehearse.instances import Instances
-from infra.targets.aws.rehearse.machine import MachineArgs, Ports, Site
-from infra.targets.aws.rehearse.timeline import Timeline
-
-SITE = Site("rehearsal-demo", "network", "10.96.0.1", Ports(1, 2, 3, 4, 5), "demo.internal", b"", {}, 1.0, 1.0, "")
-TYPE = "g6.8xlarge"
-
-
-class Engine:
-    """Containers that exist, in place of Docker's."""
-
-    def __init__(self) -> None:
-        self.running: set[str] = set()
-        self.restarting: set[str] = set()
-        self.while_starting: Callable[[], None] = lambda: None
-
-    def start(self, site: Site, args: MachineArgs) -> str:
-        self.while_starting()
-        self.running.add(names.container(site.cluster, args.instance))
-        return args.instance
-
-    def remove(self, name: str) -> None:
-        self.running.discard(name)
-
-    def wait_for_restart(self, name: str, is_over: Callable[[], bool]) -> bool:
-        while not is_over():
-            if name in self.restarting:
-                self.running.discard(name)
-                self.restarting.discard(name)
-                return True
-            time.sleep(0.005)
-        return False
-
-
-@pytest.fixture
-def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
-    engine = Engine()
-    monkeypatch.setattr(rehearsed, "start_machine", engine.start)
-    monkeypatch.setattr(rehearsed, "remove_container", engine.remove)
-    monkeypatch.setattr(rehearsed, "wait_for_restart", engine.wait_for_restart)
-    monkeypatch.setattr(rehearsed, "start_container", engine.running.add)
-    return engine
-
-
-class AttachedDisks(Disks):
-    """Disks that need no loop device."""
-
-    def attach(self, volume: str, container: str, number: int) -> None:
-        self.loops[volume] = f"{container} nvme{number}n1"
-
-
-def make_instances(sleep: Callable[[float], object]) -> Instances:
-    return Instances(
-        site=SITE,
-        clock=Clock(7, 1, sleep=sleep),
-        timeline=Timeline(),
-        types={TYPE: instance(TYPE)},
-        efa_groups=frozenset(),
-        list_storage=list,
-        disks=AttachedDisks("rehearsal-demo", {}),
-    )
+from infra.targets.aws.rehearse.instance import Instance
+from tests.infra.targets.aws.rehearse.instances_without_docker import TYPE, Engine, make_instances, wait_for
 
 
 def make_raw(id_: str, node: str = "gpu-1") -> Any:
@@ -90,16 +27,10 @@ def make_raw(id_: str, node: str = "gpu-1") -> Any:
         _state=SimpleNamespace(name="running", code=16),
         _reason="",
         lifecycle="spot",
+        nics={},
         state_reason=SimpleNamespace(code="", message=""),
         get_tags=lambda: [{"key": names.NODE, "value": node}],
     )
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 5
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def record_delays(ids: tuple[str, str], volume: str) -> list[float]:
@@ -242,7 +173,9 @@ def test_an_error_of_this_machine_ends_the_instance_with_a_reason(engine: Engine
 
     all_instances = make_instances(lambda _: None)
     engine.while_starting = fail
-    all_instances.launch(make_raw("i-1"), "role")
+    raw = make_raw("i-1")
+    raw.terminate = lambda: all_instances.terminate("i-1")
+    all_instances.launch(raw, "role")
     failed = all_instances.by_id["i-1"]
     wait_for(failed.is_booted.is_set)
     all_instances.close()
@@ -258,7 +191,7 @@ def test_a_command_that_this_machine_cannot_run_fails_at_once(monkeypatch: pytes
 
     monkeypatch.setattr(moto_hooks.engine_client, "connect", refuse)
     all_instances = make_instances(lambda _: None)
-    all_instances.by_id["i-1"] = rehearsed.Instance(make_raw("i-1"), "role")
+    all_instances.by_id["i-1"] = Instance(make_raw("i-1"), "role")
     commands = moto_hooks.Commands(all_instances)
     commands.start(SimpleNamespace(command_id="c", parameters={"commands": ["true"]}), ["i-1"])
     wait_for(lambda: commands.results["c", "i-1"]["Status"] != "InProgress")

@@ -28,6 +28,12 @@ def stop_container(name: str) -> None:
         _tolerate_absence(lambda: api.kill(name))
 
 
+def remove_network(name: str) -> None:
+    """Remove a network, unless it does not exist."""
+    with engine_client.api_session("network") as api:
+        _tolerate_absence(lambda: api.remove_network(name))
+
+
 def remove_all(cluster: str, disks: Disks) -> list[str]:
     """Remove everything that a rehearsal has in Docker, also what an earlier one that was killed has left.
 
@@ -39,7 +45,7 @@ def remove_all(cluster: str, disks: Disks) -> list[str]:
     errors += try_each(_remove_image, lambda: [entry["Id"] for entry in api.images(filters=chosen)])
     # Loop devices hold the files of volumes.
     errors += try_each(disks.detach, disks.list_volumes)
-    errors += try_each(_remove_network, lambda: [entry["Id"] for entry in api.networks(filters=chosen)])
+    errors += try_each(remove_network, lambda: [entry["Id"] for entry in api.networks(filters=chosen)])
     errors += try_each(
         _remove_volume, lambda: [entry["Name"] for entry in api.volumes(filters=chosen)["Volumes"] or []]
     )
@@ -59,11 +65,6 @@ def try_each(remove: Callable[[str], object], list_names: Callable[[], list[str]
         except (ResourceError, APIError, OSError) as error:
             errors.append(f"{name}: {error}")
     return errors
-
-
-def _remove_network(id_: str) -> None:
-    with engine_client.api_session("network") as api:
-        _tolerate_absence(lambda: api.remove_network(id_))
 
 
 def _remove_image(id_: str) -> None:

@@ -27,9 +27,10 @@ from infra.targets.aws.rehearse.disks import run_in
 from infra.targets.aws.rehearse.judge import MISSING
 from infra.targets.aws.rehearse.plugin import PLUGIN
 from infra.targets.aws.rehearse.rehearsed_slurm import RehearsedSlurm
-from infra.targets.aws.rehearse.rehearsed_stack import RehearsedStack, prepare_stack
-from infra.targets.aws.rehearse.simulated_cloud import SimulatedCloud, list_used_ranges, open_cloud, require_environment
+from infra.targets.aws.rehearse.rehearsed_stack import RehearsedStack, label_rehearsal, prepare_stack
+from infra.targets.aws.rehearse.simulated_cloud import SimulatedCloud, open_cloud, require_environment
 from infra.targets.aws.rehearse.timeline import Event, Timeline, render_picture, render_text
+from infra.targets.aws.rehearse.vpc_network import claim_network
 from infra.targets.aws.spec import region_of
 from infra.targets.target import Console, RehearsalOptions
 
@@ -166,8 +167,8 @@ Steps = Callable[[Rehearsal], None]
 
 def rehearse(stack: StackHome, options: RehearsalOptions, console: Console, steps: Steps) -> Path:
     """Run a whole rehearsal and return the folder with its timeline; raise Stop where it fails."""
-    with _lock(stack):
-        rehearsed = prepare_stack(stack, list_used_ranges(), os.cpu_count() or 1, options.nodes)
+    with _lock(stack), interrupt_on_signals(), claim_network(*label_rehearsal(stack)) as cidr:
+        rehearsed = prepare_stack(stack, cidr, os.cpu_count() or 1, options.nodes)
         require_environment(rehearsed)
         for line in rehearsed.cuts:
             console.say(line)
@@ -253,7 +254,7 @@ def _run(rehearsed: RehearsedStack, options: RehearsalOptions, console: Console,
     timeline = Timeline(say=lambda event: console.say(_render_line(event)))
     began = time.monotonic()
     try:
-        with interrupt_on_signals(), open_cloud(rehearsed, clock, timeline) as cloud:
+        with open_cloud(rehearsed, clock, timeline) as cloud:
             _run_and_save_logs(Rehearsal(rehearsed, cloud, console), steps)
     finally:
         _write_timeline(rehearsed.home.root, timeline, time.monotonic() - began)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from cluster import names
 from cluster.catalog.instances import DATA, InstanceType, is_reviewed, replace_types
 from cluster.spec import ClusterSpec
 from infra.engine.stop import BAD_INPUT, Stop
@@ -22,13 +22,10 @@ from infra.targets.aws.plan import machines
 from infra.targets.aws.rehearse.moto_server import ACCOUNT
 from infra.targets.aws.spec import Aws, aws_section
 from infra.targets.aws.validate.types import list_catalog_types, list_type_names
-from infra.targets.registry import load_spec
+from infra.targets.registry import load_spec, read_spec
 
 MEMORY_MB = 2048
 """Most memory of a machine in a rehearsal."""
-# Clusters on this machine use 10.88.0.0/16, which is also the default range of a VPC.
-_RANGES = IPv4Network("10.96.0.0/12")
-_PREFIX = 20
 _LOOPBACK = "127.0.0.1"
 _WITH_ACCOUNT = ("permissions_boundary", "kms_key")
 # They are policies and programs of the user, which no simulated account has.
@@ -46,6 +43,10 @@ class RehearsedStack:
     """Address range of the VPC: one that this machine does not use."""
     nodes: int
     """Most nodes of a group that run: those of the job, and of a static group."""
+    cluster: str
+    """Name of the rehearsal in Docker."""
+    labels: Mapping[str, str]
+    """Labels of everything that the rehearsal creates there."""
     cuts: tuple[str, ...] = ()
     """A line for each group that has more nodes than run, and for each property that is left out."""
 
@@ -64,20 +65,27 @@ class RehearsedStack:
         return inherited | folders | hidden | {"NO_PROXY": bypass, "no_proxy": bypass} | dict(variables)
 
 
-def prepare_stack(stack: StackHome, taken: Sequence[IPv4Network], cpus: int, nodes: int) -> RehearsedStack:
-    """Create an empty home for the rehearsal of a stack with at most `nodes` nodes of each group.
-
-    `taken` are the address ranges that this machine uses.
+def label_rehearsal(stack: StackHome) -> tuple[str, dict[str, str]]:
+    """Return the name of a stack's rehearsal in Docker and the labels of everything that it creates there.
 
     Raise Stop if the stack has parts for which a rehearsal has no stand-in.
     """
+    spec = read_spec(stack.file)
+    if missing := list_unsupported(spec):
+        raise Stop(f"a rehearsal has no stand-in for {'; '.join(missing)}", "rehearse a copy without it", BAD_INPUT)
+    home_labels = names.home_labels(_locate_home(stack))
+    # Another checkout may rehearse a cluster of the same name at the same time.
+    cluster = f"rehearsal-{spec.name}-{home_labels[names.HOME][:4]}"
+    return cluster, names.labels(cluster, stack.name, "") | home_labels
+
+
+def prepare_stack(stack: StackHome, cidr: str, cpus: int, nodes: int) -> RehearsedStack:
+    """Create an empty home for the rehearsal of a stack with at most `nodes` nodes of each group."""
+    cluster, labels = label_rehearsal(stack)
     document = yaml.safe_load(stack.file.read_text())
     raw = document["config"]["muster:cluster"]
     original = load_spec(raw)
-    if missing := list_unsupported(original):
-        raise Stop(f"a rehearsal has no stand-in for {'; '.join(missing)}", "rehearse a copy without it", BAD_INPUT)
-    cidr = choose_range(taken)
-    root = stack.home.root / "rehearsals" / stack.name
+    root = _locate_home(stack)
     shutil.rmtree(root, ignore_errors=True)
     home = Home(repo=stack.home.repo, root=private_folder(root), cache=stack.home.cache, stacks=root / "stacks")
     network = raw.get("network") or {}
@@ -93,7 +101,11 @@ def prepare_stack(stack: StackHome, taken: Sequence[IPv4Network], cpus: int, nod
     entries = {name: scale_down(name, cpus) for name in list_scaled_types(spec)}
     (root / REHEARSED_FILE).write_text(json.dumps(entries, indent=1, sort_keys=True) + "\n")
     replace_types(entries)
-    return RehearsedStack(home, stack.name, spec, cidr, nodes, tuple(list_cuts(original, nodes)))
+    return RehearsedStack(home, stack.name, spec, cidr, nodes, cluster, labels, tuple(list_cuts(original, nodes)))
+
+
+def _locate_home(stack: StackHome) -> Path:
+    return stack.home.root / "rehearsals" / stack.name
 
 
 def list_cuts(spec: ClusterSpec, nodes: int) -> list[str]:
@@ -128,17 +140,6 @@ def list_unsupported(spec: ClusterSpec) -> list[str]:
             if (value := getattr(aws_section(spec), field, None)) is not None and f":{ACCOUNT}:" not in value
         ),
     ]
-
-
-def choose_range(taken: Sequence[IPv4Network]) -> str:
-    """Return the first address range that overlaps none of `taken`; raise Stop if there is none."""
-    free = (network for network in _RANGES.subnets(new_prefix=_PREFIX) if not any(map(network.overlaps, taken)))
-    if (first := next(free, None)) is None:
-        what = (
-            f"no /{_PREFIX} of {_RANGES} is free for a rehearsal: networks of Docker or routes of this machine use all"
-        )
-        raise Stop(what, "remove Docker networks that are not used, or the route")
-    return str(first)
 
 
 def list_types(spec: ClusterSpec) -> list[str]:

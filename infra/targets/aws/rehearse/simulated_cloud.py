@@ -1,22 +1,19 @@
-"""What a rehearsal runs on: a Docker network as the VPC, and at its gateway everything that machines reach of AWS."""
+"""What a rehearsal runs on: an account of moto, and at the network's gateway everything that machines reach of AWS."""
 
 from __future__ import annotations
 
 import logging
 import secrets
-import socket
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from docker.types import IPAMConfig, IPAMPool, Mount
+from docker.types import Mount
 from moto.route53.models import route53_backends
 
 from bootstrap.training_environment import environment_folder
@@ -52,11 +49,8 @@ from infra.targets.aws.rehearse.short_container import run_short_container
 from infra.targets.aws.rehearse.slurm_releases import publish_releases
 from infra.targets.aws.rehearse.storage_volumes import StorageVolumes
 from infra.targets.aws.rehearse.timeline import Timeline
+from infra.targets.aws.rehearse.vpc_network import find_gateway
 from infra.targets.aws.spec import region_of
-from infra.targets.local import docker_engine as engine_client
-from infra.targets.local.build.docker_network import list_used_ranges as list_local_ranges
-
-_ADDRESS_TIMEOUT_S, _ADDRESS_POLL_S = 30.0, 0.2
 
 
 @dataclass(frozen=True)
@@ -84,8 +78,8 @@ class SimulatedCloud:
 
 @contextmanager
 def open_cloud(rehearsed: RehearsedStack, clock: Clock, timeline: Timeline) -> Iterator[SimulatedCloud]:
-    """Yield a simulated account whose instances are containers; remove all of them at the end."""
-    cluster, labels = _label(rehearsed)
+    """Yield a simulated account whose instances are containers in its claimed network; remove them at the end."""
+    cluster, labels = rehearsed.cluster, dict(rehearsed.labels)
     # moto has no price list and prints a traceback for every request.
     logging.getLogger("werkzeug").setLevel(logging.CRITICAL)
     moto_calls.apply()
@@ -98,12 +92,9 @@ def open_cloud(rehearsed: RehearsedStack, clock: Clock, timeline: Timeline) -> I
         for kind, path in images.parameters(rehearsed.spec).items()
     }
     disks = Disks(cluster, labels)
-    if errors := remove_all(cluster, disks):
-        what = f"an earlier rehearsal of {rehearsed.name} cannot be removed: {'; '.join(errors)}"
-        raise Stop(what, f"remove the containers, networks and volumes with the label {names.CLUSTER}={cluster}")
     with ExitStack() as stack:
         stack.push(_make_cleanup(cluster, disks, timeline))
-        gateway = _create_network(cluster, labels, rehearsed.cidr)
+        gateway = find_gateway(rehearsed.cidr)
 
         def find_metadata(address: str) -> Metadata | None:
             return instances.find_metadata(address)
@@ -187,12 +178,6 @@ def _serve(  # noqa: PLR0913
     return _Served(ports, authority.pem)
 
 
-def list_used_ranges() -> list[IPv4Network]:
-    """Return the address ranges of Docker's networks and of this machine's routes."""
-    with engine_client.api_session("network") as api:
-        return list(list_local_ranges(api).values())
-
-
 def require_environment(rehearsed: RehearsedStack) -> None:
     """Raise Stop if machines would lack the training environment, which must be cached, or wheels.
 
@@ -201,7 +186,7 @@ def require_environment(rehearsed: RehearsedStack) -> None:
     _require_wheels(rehearsed)
     folder = _cached_environment(rehearsed)
     mount = Mount(ENVIRONMENTS, names.ENV_CACHE_VOLUME, type="volume", read_only=True)
-    code, _ = run_short_container(f"test -e {ENVIRONMENTS}/{folder}/.complete", [mount], _label(rehearsed)[1])
+    code, _ = run_short_container(f"test -e {ENVIRONMENTS}/{folder}/.complete", [mount], rehearsed.labels)
     if code:
         what = f"the training environment {folder} is not cached; machines of a rehearsal have no network"
         raise Stop(what, "run `make setup`")
@@ -222,44 +207,6 @@ def _cached_environment(rehearsed: RehearsedStack) -> str:
 
 def _lock(rehearsed: RehearsedStack) -> bytes:
     return (rehearsed.home.repo / rehearsed.spec.software.training_lock).read_bytes()
-
-
-def _label(rehearsed: RehearsedStack) -> tuple[str, dict[str, str]]:
-    """Return the name of the rehearsal in Docker and the labels of everything that it creates there."""
-    home_labels = names.home_labels(rehearsed.home.root)
-    # Another checkout may rehearse a cluster of the same name at the same time.
-    cluster = f"rehearsal-{rehearsed.spec.name}-{home_labels[names.HOME][:4]}"
-    return cluster, names.labels(cluster, rehearsed.name, "") | home_labels
-
-
-def _create_network(cluster: str, labels: dict[str, str], cidr: str) -> str:
-    """Create the network without a route out and return the address of its gateway."""
-    gateway = str(IPv4Network(cidr)[1])
-    with engine_client.api_session("network") as api:
-        api.create_network(
-            names.network(cluster),
-            driver="bridge",
-            internal=True,
-            labels=labels,
-            ipam=IPAMConfig(pool_configs=[IPAMPool(subnet=cidr, gateway=gateway)]),
-        )
-    _wait_for_address(gateway)
-    return gateway
-
-
-def _wait_for_address(address: str) -> None:
-    """Wait until this machine has the address of the gateway, which it gets shortly after the network is created."""
-    deadline = time.monotonic() + _ADDRESS_TIMEOUT_S
-    while True:
-        try:
-            with socket.socket() as trial:
-                trial.bind((address, 0))
-            return
-        except OSError as error:
-            if time.monotonic() > deadline:
-                what = f"this machine does not have the address {address} of its new Docker network ({error.strerror})"
-                raise Stop(what, "use a Docker engine that runs on this machine") from error
-        time.sleep(_ADDRESS_POLL_S)
 
 
 def _make_cleanup(cluster: str, disks: Disks, timeline: Timeline) -> Callable[..., None]:

@@ -1,4 +1,4 @@
-"""The rehearsed stack: an address range that is free, machines that fit, the caller's own account out of reach."""
+"""The rehearsed stack: its address range, machines that fit, the caller's own account out of reach."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from ipaddress import IPv4Network
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,6 @@ from infra.home import Home
 from infra.targets.aws.account_types import REHEARSED_FILE
 from infra.targets.aws.rehearse.rehearsed_stack import (
     MEMORY_MB,
-    choose_range,
     list_unsupported,
     prepare_stack,
     scale_down,
@@ -25,17 +23,7 @@ from infra.targets.aws.target import AwsTarget
 from infra.targets.registry import read_spec
 from tests.harness import REPO
 
-CPUS, NODES = 2, 2
-
-
-def test_a_range_that_docker_uses_is_avoided() -> None:
-    assert choose_range([]) == "10.96.0.0/20"
-    assert choose_range([IPv4Network("10.96.3.0/24"), IPv4Network("172.17.0.0/16")]) == "10.96.16.0/20"
-
-
-def test_a_machine_without_a_free_range_is_an_error_with_a_fix() -> None:
-    with pytest.raises(Stop, match=r"no /20 of 10\.96\.0\.0/12 is free"):
-        choose_range([IPv4Network("10.0.0.0/8")])
+CPUS, NODES, CIDR = 2, 2, "10.96.16.0/20"
 
 
 def test_machines_are_scaled_down_to_this_one() -> None:
@@ -55,7 +43,7 @@ def test_ids_of_another_account_are_refused_before_the_last_rehearsal_is_removed
     last.touch()
     home = Home.of({"MUSTER_HOME": str(tmp_path), "MUSTER_STACKS": str(stacks)})
     with pytest.raises(Stop) as caught:
-        prepare_stack(home.stack("theirs"), [], CPUS, NODES)
+        prepare_stack(home.stack("theirs"), CIDR, CPUS, NODES)
     refused = (
         "aws.permissions_boundary: 'arn:aws:iam::210987654321:policy/boundary' (allowed: one of account 123456789012"
     )
@@ -76,7 +64,7 @@ def test_static_groups_are_cut_to_the_nodes_that_fit(
 ) -> None:
     monkeypatch.setattr("infra.targets.aws.rehearse.rehearsed_stack.replace_types", lambda _: None)
     stack = Home.of({"MUSTER_HOME": str(tmp_path)}).stack("aws-full")
-    rehearsed = prepare_stack(stack, [], CPUS, nodes)
+    rehearsed = prepare_stack(stack, CIDR, CPUS, nodes)
     assert {name: (group.count, group.max) for name, group in rehearsed.spec.groups.items()} == counts
     assert f"groups.burst: {nodes} of 16 nodes run (--nodes)" in rehearsed.cuts
     left_out = [line for line in rehearsed.cuts if "left out" in line]
@@ -86,8 +74,8 @@ def test_static_groups_are_cut_to_the_nodes_that_fit(
 
 def test_an_existing_vpc_gets_no_range_in_the_spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("infra.targets.aws.rehearse.rehearsed_stack.replace_types", lambda _: None)
-    rehearsed = prepare_stack(Home.of({"MUSTER_HOME": str(tmp_path)}).stack("aws-existing-vpc"), [], CPUS, NODES)
-    assert (rehearsed.cidr, rehearsed.spec.network.cidr) == ("10.96.0.0/20", None)
+    rehearsed = prepare_stack(Home.of({"MUSTER_HOME": str(tmp_path)}).stack("aws-existing-vpc"), CIDR, CPUS, NODES)
+    assert (rehearsed.cidr, rehearsed.spec.network.cidr) == (CIDR, None)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +112,7 @@ def test_the_program_of_a_rehearsal_sees_the_scaled_machines(tmp_path: Path, mon
     monkeypatch.setenv("NO_PROXY", "intranet")
     monkeypatch.setattr("infra.targets.aws.rehearse.rehearsed_stack.replace_types", lambda _: None)
     stack = Home.of({"MUSTER_HOME": str(tmp_path)}).stack("aws-g6-pair")
-    rehearsed = prepare_stack(stack, [IPv4Network("10.96.0.0/20")], CPUS, NODES)
+    rehearsed = prepare_stack(stack, CIDR, CPUS, NODES)
     env = rehearsed.environment({"AWS_ENDPOINT_URL": "http://127.0.0.1:1"}, Path("/tools"))
     own = {name: value for name, value in env.items() if name.startswith("AWS_")}
     files = {"AWS_CONFIG_FILE": "/dev/null", "AWS_SHARED_CREDENTIALS_FILE": "/dev/null"}
@@ -133,7 +121,7 @@ def test_the_program_of_a_rehearsal_sees_the_scaled_machines(tmp_path: Path, mon
     assert sorted(json.loads((rehearsed.home.root / REHEARSED_FILE).read_text())) == ["g6.8xlarge"]
     command = [sys.executable, "-c", PRINT_PLAN, "aws-g6-pair"]
     printed = subprocess.run(command, env=env, cwd=REPO, text=True, capture_output=True, check=True).stdout
-    assert printed.split() == [str(CPUS), str(int(MEMORY_MB * 0.97)), "10.96.16.0/20"]
+    assert printed.split() == [str(CPUS), str(int(MEMORY_MB * 0.97)), CIDR]
     assert os.environ["AWS_PROFILE"] == "my-own-account"
 
 

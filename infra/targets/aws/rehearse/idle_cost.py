@@ -61,13 +61,6 @@ def report_idle_cost(instances: Instances, region: str) -> str:
     return describe_idle_cost(times[:-1], times[-1])
 
 
-def measure_boot(instances: Instances, instance: Instance, end: float) -> float:
-    """Return the seconds on AWS from the begin of an instance's boot until `end`, on the clock of `time.monotonic`."""
-    speed = instances.clock.speed
-    began = instance.launched_at + instance.pending_s / speed
-    return convert_to_aws(end - began, read_slept(instances, instance) + instance.boot_s / speed, speed)
-
-
 def read_slept(instances: Instances, instance: Instance) -> float:
     """Return how long the stand-ins of package tools have slept on a machine."""
     script = f"awk '{{ sum += $1 }} END {{ print sum + 0 }}' /{HOME}/slept"

@@ -20,7 +20,8 @@ from infra.engine.stop import FAILED, Stop
 from infra.targets.aws.plan import images
 from infra.targets.aws.rehearse.cold_start import report_cold_start
 from infra.targets.aws.rehearse.disks import run_in
-from infra.targets.aws.rehearse.idle_cost import measure_boot, read_slept, report_idle_cost
+from infra.targets.aws.rehearse.first_job import FirstJob, compare_images, measure_first_job
+from infra.targets.aws.rehearse.idle_cost import read_slept, report_idle_cost
 from infra.targets.aws.rehearse.instance import Instance
 from infra.targets.aws.rehearse.instances import SPOT_NOTICE_S
 from infra.targets.aws.rehearse.interferences import refuse_launches, reject_some
@@ -249,7 +250,7 @@ def refresh_images(rehearsal: Rehearsal) -> None:
     """Replace all machines with ones from baked images; the queue survives, and nodes install nothing."""
     rehearsal.up()
     group, nodes = choose_group(rehearsal.rehearsed.spec, rehearsal.rehearsed.nodes)
-    unbaked_s = _measure_first_job(rehearsal, group, nodes)
+    unbaked = _measure_first_job(rehearsal, group, nodes)
     held = rehearsal.slurm.submit(group, nodes, "hostname", "--hold")
     controller = _require_instance(rehearsal, "controller").id
     rehearsal.refresh_images()
@@ -259,11 +260,8 @@ def refresh_images(rehearsal: Rehearsal) -> None:
     baked = rehearsal.cloud.instances.images
     if successor.id == controller or successor.raw.image_id not in baked:
         raise Stop(f"the controller {successor.id} does not start from a baked image", code=FAILED)
-    baked_s = _measure_first_job(rehearsal, group, nodes)
-    rehearsal.console.say(
-        f"boot to first job: {unbaked_s:.0f} s on AWS from AWS's image, {baked_s:.0f} s from a baked image "
-        f"({baked_s / unbaked_s:.0%})"
-    )
+    from_baked = _measure_first_job(rehearsal, group, nodes)
+    rehearsal.console.say(compare_images(unbaked, from_baked))
     # Not the times: most of them is what this machine needs for the set-up, and it may have other work.
     for node in (successor, *(_require_instance(rehearsal, f"{group}-{number + 1}") for number in range(nodes))):
         if read_slept(rehearsal.cloud.instances, node):
@@ -342,17 +340,13 @@ def _require_instance(rehearsal: Rehearsal, name: str) -> Instance:
     return instance
 
 
-def _measure_first_job(rehearsal: Rehearsal, group: str, nodes: int) -> float:
-    """Run a job on cold nodes and return the seconds on AWS from the begin of their boot until it has run.
-
-    Nodes of a group that always exists are measured until they are ready for jobs.
-    """
-    instances, submitted_at = rehearsal.cloud.instances, time.monotonic()
+def _measure_first_job(rehearsal: Rehearsal, group: str, nodes: int) -> FirstJob:
+    """Run a job on cold nodes and return how long the slowest took."""
+    submitted_at = time.monotonic()
     _require_nodes(rehearsal.run_job(group, nodes), nodes)
     ended_at = time.monotonic()
     used = [_require_instance(rehearsal, f"{group}-{number + 1}") for number in range(nodes)]
-    ends = [i.ready_at if i.ready_at and i.ready_at < submitted_at else ended_at for i in used]
-    return max(measure_boot(instances, instance, end) for instance, end in zip(used, ends, strict=True))
+    return measure_first_job(rehearsal.cloud.instances, used, submitted_at, ended_at)
 
 
 def _forget_images(rehearsal: Rehearsal) -> None:

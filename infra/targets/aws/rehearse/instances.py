@@ -21,7 +21,7 @@ from infra.targets.aws.rehearse.delays import Clock
 from infra.targets.aws.rehearse.disks import Disks
 from infra.targets.aws.rehearse.hardware import list_hardware_files
 from infra.targets.aws.rehearse.instance import SERVER_ERROR, TAKEN_BACK, Instance
-from infra.targets.aws.rehearse.machine import MachineArgs, Site, container_name, start_machine
+from infra.targets.aws.rehearse.machine import MachineArgs, Site, container_name, read_last_lines, start_machine
 from infra.targets.aws.rehearse.metadata import Metadata
 from infra.targets.aws.rehearse.rehearsed_stack import MEMORY_MB
 from infra.targets.aws.rehearse.restarts import start_container, wait_for_restart
@@ -203,6 +203,9 @@ class Instances:
             if self.closing.is_set():
                 return  # The cleanup removes what it needed.
             text = str(error) if isinstance(error, ResourceError) else f"{type(error).__name__}: {error}"
+            with suppress(ResourceError):  # The engine may be what failed.
+                if lines := read_last_lines(self.container(instance.id)):
+                    text = f"{text} The machine printed last: {' / '.join(lines)}"
             self.failures.append(f"{instance.name}: {text}")
             self.timeline.record(instance.name, f"failed on this machine: {text}")
             instance.fail(text)

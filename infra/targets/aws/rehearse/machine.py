@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from docker.errors import NotFound
 from docker.types import Mount
 
 from cluster import names
@@ -23,6 +24,7 @@ API_ADDRESS, MIRROR_ADDRESS = "198.18.0.1", "198.18.0.2"
 """Addresses of AWS's names and of public servers on the machines: of the range for benchmarks (RFC 2544)."""
 STORAGE = "/rehearsal/storage"
 ENVIRONMENTS = "/rehearsal/environments"
+_LAST_LINES = 5
 # Of the driver's own number, so that Slurm can block the GPUs of other jobs and nothing else.
 _GPU_RULE = "c 195:* rwm"
 _UNITS = "etc/systemd/system"
@@ -168,6 +170,15 @@ def start_machine(site: Site, args: MachineArgs) -> str:
         api.put_archive(container["Id"], "/", _archive(_list_files(site, args)))
         api.start(container["Id"])
     return container_name(site, args.instance)
+
+
+def read_last_lines(name: str) -> list[str]:
+    """Return the last lines that a machine has printed, which show why it has ended; empty if it has no container."""
+    with engine_client.api_session(name) as api:
+        try:
+            return [str(line) for line in api.logs(name, tail=_LAST_LINES).decode(errors="replace").splitlines()]
+        except NotFound:
+            return []
 
 
 def _list_mounts(site: Site, args: MachineArgs) -> list[Mount]:

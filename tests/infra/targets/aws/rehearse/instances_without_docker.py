@@ -27,6 +27,7 @@ class Engine:
         self.running: set[str] = set()
         self.restarting: set[str] = set()
         self.while_starting: Callable[[], None] = lambda: None
+        self.last_lines: list[str] = []
 
     def start(self, site: Site, args: MachineArgs) -> str:
         self.while_starting()
@@ -51,6 +52,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
     engine = Engine()
     monkeypatch.setattr(rehearsed, "start_machine", engine.start)
     monkeypatch.setattr(rehearsed, "remove_container", engine.remove)
+    monkeypatch.setattr(rehearsed, "read_last_lines", lambda _name: engine.last_lines)
     monkeypatch.setattr(rehearsed, "wait_for_restart", engine.wait_for_restart)
     monkeypatch.setattr(rehearsed, "start_container", engine.running.add)
     return engine

@@ -173,6 +173,7 @@ def test_an_error_of_this_machine_ends_the_instance_with_a_reason(engine: Engine
 
     all_instances = make_instances(lambda _: None)
     engine.while_starting = fail
+    engine.last_lines = ["Failed to mount cgroup", "Exiting PID 1"]
     raw = make_raw("i-1")
     raw.terminate = lambda: all_instances.terminate("i-1")
     all_instances.launch(raw, "role")
@@ -183,6 +184,7 @@ def test_an_error_of_this_machine_ends_the_instance_with_a_reason(engine: Engine
     assert failed.raw.state_reason.code == "Server.InternalError"
     assert len(all_instances.failures) == 1
     assert all_instances.failures[0].startswith("gpu-1: ")
+    assert all_instances.failures[0].endswith("The machine printed last: Failed to mount cgroup / Exiting PID 1")
 
 
 def test_a_command_that_this_machine_cannot_run_fails_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

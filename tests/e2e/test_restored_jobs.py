@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,8 @@ from slurm.config.render import render_files
 from tests.harness import REPO, wait_until
 
 PROGRAM = "slurm/control/check_restored_jobs.sh"
-LABELS = {names.CLUSTER: "restored-jobs"}
+CLUSTER = f"restored-jobs-{os.getpid():x}"
+LABELS = {names.CLUSTER: CLUSTER}
 STATE = "/var/lib/slurm/slurmctld"
 # Slurm adds ten seconds, in which it does not judge the jobs that it has restored.
 BATCH_START_TIMEOUT_S = 5
@@ -67,7 +69,7 @@ class Slurm:
 def slurm(tmp_path: Path) -> Iterator[Slurm]:
     write_config(tmp_path)
     client = docker.from_env()
-    network = client.networks.create("muster-restored-jobs", driver="bridge", internal=True, labels=LABELS)
+    network = client.networks.create(CLUSTER, driver="bridge", internal=True, labels=LABELS)
     try:
         container = client.containers.run(
             names.IMAGE,
@@ -89,7 +91,7 @@ def slurm(tmp_path: Path) -> Iterator[Slurm]:
         slurm.wait_for_node("idle")
         yield slurm
     finally:
-        for left in client.containers.list(all=True, filters={"label": f"{names.CLUSTER}={LABELS[names.CLUSTER]}"}):
+        for left in client.containers.list(all=True, filters={"label": f"{names.CLUSTER}={CLUSTER}"}):
             left.remove(force=True)
         network.remove()
 

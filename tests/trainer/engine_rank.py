@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any
 
+import torch
+
 from tests.trainer.curves import global_batch, make_step
 from trainer.config.load import from_dict
 from trainer.evaluation.evaluator import sum_batches
@@ -27,7 +29,9 @@ def train(config: dict[str, Any], micro: int, steps: int, hosts: Sequence[str] =
     digest = sha256()
     for name, value in sorted(step.tensors().items()):
         digest.update(name.encode())
-        digest.update(to_local(value).detach().contiguous().numpy().tobytes())
+        local = to_local(value).detach().contiguous()
+        # numpy has no bf16.
+        digest.update((local.view(torch.int16) if local.dtype == torch.bfloat16 else local).numpy().tobytes())
     return {
         "losses": [float(result.loss) for result in results],
         "norms": [float(result.grad_norm) for result in results],

@@ -23,5 +23,11 @@ def test_every_attack_names_a_test() -> None:
     assert [row for row in rows if not TEST.search(row)] == []
 
 
+def test_every_attack_can_be_repeated() -> None:
+    commands = [row for row in list_rows("Attacks that are tested") if ".venv/bin/python -m" in row]
+    attacks = [row for row in list_rows("Attacks that are tested") if row not in commands]
+    assert set(TEST.findall("".join(attacks))) - set(TEST.findall("".join(commands))) == set()
+
+
 def test_named_tests_exist() -> None:
     assert [name for name in TEST.findall(TEXT) if not (REPO / name).is_file()] == []

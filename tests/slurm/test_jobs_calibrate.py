@@ -37,7 +37,7 @@ def run(tmp_path: Path) -> Run:
 def test_all_nodes_write_to_the_same_file(run: Run, tmp_path: Path) -> None:
     done = run("--stack", "local")
     assert done.returncode == 0, done.stderr
-    check_rendezvous(done.stdout, run().stdout)
+    check_rendezvous(tmp_path / "root", done.stdout, run().stdout)
     first, second = [line for line in done.stdout.splitlines() if line.startswith("gpu-")]
     for line, address, is_host in ((first, "10.88.0.3", "true"), (second, "10.88.0.4", "false")):
         assert "--nnodes=2 --nproc-per-node=2 " in line

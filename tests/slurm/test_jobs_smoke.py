@@ -18,7 +18,13 @@ STUBS = {
     esac""",
     "getent": 'case "$2" in [0-9]*) echo "$2 STREAM $2" ;; localhost*) echo "127.0.0.1 STREAM x" ;; *) exit 2 ;; esac',
     "ip": 'echo "$5 via 10.88.0.1 dev eth0 src ${LOCAL_ADDR-10.88.0.$((2 + ${SLURMD_NODENAME#gpu-}))} uid 0"',
-    "ss": 'case "$*" in *established*) [ "$SLURMD_NODENAME" = "${CUT_OFF:-}" ] || echo ESTAB ;; esac',
+    # Other users can see a command line, so no port is on this one. A node that is cut off has another connection to
+    # the head node.
+    "ss": """echo "ss $*" >>"$MUSTER_ROOT/commands"
+        case "$*" in *established*)
+            [ "$SLURMD_NODENAME" != "${CUT_OFF:-}" ] || port=6818
+            printf '0 0 10.88.0.4:40000 10.88.0.3:22\\n0 0 [::ffff:10.88.0.4]:40002 [::ffff:10.88.0.3]:%s\\n' "$port"
+        esac""",
     # Runs the step on both nodes, one after the other, and fails if it fails on either. As on a cluster whose switches
     # have another order than its nodes, the second node is number 0.
     "srun": """echo "srun $*"
@@ -33,8 +39,9 @@ STUBS = {
 SHOW_RENDEZVOUS = 'echo "rendezvous $PET_RDZV_ID $PET_RDZV_ENDPOINT"'
 
 
-def check_rendezvous(*outputs: str) -> None:
+def check_rendezvous(root: Path, *outputs: str) -> None:
     """Check that the nodes of a job agree on a rendezvous that no other job and no command line shows."""
+    outputs = tuple(each + (root / "commands").read_text() for each in outputs)
     pairs = [
         set(re.findall(r"^rendezvous ([0-9a-f-]{36}) 10\.88\.0\.3:(2\d{4})$", each, re.MULTILINE)) for each in outputs
     ]
@@ -74,11 +81,11 @@ def job(tmp_path: Path):
     return run
 
 
-def test_each_node_gets_its_own_address_and_only_the_first_is_host(job):
+def test_each_node_gets_its_own_address_and_only_the_first_is_host(job, tmp_path: Path):
     done = job()
     assert done.returncode == 0, done.stderr
     first, second = [line for line in done.stdout.splitlines() if line.startswith("gpu-")]
-    check_rendezvous(done.stdout, job().stdout)
+    check_rendezvous(tmp_path / "root", done.stdout, job().stdout)
     assert "--local-addr=10.88.0.3 " in first
     assert "--local-addr=10.88.0.4 " in second
     assert "is_host=true" in first

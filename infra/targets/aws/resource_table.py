@@ -271,7 +271,7 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         "efs/fileSystemPolicy:FileSystemPolicy",
-        "TLS for every client of it, and no way to it but its addresses",
+        "requires TLS, and access through the mount targets",
         "elasticfilesystem: PutFileSystemPolicy DescribeFileSystemPolicy",
         when=_holds("efs"),
     ),

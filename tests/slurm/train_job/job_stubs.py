@@ -27,7 +27,11 @@ STUBS = {
         esac""",
     "getent": 'case "$2" in [0-9]*) echo "$2 STREAM $2" ;; localhost*) echo "127.0.0.1 STREAM x" ;; *) exit 2 ;; esac',
     "ip": 'echo "$5 via 10.88.0.1 dev eth0 src ${LOCAL_ADDR-10.88.0.$((2 + ${SLURMD_NODENAME#gpu-}))} uid 0"',
-    "ss": 'case "$*" in *established*) [ "$SLURMD_NODENAME" = "${CUT_OFF:-}" ] || echo ESTAB ;; esac',
+    "ss": """echo "ss $*" >>"$MUSTER_ROOT/commands"
+        case "$*" in *established*)
+            [ "$SLURMD_NODENAME" != "${CUT_OFF:-}" ] || port=6818
+            printf '0 0 10.88.0.4:40000 10.88.0.3:22\\n0 0 [::ffff:10.88.0.4]:40002 [::ffff:10.88.0.3]:%s\\n' "$port"
+        esac""",
     "sinfo": 'case "$*" in *--partition=*) printf "%s\\n" "${PARTITION:-}" ;; *) echo "${DOWN:-}" ;; esac',
     # Runs the step on both nodes, one after the other, and fails if it fails on either. As on a cluster whose switches
     # have another order than its nodes, the second node is number 0.

@@ -13,10 +13,10 @@ from tests.slurm.test_jobs_smoke import check_rendezvous
 from tests.slurm.train_job.job_stubs import JOB, Run, Start
 
 
-def test_each_node_starts_the_trainer_with_its_own_address(job: Run, run_folder: Path) -> None:
+def test_each_node_starts_the_trainer_with_its_own_address(job: Run, run_folder: Path, tmp_path: Path) -> None:
     done = job("llama.yaml", "optimizer.lr=1e-4", "name=two words", OUTCOME="finished")
     assert done.returncode == 0, done.stderr
-    check_rendezvous(done.stdout, job("llama.yaml", OUTCOME="finished").stdout)
+    check_rendezvous(tmp_path / "root", done.stdout, job("llama.yaml", OUTCOME="finished").stdout)
     first, second = [line for line in done.stdout.splitlines() if line.startswith("gpu-")]
     for line, address, is_host in ((first, "10.88.0.3", "true"), (second, "10.88.0.4", "false")):
         assert f"--local-addr={address} --rdzv-conf=is_host={is_host}," in line

@@ -26,7 +26,7 @@ from infra.targets.aws.node_reports import read_reports
 from infra.targets.aws.send_command import Script, send_script
 
 NodeState = Literal["ready", "coming", "stale"]
-"""`stale`: the machine is idle, but failed, has another bundle or an unreadable report; it sets itself up again."""
+"""`stale`: the machine has to set itself up again: it failed, has another bundle, or its report is unreadable."""
 
 LOG = "/var/log/muster/node.log"
 # Longer than a controller needs that has to build Slurm first.

@@ -1,0 +1,98 @@
+"""Filesystems of EFS, their policies and their mount targets."""
+
+from __future__ import annotations
+
+from infra.targets.aws.rehearse.plugin.calls import delete, read_existence, wait_until_available
+from infra.targets.aws.rehearse.plugin.kind import (
+    Aws,
+    Created,
+    Kind,
+    Props,
+    Tags,
+    call_parameters,
+    completing,
+    get_if_exists,
+    tag_list,
+    to_api,
+)
+
+
+def _create_efs(aws: Aws, props: Props, tags: Tags) -> Created:
+    filesystem = aws.efs.create_file_system(
+        Tags=tag_list(tags), **call_parameters(props, "performanceMode throughputMode encrypted kmsKeyId")
+    )
+    id_ = filesystem["FileSystemId"]
+    policies = [to_api(policy) for policy in props["lifecyclePolicies"]]
+    rules = [{_ia(key): value for key, value in policy.items()} for policy in policies]
+    with completing(id_):
+        aws.efs.put_lifecycle_configuration(FileSystemId=id_, LifecyclePolicies=rules)
+    return id_, {"dnsName": f"{id_}.efs.{aws.region}.amazonaws.com", "arn": filesystem["FileSystemArn"]}
+
+
+def _ia(key: str) -> str:
+    return "TransitionToIA" if key == "TransitionToIa" else key
+
+
+def _create_efs_policy(aws: Aws, props: Props, _tags: Tags) -> Created:
+    id_ = props["fileSystemId"]
+    aws.efs.put_file_system_policy(FileSystemId=id_, Policy=props["policy"])
+    return id_, {}
+
+
+def _efs_policy(aws: Aws, id_: str, _props: Props) -> Props | None:
+    return None if get_if_exists(lambda: aws.efs.describe_file_system_policy(FileSystemId=id_)) is None else {}
+
+
+def _update_efs_policy(aws: Aws, id_: str, news: Props, _tags: Tags) -> Props:
+    aws.efs.put_file_system_policy(FileSystemId=id_, Policy=news["policy"])
+    return {}
+
+
+def _update_efs(aws: Aws, id_: str, _news: Props, tags: Tags) -> Props:
+    aws.efs.tag_resource(ResourceId=id_, Tags=tag_list(tags))
+    return {}
+
+
+def _create_target(aws: Aws, props: Props, _tags: Tags) -> Created:
+    target = aws.efs.create_mount_target(**call_parameters(props, "fileSystemId subnetId securityGroups"))
+    id_ = target["MountTargetId"]
+
+    def read_state() -> str:
+        return str(aws.efs.describe_mount_targets(MountTargetId=id_)["MountTargets"][0]["LifeCycleState"])
+
+    wait_until_available(read_state, target["LifeCycleState"])
+    return id_, {}
+
+
+KINDS = (
+    Kind(
+        "aws:efs/fileSystem:FileSystem",
+        "encrypted kmsKeyId performanceMode",
+        _create_efs,
+        delete("efs", "delete_file_system", "FileSystemId"),
+        read_existence("efs", "describe_file_systems", "FileSystemId"),
+        change="throughputMode lifecyclePolicies",
+        update=_update_efs,
+        computed="dnsName arn",
+        tagged=True,
+        nested={"lifecyclePolicies": "transitionToIa transitionToPrimaryStorageClass"},
+    ),
+    Kind(
+        "aws:efs/fileSystemPolicy:FileSystemPolicy",
+        "fileSystemId!",
+        _create_efs_policy,
+        # The program retains it: it goes with the filesystem.
+        lambda _aws, _id, _props: None,
+        _efs_policy,
+        change="policy!",
+        update=_update_efs_policy,
+    ),
+    Kind(
+        "aws:efs/mountTarget:MountTarget",
+        "fileSystemId! subnetId!",
+        _create_target,
+        delete("efs", "delete_mount_target", "MountTargetId"),
+        read_existence("efs", "describe_mount_targets", "MountTargetId"),
+        change="securityGroups",
+    ),
+)

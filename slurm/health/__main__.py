@@ -46,7 +46,8 @@ def _run_prolog() -> int:
     expected = Expected.read(EXPECTED)
     problems = find_problems(expected, before_job=True, limit_s=PROLOG_S)
     if not problems and expected.ultraserver:
-        problems = imex_domain.start_domain(os.environ.get("SLURM_JOB_NODELIST", ""), expected.ultraserver)
+        job_nodes, uid = os.environ.get("SLURM_JOB_NODELIST", ""), int(os.environ["SLURM_JOB_UID"])
+        problems = imex_domain.start_domain(job_nodes, expected.ultraserver, uid)
     if not problems:
         return 0
     for problem in problems:
@@ -71,11 +72,12 @@ def _run_interval() -> int:
 
 def _run_epilog() -> int:
     """Stop IMEX; never fail, because Slurm would drain the node, and the next prolog stops the service anyway."""
-    if Expected.read(EXPECTED).ultraserver:
-        try:
-            imex_domain.stop_service()
-        except (OSError, subprocess.SubprocessError) as error:
-            print(f"health: imex: {error}", file=sys.stderr)
+    try:
+        if Expected.read(EXPECTED).ultraserver:
+            imex_domain.end_domain()
+    # ValueError: the file is not JSON.
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        print(f"health: imex: {error}", file=sys.stderr)
     return 0
 
 

@@ -68,7 +68,7 @@ def find_major(devices: str) -> int | None:
 
 
 def judge(output: str, _expected: Expected) -> list[str]:
-    """Return whether the service is missing, or has failed; between jobs it does not run, which is no problem."""
+    """Return the problem if the service is missing or has failed; between jobs it does not run, which is no problem."""
     state = output.strip()
     if state == "missing":
         return [f"{SERVICE} is not installed"]

@@ -13,6 +13,7 @@ from pathlib import Path
 import docker
 import pytest
 from docker.models.containers import Container
+from docker.models.networks import Network
 
 from bootstrap.steps.health import PROGRAM, pack_program
 from cluster import names
@@ -51,9 +52,8 @@ echo 'Domain State: UP'
 class UltraServers:
     """A controller and containers for some of its nodes."""
 
-    def __init__(self, release: str, folder: Path) -> None:
-        self.image, self.folder = names.image(release), folder
-        self.network = docker.from_env().networks.create(CLUSTER, driver="bridge", internal=True, labels=LABELS)
+    def __init__(self, release: str, folder: Path, network: Network) -> None:
+        self.image, self.folder, self.network = names.image(release), folder, network
         self.nodes: dict[str, Container] = {}
         _write_files(folder, release)
         self.controller = self._start("controller", "slurmctld -D")
@@ -88,11 +88,6 @@ class UltraServers:
     def state(self, node: str) -> str:
         return self.run(f"sinfo -h -N -n {node} -p {names.group_of(node)} -o '%T|%E'")
 
-    def remove(self) -> None:
-        for container in docker.from_env().containers.list(all=True, filters={"label": f"{names.CLUSTER}={CLUSTER}"}):
-            container.remove(force=True)
-        self.network.remove()
-
     def _start(self, name: str, daemon: str) -> Container:
         prepare = (
             "cp -r /muster/. / && chown -R slurm:slurm /etc/slurm && chmod 600 /etc/slurm/slurm.key"
@@ -121,9 +116,14 @@ class UltraServers:
 def slurm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[UltraServers]:
     image = names.image(request.param)
     assert docker.from_env().images.list(image), f"run `python3 -m setup --slurm {request.param}` first"
-    cluster = UltraServers(request.param, tmp_path_factory.mktemp("ultraserver"))
-    yield cluster
-    cluster.remove()
+    client = docker.from_env()
+    network = client.networks.create(CLUSTER, driver="bridge", internal=True, labels=LABELS)
+    try:
+        yield UltraServers(request.param, tmp_path_factory.mktemp("ultraserver"), network)
+    finally:
+        for left in client.containers.list(all=True, filters={"label": f"{names.CLUSTER}={CLUSTER}"}):
+            left.remove(force=True)
+        network.remove()
 
 
 def test_slurm_shows_a_block_for_each_ultraserver(slurm: UltraServers) -> None:
@@ -171,15 +171,26 @@ def test_the_prolog_starts_imex_for_the_job_and_a_failure_says_why(slurm: UltraS
     assert slurm.run("squeue -h -o %T") == "PENDING"
 
 
-def test_the_prolog_creates_the_channel(slurm: UltraServers) -> None:
+def test_the_prolog_creates_a_channel_for_the_user_of_the_job_only(slurm: UltraServers) -> None:
     """The kernel here has no IMEX channels, so that the program reads another /proc/devices."""
     slurm.run("mkdir -p /tmp/root/proc && echo '234 nvidia-caps-imex-channels' >/tmp/root/proc/devices")
-    slurm.run(
-        'umask 077; python3 -c \'import sys; sys.path.insert(0, "/etc/muster/health.pyz"); from pathlib import Path; '
-        'from slurm.health import imex_domain; imex_domain.ROOT = Path("/tmp/root"); imex_domain._create_channel()\''
-    )
-    channel = slurm.run("stat -c '%F %t %a' /tmp/root/dev/nvidia-caps-imex-channels/channel0")
-    assert channel == "character special file ea 666"
+    channel = "/tmp/root/dev/nvidia-caps-imex-channels/channel0"
+    show = f"stat -c '%F %t %a %u' {channel}"
+
+    def call(function: str) -> None:
+        slurm.run(
+            'python3 -c \'import sys; sys.path.insert(0, "/etc/muster/health.pyz"); from pathlib import Path; '
+            f'from slurm.health import imex_domain; imex_domain.ROOT = Path("/tmp/root"); imex_domain.{function}\''
+        )
+
+    call("_open_channel(1234)")
+    assert slurm.run(show) == "character special file ea 600 1234"
+    call("end_domain()")
+    assert slurm.run(show) == "character special file ea 600 0"
+    # The driver may have created the channel before.
+    slurm.run(f"chmod 666 {channel}")
+    call("_open_channel(1234)")
+    assert slurm.run(show) == "character special file ea 600 1234"
 
 
 def _write_files(folder: Path, release: str) -> None:

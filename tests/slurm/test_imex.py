@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +19,7 @@ from slurm.health.registry import run_scripts
 from tests.slurm.test_health import StubbedNode
 
 NODES = ("gb-a-1", "gb-a-2", "gb-a-3")
+EXPECTED = json.dumps({"disabled": ["disk", "clock"], "ultraserver": NODES})
 # As printed in docs.aws.amazon.com/pcs/latest/userguide/capacity-blocks-nvidia-imex.html, with fewer nodes.
 LEGEND = "Connectivity Table Legend:\nI - Invalid - Node wasn't reachable, no connection status available\n"
 TABLE = "\n Nodes From\\To  0   1\n       0        C   C\n       1        C   C\nDomain State: {}\n"
@@ -69,26 +72,31 @@ class UltraserverNode:
         self.stubs.write_tool("nvidia-imex-ctl", f"cat {self.folder}/status")
 
     @property
+    def channel_mode(self) -> int:
+        return stat.S_IMODE((self.root / "dev/nvidia-caps-imex-channels/channel0").stat().st_mode)
+
+    @property
     def calls(self) -> list[str]:
         return (self.folder / "calls").read_text().split()
 
     def read(self, path: str) -> str:
         return (self.root / path).read_text()
 
-    def run(self, kind: str, job: str = "gb-a-[1-2]") -> subprocess.CompletedProcess[str]:
-        (self.folder / "expected.json").write_text(json.dumps({"disabled": ["disk", "clock"], "ultraserver": NODES}))
+    def run(self, kind: str, expected: str = EXPECTED, limit_s: float = 0.6) -> subprocess.CompletedProcess[str]:
+        (self.folder / "expected.json").write_text(expected)
         program = (
             "import sys; from pathlib import Path; from slurm.health import __main__ as health, imex_domain; "
             f"health.EXPECTED = Path({str(self.folder / 'expected.json')!r}); "
             f"health.ROUNDS = Path({str(self.folder / 'rounds')!r}); "
-            f"imex_domain.ROOT = Path({str(self.root)!r}); "
-            "imex_domain.start_domain.__defaults__ = (0.6,); imex_domain.STOP_S = imex_domain.COMMAND_S = 2.0; "
+            f"imex_domain.ROOT = Path({str(self.root)!r}); imex_domain.ROOT_UID = {os.getuid()}; "
+            f"imex_domain.start_domain.__defaults__ = ({limit_s},); imex_domain.STOP_S = imex_domain.COMMAND_S = 2.0; "
             "sys.exit(health.main(sys.argv[1:]))"
         )
         environment = {
             "PATH": f"{self.folder / 'bin'}:/usr/bin:/bin",
             "SLURMD_NODENAME": "gb-a-1",
-            "SLURM_JOB_NODELIST": job,
+            "SLURM_JOB_NODELIST": "gb-a-[1-2]",
+            "SLURM_JOB_UID": str(os.getuid()),
         }
         command = [sys.executable, "-c", program, kind]
         return subprocess.run(command, env=environment, capture_output=True, text=True, cwd=Path.cwd())
@@ -109,6 +117,7 @@ def test_the_prolog_connects_the_nodes_of_the_job(node: UltraserverNode) -> None
     assert (node.folder / "queried").read_text() == "gb-a-[1-2]\n"
     assert node.calls == ["stop", "reset-failed", "start"]
     assert (node.root / "run/muster/imex").exists()
+    assert node.channel_mode == 0o600, "other users cannot map the job's memory"
     assert node.stubs.state == "gpu-1|idle|none"
 
 
@@ -131,6 +140,10 @@ def test_the_epilog_never_drains_the_node(node: UltraserverNode) -> None:
     assert done.returncode == 0
     assert "timed out after 2.0 seconds" in done.stderr
     assert node.stubs.state == "gpu-1|idle|none"
+    for expected in ("", "{"):
+        done = node.run("epilog", expected=expected)
+        assert done.returncode == 0
+        assert done.stderr.startswith("health: imex: ")
 
 
 def test_a_service_that_does_not_start_drains_the_node_with_the_cause_until_it_is_repaired(
@@ -142,6 +155,8 @@ def test_a_service_that_does_not_start_drains_the_node_with_the_cause_until_it_i
     done = node.run("prolog")
     assert (done.returncode, done.stderr) == (1, f"health: imex: nvidia-imex did not start: {cause}\n")
     assert node.stubs.state == f"gb-a-1|drained|health: imex: nvidia-imex did not start: {cause}"
+    assert node.calls[-2:] == ["start", "stop"], "a reset would hide the failure from the next rounds"
+    assert not (node.root / "run/muster/imex").exists()
     for _ in range(GOOD_ROUNDS):
         node.run("interval")
     assert "drained" in node.stubs.state
@@ -157,7 +172,7 @@ def test_a_node_that_waited_for_another_in_vain_returns_to_service(node: Ultrase
     reason = "health: imex: the domain is not up: gb-a-2 (10.0.0.2) UNAVAILABLE"
     assert (done.returncode, done.stderr) == (1, f"{reason}\n")
     assert node.stubs.state == f"gb-a-1|drained|{reason}"
-    assert node.calls[-2:] == ["stop", "reset-failed"]
+    assert node.calls[-2:] == ["start", "stop"]
     for _ in range(GOOD_ROUNDS):
         node.run("interval")
     assert node.stubs.state == "gb-a-1|idle|none"
@@ -172,9 +187,22 @@ def test_the_prolog_waits_until_the_domain_is_up(node: UltraserverNode) -> None:
     assert node.run("prolog").returncode == 0
 
 
-def test_a_service_that_hangs_while_starting_is_reported(node: UltraserverNode) -> None:
+def test_a_status_query_that_hangs_is_repeated_until_the_limit(node: UltraserverNode) -> None:
+    hang_once = f"[ -e {node.folder}/hung ] || {{ touch {node.folder}/hung; sleep 30; }}; cat {node.folder}/status"
+    node.stubs.write_tool("nvidia-imex-ctl", hang_once)
+    assert node.run("prolog", limit_s=10).stderr == ""
+    node.stubs.write_tool("nvidia-imex-ctl", "sleep 30")
+    done = node.run("prolog")
+    problem = "the domain is not up: gb-a-1 (10.0.0.1) no answer, gb-a-2 (10.0.0.2) no answer"
+    assert (done.returncode, done.stderr) == (1, f"health: imex: {problem}\n")
+    assert node.calls[-2:] == ["start", "stop"]
+    assert not (node.root / "run/muster/imex").exists()
+
+
+def test_a_service_that_hangs_while_starting_is_reported_and_stopped(node: UltraserverNode) -> None:
     node.write_systemctl("sleep 30")
     assert node.run("prolog").stderr == "health: imex: nvidia-imex did not start within 0.6 s\n"
+    assert node.calls[-2:] == ["start", "stop"]
 
 
 @pytest.mark.parametrize(

@@ -23,10 +23,10 @@ PartOf=slurmctld.service
 [Service]
 ExecStart={PROGRAM}
 """
-UNITS = {
-    f"/etc/systemd/system/{NAME}.service": UNIT,
-    f"/etc/systemd/system/slurmctld.service.d/{NAME}.conf": f"[Unit]\nWants={NAME}.service\n",
-}
+DROP_IN = f"/etc/systemd/system/slurmctld.service.d/{NAME}.conf"
+UNITS = {f"/etc/systemd/system/{NAME}.service": UNIT, DROP_IN: f"[Unit]\nWants={NAME}.service\n"}
+# Without the file, the next run writes it again and repeats the reload.
+_RELOAD = f"systemctl daemon-reload || {{ rm -f {DROP_IN}; exit 1; }}"
 
 
 def plan_restored_jobs(facts: Facts, node: Node, desired: Desired) -> list[Action]:
@@ -35,7 +35,7 @@ def plan_restored_jobs(facts: Facts, node: Node, desired: Desired) -> list[Actio
     units = [action for path, text in UNITS.items() for action in write_file(facts, path, text)]
     if units:
         # Other units may have made systemd load that of slurmctld, even if it has never been started.
-        units.append(Action("reload the units of slurmctld", "systemctl daemon-reload"))
+        units.append(Action("reload the units of slurmctld", _RELOAD))
     return todo + units
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -178,6 +180,18 @@ def test_slurmctld_starts_the_check_of_restored_jobs() -> None:
         "reload the units of slurmctld",
     ]
     assert list(planned).index("restored-jobs") < list(planned).index("controller"), "slurmctld starts afterwards"
+
+
+def test_a_reload_that_failed_is_repeated(tmp_path: Path) -> None:
+    planned = plan_steps(bare_all(desired()), desired())["controller"]
+    reload = planned["restored-jobs"].actions[-1]
+    drop_in = tmp_path / "muster.conf"
+    drop_in.touch()
+    script = reload.script.replace(restored_jobs.DROP_IN, str(drop_in))
+    for stub, code in (("true", 0), ("false", 1)):
+        assert drop_in.exists()
+        assert subprocess.run(["sh", "-ec", f"systemctl() {{ {stub}; }}\n{script}"]).returncode == code
+    assert not drop_in.exists(), "the next run writes it again, and reloads"
 
 
 def test_a_new_key_restarts_the_daemons() -> None:

@@ -21,17 +21,22 @@ ConditionPathExists=/{PERMIT}
 """
 _STOP = f"""\
 command -v {SERVICE}-ctl >/dev/null || {{ echo "{SERVICE} is not installed" >&2; exit 1; }}
-systemctl daemon-reload
 systemctl stop {SERVICE}"""
 
 
 def plan_imex(facts: Facts, node: Node, desired: Desired) -> list[Action]:
     """Let only the prolog start the service, and stop it if it was started at boot."""
-    todo = write_file(facts, DROP_IN, UNIT)
-    if todo:
-        fix = (desired.cloud and desired.cloud.image_fix) or f"use an image that has {SERVICE}"
-        todo.append(Action(f"stop {SERVICE} between jobs", _STOP, log=f"journalctl -u {SERVICE}", fix=fix))
-    return todo
+    write = write_file(facts, DROP_IN, UNIT)
+    if not write:
+        return []
+    fix = (desired.cloud and desired.cloud.image_fix) or f"use an image that has {SERVICE}"
+    # The next run repeats everything until the file is written. A reload that failed is not repeated, and need not be:
+    # systemd reads the file at the next boot, and only a boot or the prolog starts the service.
+    return [
+        Action(f"stop {SERVICE} between jobs", _STOP, log=f"journalctl -u {SERVICE}", fix=fix),
+        *write,
+        Action(f"reload the unit of {SERVICE}", "systemctl daemon-reload"),
+    ]
 
 
 def skip(facts: Facts, node: Node, desired: Desired) -> str:

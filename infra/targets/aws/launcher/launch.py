@@ -15,11 +15,9 @@ from cluster import names
 from infra.targets.aws.launcher.api import AwsApi
 from infra.targets.aws.launcher.fleet import Fleet, Interface, LaunchOption
 from infra.targets.aws.launcher.instances import parse_instance, terminate
-from infra.targets.aws.launcher.node_names import NUMBERS_TAG, TAG_MAX_CHARS, write_numbers
+from infra.targets.aws.launcher.node_names import MAX_PER_CALL, NUMBERS_TAG, TAG_MAX_CHARS, write_numbers
 from slurm.power.launcher import Fault, LauncherError, LaunchResult, Machine, Shortage, Unit
 
-# EC2 takes longer for a larger request than for two of half the size; ParallelCluster requests as many at once.
-MAX_PER_CALL = 500
 _TAGGED = ("instance", "volume", "network-interface")
 
 

@@ -191,6 +191,22 @@ def test_a_machine_reads_its_name_at_its_launch_index(members: Unit) -> None:
     assert read_node_name({"muster.group": "gpu"}, 0) is None
 
 
+@pytest.mark.parametrize("numbers", ["x", "", "1-", "-1", "1,2", "1 x", "1-999999999999", " ".join(["1-400"] * 40)])
+def test_a_forged_tag_names_no_machine(aws: Moto, fleet: Fleet, clock: Clock, numbers: str) -> None:
+    """Otherwise the controller could list no machine at all, or run out of memory."""
+    result = launch(make_api(clock), fleet, fleet.groups[0].options, [names(1, 2)], "t")
+    forged = result.machines["gpu-2"].id
+    tag = {"Key": "muster.numbers", "Value": numbers}
+    make_api(clock).call("ec2", "create_tags", Resources=[forged], Tags=[tag])
+    machines = list_instances(make_api(clock), fleet).machines
+    assert {machine.id: machine.name for machine in machines} == {forged: "", result.machines["gpu-1"].id: "gpu-1"}
+
+
+def test_a_forged_group_does_not_expand() -> None:
+    tags = {"muster.group": "gpu-[1-999999999999]", "muster.numbers": "1"}
+    assert read_node_name(tags, 0) == "gpu-[1-999999999999]-1"
+
+
 def test_instances_of_another_cluster_are_not_listed(aws: Moto, fleet: Fleet, clock: Clock) -> None:
     other = make_fleet(aws, cluster="other", stack="other")
     launch(make_api(clock), other, other.groups[0].options, [names(1, 2)], "t")

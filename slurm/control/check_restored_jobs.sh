@@ -27,10 +27,14 @@ while sleep 1; do
   sleep $(( $(value BatchStartTimeout) + LATER_S ))
 done
 
-first_nodes=$(squeue --noheader --states=running,suspended --format=%B | sort -u)
-# The last character of a state marks nodes that do not answer or are being started, stopped or rebooted.
-up=$(sinfo --all --noheader --Node --format='%N %T' | grep -vE ' (drain|down|fail|unknown|power)|[*~#!%^@]$' | cut -d' ' -f1 | sort -u)
-nodes=$(comm -12 <(echo "$first_nodes") <(echo "$up") | paste -sd,)
-[ -n "$nodes" ] || exit 0
-echo "asking $nodes which jobs they have"
-exec scontrol update "NodeName=$nodes" State=UNDRAIN
+failed=0
+for node in $(squeue --noheader --states=running,suspended --format=%B | sort -u); do
+  # UNDRAIN would return a drained node to service, so read its state right before. A short window remains: a person who
+  # drains the node between these two commands has to do so again.
+  # The last character of a state marks nodes that do not answer or are being started, stopped or rebooted.
+  state=$(sinfo --all --noheader --Node --nodes="$node" --format=%T | head -n 1)
+  [[ $state && ! $state =~ ^(drain|down|fail|unknown|power)|[*~#!%^@]$ ]] || continue
+  echo "asking $node which jobs it has"
+  scontrol update "NodeName=$node" State=UNDRAIN || failed=1
+done
+exit "$failed"

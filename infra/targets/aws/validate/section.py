@@ -49,7 +49,10 @@ def check_zones(spec: ClusterSpec) -> Iterator[Issue]:
     for where, named in places.items():
         for index, zone in enumerate(named):
             if not re.fullmatch(re.escape(section.region) + "[a-z]", zone) and not is_local_zone(zone, section.region):
-                message = f"'{zone}' is not a zone of region {section.region}; allowed: the region and one letter"
+                message = (
+                    f"'{zone}' is not a zone of region {section.region}; allowed: the region and one letter,"
+                    " or a Local Zone such as us-east-1-dfw-2a"
+                )
                 yield error("zone_region", f"{where}[{index}]", message, f"write for example `{section.region}a`")
             elif zone in named[:index]:
                 yield error("zone_twice", f"{where}[{index}]", f"'{zone}' is named twice", "remove one of the two")

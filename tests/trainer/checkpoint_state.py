@@ -7,6 +7,7 @@ import resource
 import signal
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,28 @@ def load_as(path: Path, layout: str) -> dict[str, Any]:
     result["rank"] = dist.get_rank()
     checkpoints.close()
     return result
+
+
+def load_without_own_index(path: Path, damaged: Path, reads: str) -> str:
+    """Load as rank 1 from a checkpoint with a damaged index, and as the others from an intact one; return the error."""
+    import torch.distributed as dist  # noqa: PLC0415
+
+    checkpoints = open_checkpoints(path)
+    checkpoint = checkpoints.newest()
+    assert checkpoint is not None
+    if dist.get_rank() == 1:
+        checkpoint = replace(checkpoint, path=damaged)
+    try:
+        if reads == "types":
+            checkpoints.read_types(checkpoint)
+            dist.barrier()
+        else:
+            checkpoints.load(checkpoint, make_zeros(make_state()))
+    except (OSError, RuntimeError, ValueError) as error:
+        return str(error)
+    finally:
+        checkpoints.close()
+    return ""
 
 
 def save_until_killed(path: Path, size: int, first: int) -> None:

@@ -8,6 +8,7 @@ import json
 import multiprocessing.connection
 import os
 import random
+import re
 import resource
 import shutil
 import signal
@@ -107,6 +108,20 @@ def test_ranks_share_the_hashing_and_agree(tmp_path: Path) -> None:
     results = on_ranks(f"{HERE}:load_as", path=tmp_path, layout="plain")
     assert [rank["step"] for rank in results] == [1] * 4
     assert all(rank["skipped"][0].startswith("step-00000002: shard-00003.safetensors is corrupt") for rank in results)
+
+
+@pytest.mark.parametrize("reads", ["types", "tensors"])
+@pytest.mark.parametrize(("damage", "message"), [(Path.unlink, "No such file"), (cut, "Expecting|Unterminated")])
+def test_an_index_that_one_rank_cannot_read_fails_on_all_of_them(
+    tmp_path: Path, damage: Callable[[Path], None], message: str, reads: str
+) -> None:
+    """If that rank failed alone, the others would wait for it."""
+    path, damaged = tmp_path / "checkpoints", tmp_path / "damaged"
+    on_ranks(f"{HERE}:save_as", ranks=2, path=path, layout="plain", step=1)
+    shutil.copytree(path / "step-00000001", damaged)
+    damage(damaged / "index.json")
+    errors = on_ranks(f"{HERE}:load_without_own_index", ranks=2, timeout_s=60, path=path, damaged=damaged, reads=reads)
+    assert [bool(re.search(message, error)) for error in errors] == [True, True], errors
 
 
 @pytest.mark.parametrize(("how", "message"), [("killed", "killed by SIGKILL"), ("full", "File too large")])

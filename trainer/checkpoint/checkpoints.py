@@ -169,8 +169,8 @@ class Checkpoints:
         return sources.note
 
     def read_types(self, checkpoint: GoodCheckpoint) -> dict[str, str]:
-        """Return the type of each tensor of a checkpoint, as safetensors files name it."""
-        return {name: entry["dtype"] for name, entry in read_index(checkpoint.path).items()}
+        """Return the type of each tensor of a checkpoint, as safetensors files name it; every rank must call it."""
+        return {name: entry["dtype"] for name, entry in read_index(checkpoint.path, self._group).items()}
 
     def close(self, timeout_s: float = SAVE_TIMEOUT_S) -> None:
         """Wait up to `timeout_s` seconds for the save under way, and end the writer."""

@@ -36,7 +36,7 @@ def load_tensors(
 
     `ignored` names some that it may contain in any case.
     """
-    index = read_index(path)
+    index = read_index(path, group)
     tensors = {name: tensor for name, tensor in tensors.items() if name in index or not name.startswith(_OPTIONAL)}
     differences = _find_differences(index, tensors, group, partial, ignored)
     if differences.names:
@@ -49,9 +49,18 @@ def load_tensors(
     group.raise_together(error)
 
 
-def read_index(path: Path) -> dict[str, Any]:
-    """Return type, shape and places of each tensor of a checkpoint by name."""
-    index: dict[str, Any] = json.loads((path / INDEX).read_text())["tensors"]
+def read_index(path: Path, group: RankGroup) -> dict[str, Any]:
+    """Return type, shape and places of each tensor of a checkpoint by name; every rank must call it.
+
+    If one rank cannot read it, all ranks fail: the others would wait for that one in the next collective.
+    """
+    index: dict[str, Any] = {}
+    error = None
+    try:
+        index = json.loads((path / INDEX).read_text())["tensors"]
+    except Exception as problem:
+        error = problem
+    group.raise_together(error)
     return index
 
 

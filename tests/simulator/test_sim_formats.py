@@ -1,6 +1,6 @@
 """The formats of weights, gradients and state decide memory, updates, offload and the choice of a layout.
 
-tests/trainer/test_simulated_formats.py compares the same predictions with what the trainer's ranks allocate.
+tests/trainer/test_predicted_state.py compares the same predictions with what the trainer's ranks allocate.
 """
 
 from __future__ import annotations

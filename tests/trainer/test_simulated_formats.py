@@ -1,4 +1,4 @@
-"""The memory and the traffic that the simulator predicts for stored formats, against what the trainer's ranks need."""
+"""The traffic and checkpoints that the simulator predicts for stored formats, against those of the trainer's ranks."""
 
 from __future__ import annotations
 
@@ -9,22 +9,18 @@ import pytest
 import torch
 
 from simulator.job import layout_from_config
-from simulator.memory.state import StageParameters, stage_parameters, state_bytes
 from simulator.models import build_transformer
-from simulator.parameters import checkpoint_gb, count_parameters
+from simulator.parameters import checkpoint_gb
 from simulator.step.traffic import WEIGHT_BYTES
 from tests.trainer.checkpoint_state import save_and_wait
 from tests.trainer.curves import global_batch, make_step
 from tests.trainer.ranks import on_ranks
-from tests.trainer.test_auto_formats import MICRO_BATCHES, STRATEGIES
 from tests.trainer.test_stored_formats import BF16, FORMATS, MASTER, make_config, run_steps
 from trainer.checkpoint.checkpoints import Checkpoints
 from trainer.config.load import from_dict
-from trainer.config.schema import Config
 
 HERE = "tests.trainer.test_simulated_formats"
 RANKS = 4
-NAMES = ("bf16 weights", "bf16 weights, fp32 copies", "bf16 weights, fp32 gradients", "bf16 gradients")
 # The exchanges by their names in a trace. gloo all-reduces what DDP averages, and what fully_shard scatters.
 EXCHANGES = {
     "gloo:all_reduce": "reduced",
@@ -33,49 +29,6 @@ EXCHANGES = {
 }
 WIDTHS = {"float": 4, "c10::BFloat16": 2}
 LARGE_VALUES = 1000
-
-
-def list_cases() -> list[Any]:
-    cases = []
-    for strategy in STRATEGIES:
-        # The simulator has no setting for gradients that are summed before they are scattered.
-        if "accumulate" in strategy:
-            continue
-        for name in NAMES:
-            if strategy == "ddp" and name in ("bf16 weights, fp32 gradients", "bf16 gradients"):
-                continue
-            marks = [] if name == "bf16 weights" or strategy == "fsdp zero=1" else [pytest.mark.nightly]
-            cases.append(pytest.param(strategy, FORMATS[name], marks=marks, id=f"{strategy}: {name}"))
-        if strategy != "single":
-            both = (*FORMATS["bf16 weights"], "parallel.reduce=bf16")
-            cases.append(pytest.param(strategy, both, id=f"{strategy}: reduced in bf16"))
-    return cases
-
-
-@pytest.mark.parametrize(("strategy", "formats"), list_cases())
-def test_predicted_state_is_what_a_rank_allocates(strategy: str, formats: tuple[str, ...]) -> None:
-    config = make_config(strategy, formats)
-    settings, ranks = from_dict(config), 1 if strategy == "single" else RANKS
-    held, predicted = predict_state(settings, ranks)
-    for counted in on_ranks("tests.trainer.test_auto_formats:count_allocated", ranks=ranks, config=config):
-        copies = 0.0
-        if strategy in ("single", "ddp") and settings.optimizer.weights == "fp32":
-            # Autocast makes bf16 copies of fp32 weights, and frees them with the graph.
-            copies = 2 * held.replicated
-        assert counted["weights"] + counted["gathered"] == pytest.approx(predicted["weights"] - copies, rel=0.02)
-        assert counted["states"] == pytest.approx(predicted["optimizer"], rel=0.02)
-        waiting = 0.0
-        if strategy == "ddp" and settings.parallel.reduce != settings.optimizer.gradients:
-            # The copies of buckets are gone when the gradients can be counted.
-            waiting = 4 * held.replicated
-        assert counted["gradients"] == pytest.approx(predicted["gradients"] - waiting, rel=0.02)
-
-
-def predict_state(settings: Config, ranks: int) -> tuple[StageParameters, dict[str, float]]:
-    layout = layout_from_config(settings, ranks, ranks, settings.batch.size // ranks // MICRO_BATCHES)
-    counts = count_parameters(build_transformer(settings.model, settings.data.seq_len))
-    held = stage_parameters(counts, layout, first=True, last=True)
-    return held, state_bytes(held, layout)
 
 
 @pytest.mark.parametrize("reduce", ["fp32", "bf16"])

@@ -184,10 +184,10 @@ def _estimate_gradients(  # noqa: PLR0913, PLR0917
         is_copied = replicas > 1 and formats.reduced != formats.gradients
         return (formats.gradient_bytes + (formats.reduced_bytes if is_copied else 0)) * trained
     deferred, _ = choose_deferred_reduction(parallel, replicas, formats.gradients)
-    # Pipeline stages scatter gradients after the last micro-batch, before offload moves them to the host. Those of a
-    # single micro-batch are scattered at once by torch's engine; muster's is not assumed to do so.
-    if parallel.pipeline > 1 or (deferred == "all" and (micro_batches > 1 or parallel.engine == "muster")):
-        return max(formats.reduced_bytes, formats.gradient_bytes if parallel.engine == "muster" else 0) * trained
+    # Pipeline stages scatter gradients after the last micro-batch, before offload moves them to the host. Without
+    # stages, those of a single micro-batch are scattered at once.
+    if parallel.pipeline > 1 or (deferred == "all" and micro_batches > 1):
+        return formats.reduced_bytes * trained
     if parallel.offload:
         return 0
     has_partial_sums = deferred == "replicas" and micro_batches > 1

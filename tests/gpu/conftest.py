@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +23,8 @@ def pytest_configure(config: pytest.Config) -> None:
     missing = list_missing() if is_requested(config) else []
     if missing:
         raise pytest.UsageError("tests/gpu: this machine lacks " + "; ".join(missing))
+    # torch reads it at the first matrix product of the process, which may be in a test that does not need it.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 
 def pytest_ignore_collect(config: pytest.Config) -> bool | None:

@@ -30,15 +30,15 @@ def list_problems(config: Config, ranks: int) -> list[ConfigProblem]:
     if isinstance(config.model, MoeConfig) and config.model.balance == "bias":
         message = "bias is not emulated: it follows the loads on all ranks; allowed: loss, none"
         problems.append(ConfigProblem("model.balance", message, "set model.balance=loss"))
-    formats, communication = config.optimizer, config.communication
-    needed = {
+    optimizer, communication = config.optimizer, config.communication
+    required_values = {
         "parallel.reduce": (parallel.reduce, "fp32"),
-        "optimizer.weights": (formats.weights, "fp32"),
-        "optimizer.gradients": (formats.gradients, "fp32"),
+        "optimizer.weights": (optimizer.weights, "fp32"),
+        "optimizer.gradients": (optimizer.gradients, "fp32"),
         "communication.compression": (communication.compression, "none"),
         "communication.pattern": (communication.pattern, "backend"),
     }
-    for where, (value, allowed) in needed.items():
+    for where, (value, allowed) in required_values.items():
         if value != allowed:
             message = f"{value} is not emulated; allowed: {allowed}"
             problems.append(ConfigProblem(where, message, f"set {where}={allowed}"))

@@ -65,6 +65,7 @@ class _NodeResult:
 def verify(desired: Desired, connect: Connect, retry_for_s: float = RETRY_FOR_S) -> tuple[FailedCheck, ...]:
     """Return the checks that still fail after retries; empty if the cluster is in order."""
     deadline = time.monotonic() + retry_for_s
+    desired = _choose_cgroup(desired, connect)
     while failures := _verify_once(desired, connect):
         if time.monotonic() > deadline:
             break
@@ -72,13 +73,21 @@ def verify(desired: Desired, connect: Connect, retry_for_s: float = RETRY_FOR_S)
     return failures
 
 
+def _choose_cgroup(desired: Desired, connect: Connect) -> Desired:
+    """Return the desired state with the kind of cgroup that `apply` chooses for these nodes."""
+    nodes = [desired.inventory.controller, *desired.inventory.compute]
+    with Sessions(connect) as sessions:
+        futures = [
+            sessions.submit(lambda n: collect_facts(sessions.open(n), n.name, build_probe(n, desired)), n)
+            for n in nodes
+        ]
+        facts = dict(zip((n.name for n in nodes), wait_for_all(futures), strict=True))
+    return choose_cgroup(facts, desired)
+
+
 def _verify_once(desired: Desired, connect: Connect) -> tuple[FailedCheck, ...]:
     with Sessions(connect) as sessions:
-        controller = desired.inventory.controller
-        facts = collect_facts(sessions.open(controller), controller.name, build_probe(controller, desired))
-        everywhere = {controller.name: facts, **{n.name: facts for n in desired.inventory.compute}}
-        conf = choose_cgroup(everywhere, desired).slurm_files[CONF].content
-        conf_sha256 = sha256(conf.encode()).hexdigest()
+        conf_sha256 = sha256(desired.slurm_files[CONF].content.encode()).hexdigest()
         futures = [
             sessions.submit(lambda n: _check_node(sessions.open(n), n, desired, conf_sha256), n)
             for n in desired.inventory.nodes

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
+from hashlib import sha256
 
 import pytest
 
 from bootstrap import verify as module
+from bootstrap.errors import BootstrapError
 from bootstrap.transport.base import Completed
 from bootstrap.verify import verify
 from cluster.inventory import Node
@@ -53,6 +56,34 @@ def test_a_node_that_is_down_fails_and_one_that_a_person_drained_does_not() -> N
         "NodeName=gpu-2 State=IDLE+DRAIN Reason=fan broken [bob@2026]\n"
     )
     assert failures(output) == [("gpu-1", "state", "down+not_responding Not responding")]
+
+
+def test_the_configuration_has_the_kind_of_cgroup_of_the_compute_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The controller's differs: it runs no jobs."""
+    facts = {name: replace(each, cgroup="v2") for name, each in done_all(TARGET).items()}
+    facts["gpu-1"] = facts["gpu-2"] = replace(facts["gpu-1"], cgroup="v1")
+    monkeypatch.setattr(module, "collect_facts", lambda _t, name, _p: facts[name])
+    scripts: list[str] = []
+
+    class Recording(Answering):
+        def run(self, script: str, **more: object) -> Completed:
+            scripts.append(script)
+            return super().run(script, **more)
+
+    verify(TARGET, lambda n: Recording(n, IDLE), retry_for_s=0)  # type: ignore[arg-type,return-value]
+    conf = replace(TARGET, cgroup="v1").slurm_files[module.CONF].content
+    digest = sha256(conf.encode()).hexdigest()
+    checks = [script for script in scripts if "fail configuration" in script]
+    assert len(checks) == len(TARGET.inventory.nodes)
+    assert all(digest in script for script in checks)
+
+
+def test_a_compute_node_without_cgroups_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = done_all(TARGET)
+    facts["gpu-2"] = replace(facts["gpu-2"], cgroup="none")
+    monkeypatch.setattr(module, "collect_facts", lambda _t, name, _p: facts[name])
+    with pytest.raises(BootstrapError, match="node gpu-2, step cgroups"):
+        failures(IDLE)
 
 
 def test_every_compute_node_is_probed_from_the_controller() -> None:

@@ -13,7 +13,7 @@ from slurm.hostlist import expand
 
 DAEMONS = ("slurmctld", "slurmdbd", "mariadb")
 _MARK = "---muster---"
-_PARTS = 4
+_PARTS = 5
 _MOST_JOBS = 100
 # Equal nodes share a line and the queue is cut off, because the output of AWS Run Command is limited.
 SCRIPT = f"""
@@ -21,7 +21,8 @@ SCRIPT = f"""
 jobs=$({LIST_JOBS} 2>&1)
 echo "$jobs" | head -n {_MOST_JOBS}; echo {_MARK}
 echo "$jobs" | wc -l; echo {_MARK}
-for unit in {" ".join(DAEMONS)}; do echo "$unit|$(systemctl is-active $unit)"; done
+for unit in {" ".join(DAEMONS)}; do echo "$unit|$(systemctl is-active $unit)"; done; echo {_MARK}
+sed -n 's/^ProctrackType=//p' /etc/slurm/slurm.conf 2>/dev/null || true
 """
 
 
@@ -54,6 +55,8 @@ class Slurm:
     more_jobs: int = 0
     """Number of jobs that are not in `jobs`."""
     daemons: dict[str, str] = field(default_factory=dict)
+    tracking: str = ""
+    """ProctrackType in the controller's slurm.conf; empty if the controller did not answer."""
     problem: str = ""
     """Why the controller did not answer; empty if it did."""
 
@@ -74,13 +77,14 @@ def parse(text: str) -> Slurm:
     parts = [part.strip().splitlines() for part in re.split(rf"^{_MARK}$", text, flags=re.MULTILINE)]
     if len(parts) != _PARTS:
         return Slurm(problem="its answer is incomplete")
-    nodes, jobs, total, daemons = parts
+    nodes, jobs, total, daemons, tracking = parts
     errors = [line for line in (*nodes, *jobs) if "error" in line and "|" not in line]
     return Slurm(
         nodes=dict(_nodes(nodes)),
         jobs=parse_jobs(jobs),
         more_jobs=max(0, int("".join(total) or 0) - _MOST_JOBS),
         daemons=dict(line.split("|", 1) for line in daemons if "|" in line),
+        tracking="".join(tracking),
         problem=errors[0] if errors else "",
     )
 

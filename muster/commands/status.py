@@ -51,7 +51,7 @@ def status(name: str, *, as_json: bool = False) -> None:
     screen.out().print(nodes, "")
     _queue(facts.slurm)
     broken += _health(stack, facts.slurm)
-    if unlimited := describe_limits(stack):
+    if unlimited := describe_limits(facts.slurm):
         screen.out().print(f"limits  [yellow]{unlimited}[/yellow]")
     screen.out().print(f"cost    {_cost(stack, facts)}", markup=False)
     if broken:
@@ -180,12 +180,12 @@ def _health(stack: StackHome, slurm: Slurm) -> list[str]:
     return down + bad.get(gate.result, [])
 
 
-def describe_limits(stack: StackHome) -> str:
-    """Return that jobs are not limited; empty if they are, or if the stack file cannot be read."""
-    try:
-        unlimited = read_spec(stack.file).slurm.cgroups == "none"
-    except SpecError:
-        return ""
+def describe_limits(slurm: Slurm) -> str:
+    """Return that jobs are not limited; empty if they are, or if the controller does not answer.
+
+    The cluster's configuration decides, not the stack file, which may have changed since the last `up`.
+    """
+    unlimited = slurm.tracking not in ("", "proctrack/cgroup")
     return "none: jobs can use more CPUs and memory than they requested (slurm.cgroups)" if unlimited else ""
 
 
@@ -250,7 +250,7 @@ def _as_json(stack: StackHome, facts: Facts) -> dict[str, Any]:
         "daemons": facts.slurm.daemons,
         "controller_problem": facts.slurm.problem,
         "last_up": asdict(last) if last else None,
-        "limits": describe_limits(stack),
+        "limits": describe_limits(facts.slurm),
         "cost": _cost(stack, facts),
         "usd_per_hour": _usd_per_hour(stack, facts),
     }

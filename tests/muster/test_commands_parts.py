@@ -40,19 +40,17 @@ def node(name: str, role: Any = "compute") -> Node:
 SINFO = "gpu-[1,3-4]|idle|none\ngpu-2|down*|Not responding\n---muster---\n"
 SQUEUE = "7|train|alice|gpu|PENDING|0:00|2|(Resources)\n8|a|b|gpu|RUNNING|1:02|1|gpu-1\n---muster---\n"
 TOTAL = "2\n---muster---\n"
-UNITS = "slurmctld|active\nslurmdbd|failed\nmariadb|active\n"
+UNITS = "slurmctld|active\nslurmdbd|failed\nmariadb|active\n---muster---\nproctrack/cgroup\n"
 UP = Machine("running", 60.0)
 
 
-@pytest.mark.parametrize(("cgroups", "expected"), [("auto", ""), ("none", "none: jobs can use more CPUs")])
-def test_status_says_that_jobs_are_not_limited(cgroups: str, expected: str, tmp_path: Path) -> None:
-    home = Home(repo=tmp_path, root=tmp_path, cache=tmp_path, stacks=tmp_path)
-    stack = home.stack("s")
-    text = (REPO / "stacks" / "Pulumi.local.yaml").read_text()
-    assert "\n    slurm:" not in text
-    stack.file.write_text(text.rstrip("\n") + f"\n    slurm: {{cgroups: {cgroups}}}\n")
-    assert status.describe_limits(stack).startswith(expected)
-    assert bool(status.describe_limits(stack)) is bool(expected)
+@pytest.mark.parametrize(
+    ("tracking", "expected"), [("", ""), ("proctrack/cgroup", ""), ("proctrack/linuxproc", "none: jobs can use more")]
+)
+def test_status_says_that_jobs_are_not_limited(tracking: str, expected: str) -> None:
+    slurm = parse(SINFO + SQUEUE + TOTAL + UNITS.replace("proctrack/cgroup", tracking))
+    assert status.describe_limits(slurm).startswith(expected)
+    assert bool(status.describe_limits(slurm)) is bool(expected)
 
 
 def test_controller_answer_is_parsed() -> None:

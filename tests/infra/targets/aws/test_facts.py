@@ -37,6 +37,8 @@ cpu-1|idle|none
 slurmctld|active
 slurmdbd|active
 mariadb|active
+---muster---
+proctrack/cgroup
 """
 
 

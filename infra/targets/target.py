@@ -455,10 +455,12 @@ class ManagedStorage(ABC):
 
 @dataclass(frozen=True)
 class HostFacts:
-    """The CPUs and memory of the machine that the nodes run on."""
+    """The machine that the nodes run on."""
 
     cpus: int
     memory_mb: int
+    can_limit_memory: bool = True
+    """Whether the kernel offers cgroups with a memory controller."""
 
 
 class OnThisMachine(ABC):

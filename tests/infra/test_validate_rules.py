@@ -65,6 +65,14 @@ def test_default_sizes_are_checked_too() -> None:
     assert {issue.where for issue in issues} == {"controller.size.cpus", "login.size.cpus", "groups.gpu.size.cpus"}
 
 
+def test_a_machine_that_cannot_limit_jobs_is_reported_before_anything_is_created() -> None:
+    host = HostFacts(cpus=64, memory_mb=500_000, can_limit_memory=False)
+    (issue,) = validate(load(valid_spec()), host)
+    assert (issue.level, issue.where) == ("warning", "slurm.cgroups")
+    assert "`cgroups: none`" in issue.fix
+    assert validate(load(valid_spec() | {"slurm": {"cgroups": "none"}}), host) == []
+
+
 def test_more_memory_than_the_machine_has() -> None:
     spec = load({**valid_spec(), "controller": {"size": {"memory_mb": 32_000}}})
     issues = validate(spec, HostFacts(cpus=4, memory_mb=16_000))

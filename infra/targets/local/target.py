@@ -100,7 +100,11 @@ class LocalTarget(Target, OnThisMachine, Pushes, Upgrades):
         from infra.targets.local import docker_engine
 
         info = docker_engine.connect().info()
-        return HostFacts(cpus=int(info["NCPU"]), memory_mb=int(info["MemTotal"]) // 2**20)
+        return HostFacts(
+            cpus=int(info["NCPU"]),
+            memory_mb=int(info["MemTotal"]) // 2**20,
+            can_limit_memory=bool(info.get("MemoryLimit", True)),
+        )
 
     def validate_host(self, spec: ClusterSpec, host: HostFacts) -> Iterable[Issue]:
         return [issue for rule in validate.HOST_RULES for issue in rule(spec, host)]

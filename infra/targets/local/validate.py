@@ -78,6 +78,14 @@ def check_total_memory(spec: ClusterSpec, host: HostFacts) -> Iterator[Issue]:
         yield warning("host_memory_total", "groups", message, fix)
 
 
+def check_cgroups(spec: ClusterSpec, host: HostFacts) -> Iterator[Issue]:
+    """Warn if Slurm probably cannot limit jobs; only the nodes know which controllers they get."""
+    if not host.can_limit_memory and spec.slurm.cgroups != "none":
+        message = f"{spec.slurm.cgroups} needs cgroups with a memory controller, and Docker finds none on this machine"
+        fix = "enable the controller (`cgroup_enable=memory` on the kernel's command line), or write `cgroups: none`: "
+        yield warning("host_cgroups", "slurm.cgroups", message, fix + "jobs then run without limits")
+
+
 def _kinds(spec: ClusterSpec) -> dict[str, PlannedNode]:
     """Return a node of each kind, by the property that sizes it."""
     return {f"groups.{node.group}" if node.group else node.role: node for node in reversed(plan(spec).nodes)}
@@ -92,4 +100,5 @@ HOST_RULES: tuple[Callable[[ClusterSpec, HostFacts], Iterator[Issue]], ...] = (
     check_cpus,
     check_memory,
     check_total_memory,
+    check_cgroups,
 )

@@ -30,14 +30,11 @@ class Instance:
     launched: datetime
 
 
-def list_instances(region: str, cluster: str, stack: str = "") -> list[Instance]:
-    """Return the instances that are not terminating; running ones last, to replace others with the same name.
-
-    Without a stack, those of every stack with a cluster of this name.
-    """
+def list_instances(region: str, cluster: str, stack: str) -> list[Instance]:
+    """Return the instances that are not terminating; running ones last, to replace others with the same name."""
     values_by_filter = {
         f"tag:{names.CLUSTER}": [cluster],
-        **({f"tag:{names.STACK}": [stack]} if stack else {}),
+        f"tag:{names.STACK}": [stack],
         "instance-state-name": list(STATES),
     }
     filters = [{"Name": name, "Values": values} for name, values in values_by_filter.items()]

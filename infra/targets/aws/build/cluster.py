@@ -87,7 +87,8 @@ class AwsCluster(pulumi.ComponentResource):
         )
         instances = _start_machines(site, foundation, permanent, roles, node_files=node_files, after=prerequisites)
 
-        self.cluster, self.region, self.domain = plan.cluster, region_of(context.spec), foundation.zone.domain
+        self.cluster, self.stack, self.region = plan.cluster, context.stack, region_of(context.spec)
+        self.domain = foundation.zone.domain
         self.inventory = _render_inventory(plan, permanent, host_keys, instances)
         self.addresses, self.instances = permanent.addresses, instances
         self.fleet, self.images, self.node_files = fleet.text, images_by_group, node_files

@@ -76,6 +76,8 @@ class NodeReportsArgs:
     """The nodes to wait for, and what they have to have applied."""
 
     cluster: str
+    stack: str
+    """Not among the inputs that are compared: a resource of an older version, without it, stays as it is."""
     region: str
     nodes: pulumi.Input[Mapping[str, str]]
     """Instance ids by node name; empty if any machine of that name is accepted."""
@@ -205,7 +207,8 @@ def _find_machines(props: Properties, expected: ExpectedNodes, nodes: Sequence[s
     """
     if not nodes:
         return {}
-    tagged = {instance.name: instance.id for instance in list_instances(props["region"], props["cluster"])}
+    instances = list_instances(props["region"], props["cluster"], props["stack"])
+    tagged = {instance.name: instance.id for instance in instances}
     ids = {node: expected.nodes[node] or tagged.get(node, "") for node in nodes}
     return {node: id_ for node, id_ in ids.items() if id_}
 

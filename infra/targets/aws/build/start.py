@@ -100,6 +100,7 @@ def _await_reports(
 ) -> NodeReports:
     args = NodeReportsArgs(
         cluster=cluster.cluster,
+        stack=cluster.stack,
         region=cluster.region,
         nodes=pulumi.Output.all(**instances),
         bundle=cluster.node_files.bundle.apply(lambda packed: packed.digest),

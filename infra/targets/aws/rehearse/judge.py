@@ -18,8 +18,8 @@ MISSING = " does not exist"
 class JudgedAccount(Account, Protocol):
     """An account with the policies of its roles."""
 
-    def describe_source(self, service: str, /) -> Mapping[str, str]:
-        """Return the condition keys that a machine's request gets from the network on its way to a service."""
+    def describe_source(self, service: str, vpc: str, /) -> Mapping[str, str]:
+        """Return the condition keys that a request from a VPC gets from the network on its way to a service."""
 
     def list_statements(self, role: str, /) -> list[Statement] | None:
         """Return the statements of all policies of a role; None if the role does not exist."""
@@ -38,7 +38,7 @@ def make_judge(account: JudgedAccount, instances: Instances, operator_key: str, 
         if instance is None:
             return f"the credentials {caller or '(none)'} are not of this rehearsal"
         try:
-            source = account.describe_source(service)
+            source = account.describe_source(service, instance.raw.vpc_id or "")
             needed = [
                 replace(authorization, context={**authorization.context, **source})
                 for authorization in list_authorizations(account, service, action, params)

@@ -34,14 +34,14 @@ class MotoAccount:
         documents = [*stored.policies.values(), *(policy.document for policy in stored.managed_policies.values())]
         return [statement for document in documents for statement in json.loads(document)["Statement"]]
 
-    def describe_source(self, service: str) -> Mapping[str, str]:
-        """Return the VPC of a request, which AWS knows if it came through an endpoint of the service."""
-        endpoints = [
-            endpoint
+    def describe_source(self, service: str, vpc: str) -> Mapping[str, str]:
+        """Return the VPC of a request, which AWS knows if it came through an endpoint of the service there."""
+        name = f"com.amazonaws.{self.region}.{service}"
+        has_endpoint = any(
+            (endpoint.service_name, endpoint.vpc_id) == (name, vpc) and endpoint.state != "deleted"
             for endpoint in self._ec2.vpc_end_points.values()
-            if endpoint.service_name == f"com.amazonaws.{self.region}.{service}" and endpoint.state != "deleted"
-        ]
-        return {"aws:SourceVpc": endpoints[0].vpc_id} if endpoints else {}
+        )
+        return {"aws:SourceVpc": vpc} if has_endpoint else {}
 
     def list_billed(self) -> list[str]:
         """Return what exists and is billed by the hour, whatever its tags; machines are listed elsewhere."""

@@ -51,7 +51,8 @@ def test_an_old_failure_is_ignored() -> None:
 @pytest.fixture
 def props(aws: Moto) -> dict[str, object]:
     nodes = {"controller": "i-1", "gpu-1": ""}
-    return {"cluster": "toy", "region": REGION, "nodes": nodes, "bundle": "new", "script": "#!/bin/sh\ntrue\n"}
+    cluster = {"cluster": "toy", "stack": "toy-stack", "region": REGION}
+    return {**cluster, "nodes": nodes, "bundle": "new", "script": "#!/bin/sh\ntrue\n"}
 
 
 def put_report(aws: Moto, node: str, report: Report) -> None:
@@ -79,6 +80,16 @@ def test_a_node_with_an_old_bundle_is_set_up_again(aws: Moto, props: dict[str, o
     NodeReportsProvider().create(props)
     (sent,) = aws.of("SendCommand")
     assert f'"InstanceIds": ["{instance}"]' in sent.params["body"]
+
+
+def test_a_machine_of_another_stack_gets_no_command(aws: Moto, props: dict[str, object]) -> None:
+    """Its cluster and node have the same names, for example in another VPC."""
+    _start_instance(aws, "gpu-1", "other-stack")
+    put_report(aws, "gpu-1", READY.model_copy(update={"bundle": "old"}))
+    put_report(aws, "controller", READY)
+    with pytest.raises(ResourceError, match="node gpu-1"):
+        reports._wait(props, timeout_s=0, poll_s=0)
+    assert aws.of("SendCommand") == []
 
 
 def test_a_failed_node_error_names_step_message_and_log(aws: Moto, props: dict[str, object]) -> None:
@@ -217,8 +228,8 @@ def put_garbage(aws: Moto, node: str) -> None:
     aws.client("ssm").put_parameter(Name=parameters.node("toy", node), Value="\x1b[2J{", Type="String", Overwrite=True)
 
 
-def _start_instance(aws: Moto, node: str = "") -> str:
-    tags = {names.CLUSTER: "toy", names.NODE: node} if node else {"owner": "another"}
+def _start_instance(aws: Moto, node: str = "", stack: str = "toy-stack") -> str:
+    tags = {names.CLUSTER: "toy", names.STACK: stack, names.NODE: node} if node else {"owner": "another"}
     specification = {"ResourceType": "instance", "Tags": [{"Key": key, "Value": tags[key]} for key in tags]}
     response = aws.client("ec2").run_instances(
         ImageId="ami-12345678", MinCount=1, MaxCount=1, TagSpecifications=[specification]

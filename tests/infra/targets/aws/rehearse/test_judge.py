@@ -34,8 +34,8 @@ class Account:
     def list_statements(self, role: str) -> list[Statement] | None:
         return self.statements if role == ROLE else None
 
-    def describe_source(self, service: str) -> Mapping[str, str]:
-        return {"aws:SourceVpc": "vpc-1"} if service == "ssm" else {}
+    def describe_source(self, service: str, vpc: str) -> Mapping[str, str]:
+        return {"aws:SourceVpc": vpc} if service == "ssm" else {}
 
     def tags(self, _resource_id: str) -> Mapping[str, str]:
         return {}
@@ -54,7 +54,7 @@ ALLOW_S3 = {"Effect": "Allow", "Action": "s3:*", "Resource": "*"}
 
 
 def make(*statements: Statement, role: str = ROLE) -> tuple[Any, list[str]]:
-    machine = SimpleNamespace(name="gpu-1", role=role)
+    machine = SimpleNamespace(name="gpu-1", role=role, raw=SimpleNamespace(vpc_id="vpc-1"))
     instances = SimpleNamespace(find_caller={MACHINE: machine}.get, timeline=Timeline())
     denials: list[str] = []
     return make_judge(Account(*statements), cast(Instances, instances), OPERATOR, denials), denials

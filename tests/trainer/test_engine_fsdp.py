@@ -364,6 +364,50 @@ def differentiate_choice() -> list[float]:
     return torch.cat([take_gradient(value).flatten() for _, value in engine.named_parameters()]).tolist()
 
 
+class Gated(nn.Module):
+    """A layer with two weights; rank 1 can leave out the gate."""
+
+    def __init__(self, factor: float, *, has_choice: bool) -> None:
+        super().__init__()
+        self.factor = nn.Parameter(torch.full((2,), factor))
+        self.gate = nn.Parameter(torch.ones(2))
+        self.has_choice = has_choice
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x * self.factor
+        return x if self.has_choice and dist.get_rank() == 1 else x * self.gate
+
+
+class GatedLayers(nn.Module):
+    """Layers of one size, so that a message of one of them would fit where another one is expected."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Parameter(torch.ones(2))
+        self.layers = nn.ModuleList(Gated(index + 1.0, has_choice=index == 1) for index in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x * self.first
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+@pytest.mark.parametrize("zero", [1, 2, 3])
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_a_weight_that_one_rank_leaves_out_does_not_mix_up_layers(zero: int, ahead: int) -> None:
+    """Ranks would average different layers if one of them sent a layer later because a gradient of it is missing."""
+    results = on_ranks(f"{__name__}:differentiate_gated", ranks=2, timeout_s=60, zero=zero, ahead=ahead)
+    # The factors are 1, 2 and 3. The gate of the second layer has a gradient of 6 on rank 0 only.
+    assert results == [[6.0, 6.0, 6.0, 3.0, 3.0, 2.0, 6.0]] * 2
+
+
+def differentiate_gated(zero: int, ahead: int) -> list[float]:
+    engine = spread(GatedLayers(), zero=zero, prefetch=ahead)
+    differentiate(engine, torch.ones(1, 2))
+    return torch.cat([take_gradient(value).flatten() for _, value in engine.named_parameters()]).tolist()
+
+
 def test_all_replicas_start_from_the_values_of_the_first() -> None:
     """With 2 replicas of 2 shards, ranks 0 and 1 are the first replica."""
     by_rank = on_ranks(f"{__name__}:start_from_other_values", ranks=4)

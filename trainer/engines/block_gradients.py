@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -25,15 +25,12 @@ class BlockGradients:
     freed at once. The tensor exists from the first gradient to the end of the reduce-scatter.
     """
 
-    def __init__(
-        self, block: Block, mesh: Mesh, sent_dtype: torch.dtype, on_complete: Callable[[BlockGradients], None]
-    ) -> None:
-        """Call `on_complete` in a backward pass when all gradients are there."""
+    def __init__(self, block: Block, mesh: Mesh, sent_dtype: torch.dtype) -> None:
         pairs = zip(block.whole, block.sharded, strict=True)
         trained = [(whole, sharded) for whole, sharded in pairs if whole.requires_grad]
-        self.missing = 0
-        """Parameters without a gradient in this backward pass."""
-        self._mesh, self._dtype, self._on_complete = mesh, sent_dtype, on_complete
+        self.is_waiting = False
+        """Whether the gradients of this backward pass are still to be reduced."""
+        self._mesh, self._dtype = mesh, sent_dtype
         self._sharing, self._rank = RowSharing(mesh), mesh.coordinate("shard")
         self._sharded = [sharded for _, sharded in trained]
         self._ranks = mesh.weights.shard
@@ -51,7 +48,7 @@ class BlockGradients:
 
     def begin(self, *, is_first: bool) -> None:
         """Expect the gradients of a backward pass, which is the first of a step or adds to those before."""
-        self.missing = len(self._parts)
+        self.is_waiting = bool(self._parts)
         if is_first:
             # After an exception, those of an unfinished step are left.
             self._rows, self._own_replica = None, None
@@ -62,6 +59,7 @@ class BlockGradients:
 
         This is a generator: each part starts a collective, the next part waits for it. On a GPU only the stream waits.
         """
+        self.is_waiting = False
         averages = self._fill_rows().view(-1)
         self._rows = None
         self._filled.clear()
@@ -93,9 +91,8 @@ class BlockGradients:
             else:
                 place.copy_(values)
         self._filled.add(number)
-        self.missing -= 1
-        if not self.missing:
-            self._on_complete(self)
+        # A layer that reentrant checkpoints call several times is differentiated, and reduced, call by call.
+        self.is_waiting = True
 
     def _fill_rows(self) -> torch.Tensor:
         """Return all gradients; a parameter that the loss does not depend on has zeros."""

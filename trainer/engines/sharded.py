@@ -12,17 +12,19 @@ update treats each value on its own, so the optimizer works on the rows of its r
    run, the whole parameters are freed.
 3. The backward pass visits the blocks in reverse, gathers them again, and frees them again once the gradient of their
    input is computed. The last block is still whole, as it is the first one here.
-4. Autograd calls a hook when it has the gradient of a whole parameter. The last missing one of a block starts a
-   reduce-scatter (`BlockGradients`): rank r receives the average of its own rows, while the backward pass continues.
-   With a replicate axis (hsdp), an all-reduce of these rows over the replicas follows, as soon as the next block is
-   ready to send. At most one block is sent while the next one is filled, which limits the memory.
+4. Autograd calls a hook when it has the gradient of a whole parameter, which is copied to the buffer of its block
+   (`BlockGradients`). The gradient of the block's input comes after all of them, and starts a reduce-scatter: rank r
+   receives the average of its own rows, while the backward pass continues. With a replicate axis (hsdp), an all-reduce
+   of these rows over the replicas follows, as soon as the next block is ready to send. At most one block is sent while
+   the next one is filled, which limits the memory.
 5. After the backward pass, the engine waits. The gradients of the DTensors are averages.
 
 That is ZeRO 3. Under ZeRO 2, parameters stay whole from their first use in a step to their last, which saves the second
 all-gather. Under ZeRO 1, gradients stay whole too until the last micro-batch, which saves reduce-scatters.
 
-A weight that a rank's loss does not depend on has a gradient of zeros. All ranks must run the same blocks in the same
-order, because their collectives meet in the order in which they are started.
+A weight that a rank's loss does not depend on has a gradient of zeros. Ranks may differ in such weights, because their
+gradients start no collective. But all ranks must run the same blocks in the same order, because their collectives meet
+in the order in which they are started.
 
 Gradients lie as they do in torch's fully_shard, so the backend sums them in the same order, and both engines have the
 same bits. That order depends on the ranks and on the place of a value only: a resumed run has the same bits too.
@@ -65,10 +67,8 @@ class ShardedEngine(PlainEngine):
         sharded: Any = model
         self._passes: BlockPasses = sharded.block_passes
         _copy_first_replica(self._passes.blocks, model, mesh)
-        self._gradients = [
-            BlockGradients(block, mesh, DTYPES[recipe.formats.reduced], self._start_reduction)
-            for block in self._passes.blocks
-        ]
+        self._gradients = [BlockGradients(block, mesh, DTYPES[recipe.formats.reduced]) for block in self._passes.blocks]
+        self._passes.on_backward = lambda index: self._start_reduction(self._gradients[index])
         self._reductions: list[Iterator[None]] = []
         self._is_last = True
         self._deferred, reason = choose_deferred_reduction(recipe.parallel, mesh.layout.replicate)
@@ -83,16 +83,16 @@ class ShardedEngine(PlainEngine):
         for gradients in self._gradients:
             gradients.begin(is_first=index == 0)
         yield
-        # The loss does not depend on all weights of blocks that still miss gradients.
+        # The inputs of the other blocks, such as an embedding, have no gradients.
         for gradients in reversed(self._gradients):
-            if gradients.missing:
-                self._start_reduction(gradients)
+            self._start_reduction(gradients)
         while self._reductions:
             self._continue_reductions()
         self._passes.end()
 
     def _start_reduction(self, gradients: BlockGradients) -> None:
-        if self._is_last or self._deferred != "all":
+        """Average a block over ranks, unless that has been done or is for a later micro-batch to do."""
+        if gradients.is_waiting and (self._is_last or self._deferred != "all"):
             self._continue_reductions()
             self._reductions.append(gradients.reduce(adds_replicas=self._is_last or self._deferred == "nothing"))
             next(self._reductions[-1], None)
@@ -110,6 +110,8 @@ class BlockPasses:
         self.blocks = blocks
         self._ahead, self._stays_whole, self._dtype = ahead, stays_whole, whole_dtype
         self._is_last = True
+        self.on_backward: Callable[[int], None] = lambda _: None
+        """Called with the number of a block when its gradients are complete, as the gradient of its input is there."""
         for index, block in enumerate(blocks):
             for module in block.modules:
                 module.register_forward_pre_hook(partial(self._before_forward, index), with_kwargs=True)
@@ -144,7 +146,7 @@ class BlockPasses:
                 later.begin_gather()
             if torch.is_grad_enabled():
                 block.calls += 1
-                leaves = _call_after_backward(leaves, partial(self._after_backward, block))
+                leaves = _call_after_backward(leaves, partial(self._after_backward, index))
         return tree_unflatten(leaves, structure)
 
     def _after_forward(self, index: int, module: nn.Module, _args: Any, output: Any) -> None:
@@ -170,12 +172,18 @@ class BlockPasses:
             if earlier.is_in_graph:
                 earlier.begin_gather()
 
-    def _after_backward(self, block: Block) -> None:
+    def _after_backward(self, index: int) -> None:
         """Free a block after the backward pass of all of its calls; those whose inputs have no gradients never end."""
+        block = self.blocks[index]
         block.calls -= 1
-        if not block.calls and (self._is_last or not self._stays_whole):
+        if block.calls:
+            return
+        if self._is_last or not self._stays_whole:
             block.is_in_backward = False
             block.free()
+        # Autograd adds up the gradients of weights as soon as it has them, so those of this block are there by now. If
+        # the last of them started the collective, ranks that leave out different weights would start different ones.
+        self.on_backward(index)
 
 
 def shard_blocks(model: nn.Module, units: Units, recipe: Recipe, mesh: Mesh) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from itertools import product
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -324,20 +325,93 @@ class Recomputing(nn.Module):
 
 @pytest.mark.parametrize("is_reentrant", [False, True])
 def test_a_model_may_recompute_its_layers_itself(is_reentrant: bool) -> None:
-    for gradients, expected in on_ranks(f"{__name__}:differentiate_recomputing", ranks=2, is_reentrant=is_reentrant):
+    results = on_ranks(f"{__name__}:differentiate_recomputing", ranks=2, is_reentrant=is_reentrant)
+    for gradients, expected, gathers in results:
         assert gradients == expected
+        # Root and 3 layers, and the layers again; the last one stays whole unless its forward pass has no graph.
+        assert gathers == (7 if is_reentrant else 6)
 
 
-def differentiate_recomputing(is_reentrant: bool) -> tuple[list[float], list[float]]:
-    """Return the gradients of a model that recomputes its layers, and of the plain model."""
+def differentiate_recomputing(is_reentrant: bool) -> tuple[list[float], list[float], int]:
+    """Return the gradients of a model that recomputes its layers, those of the plain model, and the first's gathers."""
     results = []
+    events: list[str] = []
     for recomputes in (True, False):
         model = Recomputing()
         model.is_reentrant = is_reentrant if recomputes else None
-        engine = spread(model)
+        engine: Any = spread(model)
+        for block in engine._passes.blocks if recomputes else ():
+            record(events, "gather", block, "begin_gather", lambda block=block: block._gather is None)
         differentiate(engine, torch.arange(8.0).view(2, 4) / 8)
         results.append(torch.cat([take_gradient(value).flatten() for _, value in engine.named_parameters()]).tolist())
-    return results[0], results[1]
+    return results[0], results[1], len(events)
+
+
+class Hiding(nn.Module):
+    """A layer whose output is in an object that torch does not look into, next to a tensor without a gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = nn.Parameter(torch.full((2,), 2.0))
+
+    def forward(self, hidden: Any) -> Any:
+        value = hidden[1].value if isinstance(hidden, tuple) else hidden
+        return value.detach(), SimpleNamespace(value=value * self.factor)
+
+
+class HidingLayers(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Hiding() for _ in range(3))
+
+    def forward(self, x: Any) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        output: torch.Tensor = x[1].value
+        return output
+
+
+def test_a_block_whose_outputs_are_hidden_stays_whole_for_its_backward_pass() -> None:
+    assert on_ranks(f"{__name__}:differentiate_hiding", ranks=2) == [[4.0] * 3] * 2
+
+
+def differentiate_hiding() -> list[float]:
+    engine = spread(HidingLayers())
+    differentiate(engine, torch.ones(1, 2))
+    return torch.cat([take_gradient(value).flatten() for _, value in engine.named_parameters()]).tolist()
+
+
+class Lending(nn.Module):
+    """A layer that returns its weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = nn.Parameter(torch.full((2,), 2.0))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x * self.factor, self.factor
+
+
+class LendingLayers(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Lending() for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x, _ = layer(x)
+        return x
+
+
+def test_a_weight_that_a_layer_returns_collects_no_hooks() -> None:
+    assert on_ranks(f"{__name__}:count_weight_hooks", ranks=2) == [0, 0]
+
+
+def count_weight_hooks() -> int:
+    engine: Any = spread(LendingLayers())
+    for _ in range(2):
+        differentiate(engine, torch.ones(1, 2))
+    return sum(len(weight._backward_hooks or ()) for block in engine._passes.blocks for weight in block.whole)
 
 
 class Choice(nn.Module):

@@ -110,6 +110,8 @@ class BlockPasses:
         self.blocks = blocks
         self._ahead, self._stays_whole, self._dtype = ahead, stays_whole, whole_dtype
         self._is_last = True
+        self._is_in_backward = False
+        """Whether the backward pass has begun: what runs forward then is recomputed."""
         self.on_backward: Callable[[int], None] = lambda _: None
         """Called with the number of a block when its gradients are complete, as the gradient of its input is there."""
         for index, block in enumerate(blocks):
@@ -119,7 +121,7 @@ class BlockPasses:
 
     def begin(self, *, is_first: bool, is_last: bool) -> None:
         """Prepare a forward and a backward pass."""
-        self._is_last = is_last
+        self._is_last, self._is_in_backward = is_last, False
         for block in self.blocks:
             block.calls, block.is_in_graph, block.is_in_backward = 0, False, False
             if is_first:
@@ -128,6 +130,7 @@ class BlockPasses:
 
     def end(self) -> None:
         """Free what the backward pass has not freed."""
+        self._is_in_backward = False
         for block in self.blocks:
             block.is_in_backward = False
             if self._is_last or not self._stays_whole:
@@ -142,7 +145,7 @@ class BlockPasses:
             leaves = [_cast(leaf, self._dtype) for leaf in leaves]
         # A layer that the model itself recomputes is called again in the backward pass; its hooks are there already.
         if not block.is_in_backward:
-            for later in self.blocks[index + 1 : index + 1 + self._ahead]:
+            for later in self.blocks[index + 1 : index + 1 + self._ahead] if not self._is_in_backward else ():
                 later.begin_gather()
             if torch.is_grad_enabled():
                 block.calls += 1
@@ -153,20 +156,23 @@ class BlockPasses:
         block = self.blocks[index]
         if block.is_in_backward:
             return
-        outputs = [leaf for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor)]
-        tracked = [leaf for leaf in outputs if leaf.requires_grad]
+        outputs = tree_leaves(output)
+        # A weight that is an output would collect a hook in every step.
+        tracked = [leaf for leaf in outputs if isinstance(leaf, torch.Tensor) and leaf.grad_fn is not None]
         for leaf in tracked:
             leaf.register_hook(partial(self._before_backward, index))
         block.is_in_graph = block.is_in_graph or bool(tracked)
         # Outputs may be in an object that torch does not look into. Then no hook would gather the block again.
-        is_used_soon = self._stays_whole or index in (0, len(self.blocks) - 1) or not outputs
+        has_tensors = any(isinstance(leaf, torch.Tensor) for leaf in outputs)
+        is_hidden = not tracked and not (has_tensors and all(_has_no_graph(leaf) for leaf in outputs))
+        is_used_soon = self._stays_whole or index in (0, len(self.blocks) - 1) or is_hidden or self._is_in_backward
         if module is block.modules[-1] and not (torch.is_grad_enabled() and is_used_soon):
             for used in self.blocks if index == 0 else [block]:
                 used.free()
 
     def _before_backward(self, index: int, _gradient: torch.Tensor) -> None:
         block = self.blocks[index]
-        block.is_in_backward = True
+        self._is_in_backward, block.is_in_backward = True, True
         block.gather()
         for earlier in self.blocks[max(0, index - self._ahead) : index][::-1]:
             if earlier.is_in_graph:
@@ -204,7 +210,7 @@ def shard_blocks(model: nn.Module, units: Units, recipe: Recipe, mesh: Mesh) -> 
 
 
 def _copy_first_replica(blocks: list[Block], model: nn.Module, mesh: Mesh) -> None:
-    """Give all ranks the values of the first replica: other processors may have computed others."""
+    """Give all ranks the values of the first replica: initial values may differ between processors."""
     replicas = mesh.group("replicate")
     for block in blocks if replicas is not None else ():
         dist.broadcast(block.shard, group=replicas, group_src=0)
@@ -236,6 +242,13 @@ def _call_after_backward(leaves: list[Any], function: Callable[[], None]) -> lis
         for index, result in zip(tracked, results, strict=True):
             leaves[index] = result
     return leaves
+
+
+def _has_no_graph(leaf: Any) -> bool:
+    """Return whether an output surely leads to no backward pass: a tensor without a gradient, or a plain value."""
+    if isinstance(leaf, torch.Tensor):
+        return not leaf.requires_grad
+    return leaf is None or isinstance(leaf, bool | int | float | complex | str | bytes)
 
 
 def _cast(leaf: Any, dtype: torch.dtype) -> Any:

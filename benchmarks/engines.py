@@ -60,7 +60,7 @@ _WARMUP_ROUNDS = 3
 
 @dataclass(frozen=True)
 class Reference:
-    """What muster's engine is compared with: its name, and how often its time and memory are allowed at most."""
+    """What muster's engine is compared with: its name, and the largest allowed ratios of time and memory."""
 
     name: str
     time: float | None

@@ -39,7 +39,7 @@ class BlockGradients:
         self._filled: set[int] = set()
         """Numbers of the parameters that have a gradient since the last reduction."""
         self._own_replica: torch.Tensor | None = None
-        """The average within this replica of the micro-batches before; other replicas have not been added."""
+        """The sum of earlier micro-batches, averaged within this replica only."""
         for number, (whole, _) in enumerate(trained):
             # Autograd would round a gradient to the format of the parameter, even one that it has computed in fp32.
             if whole.dtype != sent_dtype:

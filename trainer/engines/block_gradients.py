@@ -48,11 +48,15 @@ class BlockGradients:
 
     def begin(self, *, is_first: bool) -> None:
         """Expect the gradients of a backward pass, which is the first of a step or adds to those before."""
-        self.is_waiting = bool(self._parts)
+        self.expect()
         if is_first:
             # After an exception, those of an unfinished step are left.
             self._rows, self._own_replica = None, None
             self._filled.clear()
+
+    def expect(self) -> None:
+        """Let the next reduction send, be there gradients or not."""
+        self.is_waiting = bool(self._parts)
 
     def reduce(self, *, adds_replicas: bool) -> Iterator[None]:
         """Average over ranks and add the result to the gradients of the sharded parameters.
@@ -91,7 +95,6 @@ class BlockGradients:
             else:
                 place.copy_(values)
         self._filled.add(number)
-        # A layer that reentrant checkpoints call several times is differentiated, and reduced, call by call.
         self.is_waiting = True
 
     def _fill_rows(self) -> torch.Tensor:

@@ -68,7 +68,7 @@ class ShardedEngine(PlainEngine):
         self._passes: BlockPasses = sharded.block_passes
         _copy_first_replica(self._passes.blocks, model, mesh)
         self._gradients = [BlockGradients(block, mesh, DTYPES[recipe.formats.reduced]) for block in self._passes.blocks]
-        self._passes.on_backward = lambda index: self._start_reduction(self._gradients[index])
+        self._passes.on_backward = self._end_block
         self._reductions: list[Iterator[None]] = []
         self._is_last = True
         self._deferred, reason = choose_deferred_reduction(recipe.parallel, mesh.layout.replicate)
@@ -89,6 +89,12 @@ class ShardedEngine(PlainEngine):
         while self._reductions:
             self._continue_reductions()
         self._passes.end()
+
+    def _end_block(self, index: int) -> None:
+        # A layer that reentrant checkpoints call several times is differentiated, and reduced, call by call: on all
+        # ranks, even if one of them has no gradient in this call.
+        self._gradients[index].expect()
+        self._start_reduction(self._gradients[index])
 
     def _start_reduction(self, gradients: BlockGradients) -> None:
         """Average a block over ranks, unless that has been done or is for a later micro-batch to do."""

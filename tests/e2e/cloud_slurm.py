@@ -14,20 +14,18 @@ from pathlib import Path
 import docker
 from docker.errors import APIError
 from docker.models.containers import Container
-from docker.models.networks import Network
 
-from cluster import names
 from cluster.inventory import Inventory, Node, NodeSet
 from cluster.spec import ClusterSpec
 from infra.targets.aws.launcher.fleet import Fleet
 from infra.targets.aws.node.set_up import LAUNCHER
 from slurm.config.render import render_files
 from slurm.power import install
+from tests.e2e.daemon_container import daemon_network, start_container
 from tests.harness import REPO, wait_until
 from tests.moto_server import ENVIRONMENT, Moto, listening
 
 CLUSTER = f"power-{os.getpid():x}"
-LABELS = {names.CLUSTER: CLUSTER}
 KEY = bytes(range(1, 33))
 RESUME_S = 600
 
@@ -35,8 +33,8 @@ RESUME_S = 600
 class CloudSlurm:
     """The controller of the cluster; `boot` and `end` act as EC2 would on an instance."""
 
-    def __init__(self, network: Network, folder: Path) -> None:
-        self.network, self.folder = network, folder
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self.controller = self._start("controller", "slurmctld -D")
 
     def run(self, script: str, *, check: bool = True) -> str:
@@ -74,41 +72,22 @@ class CloudSlurm:
             " && chown -R slurm:slurm /var/lib/muster /var/log/slurm /run/slurm /var/lib/slurm"
         )
         remove_config = "" if name == "controller" else " && rm -f /etc/slurm/*.conf"
-        return docker.from_env().containers.run(
-            names.IMAGE,
-            ["bash", "-c", f"{prepare}{remove_config} && exec {daemon}"],
-            entrypoint="",
-            detach=True,
-            init=True,
-            name=f"muster-{CLUSTER}-{name}",
-            hostname=name,
-            network=self.network.name,
-            labels=LABELS,
-            volumes={
-                str(self.folder): {"bind": "/muster", "mode": "ro"},
-                str(REPO): {"bind": "/repo", "mode": "ro"},
-                sys.base_prefix: {"bind": "/python", "mode": "ro"},
-            },
-        )
+        folders = {self.folder: "/muster", REPO: "/repo", sys.base_prefix: "/python"}
+        return start_container(CLUSTER, name, f"{prepare}{remove_config} && exec {daemon}", folders)
 
 
 @contextmanager
 def cloud_slurm(moto: Moto, fleet: Fleet, sets: tuple[NodeSet, ...], folder: Path) -> Iterator[CloudSlurm]:
     """Run a controller for these node sets until the block ends."""
-    network = docker.from_env().networks.create(CLUSTER, driver="bridge", internal=True, labels=LABELS)
-    network.reload()
-    gateway = network.attrs["IPAM"]["Config"][0]["Gateway"]
-    try:
+    with daemon_network(CLUSTER) as network:
+        network.reload()
+        gateway = network.attrs["IPAM"]["Config"][0]["Gateway"]
         # Containers reach this machine at the gateway of their network, not on loopback.
         with listening(moto, gateway) as url:
             _write_files(folder, fleet, sets, url)
-            slurm = CloudSlurm(network, folder)
+            slurm = CloudSlurm(folder)
             wait_until(lambda: "UP" in slurm.run("scontrol ping", check=False), "slurmctld answers", 30)
             yield slurm
-    finally:
-        for container in docker.from_env().containers.list(all=True, filters={"label": f"{names.CLUSTER}={CLUSTER}"}):
-            container.remove(force=True)
-        network.remove()
 
 
 def _write_files(folder: Path, fleet: Fleet, sets: tuple[NodeSet, ...], endpoint: str) -> None:

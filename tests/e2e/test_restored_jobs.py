@@ -7,19 +7,17 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import docker
 import pytest
 from docker.models.containers import Container
 
-from cluster import names
 from cluster.inventory import Inventory, Node
 from cluster.spec import ClusterSpec
 from slurm.config.render import render_files
+from tests.e2e.daemon_container import daemon_network, start_container
 from tests.harness import REPO, wait_until
 
 PROGRAM = "slurm/control/check_restored_jobs.sh"
 CLUSTER = f"restored-jobs-{os.getpid():x}"
-LABELS = {names.CLUSTER: CLUSTER}
 STATE = "/var/lib/slurm/slurmctld"
 # Slurm adds ten seconds, in which it does not judge the jobs that it has restored.
 BATCH_START_TIMEOUT_S = 5
@@ -69,32 +67,11 @@ class Slurm:
 @pytest.fixture
 def slurm(tmp_path: Path) -> Iterator[Slurm]:
     write_config(tmp_path)
-    client = docker.from_env()
-    network = client.networks.create(CLUSTER, driver="bridge", internal=True, labels=LABELS)
-    try:
-        container = client.containers.run(
-            names.IMAGE,
-            ["bash", "-c", DAEMONS],
-            entrypoint="",
-            detach=True,
-            init=True,
-            hostname="controller",
-            network=network.name,
-            # Without this name, each start of a daemon takes 10 s longer (bootstrap/steps/hosts.py).
-            extra_hosts={"any-address": "0.0.0.0"},  # noqa: S104  # no address to listen on
-            labels=LABELS,
-            volumes={
-                str(path): {"bind": bind, "mode": "ro"} for path, bind in {tmp_path: "/muster", REPO: "/repo"}.items()
-            },
-        )
-        slurm = Slurm(container)
+    with daemon_network(CLUSTER):
+        slurm = Slurm(start_container(CLUSTER, "controller", DAEMONS, {tmp_path: "/muster", REPO: "/repo"}))
         slurm.wait_for_answer()
         slurm.wait_for_node("idle")
         yield slurm
-    finally:
-        for left in client.containers.list(all=True, filters={"label": f"{names.CLUSTER}={CLUSTER}"}):
-            left.remove(force=True)
-        network.remove()
 
 
 def write_config(folder: Path) -> None:

@@ -13,17 +13,16 @@ from pathlib import Path
 import docker
 import pytest
 from docker.models.containers import Container
-from docker.models.networks import Network
 
 from bootstrap.steps.health import PROGRAM, pack_program
 from cluster import names
 from cluster.inventory import Inventory, Node, NodeGpus, NodeSet
 from cluster.spec import ClusterSpec
 from slurm.config.render import render_files
+from tests.e2e.daemon_container import daemon_network, start_container
 from tests.harness import REPO, wait_until
 
 CLUSTER = f"ultra-{os.getpid():x}"
-LABELS = {names.CLUSTER: CLUSTER}
 SIZES = {"gb-a": 4, "gb-b": 3}
 """Nodes of each UltraServer. BlockSizes is 3, the size of the smallest."""
 EXTRA = {
@@ -52,8 +51,8 @@ echo 'Domain State: UP'
 class UltraServers:
     """A controller and containers for some of its nodes."""
 
-    def __init__(self, release: str, folder: Path, network: Network) -> None:
-        self.image, self.folder, self.network = names.image(release), folder, network
+    def __init__(self, release: str, folder: Path) -> None:
+        self.image, self.folder = names.image(release), folder
         self.nodes: dict[str, Container] = {}
         _write_files(folder, release)
         self.controller = self._start("controller", "slurmctld -D")
@@ -88,6 +87,9 @@ class UltraServers:
     def state(self, node: str) -> str:
         return self.run(f"sinfo -h -N -n {node} -p {names.group_of(node)} -o '%T|%E'")
 
+    def wait_until_idle(self, node: str) -> None:
+        wait_until(lambda: self.state(node).startswith("idle|"), f"{node} is idle", 60)
+
     def _start(self, name: str, daemon: str) -> Container:
         prepare = (
             "cp -r /muster/. / && chown -R slurm:slurm /etc/slurm && chmod 600 /etc/slurm/slurm.key"
@@ -98,32 +100,16 @@ class UltraServers:
         prepare += " && mkdir -p /dev/nvidia-caps-imex-channels && touch /dev/nvidia-caps-imex-channels/channel0"
         # slurmd 26.05 requires that root owns the folder; slurmctld runs as another user.
         own = " && chown slurm:slurm /run/slurm" if name == "controller" else " && rm -f /etc/slurm/*.conf"
-        return docker.from_env().containers.run(
-            self.image,
-            ["bash", "-c", f"{prepare}{own} && exec {daemon}"],
-            entrypoint="",
-            detach=True,
-            init=True,
-            name=f"muster-{CLUSTER}-{name}",
-            hostname=name,
-            network=self.network.name,
-            labels=LABELS,
-            volumes={str(self.folder): {"bind": "/muster", "mode": "ro"}},
-        )
+        script = f"{prepare}{own} && exec {daemon}"
+        return start_container(CLUSTER, name, script, {self.folder: "/muster"}, self.image)
 
 
 @pytest.fixture(scope="module", params=["24.11", pytest.param("26.05", marks=pytest.mark.nightly)])
 def slurm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[UltraServers]:
     image = names.image(request.param)
     assert docker.from_env().images.list(image), f"run `python3 -m setup --slurm {request.param}` first"
-    client = docker.from_env()
-    network = client.networks.create(CLUSTER, driver="bridge", internal=True, labels=LABELS)
-    try:
-        yield UltraServers(request.param, tmp_path_factory.mktemp("ultraserver"), network)
-    finally:
-        for left in client.containers.list(all=True, filters={"label": f"{names.CLUSTER}={CLUSTER}"}):
-            left.remove(force=True)
-        network.remove()
+    with daemon_network(CLUSTER):
+        yield UltraServers(request.param, tmp_path_factory.mktemp("ultraserver"))
 
 
 def test_slurm_shows_a_block_for_each_ultraserver(slurm: UltraServers) -> None:
@@ -151,7 +137,7 @@ def test_the_prolog_starts_imex_for_the_job_and_a_failure_says_why(slurm: UltraS
     for name in ("gb-b-1", "gb-b-2"):
         slurm.boot(name)
     for name in ("gb-b-1", "gb-b-2"):
-        wait_until(lambda name=name: slurm.state(name).startswith("idle|"), f"{name} is idle", 60)  # type: ignore[misc]
+        slurm.wait_until_idle(name)
     job = slurm.submit("-w gb-b-[1-2] -p gb -N 2")
     wait_until(lambda: slurm.run(f"squeue -h -j {job} -o %T") == "RUNNING", "the job runs", 90)
     addresses = [slurm.run("hostname -i", node=name) for name in ("gb-b-1", "gb-b-2")]
@@ -160,7 +146,7 @@ def test_the_prolog_starts_imex_for_the_job_and_a_failure_says_why(slurm: UltraS
         slurm.run("test -e /run/imex-up", node=name)
     slurm.cancel_all()
     for name in ("gb-b-1", "gb-b-2"):
-        wait_until(lambda name=name: slurm.state(name).startswith("idle|"), f"{name} is idle again", 60)  # type: ignore[misc]
+        slurm.wait_until_idle(name)
         slurm.run("test ! -e /run/imex-up", node=name)
     slurm.run("touch /broken", node="gb-b-2")
     slurm.submit("-w gb-b-[1-2] -p gb -N 2")

@@ -11,6 +11,7 @@ import torch
 from trainer.api import OWN_MODEL, Trainer
 from trainer.checkpoint.checkpoints import Checkpoints
 from trainer.checkpoint.folder import CHECKPOINTS_FOLDER, MANIFEST, list_published
+from trainer.checkpoint.group import RankGroup
 from trainer.checkpoint.retention import find_best
 from trainer.checkpoint.weight_formats import name_master
 from trainer.config.errors import ConfigError, ConfigProblem
@@ -24,11 +25,14 @@ _LOOKED_FOR = f"looked for {MANIFEST}, step-* and {CHECKPOINTS_FOLDER}/step-*"
 
 
 def load_initial(source: str, trainer: Trainer) -> None:
-    """Load only the weights from a folder; step, optimizer and data start from the beginning."""
-    folder = Path(source)
-    # The shards of one of our checkpoints are safetensors files too, but with our own tensor names.
-    if any(folder.glob("*.safetensors")) and not (folder / MANIFEST).exists():
-        _load_hugging_face(folder, trainer)
+    """Load only the weights from a folder; step, optimizer and data start from the beginning. Every rank must call it.
+
+    If one rank cannot read its files, all ranks fail.
+    """
+    folder, world = Path(source), trainer.world
+    group = RankGroup(world.rank, world.size, world.group)
+    if group.run_on_first(lambda: _is_hugging_face(folder)):
+        group.run_together(lambda: trainer.load_weights(hf.load(folder, trainer.config.model)))
         return
     checkpoints = trainer.open_checkpoints(folder)
     checkpoint = checkpoints.newest()
@@ -103,8 +107,9 @@ def _describe_missing(folder: Path, lacking: str) -> str:
     return f"{folder} contains {lacking}" if folder.is_dir() else f"there is no folder {folder}"
 
 
-def _load_hugging_face(folder: Path, trainer: Trainer) -> None:
-    trainer.load_weights(hf.load(folder, trainer.config.model))
+def _is_hugging_face(folder: Path) -> bool:
+    # The shards of one of our checkpoints are safetensors files too, but with our own tensor names.
+    return any(folder.glob("*.safetensors")) and not (folder / MANIFEST).exists()
 
 
 def _choose_export_type(name: str, types: Mapping[str, str]) -> torch.dtype:

@@ -6,6 +6,7 @@ import os
 import resource
 import signal
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ import torch
 
 from trainer.checkpoint.checkpoints import Checkpoints
 from trainer.checkpoint.job import SaveEvent
+from trainer.checkpoint.newest import GoodCheckpoint
 
 # One dimension is shorter than four ranks, one is not divisible by them.
 SHAPES = {"model.wide": (10, 6), "model.short": (3, 4), "model.vector": (7,), "optim.wide.exp_avg": (10, 6)}
@@ -132,8 +134,8 @@ def load_as(path: Path, layout: str) -> dict[str, Any]:
     return result
 
 
-def load_without_own_index(path: Path, damaged: Path, reads: str) -> str:
-    """Load as rank 1 from a checkpoint with a damaged index, and as the others from an intact one; return the error."""
+def read_damaged(path: Path, damaged: Path, reads: str) -> str:
+    """Read as rank 1 from a damaged checkpoint, and as the others from an intact one; return the error."""
     import torch.distributed as dist  # noqa: PLC0415
 
     checkpoints = open_checkpoints(path)
@@ -141,14 +143,17 @@ def load_without_own_index(path: Path, damaged: Path, reads: str) -> str:
     assert checkpoint is not None
     if dist.get_rank() == 1:
         checkpoint = replace(checkpoint, path=damaged)
+    readers: dict[str, Callable[[GoodCheckpoint], object]] = {
+        "types": checkpoints.read_types,
+        "state": checkpoints.read_state,
+        "own": checkpoints.read_own,
+        "tensors": lambda checkpoint: checkpoints.load(checkpoint, make_zeros(make_state())),
+    }
     try:
-        if reads == "types":
-            checkpoints.read_types(checkpoint)
-            dist.barrier()
-        else:
-            checkpoints.load(checkpoint, make_zeros(make_state()))
-    except (OSError, RuntimeError, ValueError) as error:
-        return str(error)
+        readers[reads](checkpoint)
+        dist.barrier()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
     finally:
         checkpoints.close()
     return ""

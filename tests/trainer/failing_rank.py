@@ -1,10 +1,11 @@
-"""Ranks of a run in which one rank fails in a given way before a step, or never joins (`absent`).
+"""Ranks of a run in which one rank fails in a given way before a step, never joins, or cannot read a file.
 
 python -m tests.trainer.forked_ranks RANKS tests.trainer.failing_rank MODE RANK STEP CONFIG [key.sub=value ...]
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -15,6 +16,8 @@ import torch
 
 from trainer.__main__ import main
 from trainer.api import Trainer
+
+UNREADABLE = "unreadable "
 
 
 def fail(mode: str) -> None:
@@ -42,11 +45,26 @@ def fail_before_step(mode: str, at_step: int) -> None:
     trainer_class.run_step = failing_step
 
 
+def fail_to_open(name: str) -> None:
+    """Fail as a filesystem does on one node, for files of this name; the checks of checkpoints do not open them so."""
+    path_class: Any = Path
+    open_path = path_class.open
+
+    def failing_open(path: Path, *arguments: Any, **options: Any) -> Any:
+        if path.name == name:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        return open_path(path, *arguments, **options)
+
+    path_class.open = failing_open
+
+
 if __name__ == "__main__":
     mode, failing_rank, at_step, *arguments = sys.argv[1:]
     if os.environ["RANK"] == failing_rank:
         if mode == "absent":
             os._exit(0)
+        if mode.startswith(UNREADABLE):
+            fail_to_open(mode.removeprefix(UNREADABLE))
         fail_before_step(mode, int(at_step))
     status = main(arguments)
     sys.stdout.flush()

@@ -12,6 +12,7 @@ import re
 import resource
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -40,6 +41,8 @@ from trainer.checkpoint.newest import find_newest
 from trainer.config.errors import ConfigError
 
 HERE = "tests.trainer.checkpoint_state"
+READS = [("types", "index.json"), ("tensors", "index.json"), ("tensors", "shard-00001.safetensors")]
+READS += [("state", "state.json"), ("own", "rank-00001.json")]
 
 
 @pytest.fixture
@@ -110,18 +113,26 @@ def test_ranks_share_the_hashing_and_agree(tmp_path: Path) -> None:
     assert all(rank["skipped"][0].startswith("step-00000002: shard-00003.safetensors is corrupt") for rank in results)
 
 
-@pytest.mark.parametrize("reads", ["types", "tensors"])
-@pytest.mark.parametrize(("damage", "message"), [(Path.unlink, "No such file"), (cut, "Expecting|Unterminated")])
-def test_an_index_that_one_rank_cannot_read_fails_on_all_of_them(
-    tmp_path: Path, damage: Callable[[Path], None], message: str, reads: str
+@pytest.mark.parametrize(("reads", "file"), READS)
+@pytest.mark.parametrize(
+    ("damage", "cause"),
+    [
+        (Path.unlink, "FileNotFoundError: .* No such file or directory: '{file}'"),
+        (cut, "(ValueError: {file} is not valid JSON|SafetensorsError: {file}): "),
+    ],
+)
+def test_a_file_that_one_rank_cannot_read_fails_on_all_of_them(
+    tmp_path: Path, damage: Callable[[Path], None], cause: str, reads: str, file: str
 ) -> None:
-    """If that rank failed alone, the others would wait for it."""
+    """If that rank failed alone, the others would wait for it. They name it, its file and the cause."""
     path, damaged = tmp_path / "checkpoints", tmp_path / "damaged"
     on_ranks(f"{HERE}:save_as", ranks=2, path=path, layout="plain", step=1)
     shutil.copytree(path / "step-00000001", damaged)
-    damage(damaged / "index.json")
-    errors = on_ranks(f"{HERE}:load_without_own_index", ranks=2, timeout_s=60, path=path, damaged=damaged, reads=reads)
-    assert [bool(re.search(message, error)) for error in errors] == [True, True], errors
+    damage(damaged / file)
+    pattern = cause.format(file=re.escape(str(damaged / file)))
+    errors = on_ranks(f"{HERE}:read_damaged", ranks=2, timeout_s=60, path=path, damaged=damaged, reads=reads)
+    assert re.match(pattern, errors[1]), errors
+    assert re.match(f"PeerError: rank 1 on {re.escape(socket.gethostname())} failed: {pattern}", errors[0]), errors
 
 
 @pytest.mark.parametrize(("how", "message"), [("killed", "killed by SIGKILL"), ("full", "File too large")])

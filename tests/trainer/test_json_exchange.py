@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -57,22 +58,33 @@ def test_a_single_process_gets_values_in_the_same_form() -> None:
 
 
 @pytest.mark.parametrize("name", ERRORS)
-@pytest.mark.parametrize("way", ["decide", "raise"])
-def test_an_error_of_a_rank_is_raised_on_all(name: str, way: str) -> None:
-    first, *others = on_ranks(f"{HERE}:catch_error", ranks=RANKS, name=name, way=way)
+def test_an_error_of_rank_0_is_raised_on_all(name: str) -> None:
+    first, *others = on_ranks(f"{HERE}:catch_error", ranks=RANKS, name=name, failing=None)
     expected = ERRORS[name]
     assert first == (type(expected).__name__, str(expected))
     same = name != "other"
     assert others == [first if same else ("RuntimeError", "another rank failed: ValueError: it is\nbroken")] * 2
 
 
-def catch_error(name: str, way: str) -> tuple[str, str]:
+@pytest.mark.parametrize("name", ERRORS)
+def test_ranks_that_fail_with_another_one_name_it(name: str) -> None:
+    answers = on_ranks(f"{HERE}:catch_error", ranks=RANKS, name=name, failing=1)
+    expected, place = ERRORS[name], f"rank 1 on {socket.gethostname()}"
+    assert answers[1] == (type(expected).__name__, str(expected))
+    other = ("PeerError", f"{place} failed: {type(expected).__name__}: {expected}")
+    if name == "settings":
+        other = ("ConfigError", f"model: wrong ({place}); fix it\ndata: missing ({place})")
+    assert [answers[0], answers[2]] == [other] * 2
+
+
+def catch_error(name: str, failing: int | None) -> tuple[str, str]:
+    """Return the error of a function that runs on rank 0 only or, if it fails on one rank, on all of them."""
     group = RankGroup(dist.get_rank(), RANKS, dist.group.WORLD)
     try:
-        if way == "decide":
+        if failing is None:
             group.run_on_first(lambda: raise_error(name))
         else:
-            group.raise_together(ERRORS[name] if group.rank == 0 else None)
+            group.run_together(lambda: raise_error(name) if group.rank == failing else None)
     except Exception as error:
         return type(error).__name__, str(error)
     raise AssertionError("no error")
@@ -125,14 +137,14 @@ def without_pickled_objects() -> Iterator[None]:
         yield
 
 
-def test_a_rank_that_cannot_read_its_part_fails_all(tmp_path: Path) -> None:
+def test_ranks_that_cannot_read_a_part_keep_their_own_error(tmp_path: Path) -> None:
     answers = on_ranks(f"{HERE}:load_damaged", ranks=2, config=make_config("fsdp", ()), path=tmp_path)
     assert [kind for kind, _ in answers] == ["FileNotFoundError", "FileNotFoundError"]
     assert all("shard-00001.safetensors" in text for _, text in answers)
 
 
 def load_damaged(config: dict[str, Any], path: Path) -> tuple[str, str]:
-    """Load a checkpoint of two ranks after the second one's part, which only that rank needs, was removed."""
+    """Load a checkpoint of two ranks after a file was removed from which both read."""
     step = make_step(from_dict(config))
     checkpoints = open_checkpoints(path)
     save_and_wait(checkpoints, 1, step.saved_tensors())

@@ -7,13 +7,18 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.trainer.first_cause import HOST, assert_first_cause
-from tests.trainer.launch import SMALL_LLAMA, checkpoint_steps, events, forked
+from tests.trainer.launch import SMALL_LLAMA, assert_finished, checkpoint_steps, events, forked
+from trainer.config.load import load
 from trainer.life.cause import Cause
 from trainer.life.failure import read_failures
+from trainer.life.outcome import Code
+from trainer.models import hf
+from trainer.models.registry import build_network
 
 RUN = [*SMALL_LLAMA, "steps=1000000", "checkpoint.every=0", "parallel.strategy=ddp", "batch.size=3", "batch.micro=1"]
 
@@ -46,6 +51,43 @@ def test_a_run_names_the_rank_that_failed_first(tmp_path: Path, mode: str, cause
     assert {own[rank].cause for rank in (0, 2)} == {Cause.LOST_PEER}
     (event,) = events(folder, "ended")
     assert event["reason"] == ended["reason"]
+
+
+@pytest.mark.parametrize("file", ["state.json", "rank-00001.json", "index.json", "shard-00001.safetensors"])
+def test_a_resumed_run_names_the_rank_that_cannot_read_its_checkpoint(tmp_path: Path, file: str) -> None:
+    """The others do not wait until the hang limit, and are not blamed."""
+    folder = tmp_path / "run"
+    settings = [*RUN, f"run.folder={folder}", "parallel.strategy=fsdp", "checkpoint.every=1"]
+    with forked(3, [*settings, "steps=1"], tmp_path) as run:
+        assert_finished(run)
+    command = [f"unreadable {file}", "1", "0", *settings, "steps=2"]
+    with forked(3, command, tmp_path, program="tests.trainer.failing_rank") as run:
+        assert run.wait(60) == 1, run.output
+    assert_unreadable(folder, folder / "checkpoints" / "step-00000001" / file)
+
+
+def test_a_run_names_the_rank_that_cannot_read_the_initial_weights(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    config = load(SMALL_LLAMA[0], [*SMALL_LLAMA[1:]])
+    network: Any = build_network(config)
+    hf.export(network.state_dict(), config.model, tmp_path / "weights")
+    settings = [*RUN, f"run.folder={folder}", f"checkpoint.initial={tmp_path / 'weights'}"]
+    command = ["unreadable model.safetensors", "1", "0", *settings]
+    with forked(3, command, tmp_path, program="tests.trainer.failing_rank") as run:
+        assert run.wait(60) == Code.BAD_INPUT, run.output
+    cause = f"cannot be read ([Errno 5] Input/output error: '{tmp_path / 'weights' / 'model.safetensors'}')"
+    assert f"checkpoint.initial: {tmp_path / 'weights'} {cause} (rank 1 on {HOST})" in run.output
+
+
+def assert_unreadable(folder: Path, file: Path) -> None:
+    ended = assert_first_cause(folder, Cause.STORAGE, rank=1)
+    error = f"OSError: [Errno 5] Input/output error: '{file}'"
+    assert (ended["outcome"], ended["failure"]["error"]) == ("failed", error)
+    others = [failure for failure in read_failures(folder) if failure.rank != 1]
+    assert {failure.rank for failure in others} == {0, 2}
+    for failure in others:
+        assert failure.cause is Cause.LOST_PEER
+        assert failure.error == f"PeerError: rank 1 on {HOST} failed: {error}"
 
 
 def test_a_run_names_the_rank_that_did_not_join(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from trainer.checkpoint import folder, retention, space
 from trainer.checkpoint.channel import SaveChannel
 from trainer.checkpoint.group import RankGroup
 from trainer.checkpoint.job import SaveEvent, SaveJob
-from trainer.checkpoint.load import load_tensors, read_index
+from trainer.checkpoint.load import load_tensors, read_index, read_json
 from trainer.checkpoint.newest import GoodCheckpoint, find_newest
 from trainer.checkpoint.plan import SavePlan, make_key, make_plan
 from trainer.checkpoint.probe import estimate_save_s
@@ -29,8 +29,8 @@ SAVE_TIMEOUT_S = 600.0
 class Checkpoints:
     """The checkpoints in one folder.
 
-    All ranks call `check_folder`, `prepare`, `save`, `newest`, `load`, `any_published` and `remove_after` together; the
-    other methods concern only the rank that calls them.
+    All ranks call `check_folder`, `prepare`, `save`, `newest`, `load`, `any_published`, `remove_after` and the methods
+    that read together; the other methods concern only the rank that calls them.
     """
 
     def __init__(  # noqa: PLR0913 - one per setting
@@ -65,8 +65,7 @@ class Checkpoints:
         space.check_disk(self.path, size, self._group)
         space.check_memory(size, self._group)
         self.expected_save_s = estimate_save_s(self.path, size, self._group)
-        if self._group.rank == 0:
-            folder.remove_leftovers(self.path)
+        self._group.run_on_first(lambda: folder.remove_leftovers(self.path))
 
     def prepare(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Create the buffer and the writer ahead of the first save; this takes a second, so call it after a step."""
@@ -147,15 +146,18 @@ class Checkpoints:
         self._group.run_on_first(lambda: retention.remove_after(self.path, step))
 
     def read_state(self, checkpoint: GoodCheckpoint) -> dict[str, Any]:
-        """Return the state that was saved with a checkpoint."""
-        state: dict[str, Any] = json.loads((checkpoint.path / folder.STATE).read_bytes())
+        """Return the state that was saved with a checkpoint; every rank must call it."""
+        state: dict[str, Any] = read_json(checkpoint.path / folder.STATE, self._group)
         return state
 
     def read_own(self, checkpoint: GoodCheckpoint) -> dict[str, Any] | None:
-        """Return the state of this rank only, or None if the number of ranks has changed since the save."""
+        """Return the state of this rank only, or None if the number of ranks has changed since the save.
+
+        Every rank must call it.
+        """
         if checkpoint.world_size != self._group.world_size:
             return None
-        own: dict[str, Any] = json.loads((checkpoint.path / folder.own_name(self._group.rank)).read_bytes())
+        own: dict[str, Any] = read_json(checkpoint.path / folder.own_name(self._group.rank), self._group)
         return own
 
     def load(self, checkpoint: GoodCheckpoint, tensors: Mapping[str, torch.Tensor], partial: bool = False) -> str:

@@ -6,15 +6,22 @@ Values are exchanged as JSON, so tuples arrive as lists. A single process gets t
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass
-from typing import Any
+from dataclasses import astuple, dataclass, replace
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 
 from trainer.config.errors import ConfigError, ConfigProblem
 from trainer.json_exchange import gather_on_first, gather_values, scatter_from_first
+
+_Result = TypeVar("_Result")
+
+
+class PeerError(RuntimeError):
+    """Another rank failed, and this one fails with it."""
 
 
 @dataclass(frozen=True)
@@ -57,14 +64,24 @@ class RankGroup:
         dist.all_reduce(numbers, op=dist.ReduceOp.MAX, group=self.handle)
         return [int(number) for number in numbers]
 
-    def raise_together(self, error: Exception | None) -> None:
-        """Raise this rank's error or, if there is none, that of the first rank that has one."""
-        errors = [] if self.handle is None else self.gather(None if error is None else _describe_error(error))
+    def run_together(self, function: Callable[[], _Result]) -> _Result:
+        """Call the function on every rank and return the result of this rank; every rank must call it.
+
+        If it fails on one rank, all ranks fail: the others would wait for that one in the next collective. The error of
+        the others names the rank, its host and the cause.
+        """
+        results, error = [], None
+        try:
+            results.append(function())
+        except Exception as problem:
+            error = problem
+        errors = [] if self.handle is None else self.gather(None if error is None else _describe_here(error))
         if error is not None:
             raise error
-        for answer in errors:
+        for rank, answer in enumerate(errors):
             if answer is not None:
-                _open_answer(answer)
+                _raise_from_peer(rank, answer)
+        return results[0]
 
 
 def _copy(value: Any) -> Any:
@@ -78,6 +95,20 @@ def _describe_error(error: Exception) -> dict[str, Any]:
     if isinstance(error, OSError) and error.errno is not None:
         return {"system_error": [error.errno, error.strerror, None if error.filename is None else str(error.filename)]}
     return {"error": f"{type(error).__name__}: {error}"}
+
+
+def _describe_here(error: Exception) -> dict[str, Any]:
+    """Return the error of this rank for its peers, with its host."""
+    return {**_describe_error(error), "text": f"{type(error).__name__}: {error}", "host": socket.gethostname()}
+
+
+def _raise_from_peer(rank: int, answer: dict[str, Any]) -> None:
+    """Raise the error of another rank; a problem with a setting keeps its type, because all ranks end as it says."""
+    place = f"rank {rank} on {answer['host']}"
+    if "problems" in answer:
+        problems = [ConfigProblem(*problem) for problem in answer["problems"]]
+        raise ConfigError([replace(problem, message=f"{problem.message} ({place})") for problem in problems])
+    raise PeerError(f"{place} failed: {answer['text']}")
 
 
 def _open_answer(answer: dict[str, Any]) -> Any:

@@ -41,27 +41,29 @@ def load_tensors(
     differences = _find_differences(index, tensors, group, partial, ignored)
     if differences.names:
         raise ConfigError([_describe_differences(path, differences)])
-    error = None
-    try:
-        _fill(path, tensors, index)
-    except Exception as problem:
-        error = problem
-    group.raise_together(error)
+    group.run_together(lambda: _fill(path, tensors, index))
 
 
 def read_index(path: Path, group: RankGroup) -> dict[str, Any]:
-    """Return type, shape and places of each tensor of a checkpoint by name; every rank must call it.
-
-    If one rank cannot read it, all ranks fail: the others would wait for that one in the next collective.
-    """
-    index: dict[str, Any] = {}
-    error = None
-    try:
-        index = json.loads((path / INDEX).read_text())["tensors"]
-    except Exception as problem:
-        error = problem
-    group.raise_together(error)
+    """Return type, shape and places of each tensor of a checkpoint by name; every rank must call it."""
+    index: dict[str, Any] = group.run_together(lambda: _parse(path / INDEX)["tensors"])
     return index
+
+
+def read_json(file: Path, group: RankGroup) -> Any:
+    """Return the content of a file of a checkpoint; every rank must call it, and all fail if one cannot read its file.
+
+    Each rank reads for itself, because some files belong to one rank.
+    """
+    return group.run_together(lambda: _parse(file))
+
+
+def _parse(file: Path) -> Any:
+    try:
+        return json.loads(file.read_bytes())
+    except ValueError as error:
+        # The parser's error does not name the file.
+        raise ValueError(f"{file} is not valid JSON: {error}") from error
 
 
 def _fill(path: Path, tensors: Mapping[str, torch.Tensor], index: Mapping[str, Any]) -> None:

@@ -82,6 +82,8 @@ _PERMANENT = frozenset({Cause.DATA, Cause.NUMERICS, Cause.SETTINGS, Cause.COMPIL
 _DISK_FULL_TEXT = "No space left on device|Disk quota exceeded"
 # The first pattern that matches decides. Each is searched in "type: text" of the error.
 _PATTERNS = [
+    # The text of this error is that of another rank, which has the cause.
+    (Cause.LOST_PEER, r"\bPeerError"),
     (Cause.DEVICE, r"\bDeviceError"),
     (Cause.OUT_OF_MEMORY, r"OutOfMemoryError|CU(BLAS|DNN|SOLVER|SPARSE)_STATUS_ALLOC_FAILED|[Cc]uda.*out of memory"),
     (Cause.HOST_MEMORY, r"\bMemoryError|can't allocate memory|[Cc]annot allocate memory"),

@@ -146,4 +146,4 @@ def count_gathered(step: Any) -> int:
 def list_shard_groups(model: Any) -> list[Any]:
     """Return the groups of parameters that are gathered together; modules of one group share a state."""
     states = {part._get_fsdp_state() for part in model.modules() if hasattr(part, "_get_fsdp_state")}
-    return [group for state in states for group in state._fsdp_param_groups]
+    return [state._fsdp_param_group for state in states if state._fsdp_param_group is not None]

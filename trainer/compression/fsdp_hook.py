@@ -51,8 +51,12 @@ def _list_units(model: nn.Module) -> Iterator[tuple[Any, Part]]:
     for name, module in model.named_modules():
         if not isinstance(module, FSDPModule):
             continue
-        for group in module._get_fsdp_state()._fsdp_param_groups:  # modules that are gathered together share them
-            trained = [param for param in group.fsdp_params if param.sharded_param.requires_grad]
-            if trained and id(group) not in seen:
-                seen.add(id(group))
-                yield module, Part(name or "root", (sum(param.padded_sharded_param_size.numel() for param in trained),))
+        # Modules that are gathered together share the group. torch 2.11 has one per module at most; later versions may
+        # have several, which set_all_reduce_hook rejects, and still have this name for the only one.
+        group = module._get_fsdp_state()._fsdp_param_group
+        if group is None or id(group) in seen:
+            continue
+        seen.add(id(group))
+        trained = [param for param in group.fsdp_params if param.sharded_param.requires_grad]
+        if trained:
+            yield module, Part(name or "root", (sum(param.padded_sharded_param_size.numel() for param in trained),))

@@ -17,6 +17,9 @@ from trainer.config.schema import Config
 # Names that other trainers use for these settings.
 FOREIGN_NAMES = {"learning_rate": "lr", "batch_size": "size", "micro_batch_size": "micro", "max_steps": "steps"}
 
+# Seeds, steps and positions become tensors of int64.
+LARGEST_WHOLE_NUMBER = 2**63 - 1
+
 FAMILIES: dict[str, type] = {get_args(get_type_hints(model)["family"])[0]: model for model in get_args(ModelConfig)}
 
 # Evaluating the annotations of a class takes longer than everything else that is done with a configuration.
@@ -129,6 +132,8 @@ def _find_bound_violation(entry: Field[Any], value: Any) -> tuple[Any, str] | No
             return number, f"below {low:g}"
         if isinstance(number, int | float) and high is not None and number > high:
             return number, f"above {high:g}"
+        if isinstance(number, int) and number > LARGEST_WHOLE_NUMBER:
+            return number, f"above {LARGEST_WHOLE_NUMBER}, the largest whole number of 64 bits"
     return None
 
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from itertools import islice
 
-from trainer.config.errors import ConfigError, ConfigProblem, list_divisors, list_nearest_multiples
+from trainer.config.errors import LARGEST_DIVISOR, ConfigError, ConfigProblem, list_divisors, list_nearest_multiples
 from trainer.config.schema import ParallelConfig
 
 AXES = ("pipeline", "replicate", "shard", "context", "tensor")
@@ -19,6 +20,7 @@ A mesh counts the ranks of the context axis to one of them, see `Layout.merge_co
 """
 EXPERT_AXES = ("expert_replicate", "expert")
 """Axes over which experts are spread: another division of the ranks that hold different tokens."""
+_MOST_LISTED = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,9 +95,11 @@ def find_length_factor(context: int, tensor: int) -> tuple[int, str]:
 
 def check_vocabulary(tokens: int, ranks: int) -> list[ConfigProblem]:
     """Return a problem if tensor parallelism leaves a rank without any token of the vocabulary."""
-    allowed = [count for count in range(1, ranks + 1) if _fills_parts(tokens, count)]
-    if ranks in allowed:
+    if _fills_parts(tokens, ranks):
         return []
+    # No more parts than tokens can be filled, and the largest numbers are the nearest ones.
+    downwards = (count for count in range(min(ranks, tokens, LARGEST_DIVISOR), 0, -1) if _fills_parts(tokens, count))
+    allowed = sorted(islice(downwards, _MOST_LISTED))
     message = f"{ranks}, but parts of {-(-tokens // ranks)} of the {tokens} tokens of the vocabulary leave none for "
     message += "the last rank"
     fix = f"use one of {', '.join(map(str, allowed))}, or a larger vocabulary"

@@ -21,14 +21,13 @@ from trainer.config.models import ResNetConfig
 from trainer.config.schema import Config
 from trainer.models.registry import build_model
 from trainer.models.shape import plan_blocks
+from trainer.state_formats import FORMAT_BYTES
 
 DEVICE = torch.device("cuda", 0)
 Operation = Callable[[], Any]
 
 _COPY_VALUES = 2**29
 _BF16_BYTES = 2
-_ADAMW_BYTES = 30
-"""Bytes per weight: it and two moments in fp32, read and written; a gradient in bf16, read twice; a copy in bf16."""
 _NORM_PASSES = 16
 """Passes over the residual stream in a layer: two norms, each with a sum; 4 forward and 4 backward."""
 
@@ -93,7 +92,19 @@ def _list_products(config: Config, samples: int, copies: _Copies) -> list[Operat
     forward = [linear["qkv"][0], attention, linear["out"][0], linear["up"][0], linear["down"][0], move]
     backward = [linear[name][part] for name in ("down", "up", "out", "qkv") for part in (1, 2)]
     head = [*_make_linear(tokens, dim, model.vocab_size), copies.move(loss_bytes)]
-    return [*forward * layers, *head, *[*backward, move] * layers, copies.move(weights * _ADAMW_BYTES)]
+    return [*forward * layers, *head, *[*backward, move] * layers, copies.move(weights * _count_update_bytes(config))]
+
+
+def _count_update_bytes(config: Config) -> int:
+    """Return the bytes of AdamW's update per weight.
+
+    The weight and two moments are read and written, a gradient in bf16 is read twice, and an fp32 weight is copied to
+    bf16, in which it is multiplied.
+    """
+    optimizer = config.optimizer
+    weight = FORMAT_BYTES["fp32" if optimizer.master else optimizer.weights]
+    copied = _BF16_BYTES if weight > _BF16_BYTES else 0
+    return 2 * (weight + 2 * FORMAT_BYTES[optimizer.moments]) + 2 * _BF16_BYTES + copied
 
 
 def _make_linear(tokens: int, inputs: int, outputs: int) -> list[Operation]:

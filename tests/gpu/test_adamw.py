@@ -6,9 +6,11 @@ import pytest
 import torch
 
 from tests.gpu.short_run import DEVICE
-from trainer.config.schema import OptimizerConfig
+from trainer.config.schema import MomentFormat, OptimizerConfig
 from trainer.optimizers import adamw
+from trainer.optimizers.moments import make_moment
 from trainer.optimizers.optimizer import Optimizer
+from trainer.optimizers.slot import Slot
 
 SHAPES = {"large": (700, 1001), "small": (33,), "other": (1024, 512)}
 CONFIG = OptimizerConfig(name="adamw", weight_decay=0.1)
@@ -49,8 +51,16 @@ def test_a_skipped_update_changes_nothing() -> None:
     assert not any(tensor.any() for tensor in optimizer.tensors().values())
 
 
-def test_large_tensors_use_the_kernel() -> None:
-    large, small = (torch.zeros(size, device=DEVICE) for size in (2**20, 2**10))
-    assert adamw.has_kernel((large,) * 4)
-    assert not adamw.has_kernel((small,) * 4)
-    assert not adamw.has_kernel((large, large.view(1024, 1024).t(), large, large))
+def test_large_contiguous_parameters_use_the_kernel() -> None:
+    def make_slot(shape: tuple[int, ...], moments: MomentFormat = "fp32", *, transposed: bool = False) -> Slot:
+        parameter = torch.nn.Parameter(
+            torch.zeros(shape, device=DEVICE).t() if transposed else torch.zeros(shape, device=DEVICE)
+        )
+        parameter.grad = torch.zeros_like(parameter)
+        return Slot("weight", parameter, {"first": make_moment(parameter, moments, is_signed=True)})
+
+    assert adamw.has_kernel(make_slot((1024, 1024)))
+    assert adamw.has_kernel(make_slot((1024, 1024), "bf16"))
+    assert not adamw.has_kernel(make_slot((1024, 1024), "int8"))
+    assert not adamw.has_kernel(make_slot((1024,)))
+    assert not adamw.has_kernel(make_slot((1024, 512), transposed=True))

@@ -46,7 +46,7 @@ def test_compiled_models_train_like_fp32(name: str, mode: str) -> None:
 @pytest.mark.parametrize("has_master", [False, True])
 @pytest.mark.parametrize("gradients", [torch.bfloat16, torch.float32])
 def test_updates_follow_double_precision_and_use_the_kernel(has_master: bool, gradients: torch.dtype) -> None:
-    with patch.object(adamw_kernel, "update_tensor", wraps=adamw_kernel.update_tensor) as kernel:
+    with patch.object(adamw_kernel, "update_slot", wraps=adamw_kernel.update_slot) as kernel:
         format_runs.check_updates(DEVICE, has_master=has_master, gradients=gradients)
     assert kernel.call_count == 5
 

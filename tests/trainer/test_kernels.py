@@ -16,6 +16,10 @@ from trainer.models import softmax_kernel
 from trainer.models.functional import IGNORED_TARGET
 from trainer.optimizers import adamw_kernel
 from trainer.optimizers.chunks import Update
+from trainer.optimizers.moments import DTYPES, Moment
+from trainer.optimizers.slot import Slot
+
+CONFIG = OptimizerConfig(name="adamw")
 
 
 @pytest.mark.parametrize("columns", [1, 5, 70])
@@ -39,26 +43,100 @@ def test_logits_become_their_gradient(columns: int, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("divides", [True, False])
 @pytest.mark.parametrize("skips", [True, False])
 def test_adamw_updates_or_skips(divides: bool, skips: bool) -> None:
-    config = OptimizerConfig(name="adamw")
-    generator = torch.Generator().manual_seed(1)
-    tensors = [torch.randn(3000, generator=generator) for _ in range(4)]
-    tensors[3].abs_()
-    ours, theirs = ([tensor.clone() for tensor in tensors] for _ in range(2))
+    slot = make_slot(CONFIG)
+    theirs = [tensor.clone() for tensor in list_tensors(slot)]
     divide, skip = torch.tensor(4.0) if divides else None, torch.tensor(1.0) if skips else None
-    count = torch.tensor(3.0)
-    corrections = torch.stack((1 - config.beta1**count, (1 - config.beta2**count).sqrt()))
-    adamw_kernel.update_tensor(
-        ours[0],
-        ours[1],
-        (ours[2], ours[3]),
-        corrections=corrections,
-        decay=0.1,
-        update=Update(1e-3, divide, skip, count, 0),
-        config=config,
-    )
+    update = Update(1e-3, divide, skip, torch.tensor(3.0), 0)
+    update_slot(slot, update)
     torch._fused_adamw_(
-        *([tensor] for tensor in theirs), [], [count], lr=1e-3, beta1=config.beta1, beta2=config.beta2, eps=config.eps,
-        weight_decay=0.1, amsgrad=False, maximize=False, grad_scale=divide, found_inf=skip,
+        *([tensor] for tensor in theirs), [], [update.count], lr=1e-3, beta1=CONFIG.beta1, beta2=CONFIG.beta2,
+        eps=CONFIG.eps, weight_decay=0.1, amsgrad=False, maximize=False, grad_scale=divide, found_inf=skip,
     )  # fmt: skip
-    for place in (0, 2, 3):
-        assert torch.allclose(ours[place], theirs[place], rtol=1e-5, atol=1e-6)
+    for ours, expected in zip(list_tensors(slot), theirs, strict=True):
+        assert torch.allclose(ours, expected, rtol=1e-5, atol=1e-6) or ours is slot.gradient
+
+
+BF16_STATE = [
+    OptimizerConfig(weights="bf16", gradients="bf16", moments="bf16"),
+    OptimizerConfig(weights="bf16", gradients="bf16"),
+    OptimizerConfig(weights="bf16", gradients="fp32", moments="bf16"),
+    OptimizerConfig(moments="bf16"),
+]
+
+
+@pytest.mark.parametrize("config", BF16_STATE)
+def test_adamw_rounds_bf16_values_up_or_down_and_preserves_their_mean(config: OptimizerConfig) -> None:
+    slot = make_slot(config)
+    exact = make_slot(CONFIG, like=slot)
+    for each in (slot, exact):
+        update_slot(each, Update(1e-2, None, None, torch.tensor(3.0), 7))
+    up_shares = []
+    for ours, expected in zip(list_tensors(slot), list_tensors(exact), strict=True):
+        if ours.dtype == torch.float32 or ours is slot.gradient:
+            assert torch.equal(ours.float(), expected)
+            continue
+        bits = expected.view(torch.int32)
+        dropped = bits & 0xFFFF
+        steps = (ours.float().view(torch.int32) - (bits - dropped)) >> 16
+        assert set(steps.tolist()) <= {0, 1}
+        # The standard deviation of the mean of 3,000 roundings is at most 0.5 / sqrt(3,000) = 0.009.
+        assert float(steps.float().mean()) == pytest.approx(float(dropped.float().mean()) / 2**16, abs=0.04)
+        up_shares.append(steps)
+    # Weights and moments are not rounded by the same noise.
+    assert len({tuple(steps.tolist()) for steps in up_shares}) == len(up_shares) > 0
+
+
+def test_adamw_rounds_otherwise_in_another_step_and_alike_on_another_rank() -> None:
+    outcomes = []
+    for seed in (7, 7, 8):
+        slot = make_slot(BF16_STATE[0])
+        update_slot(slot, Update(1e-2, None, None, torch.tensor(3.0), seed))
+        outcomes.append(slot.parameter.detach())
+    assert torch.equal(outcomes[0], outcomes[1])
+    assert not torch.equal(outcomes[0], outcomes[2])
+
+
+def test_adamw_sets_bf16_weights_to_the_nearest_of_their_fp32_copies() -> None:
+    config = OptimizerConfig(weights="bf16", gradients="bf16", master=True)
+    slot = make_slot(config)
+    exact = make_slot(CONFIG, like=slot)
+    for each in (slot, exact):
+        update_slot(each, Update(1e-2, None, None, torch.tensor(3.0), 7))
+    assert slot.master is not None
+    assert torch.equal(slot.master, exact.parameter)
+    assert torch.equal(slot.parameter, exact.parameter.bfloat16())
+
+
+def test_adamw_preserves_nan_in_bf16() -> None:
+    slot = make_slot(BF16_STATE[0])
+    slot.gradient[5] = torch.nan
+    # All bits of a NaN can be set, and the sum with any noise then overflows.
+    slot.moments["first"].values.view(torch.int16)[6] = 0x7FFF
+    update_slot(slot, Update(1e-2, None, None, torch.tensor(3.0), 7))
+    assert slot.parameter.isnan().nonzero().flatten().tolist() == [5, 6]
+    assert slot.moments["first"].values.isnan().nonzero().flatten().tolist() == [5, 6]
+
+
+def make_slot(config: OptimizerConfig, like: Slot | None = None) -> Slot:
+    """Return a parameter of 3,000 values with gradient and moments, random or converted from another."""
+    generator = torch.Generator().manual_seed(1)
+    values = [torch.randn(3000, generator=generator) for _ in range(4)] if like is None else list_tensors(like)
+    dtypes = [config.weights, config.gradients, config.moments, config.moments]
+    weight, gradient, first, second = (
+        each.detach().to(DTYPES[name]).clone() for each, name in zip(values, dtypes, strict=True)
+    )
+    parameter = torch.nn.Parameter(weight)
+    parameter.grad_dtype = gradient.dtype
+    parameter.grad = gradient
+    moments = {"first": Moment(config.moments, True, first), "second": Moment(config.moments, False, second.abs_())}
+    return Slot("weight", parameter, moments, weight.float() if config.master else None)
+
+
+def list_tensors(slot: Slot) -> list[torch.Tensor]:
+    """Return weights, gradients and moments."""
+    return [slot.parameter.detach(), slot.gradient, *(moment.values for moment in slot.moments.values())]
+
+
+def update_slot(slot: Slot, update: Update) -> None:
+    corrections = torch.stack((1 - CONFIG.beta1**update.count, (1 - CONFIG.beta2**update.count).sqrt()))
+    adamw_kernel.update_slot(slot, corrections=corrections, decay=0.1, update=update, config=CONFIG)

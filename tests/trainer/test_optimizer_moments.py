@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 from unittest.mock import patch
 
@@ -15,6 +16,7 @@ from trainer.optimizers.eight_bit import dequantize, get_levels, quantize
 from trainer.optimizers.moments import round_to_bf16
 from trainer.optimizers.optimizer import Optimizer
 from trainer.optimizers.sizes import count_state_bytes
+from trainer.optimizers.slot import Slot
 
 SHAPES = {"matrix": (24, 512), "conv": (4, 16, 2, 2), "odd": (6, 7), "vector": (40,)}
 # Largest distance from the weights of an fp32 run after 20 steps, relative to how far the weights moved.
@@ -128,6 +130,32 @@ def test_rounding_to_bf16_preserves_the_mean_and_exact_values() -> None:
     rounded = round_to_bf16(values, torch.rand(4000, 6, generator=torch.Generator().manual_seed(1)))
     torch.testing.assert_close(rounded[:, :3].float().mean(0), values[0, :3], rtol=2e-4, atol=0)
     assert torch.equal(rounded[:, 3:].float(), values[:, 3:])
+
+
+def test_rounding_to_bf16_preserves_nan_whatever_its_bits() -> None:
+    values = torch.tensor([0x7FFFFFFF, 0x7FC00000, -1, 0x7F800000], dtype=torch.int32).view(torch.float32)
+    rounded = round_to_bf16(values, torch.full((4,), 0.999))
+    assert rounded.isnan().tolist() == [True, True, True, False]
+    assert rounded[3] == torch.inf
+
+
+@pytest.mark.parametrize("name", ["adamw", "sgd"])
+def test_copies_of_a_chunk_are_freed_before_the_next(name: Any) -> None:
+    value = torch.nn.Parameter(torch.randn(64, 32).bfloat16())
+    optimizer = Optimizer([("weight", value)], OptimizerConfig(name=name, weights="bf16", gradients="bf16"))
+    copies: list[weakref.ref[torch.Tensor]] = []
+    read = Slot.read_gradients
+
+    def watch(slot: Slot, rows: slice) -> torch.Tensor:
+        assert [copy for copy in copies if copy() is not None] == []
+        gradients = read(slot, rows)
+        copies.append(weakref.ref(gradients))
+        return gradients
+
+    value.grad = torch.randn(64, 32).bfloat16()
+    with patch.object(chunks, "CHUNK_VALUES", 512), patch.object(Slot, "read_gradients", watch):
+        optimizer.step(1e-3, None, None)
+    assert len(copies) == 4
 
 
 def train(optimizer: Optimizer, values: dict[str, torch.nn.Parameter], steps: range) -> None:

@@ -7,10 +7,12 @@ from importlib.util import find_spec
 import torch
 
 from trainer.config.schema import OptimizerConfig
-from trainer.optimizers.chunks import Update, list_chunks
+from trainer.optimizers.chunks import Chunk, Update, list_chunks
 from trainer.optimizers.slot import Slot
+from trainer.parallel.gradients import to_local
 
 _HAS_TRITON = find_spec("triton") is not None
+_KERNEL_DTYPES = (torch.float32, torch.bfloat16)
 _LEAST_VALUES = 2**18
 """Values of a tensor for which a launch of its own is worth it; torch's kernel updates all smaller ones at once."""
 
@@ -25,27 +27,21 @@ class AdamW:
 
     def update(self, slots: list[Slot], decay: float, update: Update) -> None:
         """Update parameters that are on one device and have gradients."""
-        for chunk in list_chunks([slot for slot in slots if slot.has_values]):
-            tensors = list(
-                zip(chunk.values, chunk.gradients, chunk.unpack("first"), chunk.unpack("second"), strict=True)
-            )
-            large = [each for each in tensors if has_kernel(each)]
-            small = [each for each in tensors if not has_kernel(each)]
-            if large:
-                self._update_large(large, decay, update)
-            if small:
-                self._update_small(small, decay, update)
+        large = [slot for slot in slots if has_kernel(slot)]
+        if large:
+            self._update_large(large, decay, update)
+        for chunk in list_chunks([slot for slot in slots if slot.has_values and not has_kernel(slot)]):
+            self._update_small(chunk, decay, update)
             chunk.pack(update)
 
-    def _update_small(self, tensors: list[tuple[torch.Tensor, ...]], decay: float, update: Update) -> None:
-        values, gradients, firsts, seconds = (list(each) for each in zip(*tensors, strict=True))
+    def _update_small(self, chunk: Chunk, decay: float, update: Update) -> None:
         torch._fused_adamw_(
-            values,
-            gradients,
-            firsts,
-            seconds,
+            chunk.values,
+            chunk.gradients,
+            chunk.unpack("first"),
+            chunk.unpack("second"),
             [],
-            [update.count] * len(values),
+            [update.count] * len(chunk.values),
             lr=update.rate,
             beta1=self._config.beta1,
             beta2=self._config.beta2,
@@ -57,25 +53,21 @@ class AdamW:
             found_inf=update.skip,
         )
 
-    def _update_large(self, tensors: list[tuple[torch.Tensor, ...]], decay: float, update: Update) -> None:
+    def _update_large(self, slots: list[Slot], decay: float, update: Update) -> None:
         # Start-up: only runs on a GPU need Triton.
-        from trainer.optimizers.adamw_kernel import update_tensor  # noqa: PLC0415
+        from trainer.optimizers.adamw_kernel import update_slot  # noqa: PLC0415
 
         count = update.count.double()
         corrections = torch.stack((1 - self._config.beta1**count, (1 - self._config.beta2**count).sqrt())).float()
-        for value, gradient, *moments in tensors:
-            update_tensor(
-                value,
-                gradient,
-                (moments[0], moments[1]),
-                corrections=corrections,
-                decay=decay,
-                update=update,
-                config=self._config,
-            )
+        for slot in slots:
+            update_slot(slot, corrections=corrections, decay=decay, update=update, config=self._config)
 
 
-def has_kernel(tensors: tuple[torch.Tensor, ...]) -> bool:
-    """Return whether a kernel of its own updates a parameter, given with its gradient and moments."""
-    is_large = _HAS_TRITON and tensors[0].is_cuda and tensors[0].numel() >= _LEAST_VALUES
-    return is_large and all(each.is_contiguous() and each.dtype == torch.float32 for each in tensors)
+def has_kernel(slot: Slot) -> bool:
+    """Return whether a kernel of its own updates a parameter that has a gradient."""
+    parameter = to_local(slot.parameter)
+    if not (_HAS_TRITON and parameter.is_cuda and parameter.numel() >= _LEAST_VALUES):
+        return False
+    tensors = [slot.parameter, slot.gradient, *(moment.values for moment in slot.moments.values())]
+    tensors += [] if slot.master is None else [slot.master]
+    return all(to_local(each).is_contiguous() and each.dtype in _KERNEL_DTYPES for each in tensors)

@@ -40,7 +40,11 @@ class Chunk:
         self._is_packed = slots[0].storage[0] != "fp32"
         self._flat: dict[str, torch.Tensor] = {}
         self._shapes = [select_rows(slot.parameter, part).shape for slot, part in zip(slots, rows, strict=True)]
-        self.gradients = [self._align(slot.read_gradients(part)) for slot, part in zip(slots, rows, strict=True)]
+
+    @cached_property
+    def gradients(self) -> list[torch.Tensor]:
+        """The gradients in fp32."""
+        return [self._align(slot.read_gradients(part)) for slot, part in zip(self._slots, self._rows, strict=True)]
 
     @cached_property
     def values(self) -> list[torch.Tensor]:
@@ -56,7 +60,7 @@ class Chunk:
         return self._split(self._flat[key])
 
     def pack(self, update: Update) -> None:
-        """Store values and moments that were copied."""
+        """Store values and moments that were copied, and free the copies: the next chunk needs their memory."""
         # If nothing has read the weights, the update has left them as they are.
         if "values" in self.__dict__:
             for slot, rows, value in zip(self._slots, self._rows, self.values, strict=True):
@@ -68,6 +72,8 @@ class Chunk:
                 slot.draw_noise(key, rows, update.seed, piece)
             pack(flat, moments, self._rows, noise, update.skip)
         self._flat.clear()
+        for name in ("values", "gradients"):
+            self.__dict__.pop(name, None)
 
     def _split(self, flat: torch.Tensor) -> list[torch.Tensor]:
         pieces = flat.split([shape.numel() for shape in self._shapes])

@@ -95,7 +95,9 @@ def pack(
 def round_to_bf16(values: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
     """Round fp32 values up or down to bf16, with probabilities that preserve their mean."""
     bits = values.view(torch.int32) + (noise * 2**_BF16_DROPPED_BITS).to(torch.int32)
-    return (bits & -(2**_BF16_DROPPED_BITS)).view(torch.float32).bfloat16()
+    rounded = (bits & -(2**_BF16_DROPPED_BITS)).view(torch.float32)
+    # The bits of a NaN may overflow to those of zero.
+    return torch.where(values.isnan(), values, rounded).bfloat16()
 
 
 def select_rows(tensor: torch.Tensor, rows: slice) -> torch.Tensor:

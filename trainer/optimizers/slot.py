@@ -75,6 +75,10 @@ class Slot:
     def draw_noise(self, key: str, rows: slice, seed: int, noise: torch.Tensor) -> None:
         """Fill `noise` by the name of the parameter, so that all ranks that hold the same rows round them alike."""
         generator = torch.Generator(noise.device)
-        place = crc32(f"{self.name}.{key}:{rows.start}".encode())
-        generator.manual_seed((seed * _SEED_STRIDE + place) % 2**63)
+        generator.manual_seed(self.make_seed(key, rows.start, seed))
         noise.uniform_(generator=generator)
+
+    def make_seed(self, key: str, row: int | None, seed: int) -> int:
+        """Return the seed of noise that starts at a row, from the seed of an update."""
+        place = crc32(f"{self.name}.{key}:{row}".encode())
+        return (seed * _SEED_STRIDE + place) % 2**63

@@ -54,7 +54,7 @@ def sweep(context: Context) -> list[Finding]:
         ]
         due, first_seen = select_due(findings, context.memory.load(_FIRST_SEEN), context.now())
         context.memory.save(_FIRST_SEEN, first_seen)
-        _act(context, existing, due)
+        _act(context, existing, nodes, due)
         _update_breaker(context, existing, nodes)
         _update_topology(context, existing, nodes)
     # The lock is not held: slurmctld waits for its programs to end before it reconfigures, and they wait for the lock.
@@ -134,7 +134,7 @@ def _update_been_up(context: Context, existing: MachineList, nodes: Nodes, stati
     return been_up
 
 
-def _act(context: Context, existing: MachineList, due: Sequence[Finding]) -> None:
+def _act(context: Context, existing: MachineList, nodes: Nodes, due: Sequence[Finding]) -> None:
     for finding in due:
         log.info("%s: %s: %s", finding.rule, finding.subject, finding.why)
     orphans = _list_subjects(due, "orphan")
@@ -144,9 +144,12 @@ def _act(context: Context, existing: MachineList, due: Sequence[Finding]) -> Non
         limits.count_failures(context.memory, failed)
     for rule in ("lost", "never-came", "failed-set-up"):
         mark_down(context, {finding.subject: finding.why for finding in due if finding.rule == rule})
+    # Slurm does not power down a node that it is powering up, such as one whose machine is taken back during set-up.
+    replaced = {finding.subject: finding.why for finding in due if finding.rule == "replace"}
+    mark_down(context, {name: why for name, why in replaced.items() if nodes[name].powering_up})
     # A lost node has no machine to wait for. Its job waits two minutes for its old credential to expire, and Slurm as
     # long to power the node down: at the same time, if that begins now and not in the next sweep.
-    context.slurmctld.set_nodes([*_list_subjects(due, "replace"), *_list_subjects(due, "lost")], "POWER_DOWN")
+    context.slurmctld.set_nodes([*replaced, *_list_subjects(due, "lost")], "POWER_DOWN")
     context.slurmctld.set_nodes(_list_subjects(due, "return"), "RESUME")
     context.slurmctld.set_nodes(_list_subjects(due, "start"), "POWER_UP")
 

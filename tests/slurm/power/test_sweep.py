@@ -23,6 +23,7 @@ from slurm.power.findings import (
 )
 from slurm.power.launcher import Machine, MachineList, Spending
 from slurm.power.programs import resume, resume_failed
+from slurm.power.reasons import TAKEN_BACK
 from slurm.power.sweep import sweep
 from tests.moto_server import Moto
 from tests.slurm.power.cluster import Clock, FakeSlurm, list_running, make_context, make_fleet
@@ -240,6 +241,17 @@ def test_a_node_without_its_machine_is_marked_down_and_powered_down_in_one_sweep
     ]
     assert slurm.states["gpu-1"] == OFF
     assert list_running(aws) == []
+
+
+def test_a_node_that_is_taken_back_while_it_starts_is_marked_down_first(context: Context, slurm: FakeSlurm) -> None:
+    """Slurm would keep it in POWERING_UP until ResumeTimeout; tests/e2e/test_power.py shows this with slurmctld."""
+    slurm.states["gpu-1"] = "IDLE+CLOUD+DRAIN+NOT_RESPONDING+POWERING_UP"
+    slurm.reasons["gpu-1"] = f"{TAKEN_BACK}at noon"
+    sweep(context)
+    assert slurm.commands == [
+        ["update", "nodename=gpu-1", "state=DOWN", f"reason={TAKEN_BACK}at noon"],
+        ["update", "nodename=gpu-1", "state=POWER_DOWN"],
+    ]
 
 
 def test_a_node_of_a_replaced_group_is_resumed(context: Context, slurm: FakeSlurm, clock: Clock) -> None:

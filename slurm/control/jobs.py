@@ -146,8 +146,8 @@ SAVES_ON_USR1 = "saves-on-usr1"
 
 
 def list_on_node(node: str) -> list[str]:
-    """Return the command that prints `job|comment` for every job on a node."""
-    return ["squeue", "-h", "-t", "R,S,CF", "-w", node, "-o", "%i|%k"]
+    """Return the command that prints `job|state|elapsed time|comment` for every job on a node."""
+    return ["squeue", "-h", "-t", "R,S,CF", "-w", node, "-o", "%i|%T|%M|%k"]
 
 
 def warn_batch_script(job: str) -> list[str]:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from docker.models.containers import Container
 
 from cluster.inventory import NodeSet
 from infra.targets.aws.launcher.fleet import Fleet
 from infra.targets.aws.launcher.node_names import read_node_name
+from slurm.control.jobs import SAVES_ON_USR1
 from tests import harness
 from tests.e2e.cloud_slurm import CloudSlurm, cloud_slurm
 from tests.moto_server import Moto, aws, moto
@@ -49,6 +52,14 @@ def test_a_job_starts_when_its_last_node_is_up(aws: Moto, slurm: CloudSlurm) -> 
     slurm.run("echo 127.0.0.2 gpu-1 gpu-2 gpu-3 gpu-4 >>/etc/hosts")
     _a_job_waits_for_its_nodes_even_if_slurm_restarts(aws, slurm)
     _the_program_ends_with_its_job(slurm)
+
+
+@pytest.mark.nightly
+def test_a_job_does_not_wait_for_a_node_that_is_taken_back_while_it_starts(aws: Moto, slurm: CloudSlurm) -> None:
+    """tests/slurm/power/test_interruption.py has what the program does with jobs that are running."""
+    slurm.run("echo 127.0.0.2 gpu-1 gpu-2 gpu-3 gpu-4 >>/etc/hosts")
+    _a_node_is_up_but_its_job_waits_for_another(aws, slurm)
+    _a_node_has_not_registered(aws, slurm)
 
 
 @pytest.mark.nightly
@@ -108,6 +119,42 @@ def _the_program_ends_with_its_job(slurm: CloudSlurm) -> None:
     slurm.run("scontrol update nodename=gpu-4 state=down reason='never came'")
     wait_until(lambda: _count_waiting(slurm) == 0, "the program of the requeued job ends")
     assert "JobState=PENDING" in slurm.run("scontrol show job 3")
+
+
+def _a_node_is_up_but_its_job_waits_for_another(aws: Moto, slurm: CloudSlurm) -> None:
+    slurm.run(f"cd /tmp && sbatch -N2 -w gpu-2,gpu-3 --comment={SAVES_ON_USR1} --wrap 'srun hostname'")
+    wait_until(lambda: {"gpu-2", "gpu-3"} <= set(_list_by_name(aws)), "two machines are launched")
+    node = slurm.boot("gpu-2")
+    wait_until(lambda: slurm.node("gpu-2") == "ALLOCATED+CLOUD", "the first node is up")
+    assert "JobState=CONFIGURING" in slurm.run("scontrol show job 1")
+    _receive_notice(node, "gpu-2")
+    assert "JobState=PENDING" in slurm.run("scontrol show job 1")
+    wait_until(lambda: slurm.node("gpu-2") == "IDLE+CLOUD+DRAIN", "the node is empty")
+    wait_until(lambda: _count_waiting(slurm) == 0, "the program of the requeued job ends")
+    _the_sweep_ends_its_machine(aws, slurm, "gpu-2")
+
+
+def _a_node_has_not_registered(aws: Moto, slurm: CloudSlurm) -> None:
+    slurm.run(f"cd /tmp && sbatch -w gpu-4 --comment={SAVES_ON_USR1} --wrap hostname")
+    wait_until(lambda: "gpu-4" in _list_by_name(aws), "gpu-4 is launched")
+    # On the controller, whose Slurm is that of a node before slurmctld has heard of it.
+    _receive_notice(slurm.controller, "gpu-4")
+    assert "JobState=PENDING" in slurm.run("scontrol show job 2")
+    assert slurm.node("gpu-4") == "IDLE+CLOUD+DRAIN+NOT_RESPONDING+POWERING_UP"
+    _the_sweep_ends_its_machine(aws, slurm, "gpu-4")
+
+
+def _receive_notice(machine: Container, node: str) -> None:
+    """Run the program that a node runs when the cloud announces that it takes the machine back."""
+    python = f"env LD_LIBRARY_PATH=/python/lib /python/bin/{Path(sys.executable).resolve().name}"
+    done = machine.exec_run(f"{python} -m slurm.power.interruption {node} noon", workdir="/repo")
+    assert done.exit_code == 0, done.output.decode()
+
+
+def _the_sweep_ends_its_machine(aws: Moto, slurm: CloudSlurm, name: str) -> None:
+    slurm.sweep()
+    wait_until(lambda: slurm.node(name) == "IDLE+CLOUD+POWERED_DOWN", f"Slurm may ask for {name} again")
+    wait_until(lambda: name not in _list_by_name(aws), "its machine is ended")
 
 
 def _count_waiting(slurm: CloudSlurm) -> int:

@@ -19,7 +19,7 @@ set -eu
 cd {root}
 notice=$({watch})
 [ -n "$notice" ] || exit 0
-exec {python} -m slurm.power.interruption "$notice"
+exec {python} -m slurm.power.interruption {node} "$notice"
 """
 UNIT = f"""\
 [Unit]
@@ -39,7 +39,7 @@ WantedBy=multi-user.target
 def plan_interruption(facts: Facts, node: Node, desired: Desired) -> list[Action]:
     """Start a service that waits for the cloud's notice; it ends by itself on machines that are never taken back."""
     watch = shlex.join(desired.cloud.interruption_watch if desired.cloud else ())
-    script = SCRIPT.format(root=INSTALLED, watch=watch, python=INSTALLED_PYTHON)
+    script = SCRIPT.format(root=INSTALLED, watch=watch, python=INSTALLED_PYTHON, node=shlex.quote(node.name))
     todo = [
         *write_file(facts, PROGRAM, script, 0o755),
         *write_file(facts, f"/etc/systemd/system/{NAME}.service", UNIT),

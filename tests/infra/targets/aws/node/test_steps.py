@@ -10,7 +10,7 @@ import pytest
 from bootstrap.action import install_packages
 from bootstrap.desired import Desired
 from bootstrap.facts.model import Facts
-from bootstrap.steps import registry, time
+from bootstrap.steps import hosts, registry, time
 from bootstrap.steps.cloud import (
     disks,
     interruption,
@@ -104,6 +104,14 @@ def test_a_step_acts_once(step: Step, node: Node, facts: Facts, target: Desired,
 )
 def test_a_step_gives_the_reason_for_skipping(step: Step, facts: Facts, target: Desired, reason: str) -> None:
     assert step.skip(facts, CONTROLLER, target) == reason
+
+
+def test_a_notice_names_the_node_although_set_up_has_not_changed_the_host_name_yet() -> None:
+    machine = registry.MACHINE.index(interruption.STEP)
+    assert hosts.STEP not in registry.MACHINE[:machine], "otherwise the host name would do"
+    facts = ubuntu(hostname="ip-10-0-1-7")
+    script = written(interruption.STEP.actions(facts, GPU, desired()), interruption.PROGRAM)
+    assert f' -m slurm.power.interruption {GPU.name} "$notice"' in script
 
 
 def test_cloud_steps_run_only_on_cloud_machines() -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 from cluster import names
 from cluster.catalog.instances import InstanceType
+from infra.engine.stop import FAILED, Stop
 from infra.resources.error import ResourceError
 from infra.targets.aws.rehearse.cleanup import remove_container, stop_container
 from infra.targets.aws.rehearse.delays import Clock
@@ -112,6 +113,21 @@ class Instances:
     def find(self, name: str) -> Instance | None:
         """Return the instance of a node that is not ending."""
         return next((i for i in self.by_id.values() if i.name == name and not i.is_ending), None)
+
+    def require(self, name: str) -> Instance:
+        """Return the instance of a node that is not ending; raise Stop if there is none."""
+        if (instance := self.find(name)) is None:
+            raise Stop(f"{name} has no machine", code=FAILED)
+        return instance
+
+    def wait_for_user_data(self, name: str, timeout_s: float) -> Instance:
+        """Wait until a node's instance runs its user data, and return it; raise Stop if that does not happen."""
+        until = time.monotonic() + timeout_s
+        while (instance := self.find(name)) is None or not instance.is_booted.is_set():
+            if time.monotonic() > until:
+                raise Stop(f"{name} does not run its user data after {timeout_s:.0f} s", code=FAILED)
+            time.sleep(_POLL_S)
+        return instance
 
     def stop(self, instance_id: str) -> None:
         """Stop an instance; its container stays."""

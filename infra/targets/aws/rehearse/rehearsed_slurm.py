@@ -16,6 +16,8 @@ from infra.targets.aws.rehearse.instances import Instances
 from slurm.control.jobs import comment_job, explain_waiting, list_steps, show_result, show_state
 from slurm.control.nodes import ABSENT, NodeState, parse_nodes, show_nodes
 
+REPLACED_S = 600.0
+"""What a job waits for if a machine is replaced: sweeps, their grace periods, the credential of a requeued job."""
 _POLL_S = 1.0
 # What AWS takes at most until a node runs (delays.py), and what this machine takes.
 _AWS_JOB_S, _OWN_JOB_S = 480.0, 480.0

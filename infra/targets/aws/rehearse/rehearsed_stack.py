@@ -64,6 +64,18 @@ class RehearsedStack:
         hidden = {"AWS_CONFIG_FILE": os.devnull, "AWS_SHARED_CREDENTIALS_FILE": os.devnull}
         return inherited | folders | hidden | {"NO_PROXY": bypass, "no_proxy": bypass} | dict(variables)
 
+    def change_group(self, group: str, **changes: Any) -> None:
+        """Change fields of a group in the stack's file; fields of a section are added to it."""
+        file = self.home.stack(self.name).file
+        document = yaml.safe_load(file.read_text())
+        spec = document["config"]["muster:cluster"]
+        fields = spec["groups"][group]
+        for name, value in changes.items():
+            fields[name] = {**fields.get(name, {}), **value} if isinstance(value, dict) else value
+        # The example's budget is just enough for its own nodes.
+        spec.pop("budget", None)
+        file.write_text(yaml.safe_dump(document))
+
 
 def label_rehearsal(stack: StackHome) -> tuple[str, dict[str, str]]:
     """Return the name of a stack's rehearsal in Docker and the labels of everything that it creates there.

@@ -10,7 +10,7 @@ import random
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import get_args
 
 import yaml
 
@@ -22,13 +22,13 @@ from infra.targets.aws.rehearse.cold_start import report_cold_start
 from infra.targets.aws.rehearse.disks import run_in
 from infra.targets.aws.rehearse.first_job import FirstJob, compare_images, measure_first_job
 from infra.targets.aws.rehearse.idle_cost import read_slept, report_idle_cost
-from infra.targets.aws.rehearse.instance import Instance
-from infra.targets.aws.rehearse.instances import SPOT_NOTICE_S
 from infra.targets.aws.rehearse.interferences import refuse_launches, reject_some
 from infra.targets.aws.rehearse.moto_errors import SHORTAGE
 from infra.targets.aws.rehearse.rehearsal import Rehearsal, choose_group
+from infra.targets.aws.rehearse.rehearsed_slurm import REPLACED_S
 from infra.targets.aws.rehearse.slurm_releases import publish_releases
-from infra.targets.aws.rehearse.training_job import ENDLESS, STEPS, check_save, submit_training
+from infra.targets.aws.rehearse.spot_notices import take_spot_back, take_starting_spot_back
+from infra.targets.aws.rehearse.training_job import STEPS, submit_training
 from infra.targets.aws.spec import region_of
 from slurm.control.config import SHOW_CONFIG, read_release
 from slurm.control.nodes import update_nodes
@@ -39,8 +39,6 @@ from slurm.power.reasons import CAPACITY, HEALTH
 _THROTTLED = 0.15
 # Longer than the minute between two sweeps.
 _LATE_LISTING_S = 75.0
-# What a job waits for beyond the usual limit: sweeps, their grace periods, and the credential of a requeued job.
-_REPLACED_S = 600.0
 # A controller that dies early does so within this time of the launch of nodes, which takes about as long here.
 _STARTING_S = 30.0
 # A first attempt of a job waits for what is done to its nodes; a later one ends.
@@ -93,15 +91,15 @@ def fail_node_launches(rehearsal: Rehearsal) -> None:
     """Launch no node at first; the nodes show why, and start when there is capacity again."""
     group, nodes = choose_group(rehearsal.rehearsed.spec, rehearsal.rehearsed.nodes)
     # Otherwise the launch is repeated for ten minutes before the nodes show anything.
-    _change_group(rehearsal, group, capacity={"retry_s": 0})
+    rehearsal.rehearsed.change_group(group, capacity={"retry_s": 0})
     rehearsal.up()
     rehearsal.cloud.moto.interfere = refuse_launches()
     job = rehearsal.slurm.submit(group, nodes, "hostname")
     rehearsal.slurm.wait_for_node(
-        f"{group}-1", f"has a reason {CAPACITY!r}", lambda node: node.reason.startswith(CAPACITY), _REPLACED_S
+        f"{group}-1", f"has a reason {CAPACITY!r}", lambda node: node.reason.startswith(CAPACITY), REPLACED_S
     )
     rehearsal.cloud.moto.interfere = None
-    rehearsal.slurm.wait_for_end(job, longer_s=COOLDOWN_S + _REPLACED_S)
+    rehearsal.slurm.wait_for_end(job, longer_s=COOLDOWN_S + REPLACED_S)
 
 
 def refuse_spot(rehearsal: Rehearsal) -> None:
@@ -119,31 +117,9 @@ def lose_node(rehearsal: Rehearsal) -> None:
     group, nodes = choose_group(rehearsal.rehearsed.spec, rehearsal.rehearsed.nodes)
     job = rehearsal.slurm.submit(group, nodes, _WAIT_ONCE)
     rehearsal.slurm.wait_for_state(job, "RUNNING")
-    lost = _require_instance(rehearsal, f"{group}-1")
+    lost = rehearsal.cloud.instances.require(f"{group}-1")
     rehearsal.cloud.instances.lose(lost.id)
-    _require_nodes(rehearsal.slurm.wait_for_end(job, longer_s=_REPLACED_S), nodes)
-
-
-def take_spot_back(rehearsal: Rehearsal) -> None:
-    """Announce the end of a spot instance under a training job."""
-    group, nodes = choose_group(rehearsal.rehearsed.spec, rehearsal.rehearsed.nodes)
-    _change_group(rehearsal, group, capacity={"kind": "spot"})
-    rehearsal.up()
-    job = submit_training(rehearsal.slurm, group, nodes, ENDLESS)
-    job.wait_for_event("first_step")
-    taken = _require_instance(rehearsal, f"{group}-1")
-    if not taken.is_spot:
-        raise Stop(f"{taken.name} is not a spot instance", code=FAILED)
-    rehearsal.cloud.instances.take_back(taken.id)
-    noticed_at = time.time()
-    saved = job.wait_for_event("ended")
-    rehearsal.console.say(f"the trainer had saved {saved['time'] - noticed_at:.0f} s after the notice")
-    loaded = job.wait_for_event("loaded", longer_s=_REPLACED_S)
-    check_save(saved, loaded, noticed_at, SPOT_NOTICE_S)
-    if _require_instance(rehearsal, f"{group}-1").id == taken.id:
-        raise Stop(f"{taken.name} still has the machine that was taken back", code=FAILED)
-    job.stop()
-    job.wait_for_event("ended", number=2)
+    _require_nodes(rehearsal.slurm.wait_for_end(job, longer_s=REPLACED_S), nodes)
 
 
 def fail_prolog(rehearsal: Rehearsal) -> None:
@@ -151,13 +127,13 @@ def fail_prolog(rehearsal: Rehearsal) -> None:
     rehearsal.up()
     group, nodes = choose_group(rehearsal.rehearsed.spec, rehearsal.rehearsed.nodes)
     rehearsal.run_job(group, nodes)
-    broken = _require_instance(rehearsal, f"{group}-1")
+    broken = rehearsal.cloud.instances.require(f"{group}-1")
     run_in(rehearsal.cloud.instances.container(broken.id), "printf '#!/bin/sh\\nexit 9\\n' >/usr/bin/nvidia-smi")
     job = rehearsal.slurm.submit(group, nodes, "hostname")
     rehearsal.slurm.wait_for_node(
-        f"{group}-1", f"has a reason {HEALTH!r}", lambda node: node.reason.startswith(HEALTH), _REPLACED_S
+        f"{group}-1", f"has a reason {HEALTH!r}", lambda node: node.reason.startswith(HEALTH), REPLACED_S
     )
-    _require_nodes(rehearsal.slurm.wait_for_end(job, longer_s=_REPLACED_S), nodes)
+    _require_nodes(rehearsal.slurm.wait_for_end(job, longer_s=REPLACED_S), nodes)
     if not broken.is_ending:
         raise Stop(f"the machine with the broken GPU, {broken.id}, still runs", code=FAILED)
 
@@ -169,9 +145,9 @@ def lose_controller(rehearsal: Rehearsal) -> None:
     running = rehearsal.slurm.submit(group, nodes, "sh -c 'until [ -e go ]; do sleep 1; done; hostname'")
     waiting = rehearsal.slurm.submit(group, nodes, "hostname", f"--dependency=afterok:{running}")
     rehearsal.slurm.wait_for_step(running)
-    machines = [_require_instance(rehearsal, f"{group}-{number + 1}").id for number in range(nodes)]
+    machines = [rehearsal.cloud.instances.require(f"{group}-{number + 1}").id for number in range(nodes)]
     rehearsal.slurm.wait_until_saved(running)
-    rehearsal.cloud.instances.lose(_require_instance(rehearsal, "controller").id)
+    rehearsal.cloud.instances.lose(rehearsal.cloud.instances.require("controller").id)
     rehearsal.up()
     states = {job: rehearsal.slurm.read_state(job) for job in (running, waiting)}
     if states != {running: "RUNNING", waiting: "PENDING"}:
@@ -179,7 +155,7 @@ def lose_controller(rehearsal: Rehearsal) -> None:
     rehearsal.slurm.run(f"touch ~{rehearsal.slurm.user}/go")
     for job in (running, waiting):
         _require_nodes(rehearsal.slurm.wait_for_end(job), nodes)
-    after = [_require_instance(rehearsal, f"{group}-{number + 1}").id for number in range(nodes)]
+    after = [rehearsal.cloud.instances.require(f"{group}-{number + 1}").id for number in range(nodes)]
     if after != machines:
         raise Stop(f"the nodes were replaced with the controller: {machines} became {after}", code=FAILED)
 
@@ -196,9 +172,9 @@ def lose_controller_early(rehearsal: Rehearsal) -> None:
     if slurm.read_state(job) != "CONFIGURING":
         # Its srun may not have created its step yet, and fails if it finds no controller for half a minute.
         slurm.wait_for_end(job)
-    instances.lose(_require_instance(rehearsal, "controller").id)
+    instances.lose(rehearsal.cloud.instances.require("controller").id)
     rehearsal.up()
-    _require_nodes(slurm.wait_for_end(job, longer_s=_REPLACED_S), nodes)
+    _require_nodes(slurm.wait_for_end(job, longer_s=REPLACED_S), nodes)
     names = [instance.name for instance in instances.by_id.values() if not instance.is_ending]
     if len(names) != len(set(names)):
         raise Stop(f"a node has two machines: {', '.join(sorted(names))}", code=FAILED)
@@ -211,7 +187,7 @@ def resize(rehearsal: Rehearsal) -> None:
     count, most = rehearsal.rehearsed.spec.groups[group].count, rehearsal.rehearsed.spec.groups[group].max
     size = count or most or 0
     for nodes in (size + 1, size):
-        _change_group(rehearsal, group, **{"count" if count else "max": nodes})
+        rehearsal.rehearsed.change_group(group, **{"count" if count else "max": nodes})
         rehearsal.up()
         _require_nodes(rehearsal.run_job(group, nodes), nodes)
 
@@ -227,7 +203,7 @@ def upgrade(rehearsal: Rehearsal) -> None:
     waiting = slurm.submit(group, nodes, "hostname", f"--dependency=afterok:{running}")
     held = slurm.submit(group, nodes, "hostname", "--hold")
     slurm.wait_for_state(running, "RUNNING")
-    machines = [_require_instance(rehearsal, f"{group}-{number + 1}").id for number in range(nodes)]
+    machines = [rehearsal.cloud.instances.require(f"{group}-{number + 1}").id for number in range(nodes)]
     rehearsal.upgrade("--to", new)
     _require_release(rehearsal, group, nodes, new)
     states = {job: slurm.read_state(job) for job in (running, waiting, held)}
@@ -252,18 +228,18 @@ def refresh_images(rehearsal: Rehearsal) -> None:
     group, nodes = choose_group(rehearsal.rehearsed.spec, rehearsal.rehearsed.nodes)
     unbaked = _measure_first_job(rehearsal, group, nodes)
     held = rehearsal.slurm.submit(group, nodes, "hostname", "--hold")
-    controller = _require_instance(rehearsal, "controller").id
+    controller = rehearsal.cloud.instances.require("controller").id
     rehearsal.refresh_images()
     if (state := rehearsal.slurm.read_state(held)) != "PENDING":
         raise Stop(f"the queue did not survive: job {held} is {state or 'gone'}", code=FAILED)
-    successor = _require_instance(rehearsal, "controller")
+    successor = rehearsal.cloud.instances.require("controller")
     baked = rehearsal.cloud.instances.images
     if successor.id == controller or successor.raw.image_id not in baked:
         raise Stop(f"the controller {successor.id} does not start from a baked image", code=FAILED)
     from_baked = _measure_first_job(rehearsal, group, nodes)
     rehearsal.console.say(compare_images(unbaked, from_baked))
     # Not the times: most of them is what this machine needs for the set-up, and it may have other work.
-    for node in (successor, *(_require_instance(rehearsal, f"{group}-{number + 1}") for number in range(nodes))):
+    for node in (successor, *(rehearsal.cloud.instances.require(f"{group}-{number + 1}") for number in range(nodes))):
         if read_slept(rehearsal.cloud.instances, node):
             raise Stop(f"{node.name} has installed packages, although its image has all of them", code=FAILED)
     _forget_images(rehearsal)
@@ -300,6 +276,11 @@ SCENARIOS: Mapping[str, Scenario] = {
     "spot-notice": Scenario(
         "a spot instance is reclaimed", "the trainer saves in time and continues on a new machine", take_spot_back
     ),
+    "spot-notice-early": Scenario(
+        "a spot instance is reclaimed while its node is set up",
+        "the job does not wait for the node, and runs on a new machine",
+        take_starting_spot_back,
+    ),
     "failed-prolog": Scenario("a GPU breaks on an idle node", "the node is drained and replaced", fail_prolog),
     "dead-controller": Scenario("the controller dies", "`up` replaces it, and queue and jobs survive", lose_controller),
     "dead-controller-early": Scenario(
@@ -334,18 +315,12 @@ def _report_cold_start(rehearsal: Rehearsal, job: str) -> None:
         rehearsal.console.say(str(cold_start))
 
 
-def _require_instance(rehearsal: Rehearsal, name: str) -> Instance:
-    if (instance := rehearsal.cloud.instances.find(name)) is None:
-        raise Stop(f"{name} has no machine", code=FAILED)
-    return instance
-
-
 def _measure_first_job(rehearsal: Rehearsal, group: str, nodes: int) -> FirstJob:
     """Run a job on cold nodes and return how long the slowest took."""
     submitted_at = time.monotonic()
     _require_nodes(rehearsal.run_job(group, nodes), nodes)
     ended_at = time.monotonic()
-    used = [_require_instance(rehearsal, f"{group}-{number + 1}") for number in range(nodes)]
+    used = [rehearsal.cloud.instances.require(f"{group}-{number + 1}") for number in range(nodes)]
     return measure_first_job(rehearsal.cloud.instances, used, submitted_at, ended_at)
 
 
@@ -374,19 +349,6 @@ def _require_release(rehearsal: Rehearsal, group: str, nodes: int, release: str)
 def _launch_again(rehearsal: Rehearsal, name: str, machine: str) -> None:
     """Power a node down and wait until its machine is gone, so that the next job launches another one."""
     rehearsal.slurm.run(" ".join(update_nodes(name, "POWER_DOWN_FORCE")))
-    rehearsal.slurm.wait_for_node(name, "is powered down", lambda node: node.powered_down, _REPLACED_S)
+    rehearsal.slurm.wait_for_node(name, "is powered down", lambda node: node.powered_down, REPLACED_S)
     if not rehearsal.cloud.instances.by_id[machine].is_ending:
         raise Stop(f"{name} is powered down, but its machine {machine} still runs", code=FAILED)
-
-
-def _change_group(rehearsal: Rehearsal, group: str, **changes: Any) -> None:
-    """Change fields of a group in the stack's file; fields of a section are added to it."""
-    file = rehearsal.rehearsed.home.stack(rehearsal.rehearsed.name).file
-    document = yaml.safe_load(file.read_text())
-    spec = document["config"]["muster:cluster"]
-    fields = spec["groups"][group]
-    for name, value in changes.items():
-        fields[name] = {**fields.get(name, {}), **value} if isinstance(value, dict) else value
-    # The example's budget is just enough for its own nodes.
-    spec.pop("budget", None)
-    file.write_text(yaml.safe_dump(document))

@@ -54,9 +54,12 @@ class TrainingJob:
         self.slurm.instances.timeline.record(name_job(self.number), f"{kind} at step {event.get('step', 0)}")
         return event
 
-    def wait_for_end(self) -> str:
-        """Wait until all steps are done and return the job's output; raise Stop if the job failed or did fewer."""
-        output = self.slurm.wait_for_end(self.number)
+    def wait_for_end(self, longer_s: float = 0) -> str:
+        """Wait until all steps are done and return the job's output; raise Stop if the job failed or did fewer.
+
+        `longer_s` is what the scenario adds to the usual limit of a job.
+        """
+        output = self.slurm.wait_for_end(self.number, longer_s)
         if f"finished: all {STEPS} steps done" not in output:
             raise Stop(f"job {self.number} did not do all {STEPS} steps:\n{output}", code=FAILED)
         return output

@@ -58,7 +58,7 @@ def main() -> int:
         bound = SLOWDOWN_PERCENT if name == describe(DEFAULT_CHUNK) else None
         figures.append(Figure(f"{name}: time", times[name] * 1000, "ms"))
         figures.append(Figure(f"{name}: slower than all logits", slower, "%", usual, bound))
-        figures.append(Figure(f"{name}: memory at the peak", measure_memory(run, device) / _GIB, "GiB"))
+        figures.append(Figure(f"{name}: memory at the peak", measure_memory(run, device).tensors / _GIB, "GiB"))
     print(report(figures))
     return int(any(figure.verdict == "FAIL" for figure in figures))
 

@@ -307,6 +307,10 @@ CONFLICTS = [
             ),
             (["parallel.pipeline=2"], "parallel.engine: muster, which has no pipeline parallelism, but parallel.pip"),
             (["parallel.static_graph=true"], "parallel.static_graph: true, but parallel.engine=muster needs no such"),
+            (
+                ["parallel.strategy=ddp", "parallel.check_blocks=true"],
+                "parallel.check_blocks: true, but parallel.strategy=ddp has no blocks; set it to false, or parallel.s",
+            ),
             (["parallel.bucket_view=false"], "parallel.bucket_view: false, but parallel.engine=muster always keeps"),
             (["parallel.offload=true"], "parallel.offload: true, but parallel.engine=muster moves nothing to the host"),
             (
@@ -314,6 +318,11 @@ CONFLICTS = [
                 "compile.cuda_graph: true, but the hooks of parallel.engine=muster cannot be",
             ),
         )
+    ),
+    (
+        "tiny-llama",
+        ["parallel.strategy=fsdp", "parallel.check_blocks=true"],
+        "parallel.check_blocks: true, but parallel.engine=torch has no such check; set it to false, or parallel.engine",
     ),
     (
         "tiny-llama",

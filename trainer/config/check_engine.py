@@ -13,6 +13,7 @@ STRATEGIES = ("ddp", "fsdp", "hsdp")
 def check_engine(config: Config) -> Iterator[ConfigProblem]:
     """Check that muster's engines have everything that is set, if they are chosen."""
     parallel = config.parallel
+    yield from _check_blocks(parallel)
     if parallel.engine == "torch":
         return
     if parallel.strategy not in (*STRATEGIES, "auto"):
@@ -41,3 +42,14 @@ def _check_options(parallel: ParallelConfig) -> Iterator[ConfigProblem]:
     if parallel.offload and parallel.strategy in ("fsdp", "hsdp", "auto"):
         message = "true, but parallel.engine=muster moves nothing to the host"
         yield ConfigProblem("parallel.offload", message, "set it to false, or parallel.engine to torch")
+
+
+def _check_blocks(parallel: ParallelConfig) -> Iterator[ConfigProblem]:
+    if not parallel.check_blocks:
+        return
+    if parallel.engine != "muster":
+        message = f"true, but parallel.engine={parallel.engine} has no such check"
+        yield ConfigProblem("parallel.check_blocks", message, "set it to false, or parallel.engine to muster")
+    elif parallel.strategy not in ("fsdp", "hsdp", "auto"):
+        message = f"true, but parallel.strategy={parallel.strategy} has no blocks"
+        yield ConfigProblem("parallel.check_blocks", message, "set it to false, or parallel.strategy to fsdp or hsdp")

@@ -188,6 +188,11 @@ class ParallelConfig:
         False,
     )
     prefetch: int = setting("fsdp: layers to gather in advance", 1, low=0, high=16)
+    check_blocks: bool = setting(
+        "fsdp, hsdp with engine=muster: compare in every step which layers the ranks gather and reduce, and name those "
+        "that differ; otherwise only in the first",
+        False,
+    )
     offload: bool = setting("fsdp: keep parameters, gradients and optimizer state in host memory", False)
     recompute: Literal["none", "selective", "full"] = setting(
         "activations to recompute in the backward pass instead of storing them", "none"

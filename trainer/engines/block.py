@@ -12,11 +12,14 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from trainer.config.errors import ConfigError, ConfigProblem
 from trainer.config.layout import DATA_AXES
+from trainer.engines.block_order import ALL_GATHER, Turn
 from trainer.engines.flat_layout import count_values, plan_parts
 from trainer.parallel.mesh import Mesh
 
 # Many of the names used here have no types, and mypy must give the same result where torch is not installed.
 dist: Any = torch.distributed
+# Vectorized kernels of cuBLAS, Triton and NCCL need it; torch's allocators align whole tensors to at least as much.
+ALIGNED_BYTES = 16
 
 
 @dataclass(frozen=True)
@@ -29,11 +32,10 @@ class Owned:
 
 @dataclass(frozen=True)
 class _Gather:
-    """An all-gather that is running; its tensors must live until it ends."""
+    """An all-gather that is running. What it sends lives as long: it is the shard, or a part of what it receives."""
 
     work: Any
     received: torch.Tensor
-    sent: torch.Tensor
 
 
 class Block:
@@ -46,10 +48,11 @@ class Block:
     """
 
     def __init__(
-        self, modules: list[nn.Module], parameters: list[Owned], mesh: Mesh, whole_dtype: torch.dtype | None
+        self, modules: list[nn.Module], parameters: list[Owned], turn: Turn, mesh: Mesh, dtype: torch.dtype | None
     ) -> None:
-        """Replace the parameters of the modules by DTensors; whole ones have `whole_dtype`, or else the same type."""
+        """Replace the parameters of the modules by DTensors; whole ones have `dtype`, or else the same type."""
         self.modules = modules
+        self.turn = turn
         self.is_whole = False
         self.calls = 0
         """Calls of the modules in this pass whose backward pass has not ended."""
@@ -57,11 +60,13 @@ class Block:
         """Whether this pass will run their backward pass; not if what they have computed needs no gradient."""
         self.is_in_backward = False
         self._users = [owned.users for owned in parameters]
-        self._group, self._ranks = mesh.group("shard"), mesh.weights.shard
-        values, rank = [owned.parameter for owned in parameters], mesh.coordinate("shard")
-        self._parts = plan_parts([value.shape for value in values], self._ranks)
-        dtype = values[0].dtype if values else torch.float32
-        self.shard = torch.zeros(count_values(self._parts), dtype=dtype, device=mesh.device)
+        self._group, self._ranks, self._rank = mesh.group("shard"), mesh.weights.shard, mesh.coordinate("shard")
+        values, rank = [owned.parameter for owned in parameters], self._rank
+        stored_dtype = values[0].dtype if values else torch.float32
+        self._dtype = dtype or stored_dtype
+        align = ALIGNED_BYTES // min(stored_dtype.itemsize, self._dtype.itemsize)
+        self._parts = plan_parts([value.shape for value in values], self._ranks, align)
+        self.shard = torch.zeros(count_values(self._parts, align), dtype=stored_dtype, device=mesh.device)
         sharing = RowSharing(mesh)
         self.sharded = [
             nn.Parameter(sharing.join(part.view_shard(self.shard, rank), value.shape), value.requires_grad)
@@ -70,15 +75,14 @@ class Block:
         for value, part in zip(values, self._parts, strict=True):
             if not value.is_meta:
                 part.view_shard(self.shard, rank).copy_(value.detach()[part.slice_rows(rank)])
-        flat = torch.empty(self._ranks * self.shard.numel(), dtype=whole_dtype or dtype, device=mesh.device)
+        flat = torch.empty(self._ranks * self.shard.numel(), dtype=self._dtype, device=mesh.device)
         self.whole = [
             nn.Parameter(part.view_whole(flat, self._ranks), value.requires_grad)
             for value, part in zip(values, self._parts, strict=True)
         ]
         # Autograd counts changes of tensors that it has saved. Those through `data` are not counted.
-        sizes = [self._ranks * part.size for part in self._parts]
-        self._places = [place.view(self._ranks, -1) for place in flat.data.split(sizes)]
-        self._dtype, self._memory, self._bytes = flat.dtype, flat.untyped_storage(), flat.nbytes
+        self._places = [part.view_shares(flat.data, self._ranks) for part in self._parts]
+        self._memory, self._bytes = flat.untyped_storage(), flat.nbytes
         self._memory.resize_(0)
         self._gather: _Gather | None = None
         self._set_parameters(self.sharded)
@@ -87,10 +91,14 @@ class Block:
         """Start to collect the shards of all ranks, if the parameters are neither whole nor on their way."""
         if self.is_whole or self._gather is not None or self._group is None or not self._parts:
             return
-        sent = self.shard.to(self._dtype)
-        received = torch.empty(self._ranks * sent.numel(), dtype=sent.dtype, device=sent.device)
+        self.turn.compare(self._group, ALL_GATHER)
+        size = self.shard.numel()
+        received = torch.empty(self._ranks * size, dtype=self._dtype, device=self.shard.device)
+        sent = self.shard
+        if sent.dtype != self._dtype:
+            sent = received[self._rank * size :][:size].copy_(sent)
         work = dist.all_gather_into_tensor(received, sent, group=self._group, async_op=True)
-        self._gather = _Gather(work, received, sent)
+        self._gather = _Gather(work, received)
 
     @torch.no_grad()
     def gather(self) -> None:
@@ -98,28 +106,27 @@ class Block:
         if self.is_whole or not self._parts:
             return
         self.begin_gather()
-        received = self._wait() if self._gather is not None else self.shard
+        received = self.shard if self._gather is None else self._wait(self._gather)
         self._memory.resize_(self._bytes)
-        columns = received.view(self._ranks, -1).split([part.size for part in self._parts], dim=1)
-        torch._foreach_copy_(self._places, columns)
+        rows = received.view(self._ranks, -1)
+        torch._foreach_copy_(self._places, [part.view_columns(rows) for part in self._parts])
         self._set_parameters(self.whole)
         self.is_whole = True
 
     def free(self) -> None:
         """Give the modules DTensors again, and free the memory of whole parameters."""
         if self._gather is not None:
-            self._wait()
+            self._wait(self._gather)
         if self.is_whole:
             self._set_parameters(self.sharded)
             self._memory.resize_(0)
             self.is_whole = False
 
-    def _wait(self) -> torch.Tensor:
-        gather: Any = self._gather
+    def _wait(self, gather: _Gather) -> torch.Tensor:
         self._gather = None
-        gather.work.wait()
-        received: torch.Tensor = gather.received
-        return received
+        with self.turn.name_errors(ALL_GATHER):
+            gather.work.wait()
+        return gather.received
 
     def _set_parameters(self, parameters: list[nn.Parameter]) -> None:
         for users, parameter in zip(self._users, parameters, strict=True):

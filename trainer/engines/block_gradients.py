@@ -10,6 +10,7 @@ import torch
 import torch.distributed
 
 from trainer.engines.block import Block, RowSharing
+from trainer.engines.block_order import ALL_REDUCE, REDUCE_SCATTER
 from trainer.engines.flat_layout import count_values, is_padded, plan_parts
 from trainer.parallel.gradients import to_local
 from trainer.parallel.mesh import Mesh
@@ -19,10 +20,12 @@ dist: Any = torch.distributed
 
 
 class BlockGradients:
-    """The gradients of the trained parameters of a block, in a flat tensor with a row for each rank.
+    """The gradients of the trained parameters of a block.
 
-    Autograd's gradient of a whole parameter is copied into that tensor, in the format in which ranks exchange it, and
-    freed at once. The tensor exists from the first gradient to the end of the reduce-scatter.
+    Autograd's gradients of whole parameters stay as they are until the block is complete. Its whole parameters are
+    freed by then, and the gradients are copied to a flat tensor, in the format in which ranks exchange them, with a row
+    for each rank. That tensor exists only until the end of the reduce-scatter. A copy of each gradient on its arrival
+    would take more memory: the tensor, and a gradient, next to whole parameters and what the last block still sends.
     """
 
     def __init__(self, block: Block, mesh: Mesh, sent_dtype: torch.dtype) -> None:
@@ -31,13 +34,13 @@ class BlockGradients:
         self.is_waiting = False
         """Whether the gradients of this backward pass are still to be reduced."""
         self._mesh, self._dtype = mesh, sent_dtype
+        self._turn = block.turn
         self._sharing, self._rank = RowSharing(mesh), mesh.coordinate("shard")
         self._sharded = [sharded for _, sharded in trained]
         self._ranks = mesh.weights.shard
         self._parts = plan_parts([whole.shape for whole, _ in trained], self._ranks)
-        self._rows: torch.Tensor | None = None
-        self._filled: set[int] = set()
-        """Numbers of the parameters that have a gradient since the last reduction."""
+        self._whole: dict[int, torch.Tensor] = {}
+        """The gradients since the last reduction, by the number of the parameter."""
         self._own_replica: torch.Tensor | None = None
         """The sum of earlier micro-batches, averaged within this replica only."""
         for number, (whole, _) in enumerate(trained):
@@ -51,8 +54,8 @@ class BlockGradients:
         self.expect()
         if is_first:
             # After an exception, those of an unfinished step are left.
-            self._rows, self._own_replica = None, None
-            self._filled.clear()
+            self._whole.clear()
+            self._own_replica = None
 
     def expect(self) -> None:
         """Let the next reduction send, be there gradients or not."""
@@ -65,15 +68,16 @@ class BlockGradients:
         """
         self.is_waiting = False
         averages = self._fill_rows().view(-1)
-        self._rows = None
-        self._filled.clear()
+        self._whole.clear()
         group, replicas = self._mesh.group("shard"), self._mesh.group("replicate")
         if group is not None:
+            self._turn.compare(group, REDUCE_SCATTER)
             sent, averages = averages, averages.new_empty(averages.numel() // self._ranks)
             work = dist.reduce_scatter_tensor(averages, sent, op=dist.ReduceOp.AVG, group=group, async_op=True)
             yield
-            work.wait()
-            del sent
+            with self._turn.name_errors(REDUCE_SCATTER):
+                work.wait()
+            del sent, work
         if self._own_replica is not None:
             averages += self._own_replica
             self._own_replica = None
@@ -81,36 +85,36 @@ class BlockGradients:
             self._own_replica = averages
             return
         if replicas is not None:
+            self._turn.compare(replicas, ALL_REDUCE)
             work = dist.all_reduce(averages, op=dist.ReduceOp.AVG, group=replicas, async_op=True)
             yield
-            work.wait()
+            with self._turn.name_errors(ALL_REDUCE):
+                work.wait()
         self._hand_out(averages)
 
     def _add(self, number: int, parameter: torch.Tensor) -> None:
         gradient: Any = parameter.grad
         parameter.grad = None
-        for place, values in self._parts[number].pair_rows(self._get_rows(), gradient):
-            if number in self._filled:
-                place.add_(values)
-            else:
-                place.copy_(values)
-        self._filled.add(number)
+        if number in self._whole:
+            gradient = self._whole[number].to(self._dtype).add_(gradient)
+        self._whole[number] = gradient
         self.is_waiting = True
 
     def _fill_rows(self) -> torch.Tensor:
-        """Return all gradients; a parameter that the loss does not depend on has zeros."""
-        rows = self._get_rows()
+        """Return all gradients, a row for each rank; a parameter that the loss does not depend on has zeros."""
+        shape = (self._ranks, count_values(self._parts))
+        allocate = torch.zeros if is_padded(self._parts, self._ranks) else torch.empty
+        rows = allocate(shape, dtype=self._dtype, device=self._mesh.device)
+        pairs = []
         for number, part in enumerate(self._parts):
-            if number not in self._filled:
-                rows[:, part.start : part.start + part.size].zero_()
+            if number in self._whole:
+                pairs += part.pair_rows(rows, self._whole[number])
+            else:
+                part.view_columns(rows).zero_()
+        if pairs:
+            places, values = zip(*pairs, strict=True)
+            torch._foreach_copy_(places, values)
         return rows
-
-    def _get_rows(self) -> torch.Tensor:
-        if self._rows is None:
-            shape = (self._ranks, count_values(self._parts))
-            allocate = torch.zeros if is_padded(self._parts, self._ranks) else torch.empty
-            self._rows = allocate(shape, dtype=self._dtype, device=self._mesh.device)
-        return self._rows
 
     def _hand_out(self, averages: torch.Tensor) -> None:
         averages = averages.to(self._sharded[0].dtype)

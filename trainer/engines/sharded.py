@@ -12,8 +12,8 @@ update treats each value on its own, so the optimizer works on the rows of its r
    run, the whole parameters are freed.
 3. The backward pass visits the blocks in reverse, gathers them again, and frees them again once the gradient of their
    input is computed. The last block is still whole, as it is the first one here.
-4. Autograd calls a hook when it has the gradient of a whole parameter, which is copied to the buffer of its block
-   (`BlockGradients`). The gradient of the block's input comes after all of them, and starts a reduce-scatter: rank r
+4. Autograd calls a hook when it has the gradient of a whole parameter (`BlockGradients`). The gradient of the block's
+   input comes after all of them. Then they are copied to one flat tensor, and a reduce-scatter starts: rank r
    receives the average of its own rows, while the backward pass continues. With a replicate axis (hsdp), an all-reduce
    of these rows over the replicas follows, as soon as the next block is ready to send. At most one block is sent while
    the next one is filled, which limits the memory.
@@ -24,7 +24,7 @@ all-gather. Under ZeRO 1, gradients stay whole too until the last micro-batch, w
 
 A weight that a rank's loss does not depend on has a gradient of zeros. Ranks may differ in such weights, because their
 gradients start no collective. But all ranks must run the same blocks in the same order, because their collectives meet
-in the order in which they are started.
+in the order in which they are started. Ranks compare that in the first micro-batch, or in all of them (`BlockOrder`).
 
 Gradients lie as they do in torch's fully_shard, so the backend sums them in the same order, and both engines have the
 same bits. That order depends on the ranks and on the place of a value only: a resumed run has the same bits too.
@@ -45,6 +45,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from trainer.config.reduction import ZERO_PARAMETERS, choose_deferred_reduction, zero_stage
 from trainer.engines.block import Block, list_parameters
 from trainer.engines.block_gradients import BlockGradients
+from trainer.engines.block_order import END, BlockOrder, Turn
 from trainer.parallel.cast import is_cast_by_sharding
 from trainer.parallel.engine import Recipe
 from trainer.parallel.mesh import Mesh
@@ -56,6 +57,8 @@ from trainer.precision import DTYPES
 
 # Many of the names used here have no types, and mypy must give the same result where torch is not installed.
 dist: Any = torch.distributed
+_PASSES = "block_passes"
+"""The attribute of a model that has its BlockPasses."""
 
 
 class ShardedEngine(PlainEngine):
@@ -64,13 +67,13 @@ class ShardedEngine(PlainEngine):
     def __init__(self, model: nn.Module, units: Units, recipe: Recipe, mesh: Mesh, choices: list[str]) -> None:
         super().__init__(model, units, recipe, mesh, choices)
         check_device(model, mesh.device)
-        sharded: Any = model
-        self._passes: BlockPasses = sharded.block_passes
+        self._passes: BlockPasses = vars(model)[_PASSES]
         _copy_first_replica(self._passes.blocks, model, mesh)
         self._gradients = [BlockGradients(block, mesh, DTYPES[recipe.formats.reduced]) for block in self._passes.blocks]
         self._passes.on_backward = self._end_block
         self._reductions: list[Iterator[None]] = []
         self._is_last = True
+        self._is_compared, self._is_always_compared = True, recipe.parallel.check_blocks
         self._deferred, reason = choose_deferred_reduction(recipe.parallel, mesh.layout.replicate)
         if reason:
             choices.append(f"accumulate: {reason}")
@@ -78,6 +81,8 @@ class ShardedEngine(PlainEngine):
     @contextmanager
     def around(self, index: int, count: int) -> Iterator[None]:
         self._is_last = index == count - 1
+        order = self._passes.order
+        order.is_compared = self._is_compared
         self._reductions.clear()
         self._passes.begin(is_first=index == 0, is_last=self._is_last)
         for gradients in self._gradients:
@@ -88,6 +93,8 @@ class ShardedEngine(PlainEngine):
             self._start_reduction(gradients)
         while self._reductions:
             self._continue_reductions()
+        order.compare(self.mesh.group("shard"), END)
+        order.is_compared = self._is_compared = self._is_always_compared
         self._passes.end()
 
     def _end_block(self, index: int) -> None:
@@ -114,6 +121,7 @@ class BlockPasses:
     def __init__(self, blocks: list[Block], *, ahead: int, stays_whole: bool, whole_dtype: torch.dtype | None) -> None:
         """Gather `ahead` blocks in advance; with `stays_whole`, free them only in the last micro-batch of a step."""
         self.blocks = blocks
+        self.order = blocks[0].turn.order
         self._ahead, self._stays_whole, self._dtype = ahead, stays_whole, whole_dtype
         self._is_last = True
         self._is_in_backward = False
@@ -204,15 +212,26 @@ def shard_blocks(model: nn.Module, units: Units, recipe: Recipe, mesh: Mesh) -> 
         check_same_tensors(model, dist.group.WORLD, mesh.device)
     dtype = DTYPES[recipe.formats.products] if is_cast_by_sharding(model, recipe, mesh) else None
     groups = [*group_modules(model, units), [model]]
-    parameters = list_parameters(model, groups)
-    *blocks, root = [Block(group, owned, mesh, dtype) for group, owned in zip(groups, parameters, strict=True)]
-    sharded: Any = model
-    sharded.block_passes = BlockPasses(
-        [root, *blocks],
+    # The root's parameters are those that no other group has, but it is the first in the order of use.
+    *owned, root = zip(groups, list_parameters(model, groups), strict=True)
+    ordered = [root, *owned]
+    order = BlockOrder(_list_names(model, [modules for modules, _ in ordered]), mesh.device)
+    blocks = [
+        Block(modules, parameters, Turn(order, number), mesh, dtype)
+        for number, (modules, parameters) in enumerate(ordered)
+    ]
+    vars(model)[_PASSES] = BlockPasses(
+        blocks,
         ahead=recipe.parallel.prefetch,
         stays_whole=zero_stage(recipe.parallel) < ZERO_PARAMETERS,
         whole_dtype=dtype,
     )
+
+
+def _list_names(model: nn.Module, groups: list[list[nn.Module]]) -> list[str]:
+    """Return the names of the modules of each group."""
+    names = {module: name for name, module in model.named_modules()}
+    return [", ".join(names[module] or type(model).__name__ for module in group) for group in groups]
 
 
 def _copy_first_replica(blocks: list[Block], model: nn.Module, mesh: Mesh) -> None:

@@ -1,0 +1,138 @@
+"""Ranks that run different blocks fail with a message that names them, instead of mixing up their weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from tests.trainer.ranks import RanksError, on_ranks
+from tests.trainer.test_engine_fsdp_models import differentiate, spread
+from trainer.engines.block_order import ALL_GATHER, ALL_REDUCE, END, REDUCE_SCATTER, describe_difference
+
+
+class Branching(nn.Module):
+    """Layers of one size; a rank leaves out one of them if the first value of its input is negative."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.first = nn.Linear(4, 4)
+        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        skips = bool(x[0, 0] < 0)
+        x = self.first(x)
+        for index, layer in enumerate(self.layers):
+            if not (skips and index == 1):
+                x = layer(x)
+        return x
+
+
+FIX = "let all ranks call the same layers in the same order, or set parallel.strategy to ddp"
+# The rank that left out block 2 has nothing to gather again before it reduces block 3.
+PARTING = "all-gather of block 2 (layers.1)", "reduce-scatter of block 3 (layers.2)"
+
+
+@pytest.mark.parametrize(("steps", "options"), [(0, {}), (2, {"check_blocks": True})])
+def test_a_layer_that_one_rank_leaves_out_is_named(steps: int, options: dict[str, Any]) -> None:
+    """In the first step always, and after others if the setting is on."""
+    with pytest.raises(RanksError) as error:
+        on_ranks(f"{__name__}:branch", ranks=3, timeout_s=60, steps=steps, options=options)
+    here, there = PARTING
+    expected = f"BlockOrderError: ranks run different blocks (ranks 0, 2: {here}; rank 1: {there}), but they exchange"
+    # All ranks raise it.
+    assert str(error.value).count(expected) == 3
+    assert str(error.value).count(FIX) == 3
+
+
+def branch(steps: int, options: dict[str, Any]) -> None:
+    engine = spread(Branching(), **options)
+    inputs = torch.ones(1, 4)
+    for _ in range(steps):
+        differentiate(engine, inputs)
+    differentiate(engine, -inputs if dist.get_rank() == 1 else inputs)
+
+
+def test_a_replica_that_leaves_out_a_layer_is_named() -> None:
+    """Ranks 2 and 3 are a replica, and both leave out the same layer: nothing differs within a replica."""
+    with pytest.raises(RanksError) as error:
+        on_ranks(f"{__name__}:branch_replica", ranks=4, timeout_s=60)
+    here, there = "all-reduce of block 2 (layers.1)", "all-reduce of block 1 (layers.0)"
+    for first, second in ((0, 2), (1, 3)):
+        assert f"ranks run different blocks (rank {first}: {here}; rank {second}: {there})" in str(error.value)
+
+
+def branch_replica() -> None:
+    engine = spread(Branching(), strategy="hsdp", shard=2)
+    inputs = torch.ones(1, 4)
+    differentiate(engine, -inputs if dist.get_rank() >= 2 else inputs)
+
+
+def test_ranks_that_run_the_same_blocks_pass_the_check() -> None:
+    """All of them may leave out a layer."""
+    assert on_ranks(f"{__name__}:count_comparisons", ranks=2) == [[0, 0, 0], [0, 0, 0]]
+
+
+def count_comparisons() -> list[int]:
+    """Return how often ranks were compared in the second, third and fourth step, the last without a layer."""
+    engine: Any = spread(Branching())
+    counts = []
+    original = dist.all_gather_into_tensor
+    calls: list[int] = []
+
+    def count(received: torch.Tensor, sent: torch.Tensor, **options: Any) -> Any:
+        calls.extend([1] if sent.dtype == torch.int64 else [])
+        return original(received, sent, **options)
+
+    dist.all_gather_into_tensor = count
+    try:
+        for sign in (1, 1, 1, -1):
+            calls.clear()
+            differentiate(engine, sign * torch.ones(1, 4))
+            counts.append(len(calls))
+    finally:
+        dist.all_gather_into_tensor = original
+    assert counts[0] > 0
+    return counts[1:]
+
+
+def test_an_error_of_a_collective_names_its_block() -> None:
+    with pytest.raises(RanksError) as error:
+        on_ranks(f"{__name__}:fail_in_a_gather", ranks=1)
+    assert "It was the all-gather of block 2 (layers.1). If other ranks name another block, they" in str(error.value)
+
+
+def fail_in_a_gather() -> None:
+    engine: Any = spread(Branching())
+    with engine._passes.blocks[2].turn.name_errors(ALL_GATHER):
+        raise RuntimeError("connection closed by peer")
+
+
+NAMES = ["Model", "embed", "layers.0"]
+
+
+@pytest.mark.parametrize(
+    ("actions", "expected"),
+    [
+        ([(ALL_GATHER, 1), (ALL_GATHER, 1)], ""),
+        (
+            [(ALL_GATHER, 1), (REDUCE_SCATTER, 1)],
+            "rank 4: all-gather of block 1 (embed); rank 6: reduce-scatter of block 1 (embed)",
+        ),
+        (
+            [(ALL_REDUCE, 2), (END, 0), (ALL_REDUCE, 2)],
+            "ranks 4, 8: all-reduce of block 2 (layers.0); rank 6: end of the micro-batch",
+        ),
+    ],
+)
+def test_differences_in_words(actions: list[tuple[int, int]], expected: str) -> None:
+    message = describe_difference(actions, [4, 6, 8][: len(actions)], NAMES)
+    assert message == (
+        f"ranks run different blocks ({expected}), but they exchange weights and gradients block by block; {FIX}"
+        if expected
+        else ""
+    )

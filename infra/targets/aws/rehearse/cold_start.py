@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from infra.engine.stop import FAILED, Stop
 from infra.targets.aws.rehearse.idle_cost import measure_set_up, read_slept
 from infra.targets.aws.rehearse.instances import Instances
 from infra.targets.aws.rehearse.rehearsed_slurm import name_job
 from infra.targets.aws.rehearse.timeline import Event
 
+MAX_AFTER_BOOT_S = 30.0
+"""How long a job on new nodes from a baked image may wait, besides their boot."""
 _WAITING = ("submitted", "pending", "configuring")
 
 
@@ -32,6 +35,11 @@ class ColdStart:
     def total_s(self) -> float:
         return self.launch_s + self.boot_s + self.install_s + self.configure_s + self.start_s
 
+    @property
+    def after_boot_s(self) -> float:
+        """Everything but the machine's boot."""
+        return self.total_s - self.boot_s
+
     def __str__(self) -> str:
         return (
             f"cold start: the job ran {self.total_s:.0f} s on AWS after sbatch: {self.launch_s:.0f} s until its nodes "
@@ -40,9 +48,24 @@ class ColdStart:
         )
 
 
+def check_baked_start(start: ColdStart | None) -> str:
+    """Return a line about the start of a job on new nodes from a baked image; raise Stop if it began too late."""
+    if start is None:
+        raise Stop("the job should have waited for nodes from a baked image, but none was launched", code=FAILED)
+    summary = f"from a baked image: boot {start.boot_s:.0f} s + {start.after_boot_s:.0f} s"
+    if start.after_boot_s > MAX_AFTER_BOOT_S:
+        raise Stop(f"{summary}, at most {MAX_AFTER_BOOT_S:.0f} s are allowed after the boot; {start}", code=FAILED)
+    return f"{summary}; {start}"
+
+
 def find_moment(events: Sequence[Event], subject: str, what: str) -> float | None:
     """Return the last moment at which a subject entered a state, in seconds since the rehearsal began."""
     return next((event.at_s for event in reversed(events) if (event.subject, event.what) == (subject, what)), None)
+
+
+def find_submission(events: Sequence[Event], job: str) -> float | None:
+    """Return when a job was submitted; it is recorded as submitted again when Slurm's answer about it is empty."""
+    return next((event.at_s for event in events if (event.subject, event.what) == (job, "submitted")), None)
 
 
 def find_start(events: Sequence[Event], job: str) -> float | None:
@@ -53,7 +76,7 @@ def find_start(events: Sequence[Event], job: str) -> float | None:
 def report_cold_start(instances: Instances, job: str, region: str) -> ColdStart | None:
     """Return the cold start of the node that was ready last; None if no node was launched for the job."""
     events, subject = instances.timeline.events, name_job(job)
-    submitted, started = find_moment(events, subject, "submitted"), find_start(events, subject)
+    submitted, started = find_submission(events, subject), find_start(events, subject)
     if submitted is None or started is None:
         return None
     starts = []

@@ -63,5 +63,5 @@ def _measure_node(instances: Instances, node: Instance, end: float) -> FirstJob:
     speed, slept_s = instances.clock.speed, read_slept(instances, node)
     began = node.launched_at + node.pending_s / speed
     install_s = slept_s * speed
-    total_s = convert_to_aws(end - began, slept_s + node.boot_s / speed, speed)
+    total_s = convert_to_aws(end - began - node.container_boot_s, slept_s + node.boot_s / speed, speed)
     return FirstJob(node.boot_s, install_s, total_s - node.boot_s - install_s)

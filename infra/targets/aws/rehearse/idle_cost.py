@@ -71,9 +71,10 @@ def measure_set_up(instances: Instances, instance: Instance, region: str) -> Set
     """Return how long a machine that is ready took, in seconds on AWS."""
     speed = instances.clock.speed
     shortened_s = read_slept(instances, instance) + (instance.pending_s + instance.boot_s) / speed
+    wall_s = (instance.ready_at or 0.0) - instance.launched_at - instance.container_boot_s
     price = instance_price(instance.raw.instance_type, region)
     return SetUpTime(
         pending_s=instance.pending_s,
-        total_s=convert_to_aws((instance.ready_at or 0.0) - instance.launched_at, shortened_s, speed),
+        total_s=convert_to_aws(wall_s, shortened_s, speed),
         usd_per_hour=price.usd_per_hour if price else 0.0,
     )

@@ -42,6 +42,10 @@ class Instance:
     """Seconds on AWS until it was billed."""
     boot_s: float = 0.0
     """Seconds on AWS that its boots took."""
+    started_at: float | None = None
+    """When its container was created."""
+    container_boot_s: float = 0.0
+    """Seconds from then until it read its user data. They are no time of AWS: `boot_s` stands for them."""
     taken_at: datetime | None = None
     """When EC2 takes it back, once that is announced."""
 
@@ -70,6 +74,11 @@ class Instance:
     @property
     def is_ending(self) -> bool:
         return self.raw._state.name in ("shutting-down", "terminated")
+
+    def read_user_data(self) -> None:
+        """Note that it has booted so far that it reads its user data; only the first time counts."""
+        if self.started_at is not None and not self.container_boot_s:
+            self.container_boot_s = time.monotonic() - self.started_at
 
     def enter(self, state: str) -> None:
         self.raw._state.name, self.raw._state.code = state, _CODES[state]

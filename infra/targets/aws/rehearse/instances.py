@@ -181,6 +181,7 @@ class Instances:
             access_key=instance.access_key if instance.is_profile_known else "",
             is_spot=instance.is_spot,
             taken_at=instance.taken_at,
+            on_user_data=instance.read_user_data,
         )
 
     def find_caller(self, access_key: str) -> Instance | None:
@@ -239,6 +240,7 @@ class Instances:
         instance.boot_s += self.clock.wait(_name_boot(instance_type), instance.draw_key)
         if self._is_over(instance):
             return
+        instance.started_at = time.monotonic()
         try:
             start_machine(self.site, self._describe(instance, instance_type))
         finally:

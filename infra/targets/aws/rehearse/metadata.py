@@ -34,6 +34,8 @@ class Metadata:
     is_spot: bool = False
     taken_at: datetime | None = None
     """When EC2 takes the machine back, once that is announced."""
+    on_user_data: Callable[[], None] = lambda: None
+    """Called when the machine reads its user data."""
 
     def read(self, path: str, now: datetime) -> str | None:
         """Return the value at a path of the service, or None if there is none."""
@@ -84,6 +86,8 @@ def serve_metadata(address: str, find: Callable[[str], Metadata | None]) -> Iter
                 self._send(HTTPStatus.UNAUTHORIZED, "")
                 return
             machine = find(self.client_address[0])
+            if machine and self.path == _USER_DATA:
+                machine.on_user_data()
             value = machine.read(self.path, datetime.now(UTC)) if machine else None
             self._send(HTTPStatus.NOT_FOUND if value is None else HTTPStatus.OK, value or "")
 

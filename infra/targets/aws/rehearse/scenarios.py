@@ -18,7 +18,7 @@ from cluster.names import members
 from cluster.spec.model import SlurmRelease
 from infra.engine.stop import FAILED, Stop
 from infra.targets.aws.plan import images
-from infra.targets.aws.rehearse.cold_start import report_cold_start
+from infra.targets.aws.rehearse.cold_start import check_baked_start, report_cold_start
 from infra.targets.aws.rehearse.disks import run_in
 from infra.targets.aws.rehearse.first_job import FirstJob, compare_images, measure_first_job
 from infra.targets.aws.rehearse.idle_cost import read_slept, report_idle_cost
@@ -226,7 +226,8 @@ def refresh_images(rehearsal: Rehearsal) -> None:
     """Replace all machines with ones from baked images; the queue survives, and nodes install nothing."""
     rehearsal.up()
     group, nodes = choose_group(rehearsal.rehearsed.spec, rehearsal.rehearsed.nodes)
-    unbaked = _measure_first_job(rehearsal, group, nodes)
+    unbaked, job = _measure_first_job(rehearsal, group, nodes)
+    _report_cold_start(rehearsal, job)
     held = rehearsal.slurm.submit(group, nodes, "hostname", "--hold")
     controller = rehearsal.cloud.instances.require("controller").id
     rehearsal.refresh_images()
@@ -236,9 +237,13 @@ def refresh_images(rehearsal: Rehearsal) -> None:
     baked = rehearsal.cloud.instances.images
     if successor.id == controller or successor.raw.image_id not in baked:
         raise Stop(f"the controller {successor.id} does not start from a baked image", code=FAILED)
-    from_baked = _measure_first_job(rehearsal, group, nodes)
+    for name in members(group, nodes):
+        # Slurm launches a node again only when its time to shut down is over.
+        rehearsal.slurm.wait_for_node(name, "is powered down", lambda node: node.powered_down, REPLACED_S)
+    from_baked, job = _measure_first_job(rehearsal, group, nodes)
     rehearsal.console.say(compare_images(unbaked, from_baked))
-    # Not the times: most of them is what this machine needs for the set-up, and it may have other work.
+    start = report_cold_start(rehearsal.cloud.instances, job, region_of(rehearsal.rehearsed.spec))
+    rehearsal.console.say(check_baked_start(start))
     for node in (successor, *(rehearsal.cloud.instances.require(f"{group}-{number + 1}") for number in range(nodes))):
         if read_slept(rehearsal.cloud.instances, node):
             raise Stop(f"{node.name} has installed packages, although its image has all of them", code=FAILED)
@@ -315,13 +320,14 @@ def _report_cold_start(rehearsal: Rehearsal, job: str) -> None:
         rehearsal.console.say(str(cold_start))
 
 
-def _measure_first_job(rehearsal: Rehearsal, group: str, nodes: int) -> FirstJob:
-    """Run a job on cold nodes and return how long the slowest took."""
+def _measure_first_job(rehearsal: Rehearsal, group: str, nodes: int) -> tuple[FirstJob, str]:
+    """Run a job on cold nodes and return how long the slowest took, and the number of the job."""
     submitted_at = time.monotonic()
-    _require_nodes(rehearsal.run_job(group, nodes), nodes)
+    job = rehearsal.slurm.submit(group, nodes, "hostname")
+    _require_nodes(rehearsal.slurm.wait_for_end(job), nodes)
     ended_at = time.monotonic()
     used = [rehearsal.cloud.instances.require(f"{group}-{number + 1}") for number in range(nodes)]
-    return measure_first_job(rehearsal.cloud.instances, used, submitted_at, ended_at)
+    return measure_first_job(rehearsal.cloud.instances, used, submitted_at, ended_at), job
 
 
 def _forget_images(rehearsal: Rehearsal) -> None:

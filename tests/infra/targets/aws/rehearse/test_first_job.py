@@ -15,9 +15,11 @@ INSTANCES: Any = SimpleNamespace(clock=SimpleNamespace(speed=20.0))
 SLEPT_S = 2.0
 
 
-def make_node(ready_at: float, boot_s: float) -> Any:
+def make_node(ready_at: float, boot_s: float, container_boot_s: float = 0.0) -> Any:
     """Return a node that was launched at 100 s and pending for 20 s of AWS."""
-    return SimpleNamespace(launched_at=100.0, pending_s=20.0, boot_s=boot_s, ready_at=ready_at)
+    return SimpleNamespace(
+        launched_at=100.0, pending_s=20.0, boot_s=boot_s, ready_at=ready_at, container_boot_s=container_boot_s
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -32,6 +34,12 @@ def test_the_slowest_node_counts_without_its_wait_for_others() -> None:
     assert measured == FirstJob(boot_s=60.0, install_s=40.0, other_s=5.0 + 1.0)
     alone = measure_first_job(INSTANCES, nodes[:1], submitted_at=99.0, ended_at=112.0)
     assert alone == FirstJob(boot_s=20.0, install_s=40.0, other_s=6.0 + 2.0)
+
+
+def test_the_boot_of_the_container_does_not_count_besides_that_of_aws() -> None:
+    nodes = [make_node(110.0, boot_s=20, container_boot_s=2.5)]
+    measured = measure_first_job(INSTANCES, nodes, submitted_at=99.0, ended_at=112.0)
+    assert measured == FirstJob(boot_s=20.0, install_s=40.0, other_s=6.0 + 2.0 - 2.5)
 
 
 def test_nodes_that_existed_before_the_job_are_measured_until_they_were_ready() -> None:

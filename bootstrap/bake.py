@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bootstrap.action import Action, digest
+from bootstrap.bundle import INSTALLED, INSTALLED_PYTHON
 from bootstrap.desired import Desired
 from bootstrap.facts.collect import Probe
 from bootstrap.facts.model import Facts
@@ -17,6 +18,12 @@ from cluster.inventory import Node, Role
 
 CLEANUP_SCRIPT = (Path(__file__).parent / "scripts" / "clean-image.sh").read_text()
 CLEANUP_TIMEOUT_S = 120.0
+# Otherwise every machine from the image compiles what it imports. A file that cannot be compiled is for another Python.
+COMPILE_SCRIPT = (
+    f'{INSTALLED_PYTHON} -m compileall -q -j 0 "$(readlink -f {INSTALLED}/venv)/lib" '
+    "$([ ! -d /opt/muster/python ] || echo /opt/muster/python) || true"
+)
+COMPILE_TIMEOUT_S = 300.0
 # An action is compared by what it does on a machine that has nothing yet.
 _EMPTY_MACHINE = Facts(distribution="ubuntu 22.04", kernel="any")
 

@@ -11,7 +11,7 @@ rm -rf /etc/muster
 for marker in /var/lib/muster/*; do
   case ${marker##*/} in held | slurm_archive) ;; *) rm -rf "$marker" ;; esac
 done
-# The bundle, its environment and the link to it; the pinned Python, the packages and the record of the image stay.
+# The bundle and the link to it; the pinned Python, the environments, the packages and the record of the image stay.
 rm -rf /opt/muster/current /opt/muster/user-data.sh /opt/muster/[0-9a-f]*[0-9a-f] /opt/muster/*.tar
 rm -rf /etc/systemd/system/muster-continue.service /etc/systemd/system/multi-user.target.wants/muster-continue.service
 # cloud-init runs the user data of a new machine only if it has no memory of another one.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from bootstrap.action import Action, write_file
+from bootstrap.action import Action, enable_unit, write_file
 from bootstrap.bundle import INSTALLED
 from bootstrap.desired import Desired
 from bootstrap.facts.model import Facts
@@ -54,7 +54,13 @@ TimeoutStopSec=30
 [Install]
 WantedBy=multi-user.target
 """
-_START = f"systemctl daemon-reload\nsystemctl enable -q --now {UNIT}.timer {UNIT}-at-stop.service"
+_TIMERS = "/etc/systemd/system/timers.target.wants"
+# As `systemctl enable` does, but without SysV scripts and without reading all units a second time.
+_START = (
+    f"{enable_unit(f'{UNIT}-at-stop')}\n"
+    f"mkdir -p {_TIMERS} && ln -sfn /etc/systemd/system/{UNIT}.timer {_TIMERS}/{UNIT}.timer\n"
+    f"systemctl daemon-reload\nsystemctl start {UNIT}.timer {UNIT}-at-stop.service"
+)
 
 
 def plan_logs(facts: Facts, node: Node, desired: Desired) -> list[Action]:

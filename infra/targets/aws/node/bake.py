@@ -12,7 +12,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from bootstrap import bundle, restart
-from bootstrap.bake import CLEANUP_SCRIPT, CLEANUP_TIMEOUT_S, build_image_probe, digest_contents, plan_image
+from bootstrap.bake import (
+    CLEANUP_SCRIPT,
+    CLEANUP_TIMEOUT_S,
+    COMPILE_SCRIPT,
+    COMPILE_TIMEOUT_S,
+    build_image_probe,
+    digest_contents,
+    plan_image,
+)
 from bootstrap.errors import BootstrapError
 from bootstrap.execute import execute_steps
 from bootstrap.facts.collect import collect_facts
@@ -84,6 +92,7 @@ def bake(transport: Transport, job: ImageJob, bundle_digest: str, reporter: Repo
     now = datetime.now(UTC).isoformat(timespec="seconds")
     record = ImageRecord(contents=contents, digest=digest_contents(contents), bundle=bundle_digest, built=now)
     transport.put(RECORD, record.model_dump_json().encode())
+    _run(transport, job.name, COMPILE_SCRIPT, COMPILE_TIMEOUT_S)
     _run(transport, job.name, CLEANUP_SCRIPT, CLEANUP_TIMEOUT_S)
     return ""
 

@@ -4,7 +4,7 @@
 # shellcheck disable=SC2012,SC2086,SC2154,SC2317  # settings are filled in, functions run by `attempt`, names are plain
 set -u
 umask 022
-export DEBIAN_FRONTEND=noninteractive PYTHONDONTWRITEBYTECODE=1
+export DEBIAN_FRONTEND=noninteractive
 @SETTINGS@
 home=/opt/muster/$digest
 pinned=/opt/muster/python/$python_sha256
@@ -56,13 +56,27 @@ unpack() {
   rm -rf "$home" && mkdir -p "$home" && tar -x -f "$home.tar" -C "$home" --no-same-owner && rm -f "$home.tar"
 }
 
-# No package index has to be reachable, and the image needs no pip.
+# Bundles with the same packages share an environment, and baked images have it. No package index has to be reachable, and
+# the image needs no pip.
 make_environment() {
   python=$(cat /run/muster/python)
-  "$python" -m venv --without-pip "$home/venv" &&
-    "$python" "$home/bootstrap/unpack_wheels.py" "$home/wheels" "$home/bootstrap/requirements.lock" "$home/venv" &&
-    ln -sfn "$home" /opt/muster/current &&
-    ls -1dt /opt/muster/[0-9a-f]*[0-9a-f]/ | tail -n +4 | xargs -r rm -rf
+  id=$({ "$python" -V && cat "$home/bootstrap/unpack_wheels.py" "$home/bootstrap/requirements.lock"; } | sha256sum | cut -c 1-16)
+  environment=/opt/muster/environments/$id
+  [ -e "$environment/complete" ] || unpack_environment || return 1
+  touch "$environment" && ln -sfn "$environment" "$home/venv" && ln -sfn "$home" /opt/muster/current &&
+    ls -1dt /opt/muster/[0-9a-f]*[0-9a-f]/ | tail -n +4 | xargs -r rm -rf &&
+    ls -1dt /opt/muster/environments/*/ | tail -n +4 | xargs -r rm -rf
+}
+
+unpack_environment() {
+  rm -rf "$environment" && "$python" -m venv --without-pip "$environment" &&
+    "$python" "$home/bootstrap/unpack_wheels.py" "$home/wheels" "$home/bootstrap/requirements.lock" "$environment" &&
+    touch "$environment/complete"
+}
+
+# Slurm's user cannot write bytecode, so the programs that launch nodes would compile at every start. Nothing waits for this.
+compile_programs() {
+  nice "$home/venv/bin/python" -m compileall -q "$home" "$home/venv/lib" >/dev/null 2>&1 </dev/null 9>&- &
 }
 
 # Reports its own failures and then exits with 3, or with 4 if the machine restarts and runs the copy of this file; every
@@ -86,6 +100,7 @@ main() {
     attempt fetch early get "$region" "$bucket" "$key" "$home.tar" "$sha256"
     attempt unpack unpack
     attempt environment make_environment
+    [ "$role" != controller ] || compile_programs
   fi
   step=apply
   code=0

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from bootstrap import bundle, restart
-from bootstrap.bake import CLEANUP_SCRIPT, digest_contents
+from bootstrap.bake import CLEANUP_SCRIPT, COMPILE_SCRIPT, digest_contents
 from bootstrap.errors import BootstrapError
 from bootstrap.facts.model import Facts
 from bootstrap.image_contents import ImageContents, ImageRecord
@@ -75,7 +75,7 @@ def test_a_build_cleans_the_machine_last(facts: Callable[[Facts], None], reports
     machine: Any = Machine()
     silent: Any = Silent()
     assert bake.bake(machine, JOB, "digest", silent) == ""
-    assert machine.scripts[-1] == CLEANUP_SCRIPT
+    assert machine.scripts[-2:] == [COMPILE_SCRIPT, CLEANUP_SCRIPT]
     assert reports == ['logs/image-gpu/packages.log.gz {"slurm-smd": "24.11.5-1"}']
     record = ImageRecord.model_validate_json(machine.files["/opt/muster/image.json"])
     assert (record.digest, record.bundle) == (digest_contents(CONTENTS), "digest")

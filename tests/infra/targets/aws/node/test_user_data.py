@@ -56,6 +56,28 @@ def test_a_second_run_changes_nothing(cloud: Machines, bundle: Bundle, compute: 
     assert "muster: fetch" not in done.out
 
 
+def test_bundles_with_the_same_packages_share_an_environment(cloud: Machines, bundle: Bundle, compute: str) -> None:
+    """A machine from a baked image has the environment, but not the bundle."""
+    link = "readlink /opt/muster/current/venv"
+    environment = cloud.do("gpu-1", link).out.strip()
+    assert environment.startswith("/opt/muster/environments/")
+    cloud.do("gpu-1", f"rm -rf /opt/muster/{bundle.digest} /opt/muster/current; touch {environment}/of-the-image")
+    done = cloud.run("gpu-1", cloud.script(bundle, "compute"))
+    assert done.code == 0, done.out
+    assert cloud.do("gpu-1", link).out.strip() == environment
+    assert cloud.do("gpu-1", f"test -e {environment}/of-the-image").code == 0
+    # An environment of which unpacking was interrupted is not used.
+    cloud.do("gpu-1", f"rm -rf /opt/muster/{bundle.digest} {environment}/complete {environment}/lib")
+    done = cloud.run("gpu-1", cloud.script(bundle, "compute"))
+    assert done.code == 0, done.out
+    assert cloud.do("gpu-1", f"test -e {environment}/of-the-image").code != 0
+
+
+def test_the_programs_of_slurm_s_user_are_compiled_on_the_controller(cloud: Machines, controller: str) -> None:
+    compiled = "ls /opt/muster/current/venv/lib/python3*/site-packages/botocore/__pycache__/session.*.pyc"
+    wait_until(lambda: cloud.do("controller", compiled).code == 0, "botocore is compiled", 120)
+
+
 def test_a_job_cannot_read_the_credentials_of_its_node(cloud: Machines, compute: str) -> None:
     assert [cloud.metadata_answers("gpu-1", user) for user in ("root", "alice", "slurm")] == [True, False, False]
     assert [cloud.metadata_answers("controller", user) for user in ("root", "alice", "slurm")] == [True, False, True]

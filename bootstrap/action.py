@@ -14,6 +14,20 @@ DONE = "@@muster-done"
 INSTALL_TIMEOUT_S = 900.0
 # By default `apt-get update` succeeds although it could not fetch a list, and the next installation fails instead.
 APT_GET = "apt-get -q -o APT::Update::Error-Mode=any -o Acquire::Retries=5"
+LISTS_FETCHED = "/run/muster/package-lists"
+"""File whose time of change is when all package lists were last fetched."""
+LISTS_MAX_AGE_MIN = 15
+# Several steps of a set-up need the lists, which take longer to fetch than many installations. They are fetched again
+# if they are old, or if a source was added or removed since.
+FETCH_LISTS = f"""\
+if [ -z "$(find {LISTS_FETCHED} -mmin -{LISTS_MAX_AGE_MIN} 2>/dev/null)" ] ||
+  [ -n "$(find /etc/apt/sources.list /etc/apt/sources.list.d -newer {LISTS_FETCHED} 2>/dev/null)" ]; then
+  mkdir -p {LISTS_FETCHED.rpartition("/")[0]}
+  touch {LISTS_FETCHED}.new
+  {APT_GET} update
+  mv -f {LISTS_FETCHED}.new {LISTS_FETCHED}
+fi
+"""
 
 
 @dataclass(frozen=True)
@@ -70,11 +84,12 @@ def install_packages(names: Iterable[str], *options: str) -> Action:
     """
     listed = " ".join(names)
     script = (
-        "export DEBIAN_FRONTEND=noninteractive\n"
+        # needrestart would look at every process after each installation; set-up starts the daemons itself.
+        "export DEBIAN_FRONTEND=noninteractive NEEDRESTART_SUSPEND=1\n"
         # Starting a daemon that is not configured yet would block the installation.
         "printf '#!/bin/sh\\nexit 101\\n' > /usr/sbin/policy-rc.d; chmod +x /usr/sbin/policy-rc.d\n"
         "trap 'rm -f /usr/sbin/policy-rc.d' EXIT\n"
-        f"{APT_GET} update && {APT_GET} install -y {' '.join(['--no-install-recommends', *options])} {listed}"
+        f"{FETCH_LISTS}{APT_GET} install -y {' '.join(['--no-install-recommends', *options])} {listed}"
     )
     fix = "give the node access to its package mirror (network.egress), or use an image that has the packages"
     log = "/var/log/apt/term.log"

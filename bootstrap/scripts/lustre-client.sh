@@ -1,9 +1,10 @@
 #!/bin/sh
-# Installs the Lustre client for the running kernel. If there is none, installs the newest kernel that has one and requests a
-# restart. Set by the caller: RUNNING (the kernel), URL and KEY_URL (of the package repository), PYTHON (with our code), and
-# RESTART, the file that requests a restart.
+# Adds the repository of Lustre clients; the step `packages` installs the one for the running kernel. If there is none,
+# installs the newest kernel that has one, with its client, and requests a restart.
+# Set by the caller: RUNNING (the kernel), URL and KEY_URL (of the package repository), PYTHON (with our code), FETCH_LISTS,
+# the script that fetches package lists, and RESTART, the file that requests a restart.
 set -eu
-export DEBIAN_FRONTEND=noninteractive
+export DEBIAN_FRONTEND=noninteractive NEEDRESTART_SUSPEND=1
 keyring=/usr/share/keyrings/muster-lustre-client.gpg
 attempted=/var/lib/muster/kernel
 boot=$(cat /proc/sys/kernel/random/boot_id)
@@ -35,15 +36,11 @@ FETCH
 # shellcheck source=/dev/null
 codename=$(. /etc/os-release && echo "$VERSION_CODENAME")
 echo "deb [signed-by=$keyring] $URL $codename main" >/etc/apt/sources.list.d/muster-lustre.list
-apt-get -q update
+sh -e -c "$FETCH_LISTS"
 names=$(apt-cache pkgnames)
 kernel=$(echo "$names" | "$PYTHON" -m bootstrap.lustre_kernels "$RUNNING")
 
-if [ "$kernel" = "$RUNNING" ]; then
-  install_held "lustre-client-modules-$kernel"
-  modprobe lustre
-  exit 0
-fi
+if [ "$kernel" = "$RUNNING" ]; then exit 0; fi
 # A restart that was requested since the last boot has not happened yet: request it again.
 case $(cat "$attempted" 2>/dev/null || true) in
   "$kernel $boot") ;;

@@ -5,10 +5,10 @@
 # Set by the caller: MODE (build; wait; publish: build, and unpack all packages for an upgrade; bake: build for an
 # image, and store nothing), KEY (digest of source and distribution), SOURCES (addresses), SHA256 (of the source),
 # WORK (a folder of this machine), PACKAGES, PUBLISHED (folder on the shared filesystem), SUMS (file for the sums of
-# what is published), NAMES (packages of the role), SLURM_UID, and STORE, a command that shares the archive between
-# nodes: `$STORE fetch|store PATH`.
+# what is published), NAMES (packages of the role), SLURM_UID, FETCH_LISTS (script that fetches package lists), and STORE,
+# a command that shares the archive between nodes: `$STORE fetch|store PATH`.
 set -eu
-export DEBIAN_FRONTEND=noninteractive
+export DEBIAN_FRONTEND=noninteractive NEEDRESTART_SUSPEND=1
 archive=$WORK/$KEY.tar
 WAIT_TRIES=${WAIT_TRIES:-360}
 
@@ -42,7 +42,7 @@ build() {
   fetch_source
   tar -x -f "$WORK/source.tar.gz" -C "$WORK/source" --strip-components 1
   say "installing build dependencies"
-  apt-get -q update
+  sh -e -c "$FETCH_LISTS"
   apt-get -q install -y --no-install-recommends build-essential fakeroot devscripts equivs
   # In a shell of its own: STORE finds its program in the folder from which this script was started.
   (cd "$WORK/source" && mk-build-deps --install --remove --tool 'apt-get -q -y --no-install-recommends' debian/control)

@@ -1,4 +1,4 @@
-"""Packages: those of each role, of the steps on a cloud machine, and Slurm's own, all installed in one transaction.
+"""Packages: those of each role, of the steps on a cloud machine, and Slurm, all installed in one transaction.
 
 Each transaction reads the package lists and runs triggers, which machines with GPUs would spend their first minutes on.
 Slurm must be the release that the spec names.
@@ -13,7 +13,7 @@ from bootstrap.action import Action, install_packages
 from bootstrap.desired import Desired
 from bootstrap.facts.model import Facts
 from bootstrap.image_contents import ImageContents
-from bootstrap.steps.cloud import disks, metadata, mounts, slurm_packages
+from bootstrap.steps.cloud import disks, lustre_client, metadata, mounts, slurm_packages
 from bootstrap.steps.step import Step
 from cluster.inventory import Node, Role
 
@@ -38,7 +38,8 @@ def plan_packages(facts: Facts, node: Node, desired: Desired) -> list[Action]:
     """Install missing packages; raise BootstrapError if another release of Slurm is installed."""
     release = desired.spec.software.slurm
     slurm_packages.check_installed_release(facts, node, release)
-    return _install(facts, _list_required(facts, node, desired), [node.role], release)
+    lustre = not lustre_client.skip(facts, node, desired)
+    return _install(facts, _list_required(facts, node, desired), [node.role], release, lustre=lustre)
 
 
 def bake_packages(facts: Facts, contents: ImageContents) -> list[Action]:
@@ -46,19 +47,29 @@ def bake_packages(facts: Facts, contents: ImageContents) -> list[Action]:
     roles = tuple(name for role in contents.roles for name in BY_ROLE[role])
     distributed = _choose_distributed(facts, contents.slurm, (*COMMON, *roles))
     cloud = (*disks.SCRATCH_PACKAGES, *mounts.list_clients(contents.filesystems), metadata.PACKAGE)
-    return _install(facts, (*distributed, *COMPILER, *cloud), contents.roles, contents.slurm)
+    lustre = "lustre" in contents.filesystems
+    return _install(facts, (*distributed, *COMPILER, *cloud), contents.roles, contents.slurm, lustre=lustre)
 
 
-def _install(facts: Facts, required: Sequence[str], roles: Sequence[Role], release: str) -> list[Action]:
-    """Return the action that installs what is missing, together with the packages of Slurm that are built here."""
+def _install(
+    facts: Facts, required: Sequence[str], roles: Sequence[Role], release: str, *, lustre: bool
+) -> list[Action]:
+    """Return the action that installs what is missing, with the Lustre client and the Slurm that is built here."""
     missing = [name for name in required if name not in facts.packages]
-    if not slurm_packages.needs_build(facts, release) or slurm_packages.is_installed(facts, roles, release):
-        return [install_packages(missing)] if missing else []
-    slurm = slurm_packages.list_names(roles)
-    files = [f"{slurm_packages.PACKAGES}/{name}_*.deb" for name in slurm]
-    # An image can have an earlier version of the release, which is held.
-    action = install_packages([*missing, *files], "--allow-change-held-packages")
-    then = f"\napt-mark hold {' '.join(slurm)}\nrm -rf {slurm_packages.PACKAGES}"
+    files: list[str] = []
+    slurm: tuple[str, ...] = ()
+    then = ""
+    if lustre and lustre_client.name_client(facts) not in facts.packages:
+        missing.append(lustre_client.name_client(facts))
+        then += f"\n{lustre_client.finish_client(facts)}"
+    if slurm_packages.needs_build(facts, release) and not slurm_packages.is_installed(facts, roles, release):
+        slurm = slurm_packages.list_names(roles)
+        files = [f"{slurm_packages.PACKAGES}/{name}_*.deb" for name in slurm]
+        then += f"\napt-mark hold {' '.join(slurm)}\nrm -rf {slurm_packages.PACKAGES}"
+    if not (missing or files):
+        return []
+    # An image can have an earlier version of Slurm's release, which is held.
+    action = install_packages([*missing, *files], *(["--allow-change-held-packages"] if files else []))
     return [replace(action, title=f"install {' '.join([*missing, *slurm])}", script=action.script + then)]
 
 

@@ -64,6 +64,7 @@ class Machine:
 
     def __init__(self, folder: Path, names: list[str]) -> None:
         self.folder, self.calls = folder, folder / "calls"
+        self.fetch_lists = "apt-get update"
         tools = folder / "tools"
         tools.mkdir()
         for name in ("apt-get", "apt-mark", "update-grub", "modprobe", "gpg"):
@@ -90,6 +91,7 @@ class Machine:
             "URL": "https://repository",
             "KEY_URL": (self.folder / "key").as_uri(),
             "PYTHON": sys.executable,
+            "FETCH_LISTS": self.fetch_lists,
             "RESTART": f"{self.folder}/run/restart",
         }
         environment = {**os.environ, **values, "PATH": f"{self.tools}:{os.environ['PATH']}"}
@@ -105,16 +107,23 @@ class Machine:
         path.chmod(0o755)
 
 
-def test_the_client_of_the_running_kernel_is_installed_without_a_restart(tmp_path: Path) -> None:
+def test_a_kernel_that_has_a_client_stays_and_gets_its_repository(tmp_path: Path) -> None:
+    """The client is installed with all other packages."""
     machine = Machine(tmp_path, NAMES)
     done = machine.run("6.8.0-1041-aws")
     assert done.returncode == 0, done.stderr
-    package = "lustre-client-modules-6.8.0-1041-aws"
-    calls = machine.read("calls")
-    assert f"install -y --no-install-recommends {package}\n" in calls
-    assert f"apt-mark hold {package}\n" in calls
-    assert "modprobe lustre\n" in calls
+    assert "apt-get update\n" in machine.read("calls")
+    assert "install" not in machine.read("calls")
+    assert "https://repository" in machine.read("etc/apt/sources.list.d/muster-lustre.list")
     assert not (tmp_path / "run/restart").exists()
+
+
+def test_lists_that_cannot_be_fetched_are_an_error(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, NAMES)
+    machine.fetch_lists = "echo no network >&2; exit 100"
+    done = machine.run("6.8.0-1041-aws")
+    assert done.returncode == 100
+    assert done.stderr.endswith("no network\n")
 
 
 def test_a_kernel_without_a_client_is_replaced_and_the_machine_restarts_once(tmp_path: Path) -> None:

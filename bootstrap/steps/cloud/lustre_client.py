@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from bootstrap.action import Action, write_file
+from bootstrap.action import FETCH_LISTS, Action, write_file
 from bootstrap.bundle import INSTALLED, INSTALLED_PYTHON
 from bootstrap.desired import Desired
 from bootstrap.errors import BootstrapError
@@ -24,18 +24,28 @@ MODPROBE = "options ptlrpc ptlrpcd_per_cpt_max=32\noptions ksocklnd credits=2560
 
 
 def plan_client(facts: Facts, node: Node, desired: Desired) -> list[Action]:
-    """Install the client modules, and hold the packages so that their versions keep matching the kernel."""
-    return _install(facts, desired.cloud.lustre_client if desired.cloud else None, node.name)
+    """Let the step `packages` install the client; install another kernel with its client if this one has none."""
+    return _prepare(facts, desired.cloud.lustre_client if desired.cloud else None, node.name)
 
 
 def bake_client(facts: Facts, contents: ImageContents) -> list[Action]:
-    """Install the client in images of clusters with Lustre; the kernel that has one becomes that of the image."""
-    return _install(facts, contents.lustre_client, "the image") if "lustre" in contents.filesystems else []
+    """Do the same in images of clusters with Lustre; the kernel that has a client becomes that of the image."""
+    return _prepare(facts, contents.lustre_client, "the image") if "lustre" in contents.filesystems else []
 
 
-def _install(facts: Facts, repository: PackageRepository | None, machine: str) -> list[Action]:
+def name_client(facts: Facts) -> str:
+    """Return the package with the client for the running kernel."""
+    return f"{CLIENT}{facts.kernel}"
+
+
+def finish_client(facts: Facts) -> str:
+    """Return shell text that loads the client after its installation, and keeps its version that of the kernel."""
+    return f"apt-mark hold {name_client(facts)}\nmodprobe lustre"
+
+
+def _prepare(facts: Facts, repository: PackageRepository | None, machine: str) -> list[Action]:
     todo = write_file(facts, "/etc/modprobe.d/muster.conf", MODPROBE)
-    package = f"{CLIENT}{facts.kernel}"
+    package = name_client(facts)
     if package in facts.packages:
         return todo
     if repository is None:
@@ -46,13 +56,14 @@ def _install(facts: Facts, repository: PackageRepository | None, machine: str) -
         "URL": repository.url,
         "KEY_URL": repository.key_url,
         "PYTHON": INSTALLED_PYTHON,
+        "FETCH_LISTS": FETCH_LISTS,
         "RESTART": REQUEST,
     }
     assignments = "".join(f"{name}={shlex.quote(value)}\n" for name, value in values.items())
     script = f"cd {INSTALLED}\n{assignments}{SCRIPT}"
     fix = f"use an image whose kernel has a Lustre client in {repository.url}; {machine} runs {facts.kernel}"
     log = "/var/log/apt/term.log"
-    return [*todo, Action(f"install {package}", script, timeout=INSTALL_TIMEOUT_S, log=log, fix=fix, slow=True)]
+    return [*todo, Action(f"find {package}", script, timeout=INSTALL_TIMEOUT_S, log=log, fix=fix, slow=True)]
 
 
 def skip(facts: Facts, node: Node, desired: Desired) -> str:

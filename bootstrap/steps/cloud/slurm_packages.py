@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from bootstrap.action import MARKERS, Action, digest, write_marker
+from bootstrap.action import FETCH_LISTS, MARKERS, Action, digest, write_marker
 from bootstrap.bundle import INSTALLED
 from bootstrap.desired import Desired
 from bootstrap.errors import BootstrapError
@@ -102,6 +102,7 @@ class PackageBuild:
             "SUMS": SUMS,
             "NAMES": " ".join(names),
             "SLURM_UID": str(SLURM_UID),
+            "FETCH_LISTS": FETCH_LISTS,
             "STORE": " ".join([*self.store, self.key]),
         }
         assignments = "".join(f"{name}={shlex.quote(value)}\n" for name, value in values.items())

@@ -27,6 +27,12 @@ DPkg::Lock::Timeout "300";
 // By default `apt-get update` succeeds although it could not fetch a list, and the next installation fails instead.
 APT::Update::Error-Mode "any";
 Acquire::Retries "5";
+// Nobody reads descriptions of packages here, nor searches for a package by its commands; both have lists of their own.
+Acquire::Languages "none";
+Acquire::IndexTargets::deb::CNF::DefaultEnabled "false";
+#clear APT::Update::Post-Invoke-Success;
+// A machine that loses power while packages are installed is replaced, so they need not reach its disk file by file.
+DPkg::Options { "--force-unsafe-io"; };
 """
 # The modules of driver, fabric and Lustre are built for one kernel.
 HELD_PACKAGES = (
@@ -36,6 +42,8 @@ HELD_PACKAGES = (
 HOLD = f"""\
 dpkg-query -W -f '${{Package}}\\n' | grep -E '{HELD_PACKAGES}' | xargs -r apt-mark hold >/dev/null
 systemctl stop apt-daily.timer apt-daily-upgrade.timer unattended-upgrades 2>/dev/null || true
+# A daily timer updates the index of manual pages; each installation would do it too.
+rm -f /var/lib/man-db/auto-update
 """
 HOLD_TIMEOUT_S = 60.0
 

@@ -26,6 +26,9 @@ def test_one_transaction_installs_what_all_steps_of_a_machine_need() -> None:
     names = action.title.split()
     assert {"g++", "mdadm", "xfsprogs", "nfs-common", "stunnel4", "nftables", "slurm-smd-slurmd"} <= set(names)
     assert action.script.count("apt-get") == 2, "an update and an installation"
+    client = f"lustre-client-modules-{ubuntu().kernel}"
+    assert client in names
+    assert f"apt-mark hold {client}\nmodprobe lustre\n" in action.script
     assert " /var/cache/muster-slurm/packages/slurm-smd-slurmd_*.deb" in action.script
     assert "apt-mark hold slurm-smd slurm-smd-client slurm-smd-slurmd\n" in action.script
     steps = [step for step in registry.MACHINE if step not in (packages.STEP, slurm_packages.STEP)]
@@ -96,6 +99,7 @@ class Site:
         work = self.folder / machine
         values = {
             "MODE": mode, "KEY": "key", "SOURCES": f"file://{self.folder / 'source.tar.gz'}", "WAIT_TRIES": "0",
+            "FETCH_LISTS": "apt-get update",
             "SHA256": sha256((self.folder / "source.tar.gz").read_bytes()).hexdigest(), "SLURM_UID": "64030",
             "WORK": str(work), "PACKAGES": str(work / "packages"), "NAMES": "slurm-smd slurm-smd-slurmd",
             "STORE": str(self.bin / "store"), "PATH": f"{self.bin}:{os.environ['PATH']}",

@@ -256,7 +256,7 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         "fsx/dataRepositoryAssociation:DataRepositoryAssociation",
-        "the bucket of `storage.*.s3` as files, in both directions",
+        "the bucket of `storage.*.s3` as files; changes go in both directions, deletions only to the files",
         "fsx: CreateDataRepositoryAssociation DescribeDataRepositoryAssociations UpdateDataRepositoryAssociation"
         " DeleteDataRepositoryAssociation; iam: AttachRolePolicy PutRolePolicy CreateServiceLinkedRole",
         when=_linked,

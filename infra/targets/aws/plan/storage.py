@@ -11,7 +11,9 @@ from cluster.spec import Storage
 
 # EFA requires this version.
 _LUSTRE_VERSION = "2.15"
-_EVENTS = ("NEW", "CHANGED", "DELETED")
+_IMPORTED_EVENTS = ("NEW", "CHANGED", "DELETED")
+_EXPORTED_EVENTS = ("NEW", "CHANGED")
+"""A file that is deleted on the filesystem stays in the bucket, which is not muster's."""
 
 
 @dataclass(frozen=True)
@@ -59,14 +61,14 @@ def efs() -> dict[str, Any]:
 
 
 def _link(address: str) -> dict[str, Any]:
-    """Return a link that copies changes in both directions, to a folder with the name of the bucket."""
+    """Return a link of the bucket to a folder with its name: changes go in both directions, deletions only from S3."""
     bucket = urlsplit(address).netloc
     return {
         "data_repository_path": address,
         "file_system_path": f"/{bucket}",
         "batch_import_meta_data_on_create": True,
         "s3": {
-            "auto_import_policy": {"events": list(_EVENTS)},
-            "auto_export_policy": {"events": list(_EVENTS)},
+            "auto_import_policy": {"events": list(_IMPORTED_EVENTS)},
+            "auto_export_policy": {"events": list(_EXPORTED_EVENTS)},
         },
     }

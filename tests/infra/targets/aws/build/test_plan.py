@@ -140,6 +140,13 @@ def test_a_bucket_is_mounted_under_its_name() -> None:
     assert (link["data_repository_path"], link["file_system_path"]) == ("s3://my-data/corpus", "/my-data")
 
 
+def test_a_file_deleted_on_lustre_stays_in_the_bucket() -> None:
+    link = storage.lustre(Storage(kind="fsx-lustre", s3="s3://my-data/corpus")).link
+    assert link is not None
+    assert "DELETED" not in link["s3"]["auto_export_policy"]["events"]
+    assert "DELETED" in link["s3"]["auto_import_policy"]["events"]
+
+
 def test_a_statement_for_all_resources_needs_a_reason() -> None:
     with pytest.raises(ValueError, match=r"Look: resource \* needs a reason"):
         Statement("Look", ("ec2:DescribeInstances",), ("*",))

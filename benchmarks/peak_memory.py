@@ -13,6 +13,7 @@ Memory that an operation uses only within itself is in neither of them.
 from __future__ import annotations
 
 import ctypes
+import gc
 import time
 import weakref
 from collections.abc import Callable
@@ -38,6 +39,8 @@ class PeakMemory:
 
 def measure_memory(run: Callable[[], None], device: torch.device) -> PeakMemory:
     """Return the most bytes that a run allocates beyond those that exist before it."""
+    # What an earlier run has left in cycles of references would be freed meanwhile, and hide as much.
+    gc.collect()
     if device.type == "cuda":
         before = torch.cuda.memory_allocated(device)
         torch.cuda.reset_peak_memory_stats(device)

@@ -275,7 +275,7 @@ def test_the_thread_and_the_residuals_end_with_the_engine() -> None:
 
 def average_odd_buckets() -> tuple[list[float], float]:
     """Average an empty bucket and one in half precision."""
-    settings = CommunicationConfig(compression="topk", ratio=0.4)
+    settings = CommunicationConfig(compression="topk", ratio=0.4, smoothing=0.0)
     compression = Compression(settings, None, [Part("empty", (0,)), Part("half", (5,))], torch.device("cpu"))
     compression.begin(0, 0)
     empty, half = torch.zeros(0), torch.tensor([1.0, 0.0, 0.0, 8.0, 0.0], dtype=torch.float16)
@@ -288,6 +288,27 @@ def average_odd_buckets() -> tuple[list[float], float]:
 def test_empty_and_short_buckets_are_averaged() -> None:
     for result in on_ranks(f"{HERE}:average_odd_buckets"):
         assert result == ([1, 0, 0, 8, 0], 0)
+
+
+def smooth_three_steps() -> list[list[float]]:
+    """Return what the optimizer gets in a whole step, in a skipped one and in two compressed ones."""
+    settings = CommunicationConfig(compression="topk", ratio=0.5, smoothing=0.75, warmup_steps=1)
+    part = Part("weight", (2,))
+    compression = Compression(settings, None, [part], torch.device("cpu"))
+    results = []
+    for step, (values, skipped) in enumerate([([4.0, 8.0], 0), ([64.0, 0.0], 1), ([16.0, 0.0], 0), ([0.0, 0.0], 0)]):
+        gradient = torch.tensor(values)
+        compression.begin(step, 0)
+        compression.average(gradient, [part])
+        compression.settle(torch.tensor(float(skipped)))
+        results.append(gradient.tolist())
+    return results
+
+
+def test_the_optimizer_gets_a_moving_average_that_a_skipped_step_leaves_alone() -> None:
+    """It begins with the last whole gradient: 4 is followed by 0.75 * 4 + 0.25 * 16, and then by 0.75 times that."""
+    for results in on_ranks(f"{HERE}:smooth_three_steps", ranks=2):
+        assert results == [[4, 8], [19, 6], [7, 6], [5.25, 4.5]]
 
 
 def test_topk_on_many_ranks_is_refused_if_it_saves_nothing() -> None:

@@ -455,6 +455,11 @@ CONFLICTS = [
     ),
     (
         "tiny-llama",
+        ["communication.smoothing=0.5", "communication.compression=randomk", "parallel.strategy=ddp"],
+        "communication.smoothing: 0.5 has no effect, because communication.compression is randomk; leave it out, or",
+    ),
+    (
+        "tiny-llama",
         ["communication.ratio=0.1"],
         "communication.ratio: 0.1 has no effect, because communication.compression is none; leave it out, or set",
     ),

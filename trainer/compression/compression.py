@@ -3,6 +3,11 @@
 An engine calls `average` for each bucket of gradients, in the same order on all ranks. The residuals are stored by the
 name of the parameter, so that a resumed run may cut its buckets elsewhere. They change only when the step has been
 judged (`settle`): an update that is skipped because of a NaN or infinity leaves them as they were.
+
+With top-K, an element arrives once in many steps, as the sum of all that has waited. AdamW divides by the root of the
+mean square of what arrives, so an element that comes every n steps, as the sum of n gradients, moves its weight about
+sqrt(n) times less than n single gradients would. Therefore the optimizer gets a moving average of what arrives
+(`communication.smoothing`): the same sum, spread over a few steps. All ranks compute the same one.
 """
 
 from __future__ import annotations
@@ -47,9 +52,9 @@ class Compression:
         self._wire = Wire(group)
         check_gain(settings, self._wire.ranks)
         parts = list(parts) if settings.compression in METHODS_WITH_RESIDUAL else []
-        self._residuals = {part.name: torch.zeros(part.shape, device=device) for part in parts}
-        self._joined: dict[tuple[str, ...], Any] = {}
-        """The residuals of the parts of a bucket, one after the other: those in `_residuals` are views of them."""
+        self._residuals = PartState(parts, device)
+        is_smoothed = settings.compression == "topk" and settings.smoothing > 0
+        self._smoothed = PartState(parts if is_smoothed else [], device)
         self._queries: dict[str, Any] = {}
         if settings.compression == "powersgd":
             drawn = {part.name: make_query(part.shape, settings.rank, seed) for seed, part in enumerate(parts)}
@@ -61,8 +66,10 @@ class Compression:
 
     def private_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield the state that a checkpoint needs to continue with the same bits."""
-        for name, residual in self._residuals.items():
+        for name, residual in self._residuals.tensors.items():
             yield f"residual.{name}", residual
+        for name, smoothed in self._smoothed.tensors.items():
+            yield f"smoothed.{name}", smoothed
         for name, query in self._queries.items():
             # With the rank in the name, a resumed run may change it: then it begins with new ones.
             yield f"query{self._settings.rank}.{name}", query
@@ -89,6 +96,11 @@ class Compression:
         else:
             self._wire.all_reduce(gradient)
             gradient.div_(self._wire.ranks)
+        if self._smoothed.tensors:
+            before = self._smoothed.join(parts)
+            if self._is_active:
+                gradient.lerp_(before, self._settings.smoothing)
+            self._changes.append((before, gradient.clone()))
         if gradient is not bucket:
             bucket.copy_(gradient)
 
@@ -120,7 +132,7 @@ class Compression:
         settings, wire = self._settings, self._wire
         if settings.compression not in METHODS_WITH_RESIDUAL:
             return average_quantized(gradient, wire, settings.compression)  # type: ignore[arg-type]
-        residual = self._join_residuals(parts)
+        residual = self._residuals.join(parts)
         if settings.compression == "topk":
             left_over = average_topk(gradient, residual, wire, settings.ratio)
         elif settings.compression == "randomk":
@@ -135,14 +147,23 @@ class Compression:
         self._changes.append((residual, left_over))
         return left_over
 
-    def _join_residuals(self, parts: Sequence[Part]) -> Any:
-        """Return the residuals of a bucket as one flat tensor; they are copied only if the bucket is a new one."""
+
+class PartState:
+    """A tensor for each part, stored by name and lent to a bucket as one flat tensor."""
+
+    def __init__(self, parts: Iterable[Part], device: Any) -> None:
+        self.tensors = {part.name: torch.zeros(part.shape, device=device) for part in parts}
+        self._joined: dict[tuple[str, ...], Any] = {}
+        """The tensors of the parts of a bucket, one after the other: those in `tensors` are views of them."""
+
+    def join(self, parts: Sequence[Part]) -> Any:
+        """Return the tensors of a bucket as one flat tensor; they are copied only if the bucket is a new one."""
         names = tuple(part.name for part in parts)
         if names not in self._joined:
-            joined = torch.cat([self._residuals[name].flatten() for name in names])
+            joined = torch.cat([self.tensors[name].flatten() for name in names])
             pieces = joined.split([part.size for part in parts])
             for part, piece in zip(parts, pieces, strict=True):
-                self._residuals[part.name] = piece.view(part.shape)
+                self.tensors[part.name] = piece.view(part.shape)
             self._joined = {others: tensor for others, tensor in self._joined.items() if not set(others) & set(names)}
             self._joined[names] = joined
         return self._joined[names]

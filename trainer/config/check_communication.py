@@ -8,7 +8,7 @@ from trainer.config.errors import ConfigProblem
 from trainer.config.residual import METHODS_WITH_RESIDUAL
 from trainer.config.schema import CommunicationConfig, Config
 
-_OWNERS = {"ratio": ("topk", "randomk"), "rank": ("powersgd",)}
+_OWNERS = {"ratio": ("topk", "randomk"), "smoothing": ("topk",), "rank": ("powersgd",)}
 
 
 def check_compression(config: Config) -> Iterator[ConfigProblem]:

@@ -217,6 +217,13 @@ class CommunicationConfig:
         "ddp, hsdp: how gradients are compressed between the copies of the model; see compression.md", "none"
     )
     ratio: float = setting("topk, randomk: share of the gradient that each rank sends", 0.01, low=0.0001, high=0.5)
+    smoothing: float = setting(
+        "topk: share of the moving average of earlier steps in what the optimizer gets; with 0, AdamW takes too short "
+        "steps, because elements arrive seldom and as large sums",
+        0.8,
+        low=0,
+        high=0.99,
+    )
     rank: int = setting("powersgd: rank of the matrices that are sent", 4, low=1)
     warmup_steps: int = setting("compression: steps at the start of the run whose gradients are sent whole", 0, low=0)
     pattern: Literal["backend", "auto", "ring", "tree", "hierarchical"] = setting(

@@ -1,6 +1,8 @@
 #!/bin/sh
-# The first process of a node: prepares a writable cgroup2 tree for systemd, then becomes systemd.
+# The first process of a node: prepares a writable cgroup2 tree for systemd, then becomes systemd, in a mount namespace in
+# which slurmd can create namespaces for jobs (mount-namespace.py).
 set -eu
+set -- python3 -IS /usr/local/lib/muster/mount-namespace.py /sbin/init
 
 if [ "$(stat -fc %T /sys/fs/cgroup)" = cgroup2fs ]; then
   # Plain cgroup v2: systemd must create groups in the node's tree, but Docker mounts it read-only by default.
@@ -10,7 +12,7 @@ if [ "$(stat -fc %T /sys/fs/cgroup)" = cgroup2fs ]; then
       "(SYS_ADMIN, apparmor=unconfined, label=disable), or use Docker 28 or newer, which mounts it writable" >&2
     exit 1
   fi
-  exec /sbin/init
+  exec "$@"
 fi
 
 # Hybrid v1: Docker provides cgroup v1, but systemd 257 requires cgroup2. So the node gets its own group in the host's
@@ -39,4 +41,4 @@ exec unshare --cgroup --mount sh -euc '
   done < /proc/self/cgroup
   umount -R /sys/fs/cgroup
   mount -t cgroup2 none /sys/fs/cgroup
-  exec /sbin/init'
+  exec "$@"' sh "$@"

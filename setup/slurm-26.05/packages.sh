@@ -3,7 +3,7 @@
 # them on running nodes, which may have no access to a mirror, and a cluster that has to go back needs the old ones.
 set -eu
 store=/opt/muster/slurm
-slurm="slurmctld slurmd slurmdbd slurm-client sackd slurm-wlm-basic-plugins slurm-wlm-jwt-plugin slurm-wlm-mysql-plugin"
+slurm="slurmctld slurmd slurmdbd slurm-client sackd slurm-wlm-basic-plugins slurm-wlm-jwt-plugin slurm-wlm-mysql-plugin libpam-slurm-adopt"
 libraries="libhwloc15 libhwloc-plugins libze1 libllhttp9.4"
 trixie=/etc/apt/sources.list.d/debian.sources
 

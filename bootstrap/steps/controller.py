@@ -12,7 +12,7 @@ from bootstrap.steps.step import Step
 from cluster.inventory import Node
 from slurm.control import accounting, config
 
-CONFS = ("/etc/slurm/slurm.conf", "/etc/slurm/gres.conf", "/etc/slurm/cgroup.conf")
+CONFS = tuple(f"/etc/slurm/{name}.conf" for name in ("slurm", "gres", "cgroup", "job_container"))
 ACCOUNT = "muster"
 LOG = "/var/log/slurm/slurmctld.log"
 

@@ -16,10 +16,21 @@ KEY_PATH = "/etc/slurm/slurm.key"
 START_TIMEOUT_S = 60.0
 
 # Settings that a running daemon does not adopt by `scontrol reconfigure`.
-RESTART_SETTINGS = ("AuthType=", "ClusterName=", "ProctrackType=", "SelectType=", "StateSaveLocation=", "TaskPlugin=")
+RESTART_SETTINGS = (
+    "AuthType=",
+    "ClusterName=",
+    "JobContainerType=",
+    "NamespaceType=",
+    "ProctrackType=",
+    "SelectType=",
+    "StateSaveLocation=",
+    "TaskPlugin=",
+)
 
 # Harmless errors that every Slurm daemon logs at start.
-HARMLESS_ERRORS = "initialization failed|glob parsing|.Include. failed|keepalive interval|drm root|rsmi_init"
+HARMLESS_ERRORS = (
+    "initialization failed|glob parsing|.Include. failed|keepalive interval|drm root|rsmi_init|for pam_slurm_adopt"
+)
 
 
 def write_key(facts: Facts, desired: Desired) -> list[Action]:

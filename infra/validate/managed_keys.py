@@ -33,6 +33,8 @@ MANAGED: dict[str, str | None] = {
             "GresTypes",
             "Include",
             "JobAcctGatherType",
+            "JobContainerType",
+            "NamespaceType",
             "ProctrackType",
             "PrologFlags",
             "ResumeFailProgram",

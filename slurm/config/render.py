@@ -22,6 +22,11 @@ ETC = "/etc/slurm"
 # Memory reserved for systemd, sshd and slurmd: otherwise a job that fills the node would get these killed.
 RESERVE_MB = 128
 RESERVE_SHARE = 0.05
+# What Slurm shows to others only if they are admins. Nodes, partitions, reservations and events stay visible, because
+# they show why a job waits.
+PRIVATE_DATA = "accounts,jobs,usage,users"
+# Folder of each node that holds the private folders of its jobs.
+PRIVATE_FOLDERS = "/var/lib/slurm/private"
 # Slurm fills nodes of a lower weight first.
 _STATIC_WEIGHT, _DYNAMIC_WEIGHT = 1, 1000
 
@@ -44,6 +49,7 @@ def render_files(inventory: Inventory, spec: ClusterSpec, *, cgroup: Cgroup, db_
         f"{ETC}/slurm.conf": File(conf),
         f"{ETC}/gres.conf": File(_render("gres.conf", context)),
         f"{ETC}/cgroup.conf": File(_render("cgroup.conf", context)),
+        f"{ETC}/job_container.conf": File(_render("job_container.conf", context)),
         f"{ETC}/slurmdbd.conf": File(dbd, 0o600, "slurm:slurm"),
         **_render_first_topology(inventory),
     }
@@ -95,6 +101,8 @@ def _make_context(inventory: Inventory, spec: ClusterSpec, cgroup: Cgroup) -> di
         "node_timeout_s": spec.slurm.node_timeout_s(single_host=inventory.single_host),
         "default": spec.slurm.default_group or next(iter(spec.groups)),
         "extra": spec.slurm.extra,
+        "private_data": _choose_private_data(spec.slurm.extra),
+        "private_folders": PRIVATE_FOLDERS,
         "nodes": [_describe_node(node) for node in inventory.compute],
         "cloud": [line for nodes in inventory.sets for line in _describe_set(nodes)],
         "static": hostlist(static),
@@ -106,6 +114,11 @@ def _make_context(inventory: Inventory, spec: ClusterSpec, cgroup: Cgroup) -> di
         ],
         "gpu_groups": _list_gpu_groups(inventory),
     }
+
+
+def _choose_private_data(extra: dict[str, str]) -> str:
+    """Return the value that slurm.extra sets, so that slurmctld and slurmdbd agree, or the default."""
+    return next((value for key, value in extra.items() if key.lower() == "privatedata"), PRIVATE_DATA)
 
 
 def _describe_node(node: Node) -> dict[str, object]:

@@ -23,6 +23,7 @@ ALLOWED_IN_EXTRA = {
     "JobRequeue",
     "MessageTimeout",
     "MpiDefault",
+    "PrivateData",
     "PropagateResourceLimitsExcept",
     "ReconfigFlags",
     "ResumeRate",

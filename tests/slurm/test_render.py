@@ -252,7 +252,25 @@ def test_newer_releases_have_their_own_settings() -> None:
         "# Since 26.05 slurmctld also answers HTTP requests on its port, without authentication.",
         "CommunicationParameters=disable_http",
         "HealthCheckTimeout=50",
+        "NamespaceType=namespace/tmpfs",
     }
+    assert "JobContainerType=job_container/tmpfs" in conf("24.11").splitlines()
+
+
+@pytest.mark.parametrize("key", ["PrivateData", "privatedata"])
+def test_slurmctld_and_slurmdbd_hide_the_same_data(key: str) -> None:
+    def hidden(extra: dict[str, str]) -> set[str]:
+        spec = ClusterSpec.model_validate(
+            {"name": "demo", "target": "local", "groups": {"gpu": {"count": 2}}, "slurm": {"extra": extra}}
+        )
+        files = render_files(LOCAL, spec, cgroup="v2", db_password="x")
+        texts = [files[f"/etc/slurm/{name}.conf"].content for name in ("slurm", "slurmdbd")]
+        lines = [line for text in texts for line in text.splitlines() if line.lower().startswith("privatedata=")]
+        assert len(lines) == len(texts)
+        return {line.partition("=")[2] for line in lines}
+
+    assert hidden({}) == {"accounts,jobs,usage,users"}
+    assert hidden({key: "none"}) == {"none"}
 
 
 if __name__ == "__main__":

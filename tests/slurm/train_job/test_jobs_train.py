@@ -45,6 +45,21 @@ def test_a_folder_that_another_job_uses_is_rejected(job: Run, tmp_path: Path) ->
     assert job(RUN_FOLDER="shared", OUTCOME="finished").returncode == 0
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
+def test_a_folder_of_another_user_is_rejected_while_slurm_hides_the_state_of_its_job(job: Run, tmp_path: Path) -> None:
+    job(RUN_FOLDER="shared", OUTCOME="finished", SLURM_JOB_ID="777")
+    (tmp_path / "states" / "777").write_text("")
+    os.chown(tmp_path / "shared" / "job", 1, 1)
+    done = job(RUN_FOLDER="shared", OUTCOME="finished")
+    assert (done.returncode, done.stderr) == (
+        2,
+        f"train: FAILED: job 777 of daemon may be training in {tmp_path}/shared: wait for it and delete "
+        f"{tmp_path}/shared/job, or set another RUN_FOLDER\n",
+    )
+    os.chown(tmp_path / "shared" / "job", os.geteuid(), -1)
+    assert job(RUN_FOLDER="shared", OUTCOME="finished").returncode == 0
+
+
 def test_a_home_folder_is_expanded(job: Run, tmp_path: Path) -> None:
     done = job("tiny-llama", "run.folder=~/runs/mine", OUTCOME="finished", HOME=str(tmp_path / "home"))
     assert f"run folder {tmp_path}/home/runs/mine," in done.stdout, done.stderr

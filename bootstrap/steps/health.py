@@ -17,7 +17,6 @@ from cluster.names import members
 
 ETC = "/etc/muster"
 START = "import sys; from slurm.health.__main__ import main; sys.exit(main(sys.argv[1:]))\n"
-PROGRAM = '#!/bin/sh\nexec python3 {etc}/health.pyz {when} "$@"\n'
 
 
 def plan_health(facts: Facts, node: Node, desired: Desired) -> list[Action]:
@@ -25,10 +24,14 @@ def plan_health(facts: Facts, node: Node, desired: Desired) -> list[Action]:
     return [
         *write_file(facts, f"{ETC}/expected.json", describe_expected(facts, node, desired)),
         *write_file(facts, f"{ETC}/health.pyz", pack_program(desired.root)),
-        *write_file(facts, f"{ETC}/health", PROGRAM.format(etc=ETC, when="interval"), 0o755),
-        *write_file(facts, f"{ETC}/prolog", PROGRAM.format(etc=ETC, when="prolog"), 0o755),
-        *write_file(facts, f"{ETC}/epilog", PROGRAM.format(etc=ETC, when="epilog"), 0o755),
+        *write_file(facts, f"{ETC}/health", f"#!/bin/sh\n{render_command('interval')}", 0o755),
+        *write_file(facts, f"{ETC}/prolog", f"#!/bin/sh\n{render_command('prolog')}", 0o755),
     ]
+
+
+def render_command(when: str) -> str:
+    """Return the last line of a program that Slurm runs at an interval, or before or after a job."""
+    return f'exec python3 {ETC}/health.pyz {when} "$@"\n'
 
 
 def describe_expected(facts: Facts, node: Node, desired: Desired) -> str:

@@ -21,10 +21,10 @@ COMMON = ("openssh-server", "sudo", "iproute2", "procps", "python3", "python3-ve
 BY_ROLE: dict[Role, tuple[str, ...]] = {
     "controller": ("slurmctld", "slurmdbd", "slurm-wlm-mysql-plugin", "mariadb-server"),
     "login": ("sackd",),
-    "compute": ("slurmd",),
+    "compute": ("slurmd", "libpam-slurm-adopt"),
 }
 # Built by the controller if the distribution's release of Slurm does not match the spec.
-SLURM = frozenset({"slurm-client", "slurmctld", "slurmdbd", "slurm-wlm-mysql-plugin", "sackd", "slurmd"})
+SLURM = frozenset({"slurm-client", *(name for names in BY_ROLE.values() for name in names)} - {"mariadb-server"})
 # torch.compile builds C and C++ code on the nodes, against the headers of the pinned interpreter.
 COMPILER = ("g++",)
 

@@ -12,6 +12,7 @@ from bootstrap.steps import (
     fabric,
     health,
     hosts,
+    isolation,
     limits,
     members,
     packages,
@@ -51,6 +52,7 @@ BASE: tuple[Step, ...] = (
     time.STEP,
     fabric.STEP,
     health.STEP,
+    isolation.STEP,
 )
 # Run on the controller after BASE.
 CONTROL: tuple[Step, ...] = (accounting.STEP, restored_jobs.STEP, controller.STEP)

@@ -7,6 +7,7 @@ import shlex
 from bootstrap.action import Action, digest, remove_file, write_file, write_marker
 from bootstrap.desired import Desired
 from bootstrap.facts.model import Facts
+from bootstrap.steps.isolation import list_admins
 from bootstrap.steps.step import Step
 from cluster.inventory import Inventory, Node
 
@@ -21,7 +22,15 @@ PermitRootLogin prohibit-password
 AuthorizedKeysFile .ssh/authorized_keys {KEYS}/%u
 MaxStartups 64:30:256
 UseDNS no
+UsePAM yes
 """
+
+
+def render_sshd(node: Node, desired: Desired) -> str:
+    """Return sshd's settings: only admins log in to a controller that is not the login node."""
+    if node.role != "controller" or not desired.spec.login.enabled:
+        return SSHD
+    return f"{SSHD}AllowUsers {' '.join(dict.fromkeys([*list_admins(desired.spec), node.ssh_user]))}\n"
 
 
 def render_known_hosts(inventory: Inventory) -> str:
@@ -33,6 +42,8 @@ def render_known_hosts(inventory: Inventory) -> str:
 def plan_ssh(facts: Facts, node: Node, desired: Desired) -> list[Action]:
     """Write known hosts and the users' keys, and configure sshd."""
     todo = write_file(facts, "/etc/ssh/ssh_known_hosts", render_known_hosts(desired.inventory))
+    # The operator, who has the cluster's key, is root on every node.
+    todo += write_file(facts, f"{KEYS}/root", f"{desired.secrets.ssh_public_key}\n")
     for name, user in desired.spec.users.items():
         keys = "\n".join([desired.secrets.ssh_public_key, *user.ssh_keys]) + "\n"
         todo += write_file(facts, f"{KEYS}/{name}", keys)
@@ -40,9 +51,9 @@ def plan_ssh(facts: Facts, node: Node, desired: Desired) -> list[Action]:
             todo += _plan_own_key(facts, desired, name)
     for path in facts.files:
         folder, _, name = path.rpartition("/")
-        if folder == KEYS and name not in desired.spec.users:
+        if folder == KEYS and name not in {"root", *desired.spec.users}:
             todo += remove_file(facts, path)
-    return todo + _plan_sshd(facts)
+    return todo + _plan_sshd(facts, render_sshd(node, desired))
 
 
 def _plan_own_key(facts: Facts, desired: Desired, name: str) -> list[Action]:
@@ -66,14 +77,16 @@ AS_USER"""
     return [Action(f"create the key of {name} for SSH between nodes", script)]
 
 
-def _plan_sshd(facts: Facts) -> list[Action]:
-    todo = write_file(facts, "/etc/ssh/sshd_config.d/10-muster.conf", SSHD)
-    if todo or facts.markers.get("ssh") != digest(SSHD):
+def _plan_sshd(facts: Facts, settings: str) -> list[Action]:
+    todo = write_file(facts, "/etc/ssh/sshd_config.d/10-muster.conf", settings)
+    if todo or facts.markers.get("ssh") != digest(settings):
         # Equivalent to `systemctl reload ssh`, which takes a second when many nodes share two cores.
         reload = (
             'sshd -t\nif [ -s /run/sshd.pid ]; then kill -HUP "$(cat /run/sshd.pid)"; else systemctl reload ssh; fi'
         )
-        todo.append(Action("reload sshd", f"{reload}\n{write_marker('ssh', digest(SSHD))}", log="journalctl -u ssh"))
+        todo.append(
+            Action("reload sshd", f"{reload}\n{write_marker('ssh', digest(settings))}", log="journalctl -u ssh")
+        )
     return todo
 
 

@@ -53,10 +53,18 @@ def _known_host(node: Node) -> str:
 
 def _hosts(folder: Path, inventory: Inventory, spec: ClusterSpec) -> Iterator[str]:
     user = next(iter(spec.users), "root")
+    # Users reach compute nodes only through a job there, and only admins the controller.
+    restricted = user in spec.users and not spec.users[user].admin
     for node in inventory.nodes:
         yield f"Host {node.name}"
         yield f"  HostName {node.address}"
         yield f"  Port {node.ssh_port}"
+        if restricted and node != inventory.login:
+            yield f"  User {node.ssh_user}"
+    for launched in inventory.sets:
+        if restricted:
+            yield f"Host {launched.group}-*"
+            yield "  User root"
     yield "Host *"
     yield f"  User {user}"
     yield f'  IdentityFile "{folder / "id_ed25519"}"'

@@ -75,7 +75,7 @@ def test_packages_that_the_controller_built_are_installed_by_role_and_the_backup
     assert {values(step)["BACKUPS"] for step in (*steps, *plan_return(inventory(), releases))} == {"/state/backups"}
     assert {(values(step)["CLIENT"], values(step)["INSTALLER"]) for step in steps} == {("slurm-smd-client", "apt")}
     assert [values(step)["NAMES"] for step in steps][-2:] == [
-        "'slurm-smd slurm-smd-client slurm-smd-slurmd'",
+        "'slurm-smd slurm-smd-client slurm-smd-slurmd slurm-smd-libpam-slurm-adopt'",
         "'slurm-smd slurm-smd-client slurm-smd-sackd'",
     ]
     assert {values(step)["NAMES"] for step in plan_upgrade(inventory(), UP)} == {"''"}

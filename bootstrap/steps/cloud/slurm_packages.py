@@ -25,7 +25,7 @@ SCRIPT = (Path(__file__).parents[2] / "scripts" / "slurm-packages.sh").read_text
 NAMES: dict[Role, tuple[str, ...]] = {
     "controller": ("slurm-smd", "slurm-smd-client", "slurm-smd-slurmctld", "slurm-smd-slurmdbd"),
     "login": ("slurm-smd", "slurm-smd-client", "slurm-smd-sackd"),
-    "compute": ("slurm-smd", "slurm-smd-client", "slurm-smd-slurmd"),
+    "compute": ("slurm-smd", "slurm-smd-client", "slurm-smd-slurmd", "slurm-smd-libpam-slurm-adopt"),
 }
 # Debian's uid of the user slurm, so that files on a shared disk have the same owner everywhere.
 SLURM_UID = 64030

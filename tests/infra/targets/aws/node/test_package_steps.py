@@ -30,7 +30,7 @@ def test_one_transaction_installs_what_all_steps_of_a_machine_need() -> None:
     assert client in names
     assert f"apt-mark hold {client}\nmodprobe lustre\n" in action.script
     assert " /var/cache/muster-slurm/packages/slurm-smd-slurmd_*.deb" in action.script
-    assert "apt-mark hold slurm-smd slurm-smd-client slurm-smd-slurmd\n" in action.script
+    assert "apt-mark hold slurm-smd slurm-smd-client slurm-smd-slurmd slurm-smd-libpam-slurm-adopt\n" in action.script
     steps = [step for step in registry.MACHINE if step not in (packages.STEP, slurm_packages.STEP)]
     facts, target = ubuntu(disks=(STORE,)), desired(LUSTRE, EFS)
     others = [
@@ -62,7 +62,7 @@ def test_a_machine_that_has_slurm_installs_only_what_is_missing() -> None:
     assert packages.STEP.actions(ubuntu(packages=present), GPU, desired()) == []
     assert slurm_packages.STEP.actions(ubuntu(packages=present), GPU, desired()) == []
     (action,) = packages.STEP.actions(ubuntu(packages={**present, "slurm-smd": "23.02.1"}), GPU, desired())
-    assert action.title == "install slurm-smd slurm-smd-client slurm-smd-slurmd"
+    assert action.title == "install slurm-smd slurm-smd-client slurm-smd-slurmd slurm-smd-libpam-slurm-adopt"
 
 
 def test_a_cloud_without_a_store_is_an_error_with_a_fix() -> None:

@@ -19,7 +19,7 @@ def test_the_controller_builds_slurm_and_the_others_wait() -> None:
     (wait,) = slurm_packages.STEP.actions(ubuntu(), GPU, desired())
     assert "MODE=build\n" in build.script
     assert "MODE=wait\n" in wait.script
-    assert "NAMES='slurm-smd slurm-smd-client slurm-smd-slurmd'\n" in wait.script
+    assert "NAMES='slurm-smd slurm-smd-client slurm-smd-slurmd slurm-smd-libpam-slurm-adopt'\n" in wait.script
     assert _value(build, "KEY") == _value(wait, "KEY")
     (other,) = slurm_packages.STEP.actions(ubuntu(distribution="ubuntu 24.04"), GPU, desired())
     assert _value(other, "KEY") != _value(wait, "KEY")

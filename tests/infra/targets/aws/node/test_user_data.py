@@ -44,9 +44,12 @@ def test_machines_become_a_cluster_that_runs_jobs(
     ran = cloud.do("controller", "cd / && timeout 60 runuser -u alice -- srun -N1 hostname")
     assert (ran.code, ran.out.split()) == (0, ["gpu-1"])
     assert "muster: gpu-1 is ready" in cloud.do("gpu-1", "cat /var/log/muster/node.log").out
-    hop = "ssh -o BatchMode=yes gpu-1 true"
-    login = cloud.do("controller", f"cd / && runuser -u alice -- {hop}")
-    assert login.code == 0, login.out
+    hop = "cd / && runuser -u alice -- {} ssh -o BatchMode=yes {} true"
+    refused = cloud.do("controller", hop.format("", "gpu-1"))
+    assert (refused.code, "no active jobs" in refused.out) == (255, True), refused.out
+    # The controller is the login node here.
+    for login in (cloud.do("gpu-1", hop.format("", "controller")), cloud.do("controller", hop.format("srun", "gpu-1"))):
+        assert login.code == 0, login.out
 
 
 def test_a_second_run_changes_nothing(cloud: Machines, bundle: Bundle, compute: str) -> None:

@@ -1,0 +1,59 @@
+"""Isolation: users reach a compute node only through a job there, and leave nothing behind when it ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bootstrap.action import Action, write_file
+from bootstrap.desired import Desired
+from bootstrap.facts.model import Facts
+from bootstrap.steps import health
+from bootstrap.steps.cloud import imex
+from bootstrap.steps.step import Step
+from cluster.inventory import Node
+from cluster.spec import ClusterSpec
+
+ADMINS = "/etc/muster/admins"
+PAM_SSHD = "/etc/pam.d/sshd"
+# pam_slurm_adopt denies users without a job here, and moves the sessions of others into their jobs. pam_systemd (in
+# common-session) would move them out again. pam_listfile comes first, so that admins stay outside of their jobs.
+PAM = """\
+# Written by muster: users log in only with a job on this node.
+@include common-auth
+account  required    pam_nologin.so
+@include common-account
+account  sufficient  pam_listfile.so item=user sense=allow file={admins} onerr=fail quiet
+account  required    pam_slurm_adopt.so nodename={node} action_adopt_failure=deny action_generic_failure=deny
+session  required    pam_loginuid.so
+session  optional    pam_keyinit.so force revoke
+session  required    pam_unix.so
+session  required    pam_limits.so
+session  optional    pam_umask.so
+session  required    pam_env.so
+session  required    pam_env.so envfile=/etc/default/locale
+@include common-password
+"""
+EPILOG_SCRIPT = (Path(__file__).parent.parent / "scripts" / "epilog.sh").read_text()
+
+
+def list_admins(spec: ClusterSpec) -> list[str]:
+    """Return the users who may log in to every node."""
+    return ["root", *(name for name, user in spec.users.items() if user.admin)]
+
+
+def render_epilog(*, ultraserver: bool) -> str:
+    """Return the program that Slurm runs after a job; in an UltraServer it also stops IMEX."""
+    return EPILOG_SCRIPT + (health.render_command("epilog") if ultraserver else "exit 0\n")
+
+
+def plan_isolation(facts: Facts, node: Node, desired: Desired) -> list[Action]:
+    """Write the list of admins, the rules for logins, and the epilog."""
+    ultraserver = not imex.skip(facts, node, desired)
+    return [
+        *write_file(facts, ADMINS, "".join(f"{name}\n" for name in list_admins(desired.spec))),
+        *write_file(facts, PAM_SSHD, PAM.format(admins=ADMINS, node=node.name)),
+        *write_file(facts, f"{health.ETC}/epilog", render_epilog(ultraserver=ultraserver), 0o755),
+    ]
+
+
+STEP = Step("isolation", "logins with a job only, no leftovers of jobs", plan_isolation, roles=("compute",))

@@ -1,0 +1,57 @@
+"""Who may log in where, and what Slurm runs after a job."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from bootstrap.desired import Desired
+from bootstrap.facts.model import Facts
+from bootstrap.steps import isolation
+from bootstrap.steps.ssh import render_sshd
+from tests.bootstrap.clusters import desired
+
+USERS = {"alice": {"uid": 2001}, "bob": {"uid": 2002, "admin": True}}
+
+
+def without_login_node() -> Desired:
+    target = desired(users=USERS, login={"enabled": False})
+    nodes = tuple(node for node in target.inventory.nodes if node.role != "login")
+    return replace(target, inventory=target.inventory.model_copy(update={"nodes": nodes}))
+
+
+@pytest.mark.parametrize(
+    ("target", "restricted"),
+    [(desired(users=USERS), {"controller": "AllowUsers root bob"}), (without_login_node(), {})],
+)
+def test_only_admins_log_in_to_a_controller_that_is_not_the_login_node(
+    target: Desired, restricted: dict[str, str]
+) -> None:
+    lines = {node.name: render_sshd(node, target).splitlines() for node in target.inventory.nodes}
+    assert {name: line for name in lines for line in lines[name] if line.startswith("AllowUsers")} == restricted
+    assert all("UsePAM yes" in each for each in lines.values())
+
+
+def test_a_login_needs_a_job_unless_the_user_is_an_admin() -> None:
+    target = desired(users=USERS)
+    node = target.inventory.compute[1]
+    written = {action.title: action.data.decode() for action in isolation.plan_isolation(Facts(), node, target)}
+    assert written[f"write {isolation.ADMINS}"] == "root\nbob\n"
+    rules = [line.split() for line in written[f"write {isolation.PAM_SSHD}"].splitlines() if not line.startswith("#")]
+    accounts = [rule[1:] for rule in rules if rule[0] == "account"]
+    assert accounts[0] == ["required", "pam_nologin.so"]
+    assert [rule[:2] for rule in accounts[1:]] == [
+        ["sufficient", "pam_listfile.so"],
+        ["required", "pam_slurm_adopt.so"],
+    ]
+    # By default, an error of the module lets the user in.
+    assert {"action_adopt_failure=deny", "action_generic_failure=deny", f"nodename={node.name}"} <= set(accounts[2])
+    assert ["@include", "common-session"] not in rules
+    assert "pam_systemd.so" not in [rule[-1] for rule in rules]
+
+
+def test_the_epilog_stops_imex_only_in_an_ultraserver() -> None:
+    plain, ultraserver = (isolation.render_epilog(ultraserver=value) for value in (False, True))
+    assert plain.splitlines()[-1] == "exit 0"
+    assert ultraserver.splitlines()[-1] == 'exec python3 /etc/muster/health.pyz epilog "$@"'

@@ -110,6 +110,7 @@ def _write_files(folder: Path, fleet: Fleet, sets: tuple[NodeSet, ...], endpoint
                     "AccountingStorageEnforce": "nojobs",
                     "SuspendTimeout": "5",
                     "TaskProlog": "/bin/true",
+                    "Epilog": "/bin/true",
                 },
             },
         }

@@ -36,7 +36,7 @@ def cluster(make_stack: MakeStack) -> Iterator[Stack]:
     """Return a cluster with two groups; it takes three nodes in one of them to find out which node is slow."""
     spec = small_spec()
     spec["groups"]["cpu"] = {"count": 3, "size": {"cpus": 1, "memory_mb": 1024}}
-    spec["users"] = {"alice": {"uid": 2001}, "bob": {"uid": 2002, "admin": True}}
+    spec["users"] = {"alice": {"uid": 2001}, "bob": {"uid": 2002, "admin": True}, "carol": {"uid": 2003}}
     spec["slurm"] = {"default_group": "gpu"}
     stack = make_stack("e2e", spec)
     stack.up()

@@ -11,6 +11,9 @@ from docker.models.containers import Container
 from docker.models.networks import Network
 
 from cluster import names
+from infra.targets.local.build.node_container import UNCONFINED
+
+MOUNT_NAMESPACE = "/usr/local/lib/muster/mount-namespace.py"
 
 
 @contextmanager
@@ -32,7 +35,8 @@ def start_container(
     """Run a script in a container on a cluster's network; `folders` maps folders of this machine to read-only paths."""
     return docker.from_env().containers.run(
         image,
-        ["bash", "-c", script],
+        # As in the image's entry.sh.
+        ["python3", "-IS", MOUNT_NAMESPACE, "/usr/bin/bash", "-c", script],
         entrypoint="",
         detach=True,
         init=True,
@@ -42,5 +46,9 @@ def start_container(
         # Without this name, each start of a daemon takes 10 s longer (bootstrap/steps/hosts.py).
         extra_hosts={"any-address": "0.0.0.0"},  # noqa: S104  # no address to listen on
         labels={names.CLUSTER: cluster},
+        # Like nodes (infra/targets/local/build/node_container.py): slurmd mounts the private folders of each job, and
+        # binds its tasks to cores.
+        cap_add=["SYS_ADMIN", "SYS_NICE"],
+        security_opt=list(UNCONFINED),
         volumes={str(folder): {"bind": path, "mode": "ro"} for folder, path in folders.items()},
     )

@@ -61,7 +61,7 @@ def test_names_resolve_both_ways_on_every_node(cluster: Stack, node: str) -> Non
 def test_a_file_in_shared_is_visible_on_every_node(cluster: Stack) -> None:
     cluster.ssh("login", "echo visible > ~/everywhere")
     for node in COMPUTE:
-        assert cluster.ssh(node, "cat /shared/home/alice/everywhere") == "visible"
+        assert cluster.ssh(node, "cat /shared/home/alice/everywhere", user="root") == "visible"
 
 
 @pytest.mark.parametrize(("gpus", "devices"), [("1", "0"), ("2", "0,1")])
@@ -106,9 +106,9 @@ def test_no_process_of_a_job_outlives_it(cluster: Stack) -> None:
     assert cluster.ssh("cpu-1", "sleep 1; pgrep -f 'sleep 987' || true", user="root") == ""
 
 
-def test_users_can_ssh_between_nodes_without_a_prompt(cluster: Stack) -> None:
+def test_users_can_ssh_between_the_nodes_of_a_job_without_a_prompt(cluster: Stack) -> None:
     hop = "ssh -o BatchMode=yes -o StrictHostKeyChecking=yes gpu-2 hostname"
-    assert cluster.ssh("gpu-1", hop) == "gpu-2"
+    assert cluster.ssh("login", f"srun -p gpu -w gpu-1,gpu-2 -N2 bash -c '[ $SLURM_PROCID != 0 ] || {hop}'") == "gpu-2"
 
 
 def test_every_node_has_its_own_host_key_and_machine_id(cluster: Stack) -> None:

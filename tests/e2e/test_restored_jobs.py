@@ -26,7 +26,7 @@ cp -r /muster/. /etc/slurm/ && chown -R slurm:slurm /etc/slurm && chmod 600 /etc
 mkdir -p /var/log/slurm /run/slurmctld {STATE} && chown slurm:slurm /var/log/slurm /run/slurmctld {STATE}
 slurmctld && slurmd -N gpu-1 && exec sleep infinity
 """
-WAIT_FOR_FILE = "until [ -e /tmp/end ]; do sleep 0.2; done"
+WAIT_FOR_FILE = "until [ -e /srv/end ]; do sleep 0.2; done"
 
 
 class Slurm:
@@ -85,6 +85,7 @@ def write_config(folder: Path) -> None:
         "AccountingStorageType": "accounting_storage/none",
         "AccountingStorageEnforce": "nojobs",
         "TaskProlog": "/bin/true",
+        "Epilog": "/bin/true",
         "BatchStartTimeout": str(BATCH_START_TIMEOUT_S),
     }
     spec = ClusterSpec.model_validate(
@@ -122,7 +123,7 @@ def restart_from_earlier_state(slurm: Slurm, *jobs: str) -> float:
     saved_before = slurm.run(f"stat --format=%Y.%Z {STATE}/job_state", check=False)
     slurm.submit("true", "--hold")
     wait_until(lambda: slurm.run(f"stat --format=%Y.%Z {STATE}/job_state", check=False) != saved_before, "saved", 30)
-    slurm.run(f"cp -a {STATE} /tmp/earlier && touch /tmp/end")
+    slurm.run(f"cp -a {STATE} /tmp/earlier && touch /srv/end")
     slurm.wait_for_state("COMPLETED", *jobs)
     slurm.run(f"pkill -KILL --exact slurmctld; rm -r {STATE} && cp -a /tmp/earlier {STATE} && slurmctld")
     slurm.wait_for_answer()

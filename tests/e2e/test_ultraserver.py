@@ -14,7 +14,8 @@ import docker
 import pytest
 from docker.models.containers import Container
 
-from bootstrap.steps.health import PROGRAM, pack_program
+from bootstrap.steps.health import pack_program, render_command
+from bootstrap.steps.isolation import render_epilog
 from cluster import names
 from cluster.inventory import Inventory, Node, NodeGpus, NodeSet
 from cluster.spec import ClusterSpec
@@ -139,7 +140,8 @@ def test_the_prolog_starts_imex_for_the_job_and_a_failure_says_why(slurm: UltraS
     for name in ("gb-b-1", "gb-b-2"):
         slurm.wait_until_idle(name)
     job = slurm.submit("-w gb-b-[1-2] -p gb -N 2")
-    wait_until(lambda: slurm.run(f"squeue -h -j {job} -o %T") == "RUNNING", "the job runs", 90)
+    # While the prolog runs, the state is RUNNING too, and the reason is Prolog.
+    wait_until(lambda: slurm.run(f"squeue -h -j {job} -o '%T %r'") == "RUNNING None", "the job runs", 90)
     addresses = [slurm.run("hostname -i", node=name) for name in ("gb-b-1", "gb-b-2")]
     for name in ("gb-b-1", "gb-b-2"):
         assert slurm.run("cat /etc/nvidia-imex/nodes_config.cfg", node=name).split() == addresses
@@ -212,8 +214,8 @@ def _write_files(folder: Path, release: str) -> None:
     members = ", ".join(f'"{name}"' for name in names.members("gb-b", SIZES["gb-b"]))
     text |= {
         "/etc/muster/expected.json": f'{{"ultraserver": [{members}], "disabled": ["disk", "clock"]}}',
-        "/etc/muster/prolog": PROGRAM.format(etc="/etc/muster", when="prolog"),
-        "/etc/muster/epilog": PROGRAM.format(etc="/etc/muster", when="epilog"),
+        "/etc/muster/prolog": f"#!/bin/sh\n{render_command('prolog')}",
+        "/etc/muster/epilog": render_epilog(ultraserver=True),
         "/etc/nvidia-imex/config.cfg": "SERVER_PORT=50000\nIMEX_CMD_ENABLED=0\n",
         "/usr/bin/systemctl": SYSTEMCTL,
         "/usr/bin/nvidia-imex-ctl": CONTROL,

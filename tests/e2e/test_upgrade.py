@@ -9,6 +9,7 @@ import docker
 import pytest
 import yaml
 
+from cluster import names
 from tests.harness import Spec, Stack, small_spec, wait_until
 
 pytestmark = pytest.mark.nightly
@@ -34,7 +35,7 @@ LONGEST_GAP_S = 30
 @pytest.fixture(scope="module")
 def upgraded(make_stack: Callable[[str, Spec], Stack]) -> Iterator[Stack]:
     """Return a cluster of the old release; the tests of this file change it in their order."""
-    assert docker.from_env().images.list(f"muster-node:{NEW}"), f"run `python3 -m setup --slurm {NEW}` first"
+    assert docker.from_env().images.list(names.image(NEW)), f"run `python3 -m setup --slurm {NEW}` first"
     spec = small_spec(software={"slurm": OLD})
     stack = make_stack("upgrade", spec)
     stack.up()
@@ -96,7 +97,7 @@ def test_a_lost_node_comes_back_with_the_new_release(upgraded: Stack) -> None:
     upgraded.container("gpu-2").remove(force=True)
     upgraded.up()
     assert _releases(upgraded) == {NEW}
-    assert upgraded.container("gpu-2").attrs["Config"]["Image"] == f"muster-node:{NEW}"
+    assert upgraded.container("gpu-2").attrs["Config"]["Image"] == names.image(NEW)
 
 
 def test_the_backup_can_be_restored(upgraded: Stack) -> None:

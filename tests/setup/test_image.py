@@ -115,6 +115,16 @@ def test_a_bare_node_boots_without_anything_that_bootstrap_installs(node: str) -
 
 
 @pytest.mark.engine
+def test_a_node_can_hold_a_mount_namespace_of_every_cpu(node: str) -> None:
+    """Slurm holds the folders of a job like this. In the namespace of its container, a node may be refused."""
+    _inside(node, "until systemctl is-active --quiet ssh; do sleep 0.1; done")
+    _inside(node, "mkdir /run/held && mount --bind /run/held /run/held && mount --make-private /run/held")
+    hold = "taskset -c $cpu unshare --mount=/run/held/namespace true && umount /run/held/namespace && echo $cpu"
+    held = _inside(node, f"touch /run/held/namespace; for cpu in $(seq 0 $(($(nproc) - 1))); do {hold}; done")
+    assert held.split() == [str(cpu) for cpu in range(int(_inside(node, "nproc")))]
+
+
+@pytest.mark.engine
 def test_the_image_contains_no_keys_and_no_machine_id() -> None:
     secrets = "host_|machine-id|munge.key"
     look = f"stat -c %s /etc/machine-id; ls /etc/ssh /var/lib/dbus /etc/munge | grep -E '{secrets}' || true"

@@ -13,16 +13,18 @@ import gc
 import json
 import os
 import sys
+import time
 
 PREFIX = "muster-gate"
 # Below the range from which the kernel assigns ports to outgoing connections, so that none is taken by chance.
 PORTS = range(20000, 30000)
 COMPILE_TIMEOUT_S = 120.0
+MIN_TIMEOUT_S = 5.0
 
 
 def main() -> int:
     """Run the gate on this rank and return the exit status."""
-    master_host, master, timeout_s = sys.argv[1], sys.argv[2], float(sys.argv[3])
+    master_host, master, end = sys.argv[1], sys.argv[2], time.monotonic() + float(sys.argv[3])
     rank, world_size = int(os.environ["SLURM_PROCID"]), int(os.environ["SLURM_NTASKS"])
     host = os.environ["SLURMD_NODENAME"]
     report(host, rank, "started")
@@ -31,6 +33,8 @@ def main() -> int:
     from trainer import world  # noqa: PLC0415  # so that "started" is reported before the slow import
 
     report(host, rank, "imported")
+    # The job is killed soon after `end`: a slow import must leave time to report which rank did not join.
+    timeout_s = max(MIN_TIMEOUT_S, end - time.monotonic())
     is_master = host == master_host
     if "gpu" in sys.argv[4:] and not compile_for_gpu(host, rank, min(COMPILE_TIMEOUT_S, timeout_s / 2)):
         return 1

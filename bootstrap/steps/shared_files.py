@@ -11,9 +11,13 @@ from bootstrap.facts.model import Facts
 from bootstrap.steps.step import Step
 from bootstrap.training_environment import list_archives
 from cluster.inventory import Node
+from slurm.control.jobs import LIST_STARTS
 
-ENVIRONMENT_SCRIPT = Path(__file__).parent.parent / "scripts" / "training-env.sh"
+SCRIPTS = Path(__file__).parent.parent / "scripts"
+ENVIRONMENT_SCRIPT = SCRIPTS / "training-env.sh"
 ENVIRONMENT_TIMEOUT_S = 1800.0
+BUNDLE_SCRIPT = (SCRIPTS / "ship-bundle.sh").read_text()
+BUNDLE_TIMEOUT_S = 60.0
 BUNDLES_TO_KEEP = 5
 
 
@@ -22,20 +26,17 @@ def plan_bundle(facts: Facts, node: Node, desired: Desired) -> list[Action]:
     bundle = desired.bundle
     if facts.bundle == bundle.digest:
         return []
-    store, link = shlex.quote(f"{desired.shared}/.bundles"), shlex.quote(f"{desired.shared}/muster")
-    new = f"{store}/.new.$$"
-    script = f"""\
-mkdir -p {store} {new}
-head -c {len(bundle.archive)} | tar -x -C {new} --no-same-owner
-rm -rf {store}/{bundle.digest}
-mv -T {new} {store}/{bundle.digest}
-ln -sfn {store}/{bundle.digest} {link}.new
-mv -fT {link}.new {link}
-# Users cannot write bytecode here, so every rank would compile at every start. Nothing waits for this.
-nice python3 -m compileall -q {store}/{bundle.digest}/trainer >/dev/null 2>&1 </dev/null &
-ls -1dt {store}/*/ | tail -n +{BUNDLES_TO_KEEP + 1} | xargs -r rm -rf"""
+    values = {
+        "STORE": f"{desired.shared}/.bundles",
+        "LINK": f"{desired.shared}/muster",
+        "DIGEST": bundle.digest,
+        "SIZE": str(len(bundle.archive)),
+        "RETAINED": str(BUNDLES_TO_KEEP),
+        "LIST_STARTS": LIST_STARTS,
+    }
+    script = "".join(f"{name}={shlex.quote(value)}\n" for name, value in values.items()) + BUNDLE_SCRIPT
     fix = f"free space on {desired.shared}; {desired.shared}/muster must be the link that muster created"
-    return [Action(f"ship bundle {bundle.digest}", script, bundle.archive, fix=fix)]
+    return [Action(f"ship bundle {bundle.digest}", script, bundle.archive, BUNDLE_TIMEOUT_S, fix=fix)]
 
 
 def plan_environment(facts: Facts, node: Node, desired: Desired) -> list[Action]:

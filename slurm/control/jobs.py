@@ -22,6 +22,9 @@ class RunningJob:
     name: str
 
 
+# State and start time of every job that is not finished. Without a list of states, squeue includes suspended and
+# completing jobs.
+LIST_STARTS = "squeue -h -o '%T|%S'"
 LIST_RUNNING = "squeue -h -t R,S,CF -o '%i|%u|%j'"
 
 

@@ -145,3 +145,13 @@ def test_a_missing_environment_is_reported_with_its_path(job, tmp_path: Path):
 def test_the_sbatch_options():
     header = [line.split()[1] for line in JOB.read_text().splitlines() if line.startswith("#SBATCH")]
     assert {"--job-name=smoke", "--nodes=2", "--output=%x-%j.out", "--open-mode=append"} <= set(header)
+
+
+def test_all_nodes_use_the_files_that_the_link_led_to_at_the_start(job, tmp_path: Path):
+    link, python = tmp_path / "link", tmp_path / "root" / "env" / "bin" / "python"
+    link.symlink_to("root")
+    update = 'echo "files: $0 $PYTHONPATH"\nln -sfn elsewhere "$LINK"'
+    python.write_text(python.read_text().replace("#!/bin/bash\n", f"#!/bin/bash\n{update}\n", 1))
+    done = job(MUSTER_ROOT=str(link), LINK=str(link))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count(f"files: {python} {tmp_path}/root\n") == 2

@@ -129,3 +129,14 @@ def test_only_the_files_of_the_run_remain(job: Run, run_folder: Path) -> None:
 def test_the_sbatch_options() -> None:
     header = {line.split()[1] for line in JOB.read_text().splitlines() if line.startswith("#SBATCH")}
     assert {"--requeue", "--signal=B:USR1@120", "--open-mode=append", "--output=%x-%j.out", "--nodes=2"} <= header
+
+
+def test_all_nodes_use_the_files_that_the_link_led_to_at_the_start(job: Run, tmp_path: Path) -> None:
+    """The first node to start points the link elsewhere, as an update of the cluster does."""
+    link, python = tmp_path / "link", tmp_path / "root" / "env" / "bin" / "python"
+    link.symlink_to("root")
+    update = 'echo "files: $0 $PYTHONPATH"\nln -sfn elsewhere "$LINK"'
+    python.write_text(python.read_text().replace("#!/bin/bash\n", f"#!/bin/bash\n{update}\n", 1))
+    done = job(OUTCOME="finished", MUSTER_ROOT=str(link), LINK=str(link))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count(f"files: {python} {tmp_path}/root\n") == 2

@@ -22,7 +22,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     # The command line also starts the simulator and the trainer, each in one file.
     "muster": ("cluster", "slurm", "bootstrap", "infra"),
     "muster.cli": ("muster", "cluster", "infra", "simulator.__main__"),
-    "muster.commands.train": ("infra", "trainer.__main__"),
+    "muster.commands.train": ("infra", "trainer.__main__", "trainer.config"),
     "trainer": (),
     "simulator": (
         *("cluster", "infra.targets", "trainer.config", "trainer.models.shape", "trainer.table"),

@@ -17,7 +17,10 @@ TRAINER_ON_NODE = "/shared/muster/trainer/run"
 
 def train(arguments: list[str]) -> int:
     """Run the trainer with its own arguments and return its exit status."""
-    if find_spec("torch") is None and arguments and arguments[0] not in _WITHOUT_TORCH:
+    # Most commands need nothing of the trainer.
+    from trainer.__main__ import main  # noqa: PLC0415
+
+    if find_spec("torch") is None and _needs_torch(arguments):
         if arguments[0] in _WITHOUT_GPU:
             on_cluster = format_command("ssh", DEFAULT_STACK, then=f"{TRAINER_ON_NODE} {' '.join(arguments)}")
         else:
@@ -25,6 +28,20 @@ def train(arguments: list[str]) -> int:
             on_cluster = format_command("submit", DEFAULT_STACK, *settings)
         fix = f"on the cluster: `{on_cluster}`; here: use an environment with `pip install '.[trainer]'`"
         raise Stop("train: torch is not installed in this environment", fix, BAD_INPUT)
-    from trainer.__main__ import main  # noqa: PLC0415  # most commands need nothing of the trainer
-
     return main(arguments)
+
+
+def _needs_torch(arguments: list[str]) -> bool:
+    """Return whether the trainer would import torch; it reports wrong settings of a run before that."""
+    from trainer.config.errors import ConfigError  # noqa: PLC0415  # as above
+    from trainer.config.load import load  # noqa: PLC0415  # as above
+
+    if not arguments or arguments[0] in _WITHOUT_TORCH:
+        return False
+    if arguments[0] in _WITHOUT_GPU:
+        return True
+    try:
+        load(arguments[0], arguments[1:])
+    except ConfigError:
+        return False
+    return True

@@ -219,6 +219,21 @@ def test_train_without_torch_names_the_commands_that_work(monkeypatch: pytest.Mo
     )
 
 
+@pytest.mark.parametrize(
+    ("arguments", "suggestion"),
+    [
+        (["tiny-lama"], "tiny-lama: neither a preset nor a file; did you mean the preset tiny-llama?"),
+        (["tiny-llama", "stepz=3"], "stepz: no such setting; did you mean steps?"),
+    ],
+)
+def test_train_without_torch_reports_wrong_settings_first(
+    arguments: list[str], suggestion: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(train, "find_spec", lambda _name: None)
+    assert train.train(arguments) == BAD_INPUT
+    assert suggestion in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("command", ["evaluate", "export"])
 def test_a_command_without_a_job_is_advised_on_a_node(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(train, "find_spec", lambda _name: None)

@@ -73,6 +73,11 @@ def test_family_chooses_the_model(tmp_path: Path) -> None:
         ("data.workers=65", "data.workers: 65 is above 64; set it from 0 to 64"),
         ("steps=1.5", "steps: 1.5 is not allowed; allowed: whole number"),
         ("steps=true", "steps: True is not allowed; allowed: whole number"),
+        (
+            "metrics.wandb=on",
+            "metrics.wandb: True is not allowed; allowed: none, online, offline "
+            "(YAML reads on and yes as true, off and no as false; quote a text)",
+        ),
         ("steps=ten", "steps: 'ten' is not allowed; allowed: whole number"),
         ("steps=", "steps: '' is not allowed; allowed: whole number"),
         ("optimizer.lr=.nan", "optimizer.lr: nan is not allowed; allowed: number"),

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from trainer.config.load import load
+from trainer.config.yaml_text import parse_yaml
 from trainer.models.hf_config import list_differences, read_settings
+from trainer.models.hf_settings import render_yaml
 
 # The settings that matter for the model, as the files of the first releases have them: in the form of transformers 4.
 # Compared with copies of the published files in public repositories: Llama 3.1 8B, Qwen2.5 7B and Qwen3 4B to 32B in
@@ -192,3 +196,13 @@ def test_the_third_version_of_mistral_has_other_settings() -> None:
     third = {**PUBLISHED["mistral-7b"], "rope_theta": 1000000.0, "sliding_window": None, "vocab_size": 32768}
     config: Any = load("mistral-7b", ["model.vocab_size=32768", "model.rope_theta=1e6", "model.window=0"]).model
     assert list_differences(read_settings(third, "FOLDER"), config, "FOLDER") == []
+
+
+def test_settings_of_a_folder_say_that_the_model_allows_longer_sequences(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 16}
+    (tmp_path / "config.json").write_text(json.dumps({**QWEN3, **sizes, "tie_word_embeddings": True}))
+    text = render_yaml(tmp_path)
+    assert "\n  seq_len: 4096  # of at most 40960, which rarely fit a GPU\n" in text
+    assert parse_yaml(text)["model"]["seq_len"] == 4096
+    (tmp_path / "config.json").write_text(json.dumps({**QWEN3, **sizes, "max_position_embeddings": 4096}))
+    assert "\n  seq_len: 4096\n" in render_yaml(tmp_path)

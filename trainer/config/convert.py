@@ -122,6 +122,9 @@ def _describe_wrong_type(hint: Any, value: Any, where: str, allowed: str, messag
     choices = [str(c) for option in _options(hint) if get_origin(option) is Literal for c in get_args(option)]
     near = find_similar(str(value), choices) if isinstance(value, str) else ""
     fix = f"allowed: {allowed}" + (f" (did you mean {near}?)" if near else "")
+    if isinstance(value, bool) and (choices or str in _options(hint)):
+        # The value may have been typed as one of these words.
+        fix += " (YAML reads on and yes as true, off and no as false; quote a text)"
     return ConfigProblem(where, message or f"{format_value(value)} is not allowed", fix)
 
 

@@ -35,4 +35,8 @@ def render_yaml(folder: Path) -> str:
     problems = check(from_dict(tree))
     if problems:
         raise ConfigError(problems)
-    return f"# The model in {folder.resolve()}; add data, steps, batch, optimizer and schedule.\n{dump_yaml(tree)}"
+    text = dump_yaml(tree)
+    if longest > SEQ_LEN:
+        shorter = f"  seq_len: {SEQ_LEN}\n"
+        text = text.replace(shorter, f"{shorter.rstrip()}  # of at most {longest}, which rarely fit a GPU\n", 1)
+    return f"# The model in {folder.resolve()}; add data, steps, batch, optimizer and schedule.\n{text}"

@@ -75,7 +75,10 @@ class Machine(SpecModel):
     """Hardware of a node: a size on this machine, or an instance type of the cloud."""
 
     size: Size | None = field(
-        "size of a local node", "replace", default=None, examples=[{"cpus": 2, "memory_mb": 2048}]
+        "size of a local node; without it 2 CPUs and 2048 MiB, but 1024 MiB for the login node",
+        "replace",
+        default=None,
+        examples=[{"cpus": 2, "memory_mb": 2048}],
     )
     instance_type: str | None = field("cloud instance type", "replace", default=None, examples=["p5.48xlarge"])
 

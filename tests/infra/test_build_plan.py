@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cluster import names
+from cluster.spec import Machine
 from infra.targets.registry import load_spec as load
 from infra.targets.registry import plan_of as plan
 from tests.infra.bad_spec_table import valid_spec
@@ -18,6 +19,12 @@ def test_smallest_cluster() -> None:
     ]
     assert [(v.name, v.mount) for v in build_plan.volumes] == [("shared", "/shared")]
     assert (build_plan.cidr, build_plan.egress, build_plan.image) == (None, True, "muster-node:24.11")
+
+
+def test_the_description_of_the_spec_has_the_default_sizes() -> None:
+    nodes = {node.name: f"{node.memory_mb} MiB" for node in plan(load(valid_spec())).nodes}
+    expected = f"without it 2 CPUs and {nodes['gpu-1']}, but {nodes['login']} for the login node"
+    assert expected in str(Machine.model_fields["size"].description)
 
 
 def test_without_login_node() -> None:

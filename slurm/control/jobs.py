@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -148,9 +149,33 @@ SAVES_ON_USR1 = "saves-on-usr1"
 """Word in the comment of a job (`sbatch --comment`) that saves and requeues itself if its batch script gets USR1."""
 
 
+@dataclass(frozen=True)
+class NodeJob:
+    """A job that holds a node; an element of an array, or a component of a heterogeneous job, is a job."""
+
+    id: str
+    state: str
+    time: str
+    """How long it has been running."""
+
+
 def list_on_node(node: str) -> list[str]:
-    """Return the command that prints `job|state|elapsed time|comment` for every job on a node."""
-    return ["squeue", "-h", "-t", "R,S,CF", "-w", node, "-o", "%i|%T|%M|%k"]
+    """Return the command that prints `job|state|elapsed time` for every job on a node; `parse_on_node` reads it.
+
+    It prints nothing that a user chooses: a line break in a name or a comment would forge the row of another job.
+    """
+    return ["squeue", "-h", "-t", "R,S,CF", "-w", node, "-o", "%i|%T|%M"]
+
+
+def parse_on_node(text: str) -> tuple[NodeJob, ...]:
+    """Parse the output of `list_on_node`; skip lines of another form."""
+    rows = [re.fullmatch(r"([0-9]+(?:[_+][0-9]+)?)\|([A-Z_]+)\|([0-9A-Z:-]+)", line) for line in text.splitlines()]
+    return tuple(NodeJob(*row.groups()) for row in rows if row)
+
+
+def show_comment(job: str) -> list[str]:
+    """Return the command that prints the comment of a job, and nothing else; no line if the job has ended."""
+    return ["squeue", "-h", "-t", "R,S,CF", "-j", job, "-o", "%k"]
 
 
 def warn_batch_script(job: str) -> list[str]:

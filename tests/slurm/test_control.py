@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from slurm.control.config import read_nodes, read_release, read_seconds
-from slurm.control.jobs import ListedJob, RunningJob, parse_jobs, parse_pairs, parse_running
+from slurm.control.jobs import ListedJob, NodeJob, RunningJob, parse_jobs, parse_on_node, parse_pairs, parse_running
 from slurm.control.nodes import parse_listed, parse_listed_by_partition, parse_partitions, show_nodes, update_nodes
 
 ROOT = Path(__file__).parents[2]
@@ -108,6 +108,15 @@ def test_job_lists_are_parsed() -> None:
     assert parse_running("7|ann|a|b\nnonsense\n") == (RunningJob("7", "ann", "a|b"),)
     assert parse_jobs(["7|a|ann|gpu|RUNNING|1:00|2|gpu-[1-2]", "error"]) == (
         ListedJob("7", "a", "ann", "gpu", "RUNNING", "1:00", "2", "gpu-[1-2]"),
+    )
+    assert parse_on_node("7|RUNNING|1-00:00:03\n8_1|CONFIGURING|0:00\n9+1|RUNNING|INVALID\n") == (
+        NodeJob("7", "RUNNING", "1-00:00:03"),
+        NodeJob("8_1", "CONFIGURING", "0:00"),
+        NodeJob("9+1", "RUNNING", "INVALID"),
+    )
+    assert (
+        parse_on_node("slurm_load_jobs error\n7|RUNNING\n7|RUNNING|1:00|x\n 7|RUNNING|1:00\n--help|RUNNING|1:00\n")
+        == ()
     )
     assert parse_pairs("gpu-1 7\ngpu-1 8\ngpu-2 7\n") == {"gpu-1": ["7", "8"], "gpu-2": ["7"]}
 

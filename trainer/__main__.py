@@ -161,7 +161,7 @@ def _export(arguments: list[str]) -> int:
 
 def _train(name: str, overrides: list[str]) -> int:
     from trainer.checkpoint.folder import CHECKPOINTS_FOLDER, list_published
-    from trainer.config.errors import ConfigError
+    from trainer.config.errors import ConfigError, FolderInUseError
     from trainer.config.load import load
     from trainer.life import outcome
 
@@ -184,6 +184,8 @@ def _train(name: str, overrides: list[str]) -> int:
             print(f"trainer: {error.summary}\n{error}", file=sys.stderr, flush=True)
         else:
             _wait_for_rank_0()
+        if isinstance(error, FolderInUseError):
+            return int(outcome.Code.BAD_INPUT)
         return _reject("; ".join(str(error).splitlines()))
 
 

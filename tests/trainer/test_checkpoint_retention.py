@@ -18,26 +18,30 @@ NAN = float("nan")
 
 
 @pytest.mark.parametrize(
-    ("metrics", "newest", "keep", "best", "removed"),
+    ("metrics", "newest", "keep", "best", "discarded", "removed"),
     [
-        ({1: None}, 1, 1, "", []),
-        ({1: None, 2: None}, 2, 2, "", []),
-        ({1: None, 2: None, 3: None}, 3, 2, "", [1]),
-        ({1: 0.5, 2: 0.9, 3: 0.8, 4: 0.7}, 4, 2, "loss", [2]),
-        ({1: 0.5, 2: 0.9, 3: 0.8, 4: 0.7}, 4, 1, "accuracy", [1, 3]),
-        ({1: NAN, 2: None, 3: 0.8, 4: 0.9, 5: 1.0}, 5, 1, "loss", [1, 2, 4]),
+        ({1: None}, 1, 1, "", [], []),
+        ({1: None, 2: None}, 2, 2, "", [], []),
+        ({1: None, 2: None, 3: None}, 3, 2, "", [], [1]),
+        ({1: 0.5, 2: 0.9, 3: 0.8, 4: 0.7}, 4, 2, "loss", [], [2]),
+        ({1: 0.5, 2: 0.9, 3: 0.8, 4: 0.7}, 4, 1, "accuracy", [], [1, 3]),
+        ({1: NAN, 2: None, 3: 0.8, 4: 0.9, 5: 1.0}, 5, 1, "loss", [], [1, 2, 4]),
         # Of two equally good ones, the later is kept.
-        ({1: 0.5, 2: 0.5, 3: 0.8}, 3, 1, "loss", [1]),
+        ({1: 0.5, 2: 0.5, 3: 0.8}, 3, 1, "loss", [], [1]),
         # After a rollback to 2, a later step from before the rollback is removed.
-        ({1: None, 2: None, 5: None, 3: None}, 3, 2, "", [1, 5]),
+        ({1: None, 2: None, 5: None, 3: None}, 3, 2, "", [5], [1, 5]),
         # A damaged 300 was skipped; 250 is the only good one.
-        ({250: None, 300: None}, 250, 1, "", [300]),
+        ({250: None, 300: None}, 250, 1, "", [300], [300]),
+        # Nobody has read 300 and found it damaged.
+        ({200: None, 250: None, 300: None}, 250, 1, "", [], [200]),
+        # Steps that were discarded and written again since are like any other.
+        ({1: None, 2: None, 3: None}, 3, 2, "", [2, 3], [1]),
     ],
 )
-def test_select_removable(
-    metrics: dict[int, float | None], newest: int, keep: int, best: str, removed: list[int]
+def test_select_removable(  # noqa: PLR0913, PLR0917 - one per argument, and the result
+    metrics: dict[int, float | None], newest: int, keep: int, best: str, discarded: list[int], removed: list[int]
 ) -> None:
-    assert select_removable(metrics, newest, keep, best) == removed
+    assert select_removable(metrics, newest, keep, best, discarded) == removed
 
 
 def test_only_values_of_the_same_figure_are_compared(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from tests.trainer.launch import REPO, SMALL_LLAMA, checkpoint_steps, events, fo
 from trainer import host
 from trainer.__main__ import main
 from trainer.api import Trainer
+from trainer.checkpoint.run_lock import LOCK_FOLDER
 from trainer.config.errors import ConfigError
 from trainer.config.schema import CompileConfig
 from trainer.data.prepare import main as prepare
@@ -197,9 +198,24 @@ def test_a_refused_start_of_two_ranks_leaves_no_files(tmp_path: Path) -> None:
 def test_a_refused_start_does_not_change_an_earlier_run(tmp_path: Path) -> None:
     arguments = [*SMALL_LLAMA, f"run.folder={tmp_path / 'run'}", "steps=2"]
     assert main(arguments) == Code.FINISHED
-    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    before = list_contents(tmp_path)
+    (lock,) = (tmp_path / "run" / LOCK_FOLDER).iterdir()
+    free = lock.read_bytes()
     assert main([*arguments, "model.ffn=96", "batch.size=4"]) == Code.BAD_INPUT
-    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    assert list_contents(tmp_path) == before
+    # The number of the lock only grows; nobody holds it.
+    (lock_now,) = (tmp_path / "run" / LOCK_FOLDER).iterdir()
+    assert (lock_now.name > lock.name, lock_now.read_bytes()) == (True, free)
+
+
+def list_contents(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and LOCK_FOLDER not in path.parts}
+
+
+def test_a_refused_start_leaves_an_empty_folder_empty(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    assert main([*SMALL_LLAMA, f"run.folder={tmp_path / 'run'}", "checkpoint.resume=must"]) == Code.BAD_INPUT
+    assert list((tmp_path / "run").iterdir()) == []
 
 
 def test_a_host_with_too_little_memory_to_stage_a_save_is_reported(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainer.checkpoint import folder, retention, space
 from trainer.checkpoint.channel import SaveChannel
+from trainer.checkpoint.fence import Fence
 from trainer.checkpoint.group import RankGroup
 from trainer.checkpoint.job import SaveEvent, SaveJob
 from trainer.checkpoint.load import load_tensors, read_index, read_json
@@ -58,6 +59,17 @@ class Checkpoints:
         self._last_save = 0
         self._last_failed_save = 0
         self._pending: SaveJob | None = None
+        self._fence = Fence()
+        self._discarded: set[int] = set()
+        """Steps that may be removed although they are later than the one that is saved."""
+
+    def hold(self, fence: Fence) -> None:
+        """Change the folder only while this run owns it; every rank must call it before it looks for a checkpoint.
+
+        Rank 0 has the proof. What earlier owners have not published by now can no longer be published.
+        """
+        self._fence = fence
+        self._group.run_on_first(lambda: folder.remove_leftovers(self.path, epoch=fence.epoch))
 
     def check_folder(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Check before the first step that these tensors can be saved, and how fast; remove what saves left behind."""
@@ -65,7 +77,7 @@ class Checkpoints:
         space.check_disk(self.path, size, self._group)
         space.check_memory(size, self._group)
         self.expected_save_s = estimate_save_s(self.path, size, self._group)
-        self._group.run_on_first(lambda: folder.remove_leftovers(self.path))
+        self._group.run_on_first(lambda: folder.remove_leftovers(self.path, epoch=self._fence.epoch))
 
     def prepare(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Create the buffer and the writer ahead of the first save; this takes a second, so call it after a step."""
@@ -139,11 +151,14 @@ class Checkpoints:
 
     def newest(self, before: int | None = None) -> GoodCheckpoint | None:
         """Return the newest intact checkpoint; `before` excludes this step and later ones."""
-        return find_newest(self.path, self._group, self._verify, before)
+        checkpoint = find_newest(self.path, self._group, self._verify, before)
+        if checkpoint is not None:
+            self._discarded.update(checkpoint.skipped_steps)
+        return checkpoint
 
     def remove_after(self, step: int) -> None:
         """Remove later checkpoints: they belong to a history that has ended, and a resume must not find them."""
-        self._group.run_on_first(lambda: retention.remove_after(self.path, step))
+        self._discarded.update(self._group.run_on_first(lambda: retention.remove_after(self.path, step, self._fence)))
 
     def read_state(self, checkpoint: GoodCheckpoint) -> dict[str, Any]:
         """Return the state that was saved with a checkpoint; every rank must call it."""
@@ -182,7 +197,7 @@ class Checkpoints:
     def _make_plan(self, tensors: Mapping[str, torch.Tensor], is_changed: bool) -> SavePlan:
         if self._plan is None or is_changed:
             self._plan = make_plan(tensors, self._group)
-            self._run_token = self._run_token or self._group.run_on_first(lambda: secrets.token_hex(4))
+            self._run_token = self._run_token or self._group.run_on_first(self._make_token)
         return self._plan
 
     def _make_job(
@@ -203,7 +218,12 @@ class Checkpoints:
             metric=metric,
             keep=self._keep,
             best=self._best,
+            discarded=sorted(self._discarded),
+            fence=self._fence,
         )
+
+    def _make_token(self) -> str:
+        return f"e{self._fence.epoch}-{secrets.token_hex(4)}"
 
     def _report_blocked_save(self, step: int, timeout_s: float) -> None:
         blocking = "another rank's" if self._pending is None else f"that of step {self._pending.step}"

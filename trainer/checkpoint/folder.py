@@ -5,13 +5,18 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from trainer.checkpoint.fence import Fence
 
 CHECKPOINTS_FOLDER = "checkpoints"
 """Name of the folder of checkpoints in the folder of a run."""
 INDEX, STATE, MANIFEST = "index.json", "state.json", "manifest.json"
+_UNFENCED = Fence()
 PARTIAL, REMOVED = ".partial", ".removed"
+_EPOCH = re.compile(r"step-\d+\.e(\d+)-.*")
 _PUBLISHED = re.compile(r"step-(\d{8,})(?:\.r(\d+))?")
 
 
@@ -38,7 +43,10 @@ def list_published(folder: Path) -> list[PublishedCheckpoint]:
 
 
 def partial_path(folder: Path, step: int, token: str) -> Path:
-    """Return the folder in which a save collects its files; the token keeps it apart from other saves of the step."""
+    """Return the folder in which a save collects its files; the token keeps it apart from other saves of the step.
+
+    A token that begins with "e7-" names the epoch of its owner.
+    """
     return folder / f"step-{step:08d}.{token}{PARTIAL}"
 
 
@@ -52,17 +60,25 @@ def own_name(rank: int) -> str:
     return f"rank-{rank:05d}.json"
 
 
-def remove_leftovers(folder: Path, keep: str = "") -> None:
-    """Remove what unfinished saves and unfinished removals left, except the entry named `keep`."""
+def remove_leftovers(folder: Path, keep: str = "", epoch: int = 0) -> None:
+    """Remove what unfinished saves and unfinished removals left, except the entry named `keep`.
+
+    Saves of later owners than `epoch` are not touched. Those of earlier ones get another name before anything else: an
+    old owner that is about to publish one cannot do so any more, and never publishes half of it.
+    """
     for path in _list_entries(folder):
-        if path.name.endswith((PARTIAL, REMOVED)) and path.name != keep:
+        if path.name.endswith(PARTIAL) and path.name != keep and _read_epoch(path.name) <= epoch:
+            with suppress(OSError):
+                remove(path)
+        elif path.name.endswith(REMOVED):
             shutil.rmtree(path, ignore_errors=True)
 
 
-def publish_partial(folder: Path, partial: Path, step: int) -> Path:
+def publish_partial(folder: Path, partial: Path, step: int, fence: Fence) -> Path:
     """Give a finished save its final name; if the step exists already, one of the two is visible at any time."""
     final = folder / f"step-{step:08d}"
     earlier = [checkpoint for checkpoint in list_published(folder) if checkpoint.step == step]
+    fence.check()
     if not earlier:
         os.rename(partial, final)
         sync_folder(folder)
@@ -71,16 +87,18 @@ def publish_partial(folder: Path, partial: Path, step: int) -> Path:
     os.rename(partial, newer)
     sync_folder(folder)
     for checkpoint in earlier:
-        remove(checkpoint.path)
+        remove(checkpoint.path, fence)
+    fence.check()
     os.rename(newer, final)
     sync_folder(folder)
     return final
 
 
-def remove(path: Path) -> None:
+def remove(path: Path, fence: Fence = _UNFENCED) -> None:
     """Remove a checkpoint; it is renamed first, so that a half-deleted one is never taken for a complete one."""
     removed = path.with_name(path.name + REMOVED)
     shutil.rmtree(removed, ignore_errors=True)
+    fence.check()
     os.rename(path, removed)
     sync_folder(path.parent)
     shutil.rmtree(removed, ignore_errors=True)
@@ -103,6 +121,11 @@ def sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def _read_epoch(name: str) -> int:
+    match = _EPOCH.fullmatch(name)
+    return int(match[1]) if match else 0
 
 
 def _list_entries(folder: Path) -> list[Path]:

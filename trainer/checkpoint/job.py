@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from trainer.checkpoint.fence import Fence
 from trainer.checkpoint.folder import partial_path
 
 EventKind = Literal["written", "published", "failed", "restarted"]
 """written: this rank's part is on disk (ranks other than 0). published: all parts are, and a resume finds the
 checkpoint (rank 0). failed: this save is lost, the last good checkpoint stays. restarted: there is a new writer."""
+
+_UNFENCED = Fence()
 
 
 class SaveAbandoned(Exception):
@@ -39,6 +42,15 @@ class SaveJob:
     metric: float | None
     keep: int
     best: str
+    discarded: Sequence[int] = ()
+    """Steps of checkpoints that were found damaged, or that a rollback has left behind."""
+    fence: Fence = _UNFENCED
+    """Rank 0's proof that it owns the run folder."""
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> SaveJob:
+        """Return the job that `to_dict` described."""
+        return cls(**{**values, "fence": Fence(**values["fence"])})
 
     @property
     def folder(self) -> Path:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from trainer import safetensors_file
 from trainer.checkpoint.folder import INDEX
 from trainer.checkpoint.group import RankGroup
+from trainer.checkpoint.read_retry import read_with_retries
 from trainer.config.errors import ConfigError, ConfigProblem
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def read_json(file: Path, group: RankGroup) -> Any:
 
 def _parse(file: Path) -> Any:
     try:
-        return json.loads(file.read_bytes())
+        return json.loads(read_with_retries(file, file.read_bytes))
     except ValueError as error:
         # The parser's error does not name the file.
         raise ValueError(f"{file} is not valid JSON: {error}") from error

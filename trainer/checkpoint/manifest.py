@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.checkpoint.folder import MANIFEST
+from trainer.checkpoint.read_retry import is_damage, read_with_retries
 
 # Each piece has its own checksum, so that cores and ranks share the hashing of a large file. The checksum of a file of
 # a single piece is its sha256.
@@ -64,13 +65,21 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Read the manifest of the checkpoint in this folder; raise DamagedCheckpoint if it is not intact."""
+    """Read the manifest of the checkpoint in this folder; raise DamagedCheckpoint if it is not intact.
+
+    An OSError says nothing about the checkpoint: the manifest could not be read.
+    """
     try:
-        body = json.loads((path / MANIFEST).read_bytes())
+        content = (path / MANIFEST).read_bytes()
+    except OSError as error:
+        if not is_damage(error):
+            raise
+        problem = "is missing" if isinstance(error, FileNotFoundError) else f"is no file: {error.strerror}"
+        raise DamagedCheckpoint(f"{MANIFEST} {problem}") from error
+    try:
+        body = json.loads(content)
         check = body.pop("check")
-    except FileNotFoundError as error:
-        raise DamagedCheckpoint(f"{MANIFEST} is missing") from error
-    except (OSError, ValueError, KeyError, AttributeError) as error:
+    except (ValueError, KeyError, AttributeError) as error:
         raise DamagedCheckpoint(f"{MANIFEST} is incomplete: {error}") from error
     if check != _hash_body(body):
         raise DamagedCheckpoint(f"{MANIFEST} was changed after it was written")
@@ -86,11 +95,15 @@ def parse_body(body: Mapping[str, Any]) -> Manifest:
 
 
 def check_sizes(path: Path, manifest: Manifest) -> list[str]:
-    """Return the files that are missing or do not have the size that was written."""
+    """Return the files that are missing or do not have the size that was written.
+
+    Raise UnreadableCheckpoint if the filesystem does not say so.
+    """
     problems = []
     for name, expected in manifest.files.items():
+        file = path / name
         try:
-            size = (path / name).stat().st_size
+            size = read_with_retries(file, file.stat).st_size
         except OSError as error:
             problems.append(f"{name}: {error.strerror}")
             continue
@@ -100,7 +113,10 @@ def check_sizes(path: Path, manifest: Manifest) -> list[str]:
 
 
 def check_content(path: Path, manifest: Manifest, share: int, shares: int) -> list[str]:
-    """Return the pieces whose bytes have changed since they were written, among this share of all pieces."""
+    """Return the pieces whose bytes have changed since they were written, among this share of all pieces.
+
+    Raise UnreadableCheckpoint if one of them cannot be read.
+    """
     pieces = [(name, number) for name, file in sorted(manifest.files.items()) for number in range(len(file.sha256))]
     with ThreadPoolExecutor(THREADS) as threads:
         problems = threads.map(lambda piece: _check_piece(path, manifest, *piece), pieces[share::shares])
@@ -110,15 +126,19 @@ def check_content(path: Path, manifest: Manifest, share: int, shares: int) -> li
 def _check_piece(path: Path, manifest: Manifest, name: str, number: int) -> str:
     expected = manifest.files[name]
     try:
-        with open(path / name, "rb") as file:
-            file.seek(number * PIECE_BYTES)
-            checksum = _hash(file.read(PIECE_BYTES))
+        checksum = read_with_retries(path / name, lambda: _hash_piece(path / name, number))
     except OSError as error:
         return f"{name}: {error.strerror}"
     if checksum == expected.sha256[number]:
         return ""
     end = min((number + 1) * PIECE_BYTES, expected.size)
     return f"{name} is corrupt: checksum of bytes {number * PIECE_BYTES} to {end} differs"
+
+
+def _hash_piece(path: Path, number: int) -> str:
+    with open(path, "rb") as file:
+        file.seek(number * PIECE_BYTES)
+        return _hash(file.read(PIECE_BYTES))
 
 
 def _hash(content: bytes | memoryview) -> str:

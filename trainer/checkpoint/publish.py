@@ -23,10 +23,10 @@ def publish(job: SaveJob, abandoned: set[str]) -> int:
     whole = manifest.Manifest(job.step, job.world_size, job.token, job.metric, files, job.best)
     folder.write_file(job.partial / folder.MANIFEST, manifest.encode_manifest(whole))
     folder.sync_folder(job.partial)
-    folder.publish_partial(job.folder, job.partial, job.step)
+    folder.publish_partial(job.folder, job.partial, job.step, job.fence)
     # The checkpoint is published. If an old one cannot be removed, this save has not failed; the next one tries again.
     with suppress(OSError):
-        retention.prune(job.folder, job.step, job.keep, job.best)
+        retention.prune(job.folder, job.step, job.keep, job.best, job.discarded, job.fence)
     return whole.size
 
 

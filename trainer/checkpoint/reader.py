@@ -16,6 +16,7 @@ from torch.distributed.checkpoint.metadata import (
 from torch.distributed.checkpoint.storage import StorageReader
 
 from trainer import safetensors_file
+from trainer.checkpoint.read_retry import read_with_retries
 
 
 class ShardReader(StorageReader):
@@ -63,7 +64,8 @@ class ShardReader(StorageReader):
     def _read_chunk(self, location: Any) -> Any:
         chunk = self._chunks[location.fqn, tuple(location.offset)]
         if chunk["file"] not in self._files:
-            self._files[chunk["file"]] = safetensors_file.Reader(self._path / chunk["file"])
+            path = self._path / chunk["file"]
+            self._files[chunk["file"]] = read_with_retries(path, lambda: safetensors_file.Reader(path))
         return self._files[chunk["file"]][chunk["name"]]
 
 

@@ -3,49 +3,62 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from trainer.checkpoint import folder, manifest
+from trainer.checkpoint.fence import Fence
+from trainer.checkpoint.read_retry import read_with_retries
 
 
 def find_best(path: Path, best: str) -> Path | None:
     """Return the best of the checkpoints in a folder by the figure `best`; None if none of them was evaluated."""
     present = {checkpoint.step: checkpoint.path for checkpoint in folder.list_published(path)}
-    step = choose_best({step: _read_metric(entry, best) for step, entry in present.items()}, best)
+    metrics = {step: read_with_retries(entry, partial(_read_metric, entry, best)) for step, entry in present.items()}
+    step = choose_best(metrics, best)
     return None if step is None else present[step]
 
 
-def prune(path: Path, newest: int, keep: int, best: str) -> list[int]:
-    """Remove the checkpoints that are not needed now that step `newest` is published, and return their steps."""
+def prune(  # noqa: PLR0913, PLR0917 - one per setting
+    path: Path, newest: int, keep: int, best: str, discarded: Collection[int], fence: Fence
+) -> list[int]:
+    """Remove the checkpoints that are not needed now that step `newest` is published, and return their steps.
+
+    `discarded` are later steps that may go too. Raise OSError, before anything is removed, if a metric cannot be read.
+    """
     present = {checkpoint.step: checkpoint.path for checkpoint in folder.list_published(path)}
     metrics = {step: _read_metric(entry, best) for step, entry in present.items()}
-    removed = select_removable(metrics, newest, keep, best)
+    removed = select_removable(metrics, newest, keep, best, discarded)
     for step in removed:
-        folder.remove(present[step])
+        folder.remove(present[step], fence)
     return removed
 
 
-def remove_after(path: Path, step: int) -> None:
-    """Remove the checkpoints of later steps; the next save retries those that cannot be removed now."""
-    for checkpoint in folder.list_published(path):
-        if checkpoint.step > step:
-            with suppress(OSError):
-                folder.remove(checkpoint.path)
+def remove_after(path: Path, step: int, fence: Fence) -> list[int]:
+    """Remove the checkpoints of later steps and return the steps; the next save retries those that stay."""
+    later = [checkpoint for checkpoint in folder.list_published(path) if checkpoint.step > step]
+    for checkpoint in later:
+        with suppress(OSError):
+            folder.remove(checkpoint.path, fence)
+    return [checkpoint.step for checkpoint in later]
 
 
-def select_removable(metrics: Mapping[int, float | None], newest: int, keep: int, best: str) -> list[int]:
+def select_removable(
+    metrics: Mapping[int, float | None], newest: int, keep: int, best: str, discarded: Collection[int]
+) -> list[int]:
     """Return the steps to remove, given the metric of each checkpoint by step.
 
-    The one just published is certainly good and always stays. Later steps belong to a history that ended with a
-    rollback or a damaged checkpoint: a resume must not find them.
+    The one just published is certainly good and always stays. Of later ones, only those in `discarded` go: they were
+    read and found damaged, or belong to a history that ended with a rollback, and a resume must not find them. Others
+    may be good.
     """
     history = sorted((step for step in metrics if step <= newest), reverse=True)
     needed = {newest, *history[:keep]}
     if best and (chosen := choose_best({step: metrics[step] for step in history}, best)) is not None:
         needed.add(chosen)
-    return sorted(set(metrics) - needed)
+    return sorted(step for step in metrics if step not in needed and (step < newest or step in discarded))
 
 
 def choose_best(metrics: Mapping[int, float | None], best: str) -> int | None:

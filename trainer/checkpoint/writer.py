@@ -17,6 +17,7 @@ from contextlib import suppress
 from typing import Any
 
 from trainer.checkpoint import folder, manifest
+from trainer.checkpoint.fence import FolderLost
 from trainer.checkpoint.job import SaveAbandoned, SaveJob
 from trainer.checkpoint.publish import publish
 from trainer.checkpoint.shard import write_shard
@@ -34,7 +35,7 @@ def main() -> None:
     abandoned: set[str] = set()
     threading.Thread(target=_listen, args=(jobs, abandoned), daemon=True).start()
     while True:
-        job = SaveJob(**jobs.get())
+        job = SaveJob.from_dict(jobs.get())
         _reply(save(job, memoryview(image), abandoned))
 
 
@@ -50,6 +51,8 @@ def save(job: SaveJob, image: memoryview, abandoned: set[str]) -> dict[str, Any]
             kind = "published"
     except SaveAbandoned as error:
         reason, failed_rank = str(error), error.rank
+    except FolderLost as error:
+        reason = str(error)
     except OSError as error:
         failed_rank = job.rank
         reason = f"{error.strerror} ({error.filename or job.partial})"
@@ -64,8 +67,9 @@ def save(job: SaveJob, image: memoryview, abandoned: set[str]) -> dict[str, Any]
 def _clean_up(job: SaveJob, reason: str) -> None:
     """Remove this rank's files of a failed save; rank 0, which waits for the others, removes the whole save."""
     if job.rank == 0:
-        with suppress(OSError):
-            folder.remove_leftovers(job.folder)
+        with suppress(OSError, FolderLost):
+            job.fence.check()
+            folder.remove_leftovers(job.folder, epoch=job.fence.epoch)
         return
     # The large file goes first, so that a full disk has space for the reason.
     with suppress(OSError):
@@ -76,7 +80,8 @@ def _clean_up(job: SaveJob, reason: str) -> None:
 
 def _write(job: SaveJob, image: memoryview) -> int:
     if job.rank == 0:
-        folder.remove_leftovers(job.folder, keep=job.partial.name)
+        job.fence.check()
+        folder.remove_leftovers(job.folder, job.partial.name, job.fence.epoch)
     job.partial.mkdir(parents=True, exist_ok=True)
     files = {folder.shard_name(job.rank): write_shard(job.partial / folder.shard_name(job.rank), image[: job.size])}
     for name, text in job.texts.items():

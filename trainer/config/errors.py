@@ -38,6 +38,10 @@ class ConfigError(Exception):
         return "\n".join(str(problem) for problem in self.problems)
 
 
+class FolderInUseError(ConfigError):
+    """The folder of the run belongs to another run, which is alive: nothing may be written there, no outcome either."""
+
+
 def list_nearest_multiples(number: int, factor: int) -> str:
     """Return the multiples of `factor` just below and above `number`, as "24 or 32"."""
     below = number // factor * factor

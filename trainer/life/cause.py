@@ -35,6 +35,7 @@ class Cause(Enum):
     DEVICE = "device"
     DISK_FULL = "disk_full"
     STORAGE = "storage"
+    FOLDER_LOST = "folder_lost"
     NETWORK = "network"
     HANG = "hang"
     LOST_PEER = "lost_peer"
@@ -72,18 +73,24 @@ _FIXES = {
         "or another run.folder"
     ),
     Cause.STORAGE: "check the filesystem that the error names, or that of run.folder",
+    Cause.FOLDER_LOST: (
+        "nothing is lost if the other process was meant to continue the run; otherwise stop it and start this one again"
+    ),
     Cause.NETWORK: "check the network between the nodes: slurm/jobs/fabric.sbatch names slow or broken links",
     Cause.HANG: "read hang/report.txt, and the stack of this rank in hang/",
     Cause.LOST_PEER: "check this node: `sinfo -R`, and dmesg for a process killed by the kernel for lack of memory",
     Cause.TRAINER: "failures/ has the traceback; please report it with the settings of the run",
 }
-_PERMANENT = frozenset({Cause.DATA, Cause.NUMERICS, Cause.SETTINGS, Cause.COMPILER, Cause.USER_CODE})
+_PERMANENT = frozenset({Cause.DATA, Cause.NUMERICS, Cause.SETTINGS, Cause.COMPILER, Cause.USER_CODE, Cause.FOLDER_LOST})
 
 _DISK_FULL_TEXT = "No space left on device|Disk quota exceeded"
 # The first pattern that matches decides. Each is searched in "type: text" of the error.
 _PATTERNS = [
     # The text of this error is that of another rank, which has the cause.
     (Cause.LOST_PEER, r"\bPeerError"),
+    # Whatever the filesystem's error was: a timeout of it is not one of the network between ranks.
+    (Cause.STORAGE, r"\bUnreadableCheckpoint"),
+    (Cause.FOLDER_LOST, r"\bFolderLost"),
     (Cause.DEVICE, r"\bDeviceError"),
     (Cause.OUT_OF_MEMORY, r"OutOfMemoryError|CU(BLAS|DNN|SOLVER|SPARSE)_STATUS_ALLOC_FAILED|[Cc]uda.*out of memory"),
     (Cause.HOST_MEMORY, r"\bMemoryError|can't allocate memory|[Cc]annot allocate memory"),

@@ -123,6 +123,11 @@ def end_after_failure(folder: Path, own: Failure, began: float) -> tuple[int, Ru
     return (0 if FILE_VARIABLE in os.environ else int(Code[outcome.outcome.upper()])), outcome
 
 
+def end_unrecorded() -> int:
+    """Return the exit status of a run whose folder belongs to another one now, so that its outcome is not written."""
+    return 0 if FILE_VARIABLE in os.environ else int(Code.BROKEN)
+
+
 def read_decided() -> RunOutcome | None:
     """Return the outcome this job has already decided on, if any: a rank restarted after that has nothing to do."""
     if FILE_VARIABLE not in os.environ:

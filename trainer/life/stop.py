@@ -31,6 +31,7 @@ class StopReason(IntEnum):
     PREEMPTED = 4
     REQUESTED = 5
     CANCELLED = 6
+    FOLDER_LOST = 7
 
     @property
     def requeue(self) -> bool:
@@ -50,7 +51,7 @@ class StopReason(IntEnum):
     @classmethod
     def from_text(cls, text: str) -> StopReason:
         """Return the reason that a stop file names; any other text means that a person requested the stop."""
-        by_text = {reason.text: reason for reason in cls}
+        by_text = {reason.text: reason for reason in cls if reason is not cls.FOLDER_LOST}
         return by_text.get(text.strip().lower(), cls.REQUESTED)
 
 
@@ -61,6 +62,7 @@ _TEXT = {
     StopReason.PREEMPTED: "preempted",
     StopReason.REQUESTED: "stop requested",
     StopReason.CANCELLED: "cancelled",
+    StopReason.FOLDER_LOST: "another process has taken over the run folder",
 }
 
 _SIGNALS = {
@@ -120,6 +122,10 @@ class StopListener:
         """Whether SIGTERM has arrived, even if another reason is stronger: the process is about to be killed."""
         return self._is_terminated
 
+    def request(self, reason: StopReason) -> None:
+        """Record a request of another part of this process."""
+        self._record(reason)
+
     def set_pace(self, save_s: float, delay_s: float) -> None:
         """Update the durations from which the margin before the time limit is derived.
 
@@ -137,7 +143,7 @@ class StopListener:
         self._sender.close()
         self._thread.join()
         self._receiver.close()
-        if self._is_first and self._reason is not None:
+        if self._is_first and self._reason not in (None, StopReason.FOLDER_LOST):
             self.file.unlink(missing_ok=True)
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:

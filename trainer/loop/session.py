@@ -29,9 +29,10 @@ from trainer.evaluation.evaluator import Evaluator
 from trainer.evaluation.text_sampler import TextSampler
 from trainer.host import processor_name
 from trainer.life import failure, outcome
+from trainer.life.cause import Cause
 from trainer.life.health import Health
 from trainer.life.outcome import Code
-from trainer.life.stop import StopListener
+from trainer.life.stop import StopListener, StopReason
 from trainer.life.straggler import StragglerDetector
 from trainer.life.trace_request import TraceRequests
 from trainer.life.vote import Vote
@@ -67,6 +68,7 @@ class Session:
         self._began = began
         self._folder = Path(config.run.folder.format(name=config.name)).absolute()
         self._rank = int(os.environ.get("RANK", "0"))
+        self._run_folder = RunFolder(self._folder, self._rank)
         self._recorder = Recorder(self._folder, self._rank, config)
         self._world: World | None = None
         self._trainer: Trainer | None = None
@@ -75,18 +77,17 @@ class Session:
 
     def run(self) -> int:
         """Run to the end and return the exit status; raise ConfigError if the run cannot be accepted."""
-        run_folder = RunFolder(self._folder, self._rank)
         try:
             with self._record_failure():
                 check_packages(self._config)
                 check_backend(self._config.compile)
                 sources = open_sources(self._config)
-                run_folder.create()
+                self._run_folder.create()
                 return self._start(sources)
         except ConfigError as error:
             if self._trainer is None or not self._is_accepted:
                 self._recorder.close()
-                run_folder.restore()
+                self._run_folder.restore()
                 raise
             status = self._conclude(End(Code.BAD_INPUT, "; ".join(str(error).splitlines())))
             self._finish_save()
@@ -97,10 +98,13 @@ class Session:
             status = self._conclude_failure(self._failure)
             self._finish_save()
             return status
+        finally:
+            self._run_folder.release()
 
     def _start(self, sources: Sources) -> int:
-        self._recorder.event("started", began=self._began, attempt=_attempt())
-        self._recorder.event("imported")
+        if self._run_folder.is_ours:
+            self._recorder.event("started", began=self._began, attempt=_attempt())
+            self._recorder.event("imported")
         self._world = world = self._join()
         with closing(StopListener(self._folder, self._rank, self._config.stop.margin_s).listen()) as stop:
             return self._train(sources, world, stop)
@@ -117,6 +121,7 @@ class Session:
         run = self._config.run
         needs_group = self._config.parallel.strategy in ("fsdp", "hsdp")
         world = start(run.device, run.join_timeout_s, hang_folder=self._folder / "hang", group_of_one=needs_group)
+        self._run_folder.agree(RankGroup(world.rank, world.size, world.group))
         hosts = sorted({member.host for member in world.members})
         machine = {"device": world.device.type, "cpu": processor_name()}
         self._recorder.event("joined", world_size=world.size, hosts=hosts, **machine)
@@ -133,6 +138,8 @@ class Session:
         watchdog = Watchdog(world, self._folder, config.watchdog.hang_s, lambda: stop.is_terminated)
         with closing(watchdog.start()):
             self._trainer = trainer = Trainer.from_config(config, world, resolved.micro)
+            trainer.checkpoints.hold(self._run_folder.fence)
+            self._run_folder.on_lost(lambda: stop.request(StopReason.FOLDER_LOST))
             self._recorder.event("built", strategy=config.parallel.strategy, micro=resolved.micro)
             health = Health(config.health, scaled=config.precision == "fp16")
             data_identity = identify_data(source, config)
@@ -292,6 +299,8 @@ class Session:
         This is called before the ranks leave the process group, so that a rank that dies while leaving changes nothing.
         """
         step = 0 if self._trainer is None else self._trainer.step
+        if end.stop is StopReason.FOLDER_LOST or not self._run_folder.is_ours:
+            return self._leave_folder(step)
         self._recorder.end(end.code.name.lower(), end.reason, step)
         self._recorder.say(f"{end.code.name.lower()} at step {step}: {end.reason}")
         cause = self._failure.summarise() if self._failure else None
@@ -325,13 +334,26 @@ class Session:
                 hosts = [member.host for member in self._world.members] if self._world else ()
                 step = 0 if self._trainer is None else self._trainer.step
                 self._failure = failure.describe(error, rank=self._rank, step=step, hosts=hosts)
+                if not self._run_folder.is_ours:
+                    raise
                 failure.report(self._folder, self._failure, error)
                 if not isinstance(error, ConfigError):
                     outcome.end_after_failure(self._folder, self._failure, self._began)
             raise
 
+    def _leave_folder(self, step: int) -> int:
+        """End without a word in the folder, which belongs to another run now, and return the exit status."""
+        if self._rank == 0:
+            text = f"{StopReason.FOLDER_LOST.text} ({self._folder}); nothing more is written or removed there"
+            label = Cause.FOLDER_LOST.label.upper()
+            print(f"trainer: {label} at step {step}: {text}; {Cause.FOLDER_LOST.fix}", file=sys.stderr, flush=True)
+        self._recorder.close()
+        return outcome.end_unrecorded()
+
     def _conclude_failure(self, own: failure.Failure) -> int:
         """Record the first cause of all ranks' failures as the end of this attempt, and return the exit status."""
+        if not self._run_folder.is_ours:
+            return self._leave_folder(own.step)
         status, ended = outcome.end_after_failure(self._folder, own, self._began)
         self._recorder.end(ended.outcome, ended.reason, ended.step)
         self._recorder.say(f"{ended.outcome} at step {ended.step}: {ended.reason}")

@@ -270,6 +270,8 @@ class StepLoop:
         return End(Code.BROKEN, self._verdict.message if self._verdict else reason, cause=Cause.NUMERICS)
 
     def _finish(self, end: End) -> End:
+        if end.stop is StopReason.FOLDER_LOST:
+            return end
         if self.saves.save_last(end.reason):
             return end
         lost = self.saves.lost

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from tests.slurm.test_jobs_smoke import SHOW_RENDEZVOUS
 
-JOB = Path(__file__).resolve().parents[3] / "slurm" / "jobs" / "train.sbatch"
+REPO = Path(__file__).resolve().parents[3]
+JOB = REPO / "slurm" / "jobs" / "train.sbatch"
 
 STUBS = {
     "scontrol": """echo "scontrol $*" >>"$CALLS"
@@ -19,6 +21,7 @@ STUBS = {
         "show node") echo "NodeName=$3 Arch=x86_64 NodeAddr=${NODE_ADDR-10.88.0.3} NodeHostName=$3" ;;
         "show partition") echo "PartitionName=$3 MaxTime=UNLIMITED PreemptMode=${PREEMPT_MODE-OFF} State=UP" ;;
         "show job")
+            [ -z "${SILENT:-}" ] || exit 1
             state=$(cat "$STATES/$3" 2>/dev/null || echo RUNNING)
             echo "JobId=$3 JobName=x JobState=$state Reason=None PreemptTime=${PREEMPTED-None}" \\
                 "ExcNodeList=$(cat "$STATES/excluded" 2>/dev/null || echo "(null)") Nice=0" ;;
@@ -42,7 +45,10 @@ STUBS = {
         exit $code""",
     # The trainer: runs for TICKS, then writes an outcome; a stop file makes it stop, and its text becomes the reason.
     # It does not end before the job has recorded that its node has joined, which real ones do within a second.
-    "python": f"{SHOW_RENDEZVOUS}\n"
+    # The lock of the run folder is real.
+    "python": f"""case "$*" in "-S -m trainer.checkpoint.claim "*) PYTHONPATH={REPO} exec {sys.executable} "$@" ;; esac
+{SHOW_RENDEZVOUS}
+"""
     """echo "$SLURMD_NODENAME: $*"
         [ "$SLURMD_NODENAME" = "${CUT_OFF:-}" ] || until [ -e "$joined/$SLURMD_NODENAME" ]; do sleep 0.01; done
         [ "$SLURMD_NODENAME" = gpu-1 ] || exit ${TORCHRUN:-0}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.slurm.test_jobs_smoke import check_rendezvous
-from tests.slurm.train_job.job_stubs import JOB, Run, Start
+from tests.slurm.train_job.job_stubs import JOB, Run, Start, finish
 
 
 def test_each_node_starts_the_trainer_with_its_own_address(job: Run, run_folder: Path, tmp_path: Path) -> None:
@@ -58,6 +58,38 @@ def test_a_folder_of_another_user_is_rejected_while_slurm_hides_the_state_of_its
     )
     os.chown(tmp_path / "shared" / "job", os.geteuid(), -1)
     assert job(RUN_FOLDER="shared", OUTCOME="finished").returncode == 0
+
+
+def test_a_silent_scontrol_does_not_open_the_folder_of_a_running_job(job: Run, start: Start, tmp_path: Path) -> None:
+    """The files of the running job stay as they are; once it has ended, its folder is free."""
+    running = start(RUN_FOLDER="shared", OUTCOME="finished", SLURM_JOB_ID="777", TICKS="160")
+    assert running.stdout is not None
+    seen = ""
+    while "gpu-1: " not in seen:
+        seen += running.stdout.readline()
+    (tmp_path / "shared" / "stop").write_text("preempted")
+    done = job(RUN_FOLDER="shared", OUTCOME="finished", SILENT="1")
+    assert done.returncode == 2, done.stderr
+    message = done.stderr.splitlines()[-1]
+    assert message.startswith(f"train: FAILED: {tmp_path}/shared is in use by job 777 (attempt 1), process ")
+    assert message.endswith(
+        "it has touched the lock just now: wait for it, or stop it (`scancel 777`); or set another RUN_FOLDER"
+    )
+    assert (tmp_path / "shared" / "job").read_text() == "777\n"
+    assert (tmp_path / "shared" / "stop").read_text() == "preempted"
+    assert list((tmp_path / "shared").glob(".joined-777.0")) != []
+    finish(running)
+    assert job(RUN_FOLDER="shared", OUTCOME="finished", SILENT="1").returncode == 0
+
+
+def test_a_killed_job_script_gives_the_folder_back(job: Run, start: Start) -> None:
+    running = start(RUN_FOLDER="shared", OUTCOME="finished", SLURM_JOB_ID="777", TICKS="100")
+    assert running.stdout is not None
+    while "gpu-1: " not in running.stdout.readline():
+        pass
+    running.kill()
+    finish(running)
+    assert job(RUN_FOLDER="shared", OUTCOME="finished", SILENT="1").returncode == 0
 
 
 def test_a_home_folder_is_expanded(job: Run, tmp_path: Path) -> None:
@@ -123,7 +155,7 @@ def test_mistakes_are_reported_before_anything_starts(job: Run, start: Start, tm
 
 def test_only_the_files_of_the_run_remain(job: Run, run_folder: Path) -> None:
     job(OUTCOME="finished")
-    assert sorted(path.name for path in run_folder.iterdir()) == ["events.jsonl", "job", "outcome.json"]
+    assert sorted(path.name for path in run_folder.iterdir()) == [".lock", "events.jsonl", "job", "outcome.json"]
 
 
 def test_the_sbatch_options() -> None:

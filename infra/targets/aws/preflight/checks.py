@@ -146,8 +146,13 @@ def _report_failure(check: Check, failure: ClientError | BotoCoreError) -> Issue
     fault = classify_error(failure)
     call = f"{failure.operation_name}: " if isinstance(failure, ClientError) else ""
     fix = _FIXES.get(fault.kind, "check it yourself; `make up` may fail on it")
+    if fault.code == _NOT_SIMULATED:
+        fix = "not simulated; it is checked in an account"
     return warning("not_judged", check.where, f"{check.what} could not be checked ({call}{fault.code})", fix)
 
+
+_NOT_SIMULATED = "NotImplemented"
+"""Code with which the simulated AWS refuses calls that it lacks; AWS itself offers every call of the checks."""
 
 _FIXES: dict[str, str] = {
     "permission": "allow the caller to make this call, or check it yourself",

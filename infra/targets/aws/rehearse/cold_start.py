@@ -42,8 +42,8 @@ class ColdStart:
 
     def __str__(self) -> str:
         return (
-            f"cold start: the job ran {self.total_s:.0f} s on AWS after sbatch: {self.launch_s:.0f} s until its nodes "
-            f"were launched, {self.boot_s:.0f} s boot, {self.install_s:.0f} s package installation, "
+            f"cold start: the job ran {self.total_s:.0f} s after sbatch in simulated time: {self.launch_s:.0f} s until "
+            f"its nodes were launched, {self.boot_s:.0f} s boot, {self.install_s:.0f} s package installation, "
             f"{self.configure_s:.0f} s other set-up, {self.start_s:.0f} s until Slurm started it"
         )
 

@@ -148,7 +148,7 @@ class Moto:
 @contextmanager
 def listening(server: Moto, address: str = "127.0.0.1", tls: ssl.SSLContext | None = None) -> Iterator[str]:
     """Serve the same AWS at another address and yield its URL."""
-    dispatcher = DomainDispatcherApplication(create_backend_app)
+    dispatcher = _Dispatcher(create_backend_app)
     app = _Faulty(dispatcher, server)
     http = make_server(address, 0, app, threaded=True, request_handler=_Quiet, ssl_context=tls)
     thread = threading.Thread(target=http.serve_forever, daemon=True)
@@ -163,6 +163,18 @@ def listening(server: Moto, address: str = "127.0.0.1", tls: ssl.SSLContext | No
 class _Quiet(MotoRequestHandler):  # type: ignore[misc]  # moto is Any to the checker
     def log_request(self, *args: Any) -> None:
         pass
+
+
+class _Dispatcher(DomainDispatcherApplication):  # type: ignore[misc]  # moto is Any to the checker
+    """Moto's choice of a service. One that it lacks is refused, without the advice that moto prints for its authors."""
+
+    def get_backend_for_host(self, host: str | None) -> Any:
+        if host and "amazonaws.com" in host and not self._has(host):
+            raise NotImplementedError(f"no service at {host}")
+        return super().get_backend_for_host(host)
+
+    def _has(self, host: str) -> bool:
+        return any(pattern.match(f"http://{host}") for _, pattern in self.backend_url_patterns)
 
 
 class _Faulty:

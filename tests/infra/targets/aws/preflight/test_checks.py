@@ -77,6 +77,7 @@ def test_a_check_without_an_answer_times_out(canned_aws: CannedAws) -> None:
     [
         ("AccessDeniedException", "allow the caller to make this call, or check it yourself"),
         ("ThrottlingException", "run it again in a minute"),
+        ("NotImplemented", "not simulated; it is checked in an account"),
         ("SomethingNew", "check it yourself; `make up` may fail on it"),
     ],
 )

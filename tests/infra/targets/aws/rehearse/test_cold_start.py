@@ -75,6 +75,6 @@ def test_the_parts_of_a_cold_start_are_those_of_the_node(monkeypatch: pytest.Mon
 
 def test_the_line_has_every_part() -> None:
     assert str(ColdStart(launch_s=4, boot_s=79.4, install_s=38, configure_s=62, start_s=17)) == (
-        "cold start: the job ran 200 s on AWS after sbatch: 4 s until its nodes were launched, 79 s boot, "
+        "cold start: the job ran 200 s after sbatch in simulated time: 4 s until its nodes were launched, 79 s boot, "
         "38 s package installation, 62 s other set-up, 17 s until Slurm started it"
     )

@@ -36,6 +36,12 @@ def test_a_call_that_moto_lacks_is_refused(aws: Moto) -> None:  # noqa: F811
         aws.client("ec2").describe_trunk_interface_associations()
 
 
+def test_a_service_that_moto_lacks_is_refused_quietly(aws: Moto, capfd: pytest.CaptureFixture[str]) -> None:  # noqa: F811
+    with pytest.raises(ClientError, match=r"NotImplemented.*pricing\.us-east-1\.amazonaws\.com"):
+        aws.client("pricing").get_products(ServiceCode="AmazonEC2")
+    assert capfd.readouterr() == ("", "")
+
+
 def test_clients_of_a_service_have_the_same_calls_and_classes_of_their_own(aws: Moto) -> None:  # noqa: F811
     first, second = aws.client("ec2"), aws.client("ec2", "us-west-2")
     assert type(first) is not type(second)

@@ -51,8 +51,8 @@ submit: $(MUSTER) ## run JOB=file on the cluster and follow its log (NODES=4; AR
 fabric: $(MUSTER) ## measure the network between nodes, drain slow ones (NODES=..., ARGS=--no-drain)
 	@$(MUSTER) fabric --stack $(STACK) $(if $(PARTITION),--partition $(PARTITION)) $(if $(NODES),--nodes '$(NODES)') $(ARGS)
 
-teardown: $(MUSTER) ## remove the cluster and print a receipt (FORCE=1: even if jobs are running)
-	@$(MUSTER) teardown --stack $(STACK) --yes $(if $(FORCE),--force)
+teardown: $(MUSTER) ## remove the cluster, print a receipt (FORCE=1: even if jobs run; DELETE_STORAGE=1)
+	@$(MUSTER) teardown --stack $(STACK) --yes $(if $(FORCE),--force) $(if $(DELETE_STORAGE),--delete-storage)
 
 rehearse: $(MUSTER) ## rehearse a stack in a simulated cloud on this machine (ARGS="--seed 2")
 	@$(MUSTER) rehearse --stack $(STACK) $(ARGS)

@@ -55,7 +55,13 @@ class Cluster:
             "size": {"cpus": 2, "memory_mb": self.memory_mb},
             "gpus": {"count": 2, "kind": "simulated", "type": "h100"},
         }
-        return {"name": self.name, "target": "local", "groups": {"gpu": group}, "network": {"egress": False}}
+        return {
+            "name": self.name,
+            "target": "local",
+            "groups": {"gpu": group},
+            "network": {"egress": False},
+            "storage": {"shared": {"keep": False}},
+        }
 
     def floor(self) -> float:
         return timed([str(REPO / "benchmarks" / "floor.sh"), self.name, str(self.nodes), str(self.memory_mb)])

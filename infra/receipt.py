@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,6 +25,8 @@ class Item:
     """Its cost while it exists."""
     keep_reason: str = ""
     """Why it must not be removed; empty if it should be removed."""
+    size: int | None = None
+    """Bytes of its files, if it is kept and they could be measured."""
 
     def lived(self, until: datetime) -> float | None:
         """Return its age in seconds; None if unknown."""
@@ -81,8 +83,8 @@ class Receipt:
         return datetime.fromisoformat(self.at)
 
 
-def mark_removed(before: Iterable[Item], after: Iterable[Item]) -> tuple[Item, ...]:
-    """Return the items that existed before or after; those that do not exist after are marked as removed."""
+def mark_removed(before: Iterable[Item], after: Sequence[Item]) -> tuple[Item, ...]:
+    """Return the items that existed before or after, as they are after; those that do not exist then are removed."""
     remaining = {(item.kind, item.name) for item in after}
     items = {(item.kind, item.name): item for item in (*before, *after)}
     return tuple(replace(item, removed=key not in remaining) for key, item in items.items())

@@ -218,11 +218,14 @@ def teardown(
     stack: Stack = DEFAULT_STACK,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Remove the cluster even if jobs are running.")] = False,
+    delete_storage: Annotated[
+        bool, typer.Option("--delete-storage", help="Also delete storage that the stack file keeps.")
+    ] = False,
 ) -> None:
     """Remove the cluster and prove it with a receipt."""
     from muster.commands.teardown import teardown as run
 
-    run(stack, yes=yes, force=force)
+    run(stack, yes=yes, force=force, delete_storage=delete_storage)
 
 
 @app.command()

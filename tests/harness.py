@@ -30,6 +30,7 @@ def small_spec(**changes: Any) -> Spec:
         "target": "local",
         "groups": {"gpu": {"count": 2, "gpus": {"count": 2, "kind": "simulated", "type": "h100"}}},
         "network": {"egress": False},
+        "storage": {"shared": {"keep": False}},
     }
     return spec | ({"software": {"slurm": slurm}} if slurm else {}) | changes
 

@@ -446,11 +446,15 @@ class Images(ABC):
         """End the machine of a permanent node in order, and wait until it is gone; `up` starts another one."""
 
 
-class ManagedStorage(ABC):
+class ManagedStorage:
     """A target that creates filesystems that can outlive the cluster (`keep: true`)."""
 
-    storage_removal: ClassVar[str]
-    """How to remove a filesystem that teardown kept."""
+    storage_removal: ClassVar[str] = ""
+    """How to remove a filesystem that teardown kept by hand; empty if `teardown --delete-storage` removes it."""
+
+    def measure(self, leftover: Leftover) -> int | None:
+        """Return the size of a filesystem in bytes; None if that is unknown."""
+        return None
 
 
 @dataclass(frozen=True)

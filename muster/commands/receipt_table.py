@@ -29,7 +29,7 @@ def print_receipt(receipt: Receipt, storage_removal: str) -> None:
         screen.say(f"remaining cost: {receipt.usd_per_hour:.4f} USD per hour, {per_month:.2f} USD per month")
     if receipt.retained:
         screen.say(f"`{format_command('up', receipt.stack)}` uses what was kept")
-        screen.say(f"to remove it too: {storage_removal}, then `{format_command('teardown', receipt.stack)}`")
+        screen.say(f"to remove it too: {storage_removal}")
     if not receipt.left and not receipt.unseen:
         screen.print_success(f"{len(receipt.removed)} removed in {receipt.seconds:.1f} s, {_remainder(receipt)}")
 
@@ -43,7 +43,8 @@ def _remainder(receipt: Receipt) -> str:
 def _items_table(receipt: Receipt) -> Table:
     """Return the table of resources, with prices if any still costs money."""
     price = ["USD per hour"] if receipt.usd_per_hour else []
-    table = screen.new_table("", "what", "name", "created", "lived", *price, right=["lived", *price])
+    size = ["size"] if any(item.size is not None for item in receipt.items) else []
+    table = screen.new_table("", "what", "name", "created", "lived", *size, *price, right=["lived", *size, *price])
     for item in (*receipt.left, *receipt.retained, *(item for item in receipt.removed if item.created)):
         lived = item.lived(receipt.when)
         table.add_row(
@@ -52,6 +53,7 @@ def _items_table(receipt: Receipt) -> Table:
             item.name,
             item.created[:19].replace("T", " "),
             screen.format_duration(lived) if lived is not None else "",
+            *([screen.format_size(item.size) if item.size is not None else ""] if size else []),
             *([f"{item.usd_per_hour:.4f}" if item.usd_per_hour and not item.removed else ""] if price else []),
         )
     for kind, count in Counter(item.kind for item in receipt.removed if not item.created).items():

@@ -34,23 +34,33 @@ class _Cluster:
     stack: StackHome
     target: Target
     deployment: Deployment
+    delete_storage: bool = False
+    """Whether kept storage is removed, too."""
 
     @property
     def name(self) -> str:
         return self.deployment.cluster
 
     def leftovers(self) -> Leftovers:
-        return find_own_leftovers(self.target, self.deployment)
+        search = find_own_leftovers(self.target, self.deployment)
+        if not self.delete_storage:
+            return search
+        return replace(search, resources=[replace(leftover, keep_reason="") for leftover in search.resources])
 
 
-def teardown(name: str, *, yes: bool, force: bool) -> Receipt | None:
-    """Remove the cluster of a stack and return the receipt; None if nothing exists."""
+def teardown(name: str, *, yes: bool, force: bool, delete_storage: bool = False) -> Receipt | None:
+    """Remove the cluster of a stack and return the receipt; None if nothing exists.
+
+    Storage with `keep: true` stays, unless `delete_storage`.
+    """
     stack = resolve_stack(name)
     with lock.held(stack, "teardown", wait=False, say=screen.say) as held:
         pulumi.wait_for_others(stack, wait=False, say=screen.say)
         cluster = _find(stack)
         if cluster is None:
             return None
+        if delete_storage:
+            cluster = _with_storage(cluster)
         search = cluster.leftovers()
         if not search.resources and not search.unseen and not stack.state.exists():
             _forget_folder(stack, f"nothing of stack {name} (cluster {cluster.name}) exists")
@@ -67,7 +77,7 @@ def teardown(name: str, *, yes: bool, force: bool) -> Receipt | None:
     if isinstance(cluster.target, OnThisMachine):
         receipt = with_caches(receipt, cluster.target, stack.home)
     receipts.save(receipt, stack.home.receipts)
-    receipt_table.print_receipt(receipt, _storage_removal(cluster.target))
+    receipt_table.print_receipt(receipt, _storage_removal(cluster))
     screen.say(f"receipt: {path}")
     _check_complete(stack, receipt)
     return receipt
@@ -85,6 +95,17 @@ def _find(stack: StackHome) -> _Cluster | None:
     cluster = _Cluster(stack, *existing)
     cluster.target.check_access(cluster.deployment)
     return cluster
+
+
+def _with_storage(cluster: _Cluster) -> _Cluster:
+    """Return the cluster with the storage that would be kept; raise Stop if the target does not delete that."""
+    if isinstance(cluster.target, ManagedStorage) and not cluster.target.storage_removal:
+        return replace(cluster, delete_storage=True)
+    by_hand = cluster.target.storage_removal if isinstance(cluster.target, ManagedStorage) else ""
+    raise Stop(
+        f"--delete-storage: target {cluster.target.name} does not delete storage that it keeps; nothing was removed",
+        by_hand or f"`{format_command('teardown', cluster.stack.name)}` without it",
+    )
 
 
 def _forget_folder(stack: StackHome, why: str) -> None:
@@ -154,7 +175,9 @@ def _remove(cluster: _Cluster, before: list[Leftover], held: int) -> Receipt:
         cluster=cluster.name,
         at=datetime.now(UTC).isoformat(timespec="seconds"),
         seconds=round(time.monotonic() - began, 1),
-        items=receipts.mark_removed(map(_item, (*before, *swept)), map(_item, after.resources)),
+        items=receipts.mark_removed(
+            map(_item, (*before, *swept)), [_measured_item(cluster.target, leftover) for leftover in after.resources]
+        ),
         notes=(*failures, *errors, *cluster.target.price_notes(after.resources)),
         unseen=after.unseen,
     )
@@ -250,6 +273,14 @@ def _item(leftover: Leftover) -> Item:
     )
 
 
+def _measured_item(target: Target, leftover: Leftover) -> Item:
+    """Return the item of a resource that remains, with its size if it is storage that is kept."""
+    item = _item(leftover)
+    if not (leftover.keep_reason and isinstance(target, ManagedStorage)):
+        return item
+    return replace(item, size=target.measure(leftover))
+
+
 def _confirmed(cluster: _Cluster, leftovers: list[Leftover]) -> bool:
     if not screen.out().is_terminal:
         raise Stop("teardown asks for confirmation, but there is no terminal", "add --yes")
@@ -263,5 +294,9 @@ def _confirmed(cluster: _Cluster, leftovers: list[Leftover]) -> bool:
     return screen.out().input(question).strip().lower() in ("y", "yes")
 
 
-def _storage_removal(target: Target) -> str:
-    return target.storage_removal if isinstance(target, ManagedStorage) else ""
+def _storage_removal(cluster: _Cluster) -> str:
+    """Return how to remove storage that was kept."""
+    again = format_command("teardown", cluster.stack.name)
+    by_hand = cluster.target.storage_removal if isinstance(cluster.target, ManagedStorage) else ""
+    delete = format_command("teardown", cluster.stack.name, "DELETE_STORAGE=1")
+    return f"{by_hand}, then `{again}`" if by_hand else f"`{delete}`"

@@ -36,6 +36,7 @@ def small(name: str, **changes: Any) -> Spec:
         "controller": {"size": size},
         "login": {"enabled": False},
         "network": {"egress": False},
+        "storage": {"shared": {"keep": False}},
     }
     return spec | changes
 

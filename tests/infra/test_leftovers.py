@@ -1,7 +1,8 @@
-"""The leftovers of a local cluster: cgroups carry no label, so they belong to the owner of the node containers."""
+"""The leftovers of a local cluster: who owns cgroups, which carry no label, and which volumes are kept."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,9 +19,10 @@ GROUPS = ["muster/demo/gpu-1", "muster/demo"]
 
 
 class Engine:
-    """A Docker engine with the given containers, no networks and no volumes."""
+    """A Docker engine with the given containers and volumes, and no networks."""
 
-    def __init__(self, *labels: dict[str, str]) -> None:
+    def __init__(self, *labels: dict[str, str], volumes: dict[str, dict[str, str]] | None = None) -> None:
+        self._volumes = [{"Name": name, "Labels": each} for name, each in (volumes or {}).items()]
         self._containers = [{"Names": [f"/muster-demo-{i}"], "Labels": each} for i, each in enumerate(labels)]
 
     def containers(self, **_filters: Any) -> list[dict[str, Any]]:
@@ -30,7 +32,7 @@ class Engine:
         return []
 
     def volumes(self, **_filters: Any) -> dict[str, Any]:
-        return {"Volumes": None}
+        return {"Volumes": self._volumes or None}
 
 
 def labels_of(stack: str, home: Path) -> dict[str, str]:
@@ -38,14 +40,18 @@ def labels_of(stack: str, home: Path) -> dict[str, str]:
 
 
 def find_own_leftovers(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
-    """Return the leftovers that a teardown of stack `local` would remove."""
+    """Return the leftovers that belong to stack `local`."""
+    use(engine, monkeypatch)
+    owned = exclude_other_stacks(leftovers.find("demo", Path("no-state")), "local")
+    return [(leftover.kind, leftover.name) for leftover in owned]
 
+
+def use(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     @contextmanager
     def api_session(_what: str) -> Iterator[Engine]:
         yield engine
 
     monkeypatch.setattr(engine_client, "api_session", api_session)
-    return [(leftover.kind, leftover.name) for leftover in exclude_other_stacks(leftovers.find("demo"), "local")]
 
 
 @pytest.fixture(autouse=True)
@@ -72,3 +78,36 @@ def test_cgroups_of_another_stack_are_ignored(here: Path, monkeypatch: pytest.Mo
 
 def test_cgroups_of_another_home_are_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert find_own_leftovers(Engine(labels_of("local", tmp_path / "there")), monkeypatch) == []
+
+
+@pytest.mark.parametrize(
+    ("state", "staying"),
+    [
+        (None, ["labelled"]),
+        ("", ["labelled"]),
+        ('{"checkpoint": {}}', ["labelled"]),
+        ([], ["labelled"]),
+        ([("labelled", True), ("plain", False)], ["labelled"]),
+        ([("labelled", False), ("plain", False)], []),
+        ([("labelled", False), ("plain", True)], ["plain"]),
+    ],
+    ids=["no state", "empty file", "damaged", "destroyed", "unchanged", "no longer kept", "kept since"],
+)
+def test_the_last_up_decides_what_is_kept_and_the_label_without_a_state(
+    state: str | list[tuple[str, bool]] | None,
+    staying: list[str],
+    here: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    volumes = {"labelled": labels_of("local", here) | {names.KEEP: "true"}, "plain": labels_of("local", here)}
+    use(Engine(volumes=volumes), monkeypatch)
+    file = tmp_path / "state.json"
+    if isinstance(state, list):
+        volume = "pulumi-python:dynamic/muster:DockerVolume"
+        resources = [{"type": volume, "id": name, "protect": protect} for name, protect in state]
+        file.write_text(json.dumps({"checkpoint": {"latest": {"resources": resources}}}))
+    elif state is not None:
+        file.write_text(state)
+    reasons = {each.name: each.keep_reason for each in leftovers.find("demo", file) if each.kind == "volume"}
+    assert reasons == {name: "keep: true" if name in staying else "" for name in volumes}

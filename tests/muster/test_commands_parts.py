@@ -200,10 +200,10 @@ def test_duration_is_formatted(seconds: float, text: str) -> None:
 
 def test_folder_size_is_measured(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"x" * 100_000)
-    measured = local_caches._tree_size(tmp_path)
+    measured = local_caches.measure_folders(tmp_path)
     assert measured is not None
     assert measured >= 100_000
-    assert local_caches._tree_size(tmp_path / "gone") is None
+    assert local_caches.measure_folders(tmp_path / "gone") is None
 
 
 def test_cache_removal_keeps_files_of_others(tmp_path: Path) -> None:

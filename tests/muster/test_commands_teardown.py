@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -36,8 +37,8 @@ def _remove() -> None:
             volume.remove(force=True)
 
 
-def create_volume(cluster: str, stack: str = STACK) -> str:
-    labels = names.labels(cluster, stack, "2026-01-01T00:00:00+00:00")
+def create_volume(cluster: str, stack: str = STACK, *, keep: bool = False) -> str:
+    labels = names.labels(cluster, stack, "2026-01-01T00:00:00+00:00") | ({names.KEEP: "true"} if keep else {})
     return str(docker.from_env().volumes.create(names.volume(cluster, "shared"), labels=labels).name)
 
 
@@ -68,6 +69,31 @@ def test_labelled_resources_are_removed_with_a_receipt(tmp_path: Path) -> None:
     receipt = json.loads(saved.read_text())
     assert (receipt["cluster"], receipt["removed"], receipt["left"]) == (CLUSTERS[0], 1, 0)
     assert receipt["items"][0]["created"] == "2026-01-01T00:00:00+00:00"
+
+
+def test_kept_storage_stays_until_its_deletion_is_requested(tmp_path: Path) -> None:
+    volume = create_volume(CLUSTERS[0], keep=True)
+    done = teardown(tmp_path, "--yes")
+    assert done.returncode == 0, done.stderr
+    assert volumes() == [volume]
+    assert re.search(rf"kept \(keep: true\).*{volume}.*\d [kM]?B", done.stdout)
+    assert f"to remove it too: `make teardown DELETE_STORAGE=1 STACK={STACK}`" in done.stdout
+    assert "only kept resources of cluster unwritten-a are left" in done.stdout
+    (saved,) = (tmp_path / "receipts").glob("*.json")
+    receipt = json.loads(saved.read_text())
+    assert (receipt["removed"], receipt["left"], receipt["stays"]) == (0, 0, 1)
+    assert receipt["items"][0]["size"] > 0
+    done = teardown(tmp_path, "--yes", "--delete-storage")
+    assert done.returncode == 0, done.stderr
+    assert "nothing of cluster unwritten-a is left" in done.stdout
+    assert volumes() == []
+
+
+def test_deletion_of_storage_needs_confirmation(tmp_path: Path) -> None:
+    volume = create_volume(CLUSTERS[0], keep=True)
+    done = teardown(tmp_path, "--delete-storage")
+    assert (done.returncode, "--yes" in done.stderr) == (1, True)
+    assert volumes() == [volume]
 
 
 def test_unknown_stack_is_an_error(tmp_path: Path) -> None:

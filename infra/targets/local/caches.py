@@ -53,6 +53,16 @@ def remove_tools(home: Home) -> None:
         home.cache.rmdir()
 
 
+def measure_folders(*roots: Path) -> int | None:
+    """Return the bytes that folders occupy; None if they cannot be read, or not within seconds."""
+    line = ["du", "-s", "-c", "-B1", *map(str, roots)]
+    try:
+        done = subprocess.run(line, capture_output=True, text=True, timeout=5, check=False)
+    except subprocess.TimeoutExpired:
+        return None
+    return int(done.stdout.splitlines()[-1].split()[0]) if done.returncode == 0 else None
+
+
 def _images(api: Any) -> list[CacheEntry]:
     sizes = {tag: image["Size"] for image in api.images() for tag in image["RepoTags"] or []}
     titles = {names.image(release): "node image" for release in get_args(SlurmRelease)}
@@ -63,22 +73,15 @@ def _images(api: Any) -> list[CacheEntry]:
 def _volumes(api: Any) -> list[CacheEntry]:
     """Return the cached volumes; their files are measured because Docker takes seconds to measure everything."""
     volumes = [v for v in api.volumes()["Volumes"] or [] if v["Name"] == names.ENV_CACHE_VOLUME]
-    return [CacheEntry("training environment volume", v["Name"], _tree_size(Path(v["Mountpoint"]))) for v in volumes]
+    return [
+        CacheEntry("training environment volume", v["Name"], measure_folders(Path(v["Mountpoint"]))) for v in volumes
+    ]
 
 
 def _folders(home: Home) -> list[CacheEntry]:
     tools = _tools(home)
-    return [CacheEntry("tools folder", str(home.cache), _tree_size(*tools))] if tools else []
+    return [CacheEntry("tools folder", str(home.cache), measure_folders(*tools))] if tools else []
 
 
 def _tools(home: Home) -> list[Path]:
     return [path for path in (home.cache / name for name in _OURS) if path.exists() or path.is_symlink()]
-
-
-def _tree_size(*roots: Path) -> int | None:
-    line = ["du", "-s", "-c", "-B1", *map(str, roots)]
-    try:
-        done = subprocess.run(line, capture_output=True, text=True, timeout=5, check=False)
-    except subprocess.TimeoutExpired:
-        return None
-    return int(done.stdout.splitlines()[-1].split()[0]) if done.returncode == 0 else None

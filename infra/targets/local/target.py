@@ -4,6 +4,7 @@
 # Docker's and Pulumi's libraries are imported inside methods: every command imports every target's class.
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -23,6 +24,7 @@ from infra.targets.target import (
     HostFacts,
     Leftover,
     Leftovers,
+    ManagedStorage,
     OnThisMachine,
     Pushes,
     Target,
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
     from infra.targets.facts import Facts
 
 
-class LocalTarget(Target, OnThisMachine, Pushes, Upgrades):
+class LocalTarget(Target, ManagedStorage, OnThisMachine, Pushes, Upgrades):
     """The target whose nodes are containers that run systemd and sshd, with simulated GPUs."""
 
     name = "local"
@@ -89,12 +91,18 @@ class LocalTarget(Target, OnThisMachine, Pushes, Upgrades):
     def leftovers(self, deployment: Deployment) -> Leftovers:
         from infra.targets.local import leftovers
 
-        return Leftovers(leftovers.find(deployment.cluster))
+        state = Home.of(os.environ).stack(deployment.stack).state
+        return Leftovers(leftovers.find(deployment.cluster, state))
 
     def remove(self, leftover: Leftover, until: float) -> None:  # noqa: ARG002  # Docker waits by itself
         from infra.targets.local import leftovers
 
         leftovers.remove(leftover)
+
+    def measure(self, leftover: Leftover) -> int | None:
+        from infra.targets.local import leftovers
+
+        return leftovers.measure(leftover)
 
     def host_facts(self) -> HostFacts:
         from infra.targets.local import docker_engine

@@ -15,6 +15,9 @@ from infra.targets.local.build.docker_node import DockerNode, NodeArgs
 from infra.targets.local.build.docker_volume import DockerVolume, VolumeArgs
 from infra.targets.target import Context
 
+STATE_FOLDERS = {"slurm_queue": "/var/lib/slurm/slurmctld", "slurm_accounting": "/var/lib/mysql"}
+"""Folders of the controller that outlive its container, by volume. No storage can have these names: they have a `_`."""
+
 
 class LocalCluster(pulumi.ComponentResource):
     """The network, volumes and containers of a local cluster.
@@ -31,7 +34,9 @@ class LocalCluster(pulumi.ComponentResource):
         super().__init__("muster:local:Cluster", plan.cluster, None, pulumi.ResourceOptions(depends_on=[context.guard]))
         self._plan, self._context = plan, context
         self._network = self._create_network()
-        self._volumes = [self._create_volume(volume.name) for volume in plan.volumes]
+        storage = context.spec.storage
+        self._volumes = [self._create_volume(volume.name, storage[volume.name].keep) for volume in plan.volumes]
+        self._state_volumes = [self._create_volume(name, keep=False) for name in STATE_FOLDERS]
         nodes = {node.name: self._create_node(node) for node in plan.nodes}
         machine_outputs = {
             name: {"address": node.address, "host_key": node.host_key, "machine_id": node.machine_id}
@@ -54,8 +59,8 @@ class LocalCluster(pulumi.ComponentResource):
         )
         return DockerNetwork("network", args, self._child_options())
 
-    def _create_volume(self, storage: str) -> DockerVolume:
-        args = VolumeArgs(self._plan.cluster, self._context.stack, storage, self._context.tags)
+    def _create_volume(self, storage: str, keep: bool) -> DockerVolume:
+        args = VolumeArgs(self._plan.cluster, self._context.stack, storage, self._context.tags, keep)
         return DockerVolume(f"volume-{storage}", args, self._child_options())
 
     def _create_node(self, node: PlannedNode) -> DockerNode:
@@ -74,10 +79,11 @@ class LocalCluster(pulumi.ComponentResource):
             network_id=self._network.network_id,
             address=self._network.addresses[node.name],
             mounts=list_mounts(self._plan, node),
+            state_mounts=list_state_mounts(self._plan, node),
             ssh_public_key=self._context.ssh_public_key,
             tags=self._context.tags,
         )
-        return DockerNode(args, self._child_options(self._network, *self._volumes))
+        return DockerNode(args, self._child_options(self._network, *self._volumes, *self._state_volumes))
 
     def _child_options(self, *dependencies: pulumi.Resource) -> pulumi.ResourceOptions:
         return pulumi.ResourceOptions(parent=self, depends_on=[self._context.guard, *dependencies])
@@ -93,6 +99,13 @@ def list_mounts(plan: BuildPlan, node: PlannedNode) -> list[dict[str, str | bool
     ]
     cache: dict[str, str | bool] = {"volume": names.ENV_CACHE_VOLUME, "target": f"{plan.volumes[0].mount}/env"}
     return [*volumes, cache if node.role == "controller" else cache | {"read_only": True}]
+
+
+def list_state_mounts(plan: BuildPlan, node: PlannedNode) -> list[dict[str, str | bool]]:
+    """Return the mounts of the controller's state: a new controller has the queue, job ids and accounts of the last."""
+    if node.role != "controller":
+        return []
+    return [{"volume": names.volume(plan.cluster, name), "target": path} for name, path in STATE_FOLDERS.items()]
 
 
 def build_inventory(plan: BuildPlan, machines: Mapping[str, Mapping[str, Any]]) -> Inventory:

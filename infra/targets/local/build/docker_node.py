@@ -92,6 +92,8 @@ class NodeArgs:
     network_id: pulumi.Input[str]
     address: pulumi.Input[str]
     mounts: Sequence[Mapping[str, str | bool]]
+    state_mounts: Sequence[Mapping[str, str | bool]]
+    """Mounts of the controller's state. A container without them is not replaced: its state would be lost."""
     ssh_public_key: pulumi.Input[str]
     """Key with which root of the node can be reached."""
     tags: Mapping[str, str]

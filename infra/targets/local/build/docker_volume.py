@@ -1,4 +1,4 @@
-"""The shared filesystems of the local target: named Docker volumes, and the cache volume that outlives clusters."""
+"""The volumes of a local cluster: shared filesystems, the controller's state, and the cache that outlives clusters."""
 
 from __future__ import annotations
 
@@ -28,9 +28,8 @@ class DockerVolumeProvider(ResourceProvider):
         with engine_client.api_session(f"volume {name}") as api:
             volume = _inspect(api, name)
             if volume is None:
-                volume = api.create_volume(
-                    name, labels=engine_client.labels(props["cluster"], props["stack"], props.get("tags", {}))
-                )
+                labels = engine_client.labels(props["cluster"], props["stack"], props.get("tags", {}))
+                volume = api.create_volume(name, labels=labels | ({names.KEEP: "true"} if props.get("keep") else {}))
             engine_client.check_owner("volume", name, volume.get("Labels"), props["cluster"], props["stack"])
             return CreateResult(name, props | {"created": volume["Labels"].get(names.CREATED, "")})
 
@@ -58,14 +57,21 @@ class VolumeArgs:
     cluster: str
     stack: str
     storage: str
-    """Name of the storage in the spec."""
+    """Name of the storage in the spec, or of a part of the controller's state."""
     tags: Mapping[str, str]
+    keep: bool = False
+    """Whether teardown leaves it."""
 
 
 class DockerVolume(Resource, module="muster", name="DockerVolume"):
-    """A Docker volume that all nodes of a cluster mount."""
+    """A Docker volume of a cluster.
+
+    One that is kept is protected, so that it and its protection stay in the state when the cluster is destroyed. Docker
+    cannot change the labels of a volume: its own label is only what holds if the state is lost.
+    """
 
     def __init__(self, name: str, args: VolumeArgs, opts: pulumi.ResourceOptions) -> None:
+        opts = pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(protect=args.keep))
         super().__init__(DockerVolumeProvider(), name, {**vars(args), "created": None}, opts)
 
 

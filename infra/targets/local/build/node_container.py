@@ -56,7 +56,7 @@ def host_config(props: Properties, engine: Engine, api_version: str) -> HostConf
         devices=[f"/dev/null:{device}:rwm" for device in props.get("devices", [])],
         mounts=[
             Mount(target=m["target"], source=m["volume"], type="volume", read_only=m.get("read_only", False))
-            for m in props["mounts"]
+            for m in (*props["mounts"], *props.get("state_mounts", ()))
         ],
         tmpfs={"/run": "exec", "/tmp": "exec"},  # noqa: S108  # /tmp of the node, not of this machine
         shm_size=_SHM,

@@ -162,3 +162,18 @@ def test_prices_of_another_region_have_a_note(region: str, kind: str, notes: lis
     is_node = kind == "instance"
     left = [Leftover(kind, "x", region=region, usd_per_hour=1.0, is_node=is_node), Leftover("role", "y", region=region)]
     assert AwsTarget().price_notes(left) == notes
+
+
+def test_kept_filesystems_are_not_deleted_by_an_option(
+    stack: StackHome,
+    aws: Moto,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tagged = {"type": STORAGE["type"], "outputs": {"tagsAll": {"muster.cluster": "pair"}}}
+    write_state(stack, {"type": PROVIDER["type"], "inputs": {"region": REGION}}, tagged)
+    monkeypatch.setattr(teardown, "resolve_stack", lambda _name: stack)
+    with pytest.raises(Stop, match="--delete-storage: target aws does not delete storage that it keeps") as stopped:
+        teardown.teardown("s", yes=True, force=True, delete_storage=True)
+    assert stopped.value.fix == "delete the filesystems in AWS by hand"
+    assert not aws.count()
+    assert read_state_record(stack.state) is not None

@@ -29,12 +29,16 @@ def _enter_if_lower(cpu: int) -> None:
     wait, leave = os.pipe()
     child = os.fork()
     if child == 0:
-        os.close(leave)
-        os.sched_setaffinity(0, {cpu})
-        os.unshare(os.CLONE_NEWNS)
-        os.write(report, b".")
-        os.read(wait, 1)
-        os._exit(0)
+        # The child must not return: it would start the program a second time.
+        try:
+            os.close(leave)
+            os.sched_setaffinity(0, {cpu})
+            os.unshare(os.CLONE_NEWNS)
+            os.write(report, b".")
+            os.read(wait, 1)
+            os._exit(0)
+        finally:
+            os._exit(1)
     os.close(report)
     os.close(wait)
     try:
@@ -60,5 +64,4 @@ if __name__ == "__main__":
         # An older kernel does not know the request, and counts ids for all CPUs together.
         if error.errno != errno.ENOTTY:
             print(f"mount-namespace: Slurm may be unable to start jobs here: {error}", file=sys.stderr)
-    # The caller names the program.
-    os.execv(sys.argv[1], sys.argv[1:])  # noqa: S606
+    os.execv(sys.argv[1], sys.argv[1:])  # noqa: S606  # the caller names the program

@@ -125,6 +125,18 @@ def test_a_node_can_hold_a_mount_namespace_of_every_cpu(node: str) -> None:
 
 
 @pytest.mark.engine
+def test_a_container_that_may_not_create_namespaces_starts_its_program_once() -> None:
+    script = Path(__file__).parents[2] / "setup" / "image" / "mount-namespace.py"
+    options = ["--network=none", "--cap-drop=ALL", "--entrypoint=python3", f"--volume={script}:/script.py:ro"]
+    start = ["-IS", "/script.py", "/usr/bin/echo", "started"]
+    done = subprocess.run(
+        ["docker", "run", "--rm", *options, pins.NODE_IMAGE, *start], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "started\n"
+    assert "mount-namespace: Slurm may be unable to start jobs here" in done.stderr
+
+
+@pytest.mark.engine
 def test_the_image_contains_no_keys_and_no_machine_id() -> None:
     secrets = "host_|machine-id|munge.key"
     look = f"stat -c %s /etc/machine-id; ls /etc/ssh /var/lib/dbus /etc/munge | grep -E '{secrets}' || true"

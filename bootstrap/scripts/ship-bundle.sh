@@ -34,8 +34,9 @@ delete_unused() {
   for bundle in $old; do
     if [ -n "$replaced" ] && { [ -z "$earliest" ] || [ "$earliest" -gt $((replaced + 60)) ]; }; then
       # Renamed first: a folder with the name of a digest is always complete.
-      mv -T "$bundle" "$STORE/.deleted.$$"
-      rm -rf "$STORE/.deleted.$$"
+      deleted=$(mktemp -d "$STORE/.deleted.XXXXXX")
+      mv -T "$bundle" "$deleted"
+      rm -rf "$deleted"
     else
       replaced=$(stat -c %Y "$bundle")
     fi
@@ -43,15 +44,21 @@ delete_unused() {
 }
 
 mkdir -p "$STORE"
-new=$STORE/.new.$$
+# Left by calls that were killed: none takes longer than a minute.
+find "$STORE" -mindepth 1 -maxdepth 1 \( -name '.new.*' -o -name '.deleted.*' \) -mmin +10 -exec rm -rf {} +
 # A bundle that is there already may be in use: it is linked again, not replaced.
 if [ -d "$STORE/$DIGEST" ]; then
   head -c "$SIZE" >/dev/null
 else
-  mkdir "$new"
+  new=$(mktemp -d "$STORE/.new.XXXXXX")
+  trap 'rm -rf "$new"' EXIT
+  # mktemp lets only root read it.
+  chmod 755 "$new"
   head -c "$SIZE" | tar -x -C "$new" --no-same-owner
   mv -T "$new" "$STORE/$DIGEST"
 fi
+# Also before the link is moved: if this call is killed in between, the bundle is not taken for an old one.
+touch "$STORE/$DIGEST"
 ln -sfn "$STORE/$DIGEST" "$LINK.new"
 mv -fT "$LINK.new" "$LINK"
 touch "$STORE/$DIGEST"

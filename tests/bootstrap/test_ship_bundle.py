@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
+import signal
+import stat
 import subprocess
 import time
 from dataclasses import dataclass
@@ -125,4 +128,39 @@ def test_a_bundle_that_is_linked_again_is_not_replaced(shared: Shared) -> None:
     before = file.stat().st_ino
     shared.ship("old-2")
     assert (file.stat().st_ino, file.read_text()) == (before, "in use")
+    assert shared.store.joinpath("old-2").stat().st_mtime > time.time() - 60
+
+
+def test_folders_of_calls_that_were_killed_are_removed(shared: Shared) -> None:
+    for name in (".new.1", ".new.abcdef", ".deleted.1", ".new.running"):
+        (shared.store / name / "trainer").mkdir(parents=True)
+        started = time.time() - (0 if name == ".new.running" else HOUR_S)
+        os.utime(shared.store / name, (started, started))
+    shared.answer()
+    shared.ship()
+    assert shared.bundles() == {NEW, ".new.running"}
+    assert stat.S_IMODE((shared.store / NEW).stat().st_mode) == 0o755, "users read it"
+
+
+def test_an_archive_that_cannot_be_unpacked_leaves_nothing(shared: Shared) -> None:
+    shared.answer()
+    tar = shared.folder / "bin" / "tar"
+    tar.write_text("#!/bin/sh\nexit 2\n")
+    tar.chmod(0o755)
+    with pytest.raises(subprocess.CalledProcessError):
+        shared.ship()
+    assert shared.bundles() == set()
+
+
+def test_a_call_that_is_killed_as_soon_as_the_link_has_moved_has_marked_its_bundle_as_new(shared: Shared) -> None:
+    shared.add_old(2)
+    shared.answer()
+    move = shared.folder / "bin" / "mv"
+    # The script is the stub's parent.
+    move.write_text(f'#!/bin/sh\n{shutil.which("mv")} "$@"\ncase $1 in -fT) kill -KILL $PPID ;; esac\n')
+    move.chmod(0o755)
+    with pytest.raises(subprocess.CalledProcessError) as killed:
+        shared.ship("old-2")
+    assert killed.value.returncode == -signal.SIGKILL
+    assert (shared.folder / "muster").readlink() == shared.store / "old-2"
     assert shared.store.joinpath("old-2").stat().st_mtime > time.time() - 60

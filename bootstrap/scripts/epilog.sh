@@ -4,9 +4,12 @@
 # some of the user's processes descend from slurmstepd. Admins may be logged in without a job.
 # Always succeeds: Slurm would drain the node.
 set -u
-ADMINS=${ADMINS:-/etc/muster/admins}
+ADMINS=@ADMINS@
 FIRST_UID=1000
 ROUNDS=10
+# The packages install links to the programs.
+SLURMD=$(readlink -f /usr/sbin/slurmd)
+SLURMSTEPD=$(readlink -f /usr/sbin/slurmstepd)
 
 is_in_job() {
   while read -r line; do
@@ -16,13 +19,31 @@ is_in_job() {
   return 1
 }
 
+# Prints a value of a process: the parent's id (PPid), or the real user id (Uid).
+read_status() {
+  awk -v "name=$2:" '$1 == name { print $2 }' "/proc/$1/status"
+}
+
+# Tells whether root runs this program as the process. A user can choose the name of a process, and can start a program of
+# root's that changes its effective user.
+is_daemon() {
+  program=$(readlink "/proc/$1/exe") || return 1
+  # An upgrade of Slurm replaces the files of running daemons.
+  [ "${program% (deleted)}" = "$2" ] && [ "$(read_status "$1" Uid)" = 0 ]
+}
+
+# slurmd acts as the user for a moment, for example to receive a file from sbcast.
+is_helper_of_slurmd() {
+  parent=$(read_status "$1" PPid)
+  [ -n "$parent" ] && is_daemon "$parent" "$SLURMD"
+}
+
 descends_from_slurmstepd() {
-  pid=$1
-  while [ "$pid" -gt 1 ]; do
-    pid=$(awk '$1 == "PPid:" { print $2 }' "/proc/$pid/status") || return 1
-    read -r name <"/proc/${pid:-0}/comm" || return 1
-    # Only root's: a user can give any process this name.
-    if [ "$name" = slurmstepd ] && [ -O "/proc/$pid" ]; then return 0; fi
+  ancestor=$1
+  while [ "$ancestor" -gt 1 ]; do
+    ancestor=$(read_status "$ancestor" PPid)
+    if [ -z "$ancestor" ]; then return 1; fi
+    if is_daemon "$ancestor" "$SLURMSTEPD"; then return 0; fi
   done
   return 1
 }
@@ -31,7 +52,7 @@ descends_from_slurmstepd() {
 list_leftovers() {
   leftovers=""
   for candidate in $(pgrep -U "$SLURM_JOB_UID"); do
-    if is_in_job "$candidate"; then continue; fi
+    if is_in_job "$candidate" || is_helper_of_slurmd "$candidate"; then continue; fi
     if descends_from_slurmstepd "$candidate"; then return; fi
     leftovers="$leftovers $candidate"
   done

@@ -15,8 +15,8 @@ from cluster.spec import ClusterSpec
 
 ADMINS = "/etc/muster/admins"
 PAM_SSHD = "/etc/pam.d/sshd"
-# pam_slurm_adopt denies users without a job here, and moves the sessions of others into their jobs. pam_systemd (in
-# common-session) would move them out again. pam_listfile comes first, so that admins stay outside of their jobs.
+# pam_slurm_adopt denies users without a job here, and moves the sessions of those who have one into it. pam_systemd
+# (in common-session) would move them out again. pam_listfile comes first, so that admins stay outside of their jobs.
 PAM = """\
 # Written by muster: users log in only with a job on this node.
 @include common-auth
@@ -33,12 +33,13 @@ session  required    pam_env.so
 session  required    pam_env.so envfile=/etc/default/locale
 @include common-password
 """
-EPILOG_SCRIPT = (Path(__file__).parent.parent / "scripts" / "epilog.sh").read_text()
+EPILOG_SCRIPT = (Path(__file__).parent.parent / "scripts" / "epilog.sh").read_text().replace("@ADMINS@", ADMINS)
 
 
-def list_admins(spec: ClusterSpec) -> list[str]:
-    """Return the users who may log in to every node."""
-    return ["root", *(name for name, user in spec.users.items() if user.admin)]
+def list_admins(spec: ClusterSpec, node: Node) -> list[str]:
+    """Return the users who may log in to a node at any time, with the one as whom muster logs in."""
+    admins = (name for name, user in spec.users.items() if user.admin)
+    return list(dict.fromkeys(["root", *admins, node.ssh_user]))
 
 
 def render_epilog(*, ultraserver: bool) -> str:
@@ -50,7 +51,7 @@ def plan_isolation(facts: Facts, node: Node, desired: Desired) -> list[Action]:
     """Write the list of admins, the rules for logins, and the epilog."""
     ultraserver = not imex.skip(facts, node, desired)
     return [
-        *write_file(facts, ADMINS, "".join(f"{name}\n" for name in list_admins(desired.spec))),
+        *write_file(facts, ADMINS, "".join(f"{name}\n" for name in list_admins(desired.spec, node))),
         *write_file(facts, PAM_SSHD, PAM.format(admins=ADMINS, node=node.name)),
         *write_file(facts, f"{health.ETC}/epilog", render_epilog(ultraserver=ultraserver), 0o755),
     ]

@@ -30,7 +30,7 @@ def render_sshd(node: Node, desired: Desired) -> str:
     """Return sshd's settings: only admins log in to a controller that is not the login node."""
     if node.role != "controller" or not desired.spec.login.enabled:
         return SSHD
-    return f"{SSHD}AllowUsers {' '.join(dict.fromkeys([*list_admins(desired.spec), node.ssh_user]))}\n"
+    return f"{SSHD}AllowUsers {' '.join(list_admins(desired.spec, node))}\n"
 
 
 def render_known_hosts(inventory: Inventory) -> str:

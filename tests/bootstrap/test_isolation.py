@@ -33,6 +33,18 @@ def test_only_admins_log_in_to_a_controller_that_is_not_the_login_node(
     assert all("UsePAM yes" in each for each in lines.values())
 
 
+def test_the_user_as_whom_muster_logs_in_is_an_admin_of_every_node() -> None:
+    target = desired(users=USERS)
+    for node in (target.inventory.controller, target.inventory.compute[0]):
+        ubuntu = node.model_copy(update={"ssh_user": "ubuntu"})
+        assert isolation.list_admins(target.spec, ubuntu) == ["root", "bob", "ubuntu"]
+        if node.role == "controller":
+            assert "AllowUsers root bob ubuntu" in render_sshd(ubuntu, target).splitlines()
+        else:
+            titles = {action.title: action.data for action in isolation.plan_isolation(Facts(), ubuntu, target)}
+            assert titles[f"write {isolation.ADMINS}"] == b"root\nbob\nubuntu\n"
+
+
 def test_a_login_needs_a_job_unless_the_user_is_an_admin() -> None:
     target = desired(users=USERS)
     node = target.inventory.compute[1]
@@ -53,5 +65,6 @@ def test_a_login_needs_a_job_unless_the_user_is_an_admin() -> None:
 
 def test_the_epilog_stops_imex_only_in_an_ultraserver() -> None:
     plain, ultraserver = (isolation.render_epilog(ultraserver=value) for value in (False, True))
+    assert f"ADMINS={isolation.ADMINS}" in plain.splitlines()
     assert plain.splitlines()[-1] == "exit 0"
     assert ultraserver.splitlines()[-1] == 'exec python3 /etc/muster/health.pyz epilog "$@"'

@@ -16,40 +16,46 @@ from trainer.checkpoint.retention import find_best
 from trainer.checkpoint.weight_formats import name_master
 from trainer.config.errors import ConfigError, ConfigProblem
 from trainer.config.load import from_dict
-from trainer.models import hf
+from trainer.models import hf, hf_config
 from trainer.models.lora import is_adapter, merge
 from trainer.models.registry import build_network
 from trainer.tokenizer_files import copy_tokenizer
 
+ORIGIN = "origin"
+"""Entry in the `extra` of a checkpoint: settings of the Hugging Face model that the run started from."""
 _LOOKED_FOR = f"looked for {MANIFEST}, step-* and {CHECKPOINTS_FOLDER}/step-*"
 
 
-def load_initial(source: str, trainer: Trainer) -> None:
+def load_initial(source: str, trainer: Trainer) -> dict[str, Any]:
     """Load only the weights from a folder; step, optimizer and data start from the beginning. Every rank must call it.
 
-    If one rank cannot read its files, all ranks fail.
+    If one rank cannot read its files, all ranks fail. Return the settings of the original Hugging Face model that an
+    export takes over: the folder may be gone by then.
     """
     folder, world = Path(source), trainer.world
     group = RankGroup(world.rank, world.size, world.group)
     if group.run_on_first(lambda: _is_hugging_face(folder)):
         group.run_together(lambda: trainer.load_weights(hf.load(folder, trainer.config.model)))
-        return
+        return hf_config.select_origin(hf_config.read_config_json(folder))
     checkpoints = trainer.open_checkpoints(folder)
     checkpoint = checkpoints.newest()
     if checkpoint is None:
         message = _describe_missing(folder, f"neither weights nor a checkpoint ({_LOOKED_FOR} and *.safetensors)")
         fix = "use a run's folder, its checkpoints folder, one checkpoint or a Hugging Face folder; or leave it empty"
         raise ConfigError([ConfigProblem("checkpoint.initial", message, fix)])
-    _reject_adapters(folder, checkpoints.read_state(checkpoint)["config"])
+    state = checkpoints.read_state(checkpoint)
+    _reject_adapters(folder, state["config"])
     model_tensors = trainer.model_tensors().items()
     tensors = {name: tensor for name, tensor in model_tensors if not is_adapter(name.removesuffix(".master"))}
     trainer.load_tensors(checkpoints, checkpoint, tensors, partial=True)
+    return {} if OWN_MODEL in state else state["extra"].get(ORIGIN, {})
 
 
 def export(source: Path, out: Path, *, is_best: bool = False) -> None:
     """Write the newest good checkpoint of a run, its best one, or the given one, as a Hugging Face folder.
 
-    The tokenizer is copied from the folder that the run started from, or from its data.
+    The tokenizer is copied from the folder that the run started from, or from its data. The positions and the special
+    tokens of the model that the run started from are in the checkpoint, unless it is from before they were recorded.
     """
     checkpoints = Checkpoints(_find_best(source) if is_best else source)
     checkpoint = checkpoints.newest()
@@ -65,7 +71,7 @@ def export(source: Path, out: Path, *, is_best: bool = False) -> None:
     types = checkpoints.read_types(checkpoint)
     weights = {name: torch.empty(shape, dtype=_choose_export_type(name, types)) for name, shape in shapes.items()}
     checkpoints.load(checkpoint, {f"model.{name}": tensor for name, tensor in weights.items()}, partial=True)
-    hf.export(merge(weights, config.lora), config.model, out)
+    hf.export(merge(weights, config.lora), config.model, out, origin=state["extra"].get(ORIGIN, {}))
     tokenizer = copy_tokenizer(config, out)
     note = f", with the tokenizer of {tokenizer}" if tokenizer else ""
     print(f"exported {checkpoint.path} to the Hugging Face folder {out}{note}")

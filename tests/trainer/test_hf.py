@@ -26,6 +26,7 @@ from trainer.config.models import (
     Qwen3MoeConfig,
 )
 from trainer.models import hf
+from trainer.models.hf_config import select_origin
 from trainer.models.init import fill
 from trainer.models.registry import build_model
 
@@ -70,6 +71,19 @@ def test_transformers_opens_an_export(config: Any, tmp_path: Path) -> None:
     assert not report["missing_keys"]
     assert not report["unexpected_keys"]
     assert torch.allclose(logits(ours), logits(theirs), atol=1e-5)
+
+
+@pytest.mark.parametrize(("theirs", "expected"), [(64, 64), (16, 32)])
+def test_an_export_has_the_positions_and_special_tokens_of_the_original_model(
+    theirs: int, expected: int, tmp_path: Path
+) -> None:
+    original = {"max_position_embeddings": theirs, "bos_token_id": None, "eos_token_id": [7, 9], "vocab_size": 5}
+    origin = select_origin(original)
+    hf.export(dict(make_model(LLAMA).named_parameters()), LLAMA, tmp_path, origin=origin)
+    written = json.loads((tmp_path / "config.json").read_text())
+    assert written["max_position_embeddings"] == expected
+    assert (written["bos_token_id"], written["eos_token_id"]) == (None, [7, 9])
+    assert written["vocab_size"] == LLAMA.vocab_size
 
 
 @pytest.mark.parametrize("config", MODELS.values(), ids=MODELS)

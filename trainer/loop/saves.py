@@ -17,6 +17,7 @@ from trainer.life.watchdog import Watchdog
 from trainer.loop.evaluations import Evaluations
 from trainer.metrics.meter import Meter
 from trainer.metrics.recorder import Recorder
+from trainer.weights import ORIGIN
 
 # Added to the time limit of a save: leaving the process group, or finding and loading the checkpoint to roll back to.
 _LEAVE_TIMEOUT_S = 300.0
@@ -40,6 +41,8 @@ class Saves:
     evaluations: Evaluations
     data_identity: dict[str, Any]
     """Values that determine the order of samples; stored with each checkpoint to detect changed data on resume."""
+    origin: dict[str, Any]
+    """Settings of the Hugging Face model that the run started from, which an export takes over."""
     started_step: int | None
     """The step of the newest save that was started, or of the checkpoint that was loaded; None before the first."""
     failed_step: int | None = None
@@ -72,6 +75,7 @@ class Saves:
                 "position": self.loader.position,
                 "health": self.health.state(),
                 "data": self.data_identity,
+                ORIGIN: self.origin,
                 "evaluation": self.evaluations.last,
             }
             self.trainer.start_save(self.evaluations.best_metric, extra, self._remaining_s())

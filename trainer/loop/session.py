@@ -48,7 +48,7 @@ from trainer.metrics.tracer import Tracer
 from trainer.metrics.trackers import check_packages
 from trainer.models.shape import shape_of
 from trainer.parallel.compile import check_backend
-from trainer.weights import load_initial
+from trainer.weights import ORIGIN, load_initial
 from trainer.world import World, start
 
 _LOG_WIDTH = 120
@@ -73,6 +73,7 @@ class Session:
         self._world: World | None = None
         self._trainer: Trainer | None = None
         self._is_accepted = False
+        self._origin: dict[str, Any] = {}
         self._failure: failure.Failure | None = None
 
     def run(self) -> int:
@@ -176,6 +177,7 @@ class Session:
                     loader=loader,
                     evaluations=evaluations,
                     data_identity=data_identity,
+                    origin=self._origin,
                     started_step=trainer.step if resumed else None,
                     last_save_s=trainer.checkpoints.expected_save_s,
                 )
@@ -221,7 +223,7 @@ class Session:
             where = trainer.checkpoints.path
             raise ConfigError([ConfigProblem("checkpoint.resume", f"must, but {where} has no checkpoint", "use auto")])
         if settings.initial:
-            load_initial(settings.initial, trainer)
+            self._origin = load_initial(settings.initial, trainer)
         return {}
 
     def _load(
@@ -229,6 +231,7 @@ class Session:
     ) -> dict[str, Any]:
         extra = trainer.restore(checkpoint)
         health.load_state(extra["health"])
+        self._origin = extra.get(ORIGIN, {})
         if changes := list_data_changes(extra["data"], data_identity):
             # This may be intended, but the samples are now in another order, so some are repeated or left out.
             self._recorder.say(f"DATA CHANGED since the checkpoint: {'; '.join(changes)}")

@@ -7,6 +7,7 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -44,9 +45,15 @@ def load(folder: Path | str, config: ModelConfig) -> Mapping[str, torch.Tensor]:
 
 
 def export(
-    state: Mapping[str, torch.Tensor], config: ModelConfig, folder: Path | str, shard_bytes: int = 5_000_000_000
+    state: Mapping[str, torch.Tensor],
+    config: ModelConfig,
+    folder: Path | str,
+    shard_bytes: int = 5_000_000_000,
+    origin: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
     """Write a folder that `from_pretrained` opens, in place of an earlier export, if there is one.
+
+    `origin` has the settings of the model that the run started from (`hf_config.select_origin`).
 
     New files are complete before the earlier ones are removed. config.json is removed first and written last, so that
     an incomplete export cannot be opened.
@@ -65,7 +72,7 @@ def export(
     try:
         _write_weights(state, mappings, new, shard_bytes)
         dtype = str(state["norm.weight"].dtype).removeprefix("torch.")
-        _write_json(new / CONFIG_FILE, {**hf_config.make_config_json(model), "torch_dtype": dtype})
+        _write_json(new / CONFIG_FILE, {**hf_config.make_config_json(model, origin), "torch_dtype": dtype})
         _replace_export(new, folder)
     finally:
         shutil.rmtree(new, ignore_errors=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -127,6 +128,8 @@ ROPE_SETTINGS = {
 }
 ROPE_TYPES = {"default": 1, "linear": 2, "llama3": 5}
 """The supported types of rotary scaling, and how many of ROPE_SETTINGS each has."""
+ORIGIN_SETTINGS = ("max_position_embeddings", "bos_token_id", "eos_token_id")
+"""Settings of a model that training does not need, but those who use the trained model do."""
 UNSUPPORTED = ("quantization_config", "auto_map")
 """Settings that change what the weights mean, whatever their value: quantised weights, and code in the folder."""
 
@@ -186,13 +189,20 @@ def list_differences(theirs: dict[str, TheirSetting], config: DecoderConfig, fol
     return problems
 
 
-def make_config_json(config: DecoderConfig) -> dict[str, Any]:
-    """Return the config.json that transformers expects."""
+def select_origin(tree: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a config.json that an export takes over, because the run has no setting for them."""
+    return {name: tree[name] for name in ORIGIN_SETTINGS if tree.get(name) is not None}
+
+
+def make_config_json(config: DecoderConfig, origin: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the config.json that transformers expects; `origin` is from the model that the run started from."""
     layout = FORMATS[config.family]
     tree: dict[str, Any] = {"model_type": config.family, "architectures": [layout.architecture]}
     tree |= {theirs: getattr(config, ours) for theirs, ours in layout.settings.items()}
     if isinstance(config, LlamaLikeConfig):
-        tree |= {"head_dim": config.head_width, "max_position_embeddings": config.seq_len}
+        # Training on shorter sequences does not take away the positions that the model had before.
+        longest = max(config.seq_len, origin.get("max_position_embeddings", 0))
+        tree |= {"head_dim": config.head_width, "max_position_embeddings": longest}
         tree |= _make_rope(config)
     if isinstance(config, MistralConfig):
         tree["sliding_window"] = config.window or None
@@ -200,8 +210,10 @@ def make_config_json(config: DecoderConfig) -> dict[str, Any]:
         tree["router_aux_loss_coef"] = config.balance_loss
     if isinstance(config, Gpt2Config):
         tree |= dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), config.dropout)
-    # Beginning and end of text belong to the tokenizer, and the default token ids may not exist in the vocabulary.
-    return {**tree, **layout.fixed, "bos_token_id": None, "eos_token_id": None, "use_cache": True}
+    # A new model's beginning and end of text belong to its tokenizer. Without the entries, transformers would assume
+    # token ids that may not exist in the vocabulary.
+    tokens = {name: origin.get(name) for name in ("bos_token_id", "eos_token_id")}
+    return {**tree, **layout.fixed, **tokens, "use_cache": True}
 
 
 def _make_rope(config: LlamaLikeConfig) -> dict[str, Any]:

@@ -23,11 +23,16 @@ STUBS = {
         "show job")
             [ -z "${SILENT:-}" ] || exit 1
             state=$(cat "$STATES/$3" 2>/dev/null || echo RUNNING)
+            case $state in
+            hidden) echo "slurm_load_jobs error: Invalid job id specified" >&2; exit 1 ;;
+            unanswered) echo "slurm_load_jobs error: Unable to contact slurm controller" >&2; exit 1 ;;
+            esac
             echo "JobId=$3 JobName=x JobState=$state Reason=None PreemptTime=${PREEMPTED-None}" \\
                 "ExcNodeList=$(cat "$STATES/excluded" 2>/dev/null || echo "(null)") Nice=0" ;;
         update*) echo "${3#ExcNodeList=}" >"$STATES/excluded" ;;
         "requeue "*) [ -z "${REQUEUE_FAILS:-}" ] || exit 1; kill -TERM $PPID ;;
         esac""",
+    "sacctmgr": 'echo "${ADMIN_LEVEL-None}"',
     "getent": 'case "$2" in [0-9]*) echo "$2 STREAM $2" ;; localhost*) echo "127.0.0.1 STREAM x" ;; *) exit 2 ;; esac',
     "ip": 'echo "$5 via 10.88.0.1 dev eth0 src ${LOCAL_ADDR-10.88.0.$((2 + ${SLURMD_NODENAME#gpu-}))} uid 0"',
     "ss": """echo "ss $*" >>"$MUSTER_ROOT/commands"
@@ -36,6 +41,8 @@ STUBS = {
             printf '0 0 10.88.0.4:40000 10.88.0.3:22\\n0 0 [::ffff:10.88.0.4]:40002 [::ffff:10.88.0.3]:%s\\n' "$port"
         esac""",
     "sinfo": 'case "$*" in *--partition=*) printf "%s\\n" "${PARTITION:-}" ;; *) echo "${DOWN:-}" ;; esac',
+    # RUN_OWNER is the number and the name of the user who owns the files of the run.
+    "stat": '[ -z "${RUN_OWNER:-}" ] || { echo "$RUN_OWNER"; exit; }; PATH=${PATH#*:}; exec stat "$@"',
     # Runs the step on both nodes, one after the other, and fails if it fails on either. As on a cluster whose switches
     # have another order than its nodes, the second node is number 0.
     "srun": """echo "srun $*"

@@ -45,19 +45,31 @@ def test_a_folder_that_another_job_uses_is_rejected(job: Run, tmp_path: Path) ->
     assert job(RUN_FOLDER="shared", OUTCOME="finished").returncode == 0
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
 def test_a_folder_of_another_user_is_rejected_while_slurm_hides_the_state_of_its_job(job: Run, tmp_path: Path) -> None:
     job(RUN_FOLDER="shared", OUTCOME="finished", SLURM_JOB_ID="777")
-    (tmp_path / "states" / "777").write_text("")
-    os.chown(tmp_path / "shared" / "job", 1, 1)
-    done = job(RUN_FOLDER="shared", OUTCOME="finished")
+    (tmp_path / "states" / "777").write_text("hidden")
+    done = job(RUN_FOLDER="shared", OUTCOME="finished", RUN_OWNER=f"{os.geteuid() + 1} ann")
     assert (done.returncode, done.stderr) == (
         2,
-        f"train: FAILED: job 777 of daemon may be training in {tmp_path}/shared: wait for it and delete "
-        f"{tmp_path}/shared/job, or set another RUN_FOLDER\n",
+        f"train: FAILED: job 777 of ann may be training in {tmp_path}/shared, or may be over: Slurm does not show it "
+        f"to you. Ask ann, and delete {tmp_path}/shared/job if it is over, or set another RUN_FOLDER\n",
     )
-    os.chown(tmp_path / "shared" / "job", os.geteuid(), -1)
+    assert (tmp_path / "shared" / "job").read_text() == "777\n"
+    # The file is the user's own.
     assert job(RUN_FOLDER="shared", OUTCOME="finished").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("level", "state", "code"),
+    [("Administrator", "hidden", 0), ("Operator", "hidden", 0), ("Administrator", "unanswered", 2), ("", "hidden", 2)],
+)
+def test_an_admin_may_use_a_folder_of_another_user_whose_job_slurm_has_forgotten(
+    job: Run, tmp_path: Path, level: str, state: str, code: int
+) -> None:
+    job(RUN_FOLDER="shared", OUTCOME="finished", SLURM_JOB_ID="777")
+    (tmp_path / "states" / "777").write_text(state)
+    done = job(RUN_FOLDER="shared", OUTCOME="finished", RUN_OWNER=f"{os.geteuid() + 1} ann", ADMIN_LEVEL=level)
+    assert done.returncode == code, done.stderr
 
 
 def test_a_silent_scontrol_does_not_open_the_folder_of_a_running_job(job: Run, start: Start, tmp_path: Path) -> None:

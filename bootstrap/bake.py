@@ -18,8 +18,10 @@ from cluster.inventory import Node, Role
 
 CLEANUP_SCRIPT = (Path(__file__).parent / "scripts" / "clean-image.sh").read_text()
 CLEANUP_TIMEOUT_S = 120.0
-# Otherwise every machine from the image compiles what it imports. A file that cannot be compiled is for another Python.
+# Otherwise every machine from the image compiles what it imports. A file that cannot be compiled is for another Python,
+# but without an interpreter nothing is compiled.
 COMPILE_SCRIPT = (
+    f"test -x {INSTALLED_PYTHON} || {{ echo 'no program {INSTALLED_PYTHON}: nothing can be compiled' >&2; exit 1; }}\n"
     f'{INSTALLED_PYTHON} -m compileall -q -j 0 "$(readlink -f {INSTALLED}/venv)/lib" '
     "$([ ! -d /opt/muster/python ] || echo /opt/muster/python) || true"
 )

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from bootstrap.bake import build_image_probe, describe_contents, digest_contents, find_shortfall, plan_image
+from bootstrap.bake import (
+    COMPILE_SCRIPT,
+    build_image_probe,
+    describe_contents,
+    digest_contents,
+    find_shortfall,
+    plan_image,
+)
 from bootstrap.errors import BootstrapError
 from bootstrap.facts.model import Facts
 from bootstrap.image_contents import ImageContents, ImageRecord
@@ -133,3 +143,32 @@ def test_an_image_of_another_release_of_slurm_is_refused() -> None:
     for step in (slurm_packages.STEP, packages.STEP):
         with pytest.raises(BootstrapError, match=r"Slurm 24\.11\.5-1 is installed, but software\.slurm is 26\.05"):
             step.actions(install_all(ubuntu()), CONTROLLER, newer)
+
+
+def _compile(folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run COMPILE_SCRIPT with a folder in the place of the one that muster is installed in."""
+    script = COMPILE_SCRIPT.replace("/opt/muster", str(folder))
+    return subprocess.run(["sh", "-c", script], capture_output=True, text=True)
+
+
+def test_an_image_has_compiled_modules_even_if_some_are_for_another_python(tmp_path: Path) -> None:
+    modules = tmp_path / "bundle" / "venv" / "lib"
+    (modules / "package").mkdir(parents=True)
+    (modules / "package" / "good.py").write_text("x = 1\n")
+    (modules / "other.py").write_text("print 'of Python 2'\n")
+    (tmp_path / "python").mkdir()
+    (tmp_path / "python" / "standard.py").write_text("x = 1\n")
+    (tmp_path / "bundle" / "venv" / "bin").mkdir()
+    (tmp_path / "bundle" / "venv" / "bin" / "python").symlink_to(sys.executable)
+    (tmp_path / "current").symlink_to(tmp_path / "bundle")
+    done = _compile(tmp_path)
+    assert done.returncode == 0, done.stderr
+    compiled = {path.name.split(".")[0] for path in tmp_path.rglob("__pycache__/*.pyc")}
+    assert compiled == {"good", "standard"}
+
+
+def test_an_image_without_an_interpreter_is_not_finished(tmp_path: Path) -> None:
+    (tmp_path / "current" / "venv" / "lib").mkdir(parents=True)
+    done = _compile(tmp_path)
+    assert done.returncode == 1
+    assert done.stderr == f"no program {tmp_path}/current/venv/bin/python: nothing can be compiled\n"

@@ -6,7 +6,7 @@ set -eu
 
 # Prints when the first of the jobs that hold nodes was started, in seconds since the epoch; nothing without such jobs.
 # Fails if any start is unknown.
-first_start() {
+find_earliest_start() {
   jobs=$(timeout 10 sh -c "$LIST_STARTS" 2>/dev/null) || return 1
   earliest=
   while IFS='|' read -r state start; do
@@ -26,7 +26,7 @@ delete_unused() {
   # shellcheck disable=SC2012  # the names are digests
   old=$(ls -1dt "$STORE"/*/ | tail -n +"$RETAINED")
   [ "$(printf '%s\n' "$old" | wc -l)" -gt 1 ] || return 0
-  if ! earliest=$(first_start); then
+  if ! earliest=$(find_earliest_start); then
     echo "old bundles stay in $STORE: the jobs that may use them cannot be listed"
     return 0
   fi

@@ -24,12 +24,12 @@ def plan_health(facts: Facts, node: Node, desired: Desired) -> list[Action]:
     return [
         *write_file(facts, f"{ETC}/expected.json", describe_expected(facts, node, desired)),
         *write_file(facts, f"{ETC}/health.pyz", pack_program(desired.root)),
-        *write_file(facts, f"{ETC}/health", f"#!/bin/sh\n{render_command('interval')}", 0o755),
-        *write_file(facts, f"{ETC}/prolog", f"#!/bin/sh\n{render_command('prolog')}", 0o755),
+        *write_file(facts, f"{ETC}/health", f"#!/bin/sh\n{render_exec_line('interval')}", 0o755),
+        *write_file(facts, f"{ETC}/prolog", f"#!/bin/sh\n{render_exec_line('prolog')}", 0o755),
     ]
 
 
-def render_command(when: str) -> str:
+def render_exec_line(when: str) -> str:
     """Return the last line of a program that Slurm runs at an interval, or before or after a job."""
     return f'exec python3 {ETC}/health.pyz {when} "$@"\n'
 

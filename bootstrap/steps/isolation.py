@@ -44,7 +44,7 @@ def list_admins(spec: ClusterSpec, node: Node) -> list[str]:
 
 def render_epilog(*, ultraserver: bool) -> str:
     """Return the program that Slurm runs after a job; in an UltraServer it also stops IMEX."""
-    return EPILOG_SCRIPT + (health.render_command("epilog") if ultraserver else "exit 0\n")
+    return EPILOG_SCRIPT + (health.render_exec_line("epilog") if ultraserver else "exit 0\n")
 
 
 def plan_isolation(facts: Facts, node: Node, desired: Desired) -> list[Action]:

@@ -14,7 +14,7 @@ import docker
 import pytest
 from docker.models.containers import Container
 
-from bootstrap.steps.health import pack_program, render_command
+from bootstrap.steps.health import pack_program, render_exec_line
 from bootstrap.steps.isolation import render_epilog
 from cluster import names
 from cluster.inventory import Inventory, Node, NodeGpus, NodeSet
@@ -214,7 +214,7 @@ def _write_files(folder: Path, release: str) -> None:
     members = ", ".join(f'"{name}"' for name in names.members("gb-b", SIZES["gb-b"]))
     text |= {
         "/etc/muster/expected.json": f'{{"ultraserver": [{members}], "disabled": ["disk", "clock"]}}',
-        "/etc/muster/prolog": f"#!/bin/sh\n{render_command('prolog')}",
+        "/etc/muster/prolog": f"#!/bin/sh\n{render_exec_line('prolog')}",
         "/etc/muster/epilog": render_epilog(ultraserver=True),
         "/etc/nvidia-imex/config.cfg": "SERVER_PORT=50000\nIMEX_CMD_ENABLED=0\n",
         "/usr/bin/systemctl": SYSTEMCTL,

@@ -74,9 +74,10 @@ def _fixed(config: Config) -> Fixed:
     parallel = config.parallel
     can_split = explain_no_tensor_parallel(config.optimizer) is None and config.fp8.scaling == "none"
     free_tp = 0 if can_split else 1
+    free_pp = 1 if config.fp8.scaling == "delayed" else 0
     return Fixed(
         tp=parallel.tensor if parallel.tensor > 1 else free_tp,
-        pp=parallel.pipeline if parallel.pipeline > 1 else 0,
+        pp=parallel.pipeline if parallel.pipeline > 1 else free_pp,
         micro=0 if config.batch.micro == "auto" else config.batch.micro,
         recompute=parallel.recompute,
         compiled=config.compile.mode != "none",

@@ -109,6 +109,13 @@ def test_the_search_only_chooses_layouts_that_can_reduce_in_bf16() -> None:
     assert check(load("llama-1b", ["parallel.reduce=bf16", "batch.size=8", *overrides])) == []
 
 
+def test_the_search_chooses_no_pipeline_for_delayed_scales() -> None:
+    settings = ["parallel.strategy=auto", "precision=bf16", "fp8.scaling=delayed"]
+    overrides, chosen = auto_layout.choose_layout(load("llama-8b", settings), system("p5en.48xlarge", 4))
+    assert (chosen.layout.pp, chosen.layout.tp) == (1, 1)
+    assert check(load("llama-8b", [*settings, *overrides])) == []
+
+
 def test_context_ranks_wait_for_all_keys_and_store_them() -> None:
     settings = ("parallel.context=4", "parallel.recompute=none", "data.seq_len=8192")
     model, own = resolve(*settings)

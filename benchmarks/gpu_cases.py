@@ -66,7 +66,6 @@ SWITCHES: dict[str, dict[str, Any]] = {
         "trainer.models.llama.begin_residual": lambda embedded: embedded,
         "trainer.models.gpt2.begin_residual": lambda embedded: embedded,
     },
-    "fp8-swiglu": {"trainer.models.llama.can_fuse": lambda _layers: False},
     "joint-products": {"trainer.models.projections.can_join": lambda _x, _layers: False},
     "adamw-kernel": {"trainer.optimizers.adamw.has_kernel": lambda _slot: False},
     "cuda-graph": {"trainer.parallel.apply._find_graph_obstacle": lambda _mesh: "it is left out"},

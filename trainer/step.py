@@ -10,6 +10,7 @@ import torch
 
 from trainer.config.schema import Config
 from trainer.expert_balance import ExpertBalance
+from trainer.fp8_history import Fp8History
 from trainer.objective import StepMeanLoss
 from trainer.optimizers.optimizer import Optimizer
 from trainer.parallel.context import take_part
@@ -66,6 +67,7 @@ class Step:
         self.optimizer = Optimizer(engine.named_parameters(), config.optimizer, engine.mesh, embeddings)
         engine.choices.extend(self.optimizer.describe_groups())
         self.balance = ExpertBalance(engine.modules, engine.mesh)
+        self.fp8 = Fp8History(engine.modules, engine.mesh) if config.fp8.scaling == "delayed" else None
         self.scale = LossScale(engine.mesh.device) if config.precision == "fp16" else None
         self._config = config
         self._loss_fn = loss_fn
@@ -87,6 +89,8 @@ class Step:
         compression = self.engine.compression
         if compression is not None:
             compression.begin(self.index, seed)
+        if self.fp8 is not None:
+            self.fp8.begin()
         self.balance.begin(len(batch["targets"]) // micro, factor)
         loss = self.engine.forward_backward(batch, self._loss_fn, micro, factor)
         norm = compute_global_norm(self.optimizer.gradients(), self.engine.mesh)
@@ -96,6 +100,8 @@ class Step:
         self.before_update()
         if compression is not None:
             compression.settle(skipped)
+        if self.fp8 is not None:
+            self.fp8.record(self.index, is_bad)
         self.optimizer.step(rate, self._compute_divisor(norm, factor), skipped if self._can_skip else None, seed)
         self.optimizer.zero_gradients()
         if self.scale is not None:
@@ -123,6 +129,8 @@ class Step:
         tensors |= {f"buffer.{name}": value for name, value in self.engine.named_buffers()}
         if self.scale is not None:
             tensors |= {f"scaler.{name}": value for name, value in self.scale.tensors().items()}
+        if self.fp8 is not None:
+            tensors |= {f"fp8.{name}": value for name, value in self.fp8.tensors().items()}
         return tensors | self.private_tensors()
 
     def private_tensors(self) -> dict[str, torch.Tensor]:

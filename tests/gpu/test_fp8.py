@@ -9,9 +9,11 @@ from torch._dynamo.utils import counters
 from tests.gpu.short_run import DEVICE, curve
 from tests.gpu.test_compiled import train_and_count
 from tests.gpu.test_strategies import HALF_TOLERANCE, parallel, train_plain
-from trainer.models.fp8 import multiply_fp8
+from trainer.models.fp8 import DelayedScales, multiply_fp8
+from trainer.models.fp8_cast import cast_fp8, cast_plainly
+from trainer.models.fp8_formats import E4M3, E5M2
 
-SCALINGS = ["tensor", "row"]
+SCALINGS = ["tensor", "row", "delayed"]
 
 
 @pytest.mark.parametrize("scaling", SCALINGS)
@@ -22,7 +24,14 @@ def test_products_equal_those_of_the_same_values_in_fp32(scaling: str, rows: int
     results = []
     for device in ("cpu", DEVICE):
         inputs = [tensor.to(device).requires_grad_() for tensor in (x, weight)]
-        y = multiply_fp8(inputs[0], inputs[1], None, has_row_scales=scaling == "row")
+        delayed = DelayedScales(*(torch.zeros(count, device=device) for count in ((3,), (2,), ())))
+        y = multiply_fp8(
+            inputs[0],
+            inputs[1],
+            None,
+            has_row_scales=scaling == "row",
+            delayed=delayed if scaling == "delayed" else None,
+        )
         results.append((y, *torch.autograd.grad(y, inputs, upstream.to(device, y.dtype))))
     for emulated, actual in zip(*results, strict=True):
         difference = (actual.cpu().float() - emulated.float()).norm() / emulated.float().norm()
@@ -48,3 +57,29 @@ def test_nothing_is_compiled_after_the_second_step(scaling: str) -> None:
     _, graphs = train_and_count("tiny-llama", "blocks", "precision=bf16", f"fp8.scaling={scaling}")
     assert 0 < graphs[0] <= graphs[1]
     assert graphs[1:] == [graphs[1]] * (len(graphs) - 1)
+
+
+@pytest.mark.parametrize("dtype", [E4M3, E5M2])
+@pytest.mark.parametrize("scale", [0.0, 3e-3, 1e-5])
+@pytest.mark.parametrize("shape", [(32768, 2048), (4096, 8192), (2048, 8192), (80, 48)])
+def test_a_delayed_cast_has_the_bits_of_the_plain_one(shape: tuple[int, int], scale: float, dtype: torch.dtype) -> None:
+    """With the scale of 1e-5, most values are clamped."""
+    generator = torch.Generator(DEVICE).manual_seed(1)
+    x = torch.randn(*shape, device=DEVICE, generator=generator).bfloat16()
+    scales = torch.full((), scale, device=DEVICE)
+    actual, expected = cast_fp8(x, scales, dtype), cast_plainly(x, scales, dtype, x.abs().amax())
+    for ours, plain in zip(actual[:2], expected[:2], strict=True):
+        assert torch.equal(ours.view(torch.uint8), plain.view(torch.uint8))
+    assert torch.equal(actual[2], expected[2])
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize("scale", [0.0, 1.0])
+def test_a_delayed_cast_hides_no_nan_and_no_infinity(scale: float, bad: float) -> None:
+    x = torch.ones(64, 64, device=DEVICE)
+    x[3, 4] = -bad
+    scales = torch.full((3,), scale, device=DEVICE)
+    delayed = DelayedScales(scales, torch.zeros(2, device=DEVICE), torch.zeros((), device=DEVICE))
+    y = multiply_fp8(x, torch.ones(64, 64, device=DEVICE), None, has_row_scales=False, delayed=delayed)
+    assert not y.isfinite().any()
+    assert not delayed.maxima[0].isfinite()

@@ -5,14 +5,21 @@ tests/gpu compiles them and runs them at the sizes of real models.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+import triton.language as tl
+from triton.runtime import interpreter
 
 from trainer.config.schema import OptimizerConfig
-from trainer.models import softmax_kernel
+from trainer.models import fp8_cast_kernel, softmax_kernel
+from trainer.models.fp8_cast import cast_fp8
+from trainer.models.fp8_formats import E4M3, E5M2
 from trainer.models.functional import IGNORED_TARGET
 from trainer.optimizers import adamw_kernel
 from trainer.optimizers.chunks import Update
@@ -115,6 +122,54 @@ def test_adamw_preserves_nan_in_bf16() -> None:
     update_slot(slot, Update(1e-2, None, None, torch.tensor(3.0), 7))
     assert slot.parameter.isnan().nonzero().flatten().tolist() == [5, 6]
     assert slot.moments["first"].values.isnan().nonzero().flatten().tolist() == [5, 6]
+
+
+@pytest.fixture
+def exact_casts() -> Iterator[None]:
+    """Let the interpreter round to fp8 like a GPU: its own rounding loses the carry of the mantissa.
+
+    A few programs search small matrices; one after the other, those of a GPU take long.
+    """
+    formats, convert = {tl.float8e4nv: E4M3, tl.float8e5: E5M2}, interpreter._convert_float
+
+    def round_to_even(values: Any, source: Any, target: Any, mode: Any) -> Any:
+        if target not in formats:
+            return convert(values, source, target, mode)
+        return torch.from_numpy(np.ascontiguousarray(values)).to(formats[target]).view(torch.uint8).numpy()
+
+    with (
+        patch.object(interpreter, "_convert_float", round_to_even),
+        patch.object(fp8_cast_kernel, "_SEARCH_PROGRAMS", 3),
+        patch.object(fp8_cast_kernel, "_SEARCH_VALUES", 64),
+    ):
+        yield
+
+
+@pytest.mark.usefixtures("exact_casts")
+@pytest.mark.parametrize("dtype", [E4M3, E5M2])
+@pytest.mark.parametrize("scale", [0.0, 3e-3, 1e-6])
+@pytest.mark.parametrize("shape", [(1, 16), (16, 16), (40, 33)])
+def test_a_cast_to_fp8_has_the_same_bits(shape: tuple[int, int], scale: float, dtype: torch.dtype) -> None:
+    """With the smallest scale, values are clamped."""
+    x = torch.randn(*shape, generator=torch.Generator().manual_seed(1)).bfloat16()
+    x[0, 3] = -5.0
+    expected = cast_fp8(x, torch.tensor(scale), dtype)
+    with patch.object(fp8_cast_kernel, "_TILE_ROWS", 16), patch.object(fp8_cast_kernel, "_TILE_COLUMNS", 32):
+        actual = fp8_cast_kernel.cast_tiles(x, torch.tensor(scale), dtype)
+    for ours, theirs in zip(actual[:2], expected[:2], strict=True):
+        assert torch.equal(ours.view(torch.uint8), theirs.view(torch.uint8))
+    assert actual[2].tolist() == expected[2].tolist()
+    assert actual[2].tolist() == pytest.approx([scale or 5 / torch.finfo(dtype).max, 5.0])
+
+
+@pytest.mark.usefixtures("exact_casts")
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize("scale", [0.0, 1.0])
+def test_a_cast_to_fp8_reports_a_nan_or_an_infinity(scale: float, bad: float) -> None:
+    x = torch.ones(16, 16).bfloat16()
+    x[3, 4] = -bad
+    largest = float(fp8_cast_kernel.cast_tiles(x, torch.tensor(scale), E4M3)[2][1])
+    assert largest == pytest.approx(bad, nan_ok=True)
 
 
 def make_slot(config: OptimizerConfig, like: Slot | None = None) -> Slot:

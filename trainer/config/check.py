@@ -275,6 +275,9 @@ def check_fp8(config: Config) -> Iterator[ConfigProblem]:
     if config.lora.rank:
         message = f"{scaling}, but lora.rank={config.lora.rank} changes the linear layers"
         yield ConfigProblem("fp8.scaling", message, "set it to none, or lora.rank to 0")
+    if scaling == "delayed" and config.parallel.pipeline > 1:
+        message = f"delayed, but parallel.pipeline={config.parallel.pipeline} has several micro-batches in flight"
+        yield ConfigProblem("fp8.scaling", message, "use tensor or row, or set parallel.pipeline to 1")
 
 
 def check_schedule(config: Config) -> Iterator[ConfigProblem]:

@@ -153,9 +153,9 @@ class ScheduleConfig:
 class Fp8Config:
     """Settings of fp8 products in the linear layers of a model's blocks."""
 
-    scaling: Literal["none", "tensor", "row"] = setting(
+    scaling: Literal["none", "tensor", "row", "delayed"] = setting(
         "none computes in `precision`; tensor rounds operands to fp8 with one scale each, row with one for each of "
-        "their rows, which is more exact and slower",
+        "their rows, which is more exact and slower; delayed is tensor with scales from the last 16 steps, and faster",
         "none",
     )
 

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from trainer.models.fp8 import Fp8Linear, multiply_fp8
+from trainer.models.fp8 import Fp8Linear
 
 
 def project_jointly(x: torch.Tensor, layers: tuple[nn.Module, ...]) -> tuple[torch.Tensor, ...]:
@@ -24,10 +24,9 @@ def project_jointly(x: torch.Tensor, layers: tuple[nn.Module, ...]) -> tuple[tor
     biases = [layer.bias.to(dtype) for layer in linears if layer.bias is not None]
     bias = torch.cat(biases) if biases else None
     first = layers[0]
-    if isinstance(first, Fp8Linear):
-        joined = multiply_fp8(x, weight, bias, has_row_scales=first.has_row_scales)
-    else:
-        joined = F.linear(x.to(dtype), weight, bias)
+    # The first layer's delayed scales, if it has any, are those of the joint operands.
+    is_fp8 = isinstance(first, Fp8Linear)
+    joined = first.multiply(x, weight, bias) if is_fp8 else F.linear(x.to(dtype), weight, bias)
     return joined.split([layer.out_features for layer in linears], dim=-1)
 
 

@@ -68,6 +68,14 @@ class Mesh:
                 dist.all_reduce(value, group=group)
         return value
 
+    def max_over_data(self, value: torch.Tensor) -> torch.Tensor:
+        """Replace a value by the largest one of the ranks that hold different tokens, in place."""
+        for axis in DATA_AXES:
+            group = self.group(axis)
+            if group is not None:
+                dist.all_reduce(value, dist.ReduceOp.MAX, group=group)
+        return value
+
     def mean_over_data(self, value: torch.Tensor) -> torch.Tensor:
         """Return the mean over the ranks that hold different tokens."""
         return self.sum_over(value.detach().clone(), *DATA_AXES) / self.weights.dp_size

@@ -73,6 +73,7 @@ def test_every_bit_is_that_of_torch(model: str, precision: str, strategy: str, s
         "optimizer.moments=bf16",
         "compile.mode=blocks compile.backend=aot_eager",
         "precision=bf16 fp8.scaling=tensor",
+        "precision=bf16 fp8.scaling=delayed",
     ],
 )
 def test_options_have_the_bits_of_torch(option: str) -> None:

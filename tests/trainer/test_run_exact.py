@@ -70,6 +70,7 @@ CASES = {
         [*SMALL_LLAMA, "parallel.strategy=hsdp", "parallel.shard=2", "communication.compression=topk"],
     ),
     "fsdp, fp8": (2, [*SMALL_LLAMA, "parallel.strategy=fsdp", "precision=bf16", "fp8.scaling=tensor"]),
+    "fsdp, delayed fp8": (2, [*SMALL_LLAMA, "parallel.strategy=fsdp", "precision=bf16", "fp8.scaling=delayed"]),
     "fsdp, bf16": (2, [*SMALL_LLAMA, "parallel.strategy=fsdp", "optimizer.moments=bf16"]),
 }
 # By day, test_parallel_ddp.py, test_engine_fsdp.py, test_optimizer_ranks.py, test_run_documents.py, test_dropout.py and

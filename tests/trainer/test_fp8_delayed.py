@@ -42,7 +42,7 @@ def test_without_a_scale_it_is_derived_from_the_values(dtype: torch.dtype) -> No
     values, _, figures = cast_fp8(torch.tensor([[1.0, -4.0]]), torch.tensor(0.0), dtype)
     limit = torch.finfo(dtype).max
     assert values.float().tolist() == [[limit / 4, -limit]]
-    assert figures.tolist() == [4 / limit, 4.0]
+    assert figures.tolist() == [float(torch.tensor(4.0) / limit), 4.0]
     assert cast_fp8(torch.zeros(2, 2), torch.tensor(0.0), dtype)[0].float().tolist() == [[0.0, 0.0], [0.0, 0.0]]
 
 

@@ -35,7 +35,8 @@ def _describe(x: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype) -> Cast:
 def cast_plainly(x: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype, bound: torch.Tensor) -> Cast:
     """Cast with torch's operations; if there is no scale, it maps `bound` to the largest value of the format."""
     limit = torch.finfo(dtype).max
-    scale = torch.where(scale == 0, bound / limit, scale)
+    # Divided by a tensor: on a GPU, torch multiplies by the reciprocal of a number, which may differ in the last bit.
+    scale = torch.where(scale == 0, bound / torch.full_like(bound, limit), scale)
     values = (x.float() * (1 / scale.clamp(min=SMALLEST_SCALE))).clamp(-limit, limit).to(dtype)
     # A matrix of one row is its own transpose, but an operation must not return a tensor twice.
     return values, values.t().clone(memory_format=torch.contiguous_format), torch.stack((scale, x.float().abs().amax()))

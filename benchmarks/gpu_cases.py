@@ -54,7 +54,7 @@ CASES = {
     "llama-1b-fp8-rows": Case("llama-1b", 8, (_SINGLE, "fp8.scaling=row")),
     "llama-3b-fp8": Case("llama-3b", 8, (_SINGLE, _FP8), "torchtitan fp8", 31_930),
     "llama-3b": Case("llama-3b", 4, (_SINGLE,), *_TORCHTITAN_3B),
-    "llama-8b": Case("llama-8b", 2, (*_8B, "optimizer.weights=bf16"), "KempnerForge", 10_471),
+    "llama-8b": Case("llama-8b", 2, (*_8B, "optimizer.weights=bf16")),
     "llama-8b-fp8": Case("llama-8b", 2, (*_8B, _FP8)),
     "gpt2-124m": Case("gpt2-124m", 64, (_SINGLE, _GRAPH), "nanoGPT", 525_680),
     "resnet50": Case("resnet50", 256, (_SINGLE, _GRAPH, "compile.mode=none"), "torchvision", 6_814),

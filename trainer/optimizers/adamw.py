@@ -27,10 +27,13 @@ class AdamW:
 
     def update(self, slots: list[Slot], decay: float, update: Update) -> None:
         """Update parameters that are on one device and have gradients."""
-        large = [slot for slot in slots if has_kernel(slot)]
+        large, small = [], []
+        for slot in slots:
+            if slot.has_values:
+                (large if has_kernel(slot) else small).append(slot)
         if large:
             self._update_large(large, decay, update)
-        for chunk in list_chunks([slot for slot in slots if slot.has_values and not has_kernel(slot)]):
+        for chunk in list_chunks(small):
             self._update_small(chunk, decay, update)
             chunk.pack(update)
 

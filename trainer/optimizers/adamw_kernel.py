@@ -108,7 +108,7 @@ def _update_values(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0917
 
 
 @triton.jit
-def _store(pointer, at, value, noise, inside):  # type: ignore[no-untyped-def]
+def _store(pointer, at, value, noise, inside):  # type: ignore[no-untyped-def]  # Triton's arguments have no types
     """Store fp32 values; in bf16 rounded up or down, so that their mean is preserved if noise has 16 random bits."""
     if pointer.dtype.element_ty == tl.bfloat16:
         bits = value.to(tl.uint32, bitcast=True)
@@ -120,7 +120,7 @@ def _store(pointer, at, value, noise, inside):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _mix_bits(bits):  # type: ignore[no-untyped-def]
+def _mix_bits(bits):  # type: ignore[no-untyped-def]  # Triton's arguments have no types
     """Hash 32 bits by the last steps of MurmurHash3; a random generator would take longer than the bytes that move."""
     bits ^= bits >> 16
     bits *= 0x85EBCA6B

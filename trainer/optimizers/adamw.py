@@ -27,7 +27,8 @@ class AdamW:
 
     def update(self, slots: list[Slot], decay: float, update: Update) -> None:
         """Update parameters that are on one device and have gradients."""
-        large, small = [], []
+        large: list[Slot] = []
+        small: list[Slot] = []
         for slot in slots:
             if slot.has_values:
                 (large if has_kernel(slot) else small).append(slot)

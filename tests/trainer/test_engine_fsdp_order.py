@@ -57,19 +57,25 @@ def branch(steps: int, options: dict[str, Any]) -> None:
     differentiate(engine, -inputs if dist.get_rank() == 1 else inputs)
 
 
-def test_a_replica_that_leaves_out_a_layer_is_named() -> None:
-    """Ranks 2 and 3 are a replica, and both leave out the same layer: nothing differs within a replica."""
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_replica_that_leaves_out_a_layer_is_named(count: int) -> None:
+    """Ranks 2 and 3 are a replica, and both leave out the same layer: nothing differs within a replica.
+
+    Replicas exchange gradients in the last of the step's micro-batches only.
+    """
     with pytest.raises(RanksError) as error:
-        on_ranks(f"{__name__}:branch_replica", ranks=4, timeout_s=60)
+        on_ranks(f"{__name__}:branch_replica", ranks=4, timeout_s=60, count=count)
     here, there = "all-reduce of block 2 (layers.1)", "all-reduce of block 1 (layers.0)"
     for first, second in ((0, 2), (1, 3)):
         assert f"ranks run different blocks (rank {first}: {here}; rank {second}: {there})" in str(error.value)
 
 
-def branch_replica() -> None:
+def branch_replica(count: int) -> None:
+    """Run a step of `count` micro-batches, each of one sample."""
     engine = spread(Branching(), strategy="hsdp", shard=2)
-    inputs = torch.ones(1, 4)
-    differentiate(engine, -inputs if dist.get_rank() >= 2 else inputs)
+    inputs = torch.ones(count, 4)
+    batch = {"inputs": -inputs if dist.get_rank() >= 2 else inputs, "targets": torch.zeros(count)}
+    engine.forward_backward(batch, lambda outputs, _: outputs.sum(), 1, None)
 
 
 def test_ranks_that_run_the_same_blocks_pass_the_check() -> None:
@@ -100,16 +106,50 @@ def count_comparisons() -> list[int]:
     return counts[1:]
 
 
-def test_an_error_of_a_collective_names_its_block() -> None:
+@pytest.mark.parametrize(
+    ("function", "collective"),
+    [
+        ("all_gather_into_tensor", "all-gather"),
+        ("reduce_scatter_tensor", "reduce-scatter"),
+        ("all_reduce", "all-reduce"),
+    ],
+)
+def test_an_error_of_a_collective_names_its_block(function: str, collective: str) -> None:
+    """Block 2 of 0 to 4 is the third, forward and backward."""
     with pytest.raises(RanksError) as error:
-        on_ranks(f"{__name__}:fail_in_a_gather", ranks=1)
-    assert "It was the all-gather of block 2 (layers.1). If other ranks name another block, they" in str(error.value)
+        on_ranks(f"{__name__}:fail_in_third_wait", ranks=4, timeout_s=60, function=function)
+    expected = f"It was the {collective} of block 2 (layers.1). If other ranks name another block, they"
+    assert str(error.value).count("RuntimeError: connection closed by peer") == 4
+    assert str(error.value).count(expected) == 4
 
 
-def fail_in_a_gather() -> None:
-    engine: Any = spread(Branching())
-    with engine._passes.blocks[2].turn.name_errors(ALL_GATHER):
-        raise RuntimeError("connection closed by peer")
+class FailingWork:
+    """A collective on its way, which ends with an error if it is the third one that is waited for."""
+
+    def __init__(self, work: Any, waits: list[Any]) -> None:
+        self._work, self._waits = work, waits
+
+    def wait(self) -> None:
+        self._work.wait()
+        self._waits.append(self._work)
+        if len(self._waits) == 3:
+            raise RuntimeError("connection closed by peer")
+
+
+def fail_in_third_wait(function: str) -> None:
+    """Let the third wait for a collective of blocks fail; ranks that compare blocks wait in the call itself."""
+    engine = spread(Branching(), strategy="hsdp", shard=2)
+    original, waits = getattr(dist, function), []
+
+    def start(*args: Any, async_op: bool = False, **options: Any) -> Any:
+        work = original(*args, async_op=async_op, **options)
+        return FailingWork(work, waits) if async_op else work
+
+    setattr(dist, function, start)
+    try:
+        differentiate(engine, torch.ones(1, 4))
+    finally:
+        setattr(dist, function, original)
 
 
 NAMES = ["Model", "embed", "layers.0"]

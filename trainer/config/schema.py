@@ -190,7 +190,7 @@ class ParallelConfig:
     prefetch: int = setting("fsdp: layers to gather in advance", 1, low=0, high=16)
     check_blocks: bool = setting(
         "fsdp, hsdp with engine=muster: compare in every step which layers the ranks gather and reduce, and name those "
-        "that differ; otherwise only in the first",
+        "that differ; otherwise only in the first step of a run",
         False,
     )
     offload: bool = setting("fsdp: keep parameters, gradients and optimizer state in host memory", False)

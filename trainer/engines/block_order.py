@@ -3,7 +3,7 @@
 Collectives meet in the order in which ranks start them. If a rank leaves out a layer that the others run, its next
 message meets one of another layer. With the same size, both are mixed up without an error; otherwise, ranks fail with a
 message of the backend or wait until a timeout. To tell beforehand, ranks exchange what they are about to do, which
-takes a small message, and on a GPU the host waits for it. So only the first micro-batch of a run is compared, unless
+takes a small message, and on a GPU the host waits for it. So only the first step of a run is compared, unless
 `parallel.check_blocks` is set. Later, an error of a collective says which block it was for.
 """
 

@@ -24,7 +24,7 @@ all-gather. Under ZeRO 1, gradients stay whole too until the last micro-batch, w
 
 A weight that a rank's loss does not depend on has a gradient of zeros. Ranks may differ in such weights, because their
 gradients start no collective. But all ranks must run the same blocks in the same order, because their collectives meet
-in the order in which they are started. Ranks compare that in the first micro-batch, or in all of them (`BlockOrder`).
+in the order in which they are started. Ranks compare that in the first step, or in all of them (`BlockOrder`).
 
 Gradients lie as they do in torch's fully_shard, so the backend sums them in the same order, and both engines have the
 same bits. That order depends on the ranks and on the place of a value only: a resumed run has the same bits too.
@@ -94,7 +94,10 @@ class ShardedEngine(PlainEngine):
         while self._reductions:
             self._continue_reductions()
         order.compare(self.mesh.group("shard"), END)
-        order.is_compared = self._is_compared = self._is_always_compared
+        order.is_compared = self._is_always_compared
+        # Replicas meet in the last micro-batch of a step only, unless nothing is deferred.
+        if self._is_last:
+            self._is_compared = self._is_always_compared
         self._passes.end()
 
     def _end_block(self, index: int) -> None:

@@ -83,15 +83,21 @@ def test_jobs_accounts_and_usage_are_visible_to_their_owner_and_admins_only(vict
         f"scontrol show job {victim.job} --oneliner 2>&1 | grep -o 'UserId=[a-z]*' | cut -d= -f2",
         "sacct -n -P -X -a -S now-10minutes -o User",
         "sacctmgr -n -P show associations format=User",
-        "sreport -n -P user topusage start=now-1days end=now+1hours format=Login 2>/dev/null",
+        "sshare -n -P -a -o User",
+        # Shows the present hour only if it starts there.
+        "sreport -n -P user topusage start=$(date +%FT%H:00:00) format=Login -t seconds",
     )
 
     def list_users(user: str) -> list[bool]:
         return ["alice" in victim.stack.ssh("login", f"{query} || true", user=user).split() for query in queries]
 
-    wait_until(lambda: list_users("alice")[:4] == [True] * 4, "slurmdbd has recorded the job")
+    wait_until(lambda: list_users("alice")[:5] == [True] * 5, "slurmdbd has recorded the job")
+    # By itself, slurmdbd adds up usage when an hour is over.
+    hours = "$(date -d '-1 hour' +%FT%H:00:00) $(date -d '+1 hour' +%FT%H:00:00)"
+    victim.stack.ssh("controller", f"sacctmgr -i roll {hours}", user="root")
+    assert list_users("alice") == [True] * len(queries)
+    assert list_users("bob") == [True] * len(queries)
     assert list_users("carol") == [False] * len(queries)
-    assert list_users("bob")[:4] == [True] * 4
 
 
 def test_processes_and_jobs_of_others_cannot_be_ended_or_joined(victim: Victim) -> None:

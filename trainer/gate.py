@@ -33,15 +33,16 @@ def main() -> int:
     from trainer import world  # noqa: PLC0415  # so that "started" is reported before the slow import
 
     report(host, rank, "imported")
-    # The job is killed soon after `end`: a slow import must leave time to report which rank did not join.
-    timeout_s = max(MIN_TIMEOUT_S, end - time.monotonic())
     is_master = host == master_host
-    if "gpu" in sys.argv[4:] and not compile_for_gpu(host, rank, min(COMPILE_TIMEOUT_S, timeout_s / 2)):
-        return 1
+    if "gpu" in sys.argv[4:]:
+        timeout_s = min(COMPILE_TIMEOUT_S, remaining(end, time.monotonic()) / 2)
+        if not compile_for_gpu(host, rank, timeout_s):
+            return 1
     try:
-        store = world.open_store(master, choose_port(int(os.environ["SLURM_JOB_ID"])), is_master, timeout_s)
+        port = choose_port(int(os.environ["SLURM_JOB_ID"]))
+        store = world.open_store(master, port, is_master, remaining(end, time.monotonic()))
         member = world.describe_member(rank, world_size, 0, master)
-        world.join(store, member, timeout_s)
+        world.join(store, member, remaining(end, time.monotonic()))
         report(host, rank, "joined", address=member.address, device=member.device)
         report(host, rank, "passed", sum=world.check_sum(member))
         world.leave(store, is_master, world_size)
@@ -66,6 +67,14 @@ def compile_for_gpu(host: str, rank: int, timeout_s: float) -> bool:
         return False
     report(host, rank, "compiled")
     return True
+
+
+def remaining(end: float, now: float) -> float:
+    """Return the seconds that a wait may take, at least MIN_TIMEOUT_S.
+
+    The job is killed soon after `end`: whatever was slow before must leave time to report which rank did not join.
+    """
+    return max(MIN_TIMEOUT_S, end - now)
 
 
 def choose_port(job_id: int) -> int:

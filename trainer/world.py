@@ -292,7 +292,7 @@ def _register(store: Any, member: Member, timeout_s: float) -> list[Member]:
         per_host = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         missing = list_missing_ranks(present, member.world, per_host)
         names = ", ".join(f"rank {rank}" + f" on {host}" * (host != UNKNOWN_HOST) for rank, host in missing)
-        raise WorldError(f"did not join within {timeout_s:g} s: {names}", missing) from error
+        raise WorldError(f"did not join within {round(timeout_s, 1):g} s: {names}", missing) from error
     return [_read_member(store, key) for key in keys]
 
 

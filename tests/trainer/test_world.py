@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from tests.trainer.launch import alone, assert_finished, forked
 from trainer import world
+from trainer.gate import MIN_TIMEOUT_S, remaining
 from trainer.world import Member
 
 # Simulated GPUs are announced in the same way as real ones.
@@ -63,7 +67,25 @@ def test_a_node_without_a_gpu_fails_before_it_joins(tmp_path: Path) -> None:
 def test_a_rank_that_does_not_join_is_named(tmp_path: Path) -> None:
     reports = gate(tmp_path, range(2), 3, job=3, timeout_s=8)
     assert reports[0][-1]["stage"] == "failed"
-    assert reports[0][-1]["error"] == "did not join within 8 s: rank 2"
+    waited = re.fullmatch(r"did not join within (\d+(?:\.\d)?) s: rank 2", reports[0][-1]["error"])
+    assert waited, reports[0][-1]
+    # The start of the rank may have used a part of the 8 s.
+    assert MIN_TIMEOUT_S <= float(waited[1]) <= 8
+
+
+@pytest.mark.parametrize(
+    ("end", "now", "expected"),
+    [
+        (160.0, 100.0, 60.0),
+        (160.0, 130.5, 29.5),
+        (160.0, 155.0, MIN_TIMEOUT_S),
+        (160.0, 156.0, MIN_TIMEOUT_S),
+        # The compilation took longer than there was time.
+        (160.0, 400.0, MIN_TIMEOUT_S),
+    ],
+)
+def test_a_wait_gets_the_time_that_is_left_and_never_too_little(end: float, now: float, expected: float) -> None:
+    assert remaining(end, now) == expected
 
 
 def test_ranks_that_disagree_are_rejected() -> None:

@@ -20,9 +20,9 @@ from tests.trainer.ranks import on_ranks
 from tests.trainer.test_parallel_engines import FEW, settings
 from trainer.api import Trainer
 from trainer.compression.compression import Compression, Part, check_gain
+from trainer.config.communication import CommunicationConfig
 from trainer.config.errors import ConfigError
 from trainer.config.load import from_dict
-from trainer.config.schema import CommunicationConfig
 from trainer.step import Step
 
 HERE = "tests.trainer.test_compressed_training"

@@ -24,9 +24,9 @@ from trainer.compression.quantized import average_quantized
 from trainer.compression.randomk import average_randomk
 from trainer.compression.topk import ENTRY_BYTES, average_topk
 from trainer.compression.wire import Wire, count_all_reduce_bytes
+from trainer.config.communication import CommunicationConfig
 from trainer.config.errors import ConfigError, ConfigProblem
 from trainer.config.residual import METHODS_WITH_RESIDUAL
-from trainer.config.schema import CommunicationConfig
 
 FLOAT_BYTES = 4
 _BUCKET_SEEDS = 1_000_003

@@ -15,7 +15,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
 from trainer.compression.compression import Compression, Part
-from trainer.config.schema import CommunicationConfig
+from trainer.config.communication import CommunicationConfig
 
 
 class ReplicaHooks:

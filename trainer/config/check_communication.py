@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from trainer.config.communication import CommunicationConfig
 from trainer.config.errors import ConfigProblem
 from trainer.config.residual import METHODS_WITH_RESIDUAL
-from trainer.config.schema import CommunicationConfig, Config
+from trainer.config.schema import Config
 
 _OWNERS = {"ratio": ("topk", "randomk"), "smoothing": ("topk",), "rank": ("powersgd",)}
 

@@ -16,7 +16,7 @@ from trainer.config.yaml_text import dump_yaml
 def render_markdown() -> str:
     """Return docs/trainer-settings.md."""
     lines = ["# Settings of the trainer", ""]
-    source = "`trainer/config/schema.py` and `models.py`"
+    source = "`schema.py`, `communication.py` and `models.py` in `trainer/config`"
     lines += [f"Generated from {source} by `python -m trainer settings --markdown`; do not edit.", ""]
     lines += [f"Presets: {', '.join(list_presets())}.", ""]
     lines += [

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import nn
 
+from trainer.config.communication import CommunicationConfig
 from trainer.config.layout import Layout
 from trainer.config.schema import (
-    CommunicationConfig,
     CompileConfig,
     Fp8Config,
     OptimizerConfig,

@@ -158,7 +158,10 @@ def _gradients(layout: Layout, behavior: TrainerBehavior, whole: float, split: f
 
 
 def _compression_error(layout: Layout, whole: float) -> float:
-    """Return the bytes of the gradients that compression left for the next step."""
+    """Return the bytes of the gradients that compression left for the next step.
+
+    A layout has no method, so the moving average of this project's top-K is not counted.
+    """
     return 4 * whole if layout.compression < 1 else 0.0
 
 

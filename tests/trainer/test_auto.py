@@ -26,11 +26,12 @@ from trainer.auto.sizes import (
 )
 from trainer.auto_settings import ResolvedSettings, resolve_auto
 from trainer.config.check import check
+from trainer.config.communication import CommunicationConfig
 from trainer.config.errors import ConfigError
 from trainer.config.layout import Layout, resolve_layout
 from trainer.config.load import dump, load
 from trainer.config.models import LlamaConfig
-from trainer.config.schema import CommunicationConfig, ParallelConfig
+from trainer.config.schema import ParallelConfig
 from trainer.data.registry import open_source
 from trainer.models.init import fill
 from trainer.models.lora import is_adapter
@@ -112,24 +113,36 @@ def test_the_least_sharding_that_fits_is_chosen(free: float, overrides: list[str
     assert check(replace(config, parallel=chosen, batch=replace(config.batch, micro=choice.micro))) == []
 
 
-@pytest.mark.parametrize("method", ["topk", "randomk", "powersgd"])
-def test_residuals_of_compressed_gradients_take_eight_bytes_per_trained_parameter(method: Any) -> None:
+@pytest.mark.parametrize(
+    ("communication", "size"),
+    [
+        # The residual and the moving average, and the new values of both until the step ends.
+        (CommunicationConfig(compression="topk"), 16),
+        (CommunicationConfig(compression="topk", smoothing=0.0), 8),
+        (CommunicationConfig(compression="randomk"), 8),
+        (CommunicationConfig(compression="powersgd"), 8),
+    ],
+    ids=["topk", "topk, not smoothed", "randomk", "powersgd"],
+)
+def test_what_compression_stores_takes_these_bytes_per_trained_parameter(
+    communication: CommunicationConfig, size: int
+) -> None:
     frozen = replace(SIZES, trainable=SIZES.parameters // 4)
 
-    def estimate(parallel: ParallelConfig, layout: Layout, compression: Any) -> MemoryNeed:
-        communication = CommunicationConfig(compression=compression)
+    def estimate(parallel: ParallelConfig, layout: Layout, communication: CommunicationConfig) -> MemoryNeed:
         return estimate_memory(frozen, parallel, layout, "bf16", 1, communication=communication)
 
     ddp, hsdp = ParallelConfig(strategy="ddp"), ParallelConfig(strategy="hsdp", shard=4)
     cases = [
-        (ddp, Layout(replicate=8), 8 * frozen.trainable),
-        (ddp, Layout(context=8), 8 * frozen.trainable),
-        (hsdp, Layout(replicate=2, shard=4), 2 * frozen.trainable),
+        (ddp, Layout(replicate=8), size * frozen.trainable),
+        (ddp, Layout(context=8), size * frozen.trainable),
+        (hsdp, Layout(replicate=2, shard=4), size // 4 * frozen.trainable),
         # There is no other copy of the model, so nothing is compressed.
         (ddp, Layout(), 0),
     ]
     for parallel, layout, expected in cases:
-        with_residual, without = (estimate(parallel, layout, kind) for kind in (method, "int8"))
+        int8 = CommunicationConfig(compression="int8")
+        with_residual, without = (estimate(parallel, layout, settings) for settings in (communication, int8))
         assert (with_residual.residuals, without.residuals) == (expected, 0)
         assert with_residual.total - without.total == expected
 
@@ -137,11 +150,11 @@ def test_residuals_of_compressed_gradients_take_eight_bytes_per_trained_paramete
 def test_residuals_make_the_chosen_micro_batch_smaller() -> None:
     arguments = ["batch.size=64", "parallel.strategy=ddp"]
     whole, compressed = (
-        choose(load("tiny-llama", [*arguments, *more]), SIZES, 16 * GIB, world_size=8, local_size=4)
+        choose(load("tiny-llama", [*arguments, *more]), SIZES, 20 * GIB, world_size=8, local_size=4)
         for more in ([], ["communication.compression=topk"])
     )
     assert compressed.micro < whole.micro
-    assert "residuals 4.00" in compressed.why[-1]
+    assert "residuals 8.00" in compressed.why[-1]
 
 
 def test_pipeline_stages_hold_whole_weights_and_gradients_for_a_step() -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from trainer.auto.sizes import ModelSizes
+from trainer.config.communication import CommunicationConfig
 from trainer.config.layout import Layout
 from trainer.config.reduction import choose_deferred_reduction
 from trainer.config.residual import METHODS_WITH_RESIDUAL
-from trainer.config.schema import CommunicationConfig, OptimizerConfig, ParallelConfig, Precision
+from trainer.config.schema import OptimizerConfig, ParallelConfig, Precision
 from trainer.state_formats import FORMAT_BYTES, StateFormats, formats_of
 
 RESERVED_FRACTION = 0.10
@@ -197,11 +198,15 @@ def _estimate_gradients(  # noqa: PLR0913, PLR0917
 def _estimate_residuals(
     trained: int, parallel: ParallelConfig, layout: Layout, communication: CommunicationConfig
 ) -> int:
-    """Return the bytes of what compressed gradients leave over: the residual, and its new value until the step ends."""
+    """Return the bytes of what compressed gradients leave over: the residual, and its new value until the step ends.
+
+    The moving average of top-K (`smoothing`) takes the same again.
+    """
     copies = layout.merge_context(uses_fully_shard=parallel.strategy in ("fsdp", "hsdp")).replicate
     if copies == 1 or communication.compression not in METHODS_WITH_RESIDUAL:
         return 0
-    return 2 * FORMAT_BYTES["fp32"] * trained
+    is_smoothed = communication.compression == "topk" and communication.smoothing > 0
+    return (4 if is_smoothed else 2) * FORMAT_BYTES["fp32"] * trained
 
 
 def _estimate_gathered(sizes: ModelSizes, own: int, parallel: ParallelConfig, formats: StateFormats) -> int:

@@ -139,7 +139,8 @@ class FailingWork:
 def fail_in_third_wait(function: str) -> None:
     """Let the third wait for a collective of blocks fail; ranks that compare blocks wait in the call itself."""
     engine = spread(Branching(), strategy="hsdp", shard=2)
-    original, waits = getattr(dist, function), []
+    original = getattr(dist, function)
+    waits: list[Any] = []
 
     def start(*args: Any, async_op: bool = False, **options: Any) -> Any:
         work = original(*args, async_op=async_op, **options)

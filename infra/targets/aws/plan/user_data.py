@@ -51,7 +51,7 @@ def user_data(  # noqa: PLR0913
     }
     lines = "\n".join(f"{name}={shlex.quote(value)}" for name, value in settings.items())
     files = "\n\n".join(_render_file(name) for name in EARLY_FILES)
-    text = SCRIPT.replace("@SETTINGS@", lines).replace("@FILES@", files)
+    text = _drop_comments(SCRIPT).replace("@SETTINGS@", lines).replace("@FILES@", files)
     size = len(text.encode())
     if size > MAX_BYTES:
         raise ValueError(f"user data has {size} bytes, AWS allows {MAX_BYTES}: shorten {', '.join(EARLY_FILES)}")
@@ -61,6 +61,13 @@ def user_data(  # noqa: PLR0913
 def _render_file(name: str) -> str:
     content = _drop_docstrings((ROOT / name).read_text(encoding="utf-8"))
     return f"cat >\"$early/{name}\" <<'MUSTER_FILE'\n{content}MUSTER_FILE"
+
+
+def _drop_comments(script: str) -> str:
+    """Return the script without comments, except those at its top: the rest are for readers of this repository."""
+    lines = script.splitlines(keepends=True)
+    top = next(number for number, line in enumerate(lines) if not line.startswith("#"))
+    return "".join([*lines[:top], *(line for line in lines[top:] if not line.lstrip().startswith("#"))])
 
 
 def _drop_docstrings(source: str) -> str:

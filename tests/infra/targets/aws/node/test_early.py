@@ -216,7 +216,7 @@ def test_user_data_names_the_bundle_by_hash_and_quotes_its_settings() -> None:
 
 
 def test_user_data_over_the_limit_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SCRIPT", module.SCRIPT + "#" * MAX_BYTES)
+    monkeypatch.setattr(module, "SCRIPT", module.SCRIPT + ":" * MAX_BYTES)
     with pytest.raises(ValueError, match=r"user data has \d+ bytes, AWS allows 16384"):
         text()
 

@@ -6,6 +6,7 @@ import pytest
 
 from bootstrap.desired import Desired
 from bootstrap.errors import BootstrapError
+from bootstrap.steps import packages
 from bootstrap.steps.cloud import disks, lustre_client, mounts, nfs_access
 from cluster.inventory import Node
 from tests.infra.targets.aws.node.clusters import EFS, KERNEL, LUSTRE, NFS, desired, ubuntu
@@ -17,13 +18,15 @@ ATTACH = "attach lustre noatime,flock,lazystatfs fs-01.fsx.us-east-1.amazonaws.c
 def test_the_lustre_client_matches_the_running_kernel_and_is_tuned() -> None:
     assert titles(lustre_client.STEP, ubuntu(), GPU, desired(LUSTRE)) == [
         "write /etc/modprobe.d/muster.conf",
-        f"install lustre-client-modules-{KERNEL}",
+        f"find lustre-client-modules-{KERNEL}",
     ]
+    (install,) = packages.STEP.actions(ubuntu(), GPU, desired(LUSTRE))
+    assert f"lustre-client-modules-{KERNEL}" in install.script.split()
     script = written(mounts.STEP.actions(ubuntu(), GPU, desired(LUSTRE)), "/etc/muster/mounts")
     assert ATTACH in script.splitlines()
     assert "lctl set_param -n osc.*.max_rpcs_in_flight=64" in script
     other = ubuntu(packages={"lustre-client-modules-6.8.0-1020-aws": "1"})
-    assert f"install lustre-client-modules-{KERNEL}" in titles(lustre_client.STEP, other, GPU, desired(LUSTRE))
+    assert f"find lustre-client-modules-{KERNEL}" in titles(lustre_client.STEP, other, GPU, desired(LUSTRE))
     with pytest.raises(BootstrapError, match="there is no Lustre client for debian 13"):
         lustre_client.STEP.skip(ubuntu(distribution="debian 13"), GPU, desired(LUSTRE))
 

@@ -16,6 +16,7 @@ import torch
 
 from trainer.__main__ import main
 from trainer.api import Trainer
+from trainer.checkpoint import read_retry
 
 UNREADABLE = "unreadable "
 
@@ -56,6 +57,7 @@ def fail_to_open(name: str) -> None:
         return open_path(path, *arguments, **options)
 
     path_class.open = failing_open
+    read_retry.RETRY_WAITS_S = (0.01,)
 
 
 if __name__ == "__main__":

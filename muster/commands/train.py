@@ -17,8 +17,7 @@ TRAINER_ON_NODE = "/shared/muster/trainer/run"
 
 def train(arguments: list[str]) -> int:
     """Run the trainer with its own arguments and return its exit status."""
-    # Most commands need nothing of the trainer.
-    from trainer.__main__ import main  # noqa: PLC0415
+    from trainer.__main__ import main  # noqa: PLC0415  # most commands need nothing of the trainer
 
     if find_spec("torch") is None and _needs_torch(arguments):
         if arguments[0] in _WITHOUT_GPU:

@@ -19,7 +19,7 @@ def cast_fp8(x: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype) -> Cast:
     derived from the values themselves. NaNs and infinities are visible in the largest value only.
     """
     if not x.is_cuda:
-        return cast_plainly(x, scale, dtype, x.float().abs().amax())
+        return cast_plainly(x, scale, dtype)
     # Triton is imported where it is used: it takes long, and the package exists on Linux only.
     from trainer.models.fp8_cast_kernel import cast_tiles  # noqa: PLC0415
 
@@ -32,11 +32,12 @@ def _describe(x: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype) -> Cast:
     return x.new_empty(rows, columns, dtype=dtype), x.new_empty(columns, rows, dtype=dtype), scale.new_empty(2)
 
 
-def cast_plainly(x: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype, bound: torch.Tensor) -> Cast:
-    """Cast with torch's operations; if there is no scale, it maps `bound` to the largest value of the format."""
+def cast_plainly(x: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype) -> Cast:
+    """Return what `cast_fp8` returns, by torch's operations."""
     limit = torch.finfo(dtype).max
+    largest = x.float().abs().amax()
     # Divided by a tensor: on a GPU, torch multiplies by the reciprocal of a number, which may differ in the last bit.
-    scale = torch.where(scale == 0, bound / torch.full_like(bound, limit), scale)
+    scale = torch.where(scale == 0, largest / torch.full_like(largest, limit), scale)
     values = (x.float() * (1 / scale.clamp(min=SMALLEST_SCALE))).clamp(-limit, limit).to(dtype)
     # A matrix of one row is its own transpose, but an operation must not return a tensor twice.
-    return values, values.t().clone(memory_format=torch.contiguous_format), torch.stack((scale, x.float().abs().amax()))
+    return values, values.t().clone(memory_format=torch.contiguous_format), torch.stack((scale, largest))

@@ -18,7 +18,8 @@ _WITHOUT_SIGN: tl.constexpr = tl.constexpr(0x7FFFFFFF)
 def cast_tiles(x: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype) -> Cast:
     """Return what `cast_fp8` returns, for a contiguous matrix."""
     rows, columns = x.shape
-    values, transposed, figures = allocate(x, columns, dtype)
+    values, transposed = x.new_empty(rows, columns, dtype=dtype), x.new_empty(columns, rows, dtype=dtype)
+    figures = torch.zeros(2, dtype=torch.float32, device=x.device)
     find_largest(x, scale, figures[1:])
     _cast_tile[triton.cdiv(columns, _TILE_COLUMNS), triton.cdiv(rows, _TILE_ROWS)](
         x,
@@ -38,13 +39,6 @@ def cast_tiles(x: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype) -> Cast
     return values, transposed, figures
 
 
-def allocate(x: torch.Tensor, columns: int, dtype: torch.dtype) -> Cast:
-    """Return tensors for the results of a kernel."""
-    rows = x.shape[0]
-    figures = torch.zeros(2, dtype=torch.float32, device=x.device)
-    return x.new_empty(rows, columns, dtype=dtype), x.new_empty(columns, rows, dtype=dtype), figures
-
-
 def find_largest(x: torch.Tensor, scale: torch.Tensor, into: torch.Tensor) -> None:
     """Write the largest absolute value to the first number of `into`, which is 0 before, if there is no scale yet."""
     _find_largest[_SEARCH_PROGRAMS,](
@@ -60,44 +54,7 @@ def find_largest(x: torch.Tensor, scale: torch.Tensor, into: torch.Tensor) -> No
 
 
 @triton.jit
-def store_tile(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0917
-    value,
-    factor,
-    values,
-    transposed,
-    figure_bits,
-    first_row,
-    first_column,
-    rows,
-    columns,
-    row_inside,
-    column_inside,
-    limit: tl.constexpr,
-    is_e4m3: tl.constexpr,
-    tile_rows: tl.constexpr,
-    tile_columns: tl.constexpr,
-):
-    """Divide a tile by a factor, write it in fp8 in both directions, and update the largest value."""
-    inverse = tl.div_rn(1.0, tl.maximum(factor, _SMALLEST_SCALE))
-    clamped = tl.minimum(tl.maximum(value * inverse, -limit), limit)
-    rounded = clamped.to(tl.float8e4nv) if is_e4m3 else clamped.to(tl.float8e5)
-    code = rounded.to(tl.uint8, bitcast=True)
-    row, column = tl.arange(0, tile_rows), tl.arange(0, tile_columns)
-    # Only the place of a tile needs 64 bits: places within it take half of the registers.
-    start = values + (first_row.to(tl.int64) * columns + first_column)
-    tl.store(
-        start + (row[:, None] * columns + column[None, :]), code, mask=row_inside[:, None] & column_inside[None, :]
-    )
-    start = transposed + (first_column.to(tl.int64) * rows + first_row)
-    mask = column_inside[:, None] & row_inside[None, :]
-    tl.store(start + (column[:, None] * rows + row[None, :]), tl.trans(code), mask=mask)
-    # A maximum does not depend on the order in which tiles are done. Values outside were read as 0.
-    bits = value.to(tl.int32, bitcast=True) & _WITHOUT_SIGN
-    tl.atomic_max(figure_bits + 1, tl.max(tl.max(bits, 1), 0), sem="relaxed")
-
-
-@triton.jit
-def _find_largest(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0917
+def _find_largest(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0917  # a kernel has no types
     x, scale, into_bits, count, blocks, programs: tl.constexpr, block_values: tl.constexpr
 ):
     # In most steps there is a scale, and nothing is read.
@@ -112,7 +69,7 @@ def _find_largest(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0917
 
 
 @triton.jit
-def _cast_tile(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0917
+def _cast_tile(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0917  # a kernel has no types
     x,
     scale,
     values,
@@ -129,28 +86,23 @@ def _cast_tile(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0917
     first_row, first_column = tl.program_id(1) * tile_rows, tl.program_id(0) * tile_columns
     row, column = tl.arange(0, tile_rows), tl.arange(0, tile_columns)
     row_inside, column_inside = first_row + row < rows, first_column + column < columns
-    start = x + (first_row.to(tl.int64) * columns + first_column)
+    # Only the place of a tile needs 64 bits: places within it take half of the registers.
+    place = first_row.to(tl.int64) * columns + first_column
     inside = row_inside[:, None] & column_inside[None, :]
-    value = tl.load(start + (row[:, None] * columns + column[None, :]), mask=inside, other=0.0).to(tl.float32)
+    value = tl.load(x + place + (row[:, None] * columns + column[None, :]), mask=inside, other=0.0).to(tl.float32)
     factor = tl.load(scale)
     # Without a scale, the largest value of all tiles is here already, and does not change any more.
     factor = tl.where(factor == 0.0, tl.div_rn(tl.load(figures + 1), limit), factor)
     if (tl.program_id(0) == 0) & (tl.program_id(1) == 0):
         tl.store(figures, factor)
-    store_tile(
-        value,
-        factor,
-        values,
-        transposed,
-        figure_bits,
-        first_row,
-        first_column,
-        rows,
-        columns,
-        row_inside,
-        column_inside,
-        limit,
-        is_e4m3,
-        tile_rows,
-        tile_columns,
-    )
+    inverse = tl.div_rn(1.0, tl.maximum(factor, _SMALLEST_SCALE))
+    clamped = tl.minimum(tl.maximum(value * inverse, -limit), limit)
+    rounded = clamped.to(tl.float8e4nv) if is_e4m3 else clamped.to(tl.float8e5)
+    code = rounded.to(tl.uint8, bitcast=True)
+    tl.store(values + place + (row[:, None] * columns + column[None, :]), code, mask=inside)
+    place = first_column.to(tl.int64) * rows + first_row
+    inside = column_inside[:, None] & row_inside[None, :]
+    tl.store(transposed + place + (column[:, None] * rows + row[None, :]), tl.trans(code), mask=inside)
+    # A maximum does not depend on the order in which tiles are done. Values outside were read as 0.
+    bits = value.to(tl.int32, bitcast=True) & _WITHOUT_SIGN
+    tl.atomic_max(figure_bits + 1, tl.max(tl.max(bits, 1), 0), sem="relaxed")

@@ -104,8 +104,8 @@ def test_the_node_is_drained_before_its_jobs_are_told_and_an_error_of_one_job_st
 
 def test_a_users_comment_neither_names_other_jobs_nor_hides_any(commands: Path) -> None:
     interruption.main(["gpu-1", "noon"])
-    told_jobs = [line for line in commands.read_text().splitlines() if line.startswith(("scancel", "scontrol requeue"))]
-    assert told_jobs == ["scancel --signal=USR1 --batch 7", "scontrol requeue 8", "scontrol requeue 9"]
+    notices = [line for line in commands.read_text().splitlines() if line.startswith(("scancel", "scontrol requeue"))]
+    assert notices == ["scancel --signal=USR1 --batch 7", "scontrol requeue 8", "scontrol requeue 9"]
 
 
 def test_a_command_that_hangs_does_not_stop_the_notice_for_later_jobs(

@@ -86,10 +86,7 @@ class Launched:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.process.wait()
-        deadline = time.monotonic() + TIMEOUT_S
-        while any(_is_running(pid) for pid in everything):
-            assert time.monotonic() < deadline, f"survived SIGKILL: {everything}"
-            time.sleep(0.01)
+        wait_until_gone(everything)
 
 
 @contextmanager
@@ -145,6 +142,14 @@ def started(command: list[str], cwd: Path, **variables: str) -> Iterator[Launche
 def assert_finished(run: Launched) -> None:
     status = run.wait()
     assert status == 0, f"exit status {status}:\n{run.output}"
+
+
+def wait_until_gone(pids: list[int], timeout_s: float = TIMEOUT_S) -> None:
+    """Wait until processes that were killed or whose parent has ended are no longer running."""
+    deadline = time.monotonic() + timeout_s
+    while running := [pid for pid in pids if _is_running(pid)]:
+        assert time.monotonic() < deadline, f"still running after {timeout_s:g} s: {running}"
+        time.sleep(0.01)
 
 
 def kill_when_held(run: Launched, folder: Path, after: int = 0) -> int:

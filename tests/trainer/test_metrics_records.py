@@ -1,4 +1,7 @@
-"""Progress for other programs, and experiment trackers: with stand-ins for the packages wandb and mlflow."""
+"""Progress for other programs, and experiment trackers: with stand-ins for the packages wandb and mlflow.
+
+Whole runs with the real wandb are in test_run_wandb.
+"""
 
 from __future__ import annotations
 
@@ -74,12 +77,14 @@ def Param(key, value): return key, value
 """,
     "exceptions.py": "class MlflowException(Exception): pass",
 }
+NOT_SENT = "metrics/ in the run folder has all of it; without a network, set metrics.stuck to offline"
 TINY = ("tiny-mlp", "steps=6", "metrics.every=2", "metrics.peak_tflops=1", "run.device=cpu", "metrics.project=tests")
 
 
 @pytest.fixture
 def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Install the stand-ins and return the file of their calls."""
+    hide_trackers(monkeypatch)
     packages = tmp_path / "packages"
     (packages / "mlflow").mkdir(parents=True)
     (packages / "wandb.py").write_text(WANDB)
@@ -90,8 +95,18 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for name in ("WANDB_API_KEY", "MLFLOW_TRACKING_URI", "MLFLOW_ALLOW_FILE_STORE"):
         monkeypatch.delenv(name, raising=False)
     yield tmp_path / "calls"
-    for name in [name for name in sys.modules if name.partition(".")[0] in ("wandb", "mlflow")]:
+    for name in list_trackers():
         del sys.modules[name]
+
+
+def hide_trackers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let Python forget the trackers that it has imported; another test may have imported the real wandb."""
+    for name in list_trackers():
+        monkeypatch.delitem(sys.modules, name)
+
+
+def list_trackers() -> list[str]:
+    return [name for name in sys.modules if name.partition(".")[0] in ("wandb", "mlflow")]
 
 
 def read(file: Path) -> list[dict[str, Any]]:
@@ -224,7 +239,7 @@ def test_a_tracker_that_is_stuck_delays_neither_a_step_nor_the_end(monkeypatch: 
     assert time.monotonic() - began < 5
     assert messages == [
         "metrics.stuck: the tracker is too slow; it misses steps from 1000 on",
-        "metrics.stuck: not everything was sent within 0.1 s",
+        f"metrics.stuck: not everything was sent within 0.1 s; {NOT_SENT}",
     ]
     stuck.answered.set()
 
@@ -239,12 +254,16 @@ def test_trackers_share_the_time_at_the_end(monkeypatch: pytest.MonkeyPatch) -> 
     both = [trackers.BackgroundTracker(tracker, messages.append) for tracker in (stuck, stuck, quick)]
     trackers.close_trackers(both, "finished")
     assert time.monotonic() - began < 0.9, "each of two stuck trackers would take 0.5 s"
-    late = "metrics.stuck: not everything was sent within 0.5 s"
+    late = f"metrics.stuck: not everything was sent within 0.5 s; {NOT_SENT}"
     assert messages == ["metrics.quick: recording", late, late]
     stuck.answered.set()
 
 
-def test_a_tracker_without_its_package_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_tracker_without_its_package_is_refused(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hide_trackers(monkeypatch)
+    monkeypatch.setattr(sys, "path", [folder for folder in sys.path if not Path(folder, "wandb").exists()])
     assert main([*TINY, f"run.folder={tmp_path / 'run'}", "metrics.wandb=offline", "metrics.mlflow=online"]) == 2
     lines = capfd.readouterr().err.splitlines()
     assert lines == [

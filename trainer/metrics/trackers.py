@@ -114,7 +114,9 @@ class BackgroundTracker:
         """Wait until the tracker has sent everything, or until the deadline on the monotonic clock."""
         self._thread.join(max(deadline - time.monotonic(), 0.0))
         if self._thread.is_alive():
-            self._say(f"{self._tracker.setting}: not everything was sent within {_CLOSE_TIMEOUT_S:g} s")
+            setting = self._tracker.setting
+            fix = f"metrics/ in the run folder has all of it; without a network, set {setting} to offline"
+            self._say(f"{setting}: not everything was sent within {_CLOSE_TIMEOUT_S:g} s; {fix}")
 
     def _work(self) -> None:
         try:

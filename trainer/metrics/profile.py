@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import time
@@ -16,17 +15,15 @@ from typing import Any
 import torch
 
 from trainer.metrics.communication import Event, Interval, Profile, name_collective, summarise
+from trainer.metrics.flight_recorder import FlightEntry, read_flight_recorders, wait_for_gloo
 
 STEP_EVENT = "trainer::step"
-FlightEntry = dict[str, Any]
-"""An entry of torch's flight recorder."""
 # Slow ranks can be detected only once a profile has shown how long each rank waits, so the first profile comes early,
 # just after compilers and caches have warmed up. It counts steps of this process, because a resumed run has no profile.
 FIRST_PROFILE_AFTER_STEPS = 10
 REPEAT_AFTER_STEPS = 4
 _SHARES_TO_KEEP = 3
 _SHARE_TOLERANCE = 0.2
-_GLOO_STAMP_S = 0.002
 _BYTES_PER_VALUE = {"Double": 8, "Long": 8, "Float": 4, "Int": 4, "Half": 2, "BFloat16": 2, "Byte": 1, "Bool": 1}
 
 
@@ -44,6 +41,7 @@ class Profiler:
         self._count = 0
         self._extra = FIRST_PROFILE_AFTER_STEPS
         self._running: Any = None
+        self._started_ns = 0
         self._shares: deque[float] = deque(maxlen=_SHARES_TO_KEEP)
         self._disagreements = 0
 
@@ -71,7 +69,7 @@ class Profiler:
         self._wait_for_device()
         raw = self._stop()
         profile = (_profile_device if self._device.type == "cuda" else _profile_host)(
-            step, raw, _read_flight_recorders()
+            step, raw, read_flight_recorders()
         )
         if profile is None:
             self._extra = self._count + REPEAT_AFTER_STEPS
@@ -98,12 +96,14 @@ class Profiler:
 
         activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self._device.type == "cuda" else [])]
         self._running = profile(activities=activities, record_shapes=True)
+        self._started_ns = time.time_ns()
         self._running.start()
 
     def _stop(self) -> Sequence[Any]:
         if not self._running:
             return []
         running, self._running = self._running, None
+        wait_for_gloo(self._started_ns)
         running.stop()
         raw: Sequence[Any] = running.profiler.kineto_results.events()
         # The profiler is part of a reference cycle, which would hold megabytes until the next garbage collection.
@@ -111,11 +111,11 @@ class Profiler:
         return raw
 
     def _wait_for_device(self) -> None:
-        """Let earlier kernels finish, so that those inside the step are its own, and let gloo record its messages."""
+        """Let earlier work finish, so that what is inside the step is its own."""
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         else:
-            time.sleep(_GLOO_STAMP_S)
+            wait_for_gloo(self._started_ns)
 
     def _add_share(self, share: float) -> None:
         """Store a share and, if it differs from the last, schedule another profile soon, a few times at most."""
@@ -124,23 +124,6 @@ class Profiler:
         self._disagreements = 0 if agrees else self._disagreements + 1
         if 0 < self._disagreements < _SHARES_TO_KEEP:
             self._extra = self._count + REPEAT_AFTER_STEPS
-
-
-def _read_flight_recorders() -> list[FlightEntry]:
-    """Return the entries of the flight recorders, oldest first; none if they are off (TORCH_FR_BUFFER_SIZE).
-
-    NCCL has its own recorder. A run on GPUs uses gloo groups as well, so both may have entries.
-    """
-    if not torch.distributed.is_available() or not torch.distributed.is_initialized():
-        return []
-    from torch._C import _distributed_c10d  # noqa: PLC0415 - missing in builds without distributed
-
-    entries: dict[tuple[str, int], FlightEntry] = {}
-    for name in ("_dump_fr_trace_json", "_dump_nccl_trace_json"):
-        dump = getattr(_distributed_c10d, name, None)
-        for entry in json.loads(dump()).get("entries", []) if dump else []:
-            entries[entry["profiling_name"], entry["time_created_ns"]] = entry
-    return sorted(entries.values(), key=lambda entry: entry["time_created_ns"])
 
 
 def _profile_host(step: int, raw: Sequence[Any], entries: Sequence[FlightEntry]) -> Profile | None:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from trainer.life.trace_request import TraceRequest
+from trainer.metrics.flight_recorder import wait_for_gloo
 
 TRACES_FOLDER = "traces"
 _MAX_MEMORY_EVENTS = 200_000
@@ -38,6 +39,7 @@ class Tracer:
         self._first_step = 0
         self._last_step = 0
         self._profile: Any = None
+        self._started_ns = 0
         self._compressions: list[threading.Thread] = []
 
     @property
@@ -93,6 +95,7 @@ class Tracer:
             torch.cuda.memory._record_memory_history(max_entries=_MAX_MEMORY_EVENTS)
         activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if is_cuda else [])]
         self._profile = profile(activities=activities, record_shapes=True, profile_memory=True)
+        self._started_ns = time.time_ns()
         self._profile.start()
 
     def _finish(self) -> None:
@@ -101,6 +104,7 @@ class Tracer:
         is_cuda = self._device.type == "cuda"
         if is_cuda:
             torch.cuda.synchronize(self._device)
+        wait_for_gloo(self._started_ns)
         profile.stop()
         plain: Path | None = None
         try:

@@ -13,10 +13,12 @@ from pydantic_core import to_jsonable_python
 from cluster.spec.fields import expected, part_of, policy_of, slot_of, walk
 from cluster.spec.written import inline
 from infra.targets.registry import plan_of, read_spec, spec_model, targets
+from slurm.health.registry import CHECKS
 
 SCHEMA = Path("docs/cluster.schema.json")
 STACK_SCHEMA = Path("docs/stack.schema.json")
 FIELDS = Path("docs/spec.md")
+HEALTH = Path("docs/health.md")
 GOLDEN = Path("tests/golden")
 BEGIN, END = "<!-- {name}: begin -->", "<!-- {name}: end -->"
 
@@ -47,7 +49,10 @@ def render_documents(root: Path) -> dict[Path, str]:
     """Return the text of each generated document, by path."""
     golden = {GOLDEN / f"{name}.json": text for name, text in _plans(root / "stacks")}
     derived = {GOLDEN / path: text for target in targets().values() for path, text in target.golden_files().items()}
-    pages = {FIELDS: _page(root / FIELDS, {"fields": render_field_table()})}
+    pages = {
+        FIELDS: _page(root / FIELDS, {"fields": render_field_table()}),
+        HEALTH: _page(root / HEALTH, {"checks": render_check_table()}),
+    }
     for target in targets().values():
         pages |= {Path(page): _page(root / page, blocks) for page, blocks in target.document_blocks().items()}
     return {SCHEMA: render_schema(), STACK_SCHEMA: render_stack_schema(), **pages, **golden, **derived}
@@ -72,6 +77,17 @@ def render_field_table() -> str:
     rows = (
         f"| `{path}` | {_allowed(info)} | {_default(info)} | {_policy(info)} | {info.description} |"
         for path, info in walk(spec_model())
+    )
+    return "\n".join([*head, *rows])
+
+
+def render_check_table() -> str:
+    """Return the Markdown table of all health checks."""
+    head = ["| check | on a healthy node | when | limit | blamed | a drain ends by |", "|---|---|---|---|---|---|"]
+    rows = (
+        f"| `{check.name}` | {check.about} | {', '.join(check.contexts)} | {check.limit_s:g} s | {check.blame} | "
+        f"{', '.join(check.remedies) or 'never drains'} |"
+        for check in CHECKS
     )
     return "\n".join([*head, *rows])
 

@@ -40,6 +40,8 @@ def describe_expected(facts: Facts, node: Node, desired: Desired) -> str:
     return json.dumps(
         {
             "fabric": node.fabric,
+            "group": node.group,
+            "max_drained_percent": desired.spec.health.max_drained_percent,
             "gpus": node.gpus.count if node.gpus.kind == "real" else 0,
             "nvlinks": node_set.nvlinks if node_set else 0,
             "efa": node_set.efa_devices if node_set else 0,

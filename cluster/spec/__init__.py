@@ -1,5 +1,6 @@
 """ClusterSpec: the typed description of a cluster."""
 
+from cluster.spec.health import Health
 from cluster.spec.issue import Issue, SpecError
 from cluster.spec.model import (
     Budget,
@@ -27,6 +28,7 @@ __all__ = [
     "ClusterSpec",
     "Fabric",
     "Gpus",
+    "Health",
     "Issue",
     "Login",
     "Machine",

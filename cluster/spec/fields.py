@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from cluster.spec.model import PATTERN_WORDS, ClusterSpec, Policy, SpecModel
+from cluster.spec.base import Policy, SpecModel
+from cluster.spec.model import PATTERN_WORDS, ClusterSpec
 from cluster.spec.written import inline
 
 KEY = ("[key]",)

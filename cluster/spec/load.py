@@ -8,9 +8,10 @@ from typing import Any, get_args, get_origin
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails, to_jsonable_python
 
+from cluster.spec.base import SpecModel
 from cluster.spec.fields import KEY, Slot, bare, example_part, expected, part_of, slot
 from cluster.spec.issue import Issue, SpecError, error
-from cluster.spec.model import ClusterSpec, SpecModel
+from cluster.spec.model import ClusterSpec
 from cluster.spec.written import Location, entry, path, shown
 
 REPORTED_ERRORS = 100

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, create_model, field_validator
+from pydantic import ConfigDict, Field, create_model, field_validator
 
-Policy = Literal["safe", "drain", "replace", "upgrade", "forbidden"]
+from cluster.spec.base import SpecModel, SpecModelT, field
+from cluster.spec.health import Health
+
 Fabric = Literal["tcp", "efa", "infiniband"]
 Purchase = Literal["on-demand", "spot", "reservation", "block"]
 # Oldest first: a cluster can only be upgraded to a later one.
@@ -31,27 +32,6 @@ PATTERN_WORDS = {
 # Valid as a Slurm node name, a container name and a DNS label.
 Name = Annotated[str, Field(pattern=NAME)]
 UserName = Annotated[str, Field(pattern=USER_NAME)]
-
-
-def field(description: str, policy: Policy, **limits: Any) -> Any:
-    """Declare a field of the spec; `policy` is what changing it does to a running cluster."""
-    return Field(description=description, json_schema_extra={"policy": policy}, **limits)
-
-
-class SpecModel(BaseModel):
-    """Base of the spec's models: immutable, unknown keys and wrong types are rejected."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
-
-
-SpecModelT = TypeVar("SpecModelT", bound=SpecModel)
-
-
-@dataclass(frozen=True)
-class ValueDescription:
-    """Describes the values of a field in error messages; used in `Annotated`."""
-
-    text: str
 
 
 class Size(SpecModel):
@@ -378,6 +358,7 @@ class ClusterSpec(SpecModel):
         "labels on everything that is created", "safe", default={}, examples=[{"owner": "research"}]
     )
     budget: Budget = field("limits on cost", "safe", default=Budget())
+    health: Health = field("health checks of the nodes", "safe", default=Health())
 
     @field_validator("groups", "storage", "users", "tags")
     @classmethod

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from cluster.inventory import Inventory
 from cluster.spec import ClusterSpec, Fabric, Issue
-from cluster.spec.model import SpecModel
+from cluster.spec.base import SpecModel
 from infra.home import Home, StackHome
 from infra.plan import BuildPlan
 from infra.targets.cost import Cost, Quote

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from cluster.spec import Budget, ClusterSpec, Issue, Machine, Network, NodeGroup, Storage
+from cluster.spec.base import SpecModel
 from cluster.spec.issue import error
-from cluster.spec.model import SpecModel
 from infra.targets.registry import target_of, targets
 from infra.targets.target import Launches
 

@@ -13,9 +13,10 @@ from typing import Any, Protocol, get_args
 
 from cluster import names
 from cluster.spec import ClusterSpec, Issue
+from cluster.spec.base import Policy, SpecModel
 from cluster.spec.fields import item_of, part_of, policy_of
 from cluster.spec.issue import error
-from cluster.spec.model import Policy, SlurmRelease, SpecModel
+from cluster.spec.model import SlurmRelease
 from cluster.spec.written import shown
 from infra.targets.registry import plan_of, target_of
 from infra.targets.target import Target, Upgrades

@@ -13,6 +13,7 @@ from cluster.names import members
 from cluster.spec import ClusterSpec, Partition, SlurmOptions
 from slurm.config import topology
 from slurm.config.blocks import render_blocks, select_ultraservers
+from slurm.health.filesystem import PRIVATE_FOLDERS
 from slurm.hostlist import hostlist
 from slurm.power import install
 
@@ -25,8 +26,6 @@ RESERVE_SHARE = 0.05
 # What Slurm shows to others only if they are admins. Nodes, partitions, reservations and events stay visible, because
 # they show why a job waits.
 PRIVATE_DATA = "accounts,jobs,usage,users"
-# Folder of each node that holds the private folders of its jobs.
-PRIVATE_FOLDERS = "/var/lib/slurm/private"
 # Slurm fills nodes of a lower weight first.
 _STATIC_WEIGHT, _DYNAMIC_WEIGHT = 1, 1000
 

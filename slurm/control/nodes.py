@@ -18,6 +18,7 @@ _BUSY = frozenset({"ALLOCATED", "MIXED"})
 _SLURMS = ("gres/", "Low ", "Not responding", "Node unexpectedly rebooted")
 _OURS = "muster: "
 _REASON = re.compile(r" Reason=(.*?)(?: \[(\S+)@\S+\])?(?: Comment=.*)?$")
+_COMMENT = re.compile(r" Comment=(.*)$")
 # The user (SlurmUser) that slurmctld shows for changes that it made by itself.
 _SLURM_USER = "slurm"
 # sinfo prints this for a node without a reason.
@@ -40,6 +41,7 @@ class NodeState:
     """Whether the node has GPUs."""
     version: str = ""
     """Version of its slurmd; empty until it has registered."""
+    comment: str = ""
 
     @property
     def works(self) -> bool:
@@ -132,7 +134,7 @@ def parse_nodes(text: str) -> dict[str, NodeState]:
             continue
         state, *flags = re.sub("[^A-Z_+]", "", fields["State"]).split("+")
         silent = {"NOT_RESPONDING"} if "*" in fields["State"] else set()
-        reason = _REASON.search(line.rstrip())
+        reason, comment = _REASON.search(line.rstrip()), _COMMENT.search(line)
         nodes[fields["NodeName"]] = NodeState(
             state=state,
             flags=frozenset(flags) | silent,
@@ -143,6 +145,7 @@ def parse_nodes(text: str) -> dict[str, NodeState]:
             address=fields.get("NodeAddr", ""),
             gpus="gpu" in fields.get("Gres", ""),
             version=fields.get("Version", ""),
+            comment=comment[1].strip() if comment else "",
         )
     return nodes
 
@@ -169,6 +172,7 @@ def parse_partitions(text: str) -> dict[str, str]:
 _LISTED_WORKING = ("idle", "mixed", "allocated", "completing", "planned", "reserved")
 # Marks that sinfo adds to the state of nodes that are powered down, powering up, not responding and so on.
 _LISTED_MARKS = "*~#!%$@^-+"
+_POWERED_OFF_MARKS = ("~", "%", "!")
 
 
 @dataclass(frozen=True)
@@ -205,6 +209,45 @@ LIST_NODES_BY_PARTITION = "sinfo -h -N -o '%R|%N|%T|%E'"
 def list_node(node: str) -> list[str]:
     """Return the command that lists one node."""
     return ["sinfo", "--noheader", "--nodes", node, "--format", "%N|%T|%E"]
+
+
+@dataclass(frozen=True)
+class GroupNode:
+    """A node of a group, with the time at which it was taken out of service."""
+
+    name: str
+    state: str
+    """State as sinfo prints it, possibly with a mark, as in `idle~`."""
+    since: str
+    """Time of the reason by slurmctld's clock, in ISO 8601 to the second; `Unknown` without one."""
+    reason: str
+
+    @property
+    def drained(self) -> bool:
+        return "drain" in self.state
+
+    @property
+    def powered_on(self) -> bool:
+        """Whether the node is up, or at least not powered down or about to be."""
+        return not self.state.endswith(_POWERED_OFF_MARKS)
+
+
+def list_group(group: str) -> list[str]:
+    """Return the command that lists the nodes of a group; each group has a partition of its name."""
+    return ["sinfo", "--noheader", "--Node", "--partition", group, "--format", "%N|%T|%H|%E"]
+
+
+def parse_group(text: str) -> list[GroupNode]:
+    """Parse `list_group`; skip lines of another form."""
+    rows = (line.split("|", 3) for line in text.splitlines() if line.count("|") >= 3)  # noqa: PLR2004
+    return [
+        GroupNode(name, state, since, "" if reason == _NO_REASON else reason) for name, state, since, reason in rows
+    ]
+
+
+def set_comment(node: str, comment: str) -> list[str]:
+    """Return the command that sets the comment of a node, or removes it."""
+    return ["scontrol", "update", f"nodename={node}", f"comment={comment}"]
 
 
 def parse_listed(text: str) -> list[ListedNode]:

@@ -6,6 +6,15 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Literal
+
+Context = Literal["gate", "prolog", "periodic", "failed-job", "maintenance"]
+"""When a check runs: before slurmd registers the node for the first time since boot, before a job, every minute, after
+a failed job, and while an idle node is in a maintenance reservation."""
+Blame = Literal["node", "user", "unknown"]
+"""Who causes a problem: this node, a user, or something that the node cannot tell apart, such as a file server."""
+Remedy = Literal["rounds", "replace"]
+"""What ends a drain: rounds without a problem, or another machine."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +33,10 @@ class Expected:
     """Version of each component when the node was set up, and the file that shows it."""
     disabled: Sequence[str] = ()
     """Names of checks that are disabled on this cluster."""
+    group: str = ""
+    """Node group of this node, whose name is also that of a partition."""
+    max_drained_percent: int = 100
+    """Share of the group's running nodes that the checks may have drained at a time."""
 
     @staticmethod
     def read(path: Path) -> Expected:
@@ -36,13 +49,21 @@ class Check:
     """One health check."""
 
     name: str
+    about: str
+    """What holds on a healthy node."""
     applies: Callable[[Expected], bool]
     command: Callable[[Expected], str]
     """Shell script whose output is judged; a non-zero exit code is a problem by itself."""
     judge: Callable[[str, Expected], list[str]]
     """Return the problems that the output shows."""
-    before_jobs: bool = True
-    """Whether it also runs in the prolog, for which every job waits."""
+    contexts: tuple[Context, ...]
+    """When it runs; every job waits for the checks of the prolog."""
+    limit_s: float
+    """Time after which the command is killed, which is a problem too."""
+    blame: Blame
+    """Who causes what it reports; what a user causes never drains a node."""
+    remedies: tuple[Remedy, ...]
+    """What ends a drain for its problems, in the order in which it is tried; empty if it never drains."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +72,7 @@ class HealthProblem:
 
     check: str
     text: str
+    blame: Blame = "node"
 
     def __str__(self) -> str:
         return f"{self.check}: {self.text}"
@@ -70,10 +92,14 @@ class Answer:
 
 def judge_answer(check: Check, answer: Answer, expected: Expected) -> list[HealthProblem]:
     """Return the problems of one check; no answer is a problem, because broken machines often hang."""
+    return [HealthProblem(check.name, text, check.blame) for text in _list_problems(check, answer, expected)]
+
+
+def _list_problems(check: Check, answer: Answer, expected: Expected) -> list[str]:
     if answer.code is None:
-        return [HealthProblem(check.name, f"no answer within {answer.after_s:g} s")]
+        return [f"no answer within {answer.after_s:g} s"]
     if answer.code != 0:
         lines = (answer.error.strip() or answer.output.strip()).splitlines()
         last = f", {lines[-1].strip()}" if lines else ""
-        return [HealthProblem(check.name, f"exit code {answer.code}{last}")]
-    return [HealthProblem(check.name, text) for text in check.judge(answer.output, expected)]
+        return [f"exit code {answer.code}{last}"]
+    return check.judge(answer.output, expected)

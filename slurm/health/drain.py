@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from slurm.control.nodes import GroupNode
 from slurm.health.check import HealthProblem
 
 PREFIX = "health: "
@@ -16,6 +17,10 @@ GOOD_ROUNDS = 3
 """Rounds without a problem before a node is resumed, so that an intermittent fault does not resume it in between."""
 REASON_MAX_CHARS = 200
 """Longest reason that Slurm shows in its tables."""
+HELD_PREFIX = f"{PREFIX}not drained, "
+"""Start of the comment of a node that stays in service although it has a problem."""
+CAP_PREFIX = f"{HELD_PREFIX}enough of the group are: "
+USER_PREFIX = f"{HELD_PREFIX}a user causes it: "
 
 
 @dataclass(frozen=True)
@@ -34,7 +39,7 @@ class Service:
         """
         if not self.reason:
             return True
-        return self.reason.startswith((PREFIX, *PROLOG_REASONS)) and not self.reason.startswith(FABRIC_PREFIX)
+        return counts_as_ours(self.reason) and not self.reason.startswith(FABRIC_PREFIX)
 
 
 @dataclass(frozen=True)
@@ -52,9 +57,10 @@ class Decision:
 
 
 def decide(problems: Sequence[HealthProblem], service: Service, good_rounds: int) -> Decision:
-    """Return what to do after a round of checks."""
+    """Return what to do after a round of checks; problems that a user causes are none of the node."""
     if service.drained and not service.ours:
         return Decision(None)
+    problems = [problem for problem in problems if problem.blame != "user"]
     if problems:
         reason = (PREFIX + "; ".join(map(str, problems)))[:REASON_MAX_CHARS]
         return Decision(None if service.drained and reason == service.reason else "drain", reason, good_rounds=0)
@@ -63,3 +69,32 @@ def decide(problems: Sequence[HealthProblem], service: Service, good_rounds: int
     if good_rounds + 1 < GOOD_ROUNDS:
         return Decision(None, good_rounds=good_rounds + 1)
     return Decision("resume")
+
+
+def counts_as_ours(reason: str) -> bool:
+    """Return whether a node with this reason was drained automatically, which the cap limits."""
+    return reason.startswith((PREFIX, *PROLOG_REASONS))
+
+
+def decide_drain(node: str, group: Sequence[GroupNode], max_percent: int) -> bool:
+    """Return whether a node may be drained, or stay so if it is: only so many of its group may be at a time.
+
+    All nodes run their checks at the same time, so each decides again after its drain. They agree because the drains
+    are in the order of slurmctld's clock: those that are too many are the last, and their nodes end them.
+    """
+    ours = sorted((other.since, other.name) for other in group if other.drained and counts_as_ours(other.reason))
+    before = [name for _, name in ours]
+    rank = before.index(node) if node in before else len(before)
+    return rank < count_drainable(sum(other.powered_on for other in group), max_percent)
+
+
+def count_drainable(nodes: int, max_percent: int) -> int:
+    """Return how many of a group's running nodes may be drained automatically: a share of them, but at least one."""
+    return max(1, nodes * max_percent // 100)
+
+
+def describe_held(problems: Sequence[HealthProblem], *, over_cap: bool) -> str:
+    """Return the comment of a node that stays in service, which tells why; empty if it has no problem."""
+    prefix = CAP_PREFIX if over_cap else USER_PREFIX
+    shown = [str(problem) for problem in problems if over_cap or problem.blame == "user"]
+    return (prefix + "; ".join(shown))[:REASON_MAX_CHARS] if shown else ""

@@ -22,10 +22,15 @@ def judge(output: str, expected: Expected) -> list[str]:
 
 CHECK = Check(
     "efa",
+    about="all EFA devices are present and active",
     applies=lambda expected: expected.efa > 0,
     command=lambda _: (
         'for device in /sys/class/infiniband/*; do [ -e "$device" ] || continue; '
         'echo "${device##*/} $(cat "$device/device/vendor") $(cat "$device/ports/1/state")"; done'
     ),
     judge=judge,
+    contexts=("gate", "prolog", "periodic"),
+    limit_s=20.0,
+    blame="node",
+    remedies=("rounds", "replace"),
 )

@@ -46,7 +46,14 @@ def _list_faults(row: list[str]) -> list[str]:
 
 CHECK = Check(
     "gpu",
+    about="all GPUs answer; none has uncorrectable memory errors or is slowed down by its hardware",
     applies=lambda expected: expected.gpus > 0,
     command=lambda _: f"nvidia-smi --query-gpu={','.join(FIELDS)} --format=csv,noheader,nounits",
     judge=judge,
+    contexts=("gate", "prolog", "periodic"),
+    # A healthy driver answers in a second or two, and every job waits for it. But a busy one can take several seconds,
+    # and a node that is drained by mistake costs more than a late job.
+    limit_s=20.0,
+    blame="node",
+    remedies=("rounds", "replace"),
 )

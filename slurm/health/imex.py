@@ -77,11 +77,16 @@ def judge(output: str, _expected: Expected) -> list[str]:
 
 CHECK = Check(
     "imex",
+    about="IMEX is installed and has not failed (UltraServers)",
     applies=lambda expected: bool(expected.ultraserver),
     command=lambda _: (
         f"if command -v {SERVICE}-ctl >/dev/null; then systemctl is-failed {SERVICE} || :; else echo missing; fi"
     ),
     judge=judge,
-    # The prolog starts the service anew, and reports by itself what is wrong then.
-    before_jobs=False,
+    # Not before jobs: the prolog starts the service anew, and reports by itself what is wrong then.
+    contexts=("gate", "periodic"),
+    limit_s=20.0,
+    # Another node of the UltraServer may be the cause.
+    blame="unknown",
+    remedies=("rounds", "replace"),
 )

@@ -28,7 +28,12 @@ def judge(output: str, expected: Expected) -> list[str]:
 
 CHECK = Check(
     "nvlink",
+    about="every GPU has all its NVLink links",
     applies=lambda expected: expected.nvlinks > 0,
     command=lambda _: "nvidia-smi nvlink --status",
     judge=judge,
+    contexts=("gate", "prolog", "periodic"),
+    limit_s=20.0,
+    blame="node",
+    remedies=("rounds", "replace"),
 )

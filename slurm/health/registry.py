@@ -1,18 +1,17 @@
-"""The list of health checks, and the code that runs them concurrently within a time limit."""
+"""The list of health checks, and the code that runs them concurrently within their time limits."""
 
 from __future__ import annotations
 
 import os
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import IO
 
 from slurm.health import clock, efa, filesystem, gpu, imex, nvlink, software, xid
-from slurm.health.check import Answer, Check, Expected, HealthProblem, judge_answer
+from slurm.health.check import Answer, Check, Context, Expected, HealthProblem, judge_answer
 
 CHECKS: tuple[Check, ...] = (
     gpu.CHECK,
@@ -23,19 +22,25 @@ CHECKS: tuple[Check, ...] = (
     software.CHECK,
     filesystem.MOUNTS,
     filesystem.DISK,
+    filesystem.JOB_DISK,
     clock.CHECK,
 )
 _POLL_S = 0.01
 
 
-def find_problems(expected: Expected, *, before_job: bool, limit_s: float) -> list[HealthProblem]:
-    """Run the checks that apply to this node and return what they report."""
-    checks = [
+def select_checks(expected: Expected, context: Context) -> list[Check]:
+    """Return the checks that run on this node in a context."""
+    return [
         check
         for check in CHECKS
-        if check.applies(expected) and check.name not in expected.disabled and (check.before_jobs or not before_job)
+        if context in check.contexts and check.applies(expected) and check.name not in expected.disabled
     ]
-    answers = run_scripts([check.command(expected) for check in checks], limit_s)
+
+
+def find_problems(expected: Expected, context: Context) -> list[HealthProblem]:
+    """Run the checks of a context that apply to this node and return what they report."""
+    checks = select_checks(expected, context)
+    answers = run_scripts([(check.command(expected), check.limit_s) for check in checks])
     return [
         problem
         for check, answer in zip(checks, answers)  # noqa: B905  # The node's own Python may be 3.9.
@@ -43,22 +48,22 @@ def find_problems(expected: Expected, *, before_job: bool, limit_s: float) -> li
     ]
 
 
-def run_scripts(scripts: Sequence[str], limit_s: float) -> list[Answer]:
-    """Run scripts at the same time and return their answers after at most `limit_s` seconds.
+def run_scripts(scripts: Sequence[tuple[str, float]]) -> list[Answer]:
+    """Run scripts at the same time, each with its time limit in seconds, and return their answers.
 
-    Output goes to files, and a process that is stuck in the kernel is abandoned, because it cannot be killed.
+    A process that is stuck in the kernel is abandoned, because it cannot be killed.
     """
-    running = [_RunningScript(script) for script in scripts]
-    deadline = time.monotonic() + limit_s
-    while any(script.process.poll() is None for script in running) and time.monotonic() < deadline:
+    running = [_RunningScript(script, limit_s) for script, limit_s in scripts]
+    while not all(script.is_over() for script in running):
         time.sleep(_POLL_S)
-    return [script.answer(limit_s) for script in running]
+    return [script.answer() for script in running]
 
 
 class _RunningScript:
-    def __init__(self, script: str) -> None:
-        self.out: IO[str] = tempfile.TemporaryFile("w+")  # noqa: SIM115  # `answer` closes it.
-        self.err: IO[str] = tempfile.TemporaryFile("w+")  # noqa: SIM115  # `answer` closes it.
+    def __init__(self, script: str, limit_s: float) -> None:
+        # In memory: on a disk that a user has filled, a healthy machine would seem to answer nothing.
+        self.out, self.err = _open_memory(), _open_memory()
+        self.limit_s, self.deadline = limit_s, time.monotonic() + limit_s
         self.process = subprocess.Popen(
             ["/bin/sh", "-c", script],
             stdin=subprocess.DEVNULL,
@@ -67,13 +72,20 @@ class _RunningScript:
             start_new_session=True,
         )
 
-    def answer(self, limit_s: float) -> Answer:
+    def is_over(self) -> bool:
+        return self.process.poll() is not None or time.monotonic() >= self.deadline
+
+    def answer(self) -> Answer:
         code = self.process.poll()
         if code is None:
             with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
         with self.out, self.err:
-            return Answer(_read_all(self.out), _read_all(self.err), code, limit_s)
+            return Answer(_read_all(self.out), _read_all(self.err), code, self.limit_s)
+
+
+def _open_memory() -> IO[str]:
+    return os.fdopen(os.memfd_create("check"), "w+", encoding="utf-8", errors="replace")
 
 
 def _read_all(file: IO[str]) -> str:

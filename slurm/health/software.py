@@ -34,10 +34,15 @@ def _list_files(expected: Expected) -> list[str]:
 
 CHECK = Check(
     "software",
+    about="driver and kernel modules have the versions of the set-up",
     applies=lambda expected: bool(_list_files(expected)),
     command=lambda expected: (
         f"for file in {shlex.join(_list_files(expected))}; do "
         '[ -r "$file" ] && head -n 20 "$file" | sed "s|^|$file\\t|"; done; true'
     ),
     judge=judge,
+    contexts=("gate", "prolog", "periodic"),
+    limit_s=20.0,
+    blame="node",
+    remedies=("rounds", "replace"),
 )

@@ -44,8 +44,14 @@ def judge(output: str, _expected: Expected) -> list[str]:
 
 CHECK = Check(
     "xid",
+    about="the kernel log since boot shows no Xid after which a GPU cannot be trusted",
     applies=lambda expected: expected.gpus > 0,
     # grep exits with 1 if no line matches, which is the healthy case, but a failure of dmesg must still be reported.
     command=lambda _: 'log=$(dmesg --color=never) || exit $?; printf "%s\\n" "$log" | grep -F "NVRM: Xid" || true',
     judge=judge,
+    contexts=("gate", "prolog", "periodic"),
+    limit_s=20.0,
+    blame="node",
+    # The lines stay in the kernel log until the next boot.
+    remedies=("replace",),
 )

@@ -42,6 +42,8 @@ def test_a_launched_node_is_expected_to_have_the_hardware_of_its_type() -> None:
                    cpus=192, memory_mb=2_000_000, gpus=gpus, fabric="efa")  # fmt: skip
     assert json.loads(health.describe_expected(Facts(), machine, target)) == {
         "fabric": "efa",
+        "group": "h200",
+        "max_drained_percent": 20,
         "gpus": 8,
         "nvlinks": 18,
         "efa": 16,

@@ -5,8 +5,12 @@ By day, tests/slurm/test_jobs_fabric.py runs the fabric job with stubs, and test
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
+from slurm.control.nodes import NodeState, parse_nodes, show_nodes
+from slurm.health.drain import CAP_PREFIX
 from tests.harness import Stack
 
 FABRIC = "slurm/jobs/fabric.sbatch"
@@ -41,6 +45,32 @@ def test_a_reason_that_a_person_gave_stays(cluster: Stack) -> None:
         cluster.ssh("gpu-2", RESTORE, user="root")
         cluster.ssh("controller", "scontrol update nodename=gpu-2 state=resume", user="root")
     assert state == "drained|new memory"
+
+
+def test_a_fault_of_all_nodes_at_once_drains_only_some(cluster: Stack) -> None:
+    """A file server that is gone breaks every node at the same moment; at most 20 % may be drained, but one always."""
+    nodes = ["cpu-1", "cpu-2", "cpu-3"]
+
+    def on_all(script: str) -> None:
+        with ThreadPoolExecutor(len(nodes)) as pool:
+            list(pool.map(lambda node: cluster.ssh(node, script, user="root"), nodes))
+
+    try:
+        on_all(f'{KEEP}; sed -i \'s#"/shared"#"/shared", "/nowhere"#\' {EXPECTED}; /etc/muster/health')
+        broken = list_nodes(cluster, nodes)
+    finally:
+        on_all(f"{RESTORE}; for round in 1 2 3; do /etc/muster/health; done")
+    problem = "mounts: /nowhere is not mounted"
+    drained = [name for name, node in broken.items() if node.out_of_service]
+    assert [broken[name].reason for name in drained] == [f"health: {problem}"]
+    held = {name: node.comment for name, node in broken.items() if name not in drained}
+    assert held == dict.fromkeys(set(nodes) - set(drained), f"{CAP_PREFIX}{problem}")
+    healed = list_nodes(cluster, nodes)
+    assert [(node.out_of_service, node.comment) for node in healed.values()] == [(False, "")] * len(nodes)
+
+
+def list_nodes(cluster: Stack, names: list[str]) -> dict[str, NodeState]:
+    return parse_nodes(cluster.ssh("controller", show_nodes(names), user="root"))
 
 
 @pytest.mark.nightly

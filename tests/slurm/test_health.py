@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
-import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -14,7 +11,9 @@ import pytest
 from slurm.health import clock, efa, filesystem, gpu, nvlink, software, xid
 from slurm.health.check import Check, Expected, HealthProblem, judge_answer
 from slurm.health.drain import FABRIC_PREFIX, GOOD_ROUNDS, PREFIX, Decision, Service, decide
+from slurm.health.filesystem import PRIVATE_FOLDERS
 from slurm.health.registry import CHECKS, find_problems, run_scripts
+from tests.slurm.stubbed_node import StubbedNode
 
 P5 = Expected(gpus=2, nvlinks=3, efa=2, mounts=("/shared",))
 HEALTHY = "0, 0, 0, 0, 0x0000000000000004\n1, 0, 0, 0, 0x0000000000000001\n"
@@ -25,7 +24,8 @@ LINKS = (
     "\t Link 0: 26.562 GB/s\n\t Link 1: <inactive>\n\t Link 2: 26.562 GB/s\n"
 )
 TRACKING = "Reference ID    : A9FEA97B (169.254.169.123)\nSystem time     : {} seconds {} of NTP time\n"
-DF = "Filesystem 1024-blocks Used Available Capacity Mounted on\n/dev/root 101430960 {} {} 99% /\n"
+# The rows of /, /var and /tmp.
+DF = "Filesystem 1024-blocks Used Available Capacity Mounted on\n" + "/dev/root 101430960 {0} {1} 99% /\n" * 3
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_a_software_version_that_changed_since_set_up_is_a_problem(tmp_path: Pat
         expected = Expected(software={name: {"version": had, "file": file} for name, (had, file) in components.items()})
         if not software.CHECK.applies(expected):
             return []
-        (answer,) = run_scripts([software.CHECK.command(expected)], 10.0)
+        (answer,) = run_scripts([(software.CHECK.command(expected), 10.0)])
         return [str(problem) for problem in judge_answer(software.CHECK, answer, expected)]
 
     assert check_software(driver=("595.91.07", driver), efa=("3.3.0", module), libfabric=("2.6.0", "")) == []
@@ -106,20 +106,60 @@ def test_clock_offset() -> None:
 
 
 def test_free_disk_space() -> None:
-    assert filesystem.judge_disk(DF.format(50_000_000, 51_000_000), P5) == []
-    assert filesystem.judge_disk(DF.format(101_000_000, 430_960), P5) == ["/ has 420 MB free of 99053"]
+    free, full = DF.format(50_000_000, 51_000_000), DF.format(101_000_000, 430_960)
+    assert [filesystem.judge_disk(free, P5), filesystem.judge_job_disk(free, P5)] == [[], []]
+    assert [filesystem.judge_disk(full, P5), filesystem.judge_job_disk(full, P5)] == [
+        ["/ has 420 MB free of 99053"],
+        [],
+    ]
+
+
+def test_a_disk_that_jobs_fill_is_the_fault_of_users() -> None:
+    full = f"{DF.format(101_000_000, 430_960)}90000000\t{PRIVATE_FOLDERS}\n"
+    assert filesystem.judge_disk(full, P5) == []
+    assert filesystem.judge_job_disk(full, P5) == ["/ has 420 MB free of 99053, and jobs use 87890"]
+    # Jobs are not the cause on another disk, or if the disk would be nearly full without them.
+    rows = full.splitlines(keepends=True)
+    other = "".join([*rows[:2], "/dev/var 9000 1 8999 1% /var\n", *rows[3:]])
+    assert filesystem.judge_disk(other, P5) == ["/ has 420 MB free of 99053"]
+    assert filesystem.judge_disk(full.replace("90000000\t", "90000\t"), P5) == ["/ has 420 MB free of 99053"]
+
+
+def test_the_files_of_jobs_are_only_counted_on_a_disk_that_is_nearly_full(tmp_path: Path) -> None:
+    for name, text in {"df": DF.format(50_000_000, 51_000_000), "du": f"90000000\t{PRIVATE_FOLDERS}\n"}.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\ncat <<'END'\n{text}END\n")
+        (tmp_path / name).chmod(0o755)
+
+    def print_disks() -> str:
+        environment = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+        script = filesystem.DISK.command(P5)
+        return subprocess.run(["sh", "-c", script], env=environment, text=True, capture_output=True, check=True).stdout
+
+    assert PRIVATE_FOLDERS not in print_disks()
+    (tmp_path / "df").write_text((tmp_path / "df").read_text().replace("51000000", "430960"))
+    assert print_disks().endswith(f"90000000\t{PRIVATE_FOLDERS}\n")
 
 
 def test_only_missing_mounts_are_problems() -> None:
     expected = Expected(mounts=("/", "/nowhere-at-all"))
-    answer = run_scripts([filesystem.MOUNTS.command(expected)], 20)[0]
+    answer = run_scripts([(filesystem.MOUNTS.command(expected), 20.0)])[0]
     assert filesystem.judge_mounts(answer.output, expected) == ["/nowhere-at-all is not mounted"]
 
 
 def test_a_timeout_and_a_failed_command_are_problems() -> None:
     def problem(script: str, limit_s: float) -> list[HealthProblem]:
-        check = Check("probe", lambda _: True, lambda _: script, lambda _output, _expected: [])
-        return judge_answer(check, run_scripts([script], limit_s)[0], P5)
+        check = Check(
+            "probe",
+            about="a test",
+            applies=lambda _: True,
+            command=lambda _: script,
+            judge=lambda _output, _expected: [],
+            contexts=("periodic",),
+            limit_s=limit_s,
+            blame="node",
+            remedies=("rounds",),
+        )
+        return judge_answer(check, run_scripts([(script, check.limit_s)])[0], P5)
 
     began = time.monotonic()
     assert problem("sleep 600", 0.2) == [HealthProblem("probe", "no answer within 0.2 s")]
@@ -130,18 +170,19 @@ def test_a_timeout_and_a_failed_command_are_problems() -> None:
 
 def test_checks_run_concurrently() -> None:
     began = time.monotonic()
-    assert [answer.code for answer in run_scripts(["sleep 1"] * 20, 60)] == [0] * 20
+    assert [answer.code for answer in run_scripts([("sleep 1", 60.0)] * 20)] == [0] * 20
     assert time.monotonic() - began < 15
 
 
 def test_every_check_can_be_disabled() -> None:
     expected = Expected(gpus=8, nvlinks=18, efa=32, mounts=("/nowhere",))
-    assert {problem.check for problem in find_problems(expected, before_job=False, limit_s=20)} >= {"gpu", "mounts"}
+    assert {problem.check for problem in find_problems(expected, "periodic")} >= {"gpu", "mounts"}
     off = Expected(**{**vars(expected), "disabled": [check.name for check in CHECKS]})
-    assert find_problems(off, before_job=False, limit_s=20) == []
+    assert find_problems(off, "periodic") == []
 
 
 BAD = [HealthProblem("gpu", "7 of 8 GPUs answer")]
+FULL_BY_USER = [HealthProblem("job-disk", "/ has 1 MB free of 9", "user")]
 REASON = PREFIX + "gpu: 7 of 8 GPUs answer"
 
 
@@ -164,59 +205,13 @@ REASON = PREFIX + "gpu: 7 of 8 GPUs answer"
         ([], Service(True, "Prolog/Epilog failure"), GOOD_ROUNDS - 1, Decision("resume")),
         ([], Service(True, FABRIC_PREFIX + "slow"), GOOD_ROUNDS - 1, Decision(None)),
         (BAD, Service(True, FABRIC_PREFIX + "slow"), 0, Decision(None)),
+        (FULL_BY_USER, Service(False), 0, Decision(None)),
+        ([*FULL_BY_USER, *BAD], Service(False), 0, Decision("drain", REASON, 0)),
+        (FULL_BY_USER, Service(True, REASON), GOOD_ROUNDS - 1, Decision("resume")),
     ],
 )
 def test_decision(problems: list[HealthProblem], service: Service, rounds: int, decision: Decision) -> None:
     assert decide(problems, service, rounds) == decision
-
-
-@dataclass(frozen=True)
-class StubbedNode:
-    """A node on which the real program runs, with stubs of scontrol and sinfo that keep the node's state."""
-
-    folder: Path
-
-    @classmethod
-    def create(cls, folder: Path) -> StubbedNode:
-        (folder / "bin").mkdir()
-        node = cls(folder)
-        node.set_state("gpu-1|idle|none")
-        state = folder / "node"
-        node.write_tool("sinfo", f"cat {state}")
-        node.write_tool(
-            "scontrol",
-            f'case "$3" in state=drain) printf "gpu-1|drained|%s" "${{4#reason=}}" >{state};; '
-            f'state=resume) printf "gpu-1|idle|none" >{state};; esac',
-        )
-        return node
-
-    @property
-    def state(self) -> str:
-        return (self.folder / "node").read_text()
-
-    @property
-    def rounds(self) -> Path:
-        return self.folder / "rounds"
-
-    def set_state(self, text: str) -> None:
-        (self.folder / "node").write_text(text)
-
-    def write_tool(self, name: str, script: str) -> None:
-        tool = self.folder / "bin" / name
-        tool.write_text(f"#!/bin/sh\n{script}\n")
-        tool.chmod(0o755)
-
-    def run(self, kind: str, **expected: object) -> subprocess.CompletedProcess[str]:
-        path = self.folder / "expected.json"
-        path.write_text(json.dumps({"disabled": ["disk", "clock"], **expected}))
-        program = (
-            "import sys; from pathlib import Path; from slurm.health import __main__ as health; "
-            f"health.EXPECTED = Path({str(path)!r}); health.ROUNDS = Path({str(self.rounds)!r}); "
-            "sys.exit(health.main(sys.argv[1:]))"
-        )
-        environment = {"PATH": f"{self.folder / 'bin'}:/usr/bin:/bin", "SLURMD_NODENAME": "gpu-1"}
-        command = [sys.executable, "-c", program, kind]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, cwd=Path.cwd())
 
 
 @pytest.fixture

@@ -87,7 +87,7 @@ class UltraserverNode:
         program = (
             "import sys; from pathlib import Path; from slurm.health import __main__ as health, imex_domain; "
             f"health.EXPECTED = Path({str(self.folder / 'expected.json')!r}); "
-            f"health.ROUNDS = Path({str(self.folder / 'rounds')!r}); "
+            f"health.STATE = Path({str(self.folder)!r}); health.GATE = Path({str(self.folder / 'gate')!r}); "
             f"imex_domain.ROOT = Path({str(self.root)!r}); imex_domain.ROOT_UID = {os.getuid()}; "
             f"imex_domain.start_domain.__defaults__ = ({limit_s},); imex_domain.STOP_S = imex_domain.COMMAND_S = 2.0; "
             "sys.exit(health.main(sys.argv[1:]))"
@@ -249,6 +249,6 @@ def test_only_nodes_of_ultraservers_are_checked(node: UltraserverNode) -> None:
     assert not imex.CHECK.applies(Expected())
     expected = Expected(ultraserver=NODES)
     assert imex.CHECK.applies(expected)
-    (answer,) = run_scripts([imex.CHECK.command(expected)], 10.0)
+    (answer,) = run_scripts([(imex.CHECK.command(expected), 10.0)])
     (problem,) = judge_answer(imex.CHECK, answer, expected)
     assert str(problem) == "imex: nvidia-imex is not installed"

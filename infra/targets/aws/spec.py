@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from cluster.spec import ClusterSpec
-from cluster.spec.model import Name, SpecModel, ValueDescription, field
+from cluster.spec.base import SpecModel, ValueDescription, field
+from cluster.spec.model import Name
 from infra.targets.target import Capabilities
 
 SECTION = "aws"

@@ -18,8 +18,8 @@ from pulumi.dynamic import CreateResult, DiffResult, ReadResult, Resource, Resou
 from cluster import names
 from cluster.inventory import Inventory, Node
 from cluster.spec import ClusterSpec, Issue
+from cluster.spec.base import SpecModel, field
 from cluster.spec.issue import error
-from cluster.spec.model import SpecModel, field
 from infra.home import Home, StackHome
 from infra.plan import BuildPlan, PlannedNode, assemble, node_count
 from infra.resources import access

@@ -1,0 +1,109 @@
+"""This node as slurmctld sees it: drain it, resume it or say why it stays in service, and remember what was done."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from slurm.control import nodes
+from slurm.health.check import Expected, HealthProblem
+from slurm.health.drain import PREFIX, Service, decide, decide_drain, describe_held
+
+COMMAND_TIMEOUT_S = 10.0
+# slurmctld's times have whole seconds: after this, all drains of the same second are listed.
+SETTLE_S = 2.0
+
+Outcome = Literal["drained", "held", "left"]
+"""The node is drained for its problems, stays in service although it has some, or was left as it is."""
+
+
+class OwnNode:
+    """The node on which this program runs; `state` is the folder in which it remembers what it did."""
+
+    def __init__(self, expected: Expected, state: Path) -> None:
+        self.name = os.environ.get("SLURMD_NODENAME") or os.uname().nodename
+        self._expected = expected
+        self._rounds = state / "health-rounds"
+        self._comment = state / "health-comment"
+
+    @property
+    def was_changed(self) -> bool:
+        """Whether these checks have drained the node or written its comment, and not undone it yet."""
+        return self._rounds.exists() or self._comment.exists()
+
+    def act(self, problems: Sequence[HealthProblem]) -> Outcome:
+        """Drain or resume the node as its problems require, within the group's limit on drains."""
+        service = self._read_service()
+        decision = decide(problems, service, self._read_good_rounds())
+        held = decision.state == "drain" and not self._drain(service, decision.reason)
+        if decision.state == "resume":
+            self._update("resume")
+        self.save_good_rounds(None if held else decision.good_rounds)
+        self._write_comment(describe_held(problems, over_cap=held))
+        if held:
+            return "held"
+        return "drained" if decision.reason else "left"
+
+    def save_good_rounds(self, good_rounds: int | None) -> None:
+        """Remember how many rounds in a row had no problem; None if these checks have not drained the node."""
+        if good_rounds is None:
+            self._rounds.unlink(missing_ok=True)
+        else:
+            self._rounds.parent.mkdir(parents=True, exist_ok=True)
+            self._rounds.write_text(str(good_rounds), encoding="ascii")
+
+    def _drain(self, service: Service, reason: str) -> bool:
+        """Drain the node and return whether it stays so; resume it if too many of its group are drained."""
+        is_new = not (service.drained and service.reason.startswith(PREFIX))
+        if is_new and not self._may_be_drained():
+            # Slurm drains a node by itself if its prolog fails and could not ask.
+            if service.drained:
+                self._update("resume")
+            return False
+        self._update("drain", reason)
+        if is_new and self._expected.group:
+            time.sleep(SETTLE_S)
+            # Meanwhile a person may have drained it for another reason.
+            if not self._may_be_drained() and self._read_service() == Service(True, reason):
+                self._update("resume")
+                return False
+        return True
+
+    def _may_be_drained(self) -> bool:
+        if not self._expected.group:
+            return True
+        group = nodes.parse_group(self._run(nodes.list_group(self._expected.group)))
+        return decide_drain(self.name, group, self._expected.max_drained_percent)
+
+    def _read_service(self) -> Service:
+        listed = nodes.parse_listed(self._run(nodes.list_node(self.name)))
+        if not listed:
+            raise LookupError(f"slurmctld does not know the node {self.name}")
+        return Service(listed[0].drained, listed[0].reason)
+
+    def _update(self, state: str, reason: str = "") -> None:
+        self._run(nodes.update_nodes(self.name, state, reason))
+
+    def _write_comment(self, comment: str) -> None:
+        """Show on the node why it stays in service; it is removed once that is over."""
+        before = self._comment.read_text(encoding="utf-8") if self._comment.exists() else ""
+        if comment == before:
+            return
+        self._run(nodes.set_comment(self.name, comment))
+        if comment:
+            self._comment.parent.mkdir(parents=True, exist_ok=True)
+            self._comment.write_text(comment, encoding="utf-8")
+        else:
+            self._comment.unlink()
+
+    def _read_good_rounds(self) -> int:
+        return int(self._rounds.read_text(encoding="ascii")) if self._rounds.exists() else 0
+
+    @staticmethod
+    def _run(command: Sequence[str]) -> str:
+        done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S)
+        return done.stdout

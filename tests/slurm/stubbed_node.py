@@ -1,0 +1,82 @@
+"""A node on which the real health program runs, with stubs of Slurm's commands."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class StubbedNode:
+    """A node on which the real program runs, with stubs of scontrol and sinfo that keep the node's state."""
+
+    folder: Path
+
+    @classmethod
+    def create(cls, folder: Path) -> StubbedNode:
+        (folder / "bin").mkdir()
+        node = cls(folder)
+        node.set_state("gpu-1|idle|none")
+        state = folder / "node"
+        # The node comes first in the list of its group.
+        node.write_tool(
+            "sinfo",
+            f'case "$*" in *--partition*) IFS="|" read -r name state reason <{state}; '
+            f'echo "$name|$state|2026-01-02T00:00:00|$reason"; cat {node.others};; *) cat {state};; esac',
+        )
+        node.set_others()
+        node.write_tool(
+            "scontrol",
+            f"""case "$3" in
+            comment=*) printf "%s" "${{3#comment=}}" >{folder / "comment"} ;;
+            state=drain) printf "gpu-1|drained|%s" "${{4#reason=}}" >{state} ;;
+            state=resume) printf "gpu-1|idle|none" >{state} ;;
+            esac""",
+        )
+        return node
+
+    @property
+    def state(self) -> str:
+        return (self.folder / "node").read_text()
+
+    @property
+    def comment(self) -> str:
+        """What the program wrote into the node's comment; empty if it wrote none."""
+        path = self.folder / "comment"
+        return path.read_text() if path.exists() else ""
+
+    @property
+    def others(self) -> Path:
+        return self.folder / "others"
+
+    def set_others(self, *lines: str) -> None:
+        """Set the lines of sinfo for the other nodes of the group."""
+        self.others.write_text("".join(f"{line}\n" for line in lines))
+
+    @property
+    def rounds(self) -> Path:
+        return self.folder / "health-rounds"
+
+    def set_state(self, text: str) -> None:
+        (self.folder / "node").write_text(text)
+
+    def write_tool(self, name: str, script: str) -> None:
+        tool = self.folder / "bin" / name
+        tool.write_text(f"#!/bin/sh\n{script}\n")
+        tool.chmod(0o755)
+
+    def run(self, kind: str, **expected: object) -> subprocess.CompletedProcess[str]:
+        path = self.folder / "expected.json"
+        path.write_text(json.dumps({"disabled": ["disk", "clock"], **expected}))
+        program = (
+            "import sys; from pathlib import Path; from slurm.health import __main__ as health; "
+            f"health.EXPECTED = Path({str(path)!r}); health.STATE = Path({str(self.folder)!r}); "
+            f"health.GATE = Path({str(self.folder / 'run' / 'gate')!r}); "
+            "health.own_node.SETTLE_S = 0.0; sys.exit(health.main(sys.argv[1:]))"
+        )
+        environment = {"PATH": f"{self.folder / 'bin'}:/usr/bin:/bin", "SLURMD_NODENAME": "gpu-1"}
+        command = [sys.executable, "-c", program, kind]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, cwd=Path.cwd())

@@ -1,0 +1,205 @@
+"""Drains by health checks: the table of checks, the cap on drains of a group, and nodes that stay in service."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import tempfile
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from slurm.control.nodes import GroupNode, parse_group
+from slurm.health.check import Blame, Check, Context, Expected, HealthProblem, Remedy
+from slurm.health.drain import (
+    CAP_PREFIX,
+    PREFIX,
+    USER_PREFIX,
+    count_drainable,
+    decide_drain,
+    describe_held,
+)
+from slurm.health.registry import CHECKS, run_scripts, select_checks
+from tests.slurm.stubbed_node import StubbedNode
+
+# slurmd ends its health program after a minute, slurmctld a prolog of an unanswered job too.
+SLURM_LIMIT_S = 60.0
+EVERYTHING = Expected(gpus=8, nvlinks=18, efa=32, ultraserver=("gb-1",), mounts=("/shared",),
+                      software={"driver": {"version": "1", "file": "/f"}})  # fmt: skip
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
+def test_every_check_declares_when_it_runs_whom_it_blames_and_what_undoes_it(check: Check) -> None:
+    assert check.contexts
+    assert set(check.contexts) <= set(get_args(Context))
+    assert check.blame in get_args(Blame)
+    assert set(check.remedies) <= set(get_args(Remedy))
+    # What a user causes never drains, so that nothing is undone; any other drain can end without a person.
+    assert (check.remedies == ()) is (check.blame == "user")
+    if {"prolog", "periodic"} & set(check.contexts):
+        assert 0 < check.limit_s <= SLURM_LIMIT_S / 2
+
+
+def test_names_are_unique() -> None:
+    names = [check.name for check in CHECKS]
+    assert len(names) == len(set(names))
+
+
+def test_the_prolog_waits_for_nothing_that_other_machines_answer() -> None:
+    names = {check.name for check in select_checks(EVERYTHING, "prolog")}
+    assert names >= {"gpu", "xid", "nvlink", "efa", "software"}
+    assert names.isdisjoint({"mounts", "clock", "disk", "job-disk"})
+    assert all(check.blame == "node" for check in select_checks(EVERYTHING, "prolog"))
+
+
+@pytest.mark.parametrize(
+    ("nodes", "percent", "count"),
+    [(1, 20, 1), (2, 20, 1), (4, 20, 1), (10, 20, 2), (14, 20, 2), (15, 20, 3), (100, 1, 1), (8, 100, 8), (0, 50, 1)],
+)
+def test_a_share_of_the_group_but_at_least_one_node_may_be_drained(nodes: int, percent: int, count: int) -> None:
+    assert count_drainable(nodes, percent) == count
+
+
+def group(**reasons: str) -> list[GroupNode]:
+    """Return ten running nodes; a reason is `HH:MM:SS text`."""
+    drained = {name.replace("_", "-"): reason.split(" ", 1) for name, reason in reasons.items()}
+    return [
+        GroupNode(name, "drained", *drained[name]) if name in drained else GroupNode(name, "idle", "Unknown", "")
+        for name in (f"gpu-{number}" for number in range(1, 11))
+    ]
+
+
+def test_drains_beyond_the_share_are_refused() -> None:
+    single, pair = group(gpu_9="10:00:00 health: gpu: x"), group(gpu_8="10:00:00 health: a", gpu_9="10:00:01 health: b")
+    assert decide_drain("gpu-1", single, 20)
+    assert not decide_drain("gpu-1", pair, 20)
+    assert not decide_drain("gpu-1", single, 10)
+
+
+def test_what_people_drained_does_not_count_and_what_slurm_drained_for_a_prolog_does() -> None:
+    assert decide_drain("gpu-1", group(gpu_8="10:00:00 new memory", gpu_9="10:00:00 health of gpu: alice"), 10)
+    assert not decide_drain("gpu-1", group(gpu_9="10:00:00 Prolog error"), 10)
+
+
+def test_nodes_that_drain_at_the_same_time_agree_on_who_stays_drained() -> None:
+    """Every node decides by itself after its drain; whatever the order, the first drains stay, as many as allowed."""
+    at_once = group(gpu_3="10:00:05 health: c", gpu_1="10:00:05 health: a", gpu_2="10:00:04 health: b")
+    for names in itertools.permutations(["gpu-1", "gpu-2", "gpu-3"]):
+        assert {name for name in names if decide_drain(name, at_once, 20)} == {"gpu-1", "gpu-2"}
+        assert {name for name in names if decide_drain(name, at_once, 10)} == {"gpu-2"}
+
+
+def test_only_nodes_that_run_count_as_the_group() -> None:
+    off = [GroupNode(f"gpu-{number}", "idle~", "Unknown", "") for number in range(20, 120)]
+    assert not decide_drain("gpu-1", [*group(gpu_8="1 health: a", gpu_9="1 health: b"), *off], 20)
+
+
+def test_the_list_of_a_group_is_parsed() -> None:
+    text = "gpu-1|idle~|Unknown|none\ngpu-2|drained|2026-11-17T18:00:01|health: a | b\nslurmctld: warning\n"
+    assert parse_group(text) == [
+        GroupNode("gpu-1", "idle~", "Unknown", ""),
+        GroupNode("gpu-2", "drained", "2026-11-17T18:00:01", "health: a | b"),
+    ]
+    assert [node.powered_on for node in parse_group(text)] == [False, True]
+
+
+def test_a_comment_tells_why_a_node_with_a_problem_stays_in_service() -> None:
+    node, user = HealthProblem("gpu", "7 of 8 GPUs answer"), HealthProblem("job-disk", "/ is full", "user")
+    assert describe_held([node, user], over_cap=True) == f"{CAP_PREFIX}gpu: 7 of 8 GPUs answer; job-disk: / is full"
+    assert describe_held([node, user], over_cap=False) == f"{USER_PREFIX}job-disk: / is full"
+    assert describe_held([node], over_cap=False) == ""
+    assert all(prefix.startswith(PREFIX) for prefix in (CAP_PREFIX, USER_PREFIX))
+
+
+def test_checks_answer_although_the_disk_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    for name in ("TemporaryFile", "NamedTemporaryFile", "mkstemp", "SpooledTemporaryFile"):
+        monkeypatch.setattr(tempfile, name, refuse)
+    assert [(answer.output, answer.error) for answer in run_scripts([("echo out; echo err >&2", 20.0)])] == [
+        ("out\n", "err\n")
+    ]
+
+
+BROKEN = {"software": {"driver": {"version": "1.0", "file": "/nowhere"}}, "group": "gpu", "max_drained_percent": 20}
+REASON = "health: software: driver is no longer 1.0: /nowhere shows nothing"
+HELD = f"{CAP_PREFIX}{REASON.removeprefix(PREFIX)}"
+OTHER_IS_DRAINED = "gpu-2|drained|2026-01-01T00:00:00|health: gpu: broken"
+
+
+@pytest.fixture
+def stubbed(tmp_path: Path) -> StubbedNode:
+    return StubbedNode.create(tmp_path)
+
+
+def test_beyond_the_cap_the_node_stays_with_a_comment_until_it_is_healthy(stubbed: StubbedNode) -> None:
+    stubbed.set_others(OTHER_IS_DRAINED)
+    assert stubbed.run("interval", **BROKEN).returncode == 0
+    assert (stubbed.state, stubbed.comment) == ("gpu-1|idle|none", HELD)
+    assert not stubbed.rounds.exists()
+    assert stubbed.run("interval", group="gpu").returncode == 0
+    assert (stubbed.state, stubbed.comment) == ("gpu-1|idle|none", "")
+
+
+def test_a_node_beyond_the_cap_is_drained_when_another_returns(stubbed: StubbedNode) -> None:
+    stubbed.set_others(OTHER_IS_DRAINED)
+    stubbed.run("interval", **BROKEN)
+    stubbed.set_others("gpu-2|idle|Unknown|none")
+    stubbed.run("interval", **BROKEN)
+    assert (stubbed.state, stubbed.comment) == (f"gpu-1|drained|{REASON}", "")
+
+
+def test_the_prolog_beyond_the_cap_lets_the_job_start(stubbed: StubbedNode) -> None:
+    """If it failed, Slurm would drain the node by itself."""
+    stubbed.set_others(OTHER_IS_DRAINED)
+    done = stubbed.run("prolog", **BROKEN)
+    assert (done.returncode, done.stderr) == (0, f"{REASON}\n")
+    assert (stubbed.state, stubbed.comment) == ("gpu-1|idle|none", HELD)
+
+
+def test_a_node_that_another_overtook_ends_its_own_drain(stubbed: StubbedNode) -> None:
+    """Nothing was drained when the node looked, but it is not the first when it looks again."""
+    first = stubbed.folder / "first"
+    stubbed.write_tool("sinfo", f"""
+        IFS="|" read -r name state reason <{stubbed.folder / "node"}
+        case "$*" in
+          *--partition*)
+            echo "$name|$state|2026-01-02T00:00:00|$reason"
+            [ ! -e {first} ] || echo "{OTHER_IS_DRAINED}"
+            touch {first} ;;
+          *) echo "$name|$state|$reason" ;;
+        esac""")  # fmt: skip
+    stubbed.run("interval", **BROKEN)
+    assert (stubbed.state, stubbed.comment) == ("gpu-1|idle|none", HELD)
+
+
+def test_a_person_who_drains_a_node_meanwhile_is_not_overruled(stubbed: StubbedNode) -> None:
+    """A person takes over the drain while the node waits to look again; then it is no longer the node's to end."""
+    stubbed.set_others()
+    stubbed.write_tool(
+        "scontrol",
+        f'[ "$3" != state=drain ] || printf "gpu-1|drained|new memory" >{stubbed.folder / "node"}; '
+        f'[ "$3" != state=resume ] || printf "gpu-1|idle|none" >{stubbed.folder / "node"}; '
+        f'echo "{OTHER_IS_DRAINED}" >{stubbed.others}',
+    )
+    stubbed.run("interval", **BROKEN)
+    assert stubbed.state == "gpu-1|drained|new memory"
+
+
+def test_a_drain_by_slurm_beyond_the_cap_is_ended(stubbed: StubbedNode) -> None:
+    """The prolog could not ask slurmctld, so Slurm drained the node by itself."""
+    stubbed.set_state("gpu-1|drained|Prolog error")
+    stubbed.set_others(OTHER_IS_DRAINED)
+    stubbed.run("interval", **BROKEN)
+    assert (stubbed.state, stubbed.comment) == ("gpu-1|idle|none", HELD)
+
+
+def test_a_job_without_a_user_id_starts_and_drains_nothing(stubbed: StubbedNode) -> None:
+    done = stubbed.run("prolog", ultraserver=["gpu-1"], group="gpu")
+    assert (done.returncode, done.stderr) == (
+        0,
+        "health: imex: SLURM_JOB_UID='' is not a user id; no domain was started\n",
+    )
+    assert stubbed.state == "gpu-1|idle|none"

@@ -12,7 +12,7 @@ MOVED := $(shell head -n 3 $(MUSTER) 2>/dev/null | grep -qF '$(CURDIR)/.venv/' |
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up status ssh submit fabric teardown rehearse upgrade check cost plan env test test-quick test-nightly test-aws test-gpu lint
+.PHONY: help setup demo up status ssh submit fabric teardown backup restore rehearse upgrade check cost plan env test test-quick test-nightly test-aws test-gpu lint
 .PHONY: bench bench-aws bench-simulator bench-trainer golden clean-cache
 
 help: ## print this list
@@ -53,6 +53,12 @@ fabric: $(MUSTER) ## measure the network between nodes, drain slow ones (NODES=.
 
 teardown: $(MUSTER) ## remove the cluster, print a receipt (FORCE=1: even if jobs run; DELETE_STORAGE=1)
 	@$(MUSTER) teardown --stack $(STACK) --yes $(if $(FORCE),--force) $(if $(DELETE_STORAGE),--delete-storage)
+
+backup: $(MUSTER) ## write queue, accounting and shared files to an archive (TO=folder, NO_FILES=1)
+	@$(MUSTER) backup --stack $(STACK) $(if $(TO),--to "$(TO)") $(if $(NO_FILES),--no-files)
+
+restore: $(MUSTER) ## restore ARCHIVE=file to the running cluster (OVERWRITE=1, NO_FILES=1)
+	@$(MUSTER) restore --stack $(STACK) $(if $(OVERWRITE),--overwrite) $(if $(NO_FILES),--no-files) "$(ARCHIVE)"
 
 rehearse: $(MUSTER) ## rehearse a stack in a simulated cloud on this machine (ARGS="--seed 2")
 	@$(MUSTER) rehearse --stack $(STACK) $(ARGS)

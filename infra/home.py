@@ -11,7 +11,7 @@ PULUMI_VERSION = "3.259.0"
 DEFAULT_STACK = "local"
 """The stack of commands without `--stack`: Pulumi.local.yaml."""
 # Names in MUSTER_HOME that belong to all stacks, so that no stack's folder may have them.
-RESERVED = ("state", "locks", "receipts", "passphrase", "stacks", "rehearsals", "images")
+RESERVED = ("state", "locks", "receipts", "passphrase", "stacks", "rehearsals", "images", "backups")
 _STACK_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,38}")
 
 
@@ -45,6 +45,11 @@ class Home:
     @property
     def receipts(self) -> Path:
         return self.root / "receipts"
+
+    @property
+    def backups(self) -> Path:
+        """Archives that `muster backup` writes; teardown leaves them."""
+        return self.root / "backups"
 
     @property
     def images(self) -> Path:

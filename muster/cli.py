@@ -27,6 +27,10 @@ cache_app = typer.Typer(no_args_is_help=True, help="List or delete cached images
 app.add_typer(cache_app, name="cache")
 image_app = typer.Typer(no_args_is_help=True, help="Build images from which nodes start with everything installed.")
 app.add_typer(image_app, name="image")
+backup_app = typer.Typer(
+    invoke_without_command=True, help="Write queue, accounting and shared files to one archive, or list the archives."
+)
+app.add_typer(backup_app, name="backup")
 
 
 def _print_version(print_it: bool) -> None:
@@ -226,6 +230,45 @@ def teardown(
     from muster.commands.teardown import teardown as run
 
     run(stack, yes=yes, force=force, delete_storage=delete_storage)
+
+
+@backup_app.callback()
+def backup(
+    ctx: typer.Context,
+    stack: Stack = DEFAULT_STACK,
+    to: Annotated[Path | None, typer.Option("--to", help="Folder of the archive; by default .muster/backups.")] = None,
+    files: Annotated[bool, typer.Option("--files/--no-files", help="Also the files of the shared storage.")] = True,
+) -> None:
+    """Write queue, accounting and shared files to one archive."""
+    from muster.commands.backup import backup as run
+
+    if ctx.invoked_subcommand is None:
+        run(stack, to=to, files=files)
+
+
+@backup_app.command("list")
+def backup_list(
+    stack: Annotated[str | None, typer.Option("--stack", "-s", help="Only the archives of this stack.")] = None,
+) -> None:
+    """List the archives with their contents."""
+    from muster.commands.backup import list_backups
+
+    list_backups(stack)
+
+
+@app.command()
+def restore(
+    archive: Annotated[str, typer.Argument(help="Path of an archive, or its name in `muster backup list`.")],
+    stack: Stack = DEFAULT_STACK,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Restore even if the cluster has jobs or files already.")
+    ] = False,
+    files: Annotated[bool, typer.Option("--files/--no-files", help="Also the files of the shared storage.")] = True,
+) -> None:
+    """Give a new cluster the queue, accounting and files of an archive."""
+    from muster.commands.restore import restore as run
+
+    run(stack, archive, overwrite=overwrite, files=files)
 
 
 @app.command()

@@ -7,7 +7,9 @@ import shlex
 
 from infra.home import DEFAULT_STACK
 
-_MAKE_TARGETS = frozenset({"up", "status", "ssh", "submit", "fabric", "teardown", "demo", "check", "cost", "upgrade"})
+_MAKE_TARGETS = frozenset(
+    {"up", "status", "ssh", "submit", "fabric", "teardown", "demo", "check", "cost", "upgrade", "backup", "restore"}
+)
 _STACK_COMMAND = re.compile(r"\bmuster (up|status|teardown|bootstrap|upgrade)\b")
 _SSH_COMMAND = re.compile(r"\bmuster ssh ([a-z][a-z0-9-]*)")
 

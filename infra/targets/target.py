@@ -159,6 +159,8 @@ class Target(ABC):
     """Timeout for opening an SSH connection to a node."""
     reserved_tags: ClassVar[tuple[str, ...]] = ()
     """Prefixes of tag keys that belong to the platform; no spec may use them, so that it can move between targets."""
+    backup_help: ClassVar[str] = ""
+    """How to back up a cluster of a target that has no archives."""
     stable_nodes: ClassVar[frozenset[str]] = frozenset()
     """Nodes that keep their address and data when a field with policy `replace` changes."""
 
@@ -266,6 +268,13 @@ class Launches:
     """A target whose nodes Slurm starts and stops: groups may have `min` and `max`.
 
     A node that is drained because of a hardware failure gets another machine within minutes.
+    """
+
+
+class Archives:
+    """A target whose whole cluster `muster backup` can copy to an archive: root of its controller is reached by ssh.
+
+    It also pushes its configuration, so that a restored cluster gets what its stack file adds.
     """
 
 

@@ -28,6 +28,11 @@ printf '%s\\n' '{_RECORDS}' "$records" '{_TOTAL}' "$total"
 """
 """Script for the controller whose output `parse_snapshot` parses."""
 
+COUNT_JOBS = f"""cluster=$(scontrol show config | sed -n 's/^ClusterName *= *//p')
+mariadb -N -e "{_COUNT} where job_name not like 'ready-%'"
+"""
+"""Script for the controller that prints how many jobs the database has, without those of the ready gate."""
+
 
 @dataclass(frozen=True)
 class QueuedJob:

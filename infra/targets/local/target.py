@@ -17,6 +17,7 @@ from infra.plan import BuildPlan
 from infra.targets.cost import Cost
 from infra.targets.local import plan, validate
 from infra.targets.target import (
+    Archives,
     Built,
     Capabilities,
     Context,
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from infra.targets.facts import Facts
 
 
-class LocalTarget(Target, ManagedStorage, OnThisMachine, Pushes, Upgrades):
+class LocalTarget(Target, Archives, ManagedStorage, OnThisMachine, Pushes, Upgrades):
     """The target whose nodes are containers that run systemd and sshd, with simulated GPUs."""
 
     name = "local"

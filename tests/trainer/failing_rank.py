@@ -1,4 +1,4 @@
-"""Ranks of a run in which one rank fails in a given way before a step, never joins, or cannot read a file.
+"""Ranks of a run in which one rank fails or stands still before a step, never joins, or cannot read a file.
 
 python -m tests.trainer.forked_ranks RANKS tests.trainer.failing_rank MODE RANK STEP CONFIG [key.sub=value ...]
 """
@@ -6,9 +6,11 @@ python -m tests.trainer.forked_ranks RANKS tests.trainer.failing_rank MODE RANK 
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +19,11 @@ import torch
 from trainer.__main__ import main
 from trainer.api import Trainer
 from trainer.checkpoint import read_retry
+from trainer.data.loader import Loader
 
 UNREADABLE = "unreadable "
+# Marks the moment from which a rank stands still.
+STUCK = Path("stuck")
 
 
 def fail(mode: str) -> None:
@@ -32,6 +37,17 @@ def fail(mode: str) -> None:
         Path("/dev/full").write_text("a cache of the user")
     if mode == "crash":
         os.kill(os.getpid(), signal.SIGSEGV)
+    if mode in ("hang", "freeze"):
+        stand_still(mode)
+
+
+def stand_still(mode: str) -> None:
+    STUCK.touch()
+    if mode == "freeze":
+        # Its watchdog publishes where it is. Otherwise the others may believe that it still saves, which takes longer.
+        time.sleep(1)
+        os.kill(os.getpid(), signal.SIGSTOP)
+    time.sleep(600)
 
 
 def fail_before_step(mode: str, at_step: int) -> None:
@@ -44,6 +60,18 @@ def fail_before_step(mode: str, at_step: int) -> None:
         return run_step(trainer, batch)
 
     trainer_class.run_step = failing_step
+
+
+def stand_still_before_batch(number: int) -> None:
+    loader_class: Any = Loader
+    next_batch, calls = loader_class.__next__, itertools.count(1)
+
+    def failing_batch(loader: Loader) -> Any:
+        if next(calls) == number:
+            stand_still("hang")
+        return next_batch(loader)
+
+    loader_class.__next__ = failing_batch
 
 
 def fail_to_open(name: str) -> None:
@@ -67,6 +95,8 @@ if __name__ == "__main__":
             os._exit(0)
         if mode.startswith(UNREADABLE):
             fail_to_open(mode.removeprefix(UNREADABLE))
+        if mode == "hang in data":
+            stand_still_before_batch(int(at_step))
         fail_before_step(mode, int(at_step))
     status = main(arguments)
     sys.stdout.flush()

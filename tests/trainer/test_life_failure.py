@@ -130,6 +130,8 @@ def failure(rank: int, cause: Cause, **changes: Any) -> Failure:
         ([failure(0, Cause.NETWORK), failure(1, Cause.DEVICE, time=400.0)], 1, Cause.DEVICE),
         ([failure(rank, Cause.LOST_PEER) for rank in (0, 1, 3)], 2, Cause.LOST_PEER),
         ([failure(rank, Cause.HANG, beats=20 - rank) for rank in range(4)], 3, Cause.HANG),
+        # All are in the same step, and only one is in code outside the trainer.
+        ([failure(rank, Cause.HANG, place="a.py:1 in f" * (rank == 2)) for rank in range(4)], 2, Cause.HANG),
         ([failure(rank, Cause.HANG) for rank in (0, 2, 3)], 1, Cause.LOST_PEER),
         ([failure(rank, Cause.LOST_PEER, time=100.0 - rank) for rank in range(4)], 3, Cause.LOST_PEER),
         ([failure(0, Cause.HANG, hosts=("a",))], 0, Cause.HANG),

@@ -168,6 +168,14 @@ def test_the_network_is_suspected_if_all_ranks_are_at_the_same_place() -> None:
     assert "all 2 ranks are at the same place (step 7, compute)" in explain_hang([beat(0, 9), beat(1, 9)], [])
 
 
+def test_of_ranks_at_the_same_place_those_outside_the_trainer_are_named() -> None:
+    stuck = replace(beat(1, 9), place="model.py:12 in forward")
+    text = explain_hang([beat(0, 9), stuck], [])
+    place = "rank 1 on n-0 (step 7, compute), at model.py:12 in forward"
+    assert text == f"in code outside the trainer: {place}; the others may wait for it"
+    assert "check the network" in explain_hang([stuck, replace(stuck, rank=0)], [])
+
+
 def test_a_rank_waits_as_long_as_the_ranks_behind_it_may_take() -> None:
     beats = [beat(0, 9), beat(1, 8, "data", limit_s=900), beat(2, 8, "data"), beat(3, 9, "save", limit_s=5000)]
     assert find_limit_of_ranks_behind(beats, 9) == 900

@@ -1,6 +1,6 @@
 """Runs in which one rank fails in a given way: outcome.json and the report name the rank, the cause and what to do.
 
-Other causes have tests of their own: data in test_run_error, numerics in test_run_health, hangs in test_life_ranks.
+Other causes have tests of their own: data in test_run_error, numerics in test_run_health, hangs in test_run_hang.
 """
 
 from __future__ import annotations

@@ -11,7 +11,8 @@ import sysconfig
 from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
-from traceback import FrameSummary, extract_tb
+from traceback import FrameSummary, extract_tb, walk_stack
+from types import FrameType
 
 from trainer.config.errors import ConfigError
 
@@ -163,6 +164,20 @@ def find_place(error: BaseException) -> str:
     return f"{name}:{frame.lineno} in {frame.name}"
 
 
+def find_user_place(innermost: FrameType | None) -> str:
+    """Return the file, line and function outside the trainer that a thread is in, or an empty string.
+
+    In the trainer and in torch, a thread that makes no progress may be waiting for another rank. Sources are not read,
+    because a filesystem that hangs may be the reason.
+    """
+    for frame, line in walk_stack(innermost) if innermost else ():
+        path = Path(frame.f_code.co_filename)
+        if not _is_standard_library(str(path)):
+            may_wait = path.is_relative_to(TRAINER_ROOT) or _is_library(str(path))
+            return "" if may_wait else f"{path}:{line} in {frame.f_code.co_name}"
+    return ""
+
+
 def find_frame(error: BaseException) -> FrameSummary | None:
     """Return the innermost frame outside Python and torch; the frames inside them only show which call failed."""
     frames = extract_tb(error.__traceback__)
@@ -194,4 +209,9 @@ def _is_library(filename: str) -> bool:
     for folder in _INSTALLED:
         if folder in filename:
             return filename.rpartition(folder)[2].startswith(tuple(f"{name}/" for name in _LIBRARIES))
-    return filename.startswith((_STANDARD_LIBRARY, "<"))
+    return _is_standard_library(filename)
+
+
+def _is_standard_library(filename: str) -> bool:
+    is_installed = any(folder in filename for folder in _INSTALLED)
+    return not is_installed and filename.startswith((_STANDARD_LIBRARY, "<"))

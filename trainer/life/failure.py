@@ -46,7 +46,10 @@ class Failure:
     """File, line and function."""
     traceback: str = ""
     beats: int = 0
-    """The rank's progress in a hang: the rank with the fewest beats holds up the others."""
+    """The rank's progress in a hang: the rank with the fewest beats holds up the others.
+
+    Of several, one with a place does: it is in code outside the trainer, while the others may wait for it.
+    """
     hosts: tuple[str, ...] = ()
     """The host of each rank, if this rank failed because of another one."""
     missing: tuple[tuple[int, str], ...] = ()
@@ -224,12 +227,18 @@ def _find_lost_rank(failures: Sequence[Failure]) -> Failure | None:
 
 def _find_blocking_rank(failures: Sequence[Failure]) -> Failure:
     order = [Cause.NETWORK, Cause.HANG, Cause.LOST_PEER]
-    first = min(failures, key=lambda failure: (order.index(failure.cause), failure.beats, failure.time))
+    first = min(
+        failures, key=lambda failure: (order.index(failure.cause), failure.beats, _is_waiting(failure), failure.time)
+    )
     if not first.missing:
         return first
     # The rank that did not join is to blame, not the one that waited for it.
     rank, host = first.missing[0]
     return replace(first, rank=rank, host=host, place="", traceback="")
+
+
+def _is_waiting(failure: Failure) -> bool:
+    return failure.cause is Cause.HANG and not failure.place
 
 
 def _shorten(error: BaseException) -> str:

@@ -28,6 +28,8 @@ class Beat:
     """Counts up about once a second while the process of the rank is alive."""
     limit_s: float = 0.0
     """Seconds that the phase may take if it has a limit of its own; 0 means the limit of a step."""
+    place: str = ""
+    """In a hang, the file, line and function outside the trainer that the rank is in."""
 
     def __str__(self) -> str:
         return f"rank {self.rank} on {self.host} (step {self.step}, {self.phase})"
@@ -97,6 +99,9 @@ def explain_hang(beats: Sequence[Beat], silent: Sequence[Beat]) -> str:
         return f"silent, because their process or node is dead or stuck: {_name_ranks(silent)}"
     fewest, most = min(beat.count for beat in beats), max(beat.count for beat in beats)
     if fewest == most:
+        stuck = [beat for beat in beats if beat.place]
+        if 0 < len(stuck) < len(beats):
+            return f"in code outside the trainer: {_name_ranks(stuck)}, at {stuck[0].place}; the others may wait for it"
         place = f"step {beats[0].step}, {beats[0].phase}"
         return f"all {len(beats)} ranks are at the same place ({place}): check the network"
     behind = [beat for beat in beats if beat.count == fewest]

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from trainer.life.cause import Cause
+from trainer.life.cause import Cause, find_user_place
 from trainer.life.failure import Failure, name_attempt, record
 from trainer.life.hang_limit import HangLimit
 from trainer.life.heartbeat import Beat, BeatBoard, SilenceDetector, explain_hang, find_limit_of_ranks_behind
@@ -59,6 +59,7 @@ class Watchdog:
         self._place = (0, 0, "start")  # count, step, phase: one tuple, so that the thread never reads half of a change
         self._beat_at = self._step_began_at = self._armed_at = time.monotonic()
         self._phase_limit_s: float | None = None
+        self._user_place = ""
         self._tick = 0
         self._answered_at = time.monotonic()
         self._closed = threading.Event()
@@ -156,11 +157,13 @@ class Watchdog:
 
     def _make_beat(self) -> Beat:
         count, step, phase = self._place
-        return Beat(self._world.rank, self._world.host, count, step, phase, self._tick, self._phase_limit_s or 0.0)
+        limit_s = self._phase_limit_s or 0.0
+        return Beat(self._world.rank, self._world.host, count, step, phase, self._tick, limit_s, self._user_place)
 
     def _end_hung_rank(self, reason: str) -> None:
         # This thread runs, so the timer must not interrupt it. It is armed again in case the filesystem hangs too.
         faulthandler.dump_traceback_later(_WRITE_TIMEOUT_S, exit=True, file=_STDERR)
+        self._user_place = find_user_place(sys._current_frames().get(threading.main_thread().ident or 0))
         failure = self._record_failure(Cause.HANG, reason)
         try:
             self._write_stacks(reason)
@@ -230,6 +233,7 @@ class Watchdog:
             step=max(step - 1, 0),
             cause=cause,
             error=f"{reason}, in {phase} of step {step}",
+            place=self._user_place,
             beats=count,
             hosts=tuple(member.host for member in self._world.members),
         )

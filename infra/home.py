@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 
 PULUMI_VERSION = "3.259.0"
 DEFAULT_STACK = "local"
 """The stack of commands without `--stack`: Pulumi.local.yaml."""
 # Names in MUSTER_HOME that belong to all stacks, so that no stack's folder may have them.
-RESERVED = ("state", "locks", "receipts", "passphrase", "stacks", "rehearsals", "images", "backups")
+RESERVED = (
+    *("state", "remote", "state-url", "passphrase", "locks", "receipts"),
+    *("stacks", "rehearsals", "images", "backups"),
+)
+STATE_VARIABLE = "MUSTER_STATE"
+FILE_STATE = "file"
+"""The value of MUSTER_STATE for a state in MUSTER_HOME."""
 _STACK_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,38}")
 
 
@@ -23,20 +30,37 @@ class Home:
     root: Path
     cache: Path
     stacks: Path
+    remote: str = ""
+    """URL of the state that operators share; empty if the state is in `root`."""
 
     @classmethod
     def of(cls, env: Mapping[str, str], repo: Path | None = None) -> Home:
         repo = repo or Path(__file__).resolve().parent.parent
+        root = _path(env, "MUSTER_HOME", repo / ".muster")
+        url = env.get(STATE_VARIABLE) or _read_line(root / "state-url")
         return cls(
             repo=repo,
-            root=_path(env, "MUSTER_HOME", repo / ".muster"),
+            root=root,
             cache=_path(env, "MUSTER_CACHE", Path(env.get("HOME", "/root")) / ".cache" / "muster"),
             stacks=_path(env, "MUSTER_STACKS", repo / "stacks"),
+            remote="" if url == FILE_STATE else url,
         )
+
+    def with_file_state(self) -> Home:
+        """Return the same home with its state in `root`."""
+        return replace(self, remote="")
 
     @property
     def state(self) -> Path:
-        return self.root / "state"
+        """Return the folder of Pulumi's state; of a remote state, a copy of what commands read."""
+        if not self.remote:
+            return self.root / "state"
+        return self.root / "remote" / sha256(self.remote.encode()).hexdigest()[:12]
+
+    @property
+    def state_url(self) -> Path:
+        """Return the file with the URL of a remote state, which MUSTER_STATE overrides."""
+        return self.root / "state-url"
 
     @property
     def passphrase(self) -> Path:
@@ -159,6 +183,13 @@ def private_folder(folder: Path) -> Path:
     if folder.stat().st_mode & 0o077:
         folder.chmod(0o700)
     return folder
+
+
+def _read_line(file: Path) -> str:
+    try:
+        return file.read_text().strip()
+    except OSError:
+        return ""
 
 
 def _path(env: Mapping[str, str], name: str, default: Path) -> Path:

@@ -18,6 +18,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Make tests independent of the terminal's width and of how busy the machine is."""
     # pytest-xdist sets it for its workers, and messages would be wrapped at that width.
     os.environ.pop("COLUMNS", None)
+    # The state of the person who runs the tests is not theirs.
+    os.environ.pop("MUSTER_STATE", None)
     if find_spec("hypothesis"):
         from hypothesis import settings  # noqa: PLC0415  # the trainer's tests run without it
 

@@ -10,9 +10,10 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import quote
 
-from infra.home import Home, StackHome, private_folder
+from infra.engine.remote_state import list_stacks, open_store
+from infra.engine.stop import Stop
+from infra.home import FILE_STATE, STATE_VARIABLE, Home, StackHome, private_folder
 
 # The language host uses the Python of the activated virtualenv; variables that select another one are removed.
 _REMOVED = ("PYTHONHOME", "PULUMI_CONFIG_PASSPHRASE", "PULUMI_ACCESS_TOKEN", "PULUMI_PYTHON_CMD")
@@ -56,15 +57,14 @@ def additions(base: Mapping[str, str], home: Home) -> dict[str, str]:
     return {
         "PATH": os.pathsep.join(front + other_folders),
         "VIRTUAL_ENV": str(home.venv),
-        # Without `metadata=skip` each state file has an attributes file next to it. If a killed `up` leaves one
-        # incomplete, every later command fails with "failed to load checkpoint: EOF".
-        "PULUMI_BACKEND_URL": f"file://{quote(str(home.state))}?metadata=skip",
+        "PULUMI_BACKEND_URL": open_store(home).backend_url,
         "PULUMI_CONFIG_PASSPHRASE_FILE": str(home.passphrase),
         "PULUMI_SKIP_UPDATE_CHECK": "true",
         "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",
         "PULUMI_SUPPRESS_NEO_LINK": "true",
         "MUSTER_HOME": str(home.root),
         "MUSTER_STACKS": str(home.stacks),
+        STATE_VARIABLE: home.remote or FILE_STATE,
     }
 
 
@@ -76,8 +76,9 @@ def exports(base: Mapping[str, str], home: Home) -> str:
 
 def prepare(home: Home) -> None:
     """Create the folders and the passphrase that every `pulumi` command expects to exist."""
+    private_folder(home.root)
     private_folder(home.state)
-    if _has_passphrase(home):
+    if _has_passphrase(home) or _has_other_operators(home):
         return
     descriptor, new = tempfile.mkstemp(dir=home.root, prefix=".passphrase.")
     with os.fdopen(descriptor, "w") as file:
@@ -89,6 +90,21 @@ def prepare(home: Home) -> None:
         pass
     finally:
         Path(new).unlink()
+
+
+def _has_other_operators(home: Home) -> bool:
+    """Return whether a passphrase is not needed; raise Stop if the one of the other operators is missing."""
+    if not home.remote:
+        return False
+    store = open_store(home)
+    if store.secrets_provider:
+        return True
+    if stacks := list_stacks(store):
+        raise Stop(
+            f"{home.passphrase} is missing: it decrypts the secrets of {', '.join(stacks)} in {home.remote}",
+            "get it from an operator who has it, over a channel that only you read, and set its mode to 600",
+        )
+    return False
 
 
 def _has_passphrase(home: Home) -> bool:

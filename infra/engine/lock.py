@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 
+from infra.engine import remote_lock, remote_state
 from infra.engine.command_line import format_command
+from infra.engine.process import process_lives
 from infra.engine.stop import Stop
 from infra.home import StackHome, private_folder
 
@@ -42,7 +43,20 @@ class Holder:
 
 @contextmanager
 def held(stack: StackHome, command: str, *, wait: bool, say: Callable[[str], None]) -> Iterator[int]:
-    """Hold the stack's lock; yield its descriptor, so that the supervisor can hold it after `muster` is killed."""
+    """Hold the stack's lock; yield its descriptor, so that the supervisor can hold it after `muster` is killed.
+
+    If operators share the state, this holds their lock, too.
+    """
+    with (
+        held_here(stack, command, wait=wait, say=say) as descriptor,
+        _held_remotely(stack, command, wait=wait, say=say),
+    ):
+        yield descriptor
+
+
+@contextmanager
+def held_here(stack: StackHome, command: str, *, wait: bool, say: Callable[[str], None]) -> Iterator[int]:
+    """Hold the stack's lock of this MUSTER_HOME."""
     private_folder(stack.lock.parent)
     descriptor = os.open(stack.lock, os.O_RDWR | os.O_CREAT, 0o600)
     try:
@@ -60,6 +74,15 @@ def stale(holders: list[Holder], hostname: str) -> bool:
     return bool(holders) and all(h.hostname == hostname and not h.alive for h in holders)
 
 
+def find_stale(stack: StackHome) -> Holder | None:
+    """Return the holder of Pulumi's lock if it is dead.
+
+    Of a remote state none counts as dead: another operator's machine may have the same name.
+    """
+    holders = pulumi_holders(stack)
+    return holders[0] if not stack.home.remote and stale(holders, socket.gethostname()) else None
+
+
 def pulumi_holders(stack: StackHome) -> list[Holder]:
     """Return the processes that hold Pulumi's lock of a stack."""
     holders = []
@@ -69,20 +92,32 @@ def pulumi_holders(stack: StackHome) -> list[Holder]:
     return holders
 
 
-def process_lives(pid: int) -> bool:
-    """Return whether a process is alive; a zombie is not, as its parent may never reap it."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except (OSError, IndexError):
-        return False
-
-
-def in_use_error(stack: str, holder: Holder) -> Stop:
+def in_use_error(stack: StackHome, holder: Holder) -> Stop:
     """Return the error for a stack whose lock another process holds."""
+    if stack.home.remote and holder.command == "pulumi":
+        return remote_lock.in_use_error(stack, str(holder))
     return Stop(
-        f"another command is using stack {stack}: {holder}",
-        f"wait for it, or let `up` wait: `{format_command('up', stack, 'WAIT=1')}`",
+        f"another command is using stack {stack.name}: {holder}",
+        f"wait for it, or let `up` wait: `{format_command('up', stack.name, 'WAIT=1')}`",
     )
+
+
+@contextmanager
+def _held_remotely(stack: StackHome, command: str, *, wait: bool, say: Callable[[str], None]) -> Iterator[None]:
+    """Hold the lock that the operators of a remote state share, with a fresh copy of the state."""
+    if not stack.home.remote:
+        yield
+        return
+    note = remote_lock.acquire(stack, command, wait=wait, say=say)
+    try:
+        remote_state.pull(stack)
+        yield
+    finally:
+        try:
+            remote_lock.release(stack, note)
+        except Stop as failed:
+            unlock = format_command("state unlock", stack.name)
+            say(f"the lock of stack {stack.name} was not released: {failed.what}; later: `{unlock}`")
 
 
 def _acquire(descriptor: int, stack: StackHome, *, wait: bool, say: Callable[[str], None]) -> None:
@@ -96,7 +131,7 @@ def _acquire(descriptor: int, stack: StackHome, *, wait: bool, say: Callable[[st
         # The holder writes its note just after it takes the lock; until then its name is unknown.
         aftermath = holder is None or not holder.alive
         if not wait and not (aftermath and time.monotonic() - began < _AFTERMATH_S):
-            raise in_use_error(stack.name, holder or Holder(0, datetime.now(UTC), "muster"))
+            raise in_use_error(stack, holder or Holder(0, datetime.now(UTC), "muster"))
         if wait and holder and not announced:
             say(f"waiting for {holder}")
             announced = True

@@ -6,13 +6,17 @@ for another file. A separate project folder per stack keeps the tracked file unc
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import yaml
 
 from infra.home import StackHome, private_folder
 
-_SALT = re.compile(r"^encryptionsalt:.*$", re.MULTILINE)
+_SECRETS = re.compile(r"^(?:encryptionsalt|secretsprovider|encryptedkey):.*$", re.MULTILINE)
 
 
 def write(stack: StackHome) -> None:
@@ -20,7 +24,8 @@ def write(stack: StackHome) -> None:
     private_folder(stack.folder)
     stack.project.write_text(project_file(stack))
     before = stack.working_copy.read_text() if stack.working_copy.exists() else ""
-    stack.working_copy.write_text(working_copy(stack.file.read_text() if stack.file.exists() else "", before))
+    tracked = stack.file.read_text() if stack.file.exists() else ""
+    stack.working_copy.write_text(working_copy(tracked, "\n".join(secrets_lines(stack.state)) or before))
 
 
 def project_file(stack: StackHome) -> str:
@@ -30,8 +35,22 @@ def project_file(stack: StackHome) -> str:
 
 
 def working_copy(tracked: str, before: str) -> str:
-    """Return the tracked stack file with the salt of the last working copy, unless it has a salt itself."""
-    salt = _SALT.search(before)
-    if _SALT.search(tracked) or salt is None:
+    """Return the tracked stack file with the salt or key of an earlier copy, unless it has them itself."""
+    lines = _SECRETS.findall(before)
+    if _SECRETS.search(tracked) or not lines:
         return tracked
-    return f"{tracked.rstrip()}\n{salt[0]}\n"
+    return "\n".join([tracked.rstrip(), *lines, ""])
+
+
+def secrets_lines(state: Path) -> Iterator[str]:
+    """Yield the lines of a stack file that its state has, too: another operator's machine has only the state."""
+    try:
+        provider: dict[str, Any] = json.loads(state.read_text())["checkpoint"]["latest"]["secrets_providers"]
+        values = provider["state"]
+        if provider["type"] == "passphrase":
+            yield f"encryptionsalt: {values['salt']}"
+        elif provider["type"] == "cloud":
+            yield f"secretsprovider: {values['url']}"
+            yield f"encryptedkey: {values['encryptedkey']}"
+    except (OSError, ValueError, KeyError, TypeError):
+        return

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
 
-from infra.engine import events, lock, project
+from infra.engine import events, lock, project, remote_state
 from infra.engine.command_line import format_command
 from infra.engine.environment import DEFAULT_OPTIONS, RunOptions, prepare, stack_environment
 from infra.engine.events import EventPipe
@@ -25,6 +24,8 @@ _TICK_S = 0.1
 _POLL_S = 0.5
 _COMMON = ("--non-interactive", "--color", "never")
 _RUN = ("--yes", "--skip-preview", "--suppress-outputs", "--suppress-permalink", "--event-log")
+
+_OTHER_OPERATOR = "get the passphrase from an operator who has it"
 
 Say = Callable[[str], None]
 
@@ -72,18 +73,33 @@ def resources(stack: StackHome) -> list[dict[str, Any]]:
     return in_state
 
 
+def export(stack: StackHome) -> dict[str, Any]:
+    """Return the state as Pulumi reads it, with encrypted secrets."""
+    project.write(stack)
+    done = _quick(stack, "stack", "export", "--stack", stack.name)
+    if done.returncode != 0:
+        raise Stop(f"the state of stack {stack.name} cannot be read: {_last_line(done.stderr)}", _state_fix(stack))
+    deployment: dict[str, Any] = json.loads(done.stdout)["deployment"]
+    return deployment
+
+
 def forget(stack: StackHome) -> None:
     """Remove the stack from the backend, even if its state still has resources."""
     if stack.state.exists():
         project.write(stack)
-        _quick(stack, "stack", "rm", "--yes", "--force", "--remove-backups", "--stack", stack.name)
+        done = _quick(stack, "stack", "rm", "--yes", "--force", "--remove-backups", "--stack", stack.name)
+        if stack.home.remote and remote_state.pull(stack):
+            what = f"the state of stack {stack.name} cannot be removed: {_last_line(done.stderr)}"
+            raise Stop(what, _state_fix(stack))
         stack.state.unlink(missing_ok=True)
 
 
 def find_running_pulumi(stack: StackHome) -> lock.Holder | None:
     """Return the process that is running Pulumi on this stack, if there is one."""
+    if stack.home.remote:
+        remote_state.pull(stack)
     holders = lock.pulumi_holders(stack)
-    return None if not holders or lock.stale(holders, socket.gethostname()) else holders[0]
+    return None if not holders or lock.find_stale(stack) else holders[0]
 
 
 def wait_for_others(stack: StackHome, *, wait: bool, say: Say) -> None:
@@ -91,7 +107,7 @@ def wait_for_others(stack: StackHome, *, wait: bool, say: Say) -> None:
     announced = False
     while holder := find_running_pulumi(stack):
         if not wait:
-            raise lock.in_use_error(stack.name, holder)
+            raise lock.in_use_error(stack, holder)
         if not announced:
             say(f"waiting for {holder}")
             announced = True
@@ -109,14 +125,34 @@ def environment_of(stack: StackHome, run_options: RunOptions = DEFAULT_OPTIONS) 
 def _open(stack: StackHome, say: Say) -> None:
     """Prepare the project folder, the stack and the lock for a run."""
     prepare(stack.home)
+    if stack.home.remote:
+        remote_state.pull(stack)
+        check_readable(stack)
     project.write(stack)
     _set_broken_state_aside(stack, say)
     if stack.state.exists():
         _clear_stale_lock(stack, say)
         return
-    done = _quick(stack, "stack", "init", stack.name, "--no-select")
+    provider = remote_state.open_store(stack.home).secrets_provider
+    encryption = ["--secrets-provider", provider] if provider else []
+    done = _quick(stack, "stack", "init", stack.name, "--no-select", *encryption)
+    if stack.home.remote:
+        remote_state.pull(stack)
     if done.returncode != 0 and not stack.state.exists():
         raise Stop(f"Pulumi cannot create stack {stack.name}: {_last_line(done.stderr)}", _state_fix(stack))
+
+
+def check_readable(stack: StackHome) -> None:
+    """Raise Stop if the state is damaged; unlike a file, a remote state is never set aside, because it has versions."""
+    try:
+        json.loads(stack.state.read_text() if stack.state.exists() else "{}")
+    except ValueError as damage:
+        key = stack.state.relative_to(stack.home.state)
+        raise Stop(
+            f"the state of stack {stack.name} ({key} in {stack.home.remote}) is damaged: {damage}",
+            f"`{format_command('state show', stack.name)}` lists its versions, "
+            f"`{format_command('state restore', stack.name)} VERSION` restores one",
+        ) from None
 
 
 def _set_broken_state_aside(stack: StackHome, say: Say) -> None:
@@ -129,10 +165,10 @@ def _set_broken_state_aside(stack: StackHome, say: Say) -> None:
 
 
 def _clear_stale_lock(stack: StackHome, say: Say) -> None:
-    holders = lock.pulumi_holders(stack)
-    if not lock.stale(holders, socket.gethostname()):
+    holder = lock.find_stale(stack)
+    if holder is None:
         return
-    say(f"the last run was killed ({holders[0]}): taking over its lock")
+    say(f"the last run was killed ({holder}): taking over its lock")
     _quick(stack, "cancel", "--yes", "--stack", stack.name)
 
 
@@ -145,6 +181,8 @@ def _run(
     with EventPipe(stack.events) as pipe:
         code = _wait(_start_supervised(stack, log, line, caller.held, run_options), caller, pipe)
         result = events.parse(pipe.lines())
+    if stack.home.remote:
+        remote_state.pull(stack)
     if code != 0 and not result.failures:
         message = events.clean(_errors(log.read_text())) or f"pulumi {command} ended with code {code}"
         result = events.Result(result.changes, (events.Failure("", _explain(message, stack)),))
@@ -212,9 +250,11 @@ def _explain(message: str, stack: StackHome) -> str:
     if "incorrect passphrase" not in message:
         return message
     teardown = format_command("teardown", stack.name)
+    wrong = f"the passphrase in {stack.home.passphrase} does not match the state of stack {stack.name}"
+    if stack.home.remote:
+        return f"{wrong} in {stack.home.remote}. Fix: {_OTHER_OPERATOR}"
     return (
-        f"the passphrase in {stack.home.passphrase} does not match the state of stack {stack.name}. "
-        f"Fix: restore the old passphrase, or remove the cluster by label with `{teardown}` "
+        f"{wrong}. Fix: restore the old passphrase, or remove the cluster by label with `{teardown}` "
         "and create it again"
     )
 
@@ -225,5 +265,7 @@ def _last_line(text: str) -> str:
 
 
 def _state_fix(stack: StackHome) -> str:
+    if stack.home.remote:
+        return f"{_OTHER_OPERATOR}; `{format_command('state show', stack.name)}` shows the state"
     removes = format_command("teardown", stack.name)
     return f"check {stack.home.passphrase} and {stack.state}; `{removes}` removes by label what exists"

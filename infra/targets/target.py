@@ -22,6 +22,7 @@ from cluster.spec import ClusterSpec, Fabric, Issue
 from cluster.spec.base import SpecModel
 from infra.home import Home, StackHome
 from infra.plan import BuildPlan
+from infra.resources import access
 from infra.targets.cost import Cost, Quote
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from bootstrap.transport.base import Transport
     from bootstrap.upgrade.steps import Packaging, PublishedPackages
     from cluster.inventory import Node
+    from infra.engine.state_store import StateStore
     from infra.engine.stop import Stop
     from infra.receipt import CacheEntry
     from infra.resources.job_queue import JobQueue
@@ -242,6 +244,12 @@ class Target(ABC):
     def facts(self, inventory: Inventory, stack: StackHome, deployment: Deployment) -> Facts:
         """Return the state of machines, nodes and queue, for `status`."""
 
+    def access_files(self, folder: Path, properties: Mapping[str, Any]) -> access.Files:
+        """Return the files for access to a cluster, from the properties of the resource that wrote them."""
+        inventory = Inventory.model_validate_json(properties["inventory"])
+        spec = ClusterSpec.model_validate_json(properties["spec"])
+        return access.files(folder, inventory, spec, properties["ssh_private_key"])
+
     def check_shell_tools(self) -> None:  # noqa: B027  # ssh itself is enough for most
         """Raise Stop if a program that SSH to this target needs is missing."""
 
@@ -453,6 +461,23 @@ class Images(ABC):
     @abstractmethod
     def end_machine(self, deployment: Deployment, node: str) -> None:
         """End the machine of a permanent node in order, and wait until it is gone; `up` starts another one."""
+
+
+class StoresState(ABC):
+    """A target whose cloud can store Pulumi's state, so that several operators share it."""
+
+    state_scheme: ClassVar[str]
+    """The scheme of its URLs."""
+    state_example: ClassVar[str]
+    """A URL, for messages."""
+
+    @abstractmethod
+    def open_state(self, url: str) -> StateStore:
+        """Return the store of a URL; raise Stop if the URL is invalid."""
+
+    @abstractmethod
+    def create_state(self, url: str) -> Sequence[str]:
+        """Create what the URL names, readable only by its owner, and return its properties."""
 
 
 class ManagedStorage:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from infra.engine import lock
+from infra.engine.process import process_lives
 from infra.engine.stop import Stop
 from infra.home import Home, StackHome
 
@@ -37,7 +38,7 @@ def processes_with(mark: str) -> list[int]:
     pids = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            if f"MARK={mark}".encode() in (folder / "environ").read_bytes() and lock.process_lives(int(folder.name)):
+            if f"MARK={mark}".encode() in (folder / "environ").read_bytes() and process_lives(int(folder.name)):
                 pids.append(int(folder.name))
         except OSError:
             continue
@@ -92,7 +93,7 @@ def test_second_command_can_wait(stack: StackHome, tmp_path: Path) -> None:
 
 def test_zombie_counts_as_dead() -> None:
     child = subprocess.Popen(["true"])
-    assert wait_until(lambda: not lock.process_lives(child.pid))
+    assert wait_until(lambda: not process_lives(child.pid))
     child.wait()
 
 

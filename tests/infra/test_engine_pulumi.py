@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from infra.engine import environment, events, history, lock, pulumi
+from infra.engine.process import process_lives
 from infra.home import Home, StackHome
 
 pytestmark = pytest.mark.engine
@@ -115,7 +116,7 @@ def list_processes(stack: StackHome) -> list[int]:
             carries = f"MUSTER_HOME={stack.home.root}".encode() in (folder / "environ").read_bytes()
         except OSError:
             continue
-        if carries and int(folder.name) != os.getpid() and lock.process_lives(int(folder.name)):
+        if carries and int(folder.name) != os.getpid() and process_lives(int(folder.name)):
             pids.append(int(folder.name))
     return pids
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cluster import names
 from cluster.inventory import Inventory
@@ -41,6 +41,7 @@ from infra.targets.target import (
     Preflight,
     RehearsalOptions,
     Rehearses,
+    StoresState,
     Target,
     UpgradeNodes,
     Upgrades,
@@ -52,13 +53,17 @@ if TYPE_CHECKING:
     from bootstrap.transport.base import Transport
     from bootstrap.upgrade.steps import PublishedPackages
     from cluster.inventory import Node
+    from infra.engine.state_store import StateStore
+    from infra.resources import access
     from infra.resources.job_queue import JobQueue
     from infra.targets.aws.leftovers.kind import AccountRegion
     from infra.targets.aws.rehearse.scenarios import Scenario
     from infra.targets.facts import Facts
 
 
-class AwsTarget(Target, Launches, Preflight, Rehearses, Budgeted, Images, KeepsLogs, ManagedStorage, Upgrades):
+class AwsTarget(
+    Target, Launches, Preflight, Rehearses, Budgeted, Images, KeepsLogs, ManagedStorage, StoresState, Upgrades
+):
     """The target whose nodes are EC2 instances; Slurm launches compute nodes as the queue needs them."""
 
     name = "aws"
@@ -76,6 +81,8 @@ class AwsTarget(Target, Launches, Preflight, Rehearses, Budgeted, Images, KeepsL
     )
     price_issues = BY_PRICE
     storage_removal = "delete the filesystems in AWS by hand"
+    state_scheme = "s3"
+    state_example = "s3://BUCKET/PREFIX?region=REGION"
 
     def __init__(self) -> None:
         # A teardown may remove hundreds of resources: their clients are created once.
@@ -195,6 +202,21 @@ class AwsTarget(Target, Launches, Preflight, Rehearses, Budgeted, Images, KeepsL
         from infra.targets.aws.facts import gather_facts
 
         return gather_facts(inventory, deployment.region, stack.name)
+
+    def access_files(self, folder: Path, properties: Mapping[str, Any]) -> access.Files:
+        from infra.targets.aws.build.access import render_files
+
+        return render_files(folder, dict(properties))
+
+    def open_state(self, url: str) -> StateStore:
+        from infra.targets.aws.state_store import S3StateStore
+
+        return S3StateStore(url)
+
+    def create_state(self, url: str) -> Sequence[str]:
+        from infra.targets.aws.state_store import S3StateStore
+
+        return S3StateStore(url).create_bucket()
 
     def check_shell_tools(self) -> None:
         from infra.targets.aws.shell import check_tools

@@ -30,7 +30,7 @@ _DAEMON = "slurmctld"
 
 def queue(deployment: Deployment) -> JobQueue:
     """Return the queue of a cluster: SlurmQueue if it can be queried, otherwise NoQueue or UnknownQueue."""
-    home = Home.of(os.environ).stack(deployment.stack)
+    home = Home.of(os.environ).with_file_state().stack(deployment.stack)
     answer = judge_queue(_look(deployment.cluster, home))
     if answer == "idle":
         return NoQueue()

@@ -92,7 +92,7 @@ class LocalTarget(Target, Archives, ManagedStorage, OnThisMachine, Pushes, Upgra
     def leftovers(self, deployment: Deployment) -> Leftovers:
         from infra.targets.local import leftovers
 
-        state = Home.of(os.environ).stack(deployment.stack).state
+        state = Home.of(os.environ).with_file_state().stack(deployment.stack).state
         return Leftovers(leftovers.find(deployment.cluster, state))
 
     def remove(self, leftover: Leftover, until: float) -> None:  # noqa: ARG002  # Docker waits by itself

@@ -16,7 +16,7 @@ from cluster import names
 from cluster.catalog.instances import DATA, InstanceType, is_reviewed, replace_types
 from cluster.spec import ClusterSpec
 from infra.engine.stop import BAD_INPUT, Stop
-from infra.home import Home, StackHome, private_folder
+from infra.home import FILE_STATE, STATE_VARIABLE, Home, StackHome, private_folder
 from infra.targets.aws.account_types import REHEARSED_FILE
 from infra.targets.aws.plan import machines
 from infra.targets.aws.rehearse.moto_server import ACCOUNT
@@ -57,6 +57,7 @@ class RehearsedStack:
             "MUSTER_HOME": str(self.home.root),
             "MUSTER_STACKS": str(self.home.stacks),
             "MUSTER_CACHE": str(self.home.cache),
+            STATE_VARIABLE: FILE_STATE,
             "PATH": os.pathsep.join([str(self.home.tools), str(tools), os.environ.get("PATH", os.defpath)]),
         }
         # The commands call moto at this address; a proxy may stay in use for everything else.

@@ -1,0 +1,178 @@
+"""The state in S3: its URL, its objects, its lock, and every way in which it cannot be used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from infra.engine.state_store import FolderStore, StateStore
+from infra.engine.stop import BAD_INPUT, Stop
+from infra.targets.aws.rehearse import moto_gaps
+from infra.targets.aws.state_store import S3StateStore, parse_url
+from tests.moto_server import Moto, aws, moto
+
+__all__ = ["aws", "moto"]
+
+URL = "s3://team-state/clusters?region=us-east-1"
+
+
+@pytest.fixture
+def bucket(aws: Moto) -> Moto:
+    """Return an account with the bucket of URL."""
+    # moto itself takes the policy's condition for fulfilled, and refuses every request.
+    moto_gaps.apply()
+    S3StateStore(URL).create_bucket()
+    return aws
+
+
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        ("s3://team-state", "region '' is not a region; allowed: such as eu-central-1"),
+        ("s3://team-state?region=europe", "region 'europe' is not a region; allowed: such as eu-central-1"),
+        ("s3://A_b/x?region=us-east-1", "'A_b' is not a bucket name; allowed: 3 to 63 lower-case letters"),
+        ("s3://team-state/x?region=us-east-1&colour=red", "option 'colour' is unknown; allowed: region ("),
+        ("s3://team-state/x?region=us-east-1&region=us-east-1", "an option is given twice; allowed: each once"),
+        ("s3://team-state/.pulumi?region=us-east-1", "prefix '.pulumi' is invalid; allowed: names that do not start"),
+        ("s3://team-state/a/../b?region=us-east-1", "prefix 'a/../b' is invalid"),
+    ],
+)
+def test_invalid_url_is_refused_with_what_is_allowed(url: str, problem: str) -> None:
+    with pytest.raises(Stop) as stop:
+        parse_url(url)
+    assert stop.value.what.startswith(f"state: {url}: {problem}")
+    assert (stop.value.fix, stop.value.code) == ("write s3://BUCKET/PREFIX?region=REGION", BAD_INPUT)
+
+
+@pytest.mark.parametrize(
+    ("url", "environment", "backend", "secrets"),
+    [
+        ("s3://team-state?region=us-east-1", {}, "s3://team-state/?region=us-east-1", ""),
+        (
+            "s3://team-state/a/b?region=eu-central-1&kms=alias/muster&profile=team",
+            {},
+            "s3://team-state/a/b?region=eu-central-1&profile=team",
+            "awskms://alias/muster?region=eu-central-1",
+        ),
+        (
+            "s3://team-state/a?region=us-east-1&endpoint=http://127.0.0.1:9",
+            {},
+            "s3://team-state/a?region=us-east-1&endpoint=http%3A%2F%2F127.0.0.1%3A9&use_path_style=true",
+            "",
+        ),
+        (
+            "s3://team-state/a?region=us-east-1",
+            {"AWS_ENDPOINT_URL": "http://127.0.0.1:9"},
+            "s3://team-state/a?region=us-east-1&use_path_style=true",
+            "",
+        ),
+    ],
+)
+def test_url_for_pulumi(url: str, environment: dict[str, str], backend: str, secrets: str) -> None:
+    store = S3StateStore(url, environment)
+    assert (store.backend_url, store.secrets_provider) == (backend, secrets)
+
+
+@pytest.mark.parametrize("kind", ["folder", "s3"])
+def test_stores_behave_alike(kind: str, bucket: Moto, tmp_path: Path) -> None:
+    store: StateStore = FolderStore(tmp_path / "state") if kind == "folder" else S3StateStore(URL)
+    assert bucket.url
+    store.check()
+    assert (store.read("a/b.json"), store.list_tags("")) == (None, {})
+    assert store.create("a/b.json", b"1")
+    assert not store.create("a/b.json", b"2")
+    first = store.list_tags("a/")
+    store.write("a/b.json", b"3")
+    assert store.list_tags("a/").keys() == first.keys() == {"a/b.json"}
+    assert store.list_tags("a/") != first
+    assert store.list_tags("x") == {}
+    assert store.read("a/b.json") == b"3"
+    store.remove("a/b.json")
+    assert store.read("a/b.json") is None
+    store.remove("a/b.json")
+
+
+def test_removed_and_replaced_objects_stay_as_versions(bucket: Moto) -> None:
+    store = S3StateStore(URL)
+    for content in (b"1", b"22"):
+        store.write("x.json", content)
+    store.write("x.json.bak", b"other")
+    newest, oldest = store.versions("x.json")
+    assert (newest.size, newest.is_latest, oldest.size) == (2, True, 1)
+    assert store.read("x.json", oldest.id) == b"1"
+    assert store.read("x.json", "nope") is None
+    store.remove("x.json")
+    assert len(store.versions("x.json")) == 2
+
+
+def test_prefixes_of_a_bucket_are_apart(bucket: Moto) -> None:
+    other = S3StateStore("s3://team-state/other?region=us-east-1")
+    other.write("x", b"theirs")
+    assert S3StateStore(URL).list_tags("") == {}
+    assert bucket.client("s3").list_objects_v2(Bucket="team-state")["Contents"][0]["Key"] == "other/x"
+
+
+def explain(action: Callable[[], object]) -> Stop:
+    with pytest.raises(Stop) as stop:
+        action()
+    return stop.value
+
+
+def test_missing_bucket_error_names_the_command_that_creates_it(aws: Moto) -> None:
+    store = S3StateStore(URL)
+    for action in (store.check, lambda: store.list_tags(""), lambda: store.read("x"), lambda: store.write("x", b"")):
+        stop = explain(action)
+        assert stop.what == f"state: {URL}: bucket 'team-state' does not exist"
+        assert stop.fix == f"check the name, or `.venv/bin/muster state create '{URL}'`"
+    assert aws.calls
+
+
+def test_wrong_region_error_has_the_corrected_url(bucket: Moto) -> None:
+    stop = explain(S3StateStore("s3://team-state/clusters?region=eu-central-1&kms=alias/x").check)
+    assert stop.what.endswith("bucket 'team-state' is in region us-east-1, not eu-central-1")
+    assert stop.fix == "write s3://team-state/clusters?region=us-east-1&kms=alias/x"
+    assert bucket.calls
+
+
+@pytest.mark.parametrize(
+    ("action", "use"),
+    [
+        ("HEAD /team-state", lambda store: store.check()),
+        ("GET /team-state", lambda store: store.list_tags("")),
+        ("GET /team-state/clusters/x", lambda store: store.read("x")),
+        ("PUT /team-state/clusters/x", lambda store: store.create("x", b"")),
+        ("DELETE /team-state/clusters/x", lambda store: store.remove("x")),
+    ],
+)
+def test_missing_permission_error_lists_the_needed_ones(
+    bucket: Moto, action: str, use: Callable[[StateStore], object]
+) -> None:
+    bucket.fail(action, "AccessDenied", times=5)
+    stop = explain(lambda: use(S3StateStore(URL)))
+    assert stop.what.startswith(f"state: {URL}: these credentials may not ")
+    assert "s3:ListBucket" in stop.fix
+    assert "s3:PutObject" in stop.fix
+
+
+def test_missing_credentials_and_profile(aws: Moto, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    stop = explain(S3StateStore(URL).check)
+    assert stop.what == f"state: {URL}: there are no AWS credentials, or they are incomplete"
+    stop = explain(S3StateStore(f"{URL}&profile=nobody").check)
+    assert "nobody" in stop.what
+    assert "AWS_PROFILE" in stop.fix
+    assert aws.calls == []
+
+
+def test_bucket_with_objects_is_left_as_it_is(bucket: Moto) -> None:
+    S3StateStore(URL).write("x", b"1")
+    before = bucket.count()
+    stop = explain(S3StateStore(URL).create_bucket)
+    assert "exists and has objects; its settings were not changed" in stop.what
+    assert f"muster state use '{URL}'" in stop.fix
+    assert not [call for call in bucket.calls[before.total() :] if call.action.startswith("PUT")]

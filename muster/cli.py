@@ -14,6 +14,8 @@ from typer.core import TyperCommand
 
 from infra.engine.stop import INTERRUPTED
 from infra.home import DEFAULT_STACK
+from muster.options import Json, Stack
+from muster.state_app import state_app
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -25,6 +27,7 @@ app = typer.Typer(
 )
 cache_app = typer.Typer(no_args_is_help=True, help="List or delete cached images, environments and tools.")
 app.add_typer(cache_app, name="cache")
+app.add_typer(state_app, name="state")
 image_app = typer.Typer(no_args_is_help=True, help="Build images from which nodes start with everything installed.")
 app.add_typer(image_app, name="image")
 backup_app = typer.Typer(
@@ -62,17 +65,6 @@ class CommandAfterDashes(TyperCommand):
         return [*super().collect_usage_pieces(ctx), "[-- COMMAND...]"]
 
 
-def _complete_stack() -> list[str]:
-    from infra.home import Home
-
-    return Home.of(os.environ).stack_names()
-
-
-Stack = Annotated[
-    str,
-    typer.Option("--stack", "-s", help="NAME of the stack file Pulumi.NAME.yaml.", autocompletion=_complete_stack),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 _PASS_ON = {"allow_interspersed_args": False, "ignore_unknown_options": True}
 _PASS_ALL = {**_PASS_ON, "allow_extra_args": True, "help_option_names": []}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 from functools import partial
 from typing import Any
 
@@ -15,6 +14,7 @@ from bootstrap.transport.base import TransportError
 from bootstrap.transport.ssh import SshTransport, public_key
 from cluster.inventory import Inventory
 from infra.engine import lock, pulumi
+from infra.engine.access_restore import unwrap_secret
 from infra.engine.command_line import format_command, rewrite_commands
 from infra.engine.stop import BAD_INPUT, Stop
 from infra.home import StackHome
@@ -50,12 +50,7 @@ def read_inputs(resources: list[dict[str, Any]], stack: str) -> dict[str, str]:
     clusters = [resource["inputs"] for resource in resources if resource["type"].endswith(RESOURCE)]
     if not clusters:
         raise Stop("the stack has no Slurm cluster yet", format_command("up", stack))
-    return {key: unwrap_secret(value) for key, value in clusters[0].items()}
-
-
-def unwrap_secret(value: Any) -> str:
-    """Return an input as text; Pulumi exports a secret as an object that holds its JSON."""
-    return str(json.loads(value["plaintext"]) if isinstance(value, dict) and "plaintext" in value else value)
+    return {key: str(unwrap_secret(value)) for key, value in clusters[0].items()}
 
 
 def build_desired(stack: StackHome, inputs: dict[str, str]) -> Desired:

@@ -25,7 +25,7 @@ NO_LIMIT_COLUMNS = 10_000
 
 def cost(name: str, *, as_json: bool = False) -> None:
     """Print the cost table of a stack."""
-    stack = require_stack_file(name)
+    stack = require_stack_file(name, offline=True)
     spec, issues = examine_spec(stack, None)
     # A cluster over its budget is shown too: the table shows which part is expensive.
     spec = require_valid_spec(

@@ -35,7 +35,7 @@ class Choice:
 
 def rehearse(name: str, choice: Choice) -> None:
     """Rehearse a stack and print where the timeline is; raise Stop if a rehearsal fails."""
-    stack = require_stack_file(name)
+    stack = require_stack_file(name, offline=True)
     if not choice.speed > 0:
         raise Stop(f"--speed: {choice.speed:g} is not allowed; allowed: any number above 0", "--speed 10", BAD_INPUT)
     if choice.nodes < 1:

@@ -17,7 +17,7 @@ def print_setup_phases(name: str, slurm: str | None = None) -> None:
     With `slurm`, the image of that release is built, or of the newest, instead of that in the stack file.
     """
     try:
-        cluster = cluster_of(require_stack_file(name).file)
+        cluster = cluster_of(require_stack_file(name, offline=True).file)
     except SpecError:
         cluster = {}
     target = cluster.get("target") if isinstance(cluster, dict) else None

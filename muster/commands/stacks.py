@@ -5,25 +5,47 @@ from __future__ import annotations
 import os
 
 from cluster.catalog.similar import find_similar
+from infra.engine import remote_state
+from infra.engine.access_restore import restore_access
 from infra.engine.command_line import format_command
 from infra.engine.stop import BAD_INPUT, Stop
 from infra.home import Home, StackHome
+from muster.commands.stack_spec import find_host_target
 
 
 def resolve_stack(name: str) -> StackHome:
-    """Return the stack with this name, which may not exist yet; raise Stop if the name is invalid."""
+    """Return the stack with this name, which may not exist yet; raise Stop if the name is invalid.
+
+    If operators share its state, what this machine has of it is brought up to date.
+    """
+    stack = name_stack(name)
+    if stack.home.remote:
+        remote_state.check_store(stack.home)
+        restore_access(stack, remote_state.pull(stack))
+    return stack
+
+
+def name_stack(name: str) -> StackHome:
+    """Return the stack with this name without reading a remote state; raise Stop if the name is invalid."""
     try:
-        return Home.of(os.environ).stack(name)
+        stack = Home.of(os.environ).stack(name)
     except ValueError as bad:
         raise Stop(str(bad), _list_choices(name), BAD_INPUT) from None
+    if not stack.home.remote:
+        return stack
+    on_this_machine = StackHome(stack.home.with_file_state(), name)
+    # Nobody else can reach a cluster that runs on this machine. Without a stack file, its state tells.
+    if find_host_target(stack) or (not stack.file.exists() and on_this_machine.state.exists()):
+        return on_this_machine
+    return stack
 
 
-def require_stack_file(name: str) -> StackHome:
-    """Return the stack with this name; raise Stop if it has no stack file."""
-    stack = resolve_stack(name)
+def require_stack_file(name: str, *, offline: bool = False) -> StackHome:
+    """Return the stack with this name; raise Stop if it has no stack file. `offline` does not read a remote state."""
+    stack = name_stack(name)
     if not stack.file.exists():
         raise missing_stack_error(stack)
-    return stack
+    return stack if offline else resolve_stack(name)
 
 
 def require_stack(name: str) -> StackHome:

@@ -65,6 +65,14 @@ class RehearsedStack:
         hidden = {"AWS_CONFIG_FILE": os.devnull, "AWS_SHARED_CREDENTIALS_FILE": os.devnull}
         return inherited | folders | hidden | {"NO_PROXY": bypass, "no_proxy": bypass} | dict(variables)
 
+    def change_section(self, section: str, **changes: Any) -> None:
+        """Change fields of a section of the spec in the stack's file."""
+        file = self.home.stack(self.name).file
+        document = yaml.safe_load(file.read_text())
+        spec = document["config"]["muster:cluster"]
+        spec[section] = {**(spec.get(section) or {}), **changes}
+        file.write_text(yaml.safe_dump(document))
+
     def change_group(self, group: str, **changes: Any) -> None:
         """Change fields of a group in the stack's file; fields of a section are added to it."""
         file = self.home.stack(self.name).file

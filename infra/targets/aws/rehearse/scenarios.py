@@ -22,6 +22,7 @@ from infra.targets.aws.rehearse.cold_start import check_baked_start, report_cold
 from infra.targets.aws.rehearse.disks import run_in
 from infra.targets.aws.rehearse.first_job import FirstJob, compare_images, measure_first_job
 from infra.targets.aws.rehearse.idle_cost import read_slept, report_idle_cost
+from infra.targets.aws.rehearse.idle_nodes import release_idle_nodes
 from infra.targets.aws.rehearse.interferences import refuse_launches, reject_some
 from infra.targets.aws.rehearse.moto_errors import SHORTAGE
 from infra.targets.aws.rehearse.rehearsal import Rehearsal, choose_group
@@ -277,6 +278,11 @@ SCENARIOS: Mapping[str, Scenario] = {
         "no capacity for nodes", "nodes show the reason, and the job runs once there is some", fail_node_launches
     ),
     "no-spot": Scenario("no spot capacity", "the job runs on the fallback", refuse_spot),
+    "idle": Scenario(
+        "nodes have no job",
+        "Slurm releases them, nothing of them is billed, the next job launches them again",
+        release_idle_nodes,
+    ),
     "dead-node": Scenario("a machine dies under a job", "the job is requeued and runs on a new machine", lose_node),
     "spot-notice": Scenario(
         "a spot instance is reclaimed", "the trainer saves in time and continues on a new machine", take_spot_back

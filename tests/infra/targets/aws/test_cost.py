@@ -92,6 +92,12 @@ def test_lustre_is_priced_by_size_and_throughput() -> None:
     assert (line.what, line.note) == ("FSx for Lustre, 1200 GB at 125 MB/s per TiB", "")
 
 
+def test_efs_is_charged_by_what_is_stored_and_transferred() -> None:
+    (line,) = lines(cost(spec(storage={"shared": {"kind": "efs"}})), "storage.shared")
+    assert (line.what, line.usd_per_hour) == ("EFS", 0)
+    assert line.note == "0.30 USD per GB and month of what is stored, 0.03 per GB read, 0.06 per GB written"
+
+
 def test_an_unverified_price_is_marked() -> None:
     (line,) = lines(cost(spec(storage={"shared": {"kind": "fsx-lustre", "throughput": 1000}})), "storage.shared")
     assert (line.note, line.open) == ("unverified", True)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import urllib.error
 import urllib.request
+from http import HTTPStatus
 from types import SimpleNamespace
+
+import pytest
 
 from infra.targets.aws.rehearse.instance import Instance
 from infra.targets.aws.rehearse.metadata import TOKEN_PATH, Metadata, serve_metadata
@@ -23,6 +27,24 @@ def test_the_boot_of_a_container_ends_when_it_first_reads_its_user_data() -> Non
         assert booted_s > 0
         _read(f"{base}/latest/user-data", headers)
         assert instance.container_boot_s == booted_s
+
+
+def test_a_request_without_a_valid_token_is_refused() -> None:
+    machine = Metadata("i-1", "127.0.0.1", 0, {}, "#!/bin/sh", "role", "ASIA1")
+    with serve_metadata("127.0.0.1", lambda _address: machine) as port:
+        base = f"http://127.0.0.1:{port}"
+        for path in ("meta-data/instance-id", "meta-data/iam/security-credentials/role", "user-data"):
+            for headers in ({}, {"X-aws-ec2-metadata-token": "guessed"}):
+                assert _read_status(f"{base}/latest/{path}", headers) == HTTPStatus.UNAUTHORIZED
+        # IMDSv2 wants a lifetime for each token.
+        assert _read_status(base + TOKEN_PATH, {}, "PUT") == HTTPStatus.BAD_REQUEST
+
+
+def _read_status(url: str, headers: dict[str, str], method: str = "GET") -> int:
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        _read(url, headers, method)
+    caught.value.close()
+    return caught.value.code
 
 
 def _read(url: str, headers: dict[str, str], method: str = "GET") -> str:

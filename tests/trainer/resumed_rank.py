@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from tests.trainer.curves import global_batch
+from tests.trainer.private_rank import open_config
 from trainer.api import Trainer
 from trainer.config.load import from_dict
 from trainer.world import World
@@ -32,6 +34,32 @@ def load_and_train(config: dict[str, Any], more: int) -> dict[str, Any]:
     losses = [_step(trainer) for _ in range(more)]
     trainer.checkpoints.close()
     return {"losses": losses, "weights": weights}
+
+
+def train_across_save(
+    config: dict[str, Any], folder: str, resumes: bool, measure: Callable[[Trainer], Any] = lambda _: None
+) -> tuple[Trainer, dict[str, Any]]:
+    """Train four steps, with a save after the second, or load that save and train the last two.
+
+    Return the trainer, and the last two losses, the norms of the weights, and what was measured at the save or load.
+    """
+    trainer = open_config(from_dict(config), folder)
+    measured = None
+    if resumes:
+        trainer.load_checkpoint()
+        measured = measure(trainer)
+    losses = []
+    for _ in range(trainer.step, 4):
+        losses.append(_step(trainer))
+        if trainer.step == 2:
+            trainer.save_checkpoint()
+            measured = measure(trainer)
+    trainer.checkpoints.close()
+    weights = {
+        name: float(value.to_local().double().norm() if hasattr(value, "to_local") else value.double().norm())
+        for name, value in trainer.engine.named_parameters()
+    }
+    return trainer, {"losses": losses[-2:], "weights": weights, "measured": measured}
 
 
 def _start(config: dict[str, Any]) -> Trainer:

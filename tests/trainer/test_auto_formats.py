@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.trainer.launch import SMALL_LLAMA, losses
-from tests.trainer.test_auto import SIZES
+from tests.trainer.round_sizes import SIZES
 from tests.trainer.test_stored_formats import BF16, MASTER
 from trainer.__main__ import main
 from trainer.auto import measure

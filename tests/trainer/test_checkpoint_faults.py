@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import json
-import multiprocessing.connection
 import os
 import random
 import re
@@ -31,7 +29,9 @@ from tests.trainer.checkpoint_state import (
     save_and_wait,
     save_until_killed,
 )
+from tests.trainer.file_modes import call_without_permissions
 from tests.trainer.forks import fork_context
+from tests.trainer.launch import wait_until_gone
 from tests.trainer.ranks import on_ranks
 from trainer import host
 from trainer.checkpoint import folder
@@ -300,7 +300,7 @@ def test_a_kill_at_any_instant_leaves_the_last_published_checkpoint(tmp_path: Pa
             os.kill(writer, signal.SIGKILL)
         process.kill()
         process.join()
-        wait_until_gone(writer)
+        wait_until_gone([writer])
         checkpoint = Checkpoints(tmp_path).newest()
         assert checkpoint is not None
         assert checkpoint.skipped == ()
@@ -309,20 +309,6 @@ def test_a_kill_at_any_instant_leaves_the_last_published_checkpoint(tmp_path: Pa
         loaded = make_zeros(make_tensors(4 << 20, seen))
         Checkpoints(tmp_path).load(checkpoint, loaded)
         assert are_equal(loaded, make_tensors(4 << 20, seen))
-
-
-def wait_until_gone(pid: int) -> None:
-    """Wait until a writer whose trainer was killed ends by itself."""
-    until = time.monotonic() + 240
-    while time.monotonic() < until:
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except OSError:
-            return
-        if state == "Z":
-            return
-        time.sleep(0.005)
-    raise AssertionError(f"writer {pid} still runs")
 
 
 def test_saving_a_step_again_replaces_it(checkpoints: Checkpoints) -> None:
@@ -350,14 +336,7 @@ def test_a_kill_during_a_replacement_leaves_one_checkpoint(checkpoints: Checkpoi
 
 
 def test_missing_permissions_are_reported_at_the_start_and_survived_later(tmp_path: Path) -> None:
-    context = fork_context()
-    ours, theirs = context.Pipe()
-    process = context.Process(target=save_without_permissions, args=(tmp_path, theirs), daemon=True)
-    process.start()
-    theirs.close()
-    assert ours.poll(60)
-    rejection, failed, published = ours.recv()
-    process.join()
+    rejection, failed, published = call_without_permissions(save_without_permissions, tmp_path)
     assert "run.folder" in rejection
     assert "cannot be written" in rejection
     assert "Permission denied" in rejection
@@ -366,8 +345,7 @@ def test_missing_permissions_are_reported_at_the_start_and_survived_later(tmp_pa
     assert published.startswith("step 3 published")
 
 
-def save_without_permissions(tmp_path: Path, end: multiprocessing.connection.Connection) -> None:
-    obey_file_modes()
+def save_without_permissions(tmp_path: Path) -> tuple[str, str, str]:
     path = tmp_path / "checkpoints"
     path.mkdir()
     checkpoints = Checkpoints(path)
@@ -382,19 +360,4 @@ def save_without_permissions(tmp_path: Path, end: multiprocessing.connection.Con
     path.chmod(0o755)
     (published,) = save_and_wait(checkpoints, 3, make_state())
     checkpoints.close()
-    end.send((rejection, failed.message, published.message))
-
-
-def obey_file_modes() -> None:
-    """Drop the capability by which root ignores file modes, for this process and its children."""
-    if os.geteuid() != 0:
-        return
-    libc = ctypes.CDLL(None, use_errno=True)
-    override, drop_from_bounding_set = 1, 24
-    header = (ctypes.c_uint32 * 2)(0x20080522, 0)
-    sets = (ctypes.c_uint32 * 6)()
-    assert libc.prctl(drop_from_bounding_set, override, 0, 0, 0) == 0
-    assert libc.capget(header, sets) == 0
-    for word in range(3):
-        sets[word] &= ~(1 << override)
-    assert libc.capset(header, sets) == 0
+    return rejection, failed.message, published.message

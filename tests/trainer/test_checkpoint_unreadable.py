@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import multiprocessing.connection
 import os
 import threading
 from collections.abc import Iterator
@@ -13,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.trainer.checkpoint_state import make_state, save_and_wait
+from tests.trainer.file_modes import call_without_permissions
 from tests.trainer.first_cause import assert_first_cause
-from tests.trainer.forks import fork_context
 from tests.trainer.launch import SMALL_LLAMA, alone, checkpoint, checkpoint_steps
-from tests.trainer.test_checkpoint_faults import flip, obey_file_modes
+from tests.trainer.test_checkpoint_faults import flip
 from trainer.__main__ import main
 from trainer.checkpoint import read_retry
 from trainer.checkpoint.checkpoints import Checkpoints
@@ -99,21 +98,14 @@ def test_a_piece_that_cannot_be_read_is_no_damage(checkpoints: Checkpoints) -> N
 
 
 def test_missing_permissions_are_no_damage(tmp_path: Path) -> None:
-    context = fork_context()
-    ours, theirs = context.Pipe()
-    process = context.Process(target=read_without_permissions, args=(tmp_path, theirs), daemon=True)
-    process.start()
-    theirs.close()
-    assert ours.poll(60)
-    assert ours.recv() == [f"{tmp_path}/step-00000002/{name} cannot be read: Permission denied" for name in FORBIDDEN]
-    process.join()
+    messages = call_without_permissions(read_without_permissions, tmp_path)
+    assert messages == [f"{tmp_path}/step-00000002/{name} cannot be read: Permission denied" for name in FORBIDDEN]
 
 
 FORBIDDEN = ("manifest.json", "shard-00000.safetensors")
 
 
-def read_without_permissions(path: Path, end: multiprocessing.connection.Connection) -> None:
-    obey_file_modes()
+def read_without_permissions(path: Path) -> list[str]:
     read_retry.RETRY_WAITS_S = SHORT_WAITS_S  # the fixture has not changed this process
     checkpoints = Checkpoints(path)
     messages = []
@@ -127,7 +119,7 @@ def read_without_permissions(path: Path, end: multiprocessing.connection.Connect
             messages.append(str(error).partition(", 4 times")[0])
         (path / "step-00000002" / name).chmod(0o644)
     checkpoints.close()
-    end.send(messages)
+    return messages
 
 
 def test_a_later_checkpoint_that_was_not_read_is_not_removed(checkpoints: Checkpoints, tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ import torch
 from torch._dynamo.utils import counters
 
 from tests.trainer.curves import config_of, curve, global_batch, make_step
-from tests.trainer.private_rank import open_config
 from tests.trainer.ranks import on_ranks
+from tests.trainer.resumed_rank import train_across_save
 from trainer.config.errors import ConfigError
 from trainer.config.load import from_dict, load
 from trainer.fp8_history import STEPS
@@ -235,25 +235,8 @@ def test_settings_that_delayed_scales_cannot_serve_are_refused(settings: list[st
 
 
 def train_and_save(config: dict[str, Any], folder: str, resumes: bool) -> dict[str, Any]:
-    """Train four steps, with a save after the second, or load that save and train the last two."""
-    trainer = open_config(from_dict(config), folder)
-    mesh = trainer.engine.mesh
-    if resumes:
-        trainer.load_checkpoint()
-    losses = []
-    for index in range(trainer.step, 4):
-        size = trainer.config.batch.size // mesh.layout.dp_size
-        whole = global_batch(trainer.config, index)
-        batch = {key: value[mesh.dp_rank * size :][:size] for key, value in whole.items()}
-        losses.append(float(trainer.mean_over_ranks(trainer.train_step(batch))))
-        if trainer.step == 2:
-            trainer.save_checkpoint()
-    trainer.checkpoints.close()
-    weights = {
-        name: float(value.to_local().double().norm() if hasattr(value, "to_local") else value.double().norm())
-        for name, value in trainer.engine.named_parameters()
-    }
-    return {"losses": losses[-2:], "weights": weights, "history": list_history(trainer._step)}
+    trainer, results = train_across_save(config, folder, resumes)
+    return {**results, "history": list_history(trainer._step)}
 
 
 def trace_history(config: dict[str, Any], steps: int) -> dict[str, Any]:

@@ -1,0 +1,130 @@
+"""Settings of compression and communication patterns that conflict with others are rejected."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.trainer.rejected_settings import assert_rejected
+
+CONFLICTS = [
+    (
+        "tiny-mlp",
+        ["communication.compression=topk"],
+        "communication.compression: topk, but the strategy is auto, which may choose one that averages no whole",
+    ),
+    (
+        "tiny-llama",
+        ["communication.compression=int8", "parallel.strategy=fsdp"],
+        "communication.compression: int8, but the strategy is fsdp, whose ranks hold no copies of the model between",
+    ),
+    (
+        "tiny-llama",
+        ["communication.compression=bf16", "parallel.strategy=single"],
+        "communication.compression: bf16, but the strategy is single, which averages no gradients; set parallel.strat",
+    ),
+    (
+        "tiny-llama",
+        ["communication.compression=powersgd", "parallel.strategy=hsdp"],
+        "communication.compression: powersgd, but ranks of hsdp hold parts of matrices; use topk, randomk, bf16, fp8",
+    ),
+    (
+        "tiny-llama",
+        ["communication.compression=topk", "parallel.strategy=ddp", "parallel.pipeline=2"],
+        "communication.compression: topk, but parallel.pipeline=2 averages gradients in another way; set parallel.pip",
+    ),
+    (
+        "tiny-llama",
+        ["communication.compression=topk", "parallel.strategy=ddp", "parallel.engine=muster"],
+        "communication.compression: topk, but parallel.engine=muster averages whole gradients; set parallel.engine to",
+    ),
+    (
+        "tiny-llama",
+        ["communication.compression=topk", "parallel.strategy=ddp", "parallel.reduce=bf16"],
+        "communication.compression: topk, but parallel.reduce=bf16 rounds the same gradients; set parallel.reduce to",
+    ),
+    *(
+        (
+            "tiny-llama",
+            [f"communication.compression={method}", "parallel.strategy=ddp", "precision=fp16"],
+            f"communication.compression: {method}, but precision=fp16 changes the loss scale, which the residual "
+            "does not follow; set precision to bf16 or fp32, or use bf16, fp8 or int8 here",
+        )
+        for method in ("topk", "randomk", "powersgd")
+    ),
+    (
+        "tiny-llama",
+        ["communication.compression=topk", "parallel.strategy=ddp", "parallel.accumulate=sync"],
+        "communication.compression: topk, but parallel.accumulate=sync would compress every micro-batch; set parallel",
+    ),
+    (
+        "tiny-llama",
+        ["communication.compression=topk", "parallel.strategy=ddp", "communication.warmup_steps=50", "steps=50"],
+        "communication.warmup_steps: 50, but the run has 50 steps, so none would be compressed; use less than 50",
+    ),
+    (
+        "tiny-llama",
+        ["communication.compression=topk", "parallel.strategy=ddp", "communication.rank=8"],
+        "communication.rank: 8 has no effect, because communication.compression is topk; leave it out, or set",
+    ),
+    (
+        "tiny-llama",
+        ["communication.smoothing=0.5", "communication.compression=randomk", "parallel.strategy=ddp"],
+        "communication.smoothing: 0.5 has no effect, because communication.compression is randomk; leave it out, or",
+    ),
+    (
+        "tiny-llama",
+        ["communication.ratio=0.1"],
+        "communication.ratio: 0.1 has no effect, because communication.compression is none; leave it out, or set",
+    ),
+    (
+        "tiny-llama",
+        ["communication.warmup_steps=5"],
+        "communication.warmup_steps: 5 has no effect, because communication.compression is none; leave it out, or",
+    ),
+    (
+        "tiny-mlp",
+        ["communication.pattern=ring", "parallel.strategy=fsdp"],
+        "communication.pattern: ring, but the strategy is fsdp; only ddp can use it; set parallel.strategy to ddp, or ",
+    ),
+    (
+        "tiny-mlp",
+        ["communication.pattern=auto", "parallel.strategy=auto"],
+        "communication.pattern: auto, but the strategy is auto; only ddp can use it; set parallel.strategy to ddp, or ",
+    ),
+    (
+        "tiny-mlp",
+        ["communication.pattern=tree", "parallel.strategy=ddp", "parallel.engine=muster"],
+        "communication.pattern: tree, but parallel.engine=muster cannot use it yet; set parallel.engine to torch, or t",
+    ),
+    (
+        "tiny-mlp",
+        ["communication.pattern=tree", "parallel.strategy=ddp", "parallel.reduce=bf16"],
+        "communication.pattern: tree, but parallel.reduce=bf16 uses the backend's sums; set parallel.reduce to fp32, o",
+    ),
+    (
+        "tiny-llama",
+        [
+            "communication.pattern=ring",
+            "parallel.strategy=ddp",
+            "precision=bf16",
+            "optimizer.weights=bf16",
+            "optimizer.gradients=bf16",
+        ],
+        "communication.pattern: ring, but optimizer.gradients=bf16 is averaged with the backend's fp32 sums; set ",
+    ),
+    (
+        "tiny-mlp",
+        ["communication.pattern=tree", "parallel.strategy=ddp", "communication.compression=int8"],
+        "communication.pattern: tree, but communication.compression=int8 sends gradients in its own way; set communica",
+    ),
+    (
+        "tiny-llama",
+        ["communication.pattern=ring", "parallel.strategy=ddp", "parallel.pipeline=2"],
+        "communication.pattern: ring, but parallel.pipeline=2 averages gradients in another way; set parallel.pipeline",
+    ),
+]
+
+
+@pytest.mark.parametrize(("preset", "overrides", "message"), CONFLICTS, ids=[" ".join(case[1]) for case in CONFLICTS])
+def test_conflicting_settings_of_communication_are_rejected(preset: str, overrides: list[str], message: str) -> None:
+    assert_rejected(preset, overrides, message)

@@ -128,3 +128,22 @@ def _until(condition, seconds=240):
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.005)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loader_goes_back_and_reads_the_share_of_another_rank(workers):
+    loaders = [Loader(Numbers(40), 3, 8, dp_rank=rank, dp_size=2, workers=workers) for rank in range(2)]
+    shares = [[next(loader).tensors for _ in range(4)] for loader in loaders]
+    for number in range(4):
+        other = loaders[0].read_share(8 * number, dp_rank=1)
+        assert {name: value.tolist() for name, value in other.items()} == {
+            name: value.tolist() for name, value in shares[1][number].items()
+        }
+    assert loaders[0].position == 32
+    loaders[0].seek(8)
+    assert [next(loaders[0]).tensors["targets"].tolist() for _ in range(3)] == [
+        share["targets"].tolist() for share in shares[0][1:]
+    ]
+    for loader in loaders:
+        loader.close()
+    assert not list_data_threads()

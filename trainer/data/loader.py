@@ -60,15 +60,11 @@ class Loader:
         self.position = position
         self._source = source
         self._seed = seed
-        part = share_batch(batch_size, dp_rank, dp_size)
-        self._factory = _BatchFactory(source, seed, batch_size, part, window=window, device=torch.device(device))
-        self._prefetcher: _Prefetcher | None = None
+        self._batch_size, self._dp_size, self._window = batch_size, dp_size, window
+        self._workers, self._ahead, self._device = workers, ahead, torch.device(device)
+        self._factory = self._make_factory(dp_rank)
         self._closed = False
-        if workers:
-            # Each thread makes a whole batch, so fewer batches than threads would leave some idle.
-            self._prefetcher = _Prefetcher(self._factory.make, position, batch_size, workers, max(ahead, workers))
-            # The finalizer also runs at exit: a thread inside torch would crash the process when the interpreter ends.
-            weakref.finalize(self, self._prefetcher.close)
+        self._prefetcher = self._start_prefetcher() if workers else None
 
     @property
     def is_remote(self) -> bool:
@@ -92,10 +88,33 @@ class Loader:
         self.position = copied.batch.position
         return copied.wait()
 
+    def read_share(self, position: int, dp_rank: int) -> dict[str, torch.Tensor]:
+        """Read the samples that another rank has at a position, without changing the position of this loader."""
+        return self._make_factory(dp_rank).make(position).wait().tensors
+
+    def seek(self, position: int) -> None:
+        """Continue at another position, before or after this one."""
+        self.position = position
+        if self._prefetcher:
+            self._prefetcher.close()
+            self._prefetcher = self._start_prefetcher()
+
     def close(self) -> None:
         self._closed = True
         if self._prefetcher:
             self._prefetcher.close()
+
+    def _make_factory(self, dp_rank: int) -> _BatchFactory:
+        part = share_batch(self._batch_size, dp_rank, self._dp_size)
+        return _BatchFactory(self._source, self._seed, self._batch_size, part, window=self._window, device=self._device)
+
+    def _start_prefetcher(self) -> _Prefetcher:
+        # Each thread makes a whole batch, so fewer batches than threads would leave some idle.
+        ahead = max(self._ahead, self._workers)
+        prefetcher = _Prefetcher(self._factory.make, self.position, self._batch_size, self._workers, ahead)
+        # The finalizer also runs at exit: a thread inside torch would crash the process when the interpreter ends.
+        weakref.finalize(self, prefetcher.close)
+        return prefetcher
 
 
 def move_batch(batch: Mapping[str, torch.Tensor], device: torch.device) -> dict[str, torch.Tensor]:

@@ -68,6 +68,9 @@ class VirtualRanks:
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         return self._inner.named_parameters()
 
+    def differentiated_parameters(self) -> dict[str, nn.Parameter]:
+        return self._inner.differentiated_parameters()
+
     def named_buffers(self) -> Iterator[tuple[str, torch.Tensor]]:
         return self._inner.named_buffers()
 

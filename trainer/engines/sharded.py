@@ -78,6 +78,15 @@ class ShardedEngine(PlainEngine):
         if reason:
             choices.append(f"accumulate: {reason}")
 
+    def differentiated_parameters(self) -> dict[str, nn.Parameter]:
+        names = {value: name for name, value in self._parameters.items()}
+        pairs = (
+            (stored, whole)
+            for block in self._passes.blocks
+            for stored, whole in zip(block.sharded, block.whole, strict=True)
+        )
+        return {names[stored]: whole for stored, whole in pairs}
+
     @contextmanager
     def around(self, index: int, count: int) -> Iterator[None]:
         self._is_last = index == count - 1

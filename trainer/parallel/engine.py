@@ -112,6 +112,9 @@ class Engine(Protocol):
         They are part of a checkpoint and restored if the layout is still the same; otherwise they keep their values.
         """
 
+    def differentiated_parameters(self) -> dict[str, nn.Parameter]:
+        """Return the tensors for which autograd computes this rank's own gradients: whole parameters, by name."""
+
     def forward_backward(
         self, batch: Batch, loss_fn: LossFunction, micro: int, scale: torch.Tensor | None
     ) -> torch.Tensor:

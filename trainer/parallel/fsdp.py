@@ -38,6 +38,21 @@ class FsdpEngine(PlainEngine):
         if reason:
             choices.append(f"accumulate: {reason}")
 
+    def differentiated_parameters(self) -> dict[str, nn.Parameter]:
+        from torch.distributed.fsdp import FSDPModule
+
+        names = {value: name for name, value in self._parameters.items()}
+        whole: dict[str, nn.Parameter] = {}
+        for module in self.modules[0].modules():
+            group = module._get_fsdp_state()._fsdp_param_group if isinstance(module, FSDPModule) else None
+            for sharded in group.fsdp_params if group is not None else ():
+                # A whole parameter exists once it has been gathered, and then stays the same tensor.
+                if not hasattr(sharded, "_unsharded_param"):
+                    module.unshard()
+                    module.reshard()
+                whole[names[sharded.sharded_param]] = sharded._unsharded_param
+        return whole
+
     def around(self, index: int, count: int) -> AbstractContextManager[None]:
         model: Any = self.modules[0]
         is_last = index == count - 1

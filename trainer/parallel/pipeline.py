@@ -75,6 +75,9 @@ class PipelineEngine:
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         yield from self._parameters.items()
 
+    def differentiated_parameters(self) -> dict[str, nn.Parameter]:
+        return dict(self.named_parameters())
+
     def named_buffers(self) -> Iterator[tuple[str, torch.Tensor]]:
         yield from modules.named_persistent_buffers(self.modules).items()
 

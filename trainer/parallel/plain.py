@@ -58,6 +58,9 @@ class PlainEngine:
     def private_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         return iter(()) if self.compression is None else self.compression.private_tensors()
 
+    def differentiated_parameters(self) -> dict[str, nn.Parameter]:
+        return dict(self._parameters)
+
     def forward_backward(
         self, batch: Batch, loss_fn: LossFunction, micro: int, scale: torch.Tensor | None
     ) -> torch.Tensor:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer.checkpoint import folder, retention, space
+from trainer.checkpoint import confirmed, folder, retention, space
 from trainer.checkpoint.channel import SaveChannel
 from trainer.checkpoint.fence import Fence
 from trainer.checkpoint.group import RankGroup
@@ -30,8 +30,8 @@ SAVE_TIMEOUT_S = 600.0
 class Checkpoints:
     """The checkpoints in one folder.
 
-    All ranks call `check_folder`, `prepare`, `save`, `newest`, `load`, `any_published`, `remove_after` and the methods
-    that read together; the other methods concern only the rank that calls them.
+    All ranks call `check_folder`, `prepare`, `save`, `newest`, `load`, `any_published`, `remove_after`, the methods
+    about confirmed checkpoints and those that read together; the other methods concern only the rank that calls them.
     """
 
     def __init__(  # noqa: PLR0913 - one per setting
@@ -159,6 +159,27 @@ class Checkpoints:
     def remove_after(self, step: int) -> None:
         """Remove later checkpoints: they belong to a history that has ended, and a resume must not find them."""
         self._discarded.update(self._group.run_on_first(lambda: retention.remove_after(self.path, step, self._fence)))
+
+    def confirm(self, step: int) -> None:
+        """Record that the checkpoints up to this step are right, also one that is still being written."""
+        self._group.run_on_first(lambda: confirmed.write_confirmed(self.path, step, self._fence))
+
+    def continue_confirmed(self, step: int, *, is_used: bool) -> None:
+        """Take over the record of confirmed checkpoints at the start of a run that continues at `step`, or drop it."""
+        if is_used:
+            self._group.run_on_first(lambda: confirmed.limit_confirmed(self.path, step, self._fence))
+        else:
+            self._group.run_on_first(lambda: confirmed.forget_confirmed(self.path, self._fence))
+
+    def newest_confirmed(self) -> GoodCheckpoint | None:
+        """Return the newest intact checkpoint that is confirmed, or None."""
+        step = self._group.run_on_first(lambda: confirmed.read_confirmed(self.path))
+        return None if step is None else self.newest(before=step + 1)
+
+    def set_aside_unconfirmed(self) -> list[int]:
+        """Rename the checkpoints that are not confirmed, so that no resume finds them, and return their steps."""
+        steps: list[int] = self._group.run_on_first(lambda: confirmed.set_aside_unconfirmed(self.path, self._fence))
+        return steps
 
     def read_state(self, checkpoint: GoodCheckpoint) -> dict[str, Any]:
         """Return the state that was saved with a checkpoint; every rank must call it."""

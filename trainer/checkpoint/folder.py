@@ -15,7 +15,7 @@ CHECKPOINTS_FOLDER = "checkpoints"
 """Name of the folder of checkpoints in the folder of a run."""
 INDEX, STATE, MANIFEST = "index.json", "state.json", "manifest.json"
 _UNFENCED = Fence()
-PARTIAL, REMOVED = ".partial", ".removed"
+PARTIAL, REMOVED, SUSPECT = ".partial", ".removed", ".suspect"
 _EPOCH = re.compile(r"step-\d+\.e(\d+)-.*")
 _PUBLISHED = re.compile(r"step-(\d{8,})(?:\.r(\d+))?")
 

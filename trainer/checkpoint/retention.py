@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from trainer.checkpoint import folder, manifest
+from trainer.checkpoint import confirmed, folder, manifest
 from trainer.checkpoint.fence import Fence
 from trainer.checkpoint.read_retry import read_with_retries
 
@@ -30,7 +30,7 @@ def prune(  # noqa: PLR0913, PLR0917 - one per setting
     """
     present = {checkpoint.step: checkpoint.path for checkpoint in folder.list_published(path)}
     metrics = {step: _read_metric(entry, best) for step, entry in present.items()}
-    removed = select_removable(metrics, newest, keep, best, discarded)
+    removed = select_removable(metrics, newest, keep, best, discarded, confirmed.read_confirmed(path))
     for step in removed:
         folder.remove(present[step], fence)
     return removed
@@ -38,6 +38,7 @@ def prune(  # noqa: PLR0913, PLR0917 - one per setting
 
 def remove_after(path: Path, step: int, fence: Fence) -> list[int]:
     """Remove the checkpoints of later steps and return the steps; the next save retries those that stay."""
+    confirmed.limit_confirmed(path, step, fence)
     later = [checkpoint for checkpoint in folder.list_published(path) if checkpoint.step > step]
     for checkpoint in later:
         with suppress(OSError):
@@ -45,19 +46,26 @@ def remove_after(path: Path, step: int, fence: Fence) -> list[int]:
     return [checkpoint.step for checkpoint in later]
 
 
-def select_removable(
-    metrics: Mapping[int, float | None], newest: int, keep: int, best: str, discarded: Collection[int]
+def select_removable(  # noqa: PLR0913, PLR0917 - one per setting
+    metrics: Mapping[int, float | None],
+    newest: int,
+    keep: int,
+    best: str,
+    discarded: Collection[int],
+    confirmed_step: int | None = None,
 ) -> list[int]:
     """Return the steps to remove, given the metric of each checkpoint by step.
 
     The one just published is certainly good and always stays. Of later ones, only those in `discarded` go: they were
     read and found damaged, or belong to a history that ended with a rollback, and a resume must not find them. Others
-    may be good.
+    may be good. The newest of those up to `confirmed_step` stays too: a corrupted run goes back to it.
     """
     history = sorted((step for step in metrics if step <= newest), reverse=True)
     needed = {newest, *history[:keep]}
     if best and (chosen := choose_best({step: metrics[step] for step in history}, best)) is not None:
         needed.add(chosen)
+    if confirmed_step is not None:
+        needed |= {max((step for step in history if step <= confirmed_step), default=newest)}
     return sorted(step for step in metrics if step not in needed and (step < newest or step in discarded))
 
 

@@ -132,6 +132,20 @@ def test_a_node_whose_gpu_failed_is_excluded_too(job: Run, tmp_path: Path, cause
     assert ("train: a GPU of gpu-2 failed" in done.stdout) == (cause == "device")
 
 
+@pytest.mark.parametrize(("host", "expected"), [("gpu-2", "gpu-2\n"), ("gpu-7", "")], ids=["own", "other"])
+def test_a_node_that_computed_wrong_results_is_excluded(job: Run, tmp_path: Path, host: str, expected: str) -> None:
+    """The trainer ends the run for a requeue, with the host that its replays blame (health.replay_every)."""
+    failure = json.dumps(
+        {"cause": "corruption", "rank": 3, "host": host, "error": "wrong gradients", "place": "", "fix": ""}
+    )
+    done = job(OUTCOME="requeue", FAILURE=f', "failure": {failure}', PARTITION=ENOUGH_NODES)
+    assert done.returncode == 0
+    assert "scontrol requeue" in (tmp_path / "calls").read_text()
+    excluded = tmp_path / "states" / "excluded"
+    assert (excluded.read_text() if excluded.exists() else "") == expected
+    assert ("train: gpu-2 computed wrong results" in done.stdout) == bool(expected)
+
+
 def test_a_lost_node_is_not_excluded_if_the_job_could_not_start_without_it(job: Run, tmp_path: Path) -> None:
     done = job(TORCHRUN="1", CUT_OFF="gpu-2", PARTITION="gpu-1 idle\ngpu-2 idle\ngpu-3 drain")
     assert done.returncode == 0

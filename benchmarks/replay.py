@@ -1,0 +1,98 @@
+"""Measure what replays cost (`health.replay_every`); needs torch. Under torchrun, several ranks replay for each other.
+
+    python -m benchmarks.replay [--every 500] [--rounds 15] [--device cpu|cuda] [--json FILE] [key.sub=value ...]
+    torchrun --nproc-per-node 2 -m benchmarks.replay parallel.strategy=ddp ...
+
+Steps with and without a replay take turns, so that other load affects both alike; the medians are compared. The cost of
+a run is that of one replay in `--every` steps, and, with two copies of the weights, that of their sum in each step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from contextlib import closing
+from dataclasses import asdict
+from pathlib import Path
+from statistics import median
+
+from benchmarks.figures import Figure, report
+from benchmarks.overhead import MODEL, synchronized_clock
+from trainer.api import Trainer
+from trainer.config.load import load
+from trainer.config.schema import Config
+from trainer.data.loader import Loader
+from trainer.data.registry import open_sources
+from trainer.determinism import require_deterministic_kernels
+from trainer.replay.replays import Replays
+from trainer.world import World, start
+
+COST_AT_MOST_PERCENT = 1.0
+WARM_UP_STEPS = 3
+NEVER = 10**9
+
+
+def main() -> int:
+    """Measure, print the figures and return 1 if the cost exceeds its bound."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--every", type=int, default=500)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("overrides", nargs="*")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        settings = [f"run.folder={folder}", f"run.device={options.device}", "run.deterministic=true"]
+        config = load("tiny-llama", [*MODEL, *settings, *options.overrides])
+        world = start(options.device, config.run.join_timeout_s)
+        if world.device.type == "cuda":
+            require_deterministic_kernels()
+        figures = measure(config, world, options.rounds, options.every)
+        if not world.rank:
+            print(report(figures))
+            if options.json:
+                options.json.write_text(json.dumps([asdict(figure) for figure in figures], indent=2) + "\n")
+        world.close()
+    return int(any(figure.verdict == "FAIL" for figure in figures))
+
+
+def measure(config: Config, world: World, rounds: int, every: int) -> list[Figure]:
+    """Run steps of three kinds in turn, and return the figures."""
+    micro = config.batch.micro if isinstance(config.batch.micro, int) else config.batch.size // world.size
+    trainer = Trainer.from_config(config, world, micro)
+    source = open_sources(config).training
+    seconds: dict[int, list[float]] = {0: [], NEVER: [], 1: []}
+    with closing(
+        Loader(source, 0, config.batch.size, dp_rank=world.rank, dp_size=world.size, device=world.device)
+    ) as loader:
+        kinds = {kind: Replays(trainer._step, world, kind, loader.read_share, micro) for kind in seconds}
+        for round_number in range(WARM_UP_STEPS + rounds):
+            for kind, replays in kinds.items():
+                taken = time_step(trainer, loader, replays)
+                if round_number >= WARM_UP_STEPS:
+                    seconds[kind].append(taken)
+    plain, watched, replayed = (median(seconds[kind]) for kind in (0, NEVER, 1))
+    cost = 100 * ((watched - plain) + (replayed - watched) / every) / plain
+    step = f"step {1000 * plain:.1f} ms"
+    return [
+        Figure("a step without replays", 1000 * plain, "ms"),
+        Figure("a step between two replays", 1000 * watched, "ms", step),
+        Figure("a step that is replayed and compared", 1000 * replayed, "ms", step),
+        Figure("that step, times one without replays", replayed / plain, "x", step),
+        Figure(f"cost of health.replay_every={every}", cost, "%", step, COST_AT_MOST_PERCENT),
+    ]
+
+
+def time_step(trainer: Trainer, loader: Loader, replays: Replays) -> float:
+    """Return the seconds of a step, with its replay if that is due."""
+    position = loader.position
+    batch = next(loader).tensors
+    began = synchronized_clock(trainer.world.device)
+    with replays.around(trainer.step + 1, position):
+        trainer.run_step(batch)
+    return synchronized_clock(trainer.world.device) - began
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

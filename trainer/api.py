@@ -1,7 +1,6 @@
 """`Trainer` trains a torch model from Python: pass it a model, feed it batches, save and load. The CLI uses it too.
 
 from trainer.api import Trainer
-
 trainer = Trainer(model, strategy="fsdp", precision="bf16", folder="runs/mine")
 trainer.load_checkpoint()
 for batch in batches:
@@ -63,6 +62,7 @@ from trainer.parallel.engine import LossFunction, Recipe
 from trainer.parallel.gather import gather_weights
 from trainer.parallel.mesh import Mesh
 from trainer.private_tensors import describe_left_out
+from trainer.replay.replays import Fetch, Replays
 from trainer.step import RunningStatistics, Step, StepAbandoned, StepResult
 from trainer.world import World, start
 
@@ -71,7 +71,6 @@ Batch: TypeAlias = Mapping[str, torch.Tensor]
 
 OWN_MODEL = "own_model"
 """Entry in the state of a checkpoint whose model was given as an object, with the name of its class."""
-_STRATEGIES = ("single", "ddp", "fsdp", "hsdp")
 
 
 class Trainer:
@@ -122,8 +121,7 @@ class Trainer:
         with recorded_start(_find_folder(config), int(os.environ.get("RANK", "0"))):
             world = start(device, config.run.join_timeout_s)
             self._set_up(config, world, model, loss, micro=micro_batch, weights=None)
-        hosts = [member.host for member in world.members]
-        self._uncaught = UncaughtErrors(_find_folder(config), world.rank, hosts, lambda: self.step)
+        self._uncaught = UncaughtErrors(_find_folder(config), world.rank, self.engine.mesh.hosts, lambda: self.step)
 
     @classmethod
     def from_config(cls, config: Config, world: World, micro: int) -> Trainer:
@@ -185,6 +183,10 @@ class Trainer:
         """Return a line about the model's units, if they are in use, and one for each setting that was chosen."""
         units = [f"units: {self.engine.units.describe()}"] if self._recipe.uses_units(self.layout) else []
         return [*units, *self.engine.choices]
+
+    def make_replays(self, fetch: Fetch, micro: int) -> Replays:
+        """Return the replays of this run's steps (`health.replay_every`); every rank must call it."""
+        return Replays(self._step, self.world, self.config.health.replay_every, fetch, micro)
 
     def train_step(self, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Run one step on this rank's share {"inputs", "targets"} of a batch; return the mean loss, on the device.

@@ -63,6 +63,8 @@ class Step:
         self.index = 0
         """Steps done."""
         self.before_update: Callable[[], None] = _do_nothing
+        self.after_gradients: Callable[[Batch, torch.Tensor], None] | None = None
+        """Called with batch and loss when a step has its gradients; it may give up the step by an exception."""
         embeddings = list_embeddings(engine.modules)
         self.optimizer = Optimizer(engine.named_parameters(), config.optimizer, engine.mesh, embeddings)
         engine.choices.extend(self.optimizer.describe_groups())
@@ -76,23 +78,15 @@ class Step:
 
     def run(self, batch: Batch, micro: int) -> StepResult:
         """Run a step over this rank's share of the batch, without waiting for the device."""
-        self.seed_dropout()
-        sources = batch.get("sources")
-        batch = take_part({name: value for name, value in batch.items() if name != "sources"}, self.engine.mesh)
         rate = learning_rate(self._config.schedule, self._config.optimizer.lr, self._config.steps, self.index)
         factor = None if self.scale is None else self.scale.scale
-        if isinstance(self._loss_fn, StepMeanLoss):
-            self._loss_fn.begin(batch["targets"], micro)
-        if self._samples is not None:
-            self._samples.begin(len(batch["targets"]))
         seed = self._config.run.seed * _SEED_STRIDE + self.index
         compression = self.engine.compression
         if compression is not None:
             compression.begin(self.index, seed)
-        if self.fp8 is not None:
-            self.fp8.begin()
-        self.balance.begin(len(batch["targets"]) // micro, factor)
-        loss = self.engine.forward_backward(batch, self._loss_fn, micro, factor)
+        loss = self._differentiate(batch, micro, self.engine.mesh.rank)
+        if self.after_gradients is not None:
+            self.after_gradients(batch, loss)
         norm = compute_global_norm(self.optimizer.gradients(), self.engine.mesh)
         norm = norm if factor is None else norm / factor
         is_bad = ~torch.isfinite(norm)
@@ -108,15 +102,26 @@ class Step:
             self.scale.update(is_bad)
         self.index += 1
         source_sums = None
-        if self._samples is not None and sources is not None:
-            source_sums = self._samples.sum_by_source(sources)
+        if self._samples is not None and "sources" in batch:
+            source_sums = self._samples.sum_by_source(batch["sources"])
         figures = {} if compression is None else compression.measure()
         return StepResult(loss, norm, skipped, rate, self.balance.end(), source_sums, figures)
 
-    def seed_dropout(self) -> None:
+    def replay(self, batch: Batch, micro: int, rank: int) -> torch.Tensor:
+        """Compute the loss and the gradients of the next step as `rank` does, drop the gradients, return the loss.
+
+        Every rank must call it, and each with the samples of another one. Only buffers of the model change.
+        """
+        loss = self._differentiate(batch, micro, rank)
+        self.optimizer.zero_gradients()
+        return loss
+
+    def seed_dropout(self, rank: int | None = None) -> None:
         """Seed the generators by run seed, step and rank, so that a resumed run draws the same numbers."""
         mesh = self.engine.mesh
-        seed = (self._config.run.seed * _SEED_STRIDE + self.index) * _SEED_STRIDE + mesh.rank
+        seed = (self._config.run.seed * _SEED_STRIDE + self.index) * _SEED_STRIDE + (
+            mesh.rank if rank is None else rank
+        )
         # torch.manual_seed would queue a call for CUDA in every step, even in a run without CUDA.
         torch.default_generator.manual_seed(seed % 2**63)
         if mesh.device.type == "cuda":
@@ -151,6 +156,20 @@ class Step:
     def load_state(self, state: dict[str, Any]) -> None:
         """Restore the state that `state` returned."""
         self.index = int(state["step"])
+
+    def _differentiate(self, batch: Batch, micro: int, rank: int) -> torch.Tensor:
+        """Compute the gradients of a batch with the random numbers of `rank`, and return the loss."""
+        self.seed_dropout(rank)
+        batch = take_part({name: value for name, value in batch.items() if name != "sources"}, self.engine.mesh)
+        factor = None if self.scale is None else self.scale.scale
+        if isinstance(self._loss_fn, StepMeanLoss):
+            self._loss_fn.begin(batch["targets"], micro)
+        if self._samples is not None:
+            self._samples.begin(len(batch["targets"]))
+        if self.fp8 is not None:
+            self.fp8.begin()
+        self.balance.begin(len(batch["targets"]) // micro, factor)
+        return self.engine.forward_backward(batch, self._loss_fn, micro, factor)
 
     def _compute_divisor(self, norm: torch.Tensor, factor: torch.Tensor | None) -> torch.Tensor | None:
         """Return the divisor by which the update kernel unscales and clips gradients without another pass."""

@@ -50,6 +50,9 @@ def list_problems(config: Config, ranks: int) -> list[ConfigProblem]:
     if config.health.spike in ("rollback", "stop"):
         message = f"{config.health.spike} is not emulated: every step is taken; allowed: ignore, warn"
         problems.append(ConfigProblem("health.spike", message, "set health.spike=warn"))
+    if config.health.replay_every:
+        message = f"{config.health.replay_every} is not emulated: ranks share one process; allowed: 0"
+        problems.append(ConfigProblem("health.replay_every", message, "set health.replay_every=0"))
     if config.run.device == "cuda":
         message = "cuda is not emulated: results are bit-identical to a run on CPUs with gloo; allowed: auto, cpu"
         problems.append(ConfigProblem("run.device", message, "set run.device=cpu"))

@@ -16,21 +16,21 @@ from trainer.report.summary import summarise
 HOST = socket.gethostname()
 
 
-def assert_first_cause(folder: Path, cause: Cause, rank: int | None) -> dict[str, Any]:
+def assert_first_cause(folder: Path, cause: Cause, rank: int | None, host: str = HOST) -> dict[str, Any]:
     """Assert that both name this cause, rank and host, and what to do; return the outcome.
 
     Without a rank, all ranks agreed on the end.
     """
     ended = outcome(folder)
-    blamed, host = ended["failure"], None if rank is None else HOST
-    assert (blamed["cause"], blamed["rank"], blamed["host"]) == (cause.value, rank, host), ended
+    blamed, blamed_host = ended["failure"], None if rank is None else host
+    assert (blamed["cause"], blamed["rank"], blamed["host"]) == (cause.value, rank, blamed_host), ended
     assert blamed["fix"] == cause.fix != ""
     run = open_run(folder)
     page = html.unescape(render_page(run, summarise(run), []))
     assert ended["reason"] in page
     if rank is not None:
         (first,) = run.failures
-        assert (first.cause, first.rank, first.host) == (cause, rank, HOST)
-        for cell in (str(rank), HOST, cause.label, blamed["error"], cause.fix):
+        assert (first.cause, first.rank, first.host) == (cause, rank, host)
+        for cell in (str(rank), host, cause.label, blamed["error"], cause.fix):
             assert f">{cell}</td>" in page, f"{cell} is not in the report"
     return ended

@@ -14,7 +14,7 @@ import pytest
 
 from trainer.life.outcome import Code, choose_code
 from trainer.life.stop import StopListener, StopReason, compute_margin_s, compute_stop_time
-from trainer.loop.steps import End
+from trainer.loop.end import End
 
 Listen = Callable[..., StopListener]
 

@@ -18,6 +18,7 @@ from trainer.config.check_parallel import (
     check_tensor_parallel,
 )
 from trainer.config.check_pattern import check_pattern
+from trainer.config.check_replay import check_replay
 from trainer.config.check_sources import check_mixture, check_remote
 from trainer.config.convert import FAMILIES
 from trainer.config.errors import ConfigError, ConfigProblem, list_divisors, list_nearest_multiples
@@ -318,6 +319,7 @@ RULES: tuple[Rule, ...] = (
     check_schedule,
     check_effect,
     check_rollback,
+    check_replay,
     check_evaluation,
     check_strategy_options,
     check_engine,

@@ -314,7 +314,7 @@ class StopConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class HealthConfig:
-    """Settings of the reactions to non-finite updates and loss spikes."""
+    """Settings of the reactions to non-finite updates, loss spikes and nodes that compute wrong results."""
 
     nonfinite: Literal["skip", "stop", "ignore"] = setting("reaction to an update with a NaN or infinity", "skip")
     max_skips: int = setting("consecutive skipped updates after which the run fails", 20, low=1)
@@ -322,6 +322,12 @@ class HealthConfig:
     spike_sigma: float = setting("standard deviations above the window's mean that count as a spike", 6.0, low=1)
     window: int = setting("number of recent losses to compare with", 100, low=10)
     max_rollbacks: int = setting("rollbacks to a checkpoint after which the run fails", 3, low=0)
+    replay_every: int = setting(
+        "steps between replays, in which each rank repeats a step of another one and compares bits, to find nodes that "
+        "compute wrong results; 0 never does",
+        0,
+        low=0,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

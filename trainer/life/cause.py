@@ -34,6 +34,7 @@ class Cause(Enum):
     COMPILER = "compiler"
     USER_CODE = "user_code"
     DEVICE = "device"
+    CORRUPTION = "corruption"
     DISK_FULL = "disk_full"
     STORAGE = "storage"
     FOLDER_LOST = "folder_lost"
@@ -69,6 +70,9 @@ _FIXES = {
     Cause.COMPILER: "set compile.mode=none to train without torch.compile",
     Cause.USER_CODE: "fix the code at this place; failures/ has the traceback",
     Cause.DEVICE: "check the GPU with nvidia-smi and dmesg on this node, and drain the node if it fails again",
+    Cause.CORRUPTION: (
+        "have the memory and the processors of this node tested, and keep jobs off it until then (`sbatch --exclude`)"
+    ),
     Cause.DISK_FULL: (
         "free space on the filesystem that the error names (`df -h`), use a smaller checkpoint.keep, "
         "or another run.folder"

@@ -9,6 +9,7 @@ from typing import Any
 
 from trainer.api import Trainer
 from trainer.checkpoint.job import SaveEvent
+from trainer.checkpoint.newest import GoodCheckpoint
 from trainer.config.schema import Config
 from trainer.data.loader import Loader
 from trainer.life.failure import Failure, describe_failed_save
@@ -110,17 +111,41 @@ class Saves:
             self.recorder.say("there is no checkpoint to roll back to; training continues")
             self.health.accept_spike()
             return
+        self._restore(target)
+        self.health.count_rollback()
+        self._report_rollback(target, f"continuing with the data after step {spike_step}")
+
+    def find_confirmed(self) -> GoodCheckpoint | None:
+        """Let a save under way finish, and return the newest checkpoint that a replay has confirmed, or None."""
+        self._suspend_hang_detector("rollback")
+        self.meter.flush()
+        self._finish()
+        return self.trainer.checkpoints.newest_confirmed()
+
+    def set_aside_unconfirmed(self) -> list[int]:
+        """Keep the checkpoints that may be corrupted from being resumed, and return their steps."""
+        return self.trainer.checkpoints.set_aside_unconfirmed()
+
+    def return_to(self, target: GoodCheckpoint) -> None:
+        """Return to a checkpoint because of corruption, and repeat the steps since, with the same data."""
+        extra = self._restore(target)
+        self.loader.seek(extra["position"])
+        self._report_rollback(target, "repeating the steps since")
+
+    def _restore(self, target: GoodCheckpoint) -> dict[str, Any]:
         extra = self.trainer.restore(target)
         # Later losses were lower. Compared with them, the repeated losses after the rollback would look like a spike.
         self.health.load_state(extra["health"])
-        self.health.count_rollback()
         self.evaluations.last = extra.get("evaluation", {})
-        checkpoints.remove_after(target.step)
+        self.trainer.checkpoints.remove_after(target.step)
         self.is_due = False
         self.started_step = self.trainer.step
         self.recorder.resume(self.trainer.step, self.trainer.world.size)
+        return extra
+
+    def _report_rollback(self, target: GoodCheckpoint, note: str) -> None:
         self.recorder.event("rolled_back", step=self.trainer.step, position=self.loader.position)
-        self.recorder.say(f"rolled back to {target.path.name}; continuing with the data after step {spike_step}")
+        self.recorder.say(f"rolled back to {target.path.name}; {note}")
         self.meter.clock.restart()
 
     def close(self) -> None:

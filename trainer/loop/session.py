@@ -37,10 +37,12 @@ from trainer.life.straggler import StragglerDetector
 from trainer.life.trace_request import TraceRequests
 from trainer.life.vote import Vote
 from trainer.life.watchdog import Watchdog
+from trainer.loop.corruptions import Corruptions
+from trainer.loop.end import End
 from trainer.loop.evaluations import Evaluations
 from trainer.loop.run_folder import RunFolder
 from trainer.loop.saves import Saves
-from trainer.loop.steps import End, StepLoop
+from trainer.loop.steps import StepLoop
 from trainer.loop.stop_check import StopCheck
 from trainer.metrics.meter import Meter
 from trainer.metrics.recorder import Recorder
@@ -145,6 +147,7 @@ class Session:
             health = Health(config.health, scaled=config.precision == "fp16")
             data_identity = identify_data(source, config)
             resumed = self._resume(trainer, health, data_identity)
+            trainer.checkpoints.continue_confirmed(trainer.step, is_used=config.health.replay_every > 0)
             if config.checkpoint.every != "never":
                 trainer.check_folder()
                 self._recorder.event("save_estimated", seconds=trainer.checkpoints.expected_save_s)
@@ -181,6 +184,9 @@ class Session:
                     started_step=trainer.step if resumed else None,
                     last_save_s=trainer.checkpoints.expected_save_s,
                 )
+                replays = trainer.make_replays(loader.read_share, resolved.micro)
+                for line in replays.describe():
+                    self._recorder.say(line)
                 vote = Vote(world)
                 stop_check = StopCheck(stop=stop, vote=vote, device=world.device)
                 trainer.engine.before_micro_batch = stop_check.before_micro_batch
@@ -200,6 +206,13 @@ class Session:
                     stragglers=StragglerDetector([member.host for member in world.members], config.watchdog.straggler),
                     tracer=tracer,
                     trace_requests=trace_requests,
+                    replays=replays,
+                    corruptions=Corruptions(
+                        replays=replays,
+                        saves=saves,
+                        recorder=self._recorder,
+                        max_rollbacks=config.health.max_rollbacks,
+                    ),
                 )
                 with self._record_failure(), name_irreproducible_operation():
                     end = steps.run()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import torch
@@ -13,15 +14,16 @@ from trainer.config.errors import ConfigError
 from trainer.config.schema import Config
 from trainer.data.loader import Batch, Loader
 from trainer.life.cause import Cause
-from trainer.life.failure import Failure
 from trainer.life.hang_limit import REMOTE_BATCH_S
 from trainer.life.health import Action, Health, Verdict
-from trainer.life.outcome import Code, choose_code
+from trainer.life.outcome import Code
 from trainer.life.stop import StopListener, StopReason, explain_slow_stop
 from trainer.life.straggler import StragglerDetector
 from trainer.life.trace_request import TraceRequests
 from trainer.life.vote import Ballot, Vote, VoteResult
 from trainer.life.watchdog import Watchdog
+from trainer.loop.corruptions import Corruptions
+from trainer.loop.end import End
 from trainer.loop.evaluations import Evaluations
 from trainer.loop.saves import Saves
 from trainer.loop.stop_check import StopCheck
@@ -29,33 +31,12 @@ from trainer.metrics.device_values import Reading
 from trainer.metrics.meter import Meter
 from trainer.metrics.recorder import Recorder
 from trainer.metrics.tracer import Tracer
+from trainer.replay.corruption import CorruptionDetected
+from trainer.replay.replays import Replays
 from trainer.sample_losses import average_by_source
 from trainer.step import StepAbandoned
 
 _UPDATES_UNTIL_SLOW = 3
-
-
-@dataclass(frozen=True)
-class End:
-    """The end of a run: its exit code, the reason as text, and the stop request or the cause that led to it, if any."""
-
-    code: Code
-    reason: str
-    stop: StopReason | None = None
-    cause: Cause | None = None
-    failure: Failure | None = None
-    """The rank to blame for the cause, if there is one."""
-
-    @classmethod
-    def after_stop(cls, stop: StopReason, note: str, *, can_resume: bool = True) -> End:
-        """Return the end of a run that obeyed a stop request; `note` is the text of the stop file, if any.
-
-        `can_resume` is False if the run saves nothing that a requeued one could continue from.
-        """
-        code, reason = choose_code(stop, can_resume=can_resume), note or stop.text
-        if stop.requeue and code is Code.STOPPED:
-            reason += "; not requeued: checkpoint.every=never, so the run would start over"
-        return cls(code, reason, stop)
 
 
 @dataclass(kw_only=True)
@@ -77,6 +58,8 @@ class StepLoop:
     tracer: Tracer
     trace_requests: TraceRequests
     stop_check: StopCheck
+    replays: Replays
+    corruptions: Corruptions
     _verdict: Verdict | None = None
     """This rank's verdict that ends the run or rolls it back, until all ranks obey it."""
     _verdict_step: int = 0
@@ -90,12 +73,19 @@ class StepLoop:
         # The previous attempt may have been stopped before or during the evaluation of its last step.
         end = self._evaluate(is_saving=False)
         while end is None:
-            end = self._train_to_last_step() or self._obey_verdict(self._decide())
-            # The result of the last step can be a rollback to an earlier one.
-            if end is None and self.trainer.step >= self.config.steps:
-                end = self._evaluate(is_saving=False) or self._finish(
-                    End(Code.FINISHED, f"all {self.config.steps} steps done")
-                )
+            try:
+                end = self._run_to_end()
+            except CorruptionDetected as error:
+                self._abandon_votes()
+                end = self.corruptions.react(error.corruption)
+        return end
+
+    def _run_to_end(self) -> End | None:
+        end = self._train_to_last_step() or self._obey_verdict(self._decide())
+        # The result of the last step can be a rollback to an earlier one.
+        if end is None and self.trainer.step >= self.config.steps:
+            finished = End(Code.FINISHED, f"all {self.config.steps} steps done")
+            end = self._evaluate(is_saving=False) or self._finish(finished)
         return end
 
     def _train_to_last_step(self) -> End | None:
@@ -107,14 +97,21 @@ class StepLoop:
             position = self.loader.position
             with meter.phase("data"):
                 batch = self._next_batch()
-            watchdog.beat(step, "step", self.tracer.find_limit_s(step))
+            if self.replays.is_due(step):
+                watchdog.beat(step, "replay", REMOTE_BATCH_S if self.loader.is_remote else None)
             try:
-                with self.tracer.around(step), meter.step(step, is_traced=self.tracer.is_active):
-                    result = trainer.run_step(batch.tensors)
-                    loss = trainer.mean_over_ranks(result.loss)
+                with self.replays.around(step, position) if self.replays.is_active else nullcontext():
+                    watchdog.beat(step, "step", self.tracer.find_limit_s(step))
+                    with self.tracer.around(step), meter.step(step, is_traced=self.tracer.is_active):
+                        result = trainer.run_step(batch.tensors)
+                        loss = trainer.mean_over_ranks(result.loss)
+            except CorruptionDetected:
+                self.loader.seek(position)  # if the run continues, it repeats the step
+                raise
             except StepAbandoned:
                 self.loader.position = position  # the resumed run repeats the step
                 return self._stop_within_step(step)
+            self._confirm(step)
             self.recorder.samples(step, batch.ids.tolist())
             if step == first_step:
                 self.recorder.event("first_step", step=step)
@@ -140,6 +137,17 @@ class StepLoop:
             if end is not None:
                 return end
         return None
+
+    def _confirm(self, step: int) -> None:
+        """Confirm the checkpoints before this step, if it was replayed and nothing differed."""
+        if self.replays.confirmed_step == step - 1:
+            self.trainer.checkpoints.confirm(step - 1)
+            self.recorder.event("replayed", step=step)
+
+    def _abandon_votes(self) -> None:
+        """Forget the votes and verdicts about steps that are repeated or not continued."""
+        self.vote.drain()
+        self._verdict, self._is_busy = None, False
 
     def _next_batch(self) -> Batch:
         try:
@@ -208,6 +216,7 @@ class StepLoop:
         is_saving = is_saving and not agreed.busy
         end = self._evaluate(is_saving)
         if end is None and is_saving:
+            self.replays.check_weights()
             self.saves.start()
         return end
 
@@ -260,9 +269,8 @@ class StepLoop:
         if agreed.action is Action.STOP:
             return self._break(agreed)
         if agreed.action is Action.ROLLBACK:
-            self.vote.drain()  # the vote under way may repeat the verdict
+            self._abandon_votes()  # the vote under way may repeat the verdict
             self.saves.roll_back(agreed.action_step)
-            self._verdict, self._is_busy = None, False
         return None
 
     def _break(self, agreed: VoteResult) -> End:
@@ -272,6 +280,7 @@ class StepLoop:
     def _finish(self, end: End) -> End:
         if end.stop is StopReason.FOLDER_LOST:
             return end
+        self.replays.check_weights()
         if self.saves.save_last(end.reason):
             return end
         lost = self.saves.lost

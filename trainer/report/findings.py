@@ -80,6 +80,9 @@ def _judge_health(summary: dict[str, Any]) -> list[Finding]:
                 "bad", f"{summary['skipped']} recorded updates were skipped: their gradients contained NaN or infinity."
             )
         )
+    for message in summary["corruptions"]:
+        text = f"Silent corruption {message}: have that node tested, and keep jobs off it."
+        findings.append(Finding("bad", text))
     if summary["failed_saves"]:
         findings.append(Finding("bad", f"{summary['failed_saves']} saves failed; see the events for the reasons."))
     first, last = summary["first_loss"], summary["last_loss"]

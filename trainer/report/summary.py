@@ -58,6 +58,7 @@ def summarise(run: Run) -> dict[str, Any]:
         "recovery_s": [round(attempt.down + attempt.start_up, 3) for attempt in attempts[1:]],
         "saves": len(run.events_of("save_published")),
         "failed_saves": len(run.events_of("save_failed")),
+        "corruptions": [event["message"] for event in run.events_of("corruption") if event.get("decided")],
         "rank_step_s": {rank: median_of(values[len(values) // 2 :], "own_s") for rank, values in run.ranks.items()},
     }
 

@@ -58,7 +58,7 @@ class Replays:
         self._undecided: Undecided | None = None
         """Weights that differed, until the same steps have been repeated."""
         self.confirmed_step = -1
-        """Completed steps before the last step in which nothing differed."""
+        """Completed steps before the last step, if it was replayed and nothing differed; otherwise -1."""
         if every:
             _check_equal_machines(world, self._group)
 
@@ -92,6 +92,7 @@ class Replays:
         """
         is_due = self.is_due(step)
         self._count += 1
+        self.confirmed_step = -1
         if is_due or (self._undecided is not None and self._undecided.is_at(self._step.index, in_step=False)):
             self.check_weights()
         replayed = self._replay(position, self._shift) if is_due else {}
@@ -202,6 +203,7 @@ class Replays:
             results += self._gather_run(shift, values)
         blame = find_blame(results, self._hosts)
         assert blame is not None  # noqa: S101 - more results cannot make them agree
+        self._history.clear()
         tensors = self._find_different_gradients(runs)
         raise CorruptionDetected(self._make_corruption("gradients", blame, tensors))
 

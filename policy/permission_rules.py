@@ -68,7 +68,7 @@ def _passes_named_roles(props: Props) -> bool:
     )
 
 
-_TRUSTED = {"ec2.amazonaws.com", "budgets.amazonaws.com", "vpc-flow-logs.amazonaws.com"}
+_TRUSTED = {"ec2.amazonaws.com", "budgets.amazonaws.com", "vpc-flow-logs.amazonaws.com", "dlm.amazonaws.com"}
 
 
 def _trusts_little(props: Props) -> bool:

@@ -187,6 +187,20 @@ class Storage(SpecModel):
         "bucket and prefix whose objects appear as files", "forbidden", default=None, examples=["s3://my-data/corpus"]
     )
     id: str | None = field("id of an existing filesystem", "forbidden", default=None, examples=["fs-0123456789abcdef0"])
+    backup_days: int | None = field(
+        "days for which daily backups are kept: 1 to 90 for FSx for Lustre, 35 for EFS; by default there are none",
+        "safe",
+        default=None,
+        ge=1,
+        le=90,
+        examples=[14],
+    )
+    from_backup: str | None = field(
+        "backup of FSx for Lustre that a new filesystem is created from; ignored once it exists",
+        "safe",
+        default=None,
+        examples=["backup-0123456789abcdef0"],
+    )
     keep: bool = field(
         "whether teardown keeps it (and reports its cost) or deletes it with the cluster", "safe", default=True
     )

@@ -45,6 +45,9 @@ def _fixed(spec: ClusterSpec, prices: Prices) -> Iterator[Line]:
     disk, root, state = service_price("ebs-gp3"), machines.FIXED_ROOT_GB, machines.STATE_GB
     yield _machine("controller", machines.controller(spec).name, _region(spec), prices)
     yield _service("controller", f"volumes, {root + state} GB gp3", spec, {disk: root + state})
+    section = aws_section(spec)
+    if section and section.state_backup_days:
+        yield _backups("controller", f"daily snapshots, kept for {section.state_backup_days} days", "ebs-snapshot")
     if spec.login.enabled:
         yield _machine("login", machines.login(spec).name, _region(spec), prices)
         yield _service("login", f"volume, {root} GB gp3", spec, {disk: root})
@@ -125,6 +128,14 @@ def _root_volume(gigabytes: int) -> dict[Price, float]:
 def _storages(spec: ClusterSpec) -> Iterator[Line]:
     for name, entry in spec.storage.items():
         yield _storage(f"storage.{name}", entry, spec)
+        if entry.backup_days:
+            price = "efs-backup" if entry.kind == "efs" else "fsx-backup"
+            yield _backups(f"storage.{name}", f"daily backups, kept for {entry.backup_days} days", price)
+
+
+def _backups(part: str, what: str, price: str) -> Line:
+    """Return a line without an amount: how much of the files changes from day to day is unknown."""
+    return Line(part, what, 1, 0.0, f"{service_price(price).usd:.2f} USD per GB and month of what is stored")
 
 
 def _storage(part: str, entry: Storage, spec: ClusterSpec) -> Line:

@@ -72,6 +72,7 @@ def roles() -> str:
         "compute": iam.compute(_SAMPLE),
         "budget": iam.budget(_SAMPLE),
         "controller, budget spent": iam.no_launch(_SAMPLE.partition, _SAMPLE.region, _SAMPLE.account),
+        "snapshots": iam.snapshots(_SAMPLE),
         "flow logs": iam.flow_logs("arn:aws:logs:REGION:ACCOUNT:log-group:/muster-CLUSTER/flow-logs"),
     }
     rows: dict[str, list[str]] = {}

@@ -90,6 +90,15 @@ def _linked(spec: ClusterSpec) -> bool:
     return any(storage.s3 for storage in spec.storage.values())
 
 
+def _backed_up_efs(spec: ClusterSpec) -> bool:
+    return any(storage.kind == "efs" and storage.backup_days for storage in spec.storage.values())
+
+
+def _state_snapshots(spec: ClusterSpec) -> bool:
+    section = aws_section(spec)
+    return section is not None and section.state_backup_days is not None
+
+
 # Nearly every resource is tagged, when it is created or later.
 TAGGING = ("ec2:CreateTags", "ec2:DeleteTags", "ec2:DescribeTags", "tag:GetResources")
 
@@ -276,6 +285,13 @@ KINDS: tuple[Kind, ...] = (
         when=_holds("efs"),
     ),
     Kind(
+        "efs/backupPolicy:BackupPolicy",
+        "daily backups, with `storage.*.backup_days`: AWS Backup keeps them for 35 days, also after teardown",
+        "elasticfilesystem: PutBackupPolicy DescribeBackupPolicy; iam: CreateServiceLinkedRole",
+        ("efs-backup",),
+        _backed_up_efs,
+    ),
+    Kind(
         "efs/mountTarget:MountTarget",
         "its address in each zone",
         "elasticfilesystem: CreateMountTarget DescribeMountTargets DescribeMountTargetSecurityGroups"
@@ -328,6 +344,14 @@ KINDS: tuple[Kind, ...] = (
         "Slurm's state and accounting; outlives the controller's machine",
         "ec2: CreateVolume DescribeVolumes ModifyVolume DeleteVolume",
         ("ebs-gp3",),
+    ),
+    Kind(
+        "dlm/lifecyclePolicy:LifecyclePolicy",
+        "daily snapshots of that volume, with `aws.state_backup_days`; they outlive the cluster",
+        "dlm: CreateLifecyclePolicy GetLifecyclePolicy UpdateLifecyclePolicy DeleteLifecyclePolicy TagResource;"
+        "iam: PassRole",
+        ("ebs-snapshot",),
+        _state_snapshots,
     ),
     Kind(
         "ec2/volumeAttachment:VolumeAttachment",

@@ -23,6 +23,7 @@ CAPABILITIES = Capabilities(
             *("groups.capacity", "groups.ip_bandwidth", "groups.root_gb"),
             *("network.vpc_id", "network.subnet_ids", "network.flow_logs"),
             *("storage.throughput", "storage.efa", "storage.s3", "storage.id"),
+            *("storage.backup_days", "storage.from_backup"),
             "budget.notify",
         }
     ),
@@ -109,6 +110,20 @@ class Aws(SpecModel):
         "safe",
         default={},
         examples=[{"agent": {"script": "s3://my-tools/agent.sh", "sha256": "ba7816bf..."}}],
+    )
+    state_backup_days: int | None = field(
+        "days for which daily snapshots of queue and accounting are kept, even after teardown; by default none",
+        "safe",
+        default=None,
+        ge=1,
+        le=365,
+        examples=[14],
+    )
+    state_snapshot: str | None = field(
+        "snapshot with queue and accounting that a new cluster starts with; ignored once the cluster exists",
+        "safe",
+        default=None,
+        examples=["snap-0123456789abcdef0"],
     )
     kms_key: str | None = field(
         "ARN of the key that encrypts disks, files and secrets; by default one of the cluster's own",

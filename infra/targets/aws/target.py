@@ -80,9 +80,13 @@ class AwsTarget(
         "no AWS credentials found: quotas, zones, capacity, images, permissions and today's prices are not checked"
     )
     price_issues = BY_PRICE
-    storage_removal = "delete the filesystems in AWS by hand"
     state_scheme = "s3"
     state_example = "s3://BUCKET/PREFIX?region=REGION"
+    storage_removal = "delete the filesystems and snapshots in AWS by hand"
+    backup_help = (
+        "AWS backs up filesystems with `backup_days` under `storage:`, and queue and accounting with "
+        "`state_backup_days` under `aws:`; docs/aws.md shows how to restore them"
+    )
 
     def __init__(self) -> None:
         # A teardown may remove hundreds of resources: their clients are created once.

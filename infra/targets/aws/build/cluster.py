@@ -20,6 +20,7 @@ from infra.targets.aws.build.permanent_machines import Controller, Login, Perman
 from infra.targets.aws.build.resolved import Resolved, ResolvedArgs
 from infra.targets.aws.build.roles import Roles, resolve_scope
 from infra.targets.aws.build.secrets import HostKeys
+from infra.targets.aws.build.state_snapshots import StateSnapshots
 from infra.targets.aws.plan import capacity, images, machines, network, security
 from infra.targets.aws.plan.hooks import objects_by_role
 from infra.targets.aws.plan.iam import NODE_ROLES
@@ -133,7 +134,7 @@ def _reserve_addresses(site: Site, foundation: Foundation) -> PermanentMachines:
 
 
 def _create_roles(site: Site, foundation: Foundation, images: Images) -> Roles:
-    """Create the roles of the nodes, and the budget that can revoke the controller's permission to launch."""
+    """Create the roles of the nodes, the budget that can revoke the permission to launch, and snapshots."""
     spec = site.spec
     groups = spec.groups.values()
     scope = resolve_scope(
@@ -155,6 +156,8 @@ def _create_roles(site: Site, foundation: Foundation, images: Images) -> Roles:
     roles = Roles(site, scope)
     if spec.budget.usd_per_month:
         Budget(site, scope, roles)
+    if site.aws.state_backup_days:
+        StateSnapshots(site, scope)
     return roles
 
 

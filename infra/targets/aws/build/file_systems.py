@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pulumi
 import pulumi_aws as aws
@@ -51,7 +52,8 @@ class FileSystems(AwsComponent):
             security_group_ids=[self._groups.ids[security.STORAGE]],
             kms_key_id=self._key_arn,
             tags=self._tags(name, entry),
-            opts=self._options(entry, *self._groups.rules),
+            # A filesystem that exists must not be replaced when `from_backup` is set or removed.
+            opts=self._options(entry, *self._groups.rules, ignore_changes=["backupId"]),
             **plan.file_system,
         )
         self.prerequisites.append(filesystem)
@@ -80,6 +82,13 @@ class FileSystems(AwsComponent):
             opts=self.child_options(retain_on_delete=True),
         )
         self.prerequisites.append(policy)
+        if entry.backup_days:
+            aws.efs.BackupPolicy(
+                name,
+                file_system_id=filesystem.id,
+                backup_policy={"status": "ENABLED"},
+                opts=self.child_options(),
+            )
         for label, subnet in self._network.subnets.items():
             target = aws.efs.MountTarget(
                 f"{name}-{label}",
@@ -95,8 +104,8 @@ class FileSystems(AwsComponent):
     def _tags(self, name: str, entry: Storage) -> dict[str, str]:
         return self.name_tag(name) | names.keep_tag(entry.keep)
 
-    def _options(self, entry: Storage, *after: pulumi.Resource) -> pulumi.ResourceOptions:
-        return self.child_options(*after, protect=entry.keep, retain_on_delete=entry.keep)
+    def _options(self, entry: Storage, *after: pulumi.Resource, **options: Any) -> pulumi.ResourceOptions:
+        return self.child_options(*after, protect=entry.keep, retain_on_delete=entry.keep, **options)
 
 
 def parse_mounts(mounts: list[Mount]) -> tuple[Filesystem, ...]:

@@ -112,8 +112,10 @@ class Controller(PermanentMachine):
             type="gp3",
             encrypted=True,
             kms_key_id=key_arn,
+            snapshot_id=site.aws.state_snapshot,
             tags={names.ROLE: names.CONTROLLER} | self.name_tag("state"),
-            opts=self.child_options(),
+            # A volume that exists must not be replaced when `state_snapshot` is set or removed.
+            opts=self.child_options(ignore_changes=["snapshotId"]),
         )
         self.volume_id = volume.id
 

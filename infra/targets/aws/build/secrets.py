@@ -33,8 +33,9 @@ class Key(AwsComponent):
 
     def _create(self) -> pulumi.Output[str]:
         site = self.site
-        # Storage that outlives the cluster is readable only as long as its key exists.
-        retain = any(storage.keep and storage.kind in ("fsx-lustre", "efs") for storage in site.spec.storage.values())
+        # Storage and snapshots that outlive the cluster are readable only as long as their key exists.
+        kept_storage = [s for s in site.spec.storage.values() if s.keep and s.kind in ("fsx-lustre", "efs")]
+        retain = bool(kept_storage or site.aws.state_backup_days)
         policy = pulumi.Output.all(site.resolved.partition, site.resolved.account).apply(
             lambda values: json.dumps(iam.key_policy(values[0], site.aws.region, values[1], site.cluster))
         )

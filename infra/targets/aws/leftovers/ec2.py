@@ -83,7 +83,10 @@ def _create_kind(  # noqa: PLR0913
             created_at = next((item[name] for name in _CREATION_KEYS if name in item), None)
             created = created_at.isoformat(timespec="seconds") if isinstance(created_at, datetime) else ""
             parent = item.get("VpcId", "") if key == "SecurityGroups" else ""
-            yield ClusterResource(item[id_], tags, created, cost(item, account.region), parent=parent)
+            # A snapshot that is kept can be read only as long as its key exists.
+            keys = frozenset((item["KmsKeyId"].rpartition("/")[2],)) if item.get("KmsKeyId") else frozenset[str]()
+            requires = keys if key == "Snapshots" else frozenset[str]()
+            yield ClusterResource(item[id_], tags, created, cost(item, account.region), requires, parent)
 
     return ResourceKind(name, find, delete if callable(delete) else _create_remove(delete, id_), tuple(arns.split()))
 

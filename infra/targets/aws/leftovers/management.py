@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from typing import Any
 
 from botocore.exceptions import ClientError
 
+from cluster import names as tag_names
 from infra.targets.aws import names
 from infra.targets.aws.leftovers.kind import (
     AccountRegion,
@@ -119,6 +121,28 @@ def _remove_policy(account: AccountRegion, arn: str) -> None:
     iam.delete_policy(PolicyArn=arn)
 
 
+def _list_lifecycle_policies(account: AccountRegion, cluster: str) -> Iterator[ClusterResource]:
+    """Yield policies by tag: most clusters have none, so that their operators need no permission to list them."""
+    query: dict[str, Any] = {
+        "TagFilters": [{"Key": tag_names.CLUSTER, "Values": [cluster]}],
+        "ResourceTypeFilters": ["dlm:policy"],
+    }
+    for mapping in account.list_items("resourcegroupstaggingapi", "get_resources", "ResourceTagMappingList", **query):
+        id_ = mapping["ResourceARN"].rpartition("/")[2]
+        try:
+            account.client("dlm").get_lifecycle_policy(PolicyId=id_)
+        except ClientError as error:
+            # The tagging service still lists what was deleted an hour ago.
+            if error.response["Error"]["Code"] == "ResourceNotFoundException":
+                continue
+            raise
+        yield ClusterResource(id_, read_tags(mapping["Tags"]))
+
+
+def _remove_lifecycle_policy(account: AccountRegion, id_: str) -> None:
+    account.client("dlm").delete_lifecycle_policy(PolicyId=id_)
+
+
 def _list_budgets(account: AccountRegion, cluster: str) -> Iterator[ClusterResource]:
     try:
         account.client("budgets").describe_budget(AccountId=account.account_id, BudgetName=names.prefixed(cluster))
@@ -138,6 +162,7 @@ def _name_prefix(cluster: str) -> str:
 
 
 ZONE = ResourceKind("private name zone", _list_zones, _remove_zone, ("route53:hostedzone",))
+LIFECYCLE_POLICY = ResourceKind("lifecycle policy", _list_lifecycle_policies, _remove_lifecycle_policy, ("dlm:policy",))
 PARAMETER = ResourceKind("parameter", _list_parameters, _remove_parameter, ("ssm:parameter",))
 LOG_GROUP = ResourceKind("log group", _list_log_groups, _remove_log_group, ("logs:log-group",))
 PROFILE = ResourceKind("instance profile", _list_profiles, _remove_profile, ("iam:instance-profile",))

@@ -14,6 +14,7 @@ KINDS: tuple[ResourceKind, ...] = (
     storage.EFS,
     management.ZONE,
     *ec2.NETWORK,
+    management.LIFECYCLE_POLICY,
     management.PARAMETER,
     storage.BUCKET,
     management.LOG_GROUP,

@@ -15,9 +15,9 @@ from infra.targets.aws.plan.launch_policy import (
     allow_launches,
     allow_managing_nodes,
 )
-from infra.targets.aws.plan.policy import Conditions, Scope, Statement
+from infra.targets.aws.plan.policy import CLUSTER_TAG, Conditions, Scope, Statement
 
-Role = Literal["controller", "login", "compute", "budget", "flow-logs"]
+Role = Literal["controller", "login", "compute", "budget", "flow-logs", "snapshots"]
 NODE_ROLES: tuple[NodeRole, ...] = ("controller", "login", "compute")
 JOBS = "jobs"
 """The role whose credentials the users' programs get; machines assume it for them."""
@@ -29,6 +29,7 @@ TRUSTED: dict[Role, str] = {
     "compute": "ec2.amazonaws.com",
     "budget": "budgets.amazonaws.com",
     "flow-logs": "vpc-flow-logs.amazonaws.com",
+    "snapshots": "dlm.amazonaws.com",
 }
 
 
@@ -96,6 +97,29 @@ def budget(scope: Scope) -> tuple[Statement, ...]:
             (scope.iam("role", aws_names.prefixed(scope.cluster, "controller")),),
             {"ArnEquals": {"iam:PolicyARN": denial}},
         ),
+    )
+
+
+def snapshots(scope: Scope) -> tuple[Statement, ...]:
+    """Return the permissions of the lifecycle policy: to copy the cluster's volumes and delete old copies."""
+    own = {"StringEquals": {CLUSTER_TAG: scope.cluster}}
+    # Snapshots have no account in their ARN.
+    copies = f"arn:{scope.partition}:ec2:{scope.region}::snapshot/*"
+    key = (scope.key_arn,)
+    # docs.aws.amazon.com/ebs/latest/userguide/dlm-prerequisites.html: the role must be able to use the volume's key.
+    use_key = ("kms:Decrypt", "kms:DescribeKey", "kms:GenerateDataKeyWithoutPlaintext")
+    return (
+        Statement("Copy", ("ec2:CreateSnapshot",), (scope.ec2("volume"),), own),
+        Statement("NameCopies", ("ec2:CreateSnapshot", "ec2:CreateTags"), (copies,)),
+        Statement("DeleteCopies", ("ec2:DeleteSnapshot",), (copies,), own),
+        Statement(
+            "Look",
+            ("ec2:DescribeSnapshots", "ec2:DescribeVolumes"),
+            ("*",),
+            reason="AWS defines no resources for these actions",
+        ),
+        Statement("Key", (*use_key, "kms:ReEncryptFrom", "kms:ReEncryptTo"), key),
+        Statement("KeyGrant", ("kms:CreateGrant",), key, FOR_AWS_RESOURCE),
     )
 
 

@@ -40,9 +40,11 @@ def lustre(storage: Storage) -> LustrePlan:
         # EFA requires a metadata configuration, which cannot be added later.
         "metadata_configuration": {"mode": "AUTOMATIC"},
         "copy_tags_to_backups": True,
-        # Data comes from S3 and results are copied back: backups would store, and cost, the same data twice.
-        "automatic_backup_retention_days": 0,
+        # By default none: backups of data that also is in S3 would store, and cost, the same twice.
+        "automatic_backup_retention_days": storage.backup_days or 0,
         "skip_final_backup": True,
+        # Size and throughput must be those of the filesystem that was backed up.
+        **({"backup_id": storage.from_backup} if storage.from_backup else {}),
     }
     return LustrePlan(arguments, _link(storage.s3) if storage.s3 else None)
 

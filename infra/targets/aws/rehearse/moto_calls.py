@@ -19,6 +19,8 @@ from moto.iam.exceptions import DeleteConflictException
 from moto.iam.models import IAMBackend
 from moto.ssm.models import Command, ssm_backends
 
+from infra.targets.aws.rehearse import moto_dlm
+
 Records = dict[str, dict[str, Any]]
 
 
@@ -145,6 +147,7 @@ def apply() -> None:
     responses.method_names_from_class = MethodNames
     Command.invocation_response = invocation_response
     IAMBackend.delete_policy = delete_policy
+    moto_dlm.apply()
     for function in (
         create_placement_group,
         describe_placement_groups,

@@ -19,6 +19,7 @@ from moto.ec2.models.nat_gateways import NatGateway, NatGatewayBackend
 from moto.ec2.models.security_groups import SecurityGroupBackend
 from moto.ec2.models.subnets import SubnetBackend
 from moto.efs.models import MountTarget, efs_backends
+from moto.efs.responses import EFSResponse
 from moto.fsx import models as fsx
 from moto.fsx.responses import FSxResponse
 from moto.iam.access_control import IAMPolicy
@@ -36,6 +37,7 @@ def apply() -> None:
     """Add the missing operations to moto and correct others."""
     for response, functions in (
         (FSxResponse, (update_file_system, create_association, describe_associations, delete_association)),
+        (EFSResponse, (put_backup_policy,)),
         (BudgetsResponse, (create_budget_action, describe_budget_action, delete_budget_action, update_budget)),
     ):
         for function in functions:
@@ -202,6 +204,14 @@ def update_file_system(self: FSxResponse) -> str:
     if "StorageCapacity" in sent:
         system.storage_capacity = sent["StorageCapacity"]
     return json.dumps({"FileSystem": system.to_dict()})
+
+
+def put_backup_policy(self: EFSResponse) -> str:
+    """Switch the automatic backups of an EFS filesystem on or off."""
+    sent = json.loads(self.body)["BackupPolicy"]
+    id_ = self.path.split("/")[-2]
+    self.efs_backend.file_systems_by_id[id_]._backup = sent["Status"] == "ENABLED"
+    return json.dumps({"BackupPolicy": sent})
 
 
 def create_association(self: FSxResponse) -> str:

@@ -21,6 +21,7 @@ from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoReque
 from moto.ssm.models import ssm_backends
 from werkzeug.serving import make_server
 
+from infra.targets.aws.rehearse import moto_dlm
 from infra.targets.aws.rehearse.moto_errors import SHORTAGE, Answer, denial_code, render_error
 
 ACCOUNT = "123456789012"
@@ -227,6 +228,8 @@ class _Faulty:
     def _answer(
         self, environ: dict[str, Any], service: str, action: str, params: dict[str, str], body: bytes
     ) -> Answer:
+        if service == moto_dlm.SERVICE:
+            return moto_dlm.answer(ACCOUNT, REGION, action, body)
         if action != "RunInstances":
             return self._pass_on(environ, service, body)
         with self.lock:

@@ -80,6 +80,8 @@ RULES: tuple[Rule, ...] = (
     storage.check_lustre_efa_clients,
     storage.check_lustre_zone,
     storage.check_s3_location,
+    storage.check_backup_days,
+    storage.check_backup_id,
     storage.check_existing_filesystem,
     storage.check_existing_filesystem_network,
     storage.check_repeated_filesystem,

@@ -14,6 +14,7 @@ from infra.targets.aws.validate.local_zones import is_local_zone
 from infra.targets.aws.validate.types import list_regions
 
 AMI = re.compile(r"ami-([0-9a-f]{8}|[0-9a-f]{17})")
+SNAPSHOT = re.compile(r"snap-([0-9a-f]{8}|[0-9a-f]{17})")
 # The default quota of an account; one is left for the policy of a spent budget.
 # docs.aws.amazon.com/IAM/latest/UserGuide/reference_iam-quotas.html
 MAX_POLICIES = 9
@@ -84,6 +85,10 @@ def check_ids(spec: ClusterSpec) -> Iterator[Issue]:
     if boundary is not None and not POLICY.fullmatch(boundary):
         example = "arn:aws:iam::123456789012:policy/boundary"
         yield _report_format("permissions_boundary", boundary, "the ARN of an IAM policy", example)
+    snapshot = section.state_snapshot
+    if snapshot is not None and not SNAPSHOT.fullmatch(snapshot):
+        allowed = "snap- and 8 or 17 hexadecimal digits"
+        yield _report_format("state_snapshot", snapshot, allowed, "snap-0123456789abcdef0")
     yield from _check_key(section.kms_key, section.region)
 
 

@@ -19,7 +19,13 @@ KINDS_BY_FIELD = {
     "efa": (LUSTRE,),
     "s3": (LUSTRE,),
     "id": ("existing",),
+    "backup_days": (LUSTRE, "efs"),
+    "from_backup": (LUSTRE,),
 }
+# The plan that EFS has for automatic backups (docs.aws.amazon.com/efs/latest/ug/awsbackup.html).
+EFS_BACKUP_DAYS = 35
+# docs.aws.amazon.com/fsx/latest/APIReference/API_Backup.html
+BACKUP = re.compile(r"backup-[0-9a-f]{8,}")
 FILE_SYSTEM = re.compile(r"fs-([0-9a-f]{8}|[0-9a-f]{17})")
 # docs.aws.amazon.com/AmazonS3/latest/userguide/bucketnamingrules.html
 S3 = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[\w!.*'()/-]*)?")
@@ -34,7 +40,7 @@ def check_fields(spec: ClusterSpec) -> Iterator[Issue]:
             if getattr(storage, field) and storage.kind not in kinds and storage.kind != "volume":
                 message = (
                     f"{_format_value(storage, field)} has no effect on kind '{storage.kind}'; kinds that have "
-                    f"it: {kinds[0]}"
+                    f"it: {', '.join(kinds)}"
                 )
                 fix = f"remove it, or write `kind: {kinds[0]}`"
                 yield error("storage_field", f"storage.{name}.{field}", message, fix)
@@ -90,6 +96,31 @@ def check_s3_location(spec: ClusterSpec) -> Iterator[Issue]:
         if storage.s3 is not None and not S3.fullmatch(storage.s3):
             message = f"'{storage.s3}' is not an S3 location; allowed: s3:// and a bucket, with or without a prefix"
             yield error("s3_format", f"storage.{name}.s3", message, "write for example `s3: s3://my-data/corpus`")
+
+
+def check_backup_days(spec: ClusterSpec) -> Iterator[Issue]:
+    """Report backups that AWS does not offer: other periods of EFS, and of Lustre with a bucket.
+
+    docs.aws.amazon.com/fsx/latest/LustreGuide/using-backups-fsx.html
+    """
+    for name, storage in spec.storage.items():
+        days, where = storage.backup_days, f"storage.{name}.backup_days"
+        if storage.kind == "efs" and days not in (None, EFS_BACKUP_DAYS):
+            message = f"{days} is not offered for kind 'efs'; allowed: {EFS_BACKUP_DAYS}"
+            yield error("efs_backup_days", where, message, f"write `backup_days: {EFS_BACKUP_DAYS}`, or remove it")
+        if storage.kind == LUSTRE and days and storage.s3:
+            message = f"{days} cannot be combined with s3: FSx does not back up a filesystem that is linked to a bucket"
+            fix = "remove it: new and changed files are copied to the bucket; versioning of the bucket keeps older ones"
+            yield error("lustre_backup_s3", where, message, fix)
+
+
+def check_backup_id(spec: ClusterSpec) -> Iterator[Issue]:
+    """Report malformed ids of backups."""
+    for name, storage in spec.storage.items():
+        if storage.from_backup is not None and not BACKUP.fullmatch(storage.from_backup):
+            message = f"'{storage.from_backup}' is not a backup id; allowed: backup- and at least 8 hexadecimal digits"
+            fix = "write for example `from_backup: backup-0123456789abcdef0`"
+            yield error("backup_format", f"storage.{name}.from_backup", message, fix)
 
 
 def check_existing_filesystem(spec: ClusterSpec) -> Iterator[Issue]:

@@ -98,6 +98,21 @@ def test_efs_is_charged_by_what_is_stored_and_transferred() -> None:
     assert line.note == "0.30 USD per GB and month of what is stored, 0.03 per GB read, 0.06 per GB written"
 
 
+def test_backups_have_a_line_with_their_price() -> None:
+    storage = {"shared": {"kind": "fsx-lustre", "backup_days": 7}, "home": {"kind": "efs", "mount": "/users"}}
+    plain = {"shared": {"kind": "fsx-lustre"}, "home": {"kind": "efs", "mount": "/users"}}
+    without, with_backups = (
+        cost(spec(storage=plain)),
+        cost(spec(storage=storage, aws={"region": "us-east-1", "state_backup_days": 14})),
+    )
+    added = [line for line in with_backups.lines if line not in without.lines]
+    assert [(line.part, line.what, line.usd_per_hour) for line in added] == [
+        ("controller", "daily snapshots, kept for 14 days", 0.0),
+        ("storage.shared", "daily backups, kept for 7 days", 0.0),
+    ]
+    assert {line.note for line in added} == {"0.05 USD per GB and month of what is stored"}
+
+
 def test_an_unverified_price_is_marked() -> None:
     (line,) = lines(cost(spec(storage={"shared": {"kind": "fsx-lustre", "throughput": 1000}})), "storage.shared")
     assert (line.note, line.open) == ("unverified", True)

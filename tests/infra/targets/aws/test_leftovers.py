@@ -68,6 +68,17 @@ def create_all(server: Moto, cluster: str, *, keep: bool = False) -> None:
     server.client("efs").create_mount_target(FileSystemId=efs["FileSystemId"], SubnetId=subnet, SecurityGroups=[group])
     create_machines(server, cluster, subnet)
     create_names_roles_and_storage(server, cluster)
+    create_lifecycle_policy(server, cluster)
+
+
+def create_lifecycle_policy(server: Moto, cluster: str) -> None:
+    server.client("dlm").create_lifecycle_policy(
+        ExecutionRoleArn="arn:aws:iam::123456789012:role/snapshots",
+        Description="queue and accounting",
+        State="ENABLED",
+        PolicyDetails={"ResourceTypes": ["VOLUME"]},
+        Tags={tag["Key"]: tag["Value"] for tag in tags(cluster)},
+    )
 
 
 def create_network(server: Moto, cluster: str) -> tuple[str, str]:
@@ -221,6 +232,21 @@ def test_kept_storage_is_listed_with_what_it_needs(aws: Moto) -> None:  # noqa: 
         "subnet": "needed by it",
         "security group": "needed by it",
     }
+
+
+def test_snapshots_of_queue_and_accounting_are_kept_with_their_key(aws: Moto) -> None:  # noqa: F811
+    ec2, kms = aws.client("ec2"), aws.client("kms")
+    labels = [{"TagKey": tag["Key"], "TagValue": tag["Value"]} for tag in tags(OURS)]
+    key, other = (kms.create_key(Tags=labels)["KeyMetadata"] for _ in range(2))
+    volume = ec2.create_volume(AvailabilityZone=f"{REGION}a", Size=50, Encrypted=True, KmsKeyId=key["Arn"])["VolumeId"]
+    labels_of_snapshot = [{"ResourceType": "snapshot", "Tags": tags(OURS, **{"muster.keep": "true"})}]
+    snapshot = ec2.create_snapshot(VolumeId=volume, TagSpecifications=labels_of_snapshot)["SnapshotId"]
+    # Unlike AWS, moto forgets the key of the volume.
+    ec2_backends[ACCOUNT][REGION].snapshots[snapshot].kms_key_id = key["Arn"]
+    leftovers = {leftover.name: leftover for leftover in list_leftovers(OURS)}
+    reasons = {name: leftover.keep_reason for name, leftover in leftovers.items()}
+    assert reasons == {snapshot: "keep: true", key["KeyId"]: "needed by it", other["KeyId"]: ""}
+    assert leftovers[snapshot].usd_per_hour == pytest.approx(50 * 0.05 / 730)
 
 
 def test_a_zone_whose_tagging_failed_is_removed_and_one_of_somebody_else_is_not(aws: Moto) -> None:  # noqa: F811

@@ -174,6 +174,6 @@ def test_kept_filesystems_are_not_deleted_by_an_option(
     monkeypatch.setattr(teardown, "resolve_stack", lambda _name: stack)
     with pytest.raises(Stop, match="--delete-storage: target aws does not delete storage that it keeps") as stopped:
         teardown.teardown("s", yes=True, force=True, delete_storage=True)
-    assert stopped.value.fix == "delete the filesystems in AWS by hand"
+    assert stopped.value.fix == "delete the filesystems and snapshots in AWS by hand"
     assert not aws.count()
     assert read_state_record(stack.state) is not None

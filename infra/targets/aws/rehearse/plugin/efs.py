@@ -11,6 +11,7 @@ from infra.targets.aws.rehearse.plugin.kind import (
     Tags,
     call_parameters,
     completing,
+    delete_if_exists,
     get_if_exists,
     tag_list,
     to_api,
@@ -46,6 +47,16 @@ def _efs_policy(aws: Aws, id_: str, _props: Props) -> Props | None:
 def _update_efs_policy(aws: Aws, id_: str, news: Props, _tags: Tags) -> Props:
     aws.efs.put_file_system_policy(FileSystemId=id_, Policy=news["policy"])
     return {}
+
+
+def _create_backup_policy(aws: Aws, props: Props, _tags: Tags) -> Created:
+    id_ = props["fileSystemId"]
+    aws.efs.put_backup_policy(FileSystemId=id_, BackupPolicy=to_api(props["backupPolicy"]))
+    return id_, {}
+
+
+def _delete_backup_policy(aws: Aws, id_: str, _props: Props) -> None:
+    delete_if_exists(lambda: aws.efs.put_backup_policy(FileSystemId=id_, BackupPolicy={"Status": "DISABLED"}))
 
 
 def _update_efs(aws: Aws, id_: str, _news: Props, tags: Tags) -> Props:
@@ -86,6 +97,15 @@ KINDS = (
         _efs_policy,
         change="policy!",
         update=_update_efs_policy,
+    ),
+    Kind(
+        "aws:efs/backupPolicy:BackupPolicy",
+        "fileSystemId!",
+        _create_backup_policy,
+        _delete_backup_policy,
+        read_existence("efs", "describe_backup_policy", "FileSystemId"),
+        change="backupPolicy!",
+        nested={"backupPolicy": "status"},
     ),
     Kind(
         "aws:efs/mountTarget:MountTarget",

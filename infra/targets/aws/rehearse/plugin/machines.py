@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from base64 import b64decode
 
-from infra.targets.aws.rehearse.plugin.calls import delete
+from infra.targets.aws.rehearse.plugin.calls import delete, read_existence
 from infra.targets.aws.rehearse.plugin.ec2 import GONE, find_row, retag, tagging
 from infra.targets.aws.rehearse.plugin.kind import (
     Aws,
@@ -66,6 +66,25 @@ def _create_volume(aws: Aws, props: Props, tags: Tags) -> Created:
         **call_parameters(props, "availabilityZone size encrypted kmsKeyId"),
     )
     return volume["VolumeId"], {}
+
+
+def _lifecycle(props: Props) -> Props:
+    """Return a lifecycle policy as the API takes it: tags as lists, and the hour of a schedule in a list."""
+    details = to_api(props["policyDetails"])
+    details["TargetTags"] = tag_list(props["policyDetails"]["targetTags"])
+    for schedule, given in zip(details["Schedules"], props["policyDetails"]["schedules"], strict=True):
+        schedule["TagsToAdd"] = tag_list(given["tagsToAdd"])
+        schedule["CreateRule"]["Times"] = [given["createRule"]["times"]]
+    return call_parameters(props, "description executionRoleArn state") | {"PolicyDetails": details}
+
+
+def _create_lifecycle_policy(aws: Aws, props: Props, tags: Tags) -> Created:
+    return aws.dlm.create_lifecycle_policy(**_lifecycle(props), Tags=tags)["PolicyId"], {}
+
+
+def _update_lifecycle_policy(aws: Aws, id_: str, news: Props, _tags: Tags) -> Props:
+    aws.dlm.update_lifecycle_policy(PolicyId=id_, **_lifecycle(news))
+    return {}
 
 
 def _volume(aws: Aws, id_: str, _props: Props) -> Props | None:
@@ -179,6 +198,20 @@ KINDS = (
         change="size type",
         update=_update_volume,
         tagged=True,
+    ),
+    Kind(
+        "aws:dlm/lifecyclePolicy:LifecyclePolicy",
+        "",
+        _create_lifecycle_policy,
+        delete("dlm", "delete_lifecycle_policy", "PolicyId"),
+        read_existence("dlm", "get_lifecycle_policy", "PolicyId"),
+        change="description! executionRoleArn! state policyDetails!",
+        update=_update_lifecycle_policy,
+        tagged=True,
+        nested={
+            "policyDetails": "resourceTypes targetTags schedules name createRule interval intervalUnit times "
+            "retainRule count copyTags tagsToAdd Name muster.keep"
+        },
     ),
     Kind(
         "aws:ec2/volumeAttachment:VolumeAttachment",

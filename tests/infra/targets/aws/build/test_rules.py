@@ -125,7 +125,7 @@ def test_every_role_has_the_permissions_boundary() -> None:
     assert {resource.props.get("permissionsBoundary") for resource in roles} == {
         "arn:aws:iam::123456789012:policy/boundary"
     }
-    assert len(roles) == 6
+    assert len(roles) == 7
 
 
 def test_policies_of_the_spec_are_attached_and_only_users_machines_assume_the_role_of_jobs() -> None:

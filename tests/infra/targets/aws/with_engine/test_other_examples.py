@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError
 
 from infra.targets.aws.names import prefixed
 from infra.targets.aws.rehearse.account_resources import list_resources
@@ -42,6 +43,18 @@ def test_policies_of_the_spec_are_attached(stack: CloudStack, account: Moto) -> 
         assert [policy["PolicyName"] for policy in answer["AttachedPolicies"]] == [EXTRA_POLICY]
 
 
+def test_backups_of_the_spec_are_configured(stack: CloudStack, account: Moto) -> None:
+    policies = list_lifecycle_policies(account, stack.spec["name"])
+    assert len(policies) == ("state_backup_days" in stack.spec["aws"])
+    for policy in policies:
+        details = account.client("dlm").get_lifecycle_policy(PolicyId=policy)["Policy"]["PolicyDetails"]
+        assert details["Schedules"][0]["RetainRule"]["Count"] == stack.spec["aws"]["state_backup_days"]
+    efs = account.client("efs")
+    states = [backup_state(efs, system["FileSystemId"]) for system in efs.describe_file_systems()["FileSystems"]]
+    backed_up = [storage for storage in stack.spec["storage"].values() if storage.get("backup_days")]
+    assert states.count("ENABLED") == len(backed_up)
+
+
 def test_second_up_changes_nothing(stack: CloudStack) -> None:
     before_second_up = list_resources(stack.cloud)
     stack.unchanged()
@@ -55,6 +68,20 @@ def test_teardown_removes_everything(stack: CloudStack, before: set[str], accoun
     account.client("iam").attach_role_policy(RoleName=prefixed(cluster, "controller"), PolicyArn=denial)
     assert f"nothing of cluster {stack.spec['name']} is left" in stack.teardown()
     assert list_resources(stack.cloud) == before
+    assert list_lifecycle_policies(account, cluster) == []
+
+
+def list_lifecycle_policies(account: Moto, cluster: str) -> list[str]:
+    filters = {"ResourceTypeFilters": ["dlm:policy"], "TagFilters": [{"Key": "muster.cluster", "Values": [cluster]}]}
+    tagged = account.client("resourcegroupstaggingapi").get_resources(**filters)["ResourceTagMappingList"]
+    return [mapping["ResourceARN"].rpartition("/")[2] for mapping in tagged]
+
+
+def backup_state(efs: Any, file_system: str) -> str:
+    try:
+        return str(efs.describe_backup_policy(FileSystemId=file_system)["BackupPolicy"]["Status"])
+    except ClientError:
+        return "none"
 
 
 def existing_resources(spec: dict[str, Any], account: Moto) -> dict[str, Any]:

@@ -15,8 +15,8 @@ import torch.distributed as dist
 
 from tests.trainer.curves import config_of, global_batch, make_step
 from tests.trainer.launch import SMALL_LLAMA, assert_finished, forked, lines
-from tests.trainer.private_rank import open_config
 from tests.trainer.ranks import on_ranks
+from tests.trainer.resumed_rank import train_across_save
 from tests.trainer.test_parallel_engines import FEW, settings
 from trainer.api import Trainer
 from trainer.compression.compression import Compression, Part, check_gain
@@ -125,42 +125,17 @@ def test_a_skipped_update_leaves_no_trace(method: str) -> None:
 
 
 def train_and_save(config: dict[str, Any], folder: str, resumes: bool) -> dict[str, Any]:
-    """Train four steps, with a save after the second, or load that save and train the last two."""
-    trainer = open_config(from_dict(config), folder)
-    mesh = trainer.engine.mesh
-    if resumes:
-        trainer.load_checkpoint()
-    notes, loaded = trainer.restore_notes, measure_residuals(trainer)
-    losses, saved = [], {}
-    for index in range(trainer.step, 4):
-        size = trainer.config.batch.size // mesh.layout.dp_size
-        whole = global_batch(trainer.config, index)
-        batch = {key: value[mesh.dp_rank * size :][:size] for key, value in whole.items()}
-        losses.append(float(trainer.mean_over_ranks(trainer.train_step(batch))))
-        if trainer.step == 2:
-            trainer.save_checkpoint()
-            saved = measure_residuals(trainer)
-    trainer.checkpoints.close()
-    weights = {
-        name: float(value.to_local().double().norm() if hasattr(value, "to_local") else value.double().norm())
-        for name, value in trainer.engine.named_parameters()
-    }
+    trainer, results = train_across_save(config, folder, resumes, describe_residuals)
     left_over = {name: float(value.double().norm()) for name, value in trainer.engine.private_tensors()}
-    return {
-        "losses": losses[-2:],
-        "weights": weights,
-        "left_over": left_over,
-        "saved": saved,
-        "loaded": loaded,
-        "notes": notes,
-        "buckets": trainer.engine.compression._buckets if trainer.engine.compression else 0,
-    }
+    buckets = trainer.engine.compression._buckets if trainer.engine.compression else 0
+    return {**results, "left_over": left_over, "buckets": buckets}
 
 
-def measure_residuals(trainer: Trainer) -> dict[str, float]:
-    """Return the norm of each residual by name."""
+def describe_residuals(trainer: Trainer) -> dict[str, Any]:
+    """Return the norm of each residual by name, and notes about those that were not restored."""
     private = trainer.engine.private_tensors()
-    return {name: float(value.double().norm()) for name, value in private if name.startswith("residual.")}
+    norms = {name: float(value.double().norm()) for name, value in private if name.startswith("residual.")}
+    return {"norms": norms, "notes": list(trainer.restore_notes)}
 
 
 @pytest.mark.parametrize(
@@ -172,12 +147,9 @@ def test_a_resumed_run_has_the_same_bits(strategy: str, method: str, tmp_path: P
     straight = on_ranks(f"{HERE}:train_and_save", config=config, folder=str(tmp_path), resumes=False)
     resumed = on_ranks(f"{HERE}:train_and_save", config=config, folder=str(tmp_path), resumes=True)
     for before, after in zip(straight, resumed, strict=True):
-        assert after["notes"] == []
-        assert after["loaded"] == before["saved"]
-        assert (sum(after["loaded"].values()) > 0) == (method != "int8")
-        assert {key: after[key] for key in ("losses", "weights", "left_over")} == {
-            key: before[key] for key in ("losses", "weights", "left_over")
-        }
+        assert after["measured"]["notes"] == []
+        assert (sum(after["measured"]["norms"].values()) > 0) == (method != "int8")
+        assert after == before
 
 
 @pytest.mark.parametrize("method", ["topk", "randomk", "powersgd"])
@@ -188,9 +160,9 @@ def test_other_buckets_keep_the_residuals(method: str, tmp_path: Path) -> None:
     resumed = on_ranks(f"{HERE}:train_and_save", ranks=2, config=config, folder=str(tmp_path), resumes=True)
     for before, after in zip(straight, resumed, strict=True):
         assert before["buckets"] > after["buckets"]
-        assert after["notes"] == []
-        assert after["loaded"] == before["saved"]
-        assert all(norm > 0 for name, norm in after["loaded"].items() if "norm" not in name)
+        assert after["measured"]["notes"] == []
+        assert after["measured"] == before["measured"]
+        assert all(norm > 0 for name, norm in after["measured"]["norms"].items() if "norm" not in name)
         # The weights are those of the checkpoint; later steps select other elements.
         assert after["losses"][0] == before["losses"][0]
         assert after["losses"][1] == pytest.approx(before["losses"][1], rel=1e-2)
@@ -211,10 +183,10 @@ def test_residuals_that_are_dropped_are_named(ranks: int, method: str, reason: s
     on_ranks(f"{HERE}:train_and_save", ranks=2, config=config, folder=str(tmp_path), resumes=False)
     config = config_for("ddp", method, "batch.micro=1")
     for result in on_ranks(f"{HERE}:train_and_save", ranks=ranks, config=config, folder=str(tmp_path), resumes=True):
-        [note] = result["notes"]
+        [note] = result["measured"]["notes"]
         assert note.startswith(f"not restored, because {reason}: residual.")
         assert note.endswith(" more")
-        assert not any(result["loaded"].values())
+        assert not any(result["measured"]["norms"].values())
 
 
 def test_a_run_records_bytes_ratio_and_residual(tmp_path: Path) -> None:

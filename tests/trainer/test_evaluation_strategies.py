@@ -45,6 +45,7 @@ STRATEGIES = [
     pytest.param("fsdp context=2 expert=2", MIXTURE, id="expert with context", marks=NIGHTLY),
 ]
 EVALUATE = "tests.trainer.evaluation_rank:evaluate"
+AND_TRAIN = "tests.trainer.evaluation_rank:evaluate_then_train"
 # The sums over ranks and the gradients of a step are rounded differently.
 TOLERANCE = 1e-5
 
@@ -77,13 +78,22 @@ def test_dropout_is_off() -> None:
     assert answer["results"][0] == answer["results"][1]
 
 
-@pytest.mark.parametrize(("ranks", "strategy", "precision"), [(1, "single", "bf16"), (4, "fsdp", "fp16")])
+@pytest.mark.parametrize(
+    ("ranks", "strategy", "precision"),
+    [(1, "single", "bf16"), (1, "single", "fp16"), (4, "fsdp", "bf16"), (4, "fsdp", "fp16")],
+)
 def test_the_precision_is_that_of_training(ranks: int, strategy: str, precision: str) -> None:
-    exact = evaluate_alone(SHALLOW)["results"][0][0]["loss"]
-    config = config_of("tiny-llama", [*SHALLOW, f"precision={precision}", f"parallel.strategy={strategy}"])
-    loss = on_ranks(EVALUATE, ranks=ranks, config=config)[0]["results"][0][0]["loss"]
-    assert loss == pytest.approx(exact, abs=0.02)
-    assert abs(loss - exact) > 1e-7
+    """A training step over the same samples, with the same weights, has the same loss; one in fp32 has another."""
+    losses = on_ranks(AND_TRAIN, ranks=ranks, config=held_out_batch(precision, strategy))[0]
+    exact = on_ranks(AND_TRAIN, ranks=1, config=held_out_batch("fp32", "single"))[0]
+    assert losses["evaluated"] == pytest.approx(losses["trained"], abs=TOLERANCE)
+    assert TOLERANCE < abs(losses["evaluated"] - exact["evaluated"]) < 0.02
+
+
+def held_out_batch(precision: str, strategy: str) -> dict[str, Any]:
+    """Return a configuration whose evaluation set is as large as a batch."""
+    base = [*SHALLOW, "data.samples=160", f"precision={precision}", f"parallel.strategy={strategy}"]
+    return config_of("tiny-llama", base)
 
 
 @cache

@@ -25,7 +25,7 @@ from trainer.parallel.materialize import Factory, Fill, allocate_weights, build_
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.plain import PlainEngine
 from trainer.parallel.recompute import recompute_units
-from trainer.parallel.shard import shard_units
+from trainer.parallel.shard_weights import shard_weights
 from trainer.parallel.tensor import list_mixtures, split_layers
 from trainer.parallel.units import Units, find_units
 
@@ -33,20 +33,10 @@ from trainer.parallel.units import Units, find_units
 # ruff: noqa: PLC0415
 
 
-def shard_weights(model: nn.Module, units: Units, recipe: Recipe, mesh: Mesh) -> None:
-    """Shard the model in place with the code of the engine."""
-    if recipe.parallel.engine == "muster" and recipe.uses_fully_shard(mesh.layout):
-        from trainer.engines.sharded import shard_blocks
-
-        shard_blocks(model, units, recipe, mesh)
-    else:
-        shard_units(model, units, recipe, mesh)
-
-
 Pass = Callable[[nn.Module, Units, Recipe, Mesh], None]
-# Each pass changes a model or a pipeline stage in place, or does nothing if the recipe does not need it. Several passes
-# wrap the `forward` of a module, so later passes are outside of earlier ones: compiled graphs contain the
-# recomputation, while precision and sharding stay outside of them.
+# Each pass has a file of its own, and changes a model or a pipeline stage in place, or does nothing if the recipe does
+# not need it. Several passes wrap the `forward` of a module, so later passes are outside of earlier ones: compiled
+# graphs contain the recomputation, while precision and sharding stay outside of them. docs/engines.md has this list.
 PASSES: tuple[Pass, ...] = (
     split_sequences,
     choose_document_kernel,

@@ -37,6 +37,8 @@ def main() -> int:
             misbehave(mode)
         watchdog.beat(step, "compute")
         dist.all_reduce(torch.ones(1))
+        if mode == "save and sleep":
+            watchdog.beat(step, "save", limit_s=60)
     if mode == "slow":
         watchdog.beat(STEPS, "save", limit_s=60)
         time.sleep(hang_s + 2)
@@ -47,7 +49,7 @@ def main() -> int:
 
 
 def misbehave(mode: str) -> None:
-    if mode == "sleep":
+    if mode in ("sleep", "save and sleep"):
         time.sleep(600)
     if mode == "lock":
         # A call into C that holds the interpreter's lock: no Python thread can run.

@@ -149,6 +149,12 @@ def test_a_phase_with_its_own_limit_is_not_a_hang(tmp_path: Path) -> None:
     assert not (tmp_path / "hang").exists()
 
 
+def test_steps_that_end_with_a_save_count_for_the_limit(tmp_path: Path) -> None:
+    statuses, output = finish(start(1, "tests.trainer.hang_rank", tmp_path, "1", "save and sleep"))
+    assert statuses == [76], output
+    assert "no progress for 1 s (limit 1 s)" in output
+
+
 def test_stacks_are_printed_even_if_the_interpreter_is_locked(tmp_path: Path) -> None:
     statuses, output = finish(start(1, "tests.trainer.hang_rank", tmp_path, "1", "lock"))
     assert statuses == [1]

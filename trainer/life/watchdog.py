@@ -57,7 +57,8 @@ class Watchdog:
         self._board = BeatBoard(world) if world.store is not None and world.size > 1 else None
         self._silence = SilenceDetector()
         self._place = (0, 0, "start")  # count, step, phase: one tuple, so that the thread never reads half of a change
-        self._beat_at = self._step_began_at = self._armed_at = time.monotonic()
+        self._beat_at = self._armed_at = time.monotonic()
+        self._step_s = 0.0  # time in this step, without phases that have their own limit
         self._phase_limit_s: float | None = None
         self._user_place = ""
         self._tick = 0
@@ -78,11 +79,13 @@ class Watchdog:
         now = time.monotonic()
         count, last_step, last_phase = self._place
         is_limit_unstable = False
+        if last_phase != "start" and self._phase_limit_s is None:
+            self._step_s += now - self._beat_at
         if step != last_step:
-            if last_phase != "start" and self._phase_limit_s is None:
-                self._hang_limit.add_step(now - self._step_began_at)
+            if self._step_s:
+                self._hang_limit.add_step(self._step_s)
                 is_limit_unstable = self._hang_limit.is_unstable
-            self._step_began_at = now
+            self._step_s = 0.0
         has_other_limit = is_limit_unstable or limit_s != self._phase_limit_s
         self._place = (count + 1, step, phase)
         self._beat_at = now

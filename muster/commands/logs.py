@@ -27,7 +27,7 @@ def logs(name: str, node: str, machine: str | None) -> None:
 def choose_log(stored: Sequence[NodeLog], node: str, machine: str | None) -> NodeLog:
     """Return the log of a machine, by default the latest; raise Stop if there is none."""
     if not stored:
-        fix = "a node stores its logs a minute after its set-up, every ten minutes, and when it stops or fails"
+        fix = "a node stores its logs within two minutes of its set-up, every ten minutes, and when it stops or fails"
         raise Stop(f"node: no logs of '{node}' are stored", f"check the name (`make status`); {fix}", BAD_INPUT)
     for log in stored:
         if machine in (None, log.machine):

@@ -14,6 +14,9 @@ from cluster.inventory import Node
 UNIT = "muster-logs"
 INTERVAL_S = 600
 """A machine that dies without a shutdown loses the logs of at most this time."""
+_FIRST_S, _SPREAD_S = 60, 60
+FIRST_STORED_S = _FIRST_S + _SPREAD_S
+"""Longest time from the set-up until logs are stored for the first time."""
 SERVICE = """\
 [Unit]
 Description=Store the logs of this machine
@@ -29,9 +32,9 @@ TIMER = """\
 Description=Store the logs of this machine at intervals
 
 [Timer]
-OnActiveSec=60
+OnActiveSec={first_s}
 OnUnitActiveSec={interval_s}
-RandomizedDelaySec=60
+RandomizedDelaySec={spread_s}
 
 [Install]
 WantedBy=timers.target
@@ -73,7 +76,7 @@ def plan_logs(facts: Facts, node: Node, desired: Desired) -> list[Action]:
         for action in write_file(
             facts,
             f"/etc/systemd/system/{name}",
-            text.format(folder=INSTALLED, command=command, interval_s=INTERVAL_S),
+            text.format(folder=INSTALLED, command=command, interval_s=INTERVAL_S, first_s=_FIRST_S, spread_s=_SPREAD_S),
         )
     ]
     if todo or not {f"{UNIT}.timer", f"{UNIT}-at-stop"} <= facts.active:

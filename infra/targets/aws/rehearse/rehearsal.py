@@ -66,6 +66,13 @@ class Rehearsal:
     def upgrade(self, *options: str) -> None:
         self._muster("upgrade", *options)
 
+    def read_logs(self, node: str, machine: str) -> str:
+        """Return what `muster logs` prints of a node's machine; raise Stop if it fails."""
+        code, output = self._run_muster(f"logs {node}", "--machine", machine, is_shown=False)
+        if code:
+            raise Stop(f"`muster logs {node} --machine {machine}` failed: {output}", code=FAILED)
+        return output
+
     def fail_up(self, *texts: str) -> None:
         """Run `up`, which must fail, print each of these texts, and say how to continue."""
         code, output = self._run_muster("up")
@@ -147,14 +154,15 @@ class Rehearsal:
             what = f"`muster {command}` failed in the rehearsal of {self.rehearsed.name}"
             raise Stop(what, f"see {self.rehearsed.home.root / 'logs'} for the machines' logs", FAILED)
 
-    def _run_muster(self, command: str, *options: str) -> tuple[int, str]:
+    def _run_muster(self, command: str, *options: str, is_shown: bool = True) -> tuple[int, str]:
         """Run a command of muster against the simulated account, print its output, and return its code and output."""
         self.cloud.timeline.record(_PHASE, command)
         lines: list[str] = []
 
         def say(text: str) -> None:
             lines.append(text)
-            self.console.say(f"  {text}")
+            if is_shown:
+                self.console.say(f"  {text}")
 
         line = [sys.executable, "-m", "muster.cli", *command.split(), "--stack", self.rehearsed.name, *options]
         env = self.rehearsed.environment(self.cloud.moto.environment(region_of(self.rehearsed.spec)), PLUGIN)

@@ -29,6 +29,7 @@ from infra.targets.aws.rehearse.rehearsal import Rehearsal, choose_group
 from infra.targets.aws.rehearse.rehearsed_slurm import REPLACED_S
 from infra.targets.aws.rehearse.slurm_releases import publish_releases
 from infra.targets.aws.rehearse.spot_notices import take_spot_back, take_starting_spot_back
+from infra.targets.aws.rehearse.stored_logs import check_stored_logs, wait_for_stored_logs
 from infra.targets.aws.rehearse.training_job import STEPS, submit_training
 from infra.targets.aws.spec import region_of
 from slurm.control.config import SHOW_CONFIG, read_release
@@ -119,8 +120,10 @@ def lose_node(rehearsal: Rehearsal) -> None:
     job = rehearsal.slurm.submit(group, nodes, _WAIT_ONCE)
     rehearsal.slurm.wait_for_state(job, "RUNNING")
     lost = rehearsal.cloud.instances.require(f"{group}-1")
+    wait_for_stored_logs(rehearsal, lost)
     rehearsal.cloud.instances.lose(lost.id)
     _require_nodes(rehearsal.slurm.wait_for_end(job, longer_s=REPLACED_S), nodes)
+    check_stored_logs(rehearsal, lost)
 
 
 def fail_prolog(rehearsal: Rehearsal) -> None:
@@ -283,7 +286,11 @@ SCENARIOS: Mapping[str, Scenario] = {
         "Slurm releases them, nothing of them is billed, the next job launches them again",
         release_idle_nodes,
     ),
-    "dead-node": Scenario("a machine dies under a job", "the job is requeued and runs on a new machine", lose_node),
+    "dead-node": Scenario(
+        "a machine dies under a job",
+        "the job is requeued and runs on a new machine; `muster logs` has the logs of the dead one",
+        lose_node,
+    ),
     "spot-notice": Scenario(
         "a spot instance is reclaimed", "the trainer saves in time and continues on a new machine", take_spot_back
     ),

@@ -10,6 +10,7 @@ import torch
 from trainer.checkpoint import confirmed
 from trainer.checkpoint.fence import Fence
 from trainer.checkpoint.folder import list_published
+from trainer.checkpoint.group import RankGroup
 from trainer.checkpoint.retention import remove_after, select_removable
 from trainer.config.errors import ConfigError
 from trainer.config.load import load
@@ -17,6 +18,7 @@ from trainer.loop.corruptions import Reaction, choose_reaction
 from trainer.replay.blame import Blame, Result, choose_shifts, find_blame
 from trainer.replay.corruption import Corruption
 from trainer.replay.fingerprint import GradientFingerprints, compute_fingerprint
+from trainer.replay.history import WeightHistory
 
 HOSTS = ["a", "b", "c"]
 
@@ -105,6 +107,24 @@ def test_gradients_of_micro_batches_are_recorded_in_order_and_not_changed() -> N
     weight.sum().backward()  # outside of the block
     assert list(recorder.values) == ["weight"]
     assert int(recorder.values["weight"]) == run(2.0, 1.0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("size", "offset"), [(1000, 0), (1001, 0), (1000, 1), (1, 0)])
+def test_every_flipped_bit_changes_the_sum_of_a_step(dtype: torch.dtype, size: int, offset: int) -> None:
+    """Values that do not fill whole words, and those that begin within one, count too."""
+    values = torch.randn(offset + size).to(dtype)[offset:]
+    history = WeightHistory([("weight", torch.nn.Parameter(values))], RankGroup(0, 1))
+    history.record(0)
+    data = values.view(torch.uint8)
+    for place in {0, data.numel() // 2, data.numel() - 1}:
+        for bit in range(8):
+            data[place] ^= 1 << bit
+            history.record(1)
+            assert history.read(1) != history.read(0)
+            data[place] ^= 1 << bit
+    history.record(1)
+    assert history.read(1) == history.read(0)
 
 
 def publish(path: Path, *steps: int) -> None:

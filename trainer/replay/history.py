@@ -81,7 +81,9 @@ def _add_bits(values: torch.Tensor) -> torch.Tensor:
     flat = values.detach().contiguous().view(-1)
     size = flat.element_size()
     per_word = _WORD_BYTES // size
-    is_aligned = flat.storage_offset() * size % _WORD_BYTES == 0
-    count = flat.numel() // per_word * per_word if is_aligned else 0
-    tail = flat[count:].view(_INTEGERS[size]).sum(dtype=torch.int64)
-    return tail + flat[:count].view(torch.int64).sum() if count else tail
+    if flat.storage_offset() * size % _WORD_BYTES:
+        return flat.view(_INTEGERS[size]).sum(dtype=torch.int64)
+    count = flat.numel() // per_word * per_word
+    if count == flat.numel():
+        return flat.view(torch.int64).sum()
+    return flat[:count].view(torch.int64).sum() + flat[count:].view(_INTEGERS[size]).sum(dtype=torch.int64)

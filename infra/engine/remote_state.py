@@ -55,8 +55,7 @@ def check_store(home: Home) -> StateStore:
             f"`.venv/bin/muster state use '{moved['to']}'`, or set MUSTER_STATE to it",
         )
     if (moving := _read_note(store, MOVING)) is not None:
-        if moving["home"] == identify_home(home) and home.state_url.exists() and _read_url(home) == home.remote:
-            # The move was complete, but interrupted before it could remove its note.
+        if _is_complete(moving, home):
             store.remove(MOVING)
             return store
         raise Stop(
@@ -192,8 +191,17 @@ def _read_tags(stack: StackHome) -> dict[str, str]:
     return tags
 
 
-def _read_url(home: Home) -> str:
-    return home.state_url.read_text().strip()
+def _is_complete(moving: dict[str, str], home: Home) -> bool:
+    """Return whether a move to a home's state was verified, and only interrupted before it removed its note.
+
+    Then the home that moved it uses it already, or its old place names this one.
+    """
+    if moving["home"] == identify_home(home) and home.state_url.exists():
+        return home.state_url.read_text().strip() == home.remote
+    if "://" not in moving["from"]:
+        return False
+    moved = _read_note(find_state_target(moving["from"]).open_state(moving["from"]), MOVED)
+    return moved is not None and moved["to"] == home.remote
 
 
 def _read_note(store: StateStore, key: str) -> dict[str, str] | None:

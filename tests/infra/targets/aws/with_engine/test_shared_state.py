@@ -166,6 +166,24 @@ def test_moved_state_refuses_operators_of_the_old_place_and_comes_back(
     assert up(back)[1].changed is False
 
 
+def test_move_that_is_interrupted_after_its_verification_is_complete(make: MakeStack, aws: Moto) -> None:
+    ada = make("ada", URL)
+    assert up(ada)[0] == 0
+    aws.interfere = lambda service, action, _: (
+        "AccessDenied" if service == "s3" and action.startswith("DELETE") and "moving" in action else ""
+    )
+    with pytest.raises(Stop, match="these credentials may not delete"):
+        state_move.move(OTHER)
+    aws.interfere = None
+    bob = make("bob")
+    give_passphrase(ada, bob)
+    state.use(OTHER)
+    bob = make("bob")
+    assert bob.home.remote == OTHER
+    assert up(bob)[1].changed is False
+    assert S3StateStore(OTHER).read(remote_state.MOVING) is None
+
+
 def test_move_does_not_overwrite_another_state(make: MakeStack) -> None:
     assert up(make("bob", URL))[0] == 0
     ada = make("ada")

@@ -24,6 +24,8 @@ class Secrets:
     """Public half of the cluster's SSH key; added to every user's authorized keys."""
     host_key: str = field(default="", repr=False)
     """Private SSH host key; set only if the machine could not get one before it started."""
+    webhook: str = field(default="", repr=False)
+    """Address that gets alerts; empty without one, and on nodes other than the controller."""
 
     def __post_init__(self) -> None:
         # Slurm's configuration parser and SQL have different quoting rules; these characters need no quotes in either.

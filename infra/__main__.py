@@ -18,7 +18,10 @@ from infra.validate import validate
 stack = pulumi.get_stack()
 repo = Home.of(os.environ).stack(stack).home.repo
 
+# Pulumi has decrypted the secrets in it, which go no further than this.
 spec = load_spec(pulumi.Config("muster").require_object("cluster"))
+webhook = pulumi.Output.secret(spec.alerts.webhook) if spec.alerts.webhook else None
+spec = spec.model_copy(update={"alerts": spec.alerts.without_secret()})
 issues = validate(spec, root=repo)
 target = target_of(spec)
 checked_before = target.price_issues if isinstance(target, Budgeted) and os.environ.get(BUDGET_CHECKED) else frozenset()
@@ -27,7 +30,7 @@ if any(issue.level == "error" and issue.code not in checked_before for issue in 
 
 guard = ChangeGuard("guard", spec=spec.model_dump_json(), stack=stack)
 secrets = ClusterSecrets("secrets", cluster=spec.name, opts=pulumi.ResourceOptions(depends_on=[guard]))
-built = target.build(target.plan(spec), Context(stack, guard, spec, secrets))
+built = target.build(target.plan(spec), Context(stack, guard, spec, secrets, webhook))
 ready = built.start()
 
 pulumi.export("cluster", spec.name)

@@ -210,6 +210,14 @@ def fabric(
 
 
 @app.command()
+def alerts(stack: Stack = DEFAULT_STACK) -> None:
+    """Read the address of a webhook for alerts, and write it encrypted into the stack file."""
+    from muster.commands.alerts import alerts as run
+
+    run(stack)
+
+
+@app.command()
 def teardown(
     stack: Stack = DEFAULT_STACK,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,

@@ -6,12 +6,14 @@ import shlex
 import time
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, Literal, Protocol
 
 from cluster.inventory import Inventory, Node
+from slurm.alerts.install import hand_over
 from slurm.control import config
 from slurm.control.nodes import NodeState, parse_nodes, probe_nodes, show_nodes
 from slurm.gate_verdict import START, GateError, find_error_line, find_unfit_node, judge_job
@@ -110,6 +112,7 @@ def check(  # noqa: PLR0913
             proof = gate.prove(group, nodes)
         except GateError as error:
             report(error.node, "failed", f"{error.step}: {error.line}")
+            _alert(run, f"the gate of {group} failed: {error.node}: {error.step}: {error.line}")
             raise
         _report_proof(proof, report)
         return proof
@@ -135,6 +138,12 @@ class _Proof:
     tested: list[str]
     proven_earlier: list[str]
     left_out: dict[str, str]
+
+
+def _alert(run: Run, text: str) -> None:
+    # Whatever keeps the alert from being sent matters less than the error of the gate.
+    with suppress(Exception):
+        run(hand_over(text))
 
 
 def _report_proof(proof: _Proof, report: Report) -> None:

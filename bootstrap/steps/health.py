@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import io
 import json
-import zipfile
-from pathlib import Path
 
 from bootstrap.action import Action, write_file
 from bootstrap.desired import Desired
 from bootstrap.facts.model import Facts
+from bootstrap.program import pack_program
 from bootstrap.steps.cloud.software import read_versions
 from bootstrap.steps.step import Step
 from cluster.inventory import Node
 from cluster.names import members
 
 ETC = "/etc/muster"
+SOURCES = ("control", "health")
 START = "import sys; from slurm.health.__main__ import main; sys.exit(main(sys.argv[1:]))\n"
 
 
@@ -23,7 +22,7 @@ def plan_health(facts: Facts, node: Node, desired: Desired) -> list[Action]:
     """Write the check program and what it expects; Slurm runs it before jobs and at intervals."""
     return [
         *write_file(facts, f"{ETC}/expected.json", describe_expected(facts, node, desired)),
-        *write_file(facts, f"{ETC}/health.pyz", pack_program(desired.root)),
+        *write_file(facts, f"{ETC}/health.pyz", pack_program(desired.root, SOURCES, START)),
         *write_file(facts, f"{ETC}/health", f"#!/bin/sh\n{render_exec_line('interval')}", 0o755),
         *write_file(facts, f"{ETC}/prolog", f"#!/bin/sh\n{render_exec_line('prolog')}", 0o755),
     ]
@@ -52,24 +51,6 @@ def describe_expected(facts: Facts, node: Node, desired: Desired) -> str:
         },
         sort_keys=True,
     )
-
-
-def pack_program(root: Path) -> bytes:
-    """Return the checks as one zip file that the node's own Python runs; the same sources give the same bytes."""
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
-        for path in (root / "slurm" / "__init__.py", *_sources(root, "control"), *_sources(root, "health")):
-            archive.writestr(_entry(str(path.relative_to(root))), path.read_bytes())
-        archive.writestr(_entry("__main__.py"), START)
-    return buffer.getvalue()
-
-
-def _sources(root: Path, package: str) -> list[Path]:
-    return sorted((root / "slurm" / package).glob("*.py"))
-
-
-def _entry(name: str) -> zipfile.ZipInfo:
-    return zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
 
 
 STEP = Step("health", "checks before jobs and at intervals", plan_health, roles=("compute",))

@@ -42,18 +42,18 @@ def list_admins(spec: ClusterSpec, node: Node) -> list[str]:
     return list(dict.fromkeys(["root", *admins, node.ssh_user]))
 
 
-def render_epilog(*, ultraserver: bool) -> str:
-    """Return the program that Slurm runs after a job; in an UltraServer it also stops IMEX."""
-    return EPILOG_SCRIPT + (health.render_exec_line("epilog") if ultraserver else "exit 0\n")
+def render_epilog(*, gpus: bool) -> str:
+    """Return the program that Slurm runs after a job; with real GPUs it also stops IMEX, and checks them."""
+    return EPILOG_SCRIPT + (health.render_exec_line("epilog") if gpus else "exit 0\n")
 
 
 def plan_isolation(facts: Facts, node: Node, desired: Desired) -> list[Action]:
     """Write the list of admins, the rules for logins, and the epilog."""
-    ultraserver = not imex.skip(facts, node, desired)
+    gpus = (node.gpus.count > 0 and node.gpus.kind == "real") or not imex.skip(facts, node, desired)
     return [
         *write_file(facts, ADMINS, "".join(f"{name}\n" for name in list_admins(desired.spec, node))),
         *write_file(facts, PAM_SSHD, PAM.format(admins=ADMINS, node=node.name)),
-        *write_file(facts, f"{health.ETC}/epilog", render_epilog(ultraserver=ultraserver), 0o755),
+        *write_file(facts, f"{health.ETC}/epilog", render_epilog(gpus=gpus), 0o755),
     ]
 
 

@@ -8,6 +8,7 @@ from bootstrap.desired import Desired
 from bootstrap.facts.collect import Probe
 from bootstrap.steps import (
     accounting,
+    alerts,
     controller,
     fabric,
     health,
@@ -55,7 +56,7 @@ BASE: tuple[Step, ...] = (
     isolation.STEP,
 )
 # Run on the controller after BASE.
-CONTROL: tuple[Step, ...] = (accounting.STEP, restored_jobs.STEP, controller.STEP)
+CONTROL: tuple[Step, ...] = (accounting.STEP, restored_jobs.STEP, controller.STEP, alerts.STEP)
 # Run on the controller at the same time as everything else: Slurm does not need them.
 SHIPPED: tuple[Step, ...] = (shared_files.BUNDLE_STEP, shared_files.ENVIRONMENT_STEP)
 # Run on the other nodes once slurmctld serves the configuration.

@@ -1,5 +1,6 @@
 """ClusterSpec: the typed description of a cluster."""
 
+from cluster.spec.alerts import Alerts
 from cluster.spec.health import Health
 from cluster.spec.issue import Issue, SpecError
 from cluster.spec.model import (
@@ -23,6 +24,7 @@ from cluster.spec.model import (
 )
 
 __all__ = [
+    "Alerts",
     "Budget",
     "Capacity",
     "ClusterSpec",

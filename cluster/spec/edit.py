@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 
 import yaml
 
@@ -12,6 +13,16 @@ from cluster.spec.stack_file import CONFIG_KEY, Loader
 def set_release(text: str, release: str) -> str:
     """Return the text of a stack file with `software.slurm` set; raise ValueError if the file has an unusual form."""
     return set_value(text, "software.slurm", json.dumps(release))
+
+
+def set_lines(text: str, lines: Iterable[str]) -> str:
+    """Return the text with lines at its top level, each in place of an earlier one with the same key."""
+    rows = text.rstrip("\n").split("\n")
+    for line in lines:
+        key = f"{line.partition(':')[0]}:"
+        rows = [line if row.startswith(key) else row for row in rows]
+        rows += [] if line in rows else [line]
+    return "\n".join([*rows, ""])
 
 
 def set_value(text: str, path: str, value: str) -> str:

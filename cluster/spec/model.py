@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, create_model, field_validator
 
+from cluster.spec.alerts import WEBHOOK, Alerts
 from cluster.spec.base import SpecModel, SpecModelT, field
 from cluster.spec.health import Health
 
@@ -24,6 +25,7 @@ MOUNT = r"^(/[a-z0-9][a-z0-9_-]*)+$"
 NODE_TIMEOUT_S = 300
 SINGLE_HOST_NODE_TIMEOUT_S = 30
 PATTERN_WORDS = {
+    WEBHOOK: "a web address, encrypted by `muster alerts`",
     NAME: "a name (at most 20 lower-case letters, digits and '-'; starts with a letter, does not end with '-')",
     USER_NAME: "a user name (at most 31 lower-case letters, digits, '_' and '-'; starts with a letter)",
     MOUNT: "an absolute path of lower-case letters, digits, '_' and '-'",
@@ -372,6 +374,7 @@ class ClusterSpec(SpecModel):
         "labels on everything that is created", "safe", default={}, examples=[{"owner": "research"}]
     )
     budget: Budget = field("limits on cost", "safe", default=Budget())
+    alerts: Alerts = field("messages to people", "safe", default=Alerts())
     health: Health = field("health checks of the nodes", "safe", default=Health())
 
     @field_validator("groups", "storage", "users", "tags")

@@ -36,10 +36,15 @@ def project_file(stack: StackHome) -> str:
 
 def working_copy(tracked: str, before: str) -> str:
     """Return the tracked stack file with the salt or key of an earlier copy, unless it has them itself."""
-    lines = _SECRETS.findall(before)
+    lines = list_encryption_lines(before)
     if _SECRETS.search(tracked) or not lines:
         return tracked
     return "\n".join([tracked.rstrip(), *lines, ""])
+
+
+def list_encryption_lines(text: str) -> list[str]:
+    """Return the lines of a stack file that name its salt or key."""
+    return _SECRETS.findall(text)
 
 
 def secrets_lines(state: Path) -> Iterator[str]:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
 
+import yaml
+
 from infra.engine import events, lock, project, remote_state
 from infra.engine.command_line import format_command
 from infra.engine.environment import DEFAULT_OPTIONS, RunOptions, prepare, stack_environment
@@ -81,6 +83,20 @@ def export(stack: StackHome) -> dict[str, Any]:
         raise Stop(f"the state of stack {stack.name} cannot be read: {_last_line(done.stderr)}", _state_fix(stack))
     deployment: dict[str, Any] = json.loads(done.stdout)["deployment"]
     return deployment
+
+
+def encrypt(stack: StackHome, path: str, value: str, say: Say) -> tuple[str, list[str]]:
+    """Return a value as Pulumi encrypts it at a path of the configuration, and the lines that decrypting it needs."""
+    _open(stack, say)
+    # The value goes through standard input, because every user of this machine can read command lines.
+    done = _quick(stack, "config", "set", "--secret", "--path", path, "--stack", stack.name, given=value)
+    if done.returncode != 0:
+        raise Stop(f"Pulumi cannot encrypt {path}: {_last_line(done.stderr)}", _state_fix(stack))
+    written = stack.working_copy.read_text()
+    secret = yaml.safe_load(written)["config"]
+    for key in path.split("."):
+        secret = secret[key]
+    return str(secret["secure"]), project.list_encryption_lines(written)
 
 
 def forget(stack: StackHome) -> None:
@@ -227,13 +243,13 @@ def _pipe(process: subprocess.Popen[bytes]) -> IO[bytes]:
     return cast("IO[bytes]", process.stdin)
 
 
-def _quick(stack: StackHome, *arguments: str) -> subprocess.CompletedProcess[str]:
+def _quick(stack: StackHome, *arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
     env = environment_of(stack)
     return subprocess.run(
         ["pulumi", *arguments, *_COMMON],
         env=env,
         cwd=stack.folder,
-        stdin=subprocess.DEVNULL,
+        input=given,
         text=True,
         capture_output=True,
         check=False,

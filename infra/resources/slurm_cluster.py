@@ -28,8 +28,8 @@ from infra.home import Home
 from infra.resources import access
 from infra.resources.properties import Properties, changed
 
-_INPUTS = ("inventory", "spec", "stack", "bundle", "ssh_private_key", "slurm_key", "db_password")
-_SECRET = ["ssh_private_key", "slurm_key", "db_password"]
+_INPUTS = ("inventory", "spec", "stack", "bundle", "ssh_private_key", "slurm_key", "db_password", "webhook")
+_SECRET = ["ssh_private_key", "slurm_key", "db_password", "webhook"]
 # A refresh connects to nodes that may be gone, so it waits for less time than a bootstrap.
 _REFRESH_DEADLINE_S = 5.0
 
@@ -63,6 +63,7 @@ class SlurmClusterArgs:
     ssh_private_key: pulumi.Input[str]
     slurm_key: pulumi.Input[str]
     db_password: pulumi.Input[str]
+    webhook: pulumi.Input[str] | None = None
 
 
 class SlurmCluster(Resource, module="muster", name="SlurmCluster"):
@@ -141,7 +142,12 @@ def _desired(props: Properties) -> Desired:
     return Desired(
         Inventory.model_validate_json(props["inventory"]),
         ClusterSpec.model_validate_json(props["spec"]),
-        Secrets(base64.b64decode(props["slurm_key"]), props["db_password"], public_key(props["ssh_private_key"])),
+        Secrets(
+            base64.b64decode(props["slurm_key"]),
+            props["db_password"],
+            public_key(props["ssh_private_key"]),
+            webhook=props.get("webhook") or "",
+        ),
         Home.of(os.environ).repo,
     )
 

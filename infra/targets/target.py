@@ -79,6 +79,8 @@ class Context:
     guard: pulumi.Resource
     spec: ClusterSpec
     secrets: ClusterSecrets
+    webhook: pulumi.Output[str] | None = None
+    """Address that gets alerts, as a secret; the spec has only a digest of it."""
 
     @property
     def ssh_public_key(self) -> pulumi.Output[str]:

@@ -8,7 +8,19 @@ from pathlib import Path
 from cluster.spec import ClusterSpec, Issue
 from infra.targets.registry import target_of
 from infra.targets.target import HostFacts, OnThisMachine
-from infra.validate import budget, groups, labels, network, partitions, slurm_options, software, storage, target, users
+from infra.validate import (
+    alerts,
+    budget,
+    groups,
+    labels,
+    network,
+    partitions,
+    slurm_options,
+    software,
+    storage,
+    target,
+    users,
+)
 
 Rule = Callable[[ClusterSpec], Iterator[Issue]]
 
@@ -42,6 +54,7 @@ RULES: tuple[Rule, ...] = (
     software.check_lock_path,
     labels.check_tags,
     budget.check_order,
+    alerts.check_webhook_encrypted,
     target.check_fields,
 )
 

@@ -60,6 +60,24 @@ def parse_jobs(lines: Sequence[str]) -> tuple[ListedJob, ...]:
     return tuple(ListedJob(*line.split("|", last)) for line in lines if line.count("|") >= last)
 
 
+@dataclass(frozen=True)
+class WaitingJob:
+    """A pending job."""
+
+    id: str
+    partition: str
+    """Several names, separated by commas, if the job may start in any of them."""
+    reason: str
+
+
+LIST_WAITING = ("squeue", "--noheader", "--states", "PD", "--format", "%i|%P|%r")
+
+
+def parse_waiting(text: str) -> tuple[WaitingJob, ...]:
+    """Parse LIST_WAITING; skip lines of another form."""
+    return tuple(WaitingJob(*line.split("|", 2)) for line in text.splitlines() if line.count("|") > 1)
+
+
 # Nodes unknown to Slurm (a login node, or one that never joined) have no jobs and cannot be drained. Every output
 # is assigned to a variable first, because `set -e` ignores a command that fails in a pipeline or in a `for` list.
 _SELECT = """set -e

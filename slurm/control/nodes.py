@@ -42,6 +42,7 @@ class NodeState:
     version: str = ""
     """Version of its slurmd; empty until it has registered."""
     comment: str = ""
+    partitions: tuple[str, ...] = ()
 
     @property
     def works(self) -> bool:
@@ -146,6 +147,7 @@ def parse_nodes(text: str) -> dict[str, NodeState]:
             gpus="gpu" in fields.get("Gres", ""),
             version=fields.get("Version", ""),
             comment=comment[1].strip() if comment else "",
+            partitions=tuple(filter(None, fields.get("Partitions", "").split(","))),
         )
     return nodes
 

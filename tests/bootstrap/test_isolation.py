@@ -63,8 +63,8 @@ def test_a_login_needs_a_job_unless_the_user_is_an_admin() -> None:
     assert "pam_systemd.so" not in [rule[-1] for rule in rules]
 
 
-def test_the_epilog_stops_imex_only_in_an_ultraserver() -> None:
-    plain, ultraserver = (isolation.render_epilog(ultraserver=value) for value in (False, True))
+def test_the_epilog_runs_the_health_program_only_with_real_gpus() -> None:
+    plain, checked = (isolation.render_epilog(gpus=value) for value in (False, True))
     assert f"ADMINS={isolation.ADMINS}" in plain.splitlines()
     assert plain.splitlines()[-1] == "exit 0"
-    assert ultraserver.splitlines()[-1] == 'exec python3 /etc/muster/health.pyz epilog "$@"'
+    assert checked.splitlines()[-1] == 'exec python3 /etc/muster/health.pyz epilog "$@"'

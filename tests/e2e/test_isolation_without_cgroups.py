@@ -71,9 +71,7 @@ def write_files(folder: Path, release: str) -> None:
     )
     inventory = Inventory(cluster="demo", target="local", nodes=(controller, node))
     files = render_files(inventory, spec, cgroup="none", db_password="none")
-    text = {path: file.content for path, file in files.items()} | {
-        "/etc/muster/epilog": render_epilog(ultraserver=False)
-    }
+    text = {path: file.content for path, file in files.items()} | {"/etc/muster/epilog": render_epilog(gpus=False)}
     for path, content in text.items():
         target = folder / path.lstrip("/")
         target.parent.mkdir(parents=True, exist_ok=True)

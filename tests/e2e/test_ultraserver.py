@@ -14,7 +14,8 @@ import docker
 import pytest
 from docker.models.containers import Container
 
-from bootstrap.steps.health import pack_program, render_exec_line
+from bootstrap.program import pack_program
+from bootstrap.steps.health import SOURCES, START, render_exec_line
 from bootstrap.steps.isolation import render_epilog
 from cluster import names
 from cluster.inventory import Inventory, Node, NodeGpus, NodeSet
@@ -215,7 +216,7 @@ def _write_files(folder: Path, release: str) -> None:
     text |= {
         "/etc/muster/expected.json": f'{{"ultraserver": [{members}], "disabled": ["disk", "clock"]}}',
         "/etc/muster/prolog": f"#!/bin/sh\n{render_exec_line('prolog')}",
-        "/etc/muster/epilog": render_epilog(ultraserver=True),
+        "/etc/muster/epilog": render_epilog(gpus=True),
         "/etc/nvidia-imex/config.cfg": "SERVER_PORT=50000\nIMEX_CMD_ENABLED=0\n",
         "/usr/bin/systemctl": SYSTEMCTL,
         "/usr/bin/nvidia-imex-ctl": CONTROL,
@@ -225,5 +226,5 @@ def _write_files(folder: Path, release: str) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(content)
         target.chmod(0o755 if path.startswith(("/usr", "/etc/muster/prolog", "/etc/muster/epilog")) else 0o644)
-    (folder / "etc/muster/health.pyz").write_bytes(pack_program(REPO))
+    (folder / "etc/muster/health.pyz").write_bytes(pack_program(REPO, SOURCES, START))
     (folder / "etc/slurm/slurm.key").write_bytes(bytes(range(1, 33)))

@@ -51,7 +51,7 @@ def node() -> Iterator[str]:
     )
     try:
         run(name, "until [ -e /opt/slurmstepd ]; do sleep 0.05; done")
-        run(name, "cat >/epilog && chmod 755 /epilog", data=render_epilog(ultraserver=False))
+        run(name, "cat >/epilog && chmod 755 /epilog", data=render_epilog(gpus=False))
         yield name
     finally:
         subprocess.run(["docker", "rm", "-f", name], check=True, capture_output=True)

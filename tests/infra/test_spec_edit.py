@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.spec.edit import set_release, set_value
+from cluster.spec.edit import set_lines, set_release, set_value
 from cluster.spec.stack_file import cluster_of
 
 HEAD = "# mine\nconfig:\n  muster:cluster:\n    name: demo   # a name\n"
@@ -66,3 +66,11 @@ def test_a_field_of_another_section_is_set() -> None:
     once = set_value(text, "aws.ami", "ami-1")
     assert once == HEAD + "    aws:\n      ami: ami-1\n      region: us-east-1 # ours\n"
     assert set_value(once, "aws.ami", "ami-2") == once.replace("ami-1", "ami-2")
+
+
+def test_top_level_lines_are_replaced_or_added() -> None:
+    text = "config:\n  muster:cluster: {name: a}\nencryptionsalt: v1:old\n"
+    assert set_lines(text, ["encryptionsalt: v1:a\\1", "encryptedkey: k"]) == (
+        "config:\n  muster:cluster: {name: a}\nencryptionsalt: v1:a\\1\nencryptedkey: k\n"
+    )
+    assert set_lines("config: {}", []) == "config: {}\n"

@@ -12,6 +12,7 @@ import pytest
 
 from cluster.inventory import Inventory, Node, NodeGpus
 from slurm import gate
+from slurm.alerts import install
 from slurm.gate import GateError, check
 
 
@@ -47,12 +48,16 @@ class Controller:
 
     states: dict[str, str] = field(default_factory=dict)
     scripts: list[str] = field(default_factory=list)
+    alerts: list[str] = field(default_factory=list)
     srun: Callable[[list[str]], Answer] | None = None
     silent: tuple[str, ...] = ()
     kill_wait_s: int = 30
     memory_mb: int = 1920
 
     def __call__(self, script: str) -> Answer:
+        if install.SPOOL in script:
+            self.alerts.append(script)
+            return Answer()
         self.scripts.append(script)
         if script.startswith("scontrol show config"):
             return Answer(out=f"JobRequeue              = 1\nKillWait                = {self.kill_wait_s} sec\n")
@@ -239,6 +244,13 @@ def test_a_failed_rank_fails_the_gate():
     controller = Controller(srun=lambda names: Answer(1, f"srun: error: Node failure on {names[-1]}\n"))
     with pytest.raises(GateError, match=r"Node failure on .*\. Fix: check whether the node is running"):
         run_check(controller)
+    assert any("the gate of gpu failed: gpu-1, gpu-2: job start: srun: error: Node" in a for a in controller.alerts)
+
+
+def test_a_gate_that_passes_sends_no_alert():
+    controller = Controller()
+    run_check(controller)
+    assert controller.alerts == []
 
 
 def test_a_job_that_does_not_start_is_blamed_on_the_node_slurm_has_lost():

@@ -35,6 +35,7 @@ _SAMPLE = Scope(
     reservations=("cr-RESERVATION", "POOL"),
     spot=True,
     budget="BUDGET",
+    alerts=True,
 )
 
 

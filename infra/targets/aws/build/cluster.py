@@ -57,7 +57,7 @@ class AwsCluster(pulumi.ComponentResource):
         host_keys = HostKeys("host-keys", cluster=plan.cluster, roles=NODE_ROLES, opts=after_guard)
         site = Site(context.spec, context.stack, resolved, self)
 
-        foundation = create_foundation(site, context.secrets, host_keys)
+        foundation = create_foundation(site, context.secrets, host_keys, context.webhook)
         permanent = _reserve_addresses(site, foundation)
         images_by_group = {name: _image(site, machines.compute(group)) for name, group in site.spec.groups.items()}
         roles = _create_roles(site, foundation, images_by_group)
@@ -150,6 +150,7 @@ def _create_roles(site: Site, foundation: Foundation, images: Images) -> Roles:
         reservations=sorted({group.capacity.reservation for group in groups if group.capacity.reservation}),
         spot=any("spot" in capacity.purchases(group) for group in groups),
         budget=site.name() if spec.budget.usd_per_month else None,
+        alerts=bool(spec.alerts.webhook),
         jobs=bool(site.aws.policies.jobs),
         hooks=objects_by_role(site.aws),
     )

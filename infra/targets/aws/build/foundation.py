@@ -29,7 +29,9 @@ class Foundation:
     zone: NameZone
 
 
-def create_foundation(site: Site, secrets: ClusterSecrets, host_keys: HostKeys) -> Foundation:
+def create_foundation(
+    site: Site, secrets: ClusterSecrets, host_keys: HostKeys, webhook: pulumi.Output[str] | None = None
+) -> Foundation:
     """Create the components that need no machine, in the order in which they need each other."""
     network = Network(site)
     groups = SecurityGroups(site, network)
@@ -41,7 +43,7 @@ def create_foundation(site: Site, secrets: ClusterSecrets, host_keys: HostKeys) 
         network=network,
         groups=groups,
         key_arn=key_arn,
-        parameters=Parameters(site, key_arn, secrets, host_keys),
+        parameters=Parameters(site, key_arn, secrets, host_keys, webhook),
         bucket=Bucket(site, key_arn),
         file_systems=FileSystems(site, network, groups, key_arn),
         zone=NameZone(site, network.vpc_id),

@@ -93,7 +93,14 @@ class Parameters(AwsComponent):
 
     all: list[aws.ssm.Parameter]
 
-    def __init__(self, site: Site, key_arn: pulumi.Input[str], secrets: ClusterSecrets, host_keys: HostKeys) -> None:
+    def __init__(
+        self,
+        site: Site,
+        key_arn: pulumi.Input[str],
+        secrets: ClusterSecrets,
+        host_keys: HostKeys,
+        webhook: pulumi.Output[str] | None = None,
+    ) -> None:
         super().__init__("Parameters", site)
         self._key_arn, cluster = key_arn, site.cluster
         slurm_key, password = parameters.slurm_key(cluster), parameters.db_password(cluster)
@@ -110,6 +117,9 @@ class Parameters(AwsComponent):
                 for role in NODE_ROLES
             ),
         ]
+        if webhook is not None:
+            path = parameters.webhook(cluster)
+            self.all.append(self._create_secret("webhook", path, webhook, "address that gets alerts"))
         self.register_outputs({})
 
     def _create_secret(self, name: str, path: str, value: pulumi.Output[str], description: str) -> aws.ssm.Parameter:

@@ -13,17 +13,20 @@ from infra.targets.aws.node import parameters, signed
 from infra.targets.aws.node.cloud import AwsCloud
 
 
-def read_secrets(region: str, cluster: str, role: Role, ssh_public_key: str) -> Secrets:
+def read_secrets(region: str, cluster: str, role: Role, ssh_public_key: str, *, alerts: bool = False) -> Secrets:
     """Read the secrets that this role may read.
 
-    Only the controller may read the database password. The other roles never use it and get a random value.
+    Only the controller may read the database password and, with `alerts`, the webhook. The other roles never use them
+    and get a random password.
     """
-    password = _read(region, parameters.db_password(cluster)) if role == "controller" else secrets.token_hex(8)
+    controls = role == "controller"
+    password = _read(region, parameters.db_password(cluster)) if controls else secrets.token_hex(8)
     return Secrets(
         slurm_key=base64.b64decode(_read(region, parameters.slurm_key(cluster))),
         db_password=password,
         ssh_public_key=ssh_public_key,
         host_key=_read(region, parameters.host_key(cluster, role)),
+        webhook=_read(region, parameters.webhook(cluster)) if controls and alerts else "",
     )
 
 

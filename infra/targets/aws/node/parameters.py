@@ -78,6 +78,11 @@ def db_password(cluster: str) -> str:
     return f"{root(cluster)}/db-password"
 
 
+def webhook(cluster: str) -> str:
+    """Return the SecureString parameter with the address that gets alerts; only the controller may read it."""
+    return f"{root(cluster)}/webhook"
+
+
 def host_key(cluster: str, role: Role) -> str:
     """Return the SecureString parameter with the private SSH host key that all machines of a role share."""
     return f"{root(cluster)}/host-keys/{role}"

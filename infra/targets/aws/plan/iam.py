@@ -55,6 +55,7 @@ def controller(scope: Scope) -> tuple[Statement, ...]:
     return (
         *_node(scope, "controller"),
         Statement("Database", ("ssm:GetParameter",), (scope.parameter(parameters.db_password(scope.cluster)),)),
+        *(_webhook(scope) if scope.alerts else ()),
         Statement("Fleet", ("s3:GetObject",), _objects(scope, parameters.FLEET)),
         Statement("Packages", ("s3:PutObject",), _objects(scope, parameters.packages("*"))),
         Statement("ReadReports", ("ssm:GetParameters",), (scope.parameter(parameters.node(scope.cluster, "*")),)),
@@ -201,6 +202,10 @@ def file_system_policy(file_system_arn: str) -> dict[str, Any]:
             {"Sid": "TlsOnly", "Effect": "Deny", **client, "Condition": without_tls},
         ],
     }
+
+
+def _webhook(scope: Scope) -> tuple[Statement, ...]:
+    return (Statement("Webhook", ("ssm:GetParameter",), (scope.parameter(parameters.webhook(scope.cluster)),)),)
 
 
 def _node(scope: Scope, role: NodeRole) -> tuple[Statement, ...]:

@@ -69,6 +69,8 @@ class Scope:
     """Whether any group may use spot instances."""
     budget: str | None = None
     """Name of the budget."""
+    alerts: bool = False
+    """Whether the controller sends alerts to a webhook."""
     jobs: bool = False
     """Whether there is a role for the users' programs."""
     hooks: Mapping[NodeRole, Sequence[str]] = field(default_factory=dict)

@@ -24,6 +24,7 @@ def start(inventory: pulumi.Output[str], context: Context) -> pulumi.Output[dict
             ssh_private_key=secrets.ssh_private_key,
             slurm_key=secrets.slurm_key,
             db_password=secrets.db_password,
+            webhook=context.webhook,
         ),
     )
     gate = ReadyGate(

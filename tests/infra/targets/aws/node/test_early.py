@@ -102,16 +102,21 @@ def test_secrets_and_reports_go_through_aws(aws: Moto, machine: Machine) -> None
     for name, value in {
         names.slurm_key("toy"): "a2V5",
         names.db_password("toy"): "word",
+        names.webhook("toy"): "https://example.com/hook",
         names.host_key("toy", "controller"): "private\n",
         names.host_key("toy", "compute"): "other\n",
     }.items():
         ssm.put_parameter(Name=name, Value=value, Type="SecureString")
     secrets = cluster_secrets.read_secrets(REGION, "toy", "controller", "public")
     assert (secrets.slurm_key, secrets.db_password, secrets.host_key) == (b"key", "word", "private\n")
+    assert secrets.webhook == ""
+    alerted = cluster_secrets.read_secrets(REGION, "toy", "controller", "public", alerts=True)
+    assert alerted.webhook == "https://example.com/hook"
     aws.calls.clear()
-    cluster_secrets.read_secrets(REGION, "toy", "compute", "public")
+    assert cluster_secrets.read_secrets(REGION, "toy", "compute", "public", alerts=True).webhook == ""
     requests = " ".join(call.params["body"] for call in aws.of("GetParameter"))
     assert names.db_password("toy") not in requests
+    assert names.webhook("toy") not in requests
     early.report(
         REGION, names.node("toy", "gpu-1"), {"state": "failed", "step": "x", "line": "y" * 9000, "bundle": "d"}
     )

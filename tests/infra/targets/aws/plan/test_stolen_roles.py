@@ -133,6 +133,18 @@ def test_stolen_credentials_are_useless_outside_of_the_vpc(role: Role, source: d
     assert [call for call in calls if may(role, *call, **source)] == []
 
 
+def test_only_the_controller_reads_the_webhook_and_only_if_there_is_one() -> None:
+    with_alerts = replace(SCOPE, alerts=True)
+    address = Authorization("ssm:GetParameter", SCOPE.parameter(parameters.webhook("demo")), dict(INSIDE))
+
+    def reads(role: Role, scope: Scope) -> bool:
+        return is_allowed([statement.as_json() for statement in role(scope)], address)
+
+    assert reads(iam.controller, with_alerts)
+    assert not any(reads(role, with_alerts) for role in (iam.login, iam.compute))
+    assert not reads(iam.controller, SCOPE)
+
+
 def test_an_existing_vpc_may_have_no_endpoints_so_that_nothing_is_denied() -> None:
     statements = [statement.as_json() for statement in iam.compute(replace(SCOPE, vpc_id=""))]
     key = Authorization("ssm:GetParameter", SCOPE.parameter(parameters.slurm_key("demo")))

@@ -1,23 +1,27 @@
 """`python3 -m slurm.health prolog` drains a broken node before a job starts; `interval` also returns it to service.
 
-In an UltraServer, `prolog` also starts the job's IMEX domain, and `epilog` ends it.
+In an UltraServer, `prolog` also starts the job's IMEX domain, and `epilog` ends it. `epilog` checks the GPUs after a
+failed job, and `maintenance` runs the checks that take long.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
-from slurm.health import imex_domain, own_node
+from slurm.health import failed_job, imex_domain, maintenance, own_node
 from slurm.health.check import Expected, HealthProblem
 from slurm.health.registry import find_problems
 
 EXPECTED = Path("/etc/muster/expected.json")
 STATE = Path("/var/lib/muster")
-GATE = Path("/run/muster/health-gate")
+RUN = Path("/run/muster")
+GATE = RUN / "health-gate"
 """File that exists once the checks of the gate have run since the last boot."""
 # Errors of a full disk or quota, which a user can cause.
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -31,7 +35,9 @@ def main(argv: list[str]) -> int:
         return _run_interval()
     if argv == ["epilog"]:
         return _run_epilog()
-    print("usage: python3 -m slurm.health prolog|interval|epilog", file=sys.stderr)
+    if argv == ["maintenance"]:
+        return _run_maintenance()
+    print("usage: python3 -m slurm.health prolog|interval|epilog|maintenance", file=sys.stderr)
     return 2
 
 
@@ -76,23 +82,51 @@ def _run_interval() -> int:
     expected = Expected.read(EXPECTED)
     node = own_node.OwnNode(expected, STATE)
     # slurmd runs this program before it registers, so that a broken node is drained before its first job.
-    problems = find_problems(expected, "periodic" if GATE.exists() else "gate")
+    is_first = not GATE.exists()
+    if is_first:
+        node.note_boot()
+    problems = find_problems(expected, "gate" if is_first else "periodic")
     # A healthy node that these checks have not changed does not contact slurmctld in every round.
     if problems or node.was_changed:
         node.act(problems)
     GATE.parent.mkdir(parents=True, exist_ok=True)
     GATE.touch()
+    if expected.gpus and not problems and shutil.which("dcgmi") and maintenance.is_due(RUN, time.time()):
+        _start_maintenance(node)
+    return 0
+
+
+def _start_maintenance(node: own_node.OwnNode) -> None:
+    """Start the deep checks, detached, if the idle node is in a maintenance reservation."""
+    if node.is_in_maintenance():
+        subprocess.run(maintenance.START, check=True, timeout=own_node.COMMAND_TIMEOUT_S)
+        maintenance.note_start(RUN)
+
+
+def _run_maintenance() -> int:
+    expected = Expected.read(EXPECTED)
+    problems = find_problems(expected, "maintenance")
+    if problems:
+        own_node.OwnNode(expected, STATE).act(problems)
     return 0
 
 
 def _run_epilog() -> int:
-    """Stop IMEX; never fail, because Slurm would drain the node, and the next prolog stops the service anyway."""
+    """Stop IMEX, and check the GPUs after a failed job.
+
+    Never fail, because Slurm would drain the node; the next prolog stops the service of IMEX anyway.
+    """
     try:
-        if Expected.read(EXPECTED).ultraserver:
+        expected = Expected.read(EXPECTED)
+        if expected.ultraserver:
             imex_domain.end_domain()
+        if expected.gpus and failed_job.is_failure(os.environ) and failed_job.is_alone(os.environ):
+            problems = find_problems(expected, "failed-job")
+            if problems:
+                own_node.OwnNode(expected, STATE).act(problems)
     # ValueError: the file is not JSON.
-    except (OSError, ValueError, subprocess.SubprocessError) as error:
-        print(f"health: imex: {error}", file=sys.stderr)
+    except (OSError, ValueError, LookupError, subprocess.SubprocessError) as error:
+        print(f"health: epilog: {error}", file=sys.stderr)
     return 0
 
 

@@ -13,8 +13,8 @@ Context = Literal["gate", "prolog", "periodic", "failed-job", "maintenance"]
 a failed job, and while an idle node is in a maintenance reservation."""
 Blame = Literal["node", "user", "unknown"]
 """Who causes a problem: this node, a user, or something that the node cannot tell apart, such as a file server."""
-Remedy = Literal["rounds", "replace"]
-"""What ends a drain: rounds without a problem, or another machine."""
+Remedy = Literal["rounds", "reset", "reboot", "replace"]
+"""What ends a drain: rounds without a problem, a reset of the GPUs, a reboot, another machine."""
 
 
 @dataclass(frozen=True)

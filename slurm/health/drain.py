@@ -11,6 +11,8 @@ from slurm.health.check import HealthProblem
 PREFIX = "health: "
 FABRIC_PREFIX = f"{PREFIX}fabric: "
 """Reason of nodes that `muster fabric` drained; the node's own checks cannot see that fault and never resume it."""
+TRIED_PREFIX = f"{PREFIX}after "
+"""Start of the reason of a node on which remedies were tried in vain; only another machine is left."""
 PROLOG_REASONS = ("Prolog error", "Prolog/Epilog failure")
 """Reasons that Slurm sets itself if the prolog fails and could not set its own."""
 GOOD_ROUNDS = 3
@@ -56,13 +58,19 @@ class Decision:
     """
 
 
-def decide(problems: Sequence[HealthProblem], service: Service, good_rounds: int) -> Decision:
-    """Return what to do after a round of checks; problems that a user causes are none of the node."""
+def decide(
+    problems: Sequence[HealthProblem], service: Service, good_rounds: int, tried: Sequence[str] = ()
+) -> Decision:
+    """Return what to do after a round of checks; problems that a user causes are none of the node.
+
+    `tried` are the remedies that did not help, which the reason names.
+    """
     if service.drained and not service.ours:
         return Decision(None)
     problems = [problem for problem in problems if problem.blame != "user"]
     if problems:
-        reason = (PREFIX + "; ".join(map(str, problems)))[:REASON_MAX_CHARS]
+        prefix = f"{TRIED_PREFIX}{' and '.join(tried)}: " if tried else PREFIX
+        reason = (prefix + "; ".join(map(str, problems)))[:REASON_MAX_CHARS]
         return Decision(None if service.drained and reason == service.reason else "drain", reason, good_rounds=0)
     if not service.drained:
         return Decision(None)
@@ -98,3 +106,8 @@ def describe_held(problems: Sequence[HealthProblem], *, over_cap: bool) -> str:
     prefix = CAP_PREFIX if over_cap else USER_PREFIX
     shown = [str(problem) for problem in problems if over_cap or problem.blame == "user"]
     return (prefix + "; ".join(shown))[:REASON_MAX_CHARS] if shown else ""
+
+
+def list_checks(reason: str) -> list[str]:
+    """Return the names of the checks that a reason of ours lists."""
+    return [part.partition(":")[0] for part in reason[len(PREFIX) :].split("; ")] if reason.startswith(PREFIX) else []

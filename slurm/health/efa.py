@@ -32,5 +32,5 @@ CHECK = Check(
     contexts=("gate", "prolog", "periodic"),
     limit_s=20.0,
     blame="node",
-    remedies=("rounds", "replace"),
+    remedies=("rounds", "reboot", "replace"),
 )

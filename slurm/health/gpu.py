@@ -55,5 +55,5 @@ CHECK = Check(
     # and a node that is drained by mistake costs more than a late job.
     limit_s=20.0,
     blame="node",
-    remedies=("rounds", "replace"),
+    remedies=("rounds", "reset", "reboot", "replace"),
 )

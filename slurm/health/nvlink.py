@@ -35,5 +35,5 @@ CHECK = Check(
     contexts=("gate", "prolog", "periodic"),
     limit_s=20.0,
     blame="node",
-    remedies=("rounds", "replace"),
+    remedies=("rounds", "reset", "reboot", "replace"),
 )

@@ -10,13 +10,16 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import IO
 
-from slurm.health import clock, efa, filesystem, gpu, imex, nvlink, software, xid
+from slurm.health import clock, dcgm, efa, filesystem, gpu, imex, nvlink, software, xid
 from slurm.health.check import Answer, Check, Context, Expected, HealthProblem, judge_answer
 
 CHECKS: tuple[Check, ...] = (
     gpu.CHECK,
     xid.CHECK,
     nvlink.CHECK,
+    dcgm.QUICK,
+    dcgm.AFTER_FAILURE,
+    dcgm.DEEP,
     imex.CHECK,
     efa.CHECK,
     software.CHECK,

@@ -52,6 +52,6 @@ CHECK = Check(
     contexts=("gate", "prolog", "periodic"),
     limit_s=20.0,
     blame="node",
-    # The lines stay in the kernel log until the next boot.
-    remedies=("replace",),
+    # Without a reset: the lines stay in the kernel log until the next boot, so nothing would show that it helped.
+    remedies=("reboot", "replace"),
 )

@@ -13,6 +13,8 @@ from typing import Literal
 from cluster.names import group_of
 from slurm.control.jobs import LEAVING
 from slurm.control.nodes import NodeState
+from slurm.health.drain import TRIED_PREFIX, list_checks
+from slurm.health.registry import CHECKS
 from slurm.power.bring_up import COOLDOWN_S
 from slurm.power.launcher import Launcher, Machine, MachineList
 from slurm.power.limits import BUDGET_INTERVAL_S
@@ -43,6 +45,8 @@ _LOST_S = 60.0
 _NEVER_CAME_S = 180.0
 # After a transient fault or network outage, the node recovers by itself within this time.
 _RECOVERY_S = 300.0
+# Two rounds after a reset, then a reboot, which takes large machines up to ten minutes.
+_REMEDIES_S = 1200.0
 _START_S = 60.0
 # `up` drains the nodes that it will remove some time before Slurm forgets them.
 _RETURN_S = 180.0
@@ -164,7 +168,15 @@ def _choose_grace(reason: str) -> float:
         return COOLDOWN_S
     if reason.startswith(BUDGET):
         return BUDGET_INTERVAL_S
+    if reason.startswith(HEALTH) and not reason.startswith(TRIED_PREFIX) and _may_reboot(reason):
+        return _REMEDIES_S
     return _RECOVERY_S if reason.startswith((HEALTH, SILENT, *JOB_FAULTS)) else 0.0
+
+
+def _may_reboot(reason: str) -> bool:
+    """Return whether the node may reset its GPUs and reboot by itself, which is tried before it is replaced."""
+    remedies = {check.name: check.remedies for check in CHECKS}
+    return all("reboot" in remedies.get(name, ()) for name in list_checks(reason))
 
 
 def _list_running(existing: MachineList) -> set[str]:

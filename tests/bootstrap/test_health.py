@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from bootstrap.facts.model import Facts
+from bootstrap.program import pack_program
 from bootstrap.steps import health
 from bootstrap.steps.cloud import imex
 from cluster.inventory import Node, NodeGpus, NodeSet
@@ -19,11 +20,11 @@ ROOT = Path(__file__).parents[2]
 
 def test_the_program_is_one_runnable_file_and_its_build_is_reproducible(tmp_path: Path) -> None:
     program = tmp_path / "health.pyz"
-    program.write_bytes(health.pack_program(ROOT))
-    assert health.pack_program(ROOT) == program.read_bytes()
+    program.write_bytes(pack_program(ROOT, health.SOURCES, health.START))
+    assert pack_program(ROOT, health.SOURCES, health.START) == program.read_bytes()
     # On a node, none of muster's packages are installed.
     done = subprocess.run([sys.executable, "-I", "-S", str(program)], capture_output=True, text=True, cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (2, "usage: python3 -m slurm.health prolog|interval|epilog\n")
+    assert (done.returncode, done.stderr) == (2, "usage: python3 -m slurm.health prolog|interval|epilog|maintenance\n")
 
 
 def test_simulated_gpus_are_not_expected_by_health_checks() -> None:

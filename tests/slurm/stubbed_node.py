@@ -72,9 +72,10 @@ class StubbedNode:
         path = self.folder / "expected.json"
         path.write_text(json.dumps({"disabled": ["disk", "clock"], **expected}))
         program = (
-            "import sys; from pathlib import Path; from slurm.health import __main__ as health; "
+            "import sys; from pathlib import Path; from slurm.health import __main__ as health, dcgm; "
             f"health.EXPECTED = Path({str(path)!r}); health.STATE = Path({str(self.folder)!r}); "
-            f"health.GATE = Path({str(self.folder / 'run' / 'gate')!r}); "
+            f"health.RUN = Path({str(self.folder / 'run')!r}); health.GATE = health.RUN / 'gate'; "
+            f"dcgm.RESULT = {str(self.folder / 'run' / 'dcgm-1.json')!r}; "
             "health.own_node.SETTLE_S = 0.0; sys.exit(health.main(sys.argv[1:]))"
         )
         environment = {"PATH": f"{self.folder / 'bin'}:/usr/bin:/bin", "SLURMD_NODENAME": "gpu-1"}

@@ -143,7 +143,7 @@ def test_the_epilog_never_drains_the_node(node: UltraserverNode) -> None:
     for expected in ("", "{"):
         done = node.run("epilog", expected=expected)
         assert done.returncode == 0
-        assert done.stderr.startswith("health: imex: ")
+        assert done.stderr.startswith("health: epilog: ")
 
 
 def test_a_service_that_does_not_start_drains_the_node_with_the_cause_until_it_is_repaired(

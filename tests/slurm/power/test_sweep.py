@@ -121,6 +121,10 @@ def test_a_new_machine_of_a_replaced_group_has_time_to_start() -> None:
     [
         ("Not responding", 300),
         ("health: xid 79", 300),
+        ("health: mounts: /shared is not mounted", 300),
+        ("health: gpu: exit code 9", 1200),
+        ("health: gpu: exit code 9; mounts: /shared is not mounted", 300),
+        ("health: after reset and reboot: gpu: exit code 9", 300),
         ("Prolog error", 300),
         ("muster: capacity: p5.48xlarge: us-east-1a on-demand none", 180),
         ("muster: budget: 130 of 100 USD spent this month, nothing is launched", 900),

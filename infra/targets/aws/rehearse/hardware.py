@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -43,11 +44,20 @@ def _list_gpu_files(instance_type: InstanceType) -> dict[str, File]:
     files = {
         "proc/driver/nvidia/version": File(banner),
         "usr/bin/nvidia-smi": File(_render_program("nvidia-smi", outputs), _PROGRAM),
+        "usr/bin/dcgmi": File(_render_program("dcgmi", _list_diagnoses(instance_type.gpus.count)), _PROGRAM),
     }
     if instance_type.nvlink:
         manager = f"#!/bin/sh\necho 'Fabric Manager version is : {driver}'\n"
         files["usr/bin/nv-fabricmanager"] = File(manager, _PROGRAM)
     return files
+
+
+def _list_diagnoses(gpus: int) -> dict[str, str]:
+    """Return what DCGM prints at each level of its diagnosis of healthy GPUs."""
+    results = [{"entity_group": "GPU", "entity_id": gpu, "status": "Pass"} for gpu in range(gpus)]
+    tests = [{"name": "software", "results": results, "test_summary": {"status": "Pass"}}]
+    report = {"DCGM Diagnostic": {"test_categories": [{"category": "Deployment", "tests": tests}]}}
+    return {f"diag -r {level} -j": f"{json.dumps(report)}\n" for level in (1, 2, 3)}
 
 
 def _render_links(instance_type: InstanceType, links: int) -> str:

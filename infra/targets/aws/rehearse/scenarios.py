@@ -127,7 +127,7 @@ def lose_node(rehearsal: Rehearsal) -> None:
 
 
 def fail_prolog(rehearsal: Rehearsal) -> None:
-    """Break the GPU of an idle node: the next job must not run there, and the node gets a new machine."""
+    """Break the GPU of an idle node: the next job must not run there before the node has rebooted, which mends it."""
     rehearsal.up()
     group, nodes = choose_group(rehearsal.rehearsed.spec, rehearsal.rehearsed.nodes)
     rehearsal.run_job(group, nodes)
@@ -138,8 +138,10 @@ def fail_prolog(rehearsal: Rehearsal) -> None:
         f"{group}-1", f"has a reason {HEALTH!r}", lambda node: node.reason.startswith(HEALTH), REPLACED_S
     )
     _require_nodes(rehearsal.slurm.wait_for_end(job, longer_s=REPLACED_S), nodes)
-    if not broken.is_ending:
-        raise Stop(f"the machine with the broken GPU, {broken.id}, still runs", code=FAILED)
+    if (f"{group}-1", "restarts") not in [(event.subject, event.what) for event in rehearsal.cloud.timeline.events]:
+        raise Stop(f"the machine with the broken GPU, {broken.id}, did not reboot", code=FAILED)
+    if broken.is_ending:
+        raise Stop(f"{broken.id} was replaced although it is healthy after its reboot", code=FAILED)
 
 
 def lose_controller(rehearsal: Rehearsal) -> None:
@@ -299,7 +301,7 @@ SCENARIOS: Mapping[str, Scenario] = {
         "the job does not wait for the node, and runs on a new machine",
         take_starting_spot_back,
     ),
-    "failed-prolog": Scenario("a GPU breaks on an idle node", "the node is drained and replaced", fail_prolog),
+    "failed-prolog": Scenario("a GPU breaks on an idle node", "the node is drained and reboots", fail_prolog),
     "dead-controller": Scenario("the controller dies", "`up` replaces it, and queue and jobs survive", lose_controller),
     "dead-controller-early": Scenario(
         "the controller dies while nodes start", "`up` replaces it, and the job runs", lose_controller_early

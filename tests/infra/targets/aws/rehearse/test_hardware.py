@@ -10,7 +10,7 @@ import pytest
 from cluster.catalog.instances import instance
 from infra.targets.aws.plan.machines import count_links
 from infra.targets.aws.rehearse.hardware import list_hardware_files
-from slurm.health import gpu, nvlink
+from slurm.health import dcgm, gpu, nvlink
 from slurm.health.check import Check, Expected
 
 
@@ -30,6 +30,13 @@ def test_every_gpu_link_and_fabric_device_of_the_type_shows(name: str, tmp_path:
     expected = Expected(gpus=machine.gpus.count, nvlinks=count_links(machine))
     for check in (gpu.CHECK, *([nvlink.CHECK] if machine.nvlink else [])):
         assert judge(check, program, expected) == []
+    diagnosis = tmp_path / "dcgmi"
+    diagnosis.write_text(files["usr/bin/dcgmi"].content)
+    diagnosis.chmod(0o755)
+    for level in (1, 2, 3):
+        done = subprocess.run([diagnosis, "diag", "-r", str(level), "-j"], text=True, capture_output=True, check=True)
+        assert f'"entity_id": {machine.gpus.count - 1}, "status": "Pass"' in done.stdout
+        assert dcgm.judge(done.stdout, expected) == []
     assert ("usr/bin/nv-fabricmanager" in files) is (machine.nvlink is not None)
     assert subprocess.run([program, "--reset"], capture_output=True, check=False).returncode == 1
 

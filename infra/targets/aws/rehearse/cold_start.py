@@ -9,11 +9,10 @@ from infra.engine.stop import FAILED, Stop
 from infra.targets.aws.rehearse.idle_cost import measure_set_up, read_slept
 from infra.targets.aws.rehearse.instances import Instances
 from infra.targets.aws.rehearse.rehearsed_slurm import name_job
-from infra.targets.aws.rehearse.timeline import Event
+from infra.targets.aws.rehearse.timeline import WAITING, Event
 
 MAX_AFTER_BOOT_S = 30.0
 """How long a job on new nodes from a baked image may wait, besides their boot."""
-_WAITING = ("submitted", "pending", "configuring")
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,7 @@ def find_submission(events: Sequence[Event], job: str) -> float | None:
 
 def find_start(events: Sequence[Event], job: str) -> float | None:
     """Return when a job was first seen in a state after those of waiting; a short one is never seen running."""
-    return next((event.at_s for event in events if event.subject == job and event.what not in _WAITING), None)
+    return next((event.at_s for event in events if event.subject == job and event.what not in WAITING), None)
 
 
 def report_cold_start(instances: Instances, job: str, region: str) -> ColdStart | None:

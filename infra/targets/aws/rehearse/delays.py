@@ -50,6 +50,9 @@ TABLE: Mapping[str, Delay] = {
     "FSx filesystem": Delay(300, 900, f"{_FSX}; seconds are {_ASSUMED}"),
 }
 
+RESOURCES = ("NAT gateway", "EFS mount target", "FSx filesystem")
+"""Delays of what machines need before they are launched."""
+
 
 @dataclass(frozen=True)
 class Clock:
@@ -59,6 +62,8 @@ class Clock:
     speed: float
     table: Mapping[str, Delay] = field(default_factory=lambda: TABLE)
     sleep: Callable[[float], object] = time.sleep
+    note: Callable[[float], object] = lambda _: None
+    """Is told how long a shortened wait takes, when it begins."""
 
     def __post_init__(self) -> None:
         if not self.speed > 0:
@@ -75,5 +80,6 @@ class Clock:
     def wait(self, kind: str, subject: str) -> float:
         """Wait as long as `kind` takes for `subject`, shortened by `speed`; return the seconds on AWS."""
         seconds = self.draw(kind, subject)
+        self.note(seconds / self.speed)
         self.sleep(seconds / self.speed)
         return seconds

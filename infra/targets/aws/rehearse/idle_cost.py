@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 from cluster.catalog.prices import instance_price
 from cluster.names import CONTROLLER
-from infra.targets.aws.rehearse.disks import run_in
 from infra.targets.aws.rehearse.instance import Instance
 from infra.targets.aws.rehearse.instances import Instances
-from infra.targets.aws.rehearse.ubuntu import HOME
+from infra.targets.aws.rehearse.machine import read_installation_s
 
 _HOUR_S = 3600.0
 
@@ -63,8 +62,7 @@ def report_idle_cost(instances: Instances, region: str) -> str:
 
 def read_slept(instances: Instances, instance: Instance) -> float:
     """Return how long the stand-ins of package tools have slept on a machine."""
-    script = f"awk '{{ sum += $1 }} END {{ print sum + 0 }}' /{HOME}/slept"
-    return float(run_in(instances.container(instance.id), script))
+    return read_installation_s(instances.container(instance.id))
 
 
 def measure_set_up(instances: Instances, instance: Instance, region: str) -> SetUpTime:

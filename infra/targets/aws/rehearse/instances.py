@@ -22,7 +22,14 @@ from infra.targets.aws.rehearse.delays import Clock
 from infra.targets.aws.rehearse.disks import Disks
 from infra.targets.aws.rehearse.hardware import list_hardware_files
 from infra.targets.aws.rehearse.instance import SERVER_ERROR, TAKEN_BACK, Instance
-from infra.targets.aws.rehearse.machine import MachineArgs, Site, container_name, read_last_lines, start_machine
+from infra.targets.aws.rehearse.machine import (
+    MachineArgs,
+    Site,
+    container_name,
+    read_installation_s,
+    read_last_lines,
+    start_machine,
+)
 from infra.targets.aws.rehearse.metadata import Metadata
 from infra.targets.aws.rehearse.rehearsed_stack import MEMORY_MB
 from infra.targets.aws.rehearse.restarts import start_container, wait_for_restart
@@ -156,6 +163,8 @@ class Instances:
             instance.ready_at = time.monotonic()
         if instance and state in ("ready", "failed"):
             self.timeline.record(name, state)
+        if instance and state == "ready":
+            self._begin(self._note_installations, instance)
 
     def close(self) -> None:
         """Start nothing any more, and wait until everything that was under way has ended."""
@@ -258,6 +267,11 @@ class Instances:
         self.clock.wait("agent registration", instance.draw_key)
         instance.is_registered = not self._is_over(instance)
         self.timeline.record(f"{instance.name} agent", "registered")
+
+    def _note_installations(self, instance: Instance) -> None:
+        """Note how much of a machine's set-up was a shortened installation; it may have ended meanwhile."""
+        with suppress(ResourceError):
+            self.timeline.shorten_set_up(instance.name, read_installation_s(self.container(instance.id)))
 
     def _watch_for_restarts(self, instance: Instance) -> None:
         """Boot an instance again each time its operating system restarts it."""

@@ -12,7 +12,7 @@ from docker.errors import NotFound
 from docker.types import Mount
 
 from cluster import names
-from infra.targets.aws.rehearse.disks import LOOP_RULE
+from infra.targets.aws.rehearse.disks import LOOP_RULE, run_in
 from infra.targets.aws.rehearse.hardware import File
 from infra.targets.aws.rehearse.slurm_releases import FOLDER as SLURM_PACKAGES
 from infra.targets.aws.rehearse.ubuntu import HOME, list_image_files, read_program
@@ -179,6 +179,11 @@ def read_last_lines(name: str) -> list[str]:
             return [str(line) for line in api.logs(name, tail=_LAST_LINES).decode(errors="replace").splitlines()]
         except NotFound:
             return []
+
+
+def read_installation_s(name: str) -> float:
+    """Return how long the stand-ins of package tools have slept on a machine."""
+    return float(run_in(name, f"awk '{{ sum += $1 }} END {{ print sum + 0 }}' /{HOME}/slept"))
 
 
 def _list_mounts(site: Site, args: MachineArgs) -> list[Mount]:

@@ -22,6 +22,8 @@ from infra.home import StackHome, private_folder
 from infra.resources.error import ResourceError
 from infra.targets.aws.build.reports import LOG
 from infra.targets.aws.rehearse.account_resources import list_resources
+from infra.targets.aws.rehearse.bill import compute_bill
+from infra.targets.aws.rehearse.billed_prices import list_prices
 from infra.targets.aws.rehearse.delays import Clock
 from infra.targets.aws.rehearse.disks import run_in
 from infra.targets.aws.rehearse.judge import MISSING
@@ -29,7 +31,8 @@ from infra.targets.aws.rehearse.plugin import PLUGIN
 from infra.targets.aws.rehearse.rehearsed_slurm import RehearsedSlurm
 from infra.targets.aws.rehearse.rehearsed_stack import RehearsedStack, label_rehearsal, prepare_stack
 from infra.targets.aws.rehearse.simulated_cloud import SimulatedCloud, open_cloud, require_environment
-from infra.targets.aws.rehearse.timeline import Event, Timeline, render_picture, render_text
+from infra.targets.aws.rehearse.timeline import PHASE, Event, Timeline
+from infra.targets.aws.rehearse.timeline_picture import write_timeline
 from infra.targets.aws.rehearse.vpc_network import claim_network
 from infra.targets.aws.spec import region_of
 from infra.targets.target import Console, RehearsalOptions
@@ -37,7 +40,6 @@ from infra.targets.target import Console, RehearsalOptions
 _INTERRUPT_TIMEOUT_S = 20.0
 # Machines take up to a minute to shut down.
 _END_TIMEOUT_S = 120.0
-_PHASE = "rehearsal"
 _SLURM_LOGS = "/var/log/slurm/*.log"
 
 
@@ -156,7 +158,7 @@ class Rehearsal:
 
     def _run_muster(self, command: str, *options: str, is_shown: bool = True) -> tuple[int, str]:
         """Run a command of muster against the simulated account, print its output, and return its code and output."""
-        self.cloud.timeline.record(_PHASE, command)
+        self.cloud.timeline.record(PHASE, command)
         lines: list[str] = []
 
         def say(text: str) -> None:
@@ -258,14 +260,16 @@ def interrupt_on_signals() -> Iterator[None]:
 
 
 def _run(rehearsed: RehearsedStack, options: RehearsalOptions, console: Console, steps: Steps) -> None:
-    clock = Clock(options.seed, options.speed)
     timeline = Timeline(say=lambda event: console.say(_render_line(event)))
-    began = time.monotonic()
+    clock = Clock(options.seed, options.speed, note=timeline.shorten)
+    began, usd_per_hour = time.monotonic(), dict[str, float]()
     try:
-        with open_cloud(rehearsed, clock, timeline) as cloud:
+        with open_cloud(rehearsed, clock, timeline) as cloud, _note_prices(rehearsed.spec, cloud, usd_per_hour):
             _run_and_save_logs(Rehearsal(rehearsed, cloud, console), steps)
     finally:
-        _write_timeline(rehearsed.home.root, timeline, time.monotonic() - began)
+        end_s = time.monotonic() - began
+        bill = compute_bill(timeline.events, usd_per_hour, timeline.shortened, options.speed, end_s)
+        write_timeline(rehearsed.home.root, timeline.events, bill, end_s)
 
 
 def _run_and_save_logs(rehearsal: Rehearsal, steps: Steps) -> None:
@@ -277,7 +281,7 @@ def _run_and_save_logs(rehearsal: Rehearsal, steps: Steps) -> None:
     except (Stop, ResourceError, KeyboardInterrupt):
         rehearsal.save_logs()
         raise
-    rehearsal.cloud.timeline.record(_PHASE, "done")
+    rehearsal.cloud.timeline.record(PHASE, "done")
 
 
 def _keep_logs(rehearsed: RehearsedStack, folder: Path, options: RehearsalOptions) -> None:
@@ -290,9 +294,13 @@ def _keep_logs(rehearsed: RehearsedStack, folder: Path, options: RehearsalOption
         shutil.copy(path, target)
 
 
-def _write_timeline(folder: Path, timeline: Timeline, end_s: float) -> None:
-    (folder / "timeline.txt").write_text(render_text(timeline.events))
-    (folder / "timeline.svg").write_text(render_picture(timeline.events, end_s))
+@contextmanager
+def _note_prices(spec: ClusterSpec, cloud: SimulatedCloud, usd_per_hour: dict[str, float]) -> Iterator[None]:
+    """At the end, whatever happened, add what everything in the timeline costs per hour."""
+    try:
+        yield
+    finally:
+        usd_per_hour |= list_prices(spec, cloud.instances, cloud.timeline.events)
 
 
 def _render_line(event: Event) -> str:

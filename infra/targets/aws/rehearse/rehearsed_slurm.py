@@ -13,6 +13,7 @@ from bootstrap.upgrade.steps import STATE
 from infra.engine.stop import FAILED, Stop
 from infra.targets.aws.rehearse.disks import run_in
 from infra.targets.aws.rehearse.instances import Instances
+from infra.targets.aws.rehearse.timeline import JOB
 from slurm.control.jobs import comment_job, explain_waiting, list_steps, show_result, show_state
 from slurm.control.nodes import ABSENT, NodeState, parse_nodes, show_nodes
 
@@ -149,7 +150,7 @@ class RehearsedSlurm:
 
 def name_job(job: str) -> str:
     """Return the name of a job in the timeline."""
-    return f"job {job}"
+    return f"{JOB}{job}"
 
 
 def has_ended(state: str) -> bool:

@@ -30,6 +30,7 @@ from infra.targets.aws.rehearse.rehearsed_slurm import REPLACED_S
 from infra.targets.aws.rehearse.slurm_releases import publish_releases
 from infra.targets.aws.rehearse.spot_notices import take_spot_back, take_starting_spot_back
 from infra.targets.aws.rehearse.stored_logs import check_stored_logs, wait_for_stored_logs
+from infra.targets.aws.rehearse.timeline import PHASE
 from infra.targets.aws.rehearse.training_job import STEPS, submit_training
 from infra.targets.aws.spec import region_of
 from slurm.control.config import SHOW_CONFIG, read_release
@@ -64,7 +65,7 @@ def run_job(rehearsal: Rehearsal) -> None:
     _up_and_report(rehearsal)
     group, nodes = choose_group(rehearsal.rehearsed.spec, rehearsal.rehearsed.nodes)
     if nodes:
-        rehearsal.cloud.timeline.record("rehearsal", "job")
+        rehearsal.cloud.timeline.record(PHASE, "job")
         job = rehearsal.slurm.submit(group, nodes, "hostname")
         hosts = rehearsal.slurm.wait_for_end(job).split()
         rehearsal.console.say(f"the job ran on {', '.join(sorted(hosts))}")

@@ -1,4 +1,4 @@
-"""The timeline of a rehearsal: what happened to whom and when, as text and as a picture."""
+"""The timeline of a rehearsal: what happened to whom and when, and which of its time was shortened."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from html import escape
 
-_ROW_PX, _LEFT_PX, _WIDTH_PX, _MARGIN_PX = 26, 150, 900, 30
-_COLOURS = ("#4c78a8", "#f58518", "#54a24b", "#e45756", "#72b7b2", "#b279a2", "#9d755d", "#bab0ac")
+PHASE = "rehearsal"
+"""Subject of the events that say which command runs."""
+JOB = "job "
+"""What the names of jobs begin with; then follows their number."""
+WAITING = ("submitted", "pending", "configuring")
+"""States of a job that does not run yet."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,15 @@ class Event:
     what: str
 
 
+@dataclass(frozen=True)
+class ShortenedTime:
+    """A time in which AWS would have taken longer: all of it, or a share of it that is spread evenly."""
+
+    begin_s: float
+    end_s: float
+    share: float = 1.0
+
+
 @dataclass
 class Timeline:
     """Records events of several threads in the order in which they happen."""
@@ -30,6 +42,7 @@ class Timeline:
     clock: Callable[[], float] = time.monotonic
     say: Callable[[Event], None] = lambda _: None
     events: list[Event] = field(default_factory=list)
+    shortened: list[ShortenedTime] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._began, self._lock = self.clock(), threading.Lock()
@@ -44,37 +57,21 @@ class Timeline:
             self.events.append(event)
         self.say(event)
 
+    def shorten(self, seconds: float) -> None:
+        """Note that a delay of AWS takes only this long from now on."""
+        begin_s = self.clock() - self._began
+        self.shortened.append(ShortenedTime(begin_s, begin_s + seconds))
+
+    def shorten_set_up(self, subject: str, seconds: float) -> None:
+        """Note that the set-up of a machine that is ready contained this many seconds of shortened delays."""
+        with self._lock:
+            moments = {event.what: event.at_s for event in self.events if event.subject == subject}
+        begin_s, end_s = moments.get("runs user data"), moments.get("ready")
+        if begin_s is not None and end_s is not None and end_s > begin_s:
+            self.shortened.append(ShortenedTime(begin_s, end_s, min(1.0, seconds / (end_s - begin_s))))
+
 
 def render_text(events: Sequence[Event]) -> str:
     """Return the events as a table."""
     width = max((len(event.subject) for event in events), default=0)
     return "".join(f"{event.at_s:8.1f} s  {event.subject:{width}}  {event.what}\n" for event in events)
-
-
-def render_picture(events: Sequence[Event], end_s: float) -> str:
-    """Return an SVG with one row per subject: each state is a bar from its event to the next one of its subject."""
-    subjects = list(dict.fromkeys(event.subject for event in events))
-    height = _ROW_PX * (len(subjects) + 1) + 2 * _MARGIN_PX
-    scale = _WIDTH_PX / max(end_s, 1.0)
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_LEFT_PX + _WIDTH_PX + _MARGIN_PX}" height="{height}" '
-        'font-family="sans-serif" font-size="11">'
-    ]
-    for row, subject in enumerate(subjects):
-        top = _MARGIN_PX + row * _ROW_PX
-        parts.append(f'<text x="4" y="{top + 15}">{escape(subject)}</text>')
-        own = [event for event in events if event.subject == subject]
-        ends = [*(event.at_s for event in own[1:]), end_s]
-        for number, (event, end) in enumerate(zip(own, ends, strict=True)):
-            left, length = _LEFT_PX + event.at_s * scale, max((end - event.at_s) * scale, 1)
-            title = escape(f"{event.what}: {event.at_s:.1f} to {end:.1f} s")
-            parts.append(
-                f'<rect x="{left:.1f}" y="{top}" width="{length:.1f}" height="{_ROW_PX - 6}" '
-                f'fill="{_COLOURS[number % len(_COLOURS)]}"><title>{title}</title></rect>'
-            )
-    axis = _MARGIN_PX + len(subjects) * _ROW_PX + 12
-    parts += [
-        f'<text x="{_LEFT_PX + end_s * share / 4 * scale:.1f}" y="{axis}">{end_s * share / 4:.0f} s</text>'
-        for share in range(5)
-    ]
-    return "\n".join([*parts, "</svg>\n"])

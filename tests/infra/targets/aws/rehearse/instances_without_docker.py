@@ -53,6 +53,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
     monkeypatch.setattr(rehearsed, "start_machine", engine.start)
     monkeypatch.setattr(rehearsed, "remove_container", engine.remove)
     monkeypatch.setattr(rehearsed, "read_last_lines", lambda _name: engine.last_lines)
+    monkeypatch.setattr(rehearsed, "read_installation_s", lambda _name: 0.0)
     monkeypatch.setattr(rehearsed, "wait_for_restart", engine.wait_for_restart)
     monkeypatch.setattr(rehearsed, "start_container", engine.running.add)
     return engine

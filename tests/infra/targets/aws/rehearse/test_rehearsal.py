@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -36,6 +37,11 @@ def check_rehearsal(home: Path, output: str) -> None:
     order = [moments[f"{subject} {state}"] for subject, state in ORDER]
     assert order == sorted(order)
     assert not [what for what in moments if "denied" in what]
+    folder = home / "rehearsals" / STACK
+    assert re.search(r"job \d+ waits for gpu-1, \d+\.\d\d USD billed", (folder / "waits.txt").read_text())
+    ElementTree.fromstring((folder / "timeline.svg").read_text())  # noqa: S314  # our own text
+    (usd,) = re.findall(r"running bill: ([\d.]+) USD", (folder / "timeline.svg").read_text())
+    assert float(usd) > 0
     (receipt,) = (home / "rehearsals" / STACK / "receipts").glob("*.json")
     assert json.loads(receipt.read_text())["left"] == 0
     assert list_remains(home, STACK) == []

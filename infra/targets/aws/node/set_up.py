@@ -15,6 +15,7 @@ from bootstrap.desired import Desired
 from bootstrap.errors import BootstrapError
 from bootstrap.execute import execute_steps
 from bootstrap.facts.collect import collect_facts
+from bootstrap.facts.model import Facts
 from bootstrap.image_contents import RECORD, ImageRecord
 from bootstrap.plan import plan_steps
 from bootstrap.progress import Event
@@ -88,14 +89,16 @@ def set_up(node: Node, desired: Desired, cloud: AwsCloud, reporter: Reporter) ->
     _describe_image(node, desired)
     start, configured = (select_hooks(cloud.hooks, when, node.role) for when in ("start", "configured"))
     run_hooks(start, node, cloud.region)
+    facts: Facts | None = None
     for stage in _list_stages(node.role, hooks=bool(configured)):
         # Before the daemon that lets jobs run on the node.
         if stage == registry.MEMBERS:
             run_hooks(configured, node, cloud.region)
+            facts = None
         # If hundreds of compute nodes reported each stage, they would exceed the account's request rate.
         if node.role != "compute":
             reporter.report("working", stage[0].name, f"{len(stage)} steps to go")
-        _run_stage(transport, node, desired, stage, reporter)
+        facts = _run_stage(transport, node, desired, stage, reporter, facts=facts)
         if reason := restart.read_request(transport):
             return reason
     check_machine(transport, node, desired)
@@ -106,7 +109,7 @@ def set_up(node: Node, desired: Desired, cloud: AwsCloud, reporter: Reporter) ->
 
 
 def _list_stages(role: Role, *, hooks: bool) -> list[Sequence[Step]]:
-    """Return the stages of a role; facts are read before each, so that the last is divided only for hooks."""
+    """Return the stages of a role; facts are read for each, so that the last is divided only for hooks."""
     last = registry.select_after_machine(role)
     if not hooks or role == "controller":
         return [registry.KERNEL, registry.MACHINE, last]
@@ -128,12 +131,25 @@ def restart_machine(transport: Transport, reason: str, reporter: Reporter) -> No
     restart.restart(transport, USER_DATA)
 
 
-def _run_stage(
-    transport: LocalTransport, node: Node, desired: Desired, stage: Sequence[Step], reporter: Reporter
-) -> None:
-    facts = collect_facts(transport, node.name, registry.build_probe(node, desired))
+def _run_stage(  # noqa: PLR0913  # what every stage needs, and what the one before has left
+    transport: LocalTransport,
+    node: Node,
+    desired: Desired,
+    stage: Sequence[Step],
+    reporter: Reporter,
+    *,
+    facts: Facts | None = None,
+) -> Facts | None:
+    """Run the steps of a stage; return the facts if they still hold, because no step had anything to do.
+
+    `facts` are those that an earlier stage has left as they were: a machine from a baked image has nothing to do in the
+    first stage, and reading the same facts again would only delay the node.
+    """
+    facts = facts or collect_facts(transport, node.name, registry.build_probe(node, desired))
     planned = plan_steps({node.name: facts}, desired)[node.name]
-    execute_steps(transport, node.name, [planned[step.name] for step in stage if step.name in planned], reporter)
+    steps = [planned[step.name] for step in stage if step.name in planned]
+    execute_steps(transport, node.name, steps, reporter)
+    return None if any(step.actions for step in steps) else facts
 
 
 def _describe_image(node: Node, desired: Desired) -> None:

@@ -115,6 +115,12 @@ class RehearsedSlurm:
         """Return what a job has printed so far."""
         return self.run(f"cat ~{self.user}/slurm-{job}.out 2>/dev/null || true")
 
+    def read_output_age(self, job: str) -> float:
+        """Return how many seconds ago a job printed last."""
+        return float(
+            self.run(f"echo $(date +%s.%N) $(stat -c %.Y ~{self.user}/slurm-{job}.out) | awk '{{ print $1 - $2 }}'")
+        )
+
     def read_state(self, job: str) -> str:
         """Return the state of a job in the queue; empty if it is not there."""
         return self.run(show_state(job)).strip()

@@ -242,8 +242,8 @@ def refresh_images(rehearsal: Rehearsal) -> None:
         raise Stop(f"the queue did not survive: job {held} is {state or 'gone'}", code=FAILED)
     successor = rehearsal.cloud.instances.require("controller")
     baked = rehearsal.cloud.instances.images
-    if successor.id == controller or successor.raw.image_id not in baked:
-        raise Stop(f"the controller {successor.id} does not start from a baked image", code=FAILED)
+    if successor.id == controller:
+        raise Stop(f"the controller {controller} was not replaced", code=FAILED)
     for name in members(group, nodes):
         # Slurm launches a node again only when its time to shut down is over.
         rehearsal.slurm.wait_for_node(name, "is powered down", lambda node: node.powered_down, REPLACED_S)
@@ -251,7 +251,9 @@ def refresh_images(rehearsal: Rehearsal) -> None:
     rehearsal.console.say(compare_images(unbaked, from_baked))
     start = report_cold_start(rehearsal.cloud.instances, job, region_of(rehearsal.rehearsed.spec))
     rehearsal.console.say(check_baked_start(start))
-    for node in (successor, *(rehearsal.cloud.instances.require(f"{group}-{number + 1}") for number in range(nodes))):
+    for node in (successor, *map(rehearsal.cloud.instances.require, members(group, nodes))):
+        if node.raw.image_id not in baked:
+            raise Stop(f"{node.name} ({node.id}) does not start from a baked image", code=FAILED)
         if read_slept(rehearsal.cloud.instances, node):
             raise Stop(f"{node.name} has installed packages, although its image has all of them", code=FAILED)
     _forget_images(rehearsal)
@@ -341,7 +343,8 @@ def _measure_first_job(rehearsal: Rehearsal, group: str, nodes: int) -> tuple[Fi
     submitted_at = time.monotonic()
     job = rehearsal.slurm.submit(group, nodes, "hostname")
     _require_nodes(rehearsal.slurm.wait_for_end(job), nodes)
-    ended_at = time.monotonic()
+    # Not when the end was noticed: polling, the epilog and accounting come later, and are not part of the job.
+    ended_at = time.monotonic() - rehearsal.slurm.read_output_age(job)
     used = [rehearsal.cloud.instances.require(f"{group}-{number + 1}") for number in range(nodes)]
     return measure_first_job(rehearsal.cloud.instances, used, submitted_at, ended_at), job
 

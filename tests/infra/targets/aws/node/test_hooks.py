@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from bootstrap.errors import BootstrapError
+from bootstrap.facts.model import Facts
 from bootstrap.steps import registry
+from bootstrap.steps.step import Step
 from infra.targets.aws.node import set_up
 from infra.targets.aws.node.hooks import NodeHook, run_hooks, select_hooks
 from infra.targets.aws.node.identity import find_node
@@ -119,7 +122,7 @@ def test_programs_run_before_the_set_up_and_before_the_node_runs_jobs(
     role: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     order: list[object] = []
-    monkeypatch.setattr(set_up, "_run_stage", lambda *arguments: order.append(tuple(arguments[3])))
+    monkeypatch.setattr(set_up, "_run_stage", lambda *arguments, **_: order.append(tuple(arguments[3])))
     monkeypatch.setattr(set_up, "check_machine", lambda *_: order.append("check"))
     monkeypatch.setattr(set_up, "run_hooks", lambda chosen, *_: order.extend(hook.when for hook in chosen))
     monkeypatch.setattr("bootstrap.restart.read_request", lambda _: "")
@@ -133,3 +136,31 @@ def test_programs_run_before_the_set_up_and_before_the_node_runs_jobs(
         assert order[-3:] == ["configured", registry.MEMBERS, "check"]
     else:
         assert order[-3:] == ["check", "configured", registry.CHECKED]
+
+
+@pytest.mark.parametrize(("changing", "readings"), [((), 1), (registry.KERNEL, 2)], ids=["baked", "not baked"])
+def test_facts_are_read_again_only_after_a_change(
+    changing: tuple[Step, ...], readings: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is left to do in the first stage of a machine from a baked image."""
+    read: list[object] = []
+    monkeypatch.setattr(set_up, "collect_facts", lambda *_: read.append("facts") or Facts())  # type: ignore[func-returns-value]  # returns the facts
+    monkeypatch.setattr(set_up, "execute_steps", lambda *_: None)
+    actions = {step.name: [object()] if step in changing else [] for step in registry.EVERY}
+    planned = {name: SimpleNamespace(actions=todo) for name, todo in actions.items()}
+    monkeypatch.setattr(set_up, "plan_steps", lambda *_: {GPU.name: planned})
+    monkeypatch.setattr(set_up, "check_machine", lambda *_: None)
+    monkeypatch.setattr("bootstrap.restart.read_request", lambda _: "")
+    assert set_up.set_up(GPU, desired(), cloud(), set_up.Reporter("", "", "")) == ""
+    assert len(read) == readings
+
+
+def test_facts_are_read_again_after_a_program_of_the_spec(monkeypatch: pytest.MonkeyPatch) -> None:
+    passed: list[object] = []
+    monkeypatch.setattr(set_up, "_run_stage", lambda *_, facts: passed.append(facts) or Facts())  # type: ignore[func-returns-value]  # returns the facts
+    monkeypatch.setattr(set_up, "check_machine", lambda *_: None)
+    monkeypatch.setattr(set_up, "run_hooks", lambda *_: None)
+    monkeypatch.setattr("bootstrap.restart.read_request", lambda _: "")
+    hook = NodeHook(name="a", when="configured", object="tools/a", sha256="a" * 64, roles=("compute",), timeout_s=20)
+    assert set_up.set_up(GPU, desired(), cloud(hooks=(hook,)), set_up.Reporter("", "", "")) == ""
+    assert passed == [None, Facts(), Facts(), None]

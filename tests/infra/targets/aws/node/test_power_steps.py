@@ -26,7 +26,7 @@ from tests.infra.targets.aws.node.step_actions import CONTROLLER, GPU, LOGIN, ti
 def test_the_sweep_starts_after_the_check(node: Node, end: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
     """It launches nodes that are missing, which would be billed although the set-up of the controller failed."""
     order: list[object] = []
-    monkeypatch.setattr(set_up, "_run_stage", lambda *arguments: order.append(arguments[3]))
+    monkeypatch.setattr(set_up, "_run_stage", lambda *arguments, **_: order.append(arguments[3]))
     monkeypatch.setattr(set_up, "check_machine", lambda *_: order.append("check"))
     monkeypatch.setattr("bootstrap.restart.read_request", lambda _: "")
     monkeypatch.setattr(set_up.Reporter, "report", lambda *_: None)

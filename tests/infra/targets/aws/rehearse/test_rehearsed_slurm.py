@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
@@ -89,3 +93,20 @@ def test_a_queue_that_is_never_saved_is_an_error(timeline: Timeline, monkeypatch
     monkeypatch.setattr(rehearsed_slurm, "_SAVED_S", 0.0)
     with pytest.raises(Stop, match="slurmctld has not saved its queue within 0 s"):
         slurm.wait_until_saved("1")
+
+
+def test_the_age_of_the_output_is_read_from_its_file(
+    timeline: Timeline, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A job has run when it printed last, which is earlier than the moment at which its end is noticed."""
+    output = tmp_path / "slurm-1.out"
+    output.touch()
+    written_at = time.time() - 2.5
+    os.utime(output, (written_at, written_at))
+    slurm = make_slurm(timeline, monkeypatch, queue=[], accounting="")
+
+    def run(_: RehearsedSlurm, script: str) -> str:
+        return subprocess.check_output(["sh", "-ec", script.replace("~alice", str(tmp_path))], text=True)
+
+    monkeypatch.setattr(RehearsedSlurm, "run", run)
+    assert 2.5 <= slurm.read_output_age("1") < 20

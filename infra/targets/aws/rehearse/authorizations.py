@@ -37,6 +37,15 @@ class Template:
     """Tags of what is launched from it, by kind of resource."""
 
 
+@dataclass(frozen=True)
+class Session:
+    """A role that a machine has assumed for the programs of users."""
+
+    role: str
+    machine: str
+    """Id of the instance that assumed it, which muster gives to the session as its name."""
+
+
 class Account(Protocol):
     """What an account has, as far as permissions depend on it."""
 
@@ -84,6 +93,8 @@ def list_authorizations(
     elif (service, action) == ("sts", "GetCallerIdentity"):
         # https://docs.aws.amazon.com/STS/latest/APIReference/API_GetCallerIdentity.html: no permission is required.
         return
+    elif (service, action) == ("sts", "AssumeRole"):
+        yield Authorization("sts:AssumeRole", params["RoleArn"])
     elif service == "budgets":
         budget = json.loads(params["body"]).get("BudgetName", "")
         yield Authorization("budgets:ViewBudget", f"arn:aws:budgets::{account.id}:budget/{budget}")

@@ -6,13 +6,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Protocol
 
-from infra.targets.aws.rehearse.authorizations import Account, list_authorizations
+from infra.targets.aws.rehearse.authorizations import Account, Session, list_authorizations
+from infra.targets.aws.rehearse.instance import Instance
 from infra.targets.aws.rehearse.instances import Instances
 from infra.targets.aws.rehearse.moto_server import Judge
 from infra.targets.aws.rehearse.policies import Statement, list_denied
 
 # The end of the reason if a machine has outlived its role.
 MISSING = " does not exist"
+_UNJUDGED = "cannot judge"
 
 
 class JudgedAccount(Account, Protocol):
@@ -24,35 +26,65 @@ class JudgedAccount(Account, Protocol):
     def list_statements(self, role: str, /) -> list[Statement] | None:
         """Return the statements of all policies of a role; None if the role does not exist."""
 
+    def trusts(self, role_arn: str, caller: str, /) -> bool:
+        """Return whether the trust policy of a role lets machines with another role assume it."""
+
+    def find_session(self, access_key: str, /) -> Session | None:
+        """Return the session of an assumed role that has these credentials."""
+
 
 def make_judge(account: JudgedAccount, instances: Instances, operator_key: str, denials: list[str]) -> Judge:
     """Return the judge of calls: muster's own commands may do anything, machines what their role permits.
 
-    Everyone else is denied. Denials of machines, and calls that cannot be judged, are added to `denials`.
+    Programs of users may do what the role of jobs permits. Everyone else is denied. Denials of machines, and calls that
+    cannot be judged, are added to `denials`; those of users' programs are not, because users may try what they like.
     """
 
     def judge(caller: str, service: str, action: str, params: dict[str, str]) -> str:
         if caller == operator_key:
             return ""
-        instance = instances.find_caller(caller)
+        instance, session = instances.find_caller(caller), account.find_session(caller)
+        if instance is None and session:
+            reason = _judge_session(account, instances, session, service, action, params)
+            denials.extend([reason] if reason.startswith(_UNJUDGED) else [])
+            return reason
         if instance is None:
             return f"the credentials {caller or '(none)'} are not of this rehearsal"
-        try:
-            source = account.describe_source(service, instance.raw.vpc_id or "")
-            needed = [
-                replace(authorization, context={**authorization.context, **source})
-                for authorization in list_authorizations(account, service, action, params)
-            ]
-            statements = account.list_statements(instance.role)
-            denied = list_denied(statements or [], needed)
-            reason = f"{instance.role} may not {denied[0].action} on {denied[0].resource}" if denied else ""
-            if statements is None:
-                reason = f"the role {instance.role}{MISSING}"
-        except Exception as error:  # moto's and ours; a call that nobody judged must not pass
-            reason = f"cannot judge {service} {action} of {instance.role}: {type(error).__name__}: {error}"
+        reason = _judge_role(account, instance, instance.role, service, action, params)
         if reason:
             denials.append(reason)
             instances.timeline.record(f"{instance.name} calls", f"denied: {reason}")
         return reason
 
     return judge
+
+
+def _judge_session(  # noqa: PLR0913, PLR0917  # a call and its caller
+    account: JudgedAccount, instances: Instances, session: Session, service: str, action: str, params: dict[str, str]
+) -> str:
+    machine = instances.by_id.get(session.machine)
+    if machine is None:
+        return f"the machine {session.machine}, which assumed {session.role}, is not of this rehearsal"
+    return _judge_role(account, machine, session.role, service, action, params)
+
+
+def _judge_role(  # noqa: PLR0913, PLR0917  # a call and its caller
+    account: JudgedAccount, instance: Instance, role: str, service: str, action: str, params: dict[str, str]
+) -> str:
+    """Return why a role may not make a call from a machine; empty if it may."""
+    try:
+        source = account.describe_source(service, instance.raw.vpc_id or "")
+        needed = [
+            replace(authorization, context={**authorization.context, **source})
+            for authorization in list_authorizations(account, service, action, params)
+        ]
+        statements = account.list_statements(role)
+        if statements is None:
+            return f"the role {role}{MISSING}"
+        if denied := list_denied(statements, needed):
+            return f"{role} may not {denied[0].action} on {denied[0].resource}"
+        if (service, action) == ("sts", "AssumeRole") and not account.trusts(params["RoleArn"], role):
+            return f"{params['RoleArn']} does not trust {role}"
+    except Exception as error:  # moto's and ours; a call that nobody judged must not pass
+        return f"{_UNJUDGED} {service} {action} of {role}: {type(error).__name__}: {error}"
+    return ""

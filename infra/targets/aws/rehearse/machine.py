@@ -75,9 +75,9 @@ ExecStartPost=/usr/bin/touch /run/booted
 _WANTS = f"{_UNITS}/multi-user.target.wants"
 # AWS's library brings its own certificate authorities. Units find ours in their environment, because some cannot read
 # homes. Slurm runs the programs that launch nodes without an environment; /nonexistent is the home of the user slurm.
-_TRUSTED = "/etc/ssl/certs/ca-certificates.crt"
-_UNIT_DEFAULTS = f"[Manager]\nDefaultEnvironment=AWS_CA_BUNDLE={_TRUSTED}\n"
-_AWS_CONFIG = f"[default]\nca_bundle = {_TRUSTED}\n"
+TRUSTED = "/etc/ssl/certs/ca-certificates.crt"
+_UNIT_DEFAULTS = f"[Manager]\nDefaultEnvironment=AWS_CA_BUNDLE={TRUSTED}\n"
+_AWS_CONFIG = f"[default]\nca_bundle = {TRUSTED}\n"
 _HOMES = ("root", "nonexistent")
 
 

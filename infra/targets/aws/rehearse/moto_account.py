@@ -14,8 +14,9 @@ from moto.iam.models import iam_backends
 from moto.kms.models import kms_backends
 from moto.s3.models import s3_backends
 from moto.ssm.models import ssm_backends
+from moto.sts.models import sts_backends
 
-from infra.targets.aws.rehearse.authorizations import Template
+from infra.targets.aws.rehearse.authorizations import Session, Template
 from infra.targets.aws.rehearse.policies import Statement
 
 
@@ -31,8 +32,25 @@ class MotoAccount:
         stored = next((r for r in iam_backends[self.id]["aws"].roles.values() if r.name == role), None)
         if stored is None:
             return None
-        documents = [*stored.policies.values(), *(policy.document for policy in stored.managed_policies.values())]
+        versions = [version for policy in stored.managed_policies.values() for version in policy.versions]
+        documents = [*stored.policies.values(), *(version.document for version in versions if version.is_default)]
         return [statement for document in documents for statement in json.loads(document)["Statement"]]
+
+    def trusts(self, role_arn: str, caller: str) -> bool:
+        """Return whether the trust policy of a role lets machines with another role assume it."""
+        roles = iam_backends[self.id]["aws"].roles.values()
+        stored = next((role for role in roles if role.arn == role_arn), None)
+        if stored is None:
+            return False
+        statements = json.loads(stored.assume_role_policy_document)["Statement"]
+        principals = [(statement.get("Principal") or {}).get("AWS") or [] for statement in statements]
+        arns = [arn for each in principals for arn in ([each] if isinstance(each, str) else each)]
+        return any(role.arn in arns for role in roles if role.name == caller)
+
+    def find_session(self, access_key: str) -> Session | None:
+        """Return the session of a role that has these credentials; None if they are of no role that was assumed."""
+        assumed = sts_backends[self.id]["aws"].get_assumed_role_from_access_key(access_key)
+        return Session(assumed.role_arn.rpartition("/")[2], assumed.session_name) if assumed else None
 
     def describe_source(self, service: str, vpc: str) -> Mapping[str, str]:
         """Return the VPC of a request, which AWS knows if it came through an endpoint of the service there."""

@@ -58,6 +58,10 @@ class Call:
     status: int
 
 
+# Without a region for us-east-1.
+_BUCKET_HOST = re.compile(r"(.+)\.s3(?:\.[a-z0-9-]+)?\.amazonaws\.com")
+
+
 @dataclass
 class Fault:
     """A fault to inject into the next calls of an action."""
@@ -279,4 +283,7 @@ def _parse_request(environ: dict[str, Any], body: bytes) -> tuple[str, str, dict
         params = dict(parse_qsl(body.decode(), keep_blank_values=True))
         return service, params["Action"], params
     params = {"body": body.decode(errors="replace"), "query": environ.get("QUERY_STRING", "")}
-    return service, f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}", params
+    # AWS's libraries name a bucket in the host, muster's own code in the path.
+    named = _BUCKET_HOST.fullmatch(environ.get("HTTP_HOST", ""))
+    bucket = f"/{named[1]}" if service == "s3" and named else ""
+    return service, f"{environ['REQUEST_METHOD']} {bucket}{environ['PATH_INFO']}", params

@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from cluster.spec import ClusterSpec
@@ -51,6 +51,8 @@ class Rehearsal:
     cloud: SimulatedCloud
     console: Console
     denials_before_teardown: int = 0
+    own: set[str] = field(default_factory=set)
+    """What a scenario has created for the user of the stack: `teardown` must leave it."""
 
     def up(self) -> None:
         self._muster("up")
@@ -105,7 +107,8 @@ class Rehearsal:
         left = [instance.name for instance in instances.by_id.values() if instance.raw._state.name != "terminated"]
         problems = [
             *(f"machine {name} is left after teardown" for name in left),
-            *(f"{what} is left after teardown" for what in self._list_left(before)),
+            *(f"{what} is left after teardown" for what in self._list_left(before | self.own)),
+            *(f"{what} of the user is gone after teardown" for what in sorted(self.own - self.list_resources())),
             *self._check_receipt(),
             *dict.fromkeys(self._list_wrong_denials()),
             *instances.failures,

@@ -25,6 +25,7 @@ from infra.targets.aws.rehearse.idle_cost import read_slept, report_idle_cost
 from infra.targets.aws.rehearse.idle_nodes import release_idle_nodes
 from infra.targets.aws.rehearse.interferences import refuse_launches, reject_some
 from infra.targets.aws.rehearse.moto_errors import SHORTAGE
+from infra.targets.aws.rehearse.policies_and_hooks import use_policies_and_hooks
 from infra.targets.aws.rehearse.rehearsal import Rehearsal, choose_group
 from infra.targets.aws.rehearse.rehearsed_slurm import REPLACED_S
 from infra.targets.aws.rehearse.slurm_releases import publish_releases
@@ -319,6 +320,11 @@ SCENARIOS: Mapping[str, Scenario] = {
         "all machines are replaced with ones from baked images",
         "the queue survives, and machines install nothing when they boot",
         refresh_images,
+    ),
+    "hooks": Scenario(
+        "the spec has hooks and a role for jobs",
+        "hooks run before jobs do; a job reads its object with that role, and metadata stays closed to it",
+        use_policies_and_hooks,
     ),
     "throttling": Scenario(f"{_THROTTLED:.0%} of all calls are throttled", "a job runs on two nodes", throttle),
     "late-listing": Scenario("new instances are listed late", "nothing is launched twice", list_late),

@@ -159,7 +159,9 @@ def _serve(  # noqa: PLR0913
     find: Callable[[str], Metadata | None],
 ) -> _Served:
     region = account.region
-    hosts = ["*.amazonaws.com", *(f"*.{part}.amazonaws.com" for part in (region, f"efs.{region}", f"s3.{region}"))]
+    # AWS's libraries use a name of S3 without a region for us-east-1.
+    parts = (region, f"efs.{region}", f"s3.{region}", "s3")
+    hosts = ["*.amazonaws.com", *(f"*.{part}.amazonaws.com" for part in parts)]
     authority = Authority.create()
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
 

@@ -149,4 +149,9 @@ def test_names_are_written_in_the_clusters_own_zone_only() -> None:
 
 def test_who_the_caller_is_needs_no_permission() -> None:
     assert list(list_authorizations(FakeAccount(), "sts", "GetCallerIdentity", {})) == []
-    assert list(list_authorizations(FakeAccount(), "sts", "AssumeRole", {})) == [Authorization("sts:AssumeRole", "*")]
+
+
+def test_a_role_is_assumed_by_its_arn() -> None:
+    role = "arn:aws:iam::123456789012:role/jobs"
+    needed = list(list_authorizations(FakeAccount(), "sts", "AssumeRole", {"RoleArn": role}))
+    assert needed == [Authorization("sts:AssumeRole", role)]

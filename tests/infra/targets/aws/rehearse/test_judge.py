@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any, cast
 from urllib.error import HTTPError
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 import boto3
 import pytest
 from botocore.exceptions import ClientError
 
-from infra.targets.aws.rehearse.authorizations import Template
+from infra.targets.aws.plan.iam import trust_job_hosts
+from infra.targets.aws.rehearse.authorizations import Session, Template
 from infra.targets.aws.rehearse.instances import Instances
 from infra.targets.aws.rehearse.judge import make_judge
+from infra.targets.aws.rehearse.moto_account import MotoAccount
 from infra.targets.aws.rehearse.policies import Statement
 from infra.targets.aws.rehearse.timeline import Timeline
 from tests.moto_server import ACCOUNT, REGION, Moto, aws, listening, moto  # noqa: F401  # fixtures
 
 OPERATOR, MACHINE = "ASIAOPERATOR", "ASIAMACHINE"
+JOB, FOREIGN_JOB = "ASIAJOB", "ASIAFOREIGN"
+SIGNED = "AWS4-HMAC-SHA256 Credential=testing/20261117/us-east-1/s3/aws4_request"
 ROLE = "compute"
 
 
@@ -33,6 +38,13 @@ class Account:
 
     def list_statements(self, role: str) -> list[Statement] | None:
         return self.statements if role == ROLE else None
+
+    def trusts(self, role_arn: str, _caller: str) -> bool:
+        return role_arn == JOBS
+
+    def find_session(self, access_key: str) -> Session | None:
+        machines = {JOB: "i-1", FOREIGN_JOB: "i-9"}
+        return Session(ROLE, machines[access_key]) if access_key in machines else None
 
     def describe_source(self, service: str, vpc: str) -> Mapping[str, str]:
         return {"aws:SourceVpc": vpc} if service == "ssm" else {}
@@ -55,7 +67,7 @@ ALLOW_S3 = {"Effect": "Allow", "Action": "s3:*", "Resource": "*"}
 
 def make(*statements: Statement, role: str = ROLE) -> tuple[Any, list[str]]:
     machine = SimpleNamespace(name="gpu-1", role=role, raw=SimpleNamespace(vpc_id="vpc-1"))
-    instances = SimpleNamespace(find_caller={MACHINE: machine}.get, timeline=Timeline())
+    instances = SimpleNamespace(find_caller={MACHINE: machine}.get, by_id={"i-1": machine}, timeline=Timeline())
     denials: list[str] = []
     return make_judge(Account(*statements), cast(Instances, instances), OPERATOR, denials), denials
 
@@ -127,3 +139,57 @@ def test_moto_denies_calls_without_the_rehearsals_credentials() -> None:
         with pytest.raises(HTTPError) as caught:
             urlopen(f"{url}/moto-api/data.json")  # noqa: S310  # our own server
         assert "the credentials (none) are not of this rehearsal" in caught.value.read().decode()
+
+
+JOBS = f"arn:aws:iam::{ACCOUNT}:role/jobs"
+ASSUME = {"Effect": "Allow", "Action": "sts:AssumeRole", "Resource": JOBS}
+
+
+def test_a_role_is_assumed_only_if_it_is_permitted_and_trusts_the_caller() -> None:
+    judge, denials = make(ASSUME)
+    assert judge(MACHINE, "sts", "AssumeRole", {"RoleArn": JOBS}) == ""
+    other = f"arn:aws:iam::{ACCOUNT}:role/admin"
+    assert judge(MACHINE, "sts", "AssumeRole", {"RoleArn": other}) == f"compute may not sts:AssumeRole on {other}"
+    judge, _ = make({**ASSUME, "Resource": "*"})
+    assert judge(MACHINE, "sts", "AssumeRole", {"RoleArn": other}) == f"{other} does not trust compute"
+    assert denials == [f"compute may not sts:AssumeRole on {other}"]
+
+
+def test_a_program_of_a_user_may_do_what_the_role_of_jobs_permits_and_its_denials_are_no_failure() -> None:
+    judge, denials = make({**ALLOW_S3, "Resource": "arn:aws:s3:::bucket/data"})
+    assert judge(JOB, "s3", "GET /bucket/data", {}) == ""
+    assert judge(JOB, "s3", "GET /bucket/x", {}) == "compute may not s3:GetObject on arn:aws:s3:::bucket/x"
+    assert "is not of this rehearsal" in judge(FOREIGN_JOB, "s3", "GET /bucket/data", {})
+    assert denials == []
+    reason = judge(JOB, "s3", "POST /bucket/x", {})
+    assert reason.startswith("cannot judge s3 POST /bucket/x of compute: ")
+    assert denials == [reason]
+
+
+@pytest.mark.usefixtures("aws")
+def test_moto_knows_trust_policies_and_session_of_an_assumed_role(aws: Moto) -> None:  # noqa: F811  # the fixture
+    iam, account = aws.client("iam"), MotoAccount(ACCOUNT, REGION)
+    iam.create_role(RoleName="compute", AssumeRolePolicyDocument=json.dumps({"Statement": []}))
+    iam.create_role(RoleName="login", AssumeRolePolicyDocument=json.dumps({"Statement": []}))
+    trust = trust_job_hosts([f"arn:aws:iam::{ACCOUNT}:role/compute"])
+    iam.create_role(RoleName="jobs", AssumeRolePolicyDocument=json.dumps(trust))
+    assert [account.trusts(JOBS, role) for role in ("compute", "login")] == [True, False]
+    allowance = {**ALLOW_S3, "Resource": "arn:aws:s3:::bucket/data"}
+    document = json.dumps({"Version": "2012-10-17", "Statement": [allowance]})
+    policy = iam.create_policy(PolicyName="read", PolicyDocument=document)["Policy"]
+    iam.attach_role_policy(RoleName="jobs", PolicyArn=policy["Arn"])
+    assert account.list_statements("jobs") == [allowance]
+    assert not account.trusts(f"arn:aws:iam::{ACCOUNT}:role/none", "compute")
+    assumed = aws.client("sts").assume_role(RoleArn=JOBS, RoleSessionName="i-1")["Credentials"]
+    assert account.find_session(assumed["AccessKeyId"]) == Session("jobs", "i-1")
+    assert account.find_session("ASIAOTHER") is None
+
+
+@pytest.mark.parametrize("host", [f"data.s3.{REGION}.amazonaws.com", "data.s3.amazonaws.com"])
+def test_a_bucket_in_the_host_is_part_of_the_call(host: str, aws: Moto) -> None:  # noqa: F811  # the fixture
+    aws.client("s3").create_bucket(Bucket="data")
+    headers = {"Host": host, "Authorization": SIGNED}
+    request = Request(f"{aws.url}/key", headers=headers)  # noqa: S310  # our own server
+    with pytest.raises(HTTPError):
+        urlopen(request)  # noqa: S310  # our own server
+    assert aws.calls[-1].action == "GET /data/key"

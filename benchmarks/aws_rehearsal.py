@@ -1,0 +1,73 @@
+"""Measure how long rehearsals take on this machine, and print what they measured in the time of AWS.
+
+python -m benchmarks.aws_rehearsal
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.figures import Figure, report
+
+REPO = Path(__file__).resolve().parent.parent
+MAX_BAKED_PERCENT = 50
+
+
+@dataclass(frozen=True)
+class Rehearsed:
+    """A rehearsal, its options, and its bound in seconds of wall time."""
+
+    options: Sequence[str]
+    at_most: float | None = None
+
+
+REHEARSALS: Mapping[str, Rehearsed] = {
+    "g6 pair, job on 2 nodes": Rehearsed(("--stack", "aws-g6-pair", "--speed", "20"), 300),
+    "p5 autoscaled, job on 16 nodes": Rehearsed(
+        ("--stack", "aws-p5-autoscaled", "--speed", "30", "--nodes", "16"), 600
+    ),
+    "g6 pair, baked images": Rehearsed(("--stack", "aws-g6-pair", "--speed", "20", "--scenario", "image-refresh")),
+}
+
+
+def make_figures(name: str, rehearsed: Rehearsed, output: str) -> Iterator[Figure]:
+    """Yield the figures in the output of a rehearsal that has passed."""
+    wall = re.search(r"rehearsed in (\d+) s", output)
+    if wall is None:
+        raise ValueError(f"{name}: the output has no line `rehearsed in`")
+    yield Figure(f"{name}: up to teardown", float(wall[1]), reference="on this machine", at_most=rehearsed.at_most)
+    if cold := re.search(r"^cold start: the job ran (\d+) s after sbatch in simulated time: (.+)$", output, re.M):
+        yield Figure(f"{name}: submit to start", float(cold[1]), "s on AWS", cold[2])
+    if images := re.search(r"^boot to first job on AWS: (\d+) s .*image, (\d+) s .*image: (\d+)%", output, re.M):
+        reference = f"{images[2]} s instead of {images[1]} s on AWS"
+        yield Figure(f"{name}: boot to first job", float(images[3]), "%", reference, MAX_BAKED_PERCENT)
+
+
+def rehearse(rehearsed: Rehearsed) -> str:
+    """Run a rehearsal and return its output; raise CalledProcessError if it fails."""
+    with tempfile.TemporaryDirectory() as home:
+        command = [sys.executable, "-m", "muster.cli", "rehearse", *rehearsed.options]
+        env = {**os.environ, "MUSTER_HOME": home}
+        return subprocess.run(command, cwd=REPO, env=env, text=True, stdout=subprocess.PIPE, check=True).stdout
+
+
+def main() -> int:
+    """Rehearse, print the figures and return 1 if one exceeds its bound."""
+    figures = [
+        figure
+        for name, rehearsed in REHEARSALS.items()
+        for figure in make_figures(name, rehearsed, rehearse(rehearsed))
+    ]
+    print(report(figures))
+    return int(any(figure.verdict == "FAIL" for figure in figures))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -49,7 +49,7 @@ class Layout:
     cp: int = 1
     ep: int = 1
     virtual_stages: int = 1
-    schedule: Literal["gpipe", "1f1b", "interleaved"] = "1f1b"
+    schedule: Literal["gpipe", "1f1b", "interleaved", "zero_bubble"] = "1f1b"
     micro_batch: int = 1
     """Samples per replica and forward pass."""
     global_batch: int = 1

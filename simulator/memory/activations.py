@@ -156,7 +156,8 @@ def _in_flight(layout: Layout, *, first: bool) -> float:
     count = max(1, layout.micro_batches)
     if layout.schedule == "gpipe":
         return float(count)
-    if not first:
+    # With zero_bubble, later stages defer the gradients of more weights, and store as much as the first one.
+    if not first and layout.schedule != "zero_bubble":
         return 1.0
     more = 1 + (layout.pp - 1) / (layout.pp * layout.virtual_stages) if layout.virtual_stages > 1 else 1.0
     return min(float(count), layout.pp * more)

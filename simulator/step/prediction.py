@@ -25,6 +25,8 @@ GATHERS_PER_LAYER = 3
 """Collectives that the host starts per sharded layer and micro-batch."""
 CACHE_SIZE = 64
 """Combinations of model, system and constants whose estimators are cached."""
+ZERO_BUBBLE_SHARE = 1 / 3
+"""The bubble of zero_bubble relative to 1f1b, if a forward pass and each part of a backward pass take equally long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +160,8 @@ class TransformerStep:
         if layout.pp == 1:
             return 0.0
         whole = sum(stage.values())
-        idle = (layout.pp - 1) / layout.virtual_stages * (whole - stage["vocabulary"])
+        share = ZERO_BUBBLE_SHARE if layout.schedule == "zero_bubble" else 1 / layout.virtual_stages
+        idle = (layout.pp - 1) * share * (whole - stage["vocabulary"])
         relayed = self.rates.relayed * whole * count if layout.relays else 0.0
         return idle + relayed + self.exchanges.sends(layout, count)
 

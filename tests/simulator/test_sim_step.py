@@ -108,6 +108,8 @@ def test_pipeline_bubble_shrinks_with_micro_batches_and_interleaving() -> None:
     assert few.parts["pipeline bubble"] / few.step_s > many.parts["pipeline bubble"] / many.step_s
     interleaved = predict(MODEL, replace(pipeline, global_batch=16, virtual_stages=4, schedule="interleaved"), system())
     assert interleaved.parts["pipeline bubble"] < few.parts["pipeline bubble"]
+    split = predict(MODEL, replace(pipeline, global_batch=16, schedule="zero_bubble"), system())
+    assert split.parts["pipeline bubble"] < few.parts["pipeline bubble"] / 2
 
 
 def test_newer_gpus_and_fp8_are_faster() -> None:

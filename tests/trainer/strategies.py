@@ -111,6 +111,8 @@ CHECKPOINT_STRATEGIES = {
     "context": Strategy("single context=2"),
     "pipeline": Strategy("single pipeline=2"),
     "pipeline, interleaved": Strategy("single pipeline=2 schedule=interleaved"),
+    "pipeline, interleaved, with fsdp, muster": Strategy("fsdp pipeline=2 schedule=interleaved engine=muster", ranks=4),
+    "pipeline, zero bubble, with ddp, muster": Strategy("ddp pipeline=2 schedule=zero_bubble engine=muster", ranks=4),
 }
 EXPERT_CHECKPOINT_MODEL = (*MIXTURE, *CHECKPOINT_BATCH, "model.dim=16", "model.balance=bias")
 EXPERT_CHECKPOINT_STRATEGIES = {

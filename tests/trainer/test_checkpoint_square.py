@@ -47,9 +47,10 @@ SQUARES = {
     "tied": Square(TIED_CHECKPOINT_MODEL, TIED_CHECKPOINT_STRATEGIES, "tiny-gpt2"),
     "batch norm": Square(BATCH_NORM_CHECKPOINT_MODEL, BATCH_NORM_CHECKPOINT_STRATEGIES, "tiny-resnet"),
 }
+MUSTER_PIPELINE = "pipeline, interleaved, with fsdp, muster"
 # At night each strategy loads the checkpoints of all.
 DAILY = {
-    "all weights": ("single", "fsdp, zero 3", "tensor with fsdp", "context", "pipeline, interleaved"),
+    "all weights": ("single", "fsdp, zero 3", "tensor with fsdp", "context", "pipeline, interleaved", MUSTER_PIPELINE),
     "tied": ("fsdp, zero 3", "fsdp, muster", "tensor"),
     "batch norm": ("fsdp, zero 3", "ddp", "ddp, muster"),
 }

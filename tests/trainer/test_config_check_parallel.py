@@ -68,8 +68,19 @@ CONFLICTS = [
                 "parallel.engine: muster, which has no strategy single; set it to torch, or parallel.strategy to ddp",
             ),
             (
-                ["parallel.strategy=fsdp", "parallel.pipeline=2"],
-                "parallel.engine: muster, which has no pipeline parallelism, but parallel.pipeline is 2; set it to",
+                ["parallel.strategy=single", "parallel.pipeline=5"],
+                "parallel.pipeline: 5 ranks x 1 stages need at least 5 layers, the model has 4;",
+            ),
+            *(
+                (
+                    ["parallel.pipeline=2", "parallel.schedule=zero_bubble", "precision=bf16", f"{where}={value}"],
+                    f"parallel.schedule: zero_bubble, but with {where}={value}, layers ",
+                )
+                for where, value in (
+                    ("parallel.recompute", "full"),
+                    ("compile.mode", "blocks"),
+                    ("fp8.scaling", "tensor"),
+                )
             ),
             (
                 ["parallel.strategy=hsdp", "parallel.offload=true"],
@@ -79,7 +90,6 @@ CONFLICTS = [
                 ["parallel.strategy=ddp", "parallel.tensor=2"],
                 "parallel.engine: muster, which has no tensor parallelism, but parallel.tensor is 2; set it to",
             ),
-            (["parallel.pipeline=2"], "parallel.engine: muster, which has no pipeline parallelism, but parallel.pip"),
             (["parallel.static_graph=true"], "parallel.static_graph: true, but parallel.engine=muster needs no such"),
             (
                 ["parallel.strategy=ddp", "parallel.check_blocks=true"],
@@ -92,6 +102,11 @@ CONFLICTS = [
                 "compile.cuda_graph: true, but the hooks of parallel.engine=muster cannot be",
             ),
         )
+    ),
+    (
+        "tiny-llama",
+        ["parallel.strategy=single", "parallel.pipeline=2", "parallel.schedule=zero_bubble"],
+        "parallel.schedule: zero_bubble, but parallel.engine=torch has no such schedule; set it to gpipe, 1f1b or inte",
     ),
     (
         "tiny-llama",

@@ -37,6 +37,7 @@ STRATEGIES = {
     "pipeline, interleaved, with ddp": "ddp pipeline=2 schedule=interleaved",
     "pipeline with ddp": "ddp pipeline=2",
     "pipeline with fsdp": "fsdp pipeline=2",
+    "pipeline, zero bubble, muster": "single pipeline=4 schedule=zero_bubble engine=muster",
 }
 TENSOR_STRATEGIES = {
     "tensor": ("single tensor=4", 4),

@@ -19,12 +19,17 @@ from trainer.optimizers.optimizer import Optimizer
 from trainer.parallel.apply import parallelize
 from trainer.parallel.engine import Recipe, split_batch
 from trainer.parallel.mesh import Mesh
-from trainer.parallel.pipeline import check_micro_batches, compute_bounds, list_stages
+from trainer.parallel.stages import check_micro_batches, compute_bounds, list_stages
 
 COUNTS = {
     "1f1b": (
         3,
         "batch.micro: a pipeline of 4 ranks with schedule 1f1b cannot run 3 micro-batches; "
+        "use a batch.micro that makes 4 or more, or parallel.schedule gpipe",
+    ),
+    "zero_bubble": (
+        3,
+        "batch.micro: a pipeline of 4 ranks with schedule zero_bubble cannot run 3 micro-batches; "
         "use a batch.micro that makes 4 or more, or parallel.schedule gpipe",
     ),
     "interleaved": (

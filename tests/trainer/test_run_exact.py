@@ -55,6 +55,18 @@ CASES = {
             "model.layers=4",
         ],
     ),
+    "pipeline, zero bubble, muster": (
+        2,
+        [
+            *UNTIED_GPT2,
+            *("parallel.strategy=single", "parallel.pipeline=2"),
+            *("parallel.schedule=zero_bubble", "parallel.engine=muster"),
+        ],
+    ),
+    "pipeline with fsdp, muster": (
+        4,
+        [*SMALL_LLAMA, "parallel.strategy=fsdp", "parallel.pipeline=2", "parallel.engine=muster"],
+    ),
     "tensor with pipeline": (4, [*UNTIED_GPT2, "parallel.strategy=single", "parallel.tensor=2", "parallel.pipeline=2"]),
     "fsdp, muon": (4, [*SMALL_LLAMA, "parallel.strategy=fsdp", "optimizer.name=muon"]),
     "ddp, experts": (4, [*MOE, "parallel.strategy=ddp"]),

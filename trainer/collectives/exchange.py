@@ -97,9 +97,10 @@ Request = tuple[Any, Sequence[int]]
 
 
 class Messenger:
-    """Starts messages and waits for them."""
+    """Starts messages and waits for them; errors say where they were exchanged."""
 
-    def __init__(self, group: Any, device: Any) -> None:
+    def __init__(self, group: Any, device: Any, where: str = "a collective") -> None:
+        self._where = where
         self._group = group or dist.group.WORLD
         self._is_batched = device.type != "cpu"
 
@@ -134,7 +135,7 @@ class Messenger:
     def _lost(self, peers: Sequence[int], error: Exception) -> ConnectionLost:
         """Return the error that names the peers: the backend's names addresses at most."""
         names = " or ".join(f"rank {dist.get_global_rank(self._group, peer)}" for peer in sorted(set(peers)))
-        return ConnectionLost(f"rank {dist.get_rank()} got no answer from {names} in a collective: {error}")
+        return ConnectionLost(f"rank {dist.get_rank()} got no answer from {names} in {self._where}: {error}")
 
 
 _MEMORY = ThreadLocal()

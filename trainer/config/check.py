@@ -379,7 +379,7 @@ def _check_batch_size(batch: BatchConfig, dp_size: int) -> list[ConfigProblem]:
 
 
 def _check_micro_batches(batch: BatchConfig, parallel: ParallelConfig, dp_size: int) -> list[ConfigProblem]:
-    """Check that a pipeline has at least as many micro-batches as ranks; torch's schedules refuse fewer."""
+    """Check that a pipeline has at least as many micro-batches as ranks: with fewer, some ranks are always idle."""
     micro = 1 if batch.micro == "auto" else batch.micro
     count = batch.size // (dp_size * micro)
     if parallel.pipeline == 1 or count >= parallel.pipeline:

@@ -8,19 +8,21 @@ from trainer.config.errors import ConfigProblem
 from trainer.config.schema import Config, ParallelConfig
 
 STRATEGIES = ("ddp", "fsdp", "hsdp")
+OTHER_SCHEDULES = "gpipe, 1f1b or interleaved"
 
 
 def check_engine(config: Config) -> Iterator[ConfigProblem]:
     """Check that muster's engines have everything that is set, if they are chosen."""
     parallel = config.parallel
     yield from _check_blocks(parallel)
+    yield from _check_split_backward(config)
     if parallel.engine == "torch":
         return
-    if parallel.strategy not in (*STRATEGIES, "auto"):
+    if parallel.strategy not in (*STRATEGIES, "auto") and parallel.pipeline == 1:
         message = f"muster, which has no strategy {parallel.strategy}"
         fix = f"set it to torch, or parallel.strategy to {', '.join(STRATEGIES[:-1])} or {STRATEGIES[-1]}"
         yield ConfigProblem("parallel.engine", message, fix)
-    for axis in ("tensor", "expert", "pipeline"):
+    for axis in ("tensor", "expert"):
         ranks = getattr(parallel, axis)
         if ranks > 1:
             message = f"muster, which has no {axis} parallelism, but parallel.{axis} is {ranks}"
@@ -29,6 +31,26 @@ def check_engine(config: Config) -> Iterator[ConfigProblem]:
     if config.compile.cuda_graph:
         message = "true, but the hooks of parallel.engine=muster cannot be captured in a CUDA graph"
         yield ConfigProblem("compile.cuda_graph", message, "set it to false, or parallel.engine to torch")
+
+
+def _check_split_backward(config: Config) -> Iterator[ConfigProblem]:
+    """Check that backward passes can be divided without computing anything twice, if the schedule divides them."""
+    parallel = config.parallel
+    if parallel.schedule != "zero_bubble":
+        return
+    if parallel.engine != "muster":
+        message = f"zero_bubble, but parallel.engine={parallel.engine} has no such schedule"
+        fix = f"set it to {OTHER_SCHEDULES}, or parallel.engine to muster"
+        yield ConfigProblem("parallel.schedule", message, fix)
+    for where, value, reason in (
+        ("parallel.recompute", parallel.recompute, "would be recomputed for each part of the backward pass"),
+        ("compile.mode", config.compile.mode, "are compiled with a backward pass that cannot be divided"),
+        ("fp8.scaling", config.fp8.scaling, "compute both gradients of a product at once"),
+    ):
+        if value != "none":
+            message = f"zero_bubble, but with {where}={value}, layers {reason}"
+            fix = f"set it to {OTHER_SCHEDULES}, or {where} to none"
+            yield ConfigProblem("parallel.schedule", message, fix)
 
 
 def _check_options(parallel: ParallelConfig) -> Iterator[ConfigProblem]:

@@ -167,7 +167,8 @@ class ParallelConfig:
 
     strategy: Literal["auto", "single", "ddp", "fsdp", "hsdp"] = setting("data-parallel strategy", "auto")
     engine: Literal["torch", "muster"] = setting(
-        "code that runs the strategy: torch's wrappers, or muster's own in trainer/engines for ddp, fsdp and hsdp",
+        "code that runs the strategy: torch's wrappers, or muster's own in trainer/engines for ddp, fsdp, hsdp and "
+        "pipelines",
         "torch",
     )
     zero: Literal[1, 2, 3] = setting("fsdp, hsdp: 1 shards the optimizer state, 2 also gradients, 3 also parameters", 3)
@@ -178,7 +179,9 @@ class ParallelConfig:
         "expert parallelism: data-parallel ranks that share the experts of each layer; must divide both", 1, low=1
     )
     pipeline: int = setting("pipeline parallelism: ranks that hold consecutive layers", 1, low=1)
-    schedule: Literal["gpipe", "1f1b", "interleaved"] = setting("pipeline: order of the micro-batches", "1f1b")
+    schedule: Literal["gpipe", "1f1b", "interleaved", "zero_bubble"] = setting(
+        "pipeline: order of the micro-batches; zero_bubble needs engine=muster", "1f1b"
+    )
     virtual_stages: int = setting("interleaved pipeline: stages per rank", 2, low=2)
     bucket_mb: int = setting("ddp: size of the gradient buckets, in MB", 25, low=1)
     bucket_view: bool = setting("ddp: keep gradients in the buckets, which saves a copy", True)

@@ -98,11 +98,16 @@ class GradientBuckets:
 
     def finish(self) -> set[nn.Parameter]:
         """Wait until all gradients are averages; return the parameters whose share was zeros."""
+        unused = self.start_missing()
+        self._wait()
+        return unused
+
+    def start_missing(self) -> set[nn.Parameter]:
+        """Start the buckets that are not full; return the parameters whose share is zeros."""
         unused: set[nn.Parameter] = set()
         for bucket in self._buckets[len(self._waits) :] if self._sends else ():
             unused |= bucket.fill_with_zeros()
             self._waits.append(self._start(bucket.values))
-        self._wait()
         return unused
 
     def _wait(self) -> None:

@@ -67,8 +67,8 @@ class ShardedEngine(PlainEngine):
     def __init__(self, model: nn.Module, units: Units, recipe: Recipe, mesh: Mesh, choices: list[str]) -> None:
         super().__init__(model, units, recipe, mesh, choices)
         check_device(model, mesh.device)
-        self._passes: BlockPasses = vars(model)[_PASSES]
-        _copy_first_replica(self._passes.blocks, model, mesh)
+        self._passes = find_passes(model)
+        copy_first_replica(self._passes.blocks, model, mesh)
         self._gradients = [BlockGradients(block, mesh, DTYPES[recipe.formats.reduced]) for block in self._passes.blocks]
         self._passes.on_backward = self._end_block
         self._reductions: list[Iterator[None]] = []
@@ -220,7 +220,8 @@ class BlockPasses:
 
 def shard_blocks(model: nn.Module, units: Units, recipe: Recipe, mesh: Mesh) -> None:
     """Replace the parameters of a model by shards, and register the hooks that gather them."""
-    if dist.is_initialized() and dist.get_world_size() > 1:
+    # The stages of a pipeline differ; ranks have compared the whole model before.
+    if dist.is_initialized() and dist.get_world_size() > 1 and mesh.layout.pipeline == 1:
         check_same_tensors(model, dist.group.WORLD, mesh.device)
     dtype = DTYPES[recipe.formats.products] if is_cast_by_sharding(model, recipe, mesh) else None
     groups = [*group_modules(model, units), [model]]
@@ -235,9 +236,16 @@ def shard_blocks(model: nn.Module, units: Units, recipe: Recipe, mesh: Mesh) -> 
     vars(model)[_PASSES] = BlockPasses(
         blocks,
         ahead=recipe.parallel.prefetch,
-        stays_whole=zero_stage(recipe.parallel) < ZERO_PARAMETERS,
+        # In a pipeline, every micro-batch would gather the weights again.
+        stays_whole=zero_stage(recipe.parallel) < ZERO_PARAMETERS or recipe.parallel.pipeline > 1,
         whole_dtype=dtype,
     )
+
+
+def find_passes(model: nn.Module) -> BlockPasses:
+    """Return what `shard_blocks` has attached to a model."""
+    passes: BlockPasses = vars(model)[_PASSES]
+    return passes
 
 
 def _list_names(model: nn.Module, groups: list[list[nn.Module]]) -> list[str]:
@@ -246,7 +254,7 @@ def _list_names(model: nn.Module, groups: list[list[nn.Module]]) -> list[str]:
     return [", ".join(names[module] or type(model).__name__ for module in group) for group in groups]
 
 
-def _copy_first_replica(blocks: list[Block], model: nn.Module, mesh: Mesh) -> None:
+def copy_first_replica(blocks: list[Block], model: nn.Module, mesh: Mesh) -> None:
     """Give all ranks the values of the first replica: initial values may differ between processors."""
     replicas = mesh.group("replicate")
     for block in blocks if replicas is not None else ():

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.distributed
 from torch import nn
 
 from trainer.config.errors import ConfigError, ConfigProblem, list_divisors
@@ -25,10 +26,13 @@ from trainer.parallel.materialize import Factory, Fill, allocate_weights, build_
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.plain import PlainEngine
 from trainer.parallel.recompute import recompute_units
+from trainer.parallel.same_model import check_same_tensors
 from trainer.parallel.shard_weights import shard_weights
 from trainer.parallel.tensor import list_mixtures, split_layers
 from trainer.parallel.units import Units, find_units
 
+# Many of the names used here have no types, and mypy must give the same result where torch is not installed.
+dist: Any = torch.distributed
 # Start-up: torch's modules for each way of spreading a model take long to import, so a run imports only those it uses.
 # ruff: noqa: PLC0415
 
@@ -215,8 +219,10 @@ def _describe_missing(units: Units, setting: str, value: str) -> ConfigProblem:
 
 
 def _make_pipeline(model: Any, recipe: Recipe, mesh: Mesh, choices: list[str], fill: Fill | None) -> Engine:
-    from trainer.parallel.pipeline import Ends, PipelineEngine, cut_stage, list_stages, send_contiguous
+    from trainer.parallel.stages import Ends, cut_stage, list_stages, send_contiguous
 
+    if recipe.parallel.engine == "muster":
+        check_same_tensors(model, dist.group.WORLD, mesh.device)
     casts_residual = getattr(model, "casts_residual", False)
     ends = Ends(model.embed.embedding_dim, model.head.out_features, takes_objective(model), casts_residual)
     stages = [
@@ -226,10 +232,16 @@ def _make_pipeline(model: Any, recipe: Recipe, mesh: Mesh, choices: list[str], f
     for stage, stage_units in zip(stages, units, strict=True):
         _apply_passes(stage, stage_units, recipe, mesh, fill)
         send_contiguous(stage)
+    if recipe.parallel.engine == "muster":
+        from trainer.engines.pipeline.engine import PipelineEngine as MusterPipelineEngine
+
+        return MusterPipelineEngine(stages, find_units(model), ends=ends, recipe=recipe, mesh=mesh, choices=choices)
     if mesh.weights.replicate > 1 and not recipe.uses_fully_shard(mesh.layout):
         from trainer.parallel.ddp import wrap
 
         stages = [wrap(stage, recipe, mesh)[0] for stage in stages]
+    from trainer.parallel.pipeline import PipelineEngine
+
     return PipelineEngine(stages, find_units(model), ends=ends, recipe=recipe, mesh=mesh, choices=choices)
 
 

@@ -108,6 +108,7 @@ CHECKPOINT_STRATEGIES = {
     "hsdp, muster": Strategy("hsdp shard=2 engine=muster", ranks=4),
     "tensor": Strategy("single tensor=2"),
     "tensor with fsdp": Strategy("fsdp tensor=2", ranks=4),
+    "tensor, muster": Strategy("single tensor=2 engine=muster"),
     "context": Strategy("single context=2"),
     "pipeline": Strategy("single pipeline=2"),
     "pipeline, interleaved": Strategy("single pipeline=2 schedule=interleaved"),

@@ -42,7 +42,10 @@ class Square:
 
 SQUARES = {
     "all weights": Square(CHECKPOINT_MODEL, CHECKPOINT_STRATEGIES),
-    "LoRA": Square((*CHECKPOINT_MODEL, *LORA), CHECKPOINT_STRATEGIES),
+    "LoRA": Square(
+        (*CHECKPOINT_MODEL, *LORA),
+        {name: strategy for name, strategy in CHECKPOINT_STRATEGIES.items() if name != "tensor, muster"},
+    ),
     "experts": Square(EXPERT_CHECKPOINT_MODEL, EXPERT_CHECKPOINT_STRATEGIES, "tiny-moe"),
     "tied": Square(TIED_CHECKPOINT_MODEL, TIED_CHECKPOINT_STRATEGIES, "tiny-gpt2"),
     "batch norm": Square(BATCH_NORM_CHECKPOINT_MODEL, BATCH_NORM_CHECKPOINT_STRATEGIES, "tiny-resnet"),
@@ -51,7 +54,7 @@ MUSTER_PIPELINE = "pipeline, interleaved, with fsdp, muster"
 # At night each strategy loads the checkpoints of all.
 DAILY = {
     "all weights": ("single", "fsdp, zero 3", "tensor with fsdp", "context", "pipeline, interleaved", MUSTER_PIPELINE),
-    "tied": ("fsdp, zero 3", "fsdp, muster", "tensor"),
+    "tied": ("fsdp, zero 3", "fsdp, muster", "tensor", "tensor, muster"),
     "batch norm": ("fsdp, zero 3", "ddp", "ddp, muster"),
 }
 

@@ -86,9 +86,23 @@ CONFLICTS = [
                 ["parallel.strategy=hsdp", "parallel.offload=true"],
                 "parallel.offload: true, but parallel.engine=muster moves nothing to the host; set it to false, or",
             ),
+            *(
+                (
+                    ["parallel.strategy=single", "parallel.tensor=2", "batch.micro=1", f"{where}={value}"],
+                    f"parallel.engine: muster, whose parallel.tensor=2 works on its own, but {where} is {value}; "
+                    f"set it to torch, or {where} to {allowed}",
+                )
+                for where, value, allowed in (
+                    ("parallel.strategy", "ddp", "single"),
+                    ("parallel.strategy", "fsdp", "single"),
+                    ("parallel.pipeline", "2", "1"),
+                    ("parallel.context", "2", "1"),
+                    ("compile.mode", "blocks", "none"),
+                )
+            ),
             (
-                ["parallel.strategy=ddp", "parallel.tensor=2"],
-                "parallel.engine: muster, which has no tensor parallelism, but parallel.tensor is 2; set it to",
+                ["parallel.strategy=single", "parallel.tensor=2", "batch.micro=auto"],
+                "batch.micro: auto, but the estimate of memory does not know parallel.tensor=2 of engine=muster; se",
             ),
             (["parallel.static_graph=true"], "parallel.static_graph: true, but parallel.engine=muster needs no such"),
             (
@@ -102,6 +116,19 @@ CONFLICTS = [
                 "compile.cuda_graph: true, but the hooks of parallel.engine=muster cannot be",
             ),
         )
+    ),
+    (
+        "tiny-gpt2",
+        [
+            *("parallel.engine=muster", "parallel.strategy=single", "parallel.tensor=2", "batch.micro=1"),
+            "model.dropout=0.5",
+        ],
+        "parallel.engine: muster, whose parallel.tensor=2 works on its own, but model.dropout is 0.5; set it to torch",
+    ),
+    (
+        "tiny-moe",
+        ["parallel.engine=muster", "parallel.strategy=single", "parallel.tensor=2", "batch.micro=1"],
+        "parallel.engine: muster, which splits no experts, but mixtral has experts and parallel.tensor is 2; set it to",
     ),
     (
         "tiny-llama",

@@ -41,6 +41,10 @@ CASES = {
     "fsdp, muster": (4, [*GPT2, "parallel.strategy=fsdp", "parallel.engine=muster", "precision=bf16"]),
     "hsdp, muster": (4, [*SMALL_LLAMA, "parallel.strategy=hsdp", "parallel.shard=2", "parallel.engine=muster"]),
     "tensor": (2, [*GPT2, "parallel.strategy=single", "parallel.tensor=2"]),
+    "tensor, muster": (
+        2,
+        [*SMALL_LLAMA, "parallel.strategy=single", "parallel.tensor=2", "parallel.engine=muster", "precision=bf16"],
+    ),
     "tensor with fsdp": (4, [*SMALL_LLAMA, "parallel.strategy=fsdp", "parallel.tensor=2"]),
     "context": (2, [*GPT2, "parallel.strategy=single", "parallel.context=2"]),
     "pipeline": (2, [*UNTIED_GPT2, "parallel.strategy=single", "parallel.pipeline=2"]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trainer.config.errors import ConfigProblem
+from trainer.config.models import MoeConfig
 from trainer.config.schema import Config, ParallelConfig
 
 STRATEGIES = ("ddp", "fsdp", "hsdp")
@@ -18,16 +19,15 @@ def check_engine(config: Config) -> Iterator[ConfigProblem]:
     yield from _check_split_backward(config)
     if parallel.engine == "torch":
         return
-    if parallel.strategy not in (*STRATEGIES, "auto") and parallel.pipeline == 1:
+    if parallel.strategy not in (*STRATEGIES, "auto") and parallel.pipeline * parallel.tensor == 1:
         message = f"muster, which has no strategy {parallel.strategy}"
         fix = f"set it to torch, or parallel.strategy to {', '.join(STRATEGIES[:-1])} or {STRATEGIES[-1]}"
         yield ConfigProblem("parallel.engine", message, fix)
-    for axis in ("tensor", "expert"):
-        ranks = getattr(parallel, axis)
-        if ranks > 1:
-            message = f"muster, which has no {axis} parallelism, but parallel.{axis} is {ranks}"
-            yield ConfigProblem("parallel.engine", message, f"set it to torch, or parallel.{axis} to 1")
+    if parallel.expert > 1:
+        message = f"muster, which has no expert parallelism, but parallel.expert is {parallel.expert}"
+        yield ConfigProblem("parallel.engine", message, "set it to torch, or parallel.expert to 1")
     yield from _check_options(parallel)
+    yield from _check_tensor(config)
     if config.compile.cuda_graph:
         message = "true, but the hooks of parallel.engine=muster cannot be captured in a CUDA graph"
         yield ConfigProblem("compile.cuda_graph", message, "set it to false, or parallel.engine to torch")
@@ -51,6 +51,32 @@ def _check_split_backward(config: Config) -> Iterator[ConfigProblem]:
             message = f"zero_bubble, but with {where}={value}, layers {reason}"
             fix = f"set it to {OTHER_SCHEDULES}, or {where} to none"
             yield ConfigProblem("parallel.schedule", message, fix)
+
+
+def _check_tensor(config: Config) -> Iterator[ConfigProblem]:
+    """Check that tensor parallelism is used on its own, with layers that are split."""
+    parallel = config.parallel
+    if parallel.tensor == 1:
+        return
+    for where, value, allowed in (
+        ("parallel.strategy", parallel.strategy, "single"),
+        ("parallel.pipeline", parallel.pipeline, 1),
+        ("parallel.context", parallel.context, 1),
+        ("lora.rank", config.lora.rank, 0),
+        ("compile.mode", config.compile.mode, "none"),
+        # Ranks would drop different activations of the tokens that all of them compute.
+        ("model.dropout", getattr(config.model, "dropout", 0.0), 0),
+    ):
+        if value != allowed:
+            message = f"muster, whose parallel.tensor={parallel.tensor} works on its own, but {where} is {value}"
+            yield ConfigProblem("parallel.engine", message, f"set it to torch, or {where} to {allowed}")
+    if config.batch.micro == "auto":
+        message = f"auto, but the estimate of memory does not know parallel.tensor={parallel.tensor} of engine=muster"
+        yield ConfigProblem("batch.micro", message, "set it to a number, or parallel.engine to torch")
+    if isinstance(config.model, MoeConfig):
+        message = f"muster, which splits no experts, but {config.model.family} has experts and parallel.tensor is "
+        message += f"{parallel.tensor}"
+        yield ConfigProblem("parallel.engine", message, "set it to torch, or parallel.tensor to 1")
 
 
 def _check_options(parallel: ParallelConfig) -> Iterator[ConfigProblem]:

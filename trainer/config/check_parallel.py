@@ -47,7 +47,9 @@ def check_tensor_parallel(config: Config) -> Iterator[ConfigProblem]:
         yield ConfigProblem("parallel.tensor", message, f"set it to 1, or use a model of {LANGUAGE_MODELS}")
         return
     parts = {"heads": model.heads}
-    if config.parallel.context == 1:
+    # muster's engine splits neither sequences nor the vocabulary.
+    is_torch = config.parallel.engine == "torch"
+    if config.parallel.context == 1 and is_torch:
         parts["seq_len"] = config.data.seq_len or model.seq_len
     if isinstance(model, LlamaLikeConfig):
         parts |= {"kv_heads": model.kv_heads, "ffn": model.ffn}
@@ -55,7 +57,8 @@ def check_tensor_parallel(config: Config) -> Iterator[ConfigProblem]:
         if value % ranks:
             message = f"{ranks} ranks do not divide {name} {value}"
             yield ConfigProblem("parallel.tensor", message, f"use one of {list_divisors(value)}")
-    yield from check_vocabulary(model.vocab_size, ranks)
+    if is_torch:
+        yield from check_vocabulary(model.vocab_size, ranks)
 
 
 def check_context_parallel(config: Config) -> Iterator[ConfigProblem]:

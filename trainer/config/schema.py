@@ -167,8 +167,8 @@ class ParallelConfig:
 
     strategy: Literal["auto", "single", "ddp", "fsdp", "hsdp"] = setting("data-parallel strategy", "auto")
     engine: Literal["torch", "muster"] = setting(
-        "code that runs the strategy: torch's wrappers, or muster's own in trainer/engines for ddp, fsdp, hsdp and "
-        "pipelines",
+        "code that runs the strategy: torch's wrappers, or muster's own in trainer/engines for ddp, fsdp, hsdp, "
+        "pipelines, and tensor with single",
         "torch",
     )
     zero: Literal[1, 2, 3] = setting("fsdp, hsdp: 1 shards the optimizer state, 2 also gradients, 3 also parameters", 3)

@@ -67,7 +67,7 @@ def parallelize(model: nn.Module | Factory, recipe: Recipe, mesh: Mesh, fill: Fi
     built = build_model(model, mesh.device, fill, choices, recipe)
     _check_trained(built)
     _check_names(built, mesh)
-    _check_head(built, mesh)
+    _check_head(built, recipe, mesh)
     _check_experts(built, recipe, mesh)
     _check_cache(built, recipe)
     _check_weights(built, recipe)
@@ -80,7 +80,7 @@ def parallelize(model: nn.Module | Factory, recipe: Recipe, mesh: Mesh, fill: Fi
     _apply_passes(built, units, recipe, mesh, fill)
     if recipe.uses_fully_shard(mesh.layout):
         return _make_sharded(built, units, recipe, mesh, choices)
-    if recipe.parallel.engine == "muster":
+    if recipe.parallel.engine == "muster" and mesh.layout.tensor == 1:
         from trainer.engines.data_parallel import DataParallelEngine
 
         return DataParallelEngine(built, units, recipe, mesh, choices)
@@ -163,9 +163,10 @@ def _check_names(model: nn.Module, mesh: Mesh) -> None:
             raise ConfigError([ConfigProblem(f"parallel.{axis}", message, fix)])
 
 
-def _check_head(model: Any, mesh: Mesh) -> None:
-    """Check that every tensor parallel rank has a part of the vocabulary."""
-    problems = check_vocabulary(model.head.out_features, mesh.layout.tensor) if mesh.layout.tensor > 1 else []
+def _check_head(model: Any, recipe: Recipe, mesh: Mesh) -> None:
+    """Check that every tensor parallel rank has a part of the vocabulary, if the engine splits it."""
+    is_split = mesh.layout.tensor > 1 and recipe.parallel.engine == "torch"
+    problems = check_vocabulary(model.head.out_features, mesh.layout.tensor) if is_split else []
     if problems:
         raise ConfigError(problems)
 

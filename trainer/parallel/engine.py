@@ -68,10 +68,12 @@ class Recipe:
     def uses_fully_shard(self, layout: Layout) -> bool:
         """Return whether fully_shard, or muster's engine in its place, wraps the units.
 
-        Under fsdp and hsdp, it shards their weights. With tensor parallelism, it is used under every strategy, because
-        DDP does not support DTensors: without a shard axis, it only reduces gradients and applies the precision.
+        Under fsdp and hsdp, it shards their weights. With torch's tensor parallelism, it is used under every strategy,
+        because DDP does not support DTensors: without a shard axis, it only reduces gradients and applies the
+        precision.
         """
-        return self.parallel.strategy in ("fsdp", "hsdp") or layout.tensor > 1
+        is_split_by_torch = layout.tensor > 1 and self.parallel.engine == "torch"
+        return self.parallel.strategy in ("fsdp", "hsdp") or is_split_by_torch
 
     def compiles_blocks(self, layout: Layout) -> bool:
         """Return whether blocks are compiled one by one, as they must be if the engine runs code between them."""

@@ -16,13 +16,18 @@ from trainer.parallel.units import Units
 # ruff: noqa: PLC0415
 
 
-def split_layers(model: nn.Module, _units: Units, _recipe: Recipe, mesh: Mesh) -> None:
-    """Split the weights of a decoder over the tensor axis.
+def split_layers(model: nn.Module, _units: Units, recipe: Recipe, mesh: Mesh) -> None:
+    """Split the weights of a decoder over the tensor axis, with the code of the engine.
 
-    Between the layers each rank holds a part of the sequence, so norms are split too. The same rules serve every
-    decoder: a rule for a layer that a model or a pipeline stage does not have is ignored.
+    With torch's, each rank holds a part of the sequence between the layers, so norms are split too. The same rules
+    serve every decoder: a rule for a layer that a model or a pipeline stage does not have is ignored.
     """
     if mesh.layout.tensor == 1:
+        return
+    if recipe.parallel.engine == "muster":
+        from trainer.engines.tensor_parallel import split_blocks
+
+        split_blocks(model, mesh)
         return
     from torch.distributed.tensor.parallel import parallelize_module
 

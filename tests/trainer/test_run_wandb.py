@@ -1,11 +1,13 @@
 """Whole runs with the real wandb where its server cannot be reached: the run says so once, goes on and records offline.
 
-The server's name never resolves, as in a place without a network.
+The server accepts connections and never answers, as behind a firewall that drops what is sent.
 """
 
 from __future__ import annotations
 
 import json
+import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -32,8 +34,15 @@ NO_NETWORK = "cannot reach Weights & Biases (CommError: "
 NOT_SENT = "metrics/ in the run folder has all of it; without a network, set metrics.wandb to offline"
 
 
-def test_a_run_without_a_key_records_offline(tmp_path: Path) -> None:
-    with alone([*ONLINE, f"steps={STEPS}"], tmp_path, **make_place(tmp_path, key="")) as run:
+@pytest.fixture
+def server() -> Iterator[str]:
+    """Yield the address of a server that never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+def test_a_run_without_a_key_records_offline(tmp_path: Path, server: str) -> None:
+    with alone([*ONLINE, f"steps={STEPS}"], tmp_path, **make_place(tmp_path, server, key="")) as run:
         assert_finished(run)
     message = "cannot reach Weights & Biases (UsageError: No API key configured. Use `wandb login` to log in.); "
     assert_message(run, message + describe_offline(tmp_path))
@@ -42,8 +51,9 @@ def test_a_run_without_a_key_records_offline(tmp_path: Path) -> None:
     assert len(losses(tmp_path / "run")) == STEPS
 
 
-def test_ranks_without_a_network_train_on_and_record_offline(tmp_path: Path) -> None:
-    place = make_place(tmp_path, INIT_S="2", CLOSE_S="60")
+def test_ranks_without_a_network_train_on_and_record_offline(tmp_path: Path, server: str) -> None:
+    # Long enough for ten steps on a busy machine.
+    place = make_place(tmp_path, server, INIT_S="20", CLOSE_S="60")
     settings = [*ONLINE, "steps=1000000", "parallel.strategy=ddp", "metrics.every=10"]
     with forked(2, settings, tmp_path, program=QUICK, **place) as run:
         wait_for_step(run, tmp_path / "run", 10)
@@ -69,9 +79,10 @@ def test_ranks_without_a_network_train_on_and_record_offline(tmp_path: Path) -> 
     ],
 )
 def test_a_run_that_ends_before_wandb_gives_up_says_what_is_missing(
-    tmp_path: Path, program: str, variables: dict[str, str]
+    tmp_path: Path, server: str, program: str, variables: dict[str, str]
 ) -> None:
-    with alone([*ONLINE, f"steps={STEPS}"], tmp_path, program=program, **make_place(tmp_path), **variables) as run:
+    place = make_place(tmp_path, server, **variables)
+    with alone([*ONLINE, f"steps={STEPS}"], tmp_path, program=program, **place) as run:
         assert_finished(run)
     assert_message(run, f"not everything was sent within {variables.get('CLOSE_S', '15')} s; {NOT_SENT}")
     assert outcome(tmp_path / "run")["outcome"] == "finished"
@@ -79,9 +90,9 @@ def test_a_run_that_ends_before_wandb_gives_up_says_what_is_missing(
 
 
 @pytest.mark.nightly
-def test_wandb_gives_up_while_a_long_run_trains(tmp_path: Path) -> None:
+def test_wandb_gives_up_while_a_long_run_trains(tmp_path: Path, server: str) -> None:
     """With the usual limit, which is half a minute."""
-    with alone([*ONLINE, "steps=1000000", "metrics.every=100"], tmp_path, **make_place(tmp_path)) as run:
+    with alone([*ONLINE, "steps=1000000", "metrics.every=100"], tmp_path, **make_place(tmp_path, server)) as run:
         wait_for_step(run, tmp_path / "run", 100)
         run.until(lambda: SETTING in run.output, "message of the tracker")
         (tmp_path / "run" / "stop").touch()
@@ -91,10 +102,12 @@ def test_wandb_gives_up_while_a_long_run_trains(tmp_path: Path) -> None:
     assert recorded_losses(tmp_path) == losses(tmp_path / "run")
 
 
-def make_place(folder: Path, key: str = "0123456789" * 4, **variables: str) -> dict[str, str]:
+def make_place(folder: Path, server: str, key: str = "0123456789" * 4, **variables: str) -> dict[str, str]:
     """Return the variables of a run: a home without credentials, and a server that cannot be reached."""
-    server = {"WANDB_API_KEY": key, "WANDB_BASE_URL": "https://wandb.invalid", "WANDB_MODE": "online"}
-    return {"HOME": str(folder), **server, **variables}
+    place = {"WANDB_API_KEY": key, "WANDB_BASE_URL": server, "WANDB_MODE": "online", "WANDB_ERROR_REPORTING": "false"}
+    # A proxy of this machine would answer for the server. An empty variable counts as none.
+    proxies = {name: "" for scheme in ("http_proxy", "https_proxy", "all_proxy") for name in (scheme, scheme.upper())}
+    return {"HOME": str(folder), **place, **proxies, **variables}
 
 
 def describe_offline(folder: Path) -> str:

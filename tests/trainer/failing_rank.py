@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from tests.trainer.launch import checkpoint
 from trainer.__main__ import main
 from trainer.api import Trainer
 from trainer.checkpoint import read_retry
@@ -26,7 +27,7 @@ UNREADABLE = "unreadable "
 STUCK = Path("stuck")
 
 
-def fail(mode: str) -> None:
+def fail(mode: str, at_step: int) -> None:
     if mode == "memory":
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.\nGPU 0 has 3 GiB free.")
     if mode == "host memory":
@@ -38,10 +39,13 @@ def fail(mode: str) -> None:
     if mode == "crash":
         os.kill(os.getpid(), signal.SIGSEGV)
     if mode in ("hang", "freeze"):
-        stand_still(mode)
+        stand_still(mode, at_step)
 
 
-def stand_still(mode: str) -> None:
+def stand_still(mode: str, at_step: int) -> None:
+    # The save of the step before ends first, or it would count as the cause, or be missing at the end.
+    while not checkpoint(Path("run"), at_step - 1).exists():
+        time.sleep(0.01)
     STUCK.touch()
     if mode == "freeze":
         # Its watchdog publishes where it is. Otherwise the others may believe that it still saves, which takes longer.
@@ -56,7 +60,7 @@ def fail_before_step(mode: str, at_step: int) -> None:
 
     def failing_step(trainer: Trainer, batch: Any) -> Any:
         if trainer.step + 1 == at_step:
-            fail(mode)
+            fail(mode, at_step)
         return run_step(trainer, batch)
 
     trainer_class.run_step = failing_step
@@ -68,7 +72,7 @@ def stand_still_before_batch(number: int) -> None:
 
     def failing_batch(loader: Loader) -> Any:
         if next(calls) == number:
-            stand_still("hang")
+            stand_still("hang", number)
         return next_batch(loader)
 
     loader_class.__next__ = failing_batch

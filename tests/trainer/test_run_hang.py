@@ -20,6 +20,8 @@ PROGRAM = "tests.trainer.failing_rank"
 STEP = 7
 RUN = [*SMALL_LLAMA, "run.folder=run", "steps=1000000", "checkpoint.every=2", "checkpoint.asynchronous=true"]
 RANKS = ["parallel.strategy=ddp", "batch.size=2", "batch.micro=1"]
+# A few seconds over the limit of 5 s, on a busy machine.
+SECONDS = "([5-9]|1[0-9])"
 # The launcher, two ranks and the writers of their checkpoints.
 PROCESSES = 5
 SILENT = f"silent, because their process or node is dead or stuck: rank 1 on {HOST} "
@@ -29,14 +31,15 @@ SILENT = f"silent, because their process or node is dead or stuck: rank 1 on {HO
 def test_a_rank_that_hangs_is_named(tmp_path: Path, phase: str) -> None:
     """In a step, it has made the same progress as the rank that waits for it, and only its stack tells them apart."""
     mode = "hang" if phase == "step" else "hang in data"
-    with forked(2, [mode, "1", str(STEP), *RUN, *RANKS, "watchdog.hang_s=2"], tmp_path, program=PROGRAM) as run:
+    with forked(2, [mode, "1", str(STEP), *RUN, *RANKS, "watchdog.hang_s=5"], tmp_path, program=PROGRAM) as run:
         processes = wait_until_stuck(run, tmp_path)
         assert run.wait(60) == Code.HANG, run.output
     wait_until_gone(processes, 20)
     ended = assert_first_cause(tmp_path / "run", Cause.HANG, rank=1)
     assert (ended["outcome"], ended["step"]) == ("failed", STEP - 1)
     # The setting is the limit, although steps of a few milliseconds are followed by a limit of a minute otherwise.
-    assert re.fullmatch(rf"no progress for [2-9] s \(limit 2 s\), in {phase} of step {STEP}", ended["failure"]["error"])
+    error = ended["failure"]["error"]
+    assert re.fullmatch(rf"no progress for {SECONDS} s \(limit 5 s\), in {phase} of step {STEP}", error)
     assert re.search(r"/failing_rank\.py:\d+ in stand_still$", ended["failure"]["place"])
     report = (tmp_path / "run" / "hang" / "report.txt").read_text()
     assert f"rank 1 on {HOST} (step {STEP}, {phase})" in report
@@ -47,7 +50,7 @@ def test_a_rank_that_hangs_is_named(tmp_path: Path, phase: str) -> None:
 
 
 def test_a_frozen_rank_is_named(tmp_path: Path) -> None:
-    with forked(2, ["freeze", "1", str(STEP), *RUN, *RANKS, "watchdog.hang_s=3"], tmp_path, program=PROGRAM) as run:
+    with forked(2, ["freeze", "1", str(STEP), *RUN, *RANKS, "watchdog.hang_s=5"], tmp_path, program=PROGRAM) as run:
         processes = wait_until_stuck(run, tmp_path)
         first, frozen = run.rank_pids()
         wait_until_gone([first], 60)
@@ -55,7 +58,7 @@ def test_a_frozen_rank_is_named(tmp_path: Path) -> None:
         os.kill(frozen, signal.SIGKILL)
         assert run.wait(60) == Code.HANG, run.output
     wait_until_gone(processes, 20)
-    assert_frozen(tmp_path, "no progress for 3 s (limit 3 s)")
+    assert_frozen(tmp_path, rf"no progress for {SECONDS} s \(limit 5 s\)")
     assert SILENT in run.output
 
 
@@ -73,7 +76,7 @@ def test_a_frozen_rank_is_named_long_before_the_limit_and_killed_by_torchrun(tmp
 
 @pytest.mark.nightly
 def test_the_usual_limit_is_a_minute_and_three_steps(tmp_path: Path) -> None:
-    # Steps that end with a save do not count, and five must.
+    # Five steps must count.
     with forked(2, ["hang", "1", str(3 * STEP), *RUN, *RANKS], tmp_path, program=PROGRAM) as run:
         processes = wait_until_stuck(run, tmp_path)
         assert run.wait() == Code.HANG, run.output
@@ -100,7 +103,7 @@ def assert_frozen(folder: Path, reason: str) -> None:
     assert ended["failure"]["error"].startswith("ended without a record: its process was killed or is stuck")
     assert "in differentiate" in read_stacks(folder, 0)
     report = (folder / "run" / "hang" / "report.txt").read_text()
-    assert report.startswith(reason)
+    assert re.match(reason, report), report
     assert SILENT in report
     assert checkpoint_steps(folder / "run") == [2, 4, 6]
 

@@ -20,6 +20,8 @@ _STOP = f"systemctl disable -q --now {install.NAME} || true"
 def plan_alerts(facts: Facts, node: Node, desired: Desired) -> list[Action]:
     """Write the program with its settings, and start it; without a webhook, remove it."""
     webhook, spec = desired.secrets.webhook, desired.spec
+    if spec.alerts.webhook and not webhook:
+        return []  # a stack file has only the encrypted address, so what is installed must stay
     if not webhook:
         files = [action for path in (install.CONFIG, install.UNIT_PATH) for action in remove_file(facts, path)]
         return [Action(f"stop {install.NAME}", _STOP), *files] if files else []

@@ -27,6 +27,14 @@ def test_without_a_webhook_nothing_is_installed_and_an_old_program_is_removed() 
     assert titles == [f"stop {install.NAME}", f"remove {install.CONFIG}", f"remove {install.UNIT_PATH}"]
 
 
+def test_an_encrypted_address_leaves_what_is_installed() -> None:
+    target = desired()
+    encrypted = target.spec.alerts.model_copy(update={"webhook": ADDRESS}).without_secret()
+    target = replace(target, spec=target.spec.model_copy(update={"alerts": encrypted}))
+    before = Facts(files={path: FileFact("x", 0o644, "root:root") for path in (install.CONFIG, install.UNIT_PATH)})
+    assert alerts.plan_alerts(before, target.inventory.controller, target) == []
+
+
 def test_the_address_is_only_in_a_file_of_slurms_user() -> None:
     target = desired()
     target = replace(target, secrets=replace(target.secrets, webhook=ADDRESS))

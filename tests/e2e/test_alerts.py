@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pytest
 import yaml
 
 from slurm.alerts import install
-from tests.harness import REPO, Stack, wait_until
+from tests.harness import REPO, Spec, Stack, small_spec, wait_until
 from tests.slurm import webhook_receiver
 
 PORT = 8099
@@ -18,6 +20,20 @@ RECEIVED = "/tmp/received.json"
 EXPECTED = "/etc/muster/expected.json"
 # Two polls of the program, its pause between messages, and Slurm's own time to miss a node.
 ALERT_S = 150
+pytestmark = pytest.mark.nightly
+
+
+@pytest.fixture(scope="module")
+def cluster(make_stack: Callable[[str, Spec], Stack]) -> Iterator[Stack]:
+    """Return a cluster of its own: the tests of the shared one expect that its stack file has no secrets."""
+    spec = small_spec()
+    spec["groups"]["cpu"] = {"count": 3, "size": {"cpus": 1, "memory_mb": 1024}}
+    spec["slurm"] = {"default_group": "gpu"}
+    stack = make_stack("alerts", spec)
+    stack.up()
+    yield stack
+    stack.muster("teardown", "--yes", "--force")
+    assert stack.exists() == []
 
 
 def test_people_are_told_and_the_address_stays_secret(cluster: Stack) -> None:

@@ -112,9 +112,10 @@ class Step:
 
         Every rank must call it, and each with the samples of another one. Only buffers of the model change.
         """
-        loss = self._differentiate(batch, micro, rank)
-        self.optimizer.zero_gradients()
-        return loss
+        try:
+            return self._differentiate(batch, micro, rank)
+        finally:
+            self.optimizer.zero_gradients()
 
     def seed_dropout(self, rank: int | None = None) -> None:
         """Seed the generators by run seed, step and rank, so that a resumed run draws the same numbers."""

@@ -270,6 +270,7 @@ class StepLoop:
             return self._break(agreed)
         if agreed.action is Action.ROLLBACK:
             self._abandon_votes()  # the vote under way may repeat the verdict
+            self.replays.forget_undecided()
             self.saves.roll_back(agreed.action_step)
         return None
 

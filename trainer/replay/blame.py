@@ -51,7 +51,9 @@ def find_blame(results: Sequence[Result], hosts: Sequence[str]) -> Blame | None:
         else:
             suspects |= {result.rank for result in group}
     if wrong:
-        return Blame(tuple(sorted(wrong)), is_decided=True)
+        # If all ranks are wrong, they differ for another reason than one of them.
+        is_decided = len(wrong) < len(hosts) or len(set(hosts)) == 1
+        return Blame(tuple(sorted(wrong)), is_decided=is_decided)
     if suspects:
         return Blame(tuple(sorted(suspects)), is_decided=len({hosts[rank] for rank in suspects}) == 1)
     return None

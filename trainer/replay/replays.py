@@ -124,6 +124,11 @@ class Replays:
         self._compare_weights(self._gather_weights(_digest(own)), own, in_step=False, watched=watched)
         self._history.clear()
 
+    def forget_undecided(self) -> None:
+        """Forget weights that differed: after a rollback with other data, the same step has other weights."""
+        self._undecided = None
+        self._history.clear()
+
     @property
     def _needs_history(self) -> bool:
         return self.is_active and self._copies > 1
@@ -164,7 +169,7 @@ class Replays:
         raise CorruptionDetected(replace(corruption, is_past=not differs, may_be_decided=may_be_decided))
 
     def _list_copied_tensors(self) -> dict[str, torch.Tensor]:
-        """Return the tensors that all ranks with the same part of the model should have the same of.
+        """Return the tensors that all ranks with the same part of the model should hold with equal values.
 
         Statistics of batch norms are those of each rank's own samples.
         """
@@ -178,9 +183,12 @@ class Replays:
         batch = self._fetch(position, owner)
         recorder = self._make_recorder()
         self._statistics.record()
-        with recorder.record():
-            loss = self._step.replay(batch, self._micro, owner)
-        self._statistics.restore(torch.ones((), device=loss.device))
+        try:
+            with recorder.record():
+                loss = self._step.replay(batch, self._micro, owner)
+        finally:
+            # Also after a stop request, which gives up the replay: the state is saved next.
+            self._statistics.restore(torch.ones((), device=self._step.engine.mesh.device))
         return read_fingerprints(self._describe_run(recorder, batch, loss))
 
     def _make_recorder(self) -> GradientFingerprints:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
-from trainer.checkpoint import confirmed
+from tests.trainer.curves import global_batch, make_step
+from trainer.checkpoint import confirmed, read_retry
 from trainer.checkpoint.fence import Fence
 from trainer.checkpoint.folder import list_published
 from trainer.checkpoint.group import RankGroup
@@ -19,6 +23,8 @@ from trainer.replay.blame import Blame, Result, choose_shifts, find_blame
 from trainer.replay.corruption import Corruption
 from trainer.replay.fingerprint import GradientFingerprints, compute_fingerprint
 from trainer.replay.history import WeightHistory
+from trainer.replay.replays import Replays
+from trainer.step import Step, StepAbandoned
 
 HOSTS = ["a", "b", "c"]
 
@@ -39,6 +45,15 @@ def results(*rows: tuple[int, int, str]) -> list[Result]:
         # A rank that is wrong in its own samples and in those of another; what no majority decides does not matter.
         ([(0, 0, "x"), (0, 1, "bad"), (0, 2, "x"), (1, 1, "bad"), (1, 2, "y")], Blame((1,), is_decided=True)),
         ([(0, 0, "x"), (0, 1, "y"), (0, 2, "z")], Blame((0, 1, 2), is_decided=False)),
+        # Each rank is outvoted in some item: nobody is right, so nobody is to blame.
+        (
+            [
+                *((0, 0, "bad"), (0, 1, "x"), (0, 2, "x")),
+                *((1, 1, "bad"), (1, 0, "y"), (1, 2, "y")),
+                *((2, 2, "bad"), (2, 0, "z"), (2, 1, "z")),
+            ],
+            Blame((0, 1, 2), is_decided=False),
+        ),
     ],
 )
 def test_the_rank_that_differs_from_most_is_wrong(rows: list[tuple[int, int, str]], blame: Blame | None) -> None:
@@ -142,13 +157,67 @@ def test_the_newest_confirmed_checkpoint_stays() -> None:
 def test_unconfirmed_checkpoints_are_set_aside_once(tmp_path: Path) -> None:
     publish(tmp_path, 10, 20, 30)
     confirmed.write_confirmed(tmp_path, 19, Fence())
-    assert confirmed.set_aside_unconfirmed(tmp_path, Fence()) == [30, 20]
+    assert confirmed.set_aside_unconfirmed(tmp_path, Fence(), 0) == [30, 20]
     assert [each.step for each in list_published(tmp_path)] == [10]
     suspects = sorted(path.name for path in tmp_path.glob("*.suspect"))
     assert suspects == ["step-00000020.suspect", "step-00000030.suspect"]
     publish(tmp_path, 20)
-    assert confirmed.set_aside_unconfirmed(tmp_path, Fence()) == [20]
-    assert [path.name for path in tmp_path.glob("*.suspect")] == ["step-00000020.suspect"]
+    assert confirmed.set_aside_unconfirmed(tmp_path, Fence(), 0) == [20]
+    # Nothing newer is confirmed yet, so those of the first time stay too.
+    suspects = sorted(path.name for path in tmp_path.glob("*.suspect"))
+    assert suspects == ["step-00000020.2.suspect", "step-00000020.suspect", "step-00000030.suspect"]
+    publish(tmp_path, 40, 50)
+    confirmed.write_confirmed(tmp_path, 45, Fence())
+    assert confirmed.set_aside_unconfirmed(tmp_path, Fence(), 0) == [50]
+    assert [path.name for path in tmp_path.glob("*.suspect")] == ["step-00000050.suspect"]
+
+
+def test_checkpoints_from_before_the_first_replay_are_not_set_aside(tmp_path: Path) -> None:
+    """Replays are switched on in a run that resumes at step 20."""
+    publish(tmp_path, 10, 20, 30)
+    assert confirmed.set_aside_unconfirmed(tmp_path, Fence(), 20) == [30]
+    assert [each.step for each in list_published(tmp_path)] == [20, 10]
+
+
+def test_a_record_that_cannot_be_read_does_not_mean_that_nothing_is_confirmed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: Path) -> bytes:
+        raise OSError(errno.EIO, "Input/output error", str(path))
+
+    publish(tmp_path, 10, 20)
+    confirmed.write_confirmed(tmp_path, 10, Fence())
+    monkeypatch.setattr(read_retry, "RETRY_WAITS_S", (0.01,))
+    monkeypatch.setattr(Path, "read_bytes", fail)
+    with pytest.raises(read_retry.UnreadableCheckpoint, match=r"confirmed\.json"):
+        confirmed.set_aside_unconfirmed(tmp_path, Fence(), 0)
+    assert [each.step for each in list_published(tmp_path)] == [20, 10]
+
+
+def test_an_abandoned_replay_leaves_neither_gradients_nor_statistics() -> None:
+    step = make_step(load("tiny-llama", ["batch.size=4", "batch.micro=2", "parallel.strategy=single"]))
+    engine: Any = step.engine
+    statistics = torch.zeros(3)
+    replays = make_replays(step, statistics)
+
+    def stop(index: int, _: int) -> None:
+        statistics.add_(1)
+        raise StepAbandoned(f"before micro-batch {index}")
+
+    engine.before_micro_batch = stop
+    with pytest.raises(StepAbandoned, match="before micro-batch 1"):
+        replays._replay(0, 0)
+    assert statistics.tolist() == [0.0] * 3
+    assert all(value.grad is None for _, value in engine.named_parameters())
+
+
+def make_replays(step: Step, statistics: torch.Tensor) -> Replays:
+    """Return the replays of a single rank whose model has these statistics."""
+    engine: Any = step.engine
+    engine.named_buffers = lambda: [("statistics", statistics)]
+    world: Any = SimpleNamespace(rank=0, size=1, group=None, members=[SimpleNamespace(host="a")])
+    config = load("tiny-llama", ["batch.size=4", "batch.micro=2", "parallel.strategy=single"])
+    return Replays(step, world, 0, lambda *_: global_batch(config, 0), 2)
 
 
 def test_a_confirmation_does_not_outlive_a_rollback_to_an_earlier_step(tmp_path: Path) -> None:

@@ -62,6 +62,8 @@ class Checkpoints:
         self._fence = Fence()
         self._discarded: set[int] = set()
         """Steps that may be removed although they are later than the one that is saved."""
+        self._resumed_step = 0
+        """The step at which this attempt of the run began."""
 
     def hold(self, fence: Fence) -> None:
         """Change the folder only while this run owns it; every rank must call it before it looks for a checkpoint.
@@ -166,6 +168,7 @@ class Checkpoints:
 
     def continue_confirmed(self, step: int, *, is_used: bool) -> None:
         """Take over the record of confirmed checkpoints at the start of a run that continues at `step`, or drop it."""
+        self._resumed_step = step
         if is_used:
             self._group.run_on_first(lambda: confirmed.limit_confirmed(self.path, step, self._fence))
         else:
@@ -178,7 +181,9 @@ class Checkpoints:
 
     def set_aside_unconfirmed(self) -> list[int]:
         """Rename the checkpoints that are not confirmed, so that no resume finds them, and return their steps."""
-        steps: list[int] = self._group.run_on_first(lambda: confirmed.set_aside_unconfirmed(self.path, self._fence))
+        steps: list[int] = self._group.run_on_first(
+            lambda: confirmed.set_aside_unconfirmed(self.path, self._fence, self._resumed_step)
+        )
         return steps
 
     def read_state(self, checkpoint: GoodCheckpoint) -> dict[str, Any]:

@@ -12,15 +12,17 @@ from pathlib import Path
 
 from trainer.checkpoint import folder
 from trainer.checkpoint.fence import Fence
+from trainer.checkpoint.read_retry import read_with_retries
 
 FILE = "confirmed.json"
 
 
 def read_confirmed(path: Path) -> int | None:
-    """Return the last confirmed step, or None if nothing is."""
+    """Return the last confirmed step, or None if nothing is; raise UnreadableCheckpoint if that cannot be read."""
+    file = path / FILE
     try:
-        return int(json.loads((path / FILE).read_bytes())["step"])
-    except (OSError, ValueError, KeyError, TypeError):
+        return int(json.loads(read_with_retries(file, file.read_bytes))["step"])
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
 
 
@@ -46,19 +48,38 @@ def forget_confirmed(path: Path, fence: Fence) -> None:
             (path / FILE).unlink()
 
 
-def set_aside_unconfirmed(path: Path, fence: Fence) -> list[int]:
+def set_aside_unconfirmed(path: Path, fence: Fence, resumed_step: int) -> list[int]:
     """Rename the checkpoints that are not confirmed, so that no resume finds them, and return their steps.
 
-    They may contain wrong values, but a person may want to look at them. Those of earlier calls are removed.
+    They may contain wrong values, but a person may want to look at them. Those of earlier calls are removed once a
+    newer checkpoint is confirmed. If nothing is, those up to `resumed_step`, at which this attempt began, stay: they
+    may be from before replays were switched on, and the run has nothing else.
     """
     confirmed = read_confirmed(path)
-    suspects = [each for each in folder.list_published(path) if confirmed is None or each.step > confirmed]
+    published = folder.list_published(path)
+    good_step = resumed_step if confirmed is None else confirmed
+    suspects = [each for each in published if each.step > good_step]
+    newest_confirmed = max((each.step for each in published if each.step <= (confirmed or 0)), default=0)
     fence.check()
     for old in path.glob(f"*{folder.SUSPECT}"):
-        folder.remove(old, fence)
+        if _read_step(old) < newest_confirmed:
+            folder.remove(old, fence)
     for checkpoint in suspects:
         fence.check()
-        checkpoint.path.rename(checkpoint.path.with_name(checkpoint.path.name + folder.SUSPECT))
+        checkpoint.path.rename(_choose_suspect_name(checkpoint.path))
     if suspects:
         folder.sync_folder(path)
     return [checkpoint.step for checkpoint in suspects]
+
+
+def _read_step(suspect: Path) -> int:
+    return int(suspect.name.removeprefix("step-").split(".")[0])
+
+
+def _choose_suspect_name(checkpoint: Path) -> Path:
+    """Return a name that no earlier suspect of the same step has."""
+    target, number = checkpoint.with_name(checkpoint.name + folder.SUSPECT), 1
+    while target.exists():
+        number += 1
+        target = checkpoint.with_name(f"{checkpoint.name}.{number}{folder.SUSPECT}")
+    return target

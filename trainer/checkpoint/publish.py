@@ -9,6 +9,7 @@ from contextlib import suppress
 
 from trainer.checkpoint import folder, manifest, retention
 from trainer.checkpoint.job import SaveAbandoned, SaveJob
+from trainer.checkpoint.read_retry import UnreadableCheckpoint
 
 RANKS_TIMEOUT_S = 1800.0
 _MAX_NAMED_RANKS = 8
@@ -25,7 +26,7 @@ def publish(job: SaveJob, abandoned: set[str]) -> int:
     folder.sync_folder(job.partial)
     folder.publish_partial(job.folder, job.partial, job.step, job.fence)
     # The checkpoint is published. If an old one cannot be removed, this save has not failed; the next one tries again.
-    with suppress(OSError):
+    with suppress(OSError, UnreadableCheckpoint):
         retention.prune(job.folder, job.step, job.keep, job.best, job.discarded, job.fence)
     return whole.size
 

@@ -199,7 +199,7 @@ class Trainer:
     def run_step(self, batch: dict[str, torch.Tensor]) -> StepResult:
         """Run one optimizer step on a batch that is already on the device, where `move_batch` brings it.
 
-        If it raises StepAbandoned, the state can be saved, but no further step can follow.
+        If it raises StepAbandoned, the state is that before the step: it can be saved, but no further step can follow.
         """
         size = len(batch["inputs"])
         self._statistics.record()

@@ -63,7 +63,7 @@ class GradientFingerprints:
     def _add(self, name: str, gradient: torch.Tensor) -> None:
         value = compute_fingerprint(gradient)
         before = self.values.get(name)
-        # Of another order, or of other micro-batches, the sum is another one.
+        # The result depends on the order and on the micro-batches.
         self.values[name] = value if before is None else before * _ODD + value
 
 

@@ -12,13 +12,11 @@ import shutil
 import tarfile
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import IO, Any
-
-from infra.home import private_folder
 
 FORMAT = 1
 SUFFIX = ".backup.tar"
@@ -111,10 +109,13 @@ class ArchiveWriter:
 
 @contextmanager
 def create_archive(path: Path, on_bytes: OnBytes) -> Iterator[ArchiveWriter]:
-    """Write an archive that gets its name at the end of the block; nothing remains if the block fails."""
-    folder = private_folder(path.parent)
-    partial = path.with_name(path.name + PARTIAL)
+    """Write an archive that gets its name at the end of the block; nothing remains if the block fails.
+
+    A folder that exists keeps its mode: it may be shared, as /tmp is.
+    """
+    folder, partial = path.parent, path.with_name(path.name + PARTIAL)
     try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with os.fdopen(os.open(partial, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600), "r+b") as stream:
             yield ArchiveWriter(stream, folder, on_bytes)
         partial.rename(path)
@@ -122,7 +123,8 @@ def create_archive(path: Path, on_bytes: OnBytes) -> Iterator[ArchiveWriter]:
     except OSError as error:
         raise ArchiveError(f"{path} cannot be written: {error.strerror}", "free space, or use --to FOLDER") from None
     finally:
-        partial.unlink(missing_ok=True)
+        with suppress(NotADirectoryError):
+            partial.unlink(missing_ok=True)
 
 
 def remove_partial(folder: Path, stack: str) -> None:

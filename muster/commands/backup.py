@@ -19,7 +19,7 @@ from infra.controller_shell import ControllerShell, ScriptError
 from infra.engine import lock, pulumi
 from infra.engine.command_line import format_command
 from infra.engine.stop import BAD_INPUT, FAILED, Stop
-from infra.home import Home, StackHome
+from infra.home import Home, StackHome, private_folder
 from infra.targets.registry import parse_spec, target_of
 from infra.targets.target import Archives
 from muster.commands import screen
@@ -35,7 +35,7 @@ _CHANGED = 1
 def backup(name: str, *, to: Path | None = None, files: bool = True) -> Path:
     """Write an archive of a running cluster and return its path; raise Stop, with no archive left, if that fails."""
     stack, spec = read_running_spec(name)
-    folder, began = to or stack.home.backups, time.monotonic()
+    folder, began = to or private_folder(stack.home.backups), time.monotonic()
     path = folder / f"{name}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}{archive.SUFFIX}"
     with lock.held(stack, "backup", wait=False, say=screen.say):
         try:

@@ -50,6 +50,20 @@ def test_only_the_owner_can_read_it(path: Path) -> None:
     assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
 
 
+def test_an_existing_folder_keeps_its_mode(tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    assert write(shared / "a.tar").stat().st_mode & 0o777 == 0o600
+    assert shared.stat().st_mode & 0o7777 == 0o1777
+
+
+def test_a_folder_that_is_a_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ArchiveError, match=r"file/a\.tar cannot be written: File exists"):
+        write(tmp_path / "file" / "a.tar")
+
+
 def test_a_stranger_can_check_it_without_muster(path: Path, tmp_path: Path) -> None:
     subprocess.run(["tar", "-xf", path, "-C", tmp_path], check=True)
     subprocess.run(["sha256sum", "-c", "--quiet", archive.SUMS], cwd=tmp_path, check=True)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from hashlib import sha256
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import field_validator
 
-from cluster.spec.base import SpecModel, field
+from cluster.spec.base import SECRET, SpecModel, field
 
 ENCRYPTED = "secure:"
 ADDRESS = r"https?://[^\s\"'\\]+"
@@ -18,7 +18,7 @@ _DIGEST_CHARS = 16
 class Alerts(SpecModel):
     """Alerts about drained and lost nodes, failed gates, stuck queues and a spent budget."""
 
-    webhook: str | None = field(
+    webhook: Annotated[str | None, SECRET] = field(
         "address that gets alerts as Slack does; a secret, set by `muster alerts`",
         "safe",
         default=None,

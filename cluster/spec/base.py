@@ -11,7 +11,10 @@ Policy = Literal["safe", "drain", "replace", "upgrade", "forbidden"]
 
 
 def field(description: str, policy: Policy, **limits: Any) -> Any:
-    """Declare a field of the spec; `policy` is what changing it does to a running cluster."""
+    """Declare a field of the spec; `policy` is what changing it does to a running cluster.
+
+    A field whose values must not be printed is marked with `Annotated[..., SECRET]`.
+    """
     return Field(description=description, json_schema_extra={"policy": policy}, **limits)
 
 
@@ -29,3 +32,11 @@ class ValueDescription:
     """Describes the values of a field in error messages; used in `Annotated`."""
 
     text: str
+
+
+@dataclass(frozen=True)
+class Secret:
+    """Marks a field whose values error messages must not show; used in `Annotated`."""
+
+
+SECRET = Secret()

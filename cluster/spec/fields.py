@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from cluster.spec.base import Policy, SpecModel
+from cluster.spec.base import SECRET, Policy, SpecModel
 from cluster.spec.model import PATTERN_WORDS, ClusterSpec
 from cluster.spec.written import inline
 
@@ -68,6 +68,13 @@ def policy_of(info: FieldInfo) -> Policy:
     """Return what changing the field does to a running cluster."""
     policy: Policy = info.json_schema_extra["policy"]  # type: ignore[index,assignment]
     return policy
+
+
+def is_secret(place: Slot) -> bool:
+    """Return whether a value must not be shown: it is a secret, or stands where a section with a secret belongs."""
+    part = part_of(place.annotation)
+    fields = part.model_fields.values() if part else ()
+    return SECRET in place.limits or any(SECRET in info.metadata for info in fields)
 
 
 def part_of(annotation: Any) -> type[SpecModel] | None:

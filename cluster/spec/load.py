@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails, to_jsonable_python
 
 from cluster.spec.base import SpecModel
-from cluster.spec.fields import KEY, Slot, bare, example_part, expected, part_of, slot
+from cluster.spec.fields import KEY, Slot, bare, example_part, expected, is_secret, part_of, slot
 from cluster.spec.issue import Issue, SpecError, error
 from cluster.spec.model import ClusterSpec
 from cluster.spec.written import Location, entry, path, shown
@@ -88,6 +88,10 @@ class _IssueBuilder:
 
 
 def _wrong(location: Location, place: Slot, detail: ErrorDetails) -> Issue:
+    if is_secret(place):
+        code = "wrong_type" if detail["type"].endswith("_type") else "wrong_value"
+        fix = f"write for example `{_example(location, place)}`"
+        return error(code, path(location), f"this is not {expected(place)} (value not shown)", fix)
     value = detail["input"]
     number = isinstance(value, int | float) and not isinstance(value, bool)
     code = "wrong_type" if detail["type"].endswith("_type") or (number and _choices(place)) else "wrong_value"

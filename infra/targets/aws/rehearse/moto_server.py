@@ -5,8 +5,8 @@ from __future__ import annotations
 import io
 import re
 import ssl
+import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -71,7 +71,8 @@ class Fault:
     times: int = 1
     after: bool = False
     """Whether the fault occurs after the call was executed, so that only its answer is lost."""
-    seconds: float = 0
+    before: Callable[[], None] | None = None
+    """Is called before the call is executed."""
     then: Callable[[], None] | None = None
 
 
@@ -102,9 +103,22 @@ class Moto:
         """Execute the next calls but answer with a server error."""
         self.faults.append(Fault(action, "InternalError", times, after=True))
 
-    def slow(self, action: str, seconds: float, times: int = 1) -> None:
-        """Delay the next calls of `action`."""
-        self.faults.append(Fault(action, times=times, seconds=seconds))
+    @contextmanager
+    def hold(self, action: str) -> Iterator[threading.Event]:
+        """Hold all calls of `action` until the block ends; yield an event that is set when the first one arrives."""
+        arrived, released = threading.Event(), threading.Event()
+
+        def wait() -> None:
+            arrived.set()
+            released.wait()
+
+        fault = Fault(action, times=sys.maxsize, before=wait)
+        self.faults.append(fault)
+        try:
+            yield arrived
+        finally:
+            self.faults.remove(fault)
+            released.set()
 
     def when_done(self, action: str, then: Callable[[], None]) -> None:
         """Call `then` once, after the next call of `action` was executed and before its answer is sent."""
@@ -213,8 +227,8 @@ class _Faulty:
         self, environ: dict[str, Any], service: str, action: str, params: dict[str, str], body: bytes
     ) -> Answer:
         fault = self._fault(action)
-        if fault and fault.seconds:
-            time.sleep(fault.seconds)
+        if fault and fault.before:
+            fault.before()
         if fault and fault.code and not fault.after:
             return render_error(service, fault.code)
         answer = self._answer(environ, service, action, params, body)

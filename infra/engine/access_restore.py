@@ -56,5 +56,8 @@ def _read_resources(stack: StackHome) -> list[dict[str, Any]]:
 
 
 def _remove_files(stack: StackHome) -> None:
+    """Remove the files for access, unless they may be those of a cluster whose state is still in MUSTER_HOME."""
+    if StackHome(stack.home.with_file_state(), stack.name).state.exists():
+        return
     for name in (*_FILES, _MARK):
         (stack.folder / name).unlink(missing_ok=True)

@@ -23,6 +23,7 @@ from infra.engine.stop import Stop
 from infra.home import StackHome
 
 _POLL_S = 2.0
+_RETRY_S = 0.2
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class RemoteHolder:
 
     id: str
     home: str
-    """Identifies the MUSTER_HOME, because machines may have the same name."""
+    """Identifies the MUSTER_HOME and its machine, because machines may have the same name."""
     command: str
     user: str
     hostname: str
@@ -60,6 +61,8 @@ def acquire(stack: StackHome, command: str, *, wait: bool, say: Callable[[str], 
     while not store.create(key(stack), json.dumps(asdict(note)).encode()):
         holder = read(store, stack)
         if holder is None:
+            # It was released just now, or another command's write of it is under way.
+            time.sleep(_RETRY_S)
             continue
         if holder.home == note.home:
             # Its process and everything that it started are gone, or this machine's lock would not be free.
@@ -93,7 +96,9 @@ def read(store: StateStore, stack: StackHome) -> RemoteHolder | None:
     if content is None:
         return None
     try:
-        return RemoteHolder(**json.loads(content))
+        holder = RemoteHolder(**json.loads(content))
+        datetime.fromisoformat(holder.since)
+        return holder
     except (ValueError, TypeError):
         return RemoteHolder("", "", "an unknown command", "unknown", "unknown", 0, datetime.now(UTC).isoformat())
 
@@ -122,14 +127,22 @@ def key(stack: StackHome) -> str:
 
 def remove_pulumi_locks(store: StateStore, stack: StackHome, since: str) -> None:
     """Remove the locks of this machine's Pulumi processes that were started since then and have ended."""
-    began = datetime.fromisoformat(since).timestamp()
+    began = int(datetime.fromisoformat(since).timestamp())
     for pulumi_key in _pulumi_locks(store, stack):
-        lock = json.loads(store.read(pulumi_key) or b"{}")
-        if lock.get("hostname") != socket.gethostname() or process_lives(int(lock["pid"])):
-            continue
-        # Pulumi writes nanoseconds; datetime reads at most microseconds.
-        if datetime.fromisoformat(f"{lock['timestamp'][:19]}+00:00").timestamp() >= int(began):
+        if (content := store.read(pulumi_key)) is not None and _has_ended(content, began):
             store.remove(pulumi_key)
+
+
+def _has_ended(pulumi_lock: bytes, began: int) -> bool:
+    """Return whether the process of a lock ran on this machine since then; an unreadable lock counts as held."""
+    try:
+        lock = json.loads(pulumi_lock)
+        # Pulumi writes nanoseconds; datetime reads at most microseconds.
+        started = datetime.fromisoformat(f"{lock['timestamp'][:19]}+00:00").timestamp()
+        ended = lock["hostname"] == socket.gethostname() and not process_lives(int(lock["pid"]))
+    except (ValueError, KeyError, TypeError):
+        return False
+    return ended and started >= began
 
 
 def _pulumi_locks(store: StateStore, stack: StackHome) -> list[str]:

@@ -11,8 +11,10 @@ import getpass
 import json
 import os
 import re
+import socket
 from collections.abc import Iterator
 from datetime import datetime
+from hashlib import sha256
 from pathlib import Path
 from uuid import uuid4
 
@@ -28,6 +30,7 @@ MOVING = ".muster/moving.json"
 _FILES = ".muster/files/"
 _TAGS = "tags.json"
 _HISTORY_RECORDS = 5
+_MACHINE_ID = Path("/etc/machine-id")
 
 
 def find_state_target(url: str) -> StoresState:
@@ -123,11 +126,12 @@ def state_key(stack: StackHome) -> str:
 
 
 def identify_home(home: Home) -> str:
-    """Return the id of a MUSTER_HOME, created once: machines may have the same name."""
+    """Return the id of a MUSTER_HOME on this machine; machines may have the same name, and a copy has another id."""
     file = home.root / "locks" / "home-id"
     if not file.exists():
         replace_file(file, uuid4().hex.encode())
-    return file.read_text()
+    place = f"{file.read_text()} {_identify_machine()} {home.root.resolve()}"
+    return sha256(place.encode()).hexdigest()[:32]
 
 
 def name_user() -> str:
@@ -136,6 +140,13 @@ def name_user() -> str:
         return getpass.getuser()
     except (KeyError, OSError):  # A container's user may have no name.
         return str(os.getuid())
+
+
+def _identify_machine() -> str:
+    try:
+        return _MACHINE_ID.read_text().strip() or socket.gethostname()
+    except OSError:  # A container may have none.
+        return socket.gethostname()
 
 
 def _travelling(stack: StackHome) -> Iterator[tuple[str, Path]]:

@@ -23,12 +23,15 @@ _EXAMPLE = "s3://BUCKET/PREFIX?region=REGION"
 _WHERE = "state"
 _OPTIONS = {
     "region": "the region of the bucket, required",
-    "kms": "alias or id of a KMS key that encrypts the secrets of new stacks, instead of a passphrase",
+    "kms": "alias, id or ARN of a KMS key that encrypts the secrets of new stacks, instead of a passphrase",
     "profile": "an AWS profile",
     "endpoint": "the URL of a service that is compatible with S3",
 }
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _REGION = re.compile(r"[a-z]{2}(-[a-z]+)+-\d")
+_KEY_ARN = re.compile(r"arn:[a-z-]+:kms:([a-z0-9-]+):\d{12}:(key/[A-Za-z0-9-]+|alias/[A-Za-z0-9/_-]+)")
+_KEY_NAME = re.compile(r"alias/[A-Za-z0-9/_-]+|(mrk-[0-9a-f]{32}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})")
+_KEY_WORDS = "alias/NAME, the id of a key, or the ARN of either in the region of the bucket"
 _RIGHTS = (
     "s3:ListBucket, s3:ListBucketVersions and s3:GetBucketLocation on the bucket; "
     "s3:GetObject, s3:GetObjectVersion, s3:PutObject and s3:DeleteObject on its objects"
@@ -66,6 +69,8 @@ def parse_url(text: str) -> S3Url:
         problem = "an option is given twice; allowed: each once"
     elif not _REGION.fullmatch(options.get("region", "")):
         problem = f"region '{options.get('region', '')}' is not a region; allowed: such as eu-central-1"
+    elif "kms" in options and not _is_key(options["kms"], options["region"]):
+        problem = f"kms '{options['kms']}' is not a key; allowed: {_KEY_WORDS}"
     elif any(part in ("", ".", "..") or part.startswith(".") for part in prefix.split("/") if prefix):
         problem = f"prefix '{prefix}' is invalid; allowed: names that do not start with a dot, separated by slashes"
     if problem:
@@ -79,8 +84,7 @@ class S3StateStore(StateStore):
     def __init__(self, url: str, environment: Mapping[str, str] = os.environ) -> None:
         self.url, self.parts = url, parse_url(url)
         self._path_style = bool(self.parts.endpoint or any(environment.get(name) for name in _ENDPOINT_VARIABLES))
-        key = self.parts.kms
-        self.secrets_provider = f"awskms://{quote(key, safe='/:')}?region={self.parts.region}" if key else ""
+        self.secrets_provider = _render_secrets_provider(self.parts) if self.parts.kms else ""
 
     @property
     def backend_url(self) -> str:
@@ -258,6 +262,17 @@ class S3StateStore(StateStore):
         if code in ("ExpiredToken", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredTokenException"):
             return Stop(f"{where}: the AWS credentials are invalid or have expired ({code})", "renew them")
         return Stop(f"{where}: cannot {action}: {refused}", "check the bucket and the credentials")
+
+
+def _is_key(text: str, region: str) -> bool:
+    arn = _KEY_ARN.fullmatch(text)
+    return arn[1] == region if arn else bool(_KEY_NAME.fullmatch(text))
+
+
+def _render_secrets_provider(parts: S3Url) -> str:
+    """Return Pulumi's URL of a key. The colons of an ARN would be read as a port, so that it stands in the path."""
+    options = {"region": parts.region} | ({"profile": parts.profile} if parts.profile else {})
+    return f"awskms://{'/' if parts.kms.startswith('arn:') else ''}{parts.kms}?{urlencode(options)}"
 
 
 def _render_policy(bucket: str, region: str) -> dict[str, Any]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from infra.engine import remote_lock, remote_state
+from infra.engine.access_restore import restore_access
 from infra.engine.state_store import FolderStore, StateStore
 from infra.engine.stop import BAD_INPUT, Stop
+from infra.home import Home, StackHome
 from infra.targets.aws.rehearse import moto_gaps
 from infra.targets.aws.state_store import S3StateStore, parse_url
 from tests.moto_server import Moto, aws, moto
@@ -16,6 +20,8 @@ from tests.moto_server import Moto, aws, moto
 __all__ = ["aws", "moto"]
 
 URL = "s3://team-state/clusters?region=us-east-1"
+KEY_ID = "1234abcd-12ab-34cd-56ef-1234567890ab"
+KEY_ARN = f"arn:aws:kms:us-east-1:123456789012:key/{KEY_ID}"
 
 
 @pytest.fixture
@@ -35,6 +41,10 @@ def bucket(aws: Moto) -> Moto:
         ("s3://A_b/x?region=us-east-1", "'A_b' is not a bucket name; allowed: 3 to 63 lower-case letters"),
         ("s3://team-state/x?region=us-east-1&colour=red", "option 'colour' is unknown; allowed: region ("),
         ("s3://team-state/x?region=us-east-1&region=us-east-1", "an option is given twice; allowed: each once"),
+        ("s3://team-state/x?region=us-east-1&kms=", "kms '' is not a key; allowed: alias/NAME, the id of a key, or "),
+        ("s3://team-state/x?region=us-east-1&kms=muster", "kms 'muster' is not a key; allowed: alias/NAME, "),
+        ("s3://team-state/x?region=us-east-1&kms=alias/a?b", "kms 'alias/a?b' is not a key"),
+        (f"s3://team-state/x?region=eu-west-1&kms={KEY_ARN}", f"kms '{KEY_ARN}' is not a key; allowed: alias/NAME"),
         ("s3://team-state/.pulumi?region=us-east-1", "prefix '.pulumi' is invalid; allowed: names that do not start"),
         ("s3://team-state/a/../b?region=us-east-1", "prefix 'a/../b' is invalid"),
     ],
@@ -54,7 +64,19 @@ def test_invalid_url_is_refused_with_what_is_allowed(url: str, problem: str) -> 
             "s3://team-state/a/b?region=eu-central-1&kms=alias/muster&profile=team",
             {},
             "s3://team-state/a/b?region=eu-central-1&profile=team",
-            "awskms://alias/muster?region=eu-central-1",
+            "awskms://alias/muster?region=eu-central-1&profile=team",
+        ),
+        (
+            f"s3://team-state?region=us-east-1&kms={KEY_ID}",
+            {},
+            "s3://team-state/?region=us-east-1",
+            f"awskms://{KEY_ID}?region=us-east-1",
+        ),
+        (
+            f"s3://team-state?region=us-east-1&kms={KEY_ARN}",
+            {},
+            "s3://team-state/?region=us-east-1",
+            f"awskms:///{KEY_ARN}?region=us-east-1",
         ),
         (
             "s3://team-state/a?region=us-east-1&endpoint=http://127.0.0.1:9",
@@ -112,6 +134,87 @@ def test_prefixes_of_a_bucket_are_apart(bucket: Moto) -> None:
     other.write("x", b"theirs")
     assert S3StateStore(URL).list_tags("") == {}
     assert bucket.client("s3").list_objects_v2(Bucket="team-state")["Contents"][0]["Key"] == "other/x"
+
+
+@pytest.fixture
+def stack(bucket: Moto, tmp_path: Path) -> StackHome:
+    """Return a stack whose state is in the bucket."""
+    assert bucket.url
+    return make_home(tmp_path / "home").stack("s")
+
+
+def make_home(root: Path) -> Home:
+    return Home.of({"MUSTER_HOME": str(root), "MUSTER_STATE": URL})
+
+
+def test_lock_of_a_copied_home_is_not_taken_over(stack: StackHome, tmp_path: Path) -> None:
+    note = remote_lock.acquire(stack, "up", wait=False, say=print)
+    shutil.copytree(stack.home.root, tmp_path / "copy")
+    copy = make_home(tmp_path / "copy").stack("s")
+    stop = explain(lambda: remote_lock.acquire(copy, "up", wait=False, say=print))
+    assert f"another command is using stack s: {note}" in stop.what
+    assert "`.venv/bin/muster state unlock --stack s`" in stop.fix
+
+
+@pytest.mark.parametrize("machine_id", ["another", ""])
+def test_lock_is_not_taken_over_on_another_machine(
+    stack: StackHome, machine_id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    messages: list[str] = []
+    note = remote_lock.acquire(stack, "up", wait=False, say=messages.append)
+    (tmp_path / "machine-id").write_text(machine_id)
+    monkeypatch.setattr(remote_state, "_MACHINE_ID", tmp_path / "machine-id")
+    monkeypatch.setattr("socket.gethostname", lambda: "elsewhere")
+    stop = explain(lambda: remote_lock.acquire(stack, "up", wait=False, say=messages.append))
+    assert f"another command is using stack s: {note}" in stop.what
+    monkeypatch.undo()
+    assert messages == []
+
+
+def test_lock_is_taken_over_in_the_same_home(stack: StackHome) -> None:
+    messages: list[str] = []
+    for _ in range(2):
+        remote_lock.acquire(stack, "up", wait=False, say=messages.append)
+    (message,) = messages
+    assert message.startswith("the last run was killed (`muster up` by ")
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff{", b"[]", b"{}", b'{"pid": "x"}', b"null"])
+def test_unreadable_locks_count_as_held(stack: StackHome, content: bytes) -> None:
+    store, pulumi_key = S3StateStore(URL), ".pulumi/locks/organization/muster/s/1.json"
+    store.write(pulumi_key, content)
+    note = remote_lock.acquire(stack, "up", wait=False, say=print)
+    remote_lock.release(stack, note)
+    assert store.list_tags("").keys() == {pulumi_key}
+    store.write(remote_lock.key(stack), content)
+    stop = explain(lambda: remote_lock.acquire(stack, "up", wait=False, say=print))
+    assert "another command is using stack s: `an unknown command` by unknown" in stop.what
+
+
+def test_lock_that_is_gone_is_asked_for_again_after_a_pause(
+    stack: StackHome, bucket: Moto, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S3 refuses a write that meets another one of the same object, which need not exist afterwards."""
+    pauses: list[float] = []
+    monkeypatch.setattr(remote_lock.time, "sleep", pauses.append)
+    bucket.fail(f"PUT /team-state/clusters/{remote_lock.key(stack)}", "ConditionalRequestConflict", times=2)
+    assert remote_lock.acquire(stack, "up", wait=False, say=print)
+    assert len(pauses) == 2
+    assert min(pauses) > 0
+
+
+def test_access_files_stay_while_the_file_state_has_the_stack(stack: StackHome) -> None:
+    in_files = stack.home.with_file_state().stack("s")
+    for file in (in_files.state, stack.inventory, stack.folder / "id_ed25519"):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("{}")
+    restore_access(stack, remote_state.pull(stack))
+    assert stack.inventory.exists()
+    assert (stack.folder / "id_ed25519").exists()
+    in_files.state.unlink()
+    restore_access(stack, remote_state.pull(stack))
+    assert not stack.inventory.exists()
+    assert not (stack.folder / "id_ed25519").exists()
 
 
 def explain(action: Callable[[], object]) -> Stop:

@@ -43,6 +43,7 @@ PROGRAM = """
     Thing("thing", {"size": pulumi.Config("muster").require_object("cluster")["size"], "key": key})
     pulumi.export("key", key)
 """
+CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 MakeStack = Callable[..., StackHome]
 
 
@@ -78,14 +79,24 @@ def give_passphrase(giver: StackHome, taker: StackHome) -> None:
     taker.home.passphrase.write_bytes(giver.home.passphrase.read_bytes())
 
 
-def test_key_of_kms_replaces_the_passphrase(make: MakeStack, aws: Moto) -> None:
+@pytest.mark.parametrize("name", ["alias/team", "Arn", "KeyId"])
+def test_key_of_kms_replaces_the_passphrase(
+    make: MakeStack, aws: Moto, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The credentials are in a profile only."""
     kms = aws.client("kms")
-    kms.create_alias(AliasName="alias/team", TargetKeyId=kms.create_key()["KeyMetadata"]["KeyId"])
-    url = f"{URL}&kms=alias/team"
+    key = kms.create_key()["KeyMetadata"]
+    kms.create_alias(AliasName="alias/team", TargetKeyId=key["KeyId"])
+    lines = [f"{variable.lower()} = {os.environ[variable]}" for variable in CREDENTIALS]
+    (tmp_path / "credentials").write_text("\n".join(["[team]", *lines, ""]))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    for variable in CREDENTIALS:
+        monkeypatch.delenv(variable)
+    url = f"{URL}&kms={key.get(name, name)}&profile=team"
     ada = make("ada", url)
     assert up(ada)[0] == 0
     assert not ada.home.passphrase.exists()
-    assert b"very secret" not in (S3StateStore(URL).read(remote_state.state_key(ada)) or b"very secret")
+    assert b"very secret" not in (S3StateStore(url).read(remote_state.state_key(ada)) or b"very secret")
     bob = make("bob", url)
     code, result = up(bob)
     assert (code, result.changed) == (0, False)

@@ -11,6 +11,7 @@ from slurm.control import accounting, config
 
 SCRIPT = (Path(__file__).parent / "scripts" / "slurm-state.sh").read_text()
 WORK = "/var/backups/muster/state"
+PROBE_TIMEOUT_S = 20
 SHARED = "shared"
 # `up` creates these on the storage `shared`, and what it creates fits the cluster that it creates.
 CREATED_BY_UP = ("env", "muster", ".bundles", PUBLISHED.partition("/")[0])
@@ -80,6 +81,7 @@ def _step(step: str) -> str:
         "STATE": STATE,
         # The first start of a newer slurmdbd converts the database.
         "WAIT_S": f"{CONVERSION_TIMEOUT_S:.0f}",
+        "PROBE_S": f"{PROBE_TIMEOUT_S}",
         "DATABASE_ANSWERS": accounting.DATABASE_ANSWERS,
         "CONTROLLER_ANSWERS": config.PING,
     }

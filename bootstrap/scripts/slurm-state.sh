@@ -1,8 +1,10 @@
 #!/bin/sh
 # Saves the queue and the accounting of a controller in a folder (STEP=save), or loads them from there (STEP=load).
-# Set by the caller: STEP, WORK (the folder), STATE (slurmctld's StateSaveLocation), WAIT_S, DATABASE_ANSWERS and
-# CONTROLLER_ANSWERS (commands).
+# Set by the caller: STEP, WORK (the folder), STATE (slurmctld's StateSaveLocation), WAIT_S, PROBE_S (the longest time of
+# one of the commands), DATABASE_ANSWERS and CONTROLLER_ANSWERS (commands).
 set -eu
+
+FORMER=$WORK.former
 
 fail() {
   journalctl -u "$1" -o cat --no-pager 2>/dev/null | grep -aiE 'fatal|error' | tail -n 2 | paste -sd ';' >&2
@@ -13,11 +15,11 @@ fail() {
 start() {
   systemctl reset-failed "$1" 2>/dev/null || true
   systemctl start "$1" || fail "$1" "did not start"
-  tries=0
-  until sh -c "$2" >/dev/null 2>&1; do
-    tries=$((tries + 1))
+  deadline=$(($(date +%s) + WAIT_S))
+  # A daemon that accepts connections and does not answer would block the command for minutes.
+  until timeout "$PROBE_S" sh -c "$2" >/dev/null 2>&1; do
     systemctl -q is-active "$1" || fail "$1" "stopped"
-    [ $tries -le $((WAIT_S * 5)) ] || fail "$1" "does not answer after $WAIT_S s"
+    [ "$(date +%s)" -lt "$deadline" ] || fail "$1" "does not answer after $WAIT_S s"
     sleep 0.2
   done
 }
@@ -36,21 +38,56 @@ do_save() {
 }
 
 # The states of nodes stay: those in the backup are of other machines, which may have been drained or down.
+replace_by() {
+  {
+    echo "drop database if exists slurm_acct_db; create database slurm_acct_db; use slurm_acct_db;"
+    cat "$1/accounting.sql"
+  } | mariadb
+  find "$STATE" -mindepth 1 ! -name 'node_state*' -delete
+  tar -C "$STATE" -xpf "$1/queue.tar" --exclude='./node_state*'
+}
+
+set_former_aside() {
+  rm -rf "$FORMER"
+  (umask 077 && mkdir -p "$FORMER")
+  tar -C "$STATE" -cf "$FORMER/queue.tar" .
+  # An accounting that was never used has no database.
+  if [ -n "$(mariadb -N -e "show databases like 'slurm_acct_db'")" ]; then
+    mariadb-dump --single-transaction slurm_acct_db >"$FORMER/accounting.sql"
+  else
+    : >"$FORMER/accounting.sql"
+  fi
+}
+
+put_former_back() {
+  trap '' HUP INT TERM
+  set +e
+  systemctl stop slurmctld slurmdbd
+  # In a condition, `set -e` would have no effect.
+  (set -e; replace_by "$FORMER")
+  failed=$?
+  systemctl start slurmdbd slurmctld
+  if [ "$failed" = 0 ]; then
+    rm -rf "$FORMER"
+    echo "the former queue and accounting are back" >&2
+  else
+    echo "the former queue and accounting are in $FORMER on the controller" >&2
+  fi
+}
+
 do_load() {
   tar -tf "$WORK/queue.tar" >/dev/null
   tail -n 1 "$WORK/accounting.sql" | grep -q 'Dump completed' || { echo "accounting.sql is incomplete" >&2; exit 1; }
   trap 'systemctl start slurmdbd slurmctld' EXIT
   trap 'exit 1' HUP INT TERM
   systemctl stop slurmctld slurmdbd
-  {
-    echo "drop database if exists slurm_acct_db; create database slurm_acct_db; use slurm_acct_db;"
-    cat "$WORK/accounting.sql"
-  } | mariadb
-  find "$STATE" -mindepth 1 ! -name 'node_state*' -delete
-  tar -C "$STATE" -xpf "$WORK/queue.tar" --exclude='./node_state*'
+  set_former_aside
+  trap put_former_back EXIT
+  replace_by "$WORK"
   start slurmdbd "$DATABASE_ANSWERS"
   start slurmctld "$CONTROLLER_ANSWERS"
-  rm -rf "$WORK"
+  trap - EXIT
+  rm -rf "$WORK" "$FORMER"
 }
 
 "do_$STEP"

@@ -36,11 +36,11 @@ def restore(name: str, source: str, *, overwrite: bool = False, files: bool = Tr
             storage = dict(manifest.storage) if files else {}
             if problem := find_mismatch(manifest, storage, spec):
                 raise Stop(problem, "`muster backup list` shows the archives of each stack", BAD_INPUT)
-            _require_idle(controller, name)
+            require_idle(controller, name, "nothing was changed")
             _require_space(controller, spec, storage)
             if not overwrite:
                 _require_empty(controller, spec, storage)
-            losses, after = _carry_out(controller, path, manifest, spec, storage)
+            losses, after = carry_out(controller, path, manifest, spec, storage)
         except ArchiveError as problem:
             raise Stop(problem.what, problem.fix, BAD_INPUT) from None
         except (ScriptError, ValueError) as problem:
@@ -68,18 +68,40 @@ def find_mismatch(manifest: Manifest, storage: dict[str, int], spec: ClusterSpec
     return ""
 
 
+def require_idle(controller: ControllerShell, name: str, changes: str) -> None:
+    """Raise Stop if jobs are running; `changes` says what the restore has changed by then."""
+    running = [job.id for job in parse_running(controller.run(LIST_RUNNING))]
+    if running:
+        what = f"jobs are running, which a restore would lose: {' '.join(running)}; {changes}"
+        cancel = format_command("ssh", name, then=f"scancel {' '.join(running)}")
+        raise Stop(what, f"wait for them, or `{cancel}`")
+
+
+def carry_out(
+    controller: ControllerShell, path: Path, manifest: Manifest, spec: ClusterSpec, storage: dict[str, int]
+) -> tuple[list[str], Snapshot]:
+    """Restore files first, because jobs start as soon as the queue is there; return what is missing, and the queue."""
+    with screen.status("restore") as line:
+        for entry in storage:
+            chunks = archive.read_part(path, archive.storage_part(entry), Progress(line, "restored"))
+            controller.write(state_backup.write_files(spec.storage[entry].mount), chunks)
+            screen.say(f"storage.{entry}: files restored")
+        controller.write(
+            state_backup.receive_state(), archive.read_part(path, archive.CONTROLLER, Progress(line, "restored"))
+        )
+        # Files take a while: someone may have submitted a job meanwhile.
+        changes = f"queue and accounting were not changed{', files were restored' if storage else ''}"
+        require_idle(controller, controller.stack.name, changes)
+        line.update("starting Slurm with the queue and the accounting of the archive")
+        controller.run(state_backup.load_state())
+        after = parse_snapshot(controller.run(TAKE))
+    return find_losses(parse_snapshot(manifest.snapshot), after), after
+
+
 def _find(stack: StackHome, source: str) -> Path:
     """Return the archive with this path, or with this name in the folder of backups."""
     path = Path(source).expanduser()
     return path if path.exists() else stack.home.backups / path.name
-
-
-def _require_idle(controller: ControllerShell, name: str) -> None:
-    running = [job.id for job in parse_running(controller.run(LIST_RUNNING))]
-    if running:
-        what = f"jobs are running, which a restore would lose: {' '.join(running)}; nothing was changed"
-        cancel = format_command("ssh", name, then=f"scancel {' '.join(running)}")
-        raise Stop(what, f"wait for them, or `{cancel}`")
 
 
 def _require_space(controller: ControllerShell, spec: ClusterSpec, storage: dict[str, int]) -> None:
@@ -105,24 +127,6 @@ def _require_empty(controller: ControllerShell, spec: ClusterSpec, storage: dict
         what = f"the cluster is not empty, and nothing was changed: it has {' and '.join(present)}"
         fix = "--overwrite replaces queue, accounting and the files that the archive has; --no-files leaves files alone"
         raise Stop(what, fix, BAD_INPUT)
-
-
-def _carry_out(
-    controller: ControllerShell, path: Path, manifest: Manifest, spec: ClusterSpec, storage: dict[str, int]
-) -> tuple[list[str], Snapshot]:
-    """Restore files first, because jobs start as soon as the queue is there; return what is missing, and the queue."""
-    with screen.status("restore") as line:
-        for name in storage:
-            chunks = archive.read_part(path, archive.storage_part(name), Progress(line, "restored"))
-            controller.write(state_backup.write_files(spec.storage[name].mount), chunks)
-            screen.say(f"storage.{name}: files restored")
-        controller.write(
-            state_backup.receive_state(), archive.read_part(path, archive.CONTROLLER, Progress(line, "restored"))
-        )
-        line.update("starting Slurm with the queue and the accounting of the archive")
-        controller.run(state_backup.load_state())
-        after = parse_snapshot(controller.run(TAKE))
-    return find_losses(parse_snapshot(manifest.snapshot), after), after
 
 
 def _again(name: str, path: Path) -> str:

@@ -27,6 +27,7 @@ from torch.utils._pytree import tree_leaves
 
 # A gloo thread frees its references to the tensors of a collective a moment after the wait for it has ended.
 _GLOO_FREES_S = 0.002
+_COLLECTIONS = 3
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,10 @@ class PeakMemory:
 
 def measure_memory(run: Callable[[], None], device: torch.device) -> PeakMemory:
     """Return the most bytes that a run allocates beyond those that exist before it."""
-    # What an earlier run has left in cycles of references would be freed meanwhile, and hide as much.
-    gc.collect()
+    # What an earlier run has left in cycles of references would be freed meanwhile, and hide as much. Finalizers leave
+    # further cycles.
+    for _ in range(_COLLECTIONS):
+        gc.collect()
     if device.type == "cuda":
         before = torch.cuda.memory_allocated(device)
         torch.cuda.reset_peak_memory_stats(device)

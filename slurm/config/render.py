@@ -13,6 +13,7 @@ from cluster.names import members
 from cluster.spec import ClusterSpec, Partition, SlurmOptions
 from slurm.config import topology
 from slurm.config.blocks import render_blocks, select_ultraservers
+from slurm.health.check import SLURMD_LIMIT_S
 from slurm.health.filesystem import PRIVATE_FOLDERS
 from slurm.hostlist import hostlist
 from slurm.power import install
@@ -98,6 +99,7 @@ def _make_context(inventory: Inventory, spec: ClusterSpec, cgroup: Cgroup) -> di
         "release": spec.software.slurm,
         "options": spec.slurm,
         "node_timeout_s": spec.slurm.node_timeout_s(single_host=inventory.single_host),
+        "health_limit_s": SLURMD_LIMIT_S,
         "default": spec.slurm.default_group or next(iter(spec.groups)),
         "extra": spec.slurm.extra,
         "private_data": _choose_private_data(spec.slurm.extra),

@@ -1,7 +1,7 @@
 """`python3 -m slurm.health prolog` drains a broken node before a job starts; `interval` also returns it to service.
 
 In an UltraServer, `prolog` also starts the job's IMEX domain, and `epilog` ends it. `epilog` checks the GPUs after a
-failed job, and `maintenance` runs the checks that take long.
+failed job, `maintenance` runs the checks that take long, and `recheck` repeats those that drained the node.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ import shutil
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
-from slurm.health import failed_job, imex_domain, maintenance, own_node
-from slurm.health.check import Expected, HealthProblem
+from slurm.health import dcgm, failed_job, imex_domain, maintenance, own_node, recheck
+from slurm.health.check import Context, Expected, HealthProblem
 from slurm.health.registry import find_problems
 
 EXPECTED = Path("/etc/muster/expected.json")
@@ -37,7 +38,9 @@ def main(argv: list[str]) -> int:
         return _run_epilog()
     if argv == ["maintenance"]:
         return _run_maintenance()
-    print("usage: python3 -m slurm.health prolog|interval|epilog|maintenance", file=sys.stderr)
+    if argv[:1] == ["recheck"]:
+        return _run_recheck(argv[1:])
+    print("usage: python3 -m slurm.health prolog|interval|epilog|maintenance|recheck CHECK...", file=sys.stderr)
     return 2
 
 
@@ -47,8 +50,11 @@ def _run_prolog() -> int:
     Slurm would also drain the node, but with the reason "Prolog error", which says neither why nor who may resume it.
     A node that must stay in service, because enough others of its group are drained, runs the job.
     """
+    # For the epilog of another job, whose diagnosis this job disturbs; it must not keep this job from starting.
+    with suppress(OSError):
+        failed_job.note_start(RUN)
     expected = Expected.read(EXPECTED)
-    problems = find_problems(expected, "prolog")
+    problems = _find_problems(expected, "prolog")
     if not problems and expected.ultraserver:
         problems = _start_imex(expected)
     for problem in problems:
@@ -70,11 +76,20 @@ def _run_prolog() -> int:
     return 1
 
 
+def _find_problems(expected: Expected, context: Context) -> list[HealthProblem]:
+    """Run the checks of a context; a failing result of DCGM is not used again, because the fault may be over."""
+    problems = find_problems(expected, context)
+    if any(problem.check == dcgm.QUICK.name for problem in problems):
+        with suppress(OSError):
+            Path(dcgm.RESULT).unlink()
+    return problems
+
+
 def _start_imex(expected: Expected) -> list[HealthProblem]:
     """Start the job's IMEX domain; a job that Slurm describes badly starts without one and leaves the node alone."""
     job_nodes, uid = os.environ.get("SLURM_JOB_NODELIST", ""), os.environ.get("SLURM_JOB_UID", "")
     if not uid.isdigit():
-        return [HealthProblem("imex", f"SLURM_JOB_UID={uid!r} is not a user id; no domain was started", "user")]
+        return [HealthProblem("imex", f"SLURM_JOB_UID={uid!r} is not a user id, so no domain was started", "user")]
     return imex_domain.start_domain(job_nodes, expected.ultraserver, int(uid))
 
 
@@ -85,7 +100,7 @@ def _run_interval() -> int:
     is_first = not GATE.exists()
     if is_first:
         node.note_boot()
-    problems = find_problems(expected, "gate" if is_first else "periodic")
+    problems = _find_problems(expected, "gate" if is_first else "periodic")
     # A healthy node that these checks have not changed does not contact slurmctld in every round.
     if problems or node.was_changed:
         node.act(problems)
@@ -99,15 +114,27 @@ def _run_interval() -> int:
 def _start_maintenance(node: own_node.OwnNode) -> None:
     """Start the deep checks, detached, if the idle node is in a maintenance reservation."""
     if node.is_in_maintenance():
-        subprocess.run(maintenance.START, check=True, timeout=own_node.COMMAND_TIMEOUT_S)
+        node.run(maintenance.START)
         maintenance.note_start(RUN)
 
 
 def _run_maintenance() -> int:
     expected = Expected.read(EXPECTED)
+    end = own_node.OwnNode(expected, STATE).read_maintenance_end()
+    if end is not None:
+        remaining_s = int(end - time.time())
+        if remaining_s <= 0:
+            return 0
+        os.environ[dcgm.DEEP_LIMIT] = str(remaining_s)
     problems = find_problems(expected, "maintenance")
     if problems:
         own_node.OwnNode(expected, STATE).act(problems)
+    return 0
+
+
+def _run_recheck(names: list[str]) -> int:
+    expected = Expected.read(EXPECTED)
+    own_node.OwnNode(expected, STATE).save_recheck(passed=recheck.run_again(names, expected))
     return 0
 
 
@@ -121,8 +148,13 @@ def _run_epilog() -> int:
         if expected.ultraserver:
             imex_domain.end_domain()
         if expected.gpus and failed_job.is_failure(os.environ) and failed_job.is_alone(os.environ):
+            began = time.time()
             problems = find_problems(expected, "failed-job")
-            if problems:
+            # Another job that ran meanwhile may be what the diagnosis noticed.
+            is_disturbed = failed_job.has_started_since(RUN, began) or not failed_job.is_alone(os.environ)
+            if problems and is_disturbed:
+                print("health: another job ran during the diagnosis; its result is not used", file=sys.stderr)
+            elif problems:
                 own_node.OwnNode(expected, STATE).act(problems)
     # ValueError: the file is not JSON.
     except (OSError, ValueError, LookupError, subprocess.SubprocessError) as error:

@@ -8,6 +8,9 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Literal
 
+SLURMD_LIMIT_S = 50
+"""Time after which slurmd kills the health program: HealthCheckTimeout, and less than the 60 s of 24.11, which has no
+such setting."""
 Context = Literal["gate", "prolog", "periodic", "failed-job", "maintenance"]
 """When a check runs: before slurmd registers the node for the first time since boot, before a job, every minute, after
 a failed job, and while an idle node is in a maintenance reservation."""
@@ -75,7 +78,8 @@ class HealthProblem:
     blame: Blame = "node"
 
     def __str__(self) -> str:
-        return f"{self.check}: {self.text}"
+        # On one line and without the separator of problems: reasons are parsed again.
+        return f"{self.check}: {' '.join(self.text.replace(';', ',').split())}"
 
 
 @dataclass(frozen=True)

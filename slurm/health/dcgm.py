@@ -12,8 +12,11 @@ from typing import Any
 from slurm.health.check import Check, Expected
 
 RESULT = "/run/muster/dcgm-1.json"
-"""The last result of level 1. Jobs wait for the prolog, so it only reads this, unless it is old."""
+"""The last result of level 1. Jobs wait for the prolog, so it only reads this, unless it is old; rounds and the prolog
+remove a failing one, and so does a reset of the GPUs."""
 AFTER_FAILURE_MARK = "/run/muster/dcgm-2"
+DEEP_LIMIT = "MUSTER_DEEP_LIMIT_S"
+"""Variable with the seconds until the maintenance reservation ends; a diagnosis that takes longer has no result."""
 # Rounds renew the result before the prolog takes it for old.
 _RENEW_MIN, _OLD_MIN = 10, 15
 # Severities of DCGM's errors that say nothing about the hardware: to be watched, and settings such as persistence mode,
@@ -34,6 +37,11 @@ def judge(output: str, _expected: Expected) -> list[str]:
     except ValueError:
         return [f"cannot parse the output of dcgmi: {output[start:].strip()[:60]!r}"]
     return list(dict.fromkeys(_list_failures(document)))
+
+
+def has_result(output: str) -> bool:
+    """Return whether a diagnosis was done at all, which `judge` does not require."""
+    return "{" in output
 
 
 def _list_failures(document: dict[str, Any]) -> Iterator[str]:
@@ -93,6 +101,19 @@ dcgmi diag -r 2 -j 2>/dev/null || true
 """
 
 
+def _write_deep_script(_expected: Expected) -> str:
+    # As with Ctrl-C, dcgmi then also ends the diagnosis in DCGM's service.
+    return f"""\
+command -v dcgmi >/dev/null || exit 0
+if [ -z "${{{DEEP_LIMIT}:-}}" ]; then
+  dcgmi diag -r 3 -j 2>/dev/null || true
+  exit 0
+fi
+result=$(timeout -s INT -k 10 "${DEEP_LIMIT}" dcgmi diag -r 3 -j 2>/dev/null)
+case $? in 124|137) ;; *) printf '%s\\n' "$result" ;; esac
+"""
+
+
 QUICK = Check(
     "dcgm",
     about="level 1 of DCGM's diagnostics passes, where DCGM is installed; its result is used for 15 minutes",
@@ -113,13 +134,13 @@ AFTER_FAILURE = Check(
     contexts=("failed-job",),
     limit_s=300.0,
     blame="node",
-    remedies=("rounds", "reset", "reboot", "replace"),
+    remedies=("reset", "reboot", "replace"),
 )
 DEEP = Check(
     "dcgm-3",
     about="level 3 passes on an idle node in a maintenance reservation, once a day",
     applies=lambda expected: expected.gpus > 0,
-    command=lambda _: "command -v dcgmi >/dev/null || exit 0; dcgmi diag -r 3 -j 2>/dev/null || true",
+    command=_write_deep_script,
     judge=judge,
     contexts=("maintenance",),
     limit_s=3600.0,

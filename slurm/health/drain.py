@@ -110,4 +110,14 @@ def describe_held(problems: Sequence[HealthProblem], *, over_cap: bool) -> str:
 
 def list_checks(reason: str) -> list[str]:
     """Return the names of the checks that a reason of ours lists."""
-    return [part.partition(":")[0] for part in reason[len(PREFIX) :].split("; ")] if reason.startswith(PREFIX) else []
+    return [problem.check for problem in parse_reason(reason)]
+
+
+def parse_reason(reason: str) -> list[HealthProblem]:
+    """Return the problems that a reason of ours lists; the last text may be cut off."""
+    if not reason.startswith(PREFIX):
+        return []
+    is_tried = reason.startswith(TRIED_PREFIX)
+    listed = reason[len(TRIED_PREFIX) :].partition(": ")[2] if is_tried else reason[len(PREFIX) :]
+    parts = (part.partition(":") for part in listed.split("; "))
+    return [HealthProblem(check, text.strip()) for check, _, text in parts]

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 from collections.abc import Mapping
+from pathlib import Path
 
 # Signals of Slurm and of people: cancelled, at the time limit, preempted.
 _ENDED = (signal.SIGINT, signal.SIGKILL, signal.SIGTERM)
@@ -14,6 +15,7 @@ _SHELL_OFFSET = 128
 # The title of a process that runs a step, such as `slurmstepd: [12.batch]`.
 _STEP = re.compile(r"slurmstepd: \[(\d+)\.")
 _LIMIT_S = 5.0
+_STARTED = "job-started"
 
 
 def is_failure(environment: Mapping[str, str]) -> bool:
@@ -33,6 +35,18 @@ def is_alone(environment: Mapping[str, str]) -> bool:
         ["pgrep", "-af", "slurmstepd"], check=False, capture_output=True, text=True, timeout=_LIMIT_S
     )
     return find_jobs(listed.stdout) <= {environment.get("SLURM_JOB_ID", "")}
+
+
+def note_start(folder: Path) -> None:
+    """Remember that a job starts here."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / _STARTED).touch()
+
+
+def has_started_since(folder: Path, at: float) -> bool:
+    """Return whether a job has started since a time; it may have ended again."""
+    path = folder / _STARTED
+    return path.exists() and path.stat().st_mtime >= at
 
 
 def find_jobs(processes: str) -> set[str]:

@@ -12,6 +12,7 @@ from typing import IO
 
 from slurm.health import clock, dcgm, efa, filesystem, gpu, imex, nvlink, software, xid
 from slurm.health.check import Answer, Check, Context, Expected, HealthProblem, judge_answer
+from slurm.health.drain import list_checks
 
 CHECKS: tuple[Check, ...] = (
     gpu.CHECK,
@@ -49,6 +50,12 @@ def find_problems(expected: Expected, context: Context) -> list[HealthProblem]:
         for check, answer in zip(checks, answers)  # noqa: B905  # The node's own Python may be 3.9.
         for problem in judge_answer(check, answer, expected)
     ]
+
+
+def may_reboot(reason: str) -> bool:
+    """Return whether a node with this reason may reset its GPUs and reboot by itself before it is replaced."""
+    remedies = {check.name: check.remedies for check in CHECKS}
+    return all("reboot" in remedies.get(name, ()) for name in list_checks(reason))
 
 
 def run_scripts(scripts: Sequence[tuple[str, float]]) -> list[Answer]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from slurm.health import dcgm
 from slurm.health.check import Check, HealthProblem, Remedy
 
 LADDER: tuple[Remedy, ...] = ("reset", "reboot")
@@ -19,12 +20,13 @@ Attempts = Mapping[str, Mapping[str, Any]]
 """Time of each remedy that was tried, and whether it has taken effect."""
 
 # Everything that keeps the GPUs open has to stop. On machines with NVSwitch only all GPUs can be reset, together.
-RESET_SCRIPT = """\
+RESET_SCRIPT = f"""\
 units=
 for unit in nvidia-persistenced nvidia-dcgm; do
   if systemctl -q is-active $unit; then systemctl stop $unit; units="$units $unit"; fi
 done
 nvidia-smi --gpu-reset
+rm -f {dcgm.RESULT}
 for unit in $units; do systemctl start $unit; done
 """
 COMMANDS: Mapping[Remedy, Sequence[str]] = {
@@ -36,7 +38,7 @@ COMMANDS: Mapping[Remedy, Sequence[str]] = {
 
 def choose_remedy(checks: Sequence[Check], attempts: Attempts, now: float) -> Remedy | None:
     """Return what to try next on an idle node that these checks drained; None to wait, or if nothing is left."""
-    recent = _select_recent(attempts, now)
+    recent = select_recent(attempts, now)
     if any(not is_over(remedy, attempt, now) for remedy, attempt in recent.items()):
         return None
     return next((remedy for remedy in _list_rungs(checks) if remedy not in recent), None)
@@ -44,7 +46,7 @@ def choose_remedy(checks: Sequence[Check], attempts: Attempts, now: float) -> Re
 
 def list_failed(checks: Sequence[Check], attempts: Attempts, now: float) -> list[str]:
     """Return what was tried in vain, once nothing is left to try."""
-    recent = _select_recent(attempts, now)
+    recent = select_recent(attempts, now)
     rungs = _list_rungs(checks)
     if any(rung not in recent or not is_over(rung, recent[rung], now) for rung in rungs):
         return []
@@ -64,10 +66,11 @@ def select_checks_of(problems: Sequence[HealthProblem], checks: Sequence[Check])
     return [check for check in checks if check.name in names]
 
 
+def select_recent(attempts: Attempts, now: float) -> dict[str, Mapping[str, Any]]:
+    """Return the remedies that are not tried again yet."""
+    return {remedy: attempt for remedy, attempt in attempts.items() if now - attempt["at"] < FORGET_S}
+
+
 def _list_rungs(checks: Sequence[Check]) -> list[Remedy]:
     """Return the remedies that may help against all problems; none if any of them cannot be solved that way."""
     return [remedy for remedy in LADDER if checks and all(remedy in check.remedies for check in checks)]
-
-
-def _select_recent(attempts: Attempts, now: float) -> dict[str, Mapping[str, Any]]:
-    return {remedy: attempt for remedy, attempt in attempts.items() if now - attempt["at"] < FORGET_S}

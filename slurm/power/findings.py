@@ -13,8 +13,8 @@ from typing import Literal
 from cluster.names import group_of
 from slurm.control.jobs import LEAVING
 from slurm.control.nodes import NodeState
-from slurm.health.drain import TRIED_PREFIX, list_checks
-from slurm.health.registry import CHECKS
+from slurm.health.drain import TRIED_PREFIX
+from slurm.health.registry import may_reboot
 from slurm.power.bring_up import COOLDOWN_S
 from slurm.power.launcher import Launcher, Machine, MachineList
 from slurm.power.limits import BUDGET_INTERVAL_S
@@ -168,15 +168,9 @@ def _choose_grace(reason: str) -> float:
         return COOLDOWN_S
     if reason.startswith(BUDGET):
         return BUDGET_INTERVAL_S
-    if reason.startswith(HEALTH) and not reason.startswith(TRIED_PREFIX) and _may_reboot(reason):
+    if reason.startswith(HEALTH) and not reason.startswith(TRIED_PREFIX) and may_reboot(reason):
         return _REMEDIES_S
     return _RECOVERY_S if reason.startswith((HEALTH, SILENT, *JOB_FAULTS)) else 0.0
-
-
-def _may_reboot(reason: str) -> bool:
-    """Return whether the node may reset its GPUs and reboot by itself, which is tried before it is replaced."""
-    remedies = {check.name: check.remedies for check in CHECKS}
-    return all("reboot" in remedies.get(name, ()) for name in list_checks(reason))
 
 
 def _list_running(existing: MachineList) -> set[str]:

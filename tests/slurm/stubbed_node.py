@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 
@@ -14,6 +14,8 @@ class StubbedNode:
     """A node on which the real program runs, with stubs of scontrol and sinfo that keep the node's state."""
 
     folder: Path
+    variables: dict[str, str] = field(default_factory=dict)
+    """Variables that Slurm gives to a prolog or epilog."""
 
     @classmethod
     def create(cls, folder: Path) -> StubbedNode:
@@ -68,7 +70,7 @@ class StubbedNode:
         tool.write_text(f"#!/bin/sh\n{script}\n")
         tool.chmod(0o755)
 
-    def run(self, kind: str, **expected: object) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: str, **expected: object) -> subprocess.CompletedProcess[str]:
         path = self.folder / "expected.json"
         path.write_text(json.dumps({"disabled": ["disk", "clock"], **expected}))
         program = (
@@ -76,8 +78,9 @@ class StubbedNode:
             f"health.EXPECTED = Path({str(path)!r}); health.STATE = Path({str(self.folder)!r}); "
             f"health.RUN = Path({str(self.folder / 'run')!r}); health.GATE = health.RUN / 'gate'; "
             f"dcgm.RESULT = {str(self.folder / 'run' / 'dcgm-1.json')!r}; "
+            f"dcgm.AFTER_FAILURE_MARK = {str(self.folder / 'run' / 'dcgm-2')!r}; "
             "health.own_node.SETTLE_S = 0.0; sys.exit(health.main(sys.argv[1:]))"
         )
-        environment = {"PATH": f"{self.folder / 'bin'}:/usr/bin:/bin", "SLURMD_NODENAME": "gpu-1"}
-        command = [sys.executable, "-c", program, kind]
+        environment = {"PATH": f"{self.folder / 'bin'}:/usr/bin:/bin", "SLURMD_NODENAME": "gpu-1", **self.variables}
+        command = [sys.executable, "-c", program, *arguments]
         return subprocess.run(command, env=environment, capture_output=True, text=True, cwd=Path.cwd())

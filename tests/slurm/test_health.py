@@ -63,7 +63,7 @@ def test_a_software_version_that_changed_since_set_up_is_a_problem(tmp_path: Pat
     assert check_software(libfabric=("2.6.0", "")) == []
     assert check_software(driver=("595.91", driver), efa=("3.3", module), gdrcopy=("2.5.2", gone)) == [
         f"software: driver is no longer 595.91: {driver} shows 'NVRM version: NVIDIA UNIX Open Kernel Module for x86_64"
-        "  595.91.07  Release Build'",
+        " 595.91.07 Release Build'",
         f"software: efa is no longer 3.3: {module} shows '3.3.0g'",
         f"software: gdrcopy is no longer 2.5.2: {gone} shows nothing",
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+import subprocess
 import tempfile
 from pathlib import Path
 from typing import get_args
@@ -11,9 +12,11 @@ from typing import get_args
 import pytest
 
 from slurm.control.nodes import GroupNode, parse_group
-from slurm.health.check import Blame, Check, Context, Expected, HealthProblem, Remedy
+from slurm.health import own_node
+from slurm.health.check import SLURMD_LIMIT_S, Blame, Check, Context, Expected, HealthProblem, Remedy
 from slurm.health.drain import (
     CAP_PREFIX,
+    GOOD_ROUNDS,
     PREFIX,
     USER_PREFIX,
     count_drainable,
@@ -23,8 +26,8 @@ from slurm.health.drain import (
 from slurm.health.registry import CHECKS, run_scripts, select_checks
 from tests.slurm.stubbed_node import StubbedNode
 
-# slurmd ends its health program after a minute, slurmctld a prolog of an unanswered job too.
-SLURM_LIMIT_S = 60.0
+# The start of Python and the reading of files.
+START_S = 5.0
 EVERYTHING = Expected(gpus=8, nvlinks=18, efa=32, ultraserver=("gb-1",), mounts=("/shared",),
                       software={"driver": {"version": "1", "file": "/f"}})  # fmt: skip
 
@@ -37,8 +40,20 @@ def test_every_check_declares_when_it_runs_whom_it_blames_and_what_undoes_it(che
     assert set(check.remedies) <= set(get_args(Remedy))
     # What a user causes never drains, so that nothing is undone; any other drain can end without a person.
     assert (check.remedies == ()) is (check.blame == "user")
-    if {"prolog", "periodic"} & set(check.contexts):
-        assert 0 < check.limit_s <= SLURM_LIMIT_S / 2
+    if {"gate", "prolog", "periodic"} & set(check.contexts):
+        assert 0 < check.limit_s + own_node.ACT_LIMIT_S + START_S <= SLURMD_LIMIT_S
+
+
+def test_all_commands_of_a_round_share_a_time_limit(stubbed: StubbedNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each one alone would have answered in time."""
+    monkeypatch.setenv("PATH", str(stubbed.folder / "bin"), prepend=":")
+    monkeypatch.setattr(own_node, "ACT_LIMIT_S", 2.9)
+    stubbed.write_tool("sinfo", f"sleep 1; cat {stubbed.folder / 'node'}")
+    node = own_node.OwnNode(Expected(), stubbed.folder)
+    node.is_in_maintenance()
+    node.is_in_maintenance()
+    with pytest.raises(subprocess.TimeoutExpired):
+        node.is_in_maintenance()
 
 
 def test_names_are_unique() -> None:
@@ -175,6 +190,42 @@ def test_a_node_that_another_overtook_ends_its_own_drain(stubbed: StubbedNode) -
     assert (stubbed.state, stubbed.comment) == ("gpu-1|idle|none", HELD)
 
 
+def test_an_empty_file_of_rounds_counts_as_no_good_round(stubbed: StubbedNode) -> None:
+    """A full disk, or a round that is killed while it writes, leaves one."""
+    stubbed.set_state(f"gpu-1|drained|{REASON}")
+    stubbed.rounds.touch()
+    for _ in range(GOOD_ROUNDS):
+        assert "drained" in stubbed.state
+        assert stubbed.run("interval", group="gpu").returncode == 0
+    assert stubbed.state == "gpu-1|idle|none"
+
+
+@pytest.mark.parametrize("others", [[], [OTHER_IS_DRAINED]], ids=["within the cap", "beyond the cap"])
+def test_a_round_that_is_killed_after_its_drain_is_completed_by_the_next(
+    stubbed: StubbedNode, monkeypatch: pytest.MonkeyPatch, others: list[str]
+) -> None:
+    """slurmd kills the program while it waits to look again."""
+    monkeypatch.setenv("PATH", str(stubbed.folder / "bin"), prepend=":")
+    monkeypatch.setenv("SLURMD_NODENAME", "gpu-1")
+
+    def be_killed(_: float) -> None:
+        raise KeyboardInterrupt
+
+    node = own_node.OwnNode(Expected(group="gpu", max_drained_percent=20), stubbed.folder, be_killed)
+    with pytest.raises(KeyboardInterrupt):
+        node.act([HealthProblem("software", REASON.removeprefix(f"{PREFIX}software: "))])
+    assert (stubbed.state, stubbed.rounds.read_text()) == (f"gpu-1|drained|{REASON}", "0")
+    stubbed.set_others(*others)
+    stubbed.run("interval", **BROKEN)
+    if others:
+        assert (stubbed.state, stubbed.comment) == ("gpu-1|idle|none", HELD)
+        return
+    assert stubbed.state == f"gpu-1|drained|{REASON}"
+    for _ in range(GOOD_ROUNDS):
+        stubbed.run("interval", group="gpu")
+    assert stubbed.state == "gpu-1|idle|none"
+
+
 def test_a_person_who_drains_a_node_meanwhile_is_not_overruled(stubbed: StubbedNode) -> None:
     """A person takes over the drain while the node waits to look again; then it is no longer the node's to end."""
     stubbed.set_others()
@@ -200,6 +251,6 @@ def test_a_job_without_a_user_id_starts_and_drains_nothing(stubbed: StubbedNode)
     done = stubbed.run("prolog", ultraserver=["gpu-1"], group="gpu")
     assert (done.returncode, done.stderr) == (
         0,
-        "health: imex: SLURM_JOB_UID='' is not a user id; no domain was started\n",
+        "health: imex: SLURM_JOB_UID='' is not a user id, so no domain was started\n",
     )
     assert stubbed.state == "gpu-1|idle|none"

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import time
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,9 @@ import pytest
 from slurm.health import dcgm, failed_job, gpu, maintenance, nvlink, xid
 from slurm.health.check import Check, Expected, HealthProblem
 from slurm.health.drain import GOOD_ROUNDS, TRIED_PREFIX, Decision, Service, decide, list_checks
+from slurm.health.own_node import OwnNode
 from slurm.health.registry import CHECKS, select_checks
-from slurm.health.remedy import FORGET_S, REBOOT_S, RESET_S, choose_remedy, list_failed, select_checks_of
+from slurm.health.remedy import FORGET_S, REBOOT_S, RESET_S, RESET_SCRIPT, choose_remedy, list_failed, select_checks_of
 from tests.slurm.stubbed_node import StubbedNode
 
 GPUS = Expected(gpus=2)
@@ -101,6 +103,49 @@ def test_the_prolog_uses_a_result_that_rounds_renew(with_dcgm: Path) -> None:
         assert calls.read_text().splitlines() == ["diag -r 1 -j"] * count
 
 
+def test_a_reset_removes_the_result_of_level_1(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "run").mkdir()
+    for name, script in {"systemctl": "exit 3", "nvidia-smi": f"touch {tmp_path / 'was-reset'}"}.items():
+        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    result = tmp_path / "run" / "dcgm-1.json"
+    result.write_text(record(fail(0, "bad", 2)))
+    run_script(RESET_SCRIPT, tmp_path)
+    assert (tmp_path / "was-reset").exists()
+    assert not result.exists()
+
+
+@pytest.mark.parametrize("seconds", ["60", "1"])
+def test_level_3_ends_with_the_reservation(with_dcgm: Path, seconds: str) -> None:
+    tool = with_dcgm / "bin" / "dcgmi"
+    tool.write_text(tool.read_text().replace("exit 226", "sleep 3; exit 226"))
+    output = run_script(dcgm.DEEP.command(GPUS), with_dcgm, **{dcgm.DEEP_LIMIT: seconds})
+    assert dcgm.judge(output, GPUS) == ([] if seconds == "1" else ["software failed on GPU 0: bad"])
+
+
+def test_the_end_of_a_maintenance_reservation_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    line = ("ReservationName={} StartTime=2026-11-17T18:00:00 EndTime=2026-11-17T{}:00:00 Duration=02:00:00 Nodes={} "
+            "NodeCnt=4 Flags={},SPEC_NODES Users=root State={}")  # fmt: skip
+    lines = [line.format("a", 20, "gpu-[7-9]", "MAINT", "ACTIVE"), line.format("b", 21, "gpu-[1-4]", "DAILY", "ACTIVE"),
+             line.format("c", 22, "gpu-[1-4]", "MAINT", "INACTIVE"),
+             line.format("d", 23, "gpu-[1-4]", "IGNORE_JOBS,MAINT", "ACTIVE")]  # fmt: skip
+    node = StubbedNode.create(tmp_path)
+    listed = "\n".join(lines)
+    node.write_tool("scontrol", f"""case "$2 $3" in
+        "reservation "*) echo '{listed}' ;;
+        "hostnames gpu-[1-4]") printf "gpu-1\\ngpu-2\\ngpu-3\\ngpu-4\\n" ;;
+        "hostnames gpu-[7-9]") printf "gpu-7\\ngpu-8\\ngpu-9\\n" ;;
+        *) exit 1 ;;
+        esac""")  # fmt: skip
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
+    ends = {}
+    for name in ("gpu-1", "gpu-5"):
+        monkeypatch.setenv("SLURMD_NODENAME", name)
+        ends[name] = OwnNode(GPUS, tmp_path).read_maintenance_end()
+    assert ends == {"gpu-1": datetime(2026, 11, 17, 23).timestamp(), "gpu-5": None}
+
+
 def test_level_2_runs_at_most_once_an_hour(with_dcgm: Path) -> None:
     script = dcgm.AFTER_FAILURE.command(GPUS)
     assert [bool(run_script(script, with_dcgm)) for _ in range(2)] == [True, False]
@@ -169,7 +214,15 @@ def test_the_reason_names_what_did_not_help() -> None:
     assert decide(problems, Service(True, "health: gpu: gone"), 0, ["reset", "reboot"]) == Decision("drain", reason, 0)
     assert decide([], Service(True, reason), GOOD_ROUNDS - 1) == Decision("resume")
     assert list_checks("health: gpu: gone; xid: Xid 79 on a: b") == ["gpu", "xid"]
+    assert list_checks(reason) == ["gpu"]
     assert list_checks("new memory") == []
+
+
+def test_the_text_of_a_problem_does_not_look_like_another_problem() -> None:
+    problem = HealthProblem("dcgm", "memory failed; mounts: gone\n  on\tGPU 1")
+    reason = decide([problem, HealthProblem("gpu", "gone")], Service(False), 0).reason
+    assert reason == "health: dcgm: memory failed, mounts: gone on GPU 1; gpu: gone"
+    assert list_checks(reason) == ["dcgm", "gpu"]
 
 
 BROKEN_GPU = {"gpus": 1, "group": "gpu", "max_drained_percent": 20}

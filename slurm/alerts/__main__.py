@@ -43,12 +43,15 @@ def watch_once(settings: Settings, folder: Path, read: Callable[[], View], now: 
     """Look at the cluster, queue what is new, and send a message if one is due."""
     state = _load(folder)
     new, history = select_new(list_conditions(read(), settings.stuck_s), state.get("history", {}), now)
-    texts = [*_take_spooled(folder / Path(install.SPOOL).name), *(condition.text for condition in new)]
+    spooled = _read_spooled(folder / Path(install.SPOOL).name)
+    texts = [*spooled.values(), *(condition.text for condition in new)]
     for text in texts:
         print(text, flush=True)
     waiting = outbox.add(_read_outbox(state), texts)
     # Saved before the message is sent: an alert may come twice, but is not lost if the program is killed.
     _save(folder, {"history": history, "outbox": asdict(waiting)})
+    for path in spooled:
+        path.unlink(missing_ok=True)
     if waiting.is_due(now):
         _save(folder, {"history": history, "outbox": asdict(_send(settings, waiting, now))})
 
@@ -84,13 +87,10 @@ def _send(settings: Settings, waiting: Outbox, now: float) -> Outbox:
     return outbox.after_success(waiting, now)
 
 
-def _take_spooled(spool: Path) -> list[str]:
-    """Return the alerts that other programs left, and remove them."""
-    texts = []
-    for path in sorted(spool.glob("*"))[: install.MAX_SPOOLED] if spool.is_dir() else []:
-        texts.append(path.read_text(encoding="utf-8", errors="replace"))
-        path.unlink()
-    return texts
+def _read_spooled(spool: Path) -> dict[Path, str]:
+    """Return the alerts that other programs left, by file; anything but a plain file is no alert."""
+    paths = [path for path in sorted(spool.glob("*")) if path.is_file() and not path.is_symlink()]
+    return {path: path.read_text(encoding="utf-8", errors="replace") for path in paths[: install.MAX_SPOOLED]}
 
 
 def _read_outbox(state: dict[str, Any]) -> Outbox:

@@ -8,10 +8,14 @@ from typing import Any
 
 from slurm.control.jobs import WaitingJob
 from slurm.control.nodes import NodeState
-from slurm.health.drain import CAP_PREFIX, HELD_PREFIX, counts_as_ours
+from slurm.health.drain import CAP_PREFIX, HELD_PREFIX, PREFIX, TRIED_PREFIX, counts_as_ours
+from slurm.health.registry import may_reboot
+from slurm.health.remedy import REBOOT_S
 
 # A drain that its node ends itself, because too many of the group were drained at once, is no news.
 DRAIN_GRACE_S = 10.0
+LOST_GRACE_S = 60.0
+"""How long a node may be silent, for example while its slurmd starts."""
 SILENT_GRACE_S = 120.0
 """How long slurmctld may be silent, for example during an upgrade."""
 REPEAT_S = 1800.0
@@ -83,8 +87,9 @@ def _list_node_conditions(nodes: Mapping[str, NodeState]) -> list[Condition]:
         if node.powered_off or node.powering_up:
             continue
         if node.state == "DOWN" or "NOT_RESPONDING" in node.flags:
-            if not node.reason.startswith(_NOT_LOST):
-                conditions.append(Condition(f"lost {name}", f"{name} is lost: {node.reason or 'it does not answer'}"))
+            if not node.reason.startswith(_NOT_LOST) and not _is_awaited(node):
+                text = f"{name} is lost: {node.reason or 'it does not answer'}"
+                conditions.append(Condition(f"lost {name}", text, REBOOT_S if _may_be_booting(node) else LOST_GRACE_S))
         elif "DRAIN" in node.flags and _is_automatic(node):
             conditions.append(Condition(f"drain {name}", f"{name} is drained: {node.reason}", DRAIN_GRACE_S))
         if node.comment.startswith(CAP_PREFIX):
@@ -94,6 +99,17 @@ def _list_node_conditions(nodes: Mapping[str, NodeState]) -> list[Condition]:
         elif node.comment.startswith(HELD_PREFIX):
             conditions.append(Condition(f"user {name}", f"{name}: {node.comment}"))
     return conditions
+
+
+def _is_awaited(node: NodeState) -> bool:
+    """Return whether the node has never registered; slurmctld marks it as down if it does not come."""
+    return node.state == "UNKNOWN" and not node.version
+
+
+def _may_be_booting(node: NodeState) -> bool:
+    """Return whether the health checks may have rebooted the node to end its drain."""
+    is_tried = node.reason.startswith(TRIED_PREFIX)
+    return "DRAIN" in node.flags and node.reason.startswith(PREFIX) and not is_tried and may_reboot(node.reason)
 
 
 def _is_automatic(node: NodeState) -> bool:
@@ -112,8 +128,8 @@ def _list_stuck_queues(view: View, stuck_s: float) -> list[Condition]:
     return [
         Condition(
             f"stuck {partition}",
-            f"the queue of {partition} is stuck: {len(jobs)} jobs wait while nothing runs, {jobs[0].id} for "
-            f"{jobs[0].reason}",
+            f"the queue of {partition} is stuck: {'1 job waits' if len(jobs) == 1 else f'{len(jobs)} jobs wait'} "
+            f"while nothing runs, {jobs[0].id} for {jobs[0].reason}",
             stuck_s,
         )
         for partition, jobs in waiting.items()

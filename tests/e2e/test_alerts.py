@@ -53,7 +53,7 @@ def test_people_are_told_and_the_address_stays_secret(cluster: Stack) -> None:
             "gpu-2 is drained: health: mounts: /nowhere is not mounted",
             "cpu-3 is lost: ",
             "the gate of gpu failed: gpu-1: job: a test",
-            "the queue of cpu is stuck: 1 jobs wait while nothing runs",
+            "the queue of cpu is stuck: 1 job waits while nothing runs",
         )
         wait_until(lambda: all(text in read_messages(cluster) for text in expected), f"all of {expected}", ALERT_S)
         # A person who drains a node needs no message about it.

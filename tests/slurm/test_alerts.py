@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +14,7 @@ from slurm.alerts import install, outbox, webhook
 from slurm.alerts.__main__ import Settings, describe_spent, watch_once
 from slurm.alerts.conditions import (
     DRAIN_GRACE_S,
+    LOST_GRACE_S,
     REPEAT_S,
     SILENT_GRACE_S,
     Condition,
@@ -23,6 +26,7 @@ from slurm.alerts.outbox import FIRST_RETRY_S, INTERVAL_S, MAX_LINES, MAX_RETRY_
 from slurm.control.jobs import WaitingJob, parse_waiting
 from slurm.control.nodes import NodeState, parse_nodes
 from slurm.health.drain import CAP_PREFIX, USER_PREFIX
+from slurm.health.remedy import REBOOT_S
 from tests.slurm.webhook_receiver import receive
 
 STUCK_S = 1800.0
@@ -78,7 +82,9 @@ def test_a_queue_is_stuck_if_jobs_wait_for_nodes_while_nothing_runs(
     conditions = list_conditions(view, STUCK_S)
     assert [condition.grace_s for condition in conditions] == ([STUCK_S] if stuck else [])
     if stuck:
-        assert f"1 jobs wait while nothing runs, 7 for {job.reason}" in conditions[0].text
+        assert f"is stuck: 1 job waits while nothing runs, 7 for {job.reason}" in conditions[0].text
+        (both,) = list_conditions(replace(view, waiting=[job, job]), STUCK_S)
+        assert "is stuck: 2 jobs wait while nothing runs, 7 for " in both.text
 
 
 def test_slurmctld_and_the_budget() -> None:
@@ -165,11 +171,44 @@ def watch(folder: Path, url: str, view: View, now: float) -> None:
     watch_once(Settings(url, "demo", STUCK_S), folder, lambda: view, now)
 
 
+def test_a_clean_start_sends_nothing(tmp_path: Path) -> None:
+    """Nodes are unknown until they register, and slurmctld takes a while to reach all of them."""
+    silent = frozenset({"NOT_RESPONDING"})
+    start = [(0.0, NodeState("UNKNOWN", silent)), (300.0, NodeState("UNKNOWN", silent)),
+             (315.0, NodeState("IDLE", silent, version="26.05.1")),
+             (315.0 + LOST_GRACE_S - 1, NodeState("IDLE", silent, version="26.05.1"))]  # fmt: skip
+    with receive() as (url, receiver):
+        for now, node in start:
+            watch(tmp_path, url, View({"gpu-1": node}), now)
+        watch(tmp_path, url, View({"gpu-1": IDLE}), 315.0 + LOST_GRACE_S)
+        assert receiver.paths == []
+        # A node that had registered and stays silent is lost, also if slurmctld has restarted.
+        for now in (400.0, 400.0 + LOST_GRACE_S):
+            watch(tmp_path, url, View({"gpu-1": NodeState("UNKNOWN", silent, version="26.05.1")}), now)
+    assert receiver.texts == ["muster cluster demo:\n• gpu-1 is lost: it does not answer"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "grace_s"),
+    [
+        ("health: gpu: exit code 9", REBOOT_S),
+        ("health: dcgm-3: memory failed on GPU 1", REBOOT_S),
+        ("health: after reset and reboot: gpu: exit code 9", LOST_GRACE_S),
+        ("health: mounts: /shared is not mounted", LOST_GRACE_S),
+        ("new memory", LOST_GRACE_S),
+    ],
+)
+def test_a_node_that_a_remedy_reboots_is_lost_only_if_it_does_not_return(reason: str, grace_s: float) -> None:
+    node = NodeState("IDLE", frozenset({"DRAIN", "NOT_RESPONDING"}), reason, "root")
+    (condition,) = list_conditions(View({"n": node}), STUCK_S)
+    assert (condition.key, condition.grace_s) == ("lost n", grace_s)
+
+
 def test_a_message_reaches_the_server_after_failures_and_alerts_are_not_lost_meanwhile(tmp_path: Path) -> None:
-    lost = View({"gpu-1": NodeState("DOWN", reason="Not responding", by="slurm")})
-    two = View({**lost.nodes, "gpu-2": NodeState("DOWN", reason="Not responding", by="slurm")})
+    two = View({f"gpu-{number}": NodeState("DOWN", reason="Not responding", by="slurm") for number in (1, 2)})
     with receive([500, 429]) as (url, receiver):
-        watch(tmp_path, url, lost, 0.0)
+        watch(tmp_path, url, two, -LOST_GRACE_S)
+        watch(tmp_path, url, two, 0.0)
         watch(tmp_path, url, two, 1.0)
         assert (len(receiver.paths), receiver.texts) == (1, [])
         watch(tmp_path, url, two, FIRST_RETRY_S)
@@ -186,6 +225,7 @@ def test_a_message_reaches_the_server_after_failures_and_alerts_are_not_lost_mea
 
 def test_a_message_that_the_server_refuses_is_not_repeated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with receive([404]) as (url, receiver):
+        watch(tmp_path, url, View({"gpu-1": NodeState("DOWN", reason="gone")}), -LOST_GRACE_S)
         watch(tmp_path, url, View({"gpu-1": NodeState("DOWN", reason="gone")}), 0.0)
         watch(tmp_path, url, View({"gpu-1": NodeState("DOWN", reason="gone")}), 1000.0)
     assert (len(receiver.paths), receiver.texts) == (1, [])
@@ -197,7 +237,8 @@ def test_a_message_that_the_server_refuses_is_not_repeated(tmp_path: Path, capsy
     ["http://127.0.0.1:9/secret-part", "http://unknown.invalid/secret-part", "secret-part", "http://[secret-part"],
 )
 def test_no_error_shows_the_address(tmp_path: Path, capsys: pytest.CaptureFixture[str], url: str) -> None:
-    watch(tmp_path, url, View({"gpu-1": NodeState("DOWN", reason="gone")}), 0.0)
+    for now in (-LOST_GRACE_S, 0.0):
+        watch(tmp_path, url, View({"gpu-1": NodeState("DOWN", reason="gone")}), now)
     shown = capsys.readouterr()
     assert "the webhook" in shown.err
     assert "secret-part" not in shown.out + shown.err
@@ -218,6 +259,31 @@ def test_other_programs_hand_alerts_over(tmp_path: Path) -> None:
         watch(tmp_path, url, View(), 0.0)
     assert receiver.texts[0].splitlines()[:2] == ["muster cluster demo:", f"• {text}"]
     assert list(spool.iterdir()) == []
+
+
+def test_an_alert_of_another_program_is_removed_only_once_it_is_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool = tmp_path / "spool"
+    spool.mkdir()
+    (spool / "a").write_text("the gate failed")
+    (tmp_path / "secret").write_text("not an alert")
+    (spool / "link").symlink_to(tmp_path / "secret")
+    (spool / "folder").mkdir()
+    os.mkfifo(spool / "pipe")
+
+    def stop(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("slurm.alerts.__main__._save", stop)
+        with pytest.raises(OSError, match="No space"):
+            watch(tmp_path, "http://127.0.0.1:9/", View(), 0.0)
+    assert (spool / "a").exists()
+    with receive() as (url, receiver):
+        watch(tmp_path, url, View(), 0.0)
+    assert receiver.texts == ["muster cluster demo:\n• the gate failed"]
+    assert sorted(path.name for path in spool.iterdir()) == ["folder", "link", "pipe"]
 
 
 def test_commands_of_slurm_are_parsed() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from datetime import datetime
 from pathlib import Path
 
 STATE = "maint"
@@ -21,22 +19,6 @@ START = (
 REPEAT_S = 86400.0
 ASK_S = 600.0
 """How often a healthy node asks slurmctld whether it is in a reservation."""
-
-
-SHOW_RESERVATIONS = ("scontrol", "show", "reservation", "--oneliner")
-"""Command whose output `parse_reservations` parses."""
-
-
-def parse_reservations(text: str) -> list[tuple[str, float]]:
-    """Return the hostlist and the end, in seconds since 1970, of each active maintenance reservation."""
-    reservations = []
-    for line in text.splitlines():
-        fields = dict(re.findall(r"(\w+)=(\S*)", line))
-        if "MAINT" in fields.get("Flags", "").split(",") and fields.get("State") == "ACTIVE":
-            # slurmctld prints the local time without a zone.
-            end = datetime.fromisoformat(fields["EndTime"]).timestamp()
-            reservations.append((fields.get("Nodes", ""), end))
-    return reservations
 
 
 def is_due(folder: Path, now: float) -> bool:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
-from slurm.control import nodes
+from slurm.control import nodes, reservations
 from slurm.health import maintenance
 from slurm.health.check import Expected, HealthProblem, Remedy
 from slurm.health.drain import PREFIX, Service, decide, decide_drain, describe_held
@@ -99,8 +99,8 @@ class OwnNode:
 
     def read_maintenance_end(self) -> float | None:
         """Return when the node's maintenance reservation ends, in seconds since 1970; None if it is in none."""
-        for hostlist, end in maintenance.parse_reservations(self.run(maintenance.SHOW_RESERVATIONS)):
-            if self.name in self.run(("scontrol", "show", "hostnames", hostlist)).split():
+        for hostlist, end in reservations.parse_reservations(self.run(reservations.SHOW_RESERVATIONS)):
+            if self.name in self.run(reservations.show_hosts(hostlist)).split():
                 return end
         return None
 

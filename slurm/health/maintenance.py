@@ -6,7 +6,7 @@ from pathlib import Path
 
 STATE = "maint"
 """State of an idle node in a reservation with the flag MAINT, as sinfo prints it."""
-# slurmd ends the health program after a minute.
+# Detached: slurmd ends the health program before such a check is done.
 START = (
     "systemd-run",
     "--quiet",

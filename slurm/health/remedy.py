@@ -30,7 +30,7 @@ rm -f {dcgm.RESULT}
 for unit in $units; do systemctl start $unit; done
 """
 COMMANDS: Mapping[Remedy, Sequence[str]] = {
-    # Detached: slurmd ends the health program after a minute.
+    # Detached: slurmd ends the health program before a reset is done.
     "reset": ("systemd-run", "--quiet", "--collect", "--unit=muster-gpu-reset", "sh", "-c", RESET_SCRIPT),
     "reboot": ("systemctl", "--no-block", "reboot"),
 }

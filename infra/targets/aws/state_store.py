@@ -18,6 +18,7 @@ from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, 
 
 from infra.engine.state_store import StateStore, Version
 from infra.engine.stop import BAD_INPUT, Stop
+from infra.targets.aws.plan.iam import bucket_policy
 
 _EXAMPLE = "s3://BUCKET/PREFIX?region=REGION"
 _WHERE = "state"
@@ -190,7 +191,8 @@ class S3StateStore(StateStore):
             s3.put_bucket_versioning(Bucket=parts.bucket, VersioningConfiguration={"Status": "Enabled"})
             s3.put_bucket_encryption(Bucket=parts.bucket, ServerSideEncryptionConfiguration=self._encryption())
             s3.put_bucket_lifecycle_configuration(Bucket=parts.bucket, LifecycleConfiguration=_render_lifecycle())
-            s3.put_bucket_policy(Bucket=parts.bucket, Policy=json.dumps(_render_policy(parts.bucket, parts.region)))
+            arn = f"arn:{boto3.Session().get_partition_for_region(parts.region)}:s3:::{parts.bucket}"
+            s3.put_bucket_policy(Bucket=parts.bucket, Policy=json.dumps(bucket_policy(arn)))
         return [
             "private",
             "versioned",
@@ -273,23 +275,6 @@ def _render_secrets_provider(parts: S3Url) -> str:
     """Return Pulumi's URL of a key. The colons of an ARN would be read as a port, so that it stands in the path."""
     options = {"region": parts.region} | ({"profile": parts.profile} if parts.profile else {})
     return f"awskms://{'/' if parts.kms.startswith('arn:') else ''}{parts.kms}?{urlencode(options)}"
-
-
-def _render_policy(bucket: str, region: str) -> dict[str, Any]:
-    arn = f"arn:{boto3.Session().get_partition_for_region(region)}:s3:::{bucket}"
-    return {
-        "Version": "2012-10-17",
-        "Statement": [
-            {
-                "Sid": "TlsOnly",
-                "Effect": "Deny",
-                "Principal": "*",
-                "Action": "s3:*",
-                "Resource": [arn, f"{arn}/*"],
-                "Condition": {"Bool": {"aws:SecureTransport": "false"}},
-            }
-        ],
-    }
 
 
 def _render_lifecycle() -> dict[str, Any]:

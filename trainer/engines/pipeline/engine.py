@@ -17,7 +17,7 @@ Each schedule adds up micro-batches in the order of their numbers, so all of the
 gradients are those of the same micro-batches on one rank. The norm of all gradients and the loss are sums over the
 ranks at the end of a step.
 
-Before the first step of each shape, ranks compare what they are about to run. A rank that ends or hangs makes its
+Before the first step, ranks compare what they are about to run. A rank that ends or hangs makes its
 neighbours fail with an error that names it, at the latest after the timeout of the process group.
 """
 

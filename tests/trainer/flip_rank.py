@@ -3,21 +3,27 @@
 FLIPS='[{"what": "gradients", "rank": 1, "step": 3}]' python -m tests.trainer.flip_rank CONFIG ...
 
 Every rank pretends to be a host of its own, `node-RANK`, so that it shows whether the right one is blamed.
+FAILED_CONFIRMATIONS is how many of the first confirmations find a full disk, and THREADS_OF_THE_LAST the number of
+threads of the last rank.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
 import runpy
 import socket
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from trainer.api import Trainer
+from trainer.checkpoint import confirmed
+from trainer.checkpoint.fence import Fence
 from trainer.parallel.gradients import to_local
 
 RANK = int(os.environ.get("RANK", "0"))
@@ -119,7 +125,23 @@ def install(flips: list[Flip]) -> None:
     flipped.run_step = step_with_flips
 
 
+def fail_confirmations(count: int) -> None:
+    """Let the first confirmations fail."""
+    write = confirmed.write_confirmed
+    failures = iter(range(count))
+
+    def write_or_fail(path: Path, step: int, fence: Fence) -> None:
+        if next(failures, None) is not None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path / confirmed.FILE))
+        write(path, step, fence)
+
+    confirmed.write_confirmed = write_or_fail
+
+
 if __name__ == "__main__":
     socket.gethostname = lambda: f"node-{RANK}"
+    fail_confirmations(int(os.environ.get("FAILED_CONFIRMATIONS", "0")))
+    if "THREADS_OF_THE_LAST" in os.environ and int(os.environ["WORLD_SIZE"]) - 1 == RANK:
+        torch.set_num_threads(int(os.environ["THREADS_OF_THE_LAST"]))
     install([Flip(**each) for each in json.loads(os.environ.get("FLIPS", "[]"))])
     runpy.run_module("trainer", run_name="__main__", alter_sys=True)

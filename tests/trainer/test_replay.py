@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -163,6 +164,39 @@ def test_a_run_that_is_corrupted_again_and_again_ends(tmp_path: Path) -> None:
     assert run.wait() == Code.BROKEN, run.output
     assert len(events(tmp_path / "run", "rolled_back")) == 1
     assert outcome(tmp_path / "run")["reason"].endswith("after 1 rollbacks (health.max_rollbacks=1)")
+
+
+def test_a_person_who_stops_a_corrupted_run_gets_neither_a_checkpoint_nor_another_attempt(tmp_path: Path) -> None:
+    settings = (*ENGINES["ddp"], "steps=1000000", "checkpoint.every=1000000", "health.replay_every=1000000")
+    arguments = [*SETTINGS, f"run.folder={tmp_path / 'run'}", *settings]
+    flips = json.dumps([{"what": "weights", "rank": 2, "step": 5, "bit": 20}])
+    job = str(tmp_path / "run" / "outcome.json")
+    with forked(3, arguments, tmp_path, program="tests.trainer.flip_rank", FLIPS=flips, MUSTER_OUTCOME_FILE=job) as run:
+        run.until(lambda: len(losses(tmp_path / "run")) > 5, "the flip")
+        (tmp_path / "run" / "stop").write_text("seen enough")
+        run.wait()
+    ended = outcome(tmp_path / "run")
+    assert (ended["outcome"], ended["reason"].split(";")[0]) == ("stopped", "seen enough"), run.output
+    assert "not saved: " in ended["reason"]
+    assert "node-2" in ended["reason"]
+    assert [event["ranks"] for event in events(tmp_path / "run", "corruption")] == [[2]]
+    assert checkpoint_steps(tmp_path / "run") == []
+
+
+def test_a_confirmation_that_cannot_be_written_does_not_end_the_run(tmp_path: Path) -> None:
+    run = run_ranks(tmp_path, "run", 2, *ENGINES["ddp"], FAILED_CONFIRMATIONS="2")
+    assert_finished(run)
+    assert re.findall(r"NOT CONFIRMED step (\d+): .*No space left", run.output) == ["1", "3"]
+    assert json.loads((tmp_path / "run" / "checkpoints" / "confirmed.json").read_text()) == {"step": 11}
+
+
+def test_ranks_on_different_processors_are_refused_before_the_folder_is_used(tmp_path: Path) -> None:
+    run = run_ranks(tmp_path, "run", 2, *ENGINES["ddp"], THREADS_OF_THE_LAST="2")
+    assert run.wait() != 0
+    assert "health.replay_every: set, but ranks whose processors differ compute different bits" in run.output
+    assert "rank 1 on node-1 has" in run.output
+    assert not (tmp_path / "run" / "config.yaml").exists()
+    assert not (tmp_path / "run" / "outcome.json").exists()
 
 
 def test_a_run_without_a_confirmed_checkpoint_starts_over(tmp_path: Path) -> None:

@@ -162,9 +162,20 @@ class Checkpoints:
         """Remove later checkpoints: they belong to a history that has ended, and a resume must not find them."""
         self._discarded.update(self._group.run_on_first(lambda: retention.remove_after(self.path, step, self._fence)))
 
-    def confirm(self, step: int) -> None:
-        """Record that the checkpoints up to this step are right, also one that is still being written."""
-        self._group.run_on_first(lambda: confirmed.write_confirmed(self.path, step, self._fence))
+    def confirm(self, step: int) -> str:
+        """Record that the checkpoints up to this step are right, also one that is still being written.
+
+        Return why that failed, empty if it did not: an older confirmation is no reason to end a run.
+        """
+
+        def write() -> str:
+            try:
+                confirmed.write_confirmed(self.path, step, self._fence)
+            except OSError as error:
+                return str(error)
+            return ""
+
+        return str(self._group.run_on_first(write))
 
     def continue_confirmed(self, step: int, *, is_used: bool) -> None:
         """Take over the record of confirmed checkpoints at the start of a run that continues at `step`, or drop it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from trainer.life.cause import Cause
@@ -64,14 +64,31 @@ class Corruptions:
         )
         if reaction is Reaction.CONTINUE:
             return None
-        steps = self.saves.set_aside_unconfirmed()
-        if steps:
-            self.recorder.say(f"set aside: the checkpoints of steps {', '.join(map(str, steps))} are not confirmed")
+        self._set_aside()
         if reaction is Reaction.ROLL_BACK and target is not None:
             self._rollbacks += 1
             self.saves.return_to(target)
             return None
         return self._make_end(corruption, reaction)
+
+    def stop(self, corruption: Corruption, end: End) -> End | None:
+        """Report a corruption that is found when a person stops the run, and return the end without a save.
+
+        The run is neither requeued nor continued, because somebody asked for its end. None means that the state is
+        right again and can be saved.
+        """
+        self._report(corruption)
+        if corruption.is_past:
+            return None
+        self.saves.find_confirmed()
+        self._set_aside()
+        failure = corruption.describe_failure() if corruption.is_decided else None
+        return replace(end, reason=f"{end.reason}; not saved: {corruption}", cause=Cause.CORRUPTION, failure=failure)
+
+    def _set_aside(self) -> None:
+        steps = self.saves.set_aside_unconfirmed()
+        if steps:
+            self.recorder.say(f"set aside: the checkpoints of steps {', '.join(map(str, steps))} are not confirmed")
 
     def _report(self, corruption: Corruption) -> None:
         self.recorder.event(

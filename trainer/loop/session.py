@@ -50,6 +50,7 @@ from trainer.metrics.tracer import Tracer
 from trainer.metrics.trackers import check_packages
 from trainer.models.shape import shape_of
 from trainer.parallel.compile import check_backend
+from trainer.replay.replays import check_equal_machines
 from trainer.weights import ORIGIN, load_initial
 from trainer.world import World, start
 
@@ -151,6 +152,8 @@ class Session:
             if config.checkpoint.every != "never":
                 trainer.check_folder()
                 self._recorder.event("save_estimated", seconds=trainer.checkpoints.expected_save_s)
+            if config.health.replay_every:
+                check_equal_machines(world)
             sampler = TextSampler(trainer.engine, config, resolved.micro) if config.evaluation.prompts else None
             self._accept(trainer, resolved, sources.notes)
             meter = Meter(self._recorder, config, world.device, world.size, _flops_per_sample(config))

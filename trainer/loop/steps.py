@@ -109,7 +109,8 @@ class StepLoop:
                 self.loader.seek(position)  # if the run continues, it repeats the step
                 raise
             except StepAbandoned:
-                self.loader.position = position  # the resumed run repeats the step
+                # The resumed run repeats the step, and so does this one if corruption found at its end undoes the stop.
+                self.loader.seek(position)
                 return self._stop_within_step(step)
             self._confirm(step)
             self.recorder.samples(step, batch.ids.tolist())
@@ -141,7 +142,9 @@ class StepLoop:
     def _confirm(self, step: int) -> None:
         """Confirm the checkpoints before this step, if it was replayed and nothing differed."""
         if self.replays.confirmed_step == step - 1:
-            self.trainer.checkpoints.confirm(step - 1)
+            error = self.trainer.checkpoints.confirm(step - 1)
+            if error:
+                self.recorder.say(f"NOT CONFIRMED step {step - 1}: {error}; the next replay tries again")
             self.recorder.event("replayed", step=step)
 
     def _abandon_votes(self) -> None:
@@ -281,7 +284,13 @@ class StepLoop:
     def _finish(self, end: End) -> End:
         if end.stop is StopReason.FOLDER_LOST:
             return end
-        self.replays.check_weights()
+        try:
+            self.replays.check_weights()
+        except CorruptionDetected as error:
+            if end.stop is None or end.stop.requeue:
+                raise
+            if unsaved := self.corruptions.stop(error.corruption, end):
+                return unsaved
         if self.saves.save_last(end.reason):
             return end
         lost = self.saves.lost

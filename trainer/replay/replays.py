@@ -59,8 +59,6 @@ class Replays:
         """Weights that differed, until the same steps have been repeated."""
         self.confirmed_step = -1
         """Completed steps before the last step, if it was replayed and nothing differed; otherwise -1."""
-        if every:
-            _check_equal_machines(world, self._group)
 
     @property
     def is_active(self) -> bool:
@@ -242,14 +240,17 @@ class Replays:
         )
 
 
-def _check_equal_machines(world: World, group: RankGroup) -> None:
-    """Raise ConfigError if equal computations may have different bits: other kernels, processors or threads."""
+def check_equal_machines(world: World) -> None:
+    """Raise ConfigError if equal computations may have different bits: other kernels, processors or threads.
+
+    Every rank must call it.
+    """
     if world.device.type == "cuda" and not torch.are_deterministic_algorithms_enabled():
         message = "set, but kernels of a GPU may add up in another order each time (run.deterministic=false)"
         fix = "set run.deterministic to true, or health.replay_every to 0"
         raise ConfigError([ConfigProblem("health.replay_every", message, fix)])
     name = torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else processor_name()
-    machines = group.gather(f"{name} with {torch.get_num_threads()} threads")
+    machines = RankGroup(world.rank, world.size, world.group).gather(f"{name} with {torch.get_num_threads()} threads")
     for member, machine in zip(world.members, machines, strict=True):
         if machine != machines[0]:
             message = "set, but ranks whose processors differ compute different bits: rank 0 on "

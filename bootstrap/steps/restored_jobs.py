@@ -1,4 +1,4 @@
-"""Restored jobs: after each start of slurmctld, jobs that ended unseen before it do not stay in state RUNNING."""
+"""Restored jobs: a killed slurmctld starts again, and jobs that ended unseen do not stay in state RUNNING."""
 
 from __future__ import annotations
 
@@ -24,7 +24,15 @@ PartOf=slurmctld.service
 ExecStart={PROGRAM}
 """
 DROP_IN = f"/etc/systemd/system/slurmctld.service.d/{NAME}.conf"
-UNITS = {f"/etc/systemd/system/{NAME}.service": UNIT, DROP_IN: f"[Unit]\nWants={NAME}.service\n"}
+STATE = "/var/lib/slurm/slurmctld"
+# slurmctld saves its whole state only every five minutes, and when it stops. If it is killed before the first time,
+# slurmctld 26.05 finds its file `clustername`, but not the usage of accounts, and refuses to start. Without that file
+# it restores the others that there are, and gets the id of the cluster from slurmdbd.
+FORGET_FIRST_START = f"test -e {STATE}/assoc_usage || test -e {STATE}/assoc_usage.old || rm -f {STATE}/clustername"
+UNITS = {
+    f"/etc/systemd/system/{NAME}.service": UNIT,
+    DROP_IN: f"[Unit]\nWants={NAME}.service\n\n[Service]\nExecStartPre=/bin/sh -c '{FORGET_FIRST_START}'\n",
+}
 # Without the file, the next run writes it again and repeats the reload.
 _RELOAD = f"systemctl daemon-reload || {{ rm -f {DROP_IN}; exit 1; }}"
 

@@ -33,8 +33,9 @@ def train(config: dict[str, Any], micro: int, steps: int, hosts: Sequence[str] =
         # numpy has no bf16.
         digest.update((local.view(torch.int16) if local.dtype == torch.bfloat16 else local).numpy().tobytes())
     return {
-        "losses": [float(result.loss) for result in results],
-        "norms": [float(result.grad_norm) for result in results],
+        # As text, because the norm of gradients that overflow in fp16 is a nan, which does not equal itself.
+        "losses": [float(result.loss).hex() for result in results],
+        "norms": [float(result.grad_norm).hex() for result in results],
         "evaluation": evaluation,
         "digest": digest.hexdigest(),
     }

@@ -57,6 +57,8 @@ def clear(folder: Path, rank: int) -> None:
     if rank == 0:
         with suppress(OSError):  # the check of the folder reports one that is not writable
             _outcome_file(folder).unlink(missing_ok=True)
+            # train.sbatch sets it aside, and puts it back if this start is refused.
+            (folder / ".outcome-before.json").unlink(missing_ok=True)
 
 
 def end(  # noqa: PLR0913

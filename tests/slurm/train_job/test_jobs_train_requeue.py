@@ -24,7 +24,7 @@ def test_a_finished_run_is_not_requeued_even_if_torchrun_fails(job: Run, tmp_pat
     [
         ("stopped", 77, "train: stopped: a reason, with a comma at step 7. Continue with RUN_FOLDER="),
         ("broken", 1, "train: BROKEN: a reason, with a comma at step 7"),
-        ("bad_input", 2, "train: FAILED: a reason, with a comma at step 7"),
+        ("bad_input", 2, "train: FAILED at step 7: a reason, with a comma"),
     ],
 )
 def test_outcomes_that_are_not_requeued(job: Run, tmp_path: Path, outcome: str, status: int, message: str) -> None:
@@ -32,6 +32,21 @@ def test_outcomes_that_are_not_requeued(job: Run, tmp_path: Path, outcome: str, 
     assert done.returncode == status
     assert message in done.stdout + done.stderr
     assert not is_requeued(tmp_path)
+
+
+def test_a_refused_start_gives_the_outcome_of_the_run_back(job: Run, run_folder: Path) -> None:
+    job(OUTCOME="finished")
+    before = (run_folder / "outcome.json").read_text()
+    assert job(OUTCOME="bad_input").returncode == 2
+    assert (run_folder / "outcome.json").read_text() == before
+    assert not (run_folder / ".outcome-before.json").exists()
+
+
+def test_an_outcome_from_before_an_attempt_that_was_killed_does_not_come_back(job: Run, run_folder: Path) -> None:
+    job(OUTCOME="finished")
+    job(TORCHRUN="1")  # ends without an outcome
+    assert job(OUTCOME="bad_input").returncode == 2
+    assert json.loads((run_folder / "outcome.json").read_text())["outcome"] == "bad_input"
 
 
 def test_a_requeue_is_reported_with_its_reason(job: Run, tmp_path: Path, run_folder: Path) -> None:

@@ -120,19 +120,20 @@ def _evaluate(arguments: list[str]) -> int:
 
     parser = argparse.ArgumentParser(
         name_command("evaluate"),
-        description="Evaluate the newest valid checkpoint of a run on its evaluation set, or on another one "
-        "(evaluation.share=0 evaluation.path=FOLDER). Under torchrun, all ranks evaluate together.",
+        description="Evaluate the newest valid checkpoint of a run, or its best one, on its evaluation set, or on "
+        "another one (evaluation.share=0 evaluation.path=FOLDER). Under torchrun, all ranks evaluate together.",
     )
     parser.add_argument(
         "run", metavar="RUN", type=Path, help="a run's folder, its checkpoints folder or one checkpoint"
     )
     parser.add_argument("overrides", metavar="key.sub=value", nargs="*", help="settings to change, as for training")
+    parser.add_argument("--best", action="store_true", help="the best checkpoint by checkpoint.best instead")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     # Before Python 3.13, parse_args refuses settings after an option.
     options = parser.parse_intermixed_args(arguments)
     from trainer.evaluation.command import print_evaluation
 
-    return print_evaluation(options.run, options.overrides, as_json=options.json)
+    return print_evaluation(options.run, options.overrides, is_best=options.best, as_json=options.json)
 
 
 def _export(arguments: list[str]) -> int:

@@ -57,7 +57,7 @@ def export(source: Path, out: Path, *, is_best: bool = False) -> None:
     The tokenizer is copied from the folder that the run started from, or from its data. The positions and the special
     tokens of the model that the run started from are in the checkpoint, unless it is from before they were recorded.
     """
-    checkpoints = Checkpoints(_find_best(source) if is_best else source)
+    checkpoints = Checkpoints(find_best_checkpoint(source) if is_best else source)
     checkpoint = checkpoints.newest()
     if checkpoint is None:
         message = _describe_missing(source, f"no checkpoint ({_LOOKED_FOR})")
@@ -84,18 +84,18 @@ def reject_own_model(folder: Path, state: dict[str, Any], where: str, fix: str) 
         raise ConfigError([ConfigProblem(where, message, fix)])
 
 
-def _find_best(source: Path) -> Path:
+def find_best_checkpoint(source: Path) -> Path:
     """Return the best checkpoint of a run by the figure that it was set to keep the best by, or raise ConfigError."""
     folder = source if list_published(source) else source / CHECKPOINTS_FOLDER
     checkpoints = Checkpoints(folder, verify="size")
     newest = checkpoints.newest()
     if newest is None:
-        return source  # `export` says what is missing
+        return source  # the caller says what is missing
     figure = from_dict(checkpoints.read_state(newest)["config"]).checkpoint.best
     best = find_best(folder, figure) if figure else None
     if best is None:
         reason = f"a checkpoint with its {figure}" if figure else "a best checkpoint: checkpoint.best is not set"
-        fix = "leave --best out to export the newest one, or give one checkpoint"
+        fix = "leave --best out for the newest one, or give one checkpoint"
         raise ConfigError([ConfigProblem("--best", f"{source} does not have {reason}", fix)])
     return best
 

@@ -149,7 +149,7 @@ def test_all_problems_are_reported_at_once() -> None:
     [
         ("a: b: c", "line 1: mapping values are not allowed here"),
         ("name: a\nname: b\n", "line 2: 'name' is given twice"),
-        ("", "is empty, not a mapping of settings"),
+        ("", "is empty; write settings into it, at least `name: ...`"),
         ("- 1", "is [1], not a mapping of settings"),
         ("model: {family: mlp}", "name: is missing; set name (name of the run)"),
         ("name: a", "model: is missing"),

@@ -10,6 +10,7 @@ import pytest
 
 from tests.trainer.launch import SMALL_LLAMA, assert_finished, forked, lines
 from trainer.__main__ import main
+from trainer.evaluation import command
 from trainer.life.outcome import Code
 
 SETTINGS = ["steps=2", "data.samples=100", "evaluation.share=0.1", "batch.size=8", "batch.micro=2"]
@@ -30,11 +31,47 @@ def test_a_checkpoint_evaluates_to_the_figures_of_its_run(tmp_path: Path, capfd:
     assert "step-00000002: loss " in (out := capfd.readouterr().out)
     assert "(3 samples in " in out
 
+    assert main(["evaluate", "--best", str(folder)]) == 2
+    assert "--best: " in (error := capfd.readouterr().err)
+    assert "checkpoint.best is not set; leave --best out for the newest one" in error
+
     # Two ranks evaluate what one has trained.
     with forked(2, ["evaluate", str(folder), "--json", "parallel.strategy=fsdp"], tmp_path) as run:
         assert_finished(run)
     (line,) = [line for line in run.output.splitlines() if line.startswith("{")]
     assert json.loads(line)["loss"] == pytest.approx(recorded["loss"], rel=1e-6)
+
+
+def test_the_best_checkpoint_is_evaluated(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    # With this rate, the loss grows: the first checkpoint is the best one.
+    growing = ["steps=3", "checkpoint.every=1", "checkpoint.best=loss", "evaluation.every=1", "optimizer.lr=3"]
+    arguments = [*SMALL_LLAMA, *SETTINGS, *growing, f"run.folder={tmp_path}", "parallel.strategy=single"]
+    assert main([*arguments, "health.spike=ignore", "schedule.warmup=0"]) == Code.FINISHED, capfd.readouterr().err
+    recorded = {line["step"]: line["loss"] for line in lines(tmp_path / "metrics" / "evaluation-00000.jsonl")}
+    best = min(recorded, key=recorded.__getitem__)
+    assert best < 3, recorded
+    capfd.readouterr()
+    assert main(["evaluate", "--best", str(tmp_path), "--json"]) == 0
+    figures = json.loads(capfd.readouterr().out)
+    assert (figures["step"], figures["loss"]) == (best, recorded[best])
+
+
+def test_a_long_evaluation_reports_its_progress_and_can_be_interrupted(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main([*SMALL_LLAMA, *SETTINGS, f"run.folder={tmp_path}", "parallel.strategy=single"]) == Code.FINISHED
+    capfd.readouterr()
+    monkeypatch.setattr(command, "_PROGRESS_S", 0.0)
+    assert main(["evaluate", str(tmp_path)]) == 0
+    assert "evaluated 1 of 5 batches, about " in (error := capfd.readouterr().err)
+    assert "evaluated 5 of 5 batches, about 0 s left" in error
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command._Progress, "__call__", interrupt)
+    assert main(["evaluate", str(tmp_path)]) == 130
+    assert capfd.readouterr().err.splitlines()[-1].startswith("trainer: interrupted; evaluation.samples=N")
 
 
 @pytest.mark.parametrize("settings", ["single pipeline=2", "single context=2", "ddp expert=2"])

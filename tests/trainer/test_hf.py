@@ -116,6 +116,8 @@ def test_the_settings_of_a_folder_train_its_model(
 def test_a_folder_without_settings_has_none_to_print(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["settings", "--from", str(tmp_path)]) == 2
     assert "trainer: --from: config.json of" in capsys.readouterr().err
+    assert main(["settings", "--from", str(tmp_path / "none")]) == 2
+    assert f"trainer: --from: there is no folder {tmp_path / 'none'}" in capsys.readouterr().err
     (tmp_path / "config.json").write_text('{"model_type": "gemma2"}')
     assert main(["settings", "--from", str(tmp_path)]) == 2
     assert "has model_type gemma2; supported: llama, mistral" in capsys.readouterr().err
@@ -234,7 +236,8 @@ def test_the_published_gpt2_names_are_recognised(tmp_path: Path) -> None:
         (
             {"model_type": "gemma2"},
             LLAMA,
-            "FOLDER has model_type gemma2; supported: llama, mistral, qwen2, qwen3, mixtral, qwen3_moe, gpt2",
+            "FOLDER has model_type gemma2; supported: llama, mistral, qwen2, qwen3, mixtral, qwen3_moe, gpt2; "
+            "train another model in Python (docs/trainer.md)",
         ),
         ({"model_type": "mistral"}, LLAMA, "FOLDER has architectures LlamaForCausalLM; only MistralForCausalLM or"),
         (

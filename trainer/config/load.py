@@ -98,6 +98,9 @@ def _read(path: Path, name: str, children: tuple[Path, ...]) -> dict[str, Any]:
         tree = parse_yaml(text)
     except YamlError as error:
         raise ConfigError([ConfigProblem(str(path), str(error), "fix the YAML")]) from error
+    if tree is None:
+        fix = "write settings into it, at least `name: ...`; a refused `settings --from ... > FILE` leaves it empty"
+        raise ConfigError([ConfigProblem(str(path), "is empty", fix)])
     if not isinstance(tree, dict):
         raise ConfigError(
             [ConfigProblem(str(path), f"is {format_value(tree)}, not a mapping of settings", "start with `name: ...`")]

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +28,11 @@ from trainer.models.registry import build_network
 from trainer.parallel.apply import parallelize
 from trainer.parallel.engine import Engine, Recipe
 from trainer.parallel.mesh import Mesh
-from trainer.weights import reject_own_model
+from trainer.weights import find_best_checkpoint, reject_own_model
 from trainer.world import World, start
 
+_PROGRESS_S = 2.0
+_INTERRUPTED = 130
 # A single process holds the whole model, however many ranks trained it.
 _ALONE = (
     "strategy=single",
@@ -42,11 +47,16 @@ _ALONE = (
 )
 
 
-def print_evaluation(run: Path, overrides: list[str], *, as_json: bool) -> int:
-    """Evaluate a run, print the figures on rank 0, and return the exit status."""
+def print_evaluation(run: Path, overrides: list[str], *, is_best: bool = False, as_json: bool = False) -> int:
+    """Evaluate a run, print the progress and the figures on rank 0, and return the exit status."""
     is_first = os.environ.get("RANK", "0") == "0"
+    progress = _Progress() if is_first else None
     try:
-        checkpoint, result = evaluate(run, overrides)
+        checkpoint, result = evaluate(find_best_checkpoint(run) if is_best else run, overrides, progress)
+    except KeyboardInterrupt:
+        if is_first:
+            print("trainer: interrupted; evaluation.samples=N evaluates fewer samples", file=sys.stderr, flush=True)
+        return _INTERRUPTED
     except ConfigError as error:
         if is_first:
             print(f"trainer: {error}", file=sys.stderr, flush=True)
@@ -58,8 +68,13 @@ def print_evaluation(run: Path, overrides: list[str], *, as_json: bool) -> int:
     return 0
 
 
-def evaluate(run: Path, overrides: list[str]) -> tuple[GoodCheckpoint, EvaluationResult]:
-    """Return the newest good checkpoint of a run, or the given one, and its figures; every rank must call it."""
+def evaluate(
+    run: Path, overrides: list[str], progress: Callable[[int, int], None] | None = None
+) -> tuple[GoodCheckpoint, EvaluationResult]:
+    """Return the newest good checkpoint of a run, or the given one, and its figures; every rank must call it.
+
+    `progress` is called after each batch with the number of batches so far, and of all.
+    """
     is_alone = int(os.environ.get("WORLD_SIZE", "1")) == 1
     forced = [f"parallel.{setting}" for setting in _ALONE] if is_alone else []
     # The settings are read before the ranks join, because they contain the device; rank 0's answer counts later.
@@ -71,11 +86,34 @@ def evaluate(run: Path, overrides: list[str]) -> tuple[GoodCheckpoint, Evaluatio
     checkpoint = _find(checkpoints, run)
     engine = _build(config, world)
     checkpoints.load(checkpoint, _name_tensors(engine), partial=True)
-    result = Evaluator(engine, source, config, config.batch.micro if config.batch.micro != "auto" else 1).run()
+    evaluator = Evaluator(engine, source, config, config.batch.micro if config.batch.micro != "auto" else 1)
+    counter = count(1)
+
+    def report() -> bool:
+        if progress is not None:
+            progress(next(counter), evaluator.batches)
+        return False
+
+    result = evaluator.run(report)
     world.close()
     if result is None:
         raise AssertionError("nothing stops this evaluation")
     return checkpoint, result
+
+
+class _Progress:
+    """A line about the progress every few seconds."""
+
+    def __init__(self) -> None:
+        self._began = self._printed = time.monotonic()
+
+    def __call__(self, done: int, batches: int) -> None:
+        now = time.monotonic()
+        if now - self._printed < _PROGRESS_S:
+            return
+        self._printed = now
+        left_s = (now - self._began) / done * (batches - done)
+        print(f"evaluated {done:,} of {batches:,} batches, about {left_s:.0f} s left", file=sys.stderr, flush=True)
 
 
 def _find(checkpoints: Checkpoints, run: Path) -> GoodCheckpoint:

@@ -52,6 +52,11 @@ class Evaluator:
         return sum(part.samples.samples for part in self._sets)
 
     @property
+    def batches(self) -> int:
+        """Batches of an evaluation."""
+        return sum(part.samples.batches for part in self._sets)
+
+    @property
     def is_remote(self) -> bool:
         """Whether a batch may take minutes, because samples are read over a network."""
         return any(part.samples.is_remote for part in self._sets)

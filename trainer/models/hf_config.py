@@ -136,6 +136,10 @@ UNSUPPORTED = ("quantization_config", "auto_map")
 
 def read_config_json(folder: Path) -> dict[str, Any]:
     """Return the config.json of a folder, or raise ConfigError."""
+    if not folder.is_dir():
+        raise ConfigError(
+            [ConfigProblem(WHERE, f"there is no folder {folder}", "give a folder that transformers wrote")]
+        )
     try:
         tree = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         if not isinstance(tree, dict):
@@ -151,7 +155,8 @@ def read_settings(tree: dict[str, Any], folder: str) -> dict[str, TheirSetting]:
     family = tree.get("model_type")
     if family not in FORMATS:
         message = f"{folder} has model_type {family}"
-        raise ConfigError([ConfigProblem(WHERE, message, f"supported: {', '.join(FORMATS)}")])
+        fix = f"supported: {', '.join(FORMATS)}; train another model in Python (docs/trainer.md)"
+        raise ConfigError([ConfigProblem(WHERE, message, fix)])
     layout = FORMATS[family]
     # Files from before 2023 have null for a default; only a window may be null.
     stated = {name: value for name, value in tree.items() if value is not None or name == "sliding_window"}

@@ -63,7 +63,7 @@ restore: $(MUSTER) ## restore ARCHIVE=file to the running cluster (OVERWRITE=1, 
 rehearse: $(MUSTER) ## rehearse a stack in a simulated cloud on this machine (ARGS="--seed 2")
 	@$(MUSTER) rehearse --stack $(STACK) $(ARGS)
 
-# Set-up also builds the node image of the release, from which the nodes get their packages.
+# The nodes get their packages from the node image of the newest release.
 upgrade: $(MUSTER) ## change the release of Slurm and keep all jobs (TO=26.05, ARGS=--drill, BACK=1)
 	@phases=$$($(MUSTER) setup-phases --stack $(STACK) --slurm $(or $(TO),newest)) && $(PYTHON) -m setup $$phases
 	@$(MUSTER) upgrade --stack $(STACK) $(if $(TO),--to $(TO)) $(if $(BACK),--back) $(ARGS)
@@ -92,7 +92,6 @@ test-quick: $(MUSTER) ## run lint and the pure tests before a commit (under 3 mi
 	@.venv/bin/python -m tests.run --quick
 
 test-nightly: setup ## run all tests, including the long ones
-	@$(PYTHON) -m setup image --slurm 26.05
 	@$(PYTHON) -m setup browser || true
 	@.venv/bin/python -m tests.run --nightly; code=$$?; $(PYTHON) -m setup stop-docker --if-started-by-last-run >/dev/null; exit $$code
 

@@ -7,7 +7,7 @@ set -euo pipefail
 cluster=$1
 count=$2
 memory=$3
-image=muster-node:24.11
+image=muster-node:26.05
 
 net=10.87.77
 declare -A address=([controller]=$net.2 [login]=$net.3)

@@ -21,6 +21,7 @@ CONTROLLER = "controller"
 LOGIN = "login"
 
 IMAGE = "muster-node:24.11"
+"""The node image with the distribution's own Slurm, on which those of other releases are built."""
 BASE_IMAGE = "muster-base:trixie"
 ENV_CACHE_VOLUME = "muster-cache-env"
 

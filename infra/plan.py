@@ -59,7 +59,8 @@ class BuildPlan(PlanModel):
     cidr: str | None = None
     egress: bool = True
     tags: dict[str, str] = {}
-    image: str = names.IMAGE
+    image: str
+    """Docker image of local nodes."""
 
     @property
     def members(self) -> tuple[Member, ...]:

@@ -13,7 +13,7 @@ from setup.gather import gather
 from setup.paths import Paths, exclusive_lock
 from setup.preflight import find_problems
 from setup.progress import Progress
-from setup.registry import NAMES, PHASES, SLURM_PHASE, Phase, dependencies
+from setup.registry import NAMES, PHASES, Phase, dependencies
 from setup.run import SetupError, StoppedError
 from setup.schedule import Record, run_concurrently, started_engine
 
@@ -47,8 +47,19 @@ def _dispatch(options: argparse.Namespace, paths: Paths) -> None:
         print(f"preflight: this machine can run muster; to do: {', '.join(_phases_with_work(facts)) or 'nothing'}")
     else:
         with exclusive_lock(paths.cache / "setup.lock", lambda text: print(f"setup: {text}", flush=True)):
-            chosen = [phase for phase in PHASES if not options.phases or phase.name in options.phases]
-            _run(paths, [*chosen, *([SLURM_PHASE] if options.slurm == pins.SLURM else [])])
+            chosen = choose_phases(options.phases, options.slurm)
+            _run(paths, [phase for phase in PHASES if phase.name in chosen])
+
+
+def choose_phases(named: Sequence[str], slurm: str | None) -> set[str]:
+    """Return the phases to run: the named ones, or all; `slurm` adds or leaves out the image of the default release.
+
+    The image of the older release needs no phase of its own: that of the default release is built on it.
+    """
+    chosen = set(named) or set(NAMES)
+    if slurm == pins.SLURM:
+        return chosen | {"slurm"}
+    return chosen if named or slurm is None else chosen - {"slurm"}
 
 
 def _handle_signals() -> None:
@@ -76,7 +87,7 @@ def _parse_options(argv: Sequence[str]) -> argparse.Namespace:
         "--slurm",
         metavar="RELEASE",
         choices=pins.SLURM_RELEASES,
-        help=f"also build the node image with this release of Slurm ({', '.join(pins.SLURM_RELEASES)})",
+        help=f"release of Slurm in the node image: {', '.join(pins.SLURM_RELEASES)} (default: {pins.SLURM})",
     )
     parser.add_argument(
         "--if-started-by-last-run",
@@ -103,7 +114,7 @@ def _run(paths: Paths, phases: Sequence[Phase]) -> None:
             tasks = {phase.name: partial(_run_phase, phase, paths, facts, record, progress) for phase in phases}
             errors = run_concurrently(tasks, dependencies(facts))
     finally:
-        record.results.sort(key=lambda result: ("preflight", *NAMES, SLURM_PHASE.name).index(result.phase))
+        record.results.sort(key=lambda result: ("preflight", *NAMES).index(result.phase))
         record.write(paths.record)
     failures = {name: error for name, error in errors.items() if not isinstance(error, StoppedError)}
     for error in failures.values():

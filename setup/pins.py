@@ -14,9 +14,10 @@ PULUMI_FILES = ("pulumi", "pulumi-language-python", "pulumi-language-python-exec
 SUITE = "trixie"
 OFFICIAL_BASE = "debian:trixie"
 BASE_IMAGE = "muster-base:trixie"
+# The image with the Slurm of SUITE; the image of the default release is a layer on it.
 NODE_IMAGE = "muster-node:24.11"
-# The image of 26.05 is built only on request.
 SLURM_RELEASES = ("24.11", "26.05")
+# The default release, whose image is built unless another one is asked for.
 SLURM = "26.05"
 SLURM_IMAGE = "muster-node:26.05"
 ENV_VOLUME = "muster-cache-env"

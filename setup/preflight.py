@@ -15,10 +15,9 @@ DISK_GB = {
     "pulumi": ("cache", 1),
     "image": ("engine", 2),
     "env": ("engine", 9),
+    "slurm": ("engine", 1),
 }
 PULUMI_BUILD_GB = 4
-# Only with `--slurm`, so it is not part of what a usual set-up needs.
-SLURM_IMAGE_GB = 1
 SOURCES = {
     "apt": "the machine's apt mirror",
     "python": "the Python package index",
@@ -150,7 +149,7 @@ def _check_tools(facts: Facts) -> list[MachineProblem]:
 
 def _check_disks(facts: Facts) -> list[MachineProblem]:
     shares: dict[int, list[tuple[Disk, str, int]]] = {}
-    for phase, (place, usual) in {**DISK_GB, "slurm": ("engine", SLURM_IMAGE_GB)}.items():
+    for phase, (place, usual) in DISK_GB.items():
         if phase in facts.missing and place in facts.disks:
             size = PULUMI_BUILD_GB if phase == "pulumi" and facts.builds_pulumi else usual
             shares.setdefault(facts.disks[place].device, []).append((facts.disks[place], phase, size))

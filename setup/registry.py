@@ -26,10 +26,9 @@ PHASES = (
     Phase("kernel", lambda _paths, _facts: engine.limits_are_raised(), engine.raise_limits),
     Phase("image", lambda paths, _: image.is_current(paths), image.build),
     Phase("env", lambda paths, _: env.is_filled(paths), env.fill),
+    Phase("slurm", lambda paths, _: slurm_image.is_current(paths), slurm_image.build),
 )
 NAMES = tuple(phase.name for phase in PHASES)
-# Runs only if `--slurm` asks for it.
-SLURM_PHASE = Phase("slurm", lambda paths, _: slurm_image.is_current(paths), slurm_image.build)
 
 
 def dependencies(facts: Facts) -> Mapping[str, tuple[str, ...]]:
@@ -45,6 +44,7 @@ def dependencies(facts: Facts) -> Mapping[str, tuple[str, ...]]:
         "docker": ("apt",),
         "kernel": (),
         "image": ("apt", "docker"),
+        # The layer is built while the environment, which takes longer, is downloaded.
         "slurm": ("image",),
         # The environment is filled from the package index that the virtual environment's pip is configured for.
         "env": ("image", "venv"),

@@ -1,4 +1,4 @@
-"""The node image with a newer release of Slurm: a layer on the node image, built only if `--slurm` asks for it."""
+"""The node image with the default release of Slurm: a layer on the node image, in which only Slurm differs."""
 
 from pathlib import Path
 
@@ -6,6 +6,14 @@ from setup import pins
 from setup.facts import Facts
 from setup.image import build_layer, digest, read_label
 from setup.paths import Paths
+from setup.run import SetupError
+
+# Debian's testing suite removes a release when it has a newer one.
+_FALLBACK = (
+    f"if the mirror no longer has Slurm {pins.SLURM}, use {pins.SLURM_RELEASES[0]}: run "
+    f"`python3 -m setup --slurm {pins.SLURM_RELEASES[0]}`, and write "
+    f'`software: {{slurm: "{pins.SLURM_RELEASES[0]}"}}` in the stack file'
+)
 
 
 def is_current(paths: Paths) -> bool:
@@ -15,7 +23,10 @@ def is_current(paths: Paths) -> bool:
 
 def build(paths: Paths, _: Facts, log: Path) -> None:
     """Build the image on the node image, and remove the image that it replaces."""
-    build_layer(pins.SLURM_IMAGE, pins.NODE_IMAGE, context_files(paths), _digest(paths), log)
+    try:
+        build_layer(pins.SLURM_IMAGE, pins.NODE_IMAGE, context_files(paths), _digest(paths), log)
+    except SetupError as error:
+        raise SetupError(f"{error.args[0]}\n  {_FALLBACK}", error.log) from None
 
 
 def context_files(paths: Paths) -> dict[str, bytes]:

@@ -308,7 +308,7 @@ class SlurmOptions(SpecModel):
 class Software(SpecModel):
     """Pinned versions."""
 
-    slurm: SlurmRelease = field("Slurm release", "upgrade", default="24.11")
+    slurm: SlurmRelease = field("Slurm release", "upgrade", default="26.05")
     training_lock: str = field(
         "lock file of the Python training environment", "safe", default="trainer/requirements.lock"
     )

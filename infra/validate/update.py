@@ -128,12 +128,15 @@ def _upgrade(change: Change, running: Running, target: Target) -> Iterator[Issue
         return
     message = f"`up` cannot change the release from {_show(change.old)} to {_show(change.new)}"
     releases = get_args(SlurmRelease)
-    then = f" and run `make upgrade TO={change.new}`"
+    # The file of a cluster from before a change of the default has never had the release.
+    keep = f"write `software: {{slurm: {_show(change.old)}}}`"
     if releases.index(change.new) < releases.index(change.old):
-        then = ": Slurm cannot go back to an older release"
+        fix = f"{keep}: Slurm cannot go back to an older release"
     elif not isinstance(target, Upgrades):
-        then = f": target {target.name} cannot upgrade running nodes. A new cluster can have {change.new}"
-    yield error("slurm_release", change.path, message, f"write {_show(change.old)} again{then}")
+        fix = f"{keep}: target {target.name} cannot upgrade running nodes. A new cluster can have {change.new}"
+    else:
+        fix = f"run `make upgrade TO={change.new}`, or {keep} to keep the present release"
+    yield error("slurm_release", change.path, message, fix)
 
 
 def _user_issues(old: ClusterSpec, new: ClusterSpec, running: Running) -> Iterator[Issue]:

@@ -31,7 +31,7 @@ def _read_release(cluster: Any) -> Any:
 
 
 def _choose_image(release: Any) -> list[str]:
-    """Return the option that also builds the node image of another than the default release of Slurm."""
+    """Return the option that selects a release of Slurm other than the default."""
     releases = get_args(SlurmRelease)
     chosen = releases[-1] if release == "newest" else release
     return ["--slurm", chosen] if chosen in releases and chosen != Software().slurm else []

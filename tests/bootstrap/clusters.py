@@ -58,7 +58,7 @@ def desired(*more: Node, **spec: Any) -> Desired:
 def bare(member: Node) -> Facts:
     """Return the facts of a node that has just started from the baked image."""
     return Facts(
-        packages={name: "24.11.5-4" if "slurm" in name else "1" for name in list_packages(member)},
+        packages={name: "26.05.5-1" if "slurm" in name else "1" for name in list_packages(member)},
         enabled=frozenset({"ssh"}),
         active=frozenset({"ssh"}),
         loaded=frozenset({"ssh"}),

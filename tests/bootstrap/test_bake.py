@@ -30,11 +30,11 @@ from tests.infra.targets.aws.node.clusters import EFS, LUSTRE, desired, fixed, u
 
 ROLES: tuple[Role, ...] = ("controller", "login", "compute")
 CONTENTS = ImageContents(
-    roles=ROLES, slurm="24.11", filesystems=("efs", "lustre"), lustre_client=LUSTRE_CLIENT, package_store=("store",)
+    roles=ROLES, slurm="26.05", filesystems=("efs", "lustre"), lustre_client=LUSTRE_CLIENT, package_store=("store",)
 )
 CONTROLLER = fixed("controller", "controller", 10)
-KEY = PackageBuild("24.11", "ubuntu 22.04", (), "").key
-SLURM = dict.fromkeys(slurm_packages.list_names(ROLES), "24.11.5-1")
+KEY = PackageBuild("26.05", "ubuntu 22.04", (), "").key
+SLURM = dict.fromkeys(slurm_packages.list_names(ROLES), "26.05.5-1")
 
 
 def install_all(facts: Facts, contents: ImageContents = CONTENTS) -> Facts:
@@ -62,7 +62,7 @@ def test_every_step_that_installs_packages_on_a_cloud_machine_is_baked() -> None
 
 def test_a_new_machine_installs_everything_and_a_baked_one_nothing() -> None:
     titles = [action.title for step in plan_image(ubuntu(), CONTENTS) for action in step.actions]
-    assert "build Slurm 24.11.5" in titles
+    assert "build Slurm 26.05.5" in titles
     (transaction,) = [title.split() for title in titles if "mariadb-server" in title]
     assert {"g++", "mdadm", "nfs-common", "stunnel4", "nftables", *SLURM} <= set(transaction)
     assert not {"slurmctld", "slurmd"} & set(transaction)
@@ -75,21 +75,21 @@ def test_a_new_machine_installs_everything_and_a_baked_one_nothing() -> None:
 
 
 def test_an_image_gets_nothing_that_it_does_not_need() -> None:
-    contents = ImageContents(roles=("compute",), slurm="24.11")
+    contents = ImageContents(roles=("compute",), slurm="26.05")
     titles = [action.title for step in plan_image(ubuntu(), contents) for action in step.actions]
     assert not [title for title in titles if "lustre" in title or "nfs" in title or "mariadb" in title]
 
 
 def test_the_digest_follows_what_is_installed_but_not_the_cluster() -> None:
     assert digest_contents(CONTENTS) == digest_contents(CONTENTS.model_copy(update={"package_store": ("other",)}))
-    others = ({"slurm": "26.05"}, {"roles": ("compute",)}, {"filesystems": ("efs",)})
+    others = ({"slurm": "24.11"}, {"roles": ("compute",)}, {"filesystems": ("efs",)})
     digests = [digest_contents(CONTENTS.model_copy(update=other)) for other in ({}, *others)]
     assert len(set(digests)) == len(digests)
 
 
 def test_contents_come_from_the_cluster_without_its_names() -> None:
     contents = describe_contents(desired(LUSTRE, EFS), ("compute",))
-    assert (contents.roles, contents.slurm, contents.filesystems) == (("compute",), "24.11", ("efs", "lustre"))
+    assert (contents.roles, contents.slurm, contents.filesystems) == (("compute",), "26.05", ("efs", "lustre"))
     text = contents.model_copy(update={"package_store": ()}).model_dump_json()
     assert not [word for word in ("toy", "10.0.0", "fs-0", "password", "AAAA") if word in text]
 
@@ -132,17 +132,17 @@ def test_a_controller_shares_the_archive_of_its_image_once() -> None:
 
 
 def test_a_machine_from_an_older_image_gets_the_new_version_although_the_packages_are_held() -> None:
-    older = replace(install_all(ubuntu()), packages=dict.fromkeys(SLURM, "24.11.4-1"))
+    older = replace(install_all(ubuntu()), packages=dict.fromkeys(SLURM, "26.05.4-1"))
     (install,) = packages.STEP.actions(older, CONTROLLER, desired())
     assert "--no-install-recommends --allow-change-held-packages " in install.script
 
 
 def test_an_image_of_another_release_of_slurm_is_refused() -> None:
     target = desired()
-    newer = replace(target, spec=target.spec.model_copy(update={"software": Software(slurm="26.05")}))
+    other = replace(target, spec=target.spec.model_copy(update={"software": Software(slurm="24.11")}))
     for step in (slurm_packages.STEP, packages.STEP):
-        with pytest.raises(BootstrapError, match=r"Slurm 24\.11\.5-1 is installed, but software\.slurm is 26\.05"):
-            step.actions(install_all(ubuntu()), CONTROLLER, newer)
+        with pytest.raises(BootstrapError, match=r"Slurm 26\.05\.5-1 is installed, but software\.slurm is 24\.11"):
+            step.actions(install_all(ubuntu()), CONTROLLER, other)
 
 
 def _compile(folder: Path) -> subprocess.CompletedProcess[str]:

@@ -258,7 +258,7 @@ def test_missing_packages_are_installed_and_another_release_of_slurm_is_an_error
     planned = plan_steps(changed(facts, "gpu-1", packages=some), desired())
     assert titles(planned, "gpu-1", "packages") == ["install sudo slurmd"]
     old = changed(facts, "gpu-1", packages={**facts["gpu-1"].packages, "slurm-client": "22.05.8-4"})
-    with pytest.raises(BootstrapError, match=r"Slurm 22.05.8-4 is installed, but software.slurm is 24.11"):
+    with pytest.raises(BootstrapError, match=r"Slurm 22.05.8-4 is installed, but software.slurm is 26.05"):
         plan_steps(old, desired())
 
 

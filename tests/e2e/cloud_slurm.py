@@ -69,11 +69,12 @@ class CloudSlurm:
         prepare = (
             "cp -r /muster/etc/. /etc/ && chown -R slurm:slurm /etc/slurm && chmod 600 /etc/slurm/slurm.key"
             " && mkdir -p /var/lib/muster/power /var/log/slurm /run/slurm /var/lib/slurm/slurmctld"
-            " && chown -R slurm:slurm /var/lib/muster /var/log/slurm /run/slurm /var/lib/slurm"
+            " && chown -R slurm:slurm /var/lib/muster /var/log/slurm /var/lib/slurm"
         )
-        remove_config = "" if name == "controller" else " && rm -f /etc/slurm/*.conf"
+        # slurmd 26.05 requires that root owns the folder; slurmctld runs as another user.
+        own = " && chown slurm:slurm /run/slurm" if name == "controller" else " && rm -f /etc/slurm/*.conf"
         folders = {self.folder: "/muster", REPO: "/repo", sys.base_prefix: "/python"}
-        return start_container(CLUSTER, name, f"{prepare}{remove_config} && exec {daemon}", folders)
+        return start_container(CLUSTER, name, f"{prepare}{own} && exec {daemon}", folders)
 
 
 @contextmanager

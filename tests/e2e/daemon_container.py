@@ -11,6 +11,7 @@ from docker.models.containers import Container
 from docker.models.networks import Network
 
 from cluster import names
+from cluster.spec.model import Software
 from infra.targets.local.build.node_container import UNCONFINED
 
 MOUNT_NAMESPACE = "/usr/local/lib/muster/mount-namespace.py"
@@ -30,7 +31,11 @@ def daemon_network(cluster: str) -> Iterator[Network]:
 
 
 def start_container(
-    cluster: str, hostname: str, script: str, folders: Mapping[Path | str, str], image: str = names.IMAGE
+    cluster: str,
+    hostname: str,
+    script: str,
+    folders: Mapping[Path | str, str],
+    image: str = names.image(Software().slurm),
 ) -> Container:
     """Run a script in a container on a cluster's network; `folders` maps folders of this machine to read-only paths."""
     return docker.from_env().containers.run(

@@ -14,6 +14,8 @@ from tests.harness import Spec, Stack, small_spec, wait_until
 # Three runs of `up` take longer than the other tests of this layer.
 pytestmark = pytest.mark.nightly
 
+# The archive is of the older release, so that both can restore it.
+OLD, NEW = "24.11", "26.05"
 USERS = {"alice": {"uid": 2001}, "bob": {"uid": 2002}}
 QUEUE = "squeue -a -h -S i -o '%i %u %j %T %r'"
 ACCOUNTS = "sacctmgr -nP list assoc format=account,user | sort"
@@ -25,7 +27,9 @@ FILES = """cd /shared && find . -path ./env -prune -o -path ./.bundles -prune -o
 @pytest.fixture(scope="module")
 def stack(make_stack: Callable[[str, Spec], Stack]) -> Iterator[Stack]:
     groups = {"cpu": {"count": 1, "size": {"cpus": 1, "memory_mb": 1024}}}
-    spec = small_spec(groups=groups, login={"enabled": False}, storage={"shared": {}}, users=USERS)
+    spec = small_spec(
+        groups=groups, login={"enabled": False}, storage={"shared": {}}, users=USERS, software={"slurm": OLD}
+    )
     stack = make_stack("backup", spec)
     stack.up()
     yield stack
@@ -147,12 +151,21 @@ def test_a_new_cluster_is_as_before(stack: Stack, archive: Path, before: dict[st
 def test_a_newer_slurm_restores_the_archive_of_an_older_one(
     stack: Stack, archive: Path, before: dict[str, str]
 ) -> None:
-    if stack.spec.get("software", {}).get("slurm", "24.11") != "24.11":
-        pytest.skip("the archive is of the newest release already")
     stack.muster("teardown", "--yes", "--force", "--delete-storage")
-    stack.spec["software"] = {"slurm": "26.05"}
+    stack.spec["software"] = {"slurm": NEW}
     stack.up()
     stack.muster("restore", str(archive))
     assert look(stack)["records"] == before["records"]
     assert "alice waits PENDING JobHeldUser" in stack.ssh("controller", QUEUE, user="root")
     assert stack.ssh("controller", "cd ~ && cat note", user="alice") == "hello"
+
+
+def test_the_newer_slurm_restores_its_own_archive(stack: Stack, before: dict[str, str]) -> None:
+    stack.ssh("controller", "scancel --user=bob", user="root")
+    wait_until(lambda: "runs" not in stack.ssh("controller", QUEUE, user="root"), "the job ended", 150)
+    stack.muster("backup", "--no-files", "--to", str(stack.home / "newer"))
+    (archive,) = (stack.home / "newer").iterdir()
+    stack.ssh("controller", "scancel --user=alice", user="root")
+    stack.muster("restore", str(archive), "--overwrite", "--no-files")
+    assert look(stack)["records"] == before["records"]
+    assert "alice waits PENDING JobHeldUser" in stack.ssh("controller", QUEUE, user="root")

@@ -30,10 +30,10 @@ COUNT = "pgrep -cxf 'sleep 9876' || true"
 LEAVE = "setsid nohup sleep 9876 >/dev/null 2>&1 </dev/null & sleep 0.2"
 
 
-@pytest.fixture(scope="module", params=["24.11", pytest.param("26.05", marks=pytest.mark.nightly)])
+@pytest.fixture(scope="module", params=["26.05", pytest.param("24.11", marks=pytest.mark.nightly)])
 def node(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Container]:
     image = names.image(request.param)
-    assert docker.from_env().images.list(image), f"run `python3 -m setup --slurm {request.param}` first"
+    assert docker.from_env().images.list(image), "run `make setup` first"
     folder = tmp_path_factory.mktemp("no-cgroups")
     write_files(folder, request.param)
     with daemon_network(CLUSTER):

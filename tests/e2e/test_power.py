@@ -48,10 +48,23 @@ def test_machines_start_and_end_as_slurm_asks(aws: Moto, fleet: Fleet, slurm: Cl
 
 def test_a_job_starts_when_its_last_node_is_up(aws: Moto, slurm: CloudSlurm) -> None:
     """tests/slurm/power/test_wait_for_nodes.py has the decisions of the program that waits for the nodes."""
+    slurm.run("echo 127.0.0.2 gpu-1 gpu-2 gpu-3 gpu-4 >>/etc/hosts")
+    _a_job_waits_for_its_nodes(aws, slurm)
+    _the_program_ends_with_its_job(slurm)
+
+
+def test_a_job_waits_for_its_nodes_even_if_slurm_restarts(aws: Moto, slurm: CloudSlurm) -> None:
+    """Slurm 26.05 does not start the program again that waits for them: its own check, every 30 s, starts the job."""
     # Slurm resolves the names of its nodes when it restarts, and nothing answers for names without a container.
     slurm.run("echo 127.0.0.2 gpu-1 gpu-2 gpu-3 gpu-4 >>/etc/hosts")
-    _a_job_waits_for_its_nodes_even_if_slurm_restarts(aws, slurm)
-    _the_program_ends_with_its_job(slurm)
+    slurm.run("cd /tmp && sbatch -N2 -w gpu-2,gpu-3 --wrap 'srun hostname'")
+    wait_until(lambda: _count_waiting(slurm) == 1, "the program waits for the nodes")
+    slurm.run("scontrol reconfigure")
+    wait_until(lambda: "Recovered JobId=1 " in slurm.run("cat /var/log/slurm/slurmctld.log"), "slurmctld restarts")
+    assert _count_waiting(slurm) == 0
+    _boot_the_nodes_of_the_job(aws, slurm)
+    starts = slurm.run("grep 'Configuration for JobId=1 ' /var/log/slurm/slurmctld.log")
+    assert "job_time_limit: Configuration for JobId=1 complete" in starts
 
 
 @pytest.mark.nightly
@@ -90,12 +103,17 @@ def _a_job_gets_its_nodes_in_one_call(aws: Moto, slurm: CloudSlurm) -> None:
     wait_until(lambda: "JobState=COMPLETED" in slurm.run("scontrol show job 1"), "the job ran on them")
 
 
-def _a_job_waits_for_its_nodes_even_if_slurm_restarts(aws: Moto, slurm: CloudSlurm) -> None:
+def _a_job_waits_for_its_nodes(aws: Moto, slurm: CloudSlurm) -> None:
     slurm.run("cd /tmp && sbatch -N2 -w gpu-2,gpu-3 --wrap 'srun hostname'")
     wait_until(lambda: _count_waiting(slurm) == 1, "the program waits for the nodes")
-    slurm.run("scontrol reconfigure")
-    wait_until(lambda: "Recovered JobId=1 " in slurm.run("cat /var/log/slurm/slurmctld.log"), "slurmctld restarts")
-    wait_until(lambda: _count_waiting(slurm) == 1, "the program waits again")
+    _boot_the_nodes_of_the_job(aws, slurm)
+    starts = slurm.run("grep 'Configuration for JobId=1 ' /var/log/slurm/slurmctld.log")
+    # Slurm's own check would be logged as job_time_limit.
+    assert "prolog_running_decr: Configuration for JobId=1 is complete" in starts
+
+
+def _boot_the_nodes_of_the_job(aws: Moto, slurm: CloudSlurm) -> None:
+    """Boot gpu-2 and gpu-3; job 1 starts only when both are up."""
     # slurmctld ignores a node that booted before it was asked for.
     wait_until(lambda: {"gpu-2", "gpu-3"} <= set(_list_by_name(aws)), "two machines are launched")
     slurm.boot("gpu-2")
@@ -103,9 +121,6 @@ def _a_job_waits_for_its_nodes_even_if_slurm_restarts(aws: Moto, slurm: CloudSlu
     assert "JobState=CONFIGURING" in slurm.run("scontrol show job 1")
     slurm.boot("gpu-3")
     wait_until(lambda: "JobState=COMPLETED" in slurm.run("scontrol show job 1"), "the job ran")
-    starts = slurm.run("grep 'Configuration for JobId=1 ' /var/log/slurm/slurmctld.log")
-    # Slurm's own check would be logged as job_time_limit.
-    assert "prolog_running_decr: Configuration for JobId=1 is complete" in starts
 
 
 def _the_program_ends_with_its_job(slurm: CloudSlurm) -> None:

@@ -106,10 +106,10 @@ class UltraServers:
         return start_container(CLUSTER, name, script, {self.folder: "/muster"}, self.image)
 
 
-@pytest.fixture(scope="module", params=["24.11", pytest.param("26.05", marks=pytest.mark.nightly)])
+@pytest.fixture(scope="module", params=["26.05", pytest.param("24.11", marks=pytest.mark.nightly)])
 def slurm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[UltraServers]:
     image = names.image(request.param)
-    assert docker.from_env().images.list(image), f"run `python3 -m setup --slurm {request.param}` first"
+    assert docker.from_env().images.list(image), "run `make setup` first"
     with daemon_network(CLUSTER):
         yield UltraServers(request.param, tmp_path_factory.mktemp("ultraserver"))
 

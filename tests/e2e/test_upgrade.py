@@ -35,7 +35,8 @@ LONGEST_GAP_S = 30
 @pytest.fixture(scope="module")
 def upgraded(make_stack: Callable[[str, Spec], Stack]) -> Iterator[Stack]:
     """Return a cluster of the old release; the tests of this file change it in their order."""
-    assert docker.from_env().images.list(names.image(NEW)), f"run `python3 -m setup --slurm {NEW}` first"
+    for release in (OLD, NEW):
+        assert docker.from_env().images.list(names.image(release)), "run `make setup` first"
     spec = small_spec(software={"slurm": OLD})
     stack = make_stack("upgrade", spec)
     stack.up()
@@ -49,11 +50,12 @@ def test_running_jobs_queue_and_accounting_survive(upgraded: Stack) -> None:
     upgraded.ssh("login", SUBMIT)
     before = upgraded.machine_ids()
 
-    upgraded.spec["software"] = {"slurm": NEW}
+    # As if the file had never named a release, and the default had changed since.
+    del upgraded.spec["software"]
     refused = upgraded.up(check=False)
     assert refused.returncode != 0
-    assert f'write "{OLD}" again and run `make upgrade TO={NEW}' in refused.stderr
-    upgraded.spec["software"] = {"slurm": OLD}
+    assert f"run `make upgrade STACK=upgrade TO={NEW}`, or write `software: " in refused.stderr
+    assert _releases(upgraded) == {OLD}
 
     drill = upgraded.muster("upgrade", "--drill").stdout
     assert "recovered everything on a twin (1 running, 2 waiting and 1 held jobs" in drill

@@ -10,6 +10,7 @@ import pytest
 
 from bootstrap.steps.isolation import ADMINS, render_epilog
 from cluster import names
+from cluster.spec.model import Software
 from infra.targets.local.build.node_container import UNCONFINED
 
 CLUSTER = f"epilog-{os.getpid():x}"
@@ -47,7 +48,9 @@ def node() -> Iterator[str]:
     options += [f"--label={names.CLUSTER}={CLUSTER}", "--network=none", "--init", "--cap-add=SYS_ADMIN"]
     options += ["--cap-add=SYS_PTRACE", "--entrypoint=bash"]
     subprocess.run(
-        ["docker", "run", "-d", "--name", name, *options, names.IMAGE, "-ec", PREPARE], check=True, capture_output=True
+        ["docker", "run", "-d", "--name", name, *options, names.image(Software().slurm), "-ec", PREPARE],
+        check=True,
+        capture_output=True,
     )
     try:
         run(name, "until [ -e /opt/slurmstepd ]; do sleep 0.05; done")

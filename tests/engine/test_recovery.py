@@ -91,7 +91,9 @@ def test_half_created_container_is_replaced(built: Machines) -> None:
     api = docker.APIClient()
     broken = api.inspect_container(before["gpu-1"][0])
     api.remove_container(broken["Id"], force=True)
-    half = api.create_container("muster-node:24.11", name=broken["Name"].lstrip("/"), labels=broken["Config"]["Labels"])
+    half = api.create_container(
+        broken["Config"]["Image"], name=broken["Name"].lstrip("/"), labels=broken["Config"]["Labels"]
+    )
     built.up()
     after = built.containers()
     assert after["gpu-1"][0] not in (broken["Id"], half["Id"])

@@ -106,6 +106,22 @@ def test_forbidden_change_fails_before_anything_changes(first: Machines) -> None
     assert first.containers() == before
 
 
+def test_a_cluster_keeps_its_slurm_if_only_the_default_has_changed(make: MakeMachines) -> None:
+    """The cluster has the older release, and its stack file has never named one."""
+    older = make("older", groups={"gpu": {"count": 1, "size": LOGIN_SIZE}}, software={"slurm": "24.11"})
+    older.up()
+    before = older.containers()
+    del older.spec["software"]
+    for force in ("", "1"):
+        older.env["MUSTER_FORCE"] = force
+        output = older.up(check=False)
+        assert '`up` cannot change the release from "24.11" to "26.05"' in output
+        assert 'make upgrade TO=26.05`, or write `software: {slurm: "24.11"}` to keep the present release' in output
+    assert older.containers() == before
+    older.spec["software"] = {"slurm": "24.11"}
+    older.up("--expect-no-changes")
+
+
 def test_shrinking_without_an_answer_from_slurm_needs_force(first: Machines) -> None:
     """Slurm runs (here, a process with its name), but this machine has no key to query it."""
     api = docker.APIClient()

@@ -18,7 +18,7 @@ def test_smallest_cluster() -> None:
         ("gpu-2", "compute", "gpu", 2, 2048),
     ]
     assert [(v.name, v.mount) for v in build_plan.volumes] == [("shared", "/shared")]
-    assert (build_plan.cidr, build_plan.egress, build_plan.image) == (None, True, "muster-node:24.11")
+    assert (build_plan.cidr, build_plan.egress, build_plan.image) == (None, True, "muster-node:26.05")
 
 
 def test_the_description_of_the_spec_has_the_default_sizes() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -160,8 +161,10 @@ OLD, NEW = {"software": {"slurm": "24.11"}}, {"software": {"slurm": "26.05"}}
 @pytest.mark.parametrize(
     ("before", "after", "fix"),
     [
-        (OLD, NEW, 'write "24.11" again and run `make upgrade TO=26.05`'),
-        (NEW, OLD, 'write "26.05" again: Slurm cannot go back to an older release'),
+        (OLD, NEW, 'run `make upgrade TO=26.05`, or write `software: {slurm: "24.11"}` to keep the present release'),
+        # The file has never named a release, and the default has changed since the cluster was created.
+        (OLD, {}, 'run `make upgrade TO=26.05`, or write `software: {slurm: "24.11"}` to keep the present release'),
+        (NEW, OLD, 'write `software: {slurm: "26.05"}`: Slurm cannot go back to an older release'),
     ],
 )
 @pytest.mark.parametrize("force", [False, True])
@@ -178,7 +181,14 @@ def test_up_never_changes_the_release_of_slurm(before: Data, after: Data, fix: s
 def test_a_target_that_cannot_upgrade_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(update, "Upgrades", type("Nothing", (), {}))
     (issue,) = violations(spec(**OLD), spec(**NEW), Jobs({}))
-    assert issue.fix == 'write "24.11" again: target local cannot upgrade running nodes. A new cluster can have 26.05'
+    assert issue.fix == (
+        'write `software: {slurm: "24.11"}`: target local cannot upgrade running nodes. A new cluster can have 26.05'
+    )
+
+
+def test_the_state_of_a_cluster_names_its_release_even_if_its_file_does_not() -> None:
+    # Otherwise `up` would take another default for the release that runs.
+    assert json.loads(spec().model_dump_json())["software"]["slurm"] == spec().software.slurm
 
 
 def test_up_adopts_the_release_that_an_upgrade_installed() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from setup.facts import Disk, Engine, Facts
 
-ALL = frozenset({"venv", "pulumi", "docker", "image", "env"})
+ALL = frozenset({"venv", "pulumi", "docker", "image", "env", "slurm"})
 
 READY = Facts(
     system="Linux",

@@ -53,10 +53,8 @@ def test_an_old_python_gets_one_clear_message(tmp_path: Path) -> None:
 def test_an_unknown_phase_is_rejected_with_the_allowed_ones(tmp_path: Path) -> None:
     done = setup("imgae", cache=tmp_path)
     assert done.returncode == 2
-    assert (
-        "PHASE 'imgae' is not one of: preflight, apt, venv, pulumi, docker, kernel, image, env, browser, stop-docker"
-        in done.stderr
-    )
+    allowed = "preflight, apt, venv, pulumi, docker, kernel, image, env, slurm, browser, stop-docker"
+    assert f"PHASE 'imgae' is not one of: {allowed}" in done.stderr
 
 
 def test_stop_docker_without_a_started_engine_does_nothing(tmp_path: Path) -> None:

@@ -93,8 +93,8 @@ TABLE: dict[str, tuple[Facts, str, str]] = {
     ),
     "disk": (
         machine(missing=ALL, reach={"release": True}, disks=one_disk(6.24)),
-        "the disk of /cache, /repo, /var/lib/docker has 6.2 GB free; setup needs 13 GB there "
-        "(venv 1, pulumi 1, image 2, env 9)",
+        "the disk of /cache, /repo, /var/lib/docker has 6.2 GB free; setup needs 14 GB there "
+        "(venv 1, pulumi 1, image 2, env 9, slurm 1)",
         "free some space, or move MUSTER_CACHE (and Docker's data-root) to a larger disk",
     ),
     "disk of a Pulumi build": (
@@ -135,8 +135,8 @@ def test_each_problem_has_its_message_and_fix(name: str) -> None:
         machine(engine=Engine("stopped")),
         machine(engine=Engine("absent"), root=False, uses_engine=False),
         machine(engine=Engine("absent"), missing=ALL, lacking=frozenset({"docker", "dockerd", "go", "ensurepip"})),
-        machine(missing=ALL, disks=one_disk(17.0)),
-        machine(missing=ALL, reach={"release": False, "go": True, "base": False}, disks=one_disk(17.0)),
+        machine(missing=ALL, disks=one_disk(18.0)),
+        machine(missing=ALL, reach={"release": False, "go": True, "base": False}, disks=one_disk(18.0)),
         machine(lacking=frozenset({"go", "ensurepip"}), root=False),
     ],
 )
@@ -176,5 +176,5 @@ def test_each_disk_needs_only_the_space_of_its_phases() -> None:
     disks = {**one_disk(2.5), "engine": Disk("/var/lib/docker", 2, 10.5)}
     facts = machine(missing=ALL, reach={"release": True}, disks=disks)
     assert [problem.what for problem in find_problems(facts)] == [
-        "the disk of /var/lib/docker has 10.5 GB free; setup needs 11 GB there (image 2, env 9)"
+        "the disk of /var/lib/docker has 10.5 GB free; setup needs 12 GB there (image 2, env 9, slurm 1)"
     ]

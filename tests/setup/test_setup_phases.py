@@ -19,8 +19,8 @@ STACK = "config:\n  muster:cluster:\n    name: mine\n    target: {target} # wher
     [
         (STACK.format(target="aws"), "apt venv pulumi"),
         (STACK.format(target="local"), ""),
-        (STACK.format(target="local") + '    software: {slurm: "26.05"}\n', "--slurm 26.05"),
-        (STACK.format(target="local") + '    software: {slurm: "24.11"}\n', ""),
+        (STACK.format(target="local") + '    software: {slurm: "26.05"}\n', ""),
+        (STACK.format(target="local") + '    software: {slurm: "24.11"}\n', "--slurm 24.11"),
         (STACK.format(target="local") + "    software: {slurm: 26.05}\n", ""),
         (STACK.format(target="aws") + '    software: {slurm: "26.05"}\n', "apt venv pulumi"),
         (STACK.format(target="elsewhere"), ""),
@@ -40,7 +40,7 @@ def test_phases_depend_on_the_target_of_the_stack(
 
 @pytest.mark.parametrize(
     ("target", "slurm", "expected"),
-    [("local", "newest", "--slurm 26.05"), ("local", "24.11", ""), ("aws", "newest", "apt venv pulumi")],
+    [("local", "newest", ""), ("local", "24.11", "--slurm 24.11"), ("aws", "newest", "apt venv pulumi")],
 )
 def test_an_upgrade_needs_the_image_of_its_release(  # noqa: PLR0913, PLR0917
     target: str,

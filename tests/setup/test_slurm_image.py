@@ -1,4 +1,4 @@
-"""The node image with a newer Slurm: built on request only, and again when its sources or the node image change."""
+"""The node image with the default release of Slurm: built unless another is asked for, and again after changes."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import get_args
 import pytest
 
 from cluster import names
-from cluster.spec.model import SlurmRelease
+from cluster.spec.model import SlurmRelease, Software
 from setup import command, pins, slurm_image
 from setup.paths import Paths
 from setup.registry import Phase
+from setup.run import SetupError
 from tests.setup.machine import READY
 
 LABELS = """#!/bin/sh
@@ -50,9 +51,15 @@ def test_the_image_is_built_again_when_its_sources_or_its_base_change(paths: Pat
 
 @pytest.mark.parametrize(
     ("arguments", "built"),
-    [([], ["venv"]), (["--slurm", "24.11"], ["venv"]), (["--slurm", "26.05"], ["venv", "slurm"])],
+    [
+        ([], ["venv", "slurm"]),
+        (["--slurm", "24.11"], ["venv"]),
+        (["--slurm", "26.05"], ["venv", "slurm"]),
+        (["venv"], ["venv"]),
+        (["venv", "--slurm", "26.05"], ["venv", "slurm"]),
+    ],
 )
-def test_the_image_is_built_only_on_request(
+def test_the_image_is_built_unless_another_release_is_asked_for(
     arguments: list[str], built: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran: list[str] = []
@@ -62,10 +69,17 @@ def test_the_image_is_built_only_on_request(
     def phase(name: str) -> Phase:
         return Phase(name, lambda *_: False, lambda *_: ran.append(name))
 
-    monkeypatch.setattr(command, "PHASES", [phase("venv")])
-    monkeypatch.setattr(command, "SLURM_PHASE", phase("slurm"))
+    monkeypatch.setattr(command, "PHASES", [phase("venv"), phase("slurm")])
     assert command.main(arguments) == 0
     assert sorted(ran) == sorted(built)
+
+
+def test_a_failed_build_names_the_release_to_use_instead(paths: Paths) -> None:
+    # The stub of `docker` fails to build.
+    label(paths, pins.NODE_IMAGE, "base-1")
+    with pytest.raises(SetupError, match=r"`software: \{slurm: \"24\.11\"\}`") as failure:
+        slurm_image.build(paths, READY, paths.root / "log")
+    assert "`docker build --force-rm` failed with exit code 1" in str(failure.value)
 
 
 def test_an_unknown_release_is_rejected_with_the_allowed_ones(capsys: pytest.CaptureFixture[str]) -> None:
@@ -78,6 +92,7 @@ def test_an_unknown_release_is_rejected_with_the_allowed_ones(capsys: pytest.Cap
 
 def test_the_names_of_images_and_releases_are_those_of_the_clusters() -> None:
     assert get_args(SlurmRelease) == pins.SLURM_RELEASES
+    assert Software().slurm == pins.SLURM
     assert {release: names.image(release) for release in pins.SLURM_RELEASES} == {
         "24.11": pins.NODE_IMAGE,
         pins.SLURM: pins.SLURM_IMAGE,

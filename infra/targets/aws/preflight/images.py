@@ -146,7 +146,7 @@ def judge_contents(image: Image, contents: ImageContents, where: str) -> Iterato
     fix = "build one with `muster image build`, or remove the property to use AWS's image"
     if slurm != contents.slurm:
         message = f"{name} has Slurm {slurm}; software.slurm is {contents.slurm}"
-        yield error("image_slurm", where, message, fix)
+        yield error("image_slurm", where, message, f'write `software: {{slurm: "{slurm}"}}`, {fix}')
     elif lacking := [role for role in contents.roles if role not in roles]:
         message = f"{name} was built for {', '.join(roles)}; {', '.join(lacking)} would start from it too"
         yield error("image_roles", where, message, fix)

@@ -62,6 +62,8 @@ class Instances:
     """Errors of this machine rather than of AWS."""
     listing_s: float = 0
     """Seconds by which instances are listed later than the table says; they are not shortened."""
+    node_image: str = names.IMAGE
+    """Docker image of machines that start from AWS's images."""
     slurm_packages: str = ""
     """Docker volume with the packages of Slurm's releases; empty if machines need only that of their image."""
     driver_images: frozenset[str] = frozenset()
@@ -311,7 +313,7 @@ class Instances:
             memory_mb=min(instance_type.memory_mb, MEMORY_MB),
             gpus=instance_type.gpus.count,
             has_driver=instance.raw.image_id in self.driver_images,
-            image=self.images.get(instance.raw.image_id, names.IMAGE),
+            image=self.images.get(instance.raw.image_id, self.node_image),
             storage=self.list_storage(),
             hardware=list_hardware_files(instance_type, efa=efa),
             slurm_packages=self.slurm_packages,

@@ -6,12 +6,13 @@ import io
 import tarfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 from docker.errors import NotFound
 from docker.types import Mount
 
 from cluster import names
+from cluster.spec.model import SlurmRelease
 from infra.targets.aws.rehearse.disks import LOOP_RULE, run_in
 from infra.targets.aws.rehearse.hardware import File
 from infra.targets.aws.rehearse.slurm_releases import FOLDER as SLURM_PACKAGES
@@ -25,6 +26,7 @@ API_ADDRESS, MIRROR_ADDRESS = "198.18.0.1", "198.18.0.2"
 STORAGE = "/rehearsal/storage"
 ENVIRONMENTS = "/rehearsal/environments"
 _LAST_LINES = 5
+_NODE_IMAGES = frozenset(names.image(release) for release in get_args(SlurmRelease))
 # Of the driver's own number, so that Slurm can block the GPUs of other jobs and nothing else.
 _GPU_RULE = "c 195:* rwm"
 _UNITS = "etc/systemd/system"
@@ -142,7 +144,7 @@ class MachineArgs:
     slurm_packages: str = ""
     """Docker volume with the packages of Slurm's releases; empty if machines need only that of their image."""
     image: str = names.IMAGE
-    """Docker image: the node image for AWS's images, or one made of a machine."""
+    """Docker image: a node image for AWS's images, or one made of a machine."""
 
 
 def container_name(site: Site, instance: str) -> str:
@@ -211,7 +213,7 @@ def _list_files(site: Site, args: MachineArgs) -> dict[str, File | str]:
         f"{_UNITS}/slurmd.service.d/rehearsal.conf": File(_SLURMD_DROP_IN),
         "usr/local/share/ca-certificates/rehearsal.crt": File(site.authority.decode()),
         # An image that was made of a machine has them, with the kernel and the packages that were installed there.
-        **(list_image_files(has_gpus=args.has_driver) if args.image == names.IMAGE else {}),
+        **(list_image_files(has_gpus=args.has_driver) if args.image in _NODE_IMAGES else {}),
         f"{HOME}/domain": File(f"{site.domain}\n"),
         f"{HOME}/gpus": File(f"{args.gpus}\n"),
         f"{HOME}/package-seconds": File(f"{site.package_s:.2f}\n"),

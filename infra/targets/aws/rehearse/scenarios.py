@@ -14,6 +14,7 @@ from typing import get_args
 
 import yaml
 
+from cluster.names import image as name_node_image
 from cluster.names import members
 from cluster.spec.model import SlurmRelease
 from infra.engine.stop import FAILED, Stop
@@ -205,6 +206,8 @@ def upgrade(rehearsal: Rehearsal) -> None:
     old, new = get_args(SlurmRelease)[-2:]
     instances, slurm = rehearsal.cloud.instances, rehearsal.slurm
     instances.slurm_packages = publish_releases(instances.site.cluster, instances.site.labels)
+    instances.node_image = name_node_image(old)
+    rehearsal.rehearsed.change_section("software", slurm=old)
     rehearsal.up()
     group, nodes = choose_group(rehearsal.rehearsed.spec, rehearsal.rehearsed.nodes)
     running = slurm.submit(group, nodes, "sh -c 'until [ -e go ]; do sleep 1; done; hostname'", "--no-requeue")

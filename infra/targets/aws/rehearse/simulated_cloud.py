@@ -21,7 +21,6 @@ from bootstrap.wheels import WheelsError, fetch_wheels
 from cluster import names
 from cluster.catalog.instances import instance
 from cluster.catalog.interpreter import PYTHON
-from cluster.spec import ClusterSpec
 from infra.engine.stop import Stop
 from infra.targets.aws import names as aws_names
 from infra.targets.aws.build.bundle import ARCHITECTURES
@@ -46,11 +45,11 @@ from infra.targets.aws.rehearse.names_of_aws import resolve_name
 from infra.targets.aws.rehearse.nfs import serve_file_systems
 from infra.targets.aws.rehearse.rehearsed_stack import RehearsedStack, list_types
 from infra.targets.aws.rehearse.short_container import run_short_container
-from infra.targets.aws.rehearse.slurm_releases import publish_releases
 from infra.targets.aws.rehearse.storage_volumes import StorageVolumes
 from infra.targets.aws.rehearse.timeline import Timeline
 from infra.targets.aws.rehearse.vpc_network import find_gateway
 from infra.targets.aws.spec import region_of
+from infra.targets.local.upgrade import check_release
 
 
 @dataclass(frozen=True)
@@ -127,7 +126,7 @@ def open_cloud(rehearsed: RehearsedStack, clock: Clock, timeline: Timeline) -> I
             efa_groups=frozenset(name for name, group in rehearsed.spec.groups.items() if group.fabric == "efa"),
             list_storage=lambda: volumes.prepare(account.list_file_systems()),
             disks=disks,
-            slurm_packages=_publish_slurm(rehearsed.spec, cluster, labels),
+            node_image=_require_image(rehearsed.spec.software.slurm),
             driver_images=frozenset(image for kind, image in published.items() if kind.startswith(images.GPU)),
             closing=closing,
         )
@@ -139,8 +138,9 @@ def open_cloud(rehearsed: RehearsedStack, clock: Clock, timeline: Timeline) -> I
         yield SimulatedCloud(moto, account, instances, timeline, denials, frozenset(account.list_billed()))
 
 
-def _publish_slurm(spec: ClusterSpec, cluster: str, labels: dict[str, str]) -> str:
-    return "" if names.image(spec.software.slurm) == names.IMAGE else publish_releases(cluster, labels)
+def _require_image(release: str) -> str:
+    check_release(release)
+    return names.image(release)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import boto3
 import pytest
 
 from bootstrap.bundle import Bundle
+from cluster.spec import ClusterSpec
 from infra.home import Home
 from infra.resources.error import ResourceError
 from infra.targets.aws import names
@@ -87,7 +88,7 @@ def home(aws: Moto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:  #
     s3 = aws.client("s3")
     s3.create_bucket(Bucket=BUCKET)
     s3.put_object(Bucket=BUCKET, Key=parameters.FLEET, Body=fleet.model_dump_json().encode())
-    packages = gzip.compress(json.dumps({"slurm-smd": "24.11.5-1"}).encode())
+    packages = gzip.compress(json.dumps({"slurm-smd": "26.05.5-1"}).encode())
     for purpose in ("gpu", "plain"):
         s3.put_object(Bucket=BUCKET, Key=parameters.logs(parameters.builder(purpose), "packages"), Body=packages)
     monkeypatch.setattr(build_images, "BuilderMachine", Machine)
@@ -114,8 +115,8 @@ def list_own(aws: Moto) -> tuple[list[Any], list[Any]]:  # noqa: F811
     return images, ec2.describe_snapshots(OwnerIds=["self"], Filters=filters)["Snapshots"]
 
 
-def build(home: Home) -> dict[str, Any]:
-    return dict(build_images.build_images(SPEC, home, HERE, get_quiet_console()))
+def build(home: Home, built: ClusterSpec = SPEC) -> dict[str, Any]:
+    return dict(build_images.build_images(built, home, HERE, get_quiet_console()))
 
 
 def test_images_are_built_tested_tagged_and_recorded(home: Home, aws: Moto) -> None:  # noqa: F811
@@ -125,12 +126,12 @@ def test_images_are_built_tested_tagged_and_recorded(home: Home, aws: Moto) -> N
     assert list_alive(aws) == []
     images, _ = list_own(aws)
     tags = {tag["Key"]: tag["Value"] for tag in next(i for i in images if i["ImageId"] == built["ami"].id)["Tags"]}
-    assert (tags["muster.image"], tags["muster.slurm"], tags["muster.roles"]) == ("gpu", "24.11", "compute")
+    assert (tags["muster.image"], tags["muster.slurm"], tags["muster.roles"]) == ("gpu", "26.05", "compute")
     assert tags["muster.source"].startswith("/aws/service/deeplearning")
     assert tags["muster.base"].startswith("ami-")
     assert tags["muster.keep"] == "true"
     record = json.loads((home.images / f"{built['ami'].id}.json").read_text())
-    assert record["packages"] == {"slurm-smd": "24.11.5-1"}
+    assert record["packages"] == {"slurm-smd": "26.05.5-1"}
     assert read_region(home, built["ami"].id) == REGION
     assert {image.id for image in list_cluster_images(HERE)} == {image.id for image in built.values()}
 
@@ -181,14 +182,16 @@ def test_an_image_is_rebuilt_from_the_newest_version_of_its_base(home: Home, aws
 def test_built_images_pass_the_pre_flight_of_their_cluster(home: Home) -> None:
     named = {field: image.id for field, image in build(home).items()}
     account = Account(boto3.Session(), REGION)
-    for software, codes in (({"slurm": "24.11"}, []), ({"slurm": "26.05"}, ["image_slurm", "image_slurm"])):
+    for software, codes in (({"slurm": "26.05"}, []), ({"slurm": "24.11"}, ["image_slurm", "image_slurm"])):
         subject = Subject(spec(aws={"region": REGION, **named}, software=software), account, Identity(ACCOUNT, ""))
         assert [issue.code for issue in check_images(subject)] == codes
 
 
 def test_an_upgrade_is_refused_while_nodes_start_from_images_with_the_old_release(home: Home) -> None:
     target = AwsTarget()
-    named = spec(aws={"region": REGION, "ami": build(home)["ami"].id})
+    old = {"slurm": "24.11"}
+    image = build(home, spec(aws={"region": REGION}, software=old))["ami"].id
+    named = spec(aws={"region": REGION, "ami": image}, software=old)
     target.check_release(named, "24.11")
     target.check_release(SPEC, "26.05")
     with pytest.raises(

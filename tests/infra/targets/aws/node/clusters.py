@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from bootstrap.desired import Desired, Secrets
 from bootstrap.facts.model import Disk, Facts
 from cluster.inventory import Filesystem, Inventory, Node, NodeSet, Role
 from cluster.spec import ClusterSpec
+from cluster.spec.model import SlurmRelease, Software
 from infra.targets.aws.node.cloud import AwsCloud, describe_cloud
 from tests.bootstrap.clusters import KEY, ROOT
 
@@ -49,6 +51,12 @@ def desired(*filesystems: Filesystem, fleet: bytes = b"{}", **more: Any) -> Desi
     secrets = Secrets(b"k" * 1024, "password", KEY, "a-private-key\n")
     section = cloud(*filesystems, **more)
     return Desired(inventory(), ClusterSpec.model_validate(spec), secrets, ROOT, cloud=section, fleet=fleet)
+
+
+def with_release(release: SlurmRelease) -> Desired:
+    """Return the desired state of a cluster with this release of Slurm."""
+    target = desired()
+    return replace(target, spec=target.spec.model_copy(update={"software": Software(slurm=release)}))
 
 
 def ubuntu(**more: Any) -> Facts:

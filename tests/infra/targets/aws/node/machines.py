@@ -25,6 +25,7 @@ from cluster import names
 from cluster.catalog.interpreter import PYTHON
 from cluster.inventory import Filesystem, Inventory, Node, NodeSet, Role
 from cluster.spec import ClusterSpec
+from cluster.spec.model import Software
 from infra.home import Home
 from infra.resources import ssh_key
 from infra.targets.aws.build.bundle import NODE_FOLDERS
@@ -84,8 +85,8 @@ class Machines:
         env = {"volume": names.ENV_CACHE_VOLUME, "target": "/shared/env", "read_only": role != "controller"}
         shared = {"volume": names.volume(CLUSTER, "shared"), "target": "/shared"}
         props = {
-            "cluster": CLUSTER, "stack": "node", "node": name, "role": role, "image": names.IMAGE, "cpus": 2,
-            "memory_mb": 1024, "devices": [], "mounts": [shared, env],
+            "cluster": CLUSTER, "stack": "node", "node": name, "role": role, "image": names.image(Software().slurm),
+            "cpus": 2, "memory_mb": 1024, "devices": [], "mounts": [shared, env],
         }  # fmt: skip
         api = engine_client.connect()
         host = node_container.host_config(props, engine_client.engine(), api.api_version)

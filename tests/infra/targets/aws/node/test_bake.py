@@ -20,7 +20,7 @@ from infra.targets.aws.node import bake, signed
 from tests.bootstrap.test_bake import install_all
 from tests.infra.targets.aws.node.clusters import ubuntu
 
-CONTENTS = ImageContents(roles=("compute",), slurm="24.11", filesystems=("efs",))
+CONTENTS = ImageContents(roles=("compute",), slurm="26.05", filesystems=("efs",))
 JOB = bake.ImageJob(contents=CONTENTS, region="us-east-1", bucket="b", cluster="toy", name="image-gpu")
 
 
@@ -35,7 +35,7 @@ class Machine:
     def run(self, script: str, **_options: Any) -> Completed:
         self.scripts.append(script)
         if "dpkg-query" in script:
-            return Completed(0, "slurm-smd 24.11.5-1\nincomplete\n", "")
+            return Completed(0, "slurm-smd 26.05.5-1\nincomplete\n", "")
         return Completed(1 if self.missing and script == f"command -v {self.missing}" else 0, "", "")
 
     def put(self, path: str, data: bytes) -> None:
@@ -76,7 +76,7 @@ def test_a_build_cleans_the_machine_last(facts: Callable[[Facts], None], reports
     silent: Any = Silent()
     assert bake.bake(machine, JOB, "digest", silent) == ""
     assert machine.scripts[-2:] == [COMPILE_SCRIPT, CLEANUP_SCRIPT]
-    assert reports == ['logs/image-gpu/packages.log.gz {"slurm-smd": "24.11.5-1"}']
+    assert reports == ['logs/image-gpu/packages.log.gz {"slurm-smd": "26.05.5-1"}']
     record = ImageRecord.model_validate_json(machine.files["/opt/muster/image.json"])
     assert (record.digest, record.bundle) == (digest_contents(CONTENTS), "digest")
     assert "toy" not in machine.files["/opt/muster/image.json"].decode()
@@ -97,7 +97,7 @@ def test_a_machine_that_needs_another_kernel_restarts_first(
 @pytest.mark.parametrize(
     ("facts_of", "missing", "text"),
     [
-        (ubuntu, "", "it still needs: build Slurm 24.11.5"),
+        (ubuntu, "", "it still needs: build Slurm 26.05.5"),
         (baked_facts, "slurmd", "it has no slurmd"),
     ],
 )

@@ -18,7 +18,7 @@ from tests.infra.targets.aws.node.clusters import EFS, LUSTRE, STORE, cloud, des
 
 CONTROLLER = fixed("controller", "controller", 10)
 GPU = find_node(inventory(), "gpu-3", "i-3", "10.0.1.3")
-SLURM = dict.fromkeys(slurm_packages.NAMES["compute"], "24.11.5-1")
+SLURM = dict.fromkeys(slurm_packages.NAMES["compute"], "26.05.5-1")
 
 
 def test_one_transaction_installs_what_all_steps_of_a_machine_need() -> None:

@@ -156,7 +156,7 @@ def test_the_smallest_root_disk_must_hold_the_image(canned_aws: CannedAws) -> No
     ]
 
 
-BAKED = {"muster.image": "gpu", "muster.slurm": "24.11", "muster.roles": "compute"}
+BAKED = {"muster.image": "gpu", "muster.slurm": "26.05", "muster.roles": "compute"}
 CURRENT = {"muster.contents": digest_contents(plan_images(spec())[1].contents)}
 
 
@@ -169,10 +169,11 @@ def baked(**tags: str) -> dict[str, Any]:
     [
         (BAKED | CURRENT, []),
         (
-            BAKED | CURRENT | {"muster.slurm": "26.05"},
+            BAKED | CURRENT | {"muster.slurm": "24.11"},
             [
-                f"error image_slurm aws.ami: '{ID}' has Slurm 26.05; software.slurm is 24.11; "
-                "fix: build one with `muster image build`, or remove the property to use AWS's image"
+                f"error image_slurm aws.ami: '{ID}' has Slurm 24.11; software.slurm is 26.05; "
+                'fix: write `software: {slurm: "24.11"}`, '
+                "build one with `muster image build`, or remove the property to use AWS's image"
             ],
         ),
         (

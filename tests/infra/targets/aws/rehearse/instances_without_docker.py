@@ -25,6 +25,7 @@ class Engine:
 
     def __init__(self) -> None:
         self.running: set[str] = set()
+        self.images: dict[str, str] = {}
         self.restarting: set[str] = set()
         self.while_starting: Callable[[], None] = lambda: None
         self.last_lines: list[str] = []
@@ -32,6 +33,7 @@ class Engine:
     def start(self, site: Site, args: MachineArgs) -> str:
         self.while_starting()
         self.running.add(names.container(site.cluster, args.instance))
+        self.images[args.instance] = args.image
         return args.instance
 
     def remove(self, name: str) -> None:

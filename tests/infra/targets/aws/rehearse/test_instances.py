@@ -17,12 +17,12 @@ from infra.targets.aws.rehearse.instance import Instance
 from tests.infra.targets.aws.rehearse.instances_without_docker import TYPE, Engine, make_instances, wait_for
 
 
-def make_raw(id_: str, node: str = "gpu-1") -> Any:
+def make_raw(id_: str, node: str = "gpu-1", image: str = "ami-1") -> Any:
     return SimpleNamespace(
         id=id_,
         private_ip="10.96.0.9",
         instance_type=TYPE,
-        image_id="ami-1",
+        image_id=image,
         ami_launch_index=0,
         _state=SimpleNamespace(name="running", code=16),
         _reason="",
@@ -71,6 +71,17 @@ def test_an_instance_that_restarts_boots_again_and_is_registered_again(engine: E
     assert instance.boot_s > 15  # two boots
     all_instances.close()
     assert all_instances.failures == []
+
+
+def test_an_instance_starts_from_the_node_image_or_from_the_image_that_was_made_of_a_machine(engine: Engine) -> None:
+    all_instances = make_instances(lambda _: None)
+    all_instances.node_image = "muster-node:26.05"
+    all_instances.images["ami-2"] = "baked:ami-2"
+    for id_, image in (("i-1", "ami-1"), ("i-2", "ami-2")):
+        all_instances.launch(make_raw(id_, f"gpu-{id_[-1]}", image), "role")
+    wait_for(lambda: all(instance.is_registered for instance in all_instances.by_id.values()))
+    all_instances.close()
+    assert engine.images == {"i-1": "muster-node:26.05", "i-2": "baked:ami-2"}
 
 
 def test_an_instance_is_ready_when_its_node_says_so(engine: Engine) -> None:

@@ -91,9 +91,9 @@ test-quick: $(MUSTER) ## run lint and the pure tests before a commit (under 3 mi
 	@command -v shellcheck >/dev/null || $(PYTHON) -m setup apt
 	@.venv/bin/python -m tests.run --quick
 
-test-nightly: setup ## run all tests, including the long ones
+test-nightly: setup ## run all tests, including the long ones (ARGS=--part=clusters: a part of them)
 	@$(PYTHON) -m setup browser || true
-	@.venv/bin/python -m tests.run --nightly; code=$$?; $(PYTHON) -m setup stop-docker --if-started-by-last-run >/dev/null; exit $$code
+	@.venv/bin/python -m tests.run --nightly $(ARGS); code=$$?; $(PYTHON) -m setup stop-docker --if-started-by-last-run >/dev/null; exit $$code
 
 test-aws: setup ## test on a real AWS account, which costs money (MUSTER_TEST_AWS=account)
 	@.venv/bin/python -m tests.infra.targets.aws.with_engine $(ARGS)

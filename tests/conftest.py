@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.nightly_parts import read_part, select_part
+
 if TYPE_CHECKING:
     from tests.harness import Spec, Stack
 
@@ -27,6 +29,15 @@ def pytest_configure(config: pytest.Config) -> None:
         settings.register_profile("daily", deadline=None, max_examples=30)
         settings.register_profile("nightly", deadline=None, max_examples=300)
         settings.load_profile(config.getoption("--hypothesis-profile", None) or "daily")
+
+
+@pytest.hookimpl(trylast=True)  # After the hooks that mark the tests of a folder.
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Select the tests of the part of the night that MUSTER_TEST_PART names."""
+    if part := read_part():
+        selected, others = select_part(items, part)
+        config.hook.pytest_deselected(items=others)
+        items[:] = selected
 
 
 @pytest.fixture(scope="session")

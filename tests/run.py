@@ -4,6 +4,7 @@
     python -m tests.run --quick              lint and the pure layer: before each commit
     python -m tests.run --nightly            everything, including the long drills, one layer at a time
     python -m tests.run --layers=e2e,faults  only these layers; may be combined with --nightly
+    python -m tests.run --part=scenarios-1   a part of the nightly tests, see tests/nightly_parts.py
     python -m tests.run -k name              other options go to pytest in every layer, and lint is skipped
 
 The output of a layer is printed in one piece when the layer ends; every minute a line shows how far each layer is.
@@ -11,6 +12,7 @@ The output of a layer is printed in one piece when the layer ends; every minute 
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -24,6 +26,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from tests import lint, trainer_box
+from tests.nightly_parts import PARTS, VARIABLE
 
 REPO = Path(__file__).resolve().parent.parent
 LAYERS = {
@@ -147,6 +150,14 @@ def choose_layers(arguments: list[str]) -> tuple[str, ...]:
     return tuple(name for name in ORDER if name in lists[-1])
 
 
+def choose_part(arguments: list[str]) -> str:
+    """Return the part of the nightly tests that the arguments name; empty if none."""
+    named = [word.removeprefix("--part=") for word in arguments if word.startswith("--part=")]
+    if named and named[-1] not in PARTS:
+        raise SystemExit(f"--part: unknown {named[-1]!r}; the parts are {', '.join(PARTS)}")
+    return named[-1] if named else ""
+
+
 def pytest_options(layer: str, *, nightly: bool) -> list[str]:
     """Return the options that select a layer's tests and spread them over processes."""
     markers = [LAYERS[layer], *([] if nightly else ["not nightly"])]
@@ -204,10 +215,14 @@ def summarize(layers: list[Layer], seconds: float) -> str:
 
 def main(arguments: list[str]) -> int:
     """Run what the arguments select and return the exit code: 0 if everything passed."""
-    options = [word for word in arguments if word not in ("--quick", "--nightly") and not word.startswith("--layers=")]
+    own = ("--layers=", "--part=")
+    options = [word for word in arguments if word not in ("--quick", "--nightly") and not word.startswith(own)]
     names = choose_layers(arguments)
+    if part := choose_part(arguments):
+        names = tuple(name for name in names if name in PARTS[part].layers)
+        os.environ |= {VARIABLE: part, **PARTS[part].variables}
     with tempfile.TemporaryDirectory() as folder:
-        runner = Runner(tuple(options), Path(folder), nightly="--nightly" in arguments)
+        runner = Runner(tuple(options), Path(folder), nightly=bool(part) or "--nightly" in arguments)
         runner.run(tuple(name for name in names if name != "lint" or not options))
     order = ["lint", *LAYERS]
     layers = sorted(runner.done, key=lambda layer: order.index(layer.name))

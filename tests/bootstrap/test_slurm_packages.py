@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import tarfile
 from hashlib import sha256
@@ -17,6 +18,23 @@ from cluster.spec.model import SlurmRelease
 
 def test_every_release_has_a_pinned_source() -> None:
     assert tuple(SOURCES) == get_args(SlurmRelease)
+
+
+@pytest.mark.parametrize("release", SOURCES)
+def test_a_pinned_checksum_is_that_of_debian_s_source_index(release: str) -> None:
+    """Debian's maintainers took the archive of the same tag: two parties, at different times, got the same file."""
+    # What `apt-cache showsrc slurm-wlm` printed on 2026-11-17 for trixie and forky, whose signatures apt had checked.
+    text = (Path(__file__).parent / "slurm_sources.txt").read_text()
+    sums = dict(re.findall(r"(?m)^ ([0-9a-f]{64}) \d+ slurm-wlm_([\d.]+)\.orig\.tar\.gz$", text))
+    recorded = {version: digest for digest, version in sums.items()}
+    assert recorded[SOURCES[release].version] == SOURCES[release].sha256
+
+
+@pytest.mark.parametrize("release", SOURCES)
+def test_a_source_is_the_archive_of_the_version_s_tag(release: str) -> None:
+    tag = f"slurm-{SOURCES[release].version.replace('.', '-')}-1"
+    assert SOURCES[release].version.startswith(f"{release}.")
+    assert all(address.endswith(f"/refs/tags/{tag}.tar.gz") for address in SOURCES[release].addresses)
 
 
 def test_nodes_that_are_launched_later_look_for_the_same_packages(monkeypatch: pytest.MonkeyPatch) -> None:

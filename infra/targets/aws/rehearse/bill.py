@@ -10,7 +10,9 @@ from infra.targets.aws.rehearse.timeline import Event, ShortenedTime
 _HOUR_S = 3600.0
 # An instance is billed while it runs: not while it is pending, and no more once it shuts down
 # (docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-instance-lifecycle.html). Other things are billed once there.
-_FREE_STATES = frozenset({"pending", "creating", "shutting down", "lost", "stopping", "stopped", "terminated"})
+_FREE_STATES = frozenset(
+    {"pending", "creating", "shutting down", "lost", "stopping", "stopped", "terminated", "deleting", "deleted"}
+)
 
 Point = tuple[float, float]
 """Seconds since the rehearsal began, and USD until then."""

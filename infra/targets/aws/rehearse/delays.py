@@ -25,6 +25,11 @@ _EC2_LIFECYCLE = "https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-instan
 _NAT = "https://docs.aws.amazon.com/vpc/latest/userguide/nat-gateway-basics.html"
 _EFS = "https://docs.aws.amazon.com/efs/latest/ug/accessing-fs.html"
 _FSX = "https://docs.aws.amazon.com/fsx/latest/LustreGuide/file-system-lifecycle-states.html"
+_EFS_DELETION = "https://docs.aws.amazon.com/efs/latest/ug/API_DeleteMountTarget.html"
+_FSX_DELETION = "https://docs.aws.amazon.com/fsx/latest/APIReference/API_DeleteFileSystem.html"
+_NAT_DELETION = "https://docs.aws.amazon.com/vpc/latest/userguide/nat-gateway-working-with.html"
+_SHORTAGE = "https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/troubleshooting-launch.html"
+_SPOT = "https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html"
 _ASSUMED = "assumed: AWS publishes no figure"
 # The ratio is that of CPU time, which other work on the measuring machine disturbs least; see docs/aws.md, Cold start.
 _PACKAGES = (
@@ -48,7 +53,22 @@ TABLE: Mapping[str, Delay] = {
     "NAT gateway": Delay(60, 180, f"{_NAT}; seconds are {_ASSUMED}"),
     "EFS mount target": Delay(60, 120, f"{_EFS}; seconds are {_ASSUMED}"),
     "FSx filesystem": Delay(300, 900, f"{_FSX}; seconds are {_ASSUMED}"),
+    "NAT gateway deletion": Delay(30, 120, f"{_NAT_DELETION}; seconds are {_ASSUMED}"),
+    "EFS mount target deletion": Delay(20, 90, f"with its network interface, {_EFS_DELETION}; seconds are {_ASSUMED}"),
+    "FSx filesystem deletion": Delay(60, 300, f"{_FSX_DELETION}; seconds are {_ASSUMED}"),
+    "capacity shortage": Delay(
+        60, 300, f"AWS advises to try again after a few minutes: {_SHORTAGE}; seconds are {_ASSUMED}"
+    ),
+    "spot notice": Delay(120, 120, _SPOT),
 }
+
+THROTTLED_SHARE = 0.15
+"""Share of calls that the scenario `throttling` rejects. AWS rejects what exceeds a rate per account, region and call
+(https://docs.aws.amazon.com/ec2/latest/devguide/ec2-api-throttling.html); how often others in the account use it up is
+assumed."""
+LATE_LISTING_S = 75.0
+"""Seconds by which `late-listing` lists instances late: longer than the minute between two sweeps. AWS names no limit
+(https://docs.aws.amazon.com/ec2/latest/devguide/eventual-consistency.html)."""
 
 RESOURCES = ("NAT gateway", "EFS mount target", "FSx filesystem")
 """Delays of what machines need before they are launched."""

@@ -18,7 +18,7 @@ from cluster.catalog.instances import InstanceType
 from infra.engine.stop import FAILED, Stop
 from infra.resources.error import ResourceError
 from infra.targets.aws.rehearse.cleanup import remove_container, stop_container
-from infra.targets.aws.rehearse.delays import Clock
+from infra.targets.aws.rehearse.delays import TABLE, Clock
 from infra.targets.aws.rehearse.disks import Disks
 from infra.targets.aws.rehearse.hardware import list_hardware_files
 from infra.targets.aws.rehearse.instance import SERVER_ERROR, TAKEN_BACK, Instance
@@ -40,8 +40,7 @@ _MANY_GPUS = 8
 # nvme0n1 is the root disk.
 _FIRST_DISK = 1
 _CLOSE_TIMEOUT_S, _POLL_S = 120.0, 0.2
-# https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html
-SPOT_NOTICE_S = 120.0
+SPOT_NOTICE_S = TABLE["spot notice"].least_s
 
 
 @dataclass

@@ -20,6 +20,7 @@ from cluster.spec.model import SlurmRelease
 from infra.engine.stop import FAILED, Stop
 from infra.targets.aws.plan import images
 from infra.targets.aws.rehearse.cold_start import check_baked_start, report_cold_start
+from infra.targets.aws.rehearse.delays import LATE_LISTING_S, THROTTLED_SHARE
 from infra.targets.aws.rehearse.disks import run_in
 from infra.targets.aws.rehearse.first_job import FirstJob, compare_images, measure_first_job
 from infra.targets.aws.rehearse.idle_cost import read_slept, report_idle_cost
@@ -40,10 +41,6 @@ from slurm.control.nodes import update_nodes
 from slurm.power.bring_up import COOLDOWN_S
 from slurm.power.reasons import CAPACITY, HEALTH
 
-# Share of calls that AWS rejects in the scenario `throttling`.
-_THROTTLED = 0.15
-# Longer than the minute between two sweeps.
-_LATE_LISTING_S = 75.0
 # A controller that dies early does so within this time of the launch of nodes, which takes about as long here.
 _STARTING_S = 30.0
 # A first attempt of a job waits for what is done to its nodes; a later one ends.
@@ -103,6 +100,7 @@ def fail_node_launches(rehearsal: Rehearsal) -> None:
     rehearsal.slurm.wait_for_node(
         f"{group}-1", f"has a reason {CAPACITY!r}", lambda node: node.reason.startswith(CAPACITY), REPLACED_S
     )
+    rehearsal.cloud.instances.clock.wait("capacity shortage", group)
     rehearsal.cloud.moto.interfere = None
     rehearsal.slurm.wait_for_end(job, longer_s=COOLDOWN_S + REPLACED_S)
 
@@ -267,13 +265,13 @@ def refresh_images(rehearsal: Rehearsal) -> None:
 
 def throttle(rehearsal: Rehearsal) -> None:
     """Reject a share of all calls, of muster and of the machines."""
-    rehearsal.cloud.moto.interfere = reject_some(_THROTTLED, rehearsal.cloud.instances.clock.seed)
+    rehearsal.cloud.moto.interfere = reject_some(THROTTLED_SHARE, rehearsal.cloud.instances.clock.seed)
     run_job(rehearsal)
 
 
 def list_late(rehearsal: Rehearsal) -> None:
     """List new instances late: no machine may be launched twice or taken for lost."""
-    rehearsal.cloud.instances.listing_s = _LATE_LISTING_S
+    rehearsal.cloud.instances.listing_s = LATE_LISTING_S
     run_job(rehearsal)
     launched = sorted(instance.name for instance in rehearsal.cloud.instances.by_id.values())
     if len(launched) != len(set(launched)):
@@ -329,7 +327,7 @@ SCENARIOS: Mapping[str, Scenario] = {
         "hooks run before jobs do; a job reads its object with that role, and metadata stays closed to it",
         use_policies_and_hooks,
     ),
-    "throttling": Scenario(f"{_THROTTLED:.0%} of all calls are throttled", "a job runs on two nodes", throttle),
+    "throttling": Scenario(f"{THROTTLED_SHARE:.0%} of all calls are throttled", "a job runs on two nodes", throttle),
     "late-listing": Scenario("new instances are listed late", "nothing is launched twice", list_late),
 }
 """Scenarios by name; the first one is the default."""

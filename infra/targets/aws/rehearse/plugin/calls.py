@@ -27,6 +27,12 @@ def wait_until_available(read_state: Callable[[], str], state: str) -> None:
         state = read_state()
 
 
+def wait_until_gone(read_state: Callable[[], str | None]) -> None:
+    """Wait until a resource is deleted, as the real provider does; it has no state once it is no longer listed."""
+    while (state := read_state()) is not None and state.lower() != "deleted":
+        time.sleep(_POLL_S)
+
+
 def read_existence(service: str, operation: str, parameter: str) -> Callable[[Aws, str, Props], Props | None]:
     """Return a reader that checks only whether the resource exists."""
 

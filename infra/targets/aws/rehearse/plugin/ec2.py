@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from infra.targets.aws.rehearse.plugin.calls import wait_until_available
+from infra.targets.aws.rehearse.plugin.calls import wait_until_available, wait_until_gone
 from infra.targets.aws.rehearse.plugin.kind import (
     Aws,
     Created,
@@ -25,10 +25,19 @@ GONE = ("terminated", "shutting-down", "deleted", "deleting")
 
 def find_row(aws: Aws, what: str, id_: str, **ids: Any) -> Props | None:
     """Return the row that EC2 lists for an id, or None if it does not exist."""
+    rows = _list_rows(aws, what, id_, **ids)
+    return next((row for row in rows if str(row.get("State", "")) not in GONE), None)
+
+
+def read_state(aws: Aws, what: str, id_: str) -> str | None:
+    """Return the state that EC2 shows for an id, also while it is being deleted; None if it does not list it."""
+    return next((str(row["State"]) for row in _list_rows(aws, what, id_)), None)
+
+
+def _list_rows(aws: Aws, what: str, id_: str, **ids: Any) -> list[Props]:
     operation = "describe" + "".join(f"_{c.lower()}" if c.isupper() else c for c in what)
     answer = get_if_exists(lambda: getattr(aws.ec2, operation)(**(ids or {f"{_id_key(what)}s": [id_]})), "Unknown")
-    rows = (answer or {}).get(what) or []
-    return next((row for row in rows if str(row.get("State", "")) not in GONE), None)
+    return (answer or {}).get(what) or []
 
 
 def _id_key(what: str) -> str:
@@ -75,7 +84,8 @@ def simple_kind(  # noqa: PLR0913
 ) -> Kind:
     """Return a kind that has the calls create_x, describe_xs and delete_x.
 
-    With `waits`, creation takes until the resource is available, as with the real provider.
+    With `waits`, creation takes until the resource is available and deletion until it is gone, as with the real
+    provider.
     """
     call = "".join(f"_{c.lower()}" if c.isupper() else c for c in what[:-1])
     id_key, sent = _id_key(what), (replace + " " + change).replace("!", "")
@@ -99,6 +109,8 @@ def simple_kind(  # noqa: PLR0913
         if before_delete:
             delete_if_exists(lambda: before_delete(aws, id_, props))
         delete_if_exists(lambda: getattr(aws.ec2, f"delete{call}")(**{id_key: id_}))
+        if waits:
+            wait_until_gone(lambda: read_state(aws, what, id_))
 
     def update(aws: Aws, id_: str, news: Props, tags: Tags) -> Props:
         if after:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from infra.targets.aws.rehearse.plugin.calls import delete, read_existence, wait_until_available
+from infra.targets.aws.rehearse.plugin.calls import delete, read_existence, wait_until_available, wait_until_gone
 from infra.targets.aws.rehearse.plugin.kind import (
     Aws,
     Created,
@@ -75,6 +75,16 @@ def _create_target(aws: Aws, props: Props, _tags: Tags) -> Created:
     return id_, {}
 
 
+def _delete_target(aws: Aws, id_: str, props: Props) -> None:
+    delete("efs", "delete_mount_target", "MountTargetId")(aws, id_, props)
+
+    def read_state() -> str | None:
+        rows = (get_if_exists(lambda: aws.efs.describe_mount_targets(MountTargetId=id_)) or {}).get("MountTargets")
+        return str(rows[0]["LifeCycleState"]) if rows else None
+
+    wait_until_gone(read_state)
+
+
 KINDS = (
     Kind(
         "aws:efs/fileSystem:FileSystem",
@@ -111,7 +121,7 @@ KINDS = (
         "aws:efs/mountTarget:MountTarget",
         "fileSystemId! subnetId!",
         _create_target,
-        delete("efs", "delete_mount_target", "MountTargetId"),
+        _delete_target,
         read_existence("efs", "describe_mount_targets", "MountTargetId"),
         change="securityGroups",
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from infra.targets.aws.rehearse.plugin.calls import delete, read_existence, wait_until_available
+from infra.targets.aws.rehearse.plugin.calls import delete, read_existence, wait_until_available, wait_until_gone
 from infra.targets.aws.rehearse.plugin.kind import (
     Aws,
     Created,
@@ -229,6 +229,12 @@ def _update_lustre(aws: Aws, id_: str, news: Props, tags: Tags) -> Props:
 def _delete_lustre(aws: Aws, id_: str, props: Props) -> None:
     skip = {"SkipFinalBackup": bool(props.get("skipFinalBackup"))}
     delete_if_exists(lambda: aws.fsx.delete_file_system(FileSystemId=id_, LustreConfiguration=skip))
+
+    def read_state() -> str | None:
+        rows = (get_if_exists(lambda: aws.fsx.describe_file_systems(FileSystemIds=[id_])) or {}).get("FileSystems")
+        return str(rows[0]["Lifecycle"]) if rows else None
+
+    wait_until_gone(read_state)
 
 
 def _create_link(aws: Aws, props: Props, tags: Tags) -> Created:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from infra.targets.aws.rehearse.delays import TABLE, Clock, Delay
+from infra.targets.aws.rehearse.delays import RESOURCES, TABLE, Clock, Delay
 
 
-def test_every_delay_has_a_source() -> None:
-    assert [kind for kind, delay in TABLE.items() if not delay.source] == []
+def test_every_delay_has_a_page_of_aws_or_says_that_it_is_assumed() -> None:
+    without = [kind for kind, delay in TABLE.items() if "https://docs.aws.amazon.com/" not in delay.source]
+    assert [kind for kind in without if "assumed" not in TABLE[kind].source] == []
+
+
+def test_what_is_created_with_a_delay_is_deleted_with_a_delay() -> None:
+    assert [kind for kind in RESOURCES if f"{kind} deletion" not in TABLE] == []
 
 
 def test_the_same_seed_repeats_a_rehearsal() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError
 
 from infra.targets.aws.rehearse import moto_gaps
 from infra.targets.aws.rehearse.delays import Clock
@@ -37,7 +38,7 @@ def subnet(delayed: Moto) -> str:
     return str(delayed.client("ec2").create_subnet(VpcId=vpc, CidrBlock="10.5.0.0/24")["Subnet"]["SubnetId"])
 
 
-def wait_for(read: Any, value: str) -> None:
+def wait_for(read: Any, value: object) -> None:
     deadline = time.monotonic() + 5
     while read() != value:
         assert time.monotonic() < deadline, read()
@@ -78,3 +79,31 @@ def test_a_gateway_that_is_deleted_before_its_delay_ends_stays_deleted(
     end.set()
     time.sleep(0.05)
     assert account.list_billed() == [f"address {address}"]
+
+
+def test_what_is_deleted_is_listed_until_its_delay_ends(delayed: Moto, subnet: str, end: threading.Event) -> None:
+    """What depends on it cannot be deleted meanwhile, as on AWS."""
+    ec2, efs, fsx = (delayed.client(service) for service in ("ec2", "efs", "fsx"))
+    address = ec2.allocate_address(Domain="vpc")["AllocationId"]
+    gateway = ec2.create_nat_gateway(SubnetId=subnet, AllocationId=address)["NatGateway"]["NatGatewayId"]
+    system = efs.create_file_system(CreationToken="y")["FileSystemId"]
+    target = efs.create_mount_target(FileSystemId=system, SubnetId=subnet)["MountTargetId"]
+    lustre = fsx.create_file_system(FileSystemType="LUSTRE", StorageCapacity=1200, SubnetIds=[subnet])
+    id_ = lustre["FileSystem"]["FileSystemId"]
+    for _ in range(2):  # a second request changes nothing
+        ec2.delete_nat_gateway(NatGatewayId=gateway)
+        efs.delete_mount_target(MountTargetId=target)
+        fsx.delete_file_system(FileSystemId=id_)
+    assert ec2.describe_nat_gateways(NatGatewayIds=[gateway])["NatGateways"][0]["State"] == "deleting"
+    assert efs.describe_mount_targets(MountTargetId=target)["MountTargets"][0]["LifeCycleState"] == "deleting"
+    assert fsx.describe_file_systems(FileSystemIds=[id_])["FileSystems"][0]["Lifecycle"] == "DELETING"
+    with pytest.raises(ClientError, match="FileSystemInUse"):
+        efs.delete_file_system(FileSystemId=system)
+    with pytest.raises(ClientError, match="DependencyViolation"):
+        ec2.delete_subnet(SubnetId=subnet)
+    end.set()
+    wait_for(lambda: ec2.describe_nat_gateways(NatGatewayIds=[gateway])["NatGateways"][0]["State"], "deleted")
+    wait_for(lambda: len(efs.describe_mount_targets(FileSystemId=system)["MountTargets"]), 0)
+    wait_for(lambda: len(fsx.describe_file_systems()["FileSystems"]), 0)
+    efs.delete_file_system(FileSystemId=system)
+    ec2.delete_subnet(SubnetId=subnet)

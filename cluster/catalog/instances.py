@@ -135,6 +135,11 @@ def replace_types(entries: Mapping[str, dict[str, Any]]) -> None:
         _ADDED[name] = _type(name, entry, _reviewed())
 
 
+def find_entry(name: str) -> dict[str, Any] | None:
+    """Return the catalog's entry of a type, in the form of instances.json; None if the catalog does not have it."""
+    return _entries().get(name)
+
+
 def is_reviewed(name: str) -> bool:
     """Return whether a type is in the catalog itself."""
     return name in _catalog()
@@ -148,9 +153,12 @@ def unverified() -> Mapping[str, str]:
 
 @cache
 def _catalog() -> Mapping[str, InstanceType]:
-    reviewed = _reviewed()
-    described = {**json.loads((DATA / "instances.json").read_text())["types"], **reviewed["documented"]}
-    return {name: _type(name, entry, reviewed) for name, entry in described.items()}
+    return {name: _type(name, entry, _reviewed()) for name, entry in _entries().items()}
+
+
+@cache
+def _entries() -> dict[str, dict[str, Any]]:
+    return {**json.loads((DATA / "instances.json").read_text())["types"], **_reviewed()["documented"]}
 
 
 @cache

@@ -395,6 +395,10 @@ class Rehearses(ABC):
         """Return what can go wrong in a rehearsal and what must hold then, by name; nothing does in the first."""
 
     @abstractmethod
+    def look_up_offline(self, spec: ClusterSpec) -> None:
+        """Load what the rules need to know about a spec, from what the simulated cloud knows."""
+
+    @abstractmethod
     def rehearse(self, stack: StackHome, options: RehearsalOptions, console: Console) -> Path:
         """Create, use and remove the cluster of a stack in a simulated cloud; return the folder with the timeline."""
 

@@ -42,7 +42,7 @@ def rehearse(name: str, choice: Choice) -> None:
         raise Stop(f"--nodes: {choice.nodes} is not allowed; allowed: 1 or more", "--nodes 2", BAD_INPUT)
     if choice.seeds < 1:
         raise Stop(f"--seeds: {choice.seeds} is not allowed; allowed: 1 or more", "--seeds 20", BAD_INPUT)
-    spec = require_valid_spec(stack, *examine_spec(stack, None, look_up=False))
+    spec = require_valid_spec(stack, *examine_spec(stack, None, rehearsed=True))
     target = target_of(spec)
     if not isinstance(target, Rehearses):
         able = ", ".join(sorted(other.name for other in targets().values() if isinstance(other, Rehearses)))

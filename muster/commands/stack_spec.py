@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from cluster import names
 from cluster.spec import ClusterSpec, Issue
@@ -12,7 +12,7 @@ from infra.engine.stop import BAD_INPUT, Stop
 from infra.home import StackHome
 from infra.plan import BuildPlan
 from infra.targets.registry import load_spec, target_of, targets
-from infra.targets.target import Budgeted, HostFacts, OnThisMachine
+from infra.targets.target import Budgeted, HostFacts, OnThisMachine, Rehearses
 from infra.validate import validate
 from infra.validate.partial import validate_readable
 from muster.commands import screen
@@ -45,11 +45,11 @@ def require_valid_spec(stack: StackHome, spec: ClusterSpec | None, issues: Seque
 
 
 def examine_spec(
-    stack: StackHome, host: HostFacts | None, *, look_up: bool = True
+    stack: StackHome, host: HostFacts | None, *, rehearsed: bool = False
 ) -> tuple[ClusterSpec | None, list[Issue]]:
     """Return all issues of a stack file, and its spec; None instead of the spec if errors do not depend on prices.
 
-    Without `look_up`, the target's account is not asked about what the catalog does not have.
+    For a rehearsal, the simulated cloud and not the account is asked about what the catalog does not have.
     """
     try:
         data = cluster_of(stack.file)
@@ -59,7 +59,12 @@ def examine_spec(
         spec = load_spec(data)
     except SpecError as bad:
         return None, [*bad.issues, *validate_readable(data, bad.issues, host, stack.home.repo)]
-    warnings = target_of(spec).look_up(spec) if look_up else ()
+    target = target_of(spec)
+    warnings: Iterable[Issue] = ()
+    if not rehearsed:
+        warnings = target.look_up(spec)
+    elif isinstance(target, Rehearses):
+        target.look_up_offline(spec)
     issues = [*warnings, *validate(spec, host, stack.home.repo)]
     by_price = list_price_issues(spec)
     invalid = any(issue.level == "error" and issue.code not in by_price for issue in issues)

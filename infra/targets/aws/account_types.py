@@ -40,6 +40,16 @@ def load_stored_types() -> None:
     replace_types(_read(Home.of(os.environ).root / REHEARSED_FILE))
 
 
+def read_stored_types(root: Path) -> Entries:
+    """Return the types that were looked up before, from the home of the cluster's commands."""
+    return _read(root / FILE)
+
+
+def has_unknown_types(spec: ClusterSpec) -> bool:
+    """Return whether a spec names types that are neither in the catalog nor stored for its region."""
+    return bool(list_missing(list_type_names(spec).values(), _read(_path()), region_of(spec)))
+
+
 def look_up_types(spec: ClusterSpec) -> list[Issue]:
     """Ask AWS for the types of a spec that are neither in the catalog nor stored; do nothing without credentials.
 

@@ -136,6 +136,13 @@ class AwsTarget(
     def scenarios(self) -> Mapping[str, str]:
         return {name: str(scenario) for name, scenario in _load_scenarios().items()}
 
+    def look_up_offline(self, spec: ClusterSpec) -> None:
+        if account_types.has_unknown_types(spec):
+            _load_scenarios()
+            from infra.targets.aws.rehearse.described_types import load_types
+
+            load_types(spec)
+
     def rehearse(self, stack: StackHome, options: RehearsalOptions, console: Console) -> Path:
         scenarios = _load_scenarios()
         from infra.targets.aws.rehearse.rehearsal import rehearse

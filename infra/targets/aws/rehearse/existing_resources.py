@@ -11,6 +11,8 @@ from urllib.parse import urlsplit
 
 from moto.ec2.models import ec2_backends, subnets, vpcs
 from moto.ec2.models.amis import Ami
+from moto.ec2.models.availability_zones_and_regions import RegionsAndZonesBackend, Zone
+from moto.ec2.models.instance_types import INSTANCE_TYPE_OFFERINGS
 from moto.efs import models as efs
 from moto.iam.models import iam_backends
 from moto.kms import models as kms
@@ -20,6 +22,7 @@ from cluster.spec import ClusterSpec
 from infra.targets.aws.plan import machines, network
 from infra.targets.aws.rehearse.moto_account import MotoAccount
 from infra.targets.aws.spec import aws_section
+from infra.targets.aws.validate.local_zones import is_local_zone
 
 _EVERYTHING = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "*", "Resource": "*"}]}
 _INTERNET = "0.0.0.0/0"
@@ -39,12 +42,31 @@ def create_existing(spec: ClusterSpec, account: MotoAccount, cidr: str) -> None:
         iam_backends[account.id]["aws"].create_policy("", "/", json.dumps(_EVERYTHING), name, [])
     if section.kms_key:
         _create_key(account, section.kms_key.rpartition("/")[2])
+    _offer_types(spec, account.region)
     for group in spec.groups.values():
         if group.capacity.reservation:
             _create_reservation(ec2, group.capacity.reservation, machines.compute(group).name, spec)
     for bucket in {urlsplit(entry.s3).netloc for entry in spec.storage.values() if entry.s3}:
         s3_backends[account.id]["aws"].create_bucket(bucket, account.region)
     _create_storage(spec, account, _create_network(spec, ec2, cidr))
+
+
+def _offer_types(spec: ClusterSpec, region: str) -> None:
+    """Add the Local Zones of a spec to the region, and sell types newer than moto's table where the spec has them."""
+    zones = RegionsAndZonesBackend.zones[region]
+    for zone in network.zones(spec):
+        if is_local_zone(zone, region) and zone not in [other.name for other in zones]:
+            zones.append(Zone(zone, region, f"{zone}-id", "local-zone"))
+    offers = INSTANCE_TYPE_OFFERINGS["availability-zone"][region]
+    sold = {offer["InstanceType"] for offer in offers}
+    for group in spec.groups.values():
+        for kind in machines.compute_types(group):
+            if kind.name not in sold:
+                places = [zones[0].name if p.zone == network.AUTO else p.zone for p in network.places_of(spec, group)]
+                offers += [
+                    {"InstanceType": kind.name, "Location": place, "LocationType": "availability-zone"}
+                    for place in places
+                ]
 
 
 def _create_network(spec: ClusterSpec, ec2: Any, cidr: str) -> list[Any]:
@@ -106,6 +128,7 @@ def _create_reservation(ec2: Any, id_: str, instance_type: str, spec: ClusterSpe
         "TotalInstanceCount": count,
         "AvailableInstanceCount": count,
         "State": "active",
+        "ReservationType": "capacity-block" if group.capacity.kind == "block" else "default",
         "Tags": [],
     }
 

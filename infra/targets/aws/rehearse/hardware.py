@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from cluster.catalog import software
 from cluster.catalog.instances import InstanceType
 from infra.targets.aws.plan.machines import count_links
+from infra.targets.aws.rehearse.file import File
+from infra.targets.aws.rehearse.imex import list_imex_files
 from slurm.health import gpu
 
 _PROGRAM = 0o755
@@ -16,18 +17,13 @@ _EFA_VENDOR = "0x1d0f"
 _OPT = "opt/amazon"
 
 
-class File(NamedTuple):
-    """Content and mode of a file on a machine."""
-
-    content: str
-    mode: int = 0o644
-
-
 def list_hardware_files(instance_type: InstanceType, *, efa: bool) -> dict[str, File]:
     """Return, by path without the leading slash, what shows a machine's GPUs, driver and fabric."""
     files: dict[str, File] = {}
     if instance_type.gpus.count:
         files |= _list_gpu_files(instance_type)
+    if instance_type.ultraserver:
+        files |= list_imex_files()
     if efa:
         files |= _list_efa_files(instance_type)
     return files

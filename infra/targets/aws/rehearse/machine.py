@@ -14,7 +14,7 @@ from docker.types import Mount
 from cluster import names
 from cluster.spec.model import SlurmRelease
 from infra.targets.aws.rehearse.disks import LOOP_RULE, run_in
-from infra.targets.aws.rehearse.hardware import File
+from infra.targets.aws.rehearse.file import File
 from infra.targets.aws.rehearse.slurm_releases import FOLDER as SLURM_PACKAGES
 from infra.targets.aws.rehearse.ubuntu import HOME, list_image_files, read_program
 from infra.targets.local import docker_engine as engine_client

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,19 +14,22 @@ from typing import Any
 import yaml
 
 from cluster import names
-from cluster.catalog.instances import DATA, InstanceType, is_reviewed, replace_types
+from cluster.catalog.instances import InstanceType, add_types, find_entry, replace_types
 from cluster.spec import ClusterSpec
 from infra.engine.stop import BAD_INPUT, Stop
 from infra.home import FILE_STATE, STATE_VARIABLE, Home, StackHome, private_folder
-from infra.targets.aws.account_types import REHEARSED_FILE
+from infra.targets.aws.account_types import REHEARSED_FILE, Entries, read_stored_types
 from infra.targets.aws.plan import machines
+from infra.targets.aws.rehearse.described_types import describe_types
 from infra.targets.aws.rehearse.moto_server import ACCOUNT
-from infra.targets.aws.spec import Aws, aws_section
+from infra.targets.aws.spec import Aws, aws_section, region_of
 from infra.targets.aws.validate.types import list_catalog_types, list_type_names
 from infra.targets.registry import load_spec, read_spec
 
 MEMORY_MB = 2048
 """Most memory of a machine in a rehearsal."""
+HERE = "arm64" if platform.machine() == "aarch64" else "x86_64"
+"""Architecture of this machine, as AWS calls it."""
 _LOOPBACK = "127.0.0.1"
 _WITH_ACCOUNT = ("permissions_boundary", "kms_key")
 # They are policies and programs of the user, which no simulated account has.
@@ -48,7 +52,7 @@ class RehearsedStack:
     labels: Mapping[str, str]
     """Labels of everything that the rehearsal creates there."""
     cuts: tuple[str, ...] = ()
-    """A line for each group that has more nodes than run, and for each property that is left out."""
+    """A line for each group that has more nodes than run, each property that is left out, and each foreign CPU."""
 
     def environment(self, variables: Mapping[str, str], tools: Path) -> dict[str, str]:
         """Return the environment of muster's commands, without the caller's own AWS settings."""
@@ -92,7 +96,7 @@ def label_rehearsal(stack: StackHome) -> tuple[str, dict[str, str]]:
     Raise Stop if the stack has parts for which a rehearsal has no stand-in.
     """
     spec = read_spec(stack.file)
-    if missing := list_unsupported(spec):
+    if missing := list_unsupported(spec, list_entries(spec, stack)):
         raise Stop(f"a rehearsal has no stand-in for {'; '.join(missing)}", "rehearse a copy without it", BAD_INPUT)
     home_labels = names.home_labels(_locate_home(stack))
     # Another checkout may rehearse a cluster of the same name at the same time.
@@ -106,6 +110,8 @@ def prepare_stack(stack: StackHome, cidr: str, cpus: int, nodes: int) -> Rehears
     document = yaml.safe_load(stack.file.read_text())
     raw = document["config"]["muster:cluster"]
     original = load_spec(raw)
+    add_types(list_entries(original, stack))
+    cuts = tuple(list_cuts(original, nodes))
     root = _locate_home(stack)
     shutil.rmtree(root, ignore_errors=True)
     home = Home(repo=stack.home.repo, root=private_folder(root), cache=stack.home.cache, stacks=root / "stacks")
@@ -119,10 +125,15 @@ def prepare_stack(stack: StackHome, cidr: str, cpus: int, nodes: int) -> Rehears
     home.stacks.mkdir()
     (home.stacks / stack.file.name).write_text(yaml.safe_dump(document))
     spec = load_spec(raw)
-    entries = {name: scale_down(name, cpus) for name in list_scaled_types(spec)}
+    catalog = list_entries(spec, stack)
+    scaled = list_scaled_types(spec)
+    entries = {name: scale_down(catalog[name], cpus) for name in scaled}
+    # Machines run on this one, whatever their own CPUs are.
+    permanent = [name for name in list_types(spec) if name not in scaled and catalog[name]["architecture"] != HERE]
+    entries |= {name: catalog[name] | {"architecture": HERE} for name in permanent}
     (root / REHEARSED_FILE).write_text(json.dumps(entries, indent=1, sort_keys=True) + "\n")
     replace_types(entries)
-    return RehearsedStack(home, stack.name, spec, cidr, nodes, cluster, labels, tuple(list_cuts(original, nodes)))
+    return RehearsedStack(home, stack.name, spec, cidr, nodes, cluster, labels, cuts)
 
 
 def _locate_home(stack: StackHome) -> Path:
@@ -130,7 +141,7 @@ def _locate_home(stack: StackHome) -> Path:
 
 
 def list_cuts(spec: ClusterSpec, nodes: int) -> list[str]:
-    """Return a line for each group of which at most `nodes` nodes run, and for each property that is left out."""
+    """Return a line for each group of which at most `nodes` nodes run, each property left out, each foreign CPU."""
     section = aws_section(spec)
     left_out = [
         f"aws.{field}: left out, because the simulated account does not have them"
@@ -139,21 +150,32 @@ def list_cuts(spec: ClusterSpec, nodes: int) -> list[str]:
     ]
     sizes = {name: group.count if group.count is not None else group.max or 0 for name, group in spec.groups.items()}
     cut = [f"groups.{name}: {nodes} of {size} nodes run (--nodes)" for name, size in sizes.items() if size > nodes]
-    return [*cut, *left_out]
+    foreign = [
+        f"{where}: {machine.name} runs as {HERE}, although its CPUs are {machine.architecture}"
+        for where, machine in list_catalog_types(spec).items()
+        if machine.architecture != HERE
+    ]
+    return [*cut, *left_out, *foreign]
 
 
-def list_unsupported(spec: ClusterSpec) -> list[str]:
-    """Return the properties of a spec for which a rehearsal has no stand-in, each with its value."""
+def list_entries(spec: ClusterSpec, stack: StackHome) -> Entries:
+    """Return the entry of each type of a spec: of the catalog, or what AWS or moto says of a type that it lacks."""
+    named = set(list_type_names(spec).values())
+    described = describe_types(named, read_stored_types(stack.home.root), region_of(spec))
+    entries = {name: find_entry(name) or described.get(name) for name in named}
+    return {name: entry for name, entry in entries.items() if entry}
+
+
+def list_unsupported(spec: ClusterSpec, entries: Entries) -> list[str]:
+    """Return the properties of a spec for which a rehearsal has no stand-in, each with its value.
+
+    `entries` are the types that are described.
+    """
     return [
         *(
-            f"{where}: '{name}' (allowed: a type of the catalog)"
+            f"{where}: '{name}' (allowed: a type of the catalog, or one that AWS has described to `muster check`)"
             for where, name in list_type_names(spec).items()
-            if name and not is_reviewed(name)
-        ),
-        *(
-            f"{where}: '{machine.name}' (allowed: a type outside UltraServers, whose machines need IMEX)"
-            for where, machine in list_catalog_types(spec).items()
-            if machine.ultraserver
+            if name and name not in entries
         ),
         *(
             f"aws.{field}: '{value}' (allowed: one of account {ACCOUNT}, which a rehearsal simulates)"
@@ -183,11 +205,11 @@ def list_compute_types(spec: ClusterSpec) -> list[InstanceType]:
     return [kind for group in spec.groups.values() for kind in machines.compute_types(group)]
 
 
-def scale_down(name: str, cpus: int) -> dict[str, Any]:
-    """Return the catalog's entry of an instance type with no more CPUs and memory than a container can have."""
-    entry: dict[str, Any] = json.loads((DATA / "instances.json").read_text())["types"][name]
+def scale_down(entry: dict[str, Any], cpus: int) -> dict[str, Any]:
+    """Return the entry of an instance type with no more CPUs and memory than a container can have."""
     vcpus = min(entry["vcpus"], cpus)
     return entry | {
+        "architecture": HERE,
         "vcpus": vcpus,
         "cores": min(entry["cores"], vcpus),
         "memory_mb": min(entry["memory_mb"], MEMORY_MB),

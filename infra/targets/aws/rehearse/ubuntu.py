@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from bootstrap.lustre_kernels import CLIENT, IMAGE
-from infra.targets.aws.rehearse.hardware import File
+from infra.targets.aws.rehearse.file import File
 
 PLAIN_KERNEL, GPU_KERNEL = "6.8.0-1045-aws", "6.8.0-1044-aws"
 """Kernels of the images without and with a GPU driver."""

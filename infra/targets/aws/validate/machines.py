@@ -109,7 +109,7 @@ def check_trainium(spec: ClusterSpec) -> Iterator[Issue]:
     for name, (_, machine) in list_typed_groups(spec).items():
         if machine.neuron:
             message = (
-                f"{machine.name} has {machine.neuron} Trainium chips and no GPU: no driver for them is installed, and "
+                f"{machine.name} has {machine.neuron} Neuron chips and no GPU: no driver for them is installed, and "
                 "the trainer does not run on them"
             )
             where = type_property(name)

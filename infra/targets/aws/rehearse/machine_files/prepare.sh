@@ -39,6 +39,11 @@ mkdir -p /run/rehearsal-class/net
 mount --bind /sys/class/net /run/rehearsal-class/net
 mount --rbind /run/rehearsal-class /sys/class
 (cd "$hardware" && find . -type f -exec sh -c 'install -D -m "$(stat -c %a "$1")" "$1" "/$1"' _ {} \;)
+# The driver offers IMEX channels; the prolog creates the device of one.
+if [ -e "$hardware/usr/bin/nvidia-imex" ] && ! grep -q imex-channels /proc/devices; then
+  sed 's/^Character devices:$/&\n511 nvidia-caps-imex-channels/' /proc/devices >/run/rehearsal-devices
+  mount --bind /run/rehearsal-devices /proc/devices
+fi
 # The loader lists only real libraries, by the name inside: one of libc's is renamed.
 if [ -d /opt/amazon/ofi-nccl ]; then
   mkdir -p /opt/amazon/ofi-nccl/lib

@@ -7,14 +7,19 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from cluster.catalog.instances import find_entry
+from cluster.spec import ClusterSpec
 from infra.engine.stop import Stop
 from infra.home import Home
-from infra.targets.aws.account_types import REHEARSED_FILE
+from infra.targets.aws.account_types import FILE, REHEARSED_FILE
 from infra.targets.aws.rehearse.rehearsed_stack import (
+    HERE,
     MEMORY_MB,
+    list_entries,
     list_unsupported,
     prepare_stack,
     scale_down,
@@ -27,10 +32,10 @@ CPUS, NODES, CIDR = 2, 2, "10.96.16.0/20"
 
 
 def test_machines_are_scaled_down_to_this_one() -> None:
-    entry = scale_down("p5en.48xlarge", CPUS)
+    entry = scale_down(_find_entry("p5en.48xlarge"), CPUS)
     assert (entry["vcpus"], entry["cores"], entry["memory_mb"]) == (CPUS, CPUS, MEMORY_MB)
     assert entry["gpus"][0]["count"] == 8
-    assert scale_down("m7i.large", 16)["vcpus"] == 2
+    assert scale_down(_find_entry("m7i.large"), 16)["vcpus"] == 2
 
 
 def test_ids_of_another_account_are_refused_before_the_last_rehearsal_is_removed(tmp_path: Path) -> None:
@@ -53,7 +58,8 @@ def test_ids_of_another_account_are_refused_before_the_last_rehearsal_is_removed
 
 @pytest.mark.parametrize("name", AwsTarget.examples)
 def test_every_example_can_be_rehearsed(name: str) -> None:
-    assert list_unsupported(read_spec(Home.of({}).stack(name).file)) == []
+    spec = read_spec(Home.of({}).stack(name).file)
+    assert list_unsupported(spec, list_entries(spec, Home.of({}).stack(name))) == []
 
 
 @pytest.mark.parametrize(
@@ -78,20 +84,48 @@ def test_an_existing_vpc_gets_no_range_in_the_spec(tmp_path: Path, monkeypatch: 
     assert (rehearsed.cidr, rehearsed.spec.network.cidr) == (CIDR, None)
 
 
-@pytest.mark.parametrize(
-    ("instance_type", "allowed"),
-    [
-        ("z9.large", "a type of the catalog"),
-        ("p6e-gb200.36xlarge", "a type outside UltraServers, whose machines need IMEX"),
-    ],
-)
-def test_a_type_without_a_stand_in_is_refused(instance_type: str, allowed: str) -> None:
+def change_type(instance_type: str) -> ClusterSpec:
     spec = read_spec(Home.of({}).stack("aws-g6-pair").file)
     (name,) = spec.groups
     group = spec.groups[name].model_copy(update={"instance_type": instance_type})
-    assert list_unsupported(spec.model_copy(update={"groups": {name: group}})) == [
-        f"groups.{name}.instance_type: '{instance_type}' (allowed: {allowed})"
+    return spec.model_copy(update={"groups": {name: group}})
+
+
+def test_a_type_that_nobody_describes_is_refused(tmp_path: Path) -> None:
+    spec, stack = change_type("z9.large"), Home.of({"MUSTER_HOME": str(tmp_path)}).stack("aws-g6-pair")
+    assert list_unsupported(spec, list_entries(spec, stack)) == [
+        "groups.gpu.instance_type: 'z9.large' (allowed: a type of the catalog, or one that AWS has described to"
+        " `muster check`)"
     ]
+
+
+@pytest.mark.parametrize("instance_type", ["g4dn.12xlarge", "inf2.8xlarge", "p6e-gb200.36xlarge", "g5g.xlarge"])
+def test_types_outside_the_catalog_and_ultraservers_have_stand_ins(instance_type: str, tmp_path: Path) -> None:
+    """moto has AWS's descriptions of the first two and the last; the catalog describes the third."""
+    spec, stack = change_type(instance_type), Home.of({"MUSTER_HOME": str(tmp_path)}).stack("aws-g6-pair")
+    entries = list_entries(spec, stack)
+    assert list_unsupported(spec, entries) == []
+    assert scale_down(entries[instance_type], CPUS)["architecture"] == HERE
+
+
+def test_a_type_that_the_account_has_described_needs_no_copy_of_moto(tmp_path: Path) -> None:
+    home = Home.of({"MUSTER_HOME": str(tmp_path)})
+    entry = {**_find_entry("g6.8xlarge"), "regions": ["us-east-1"]}
+    (tmp_path / FILE).write_text(json.dumps({"z9.large": entry}))
+    spec = change_type("z9.large")
+    assert list_entries(spec, home.stack("aws-g6-pair"))["z9.large"] == entry
+
+
+def test_machines_with_other_cpus_run_on_those_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("infra.targets.aws.rehearse.rehearsed_stack.replace_types", lambda _: None)
+    monkeypatch.setattr("infra.targets.aws.rehearse.rehearsed_stack.HERE", "arm64")
+    rehearsed = prepare_stack(Home.of({"MUSTER_HOME": str(tmp_path)}).stack("aws-g6-pair"), CIDR, CPUS, NODES)
+    entries = json.loads((rehearsed.home.root / REHEARSED_FILE).read_text())
+    assert {name: entry["architecture"] for name, entry in entries.items()} == {
+        "g6.8xlarge": "arm64", "m7i.large": "arm64",
+    }  # fmt: skip
+    assert entries["m7i.large"]["memory_mb"] == 8192
+    assert "groups.gpu.instance_type: g6.8xlarge runs as arm64, although its CPUs are x86_64" in rehearsed.cuts
 
 
 # In a process of its own, because a rehearsal replaces types of the process's catalog.
@@ -130,3 +164,9 @@ def test_a_home_without_rehearsal_keeps_the_catalog(tmp_path: Path) -> None:
     command = [sys.executable, "-c", PRINT_PLAN, "aws-g6-pair"]
     printed = subprocess.run(command, env=env, cwd=REPO, text=True, capture_output=True, check=True).stdout
     assert printed.split()[0] == "32"
+
+
+def _find_entry(name: str) -> dict[str, Any]:
+    entry = find_entry(name)
+    assert entry
+    return entry

@@ -51,11 +51,16 @@ CASES = {
     "llama-1b-fsdp": Case("llama-1b", 8, (), *_TORCHTITAN_1B),
     "llama-1b-fp8": Case("llama-1b", 8, (_SINGLE, _FP8), "torchtitan fp8", 73_096),
     "llama-1b-fp8-delayed": Case("llama-1b", 8, (_SINGLE, "fp8.scaling=delayed"), "torchtitan fp8", 73_096),
+    "llama-1b-fp8-head": Case(
+        "llama-1b", 8, (_SINGLE, "fp8.scaling=delayed", "fp8.head=true"), "torchtitan fp8", 73_096
+    ),
     "llama-1b-fp8-rows": Case("llama-1b", 8, (_SINGLE, "fp8.scaling=row")),
     "llama-3b-fp8": Case("llama-3b", 8, (_SINGLE, _FP8), "torchtitan fp8", 31_930),
     "llama-3b": Case("llama-3b", 4, (_SINGLE,), *_TORCHTITAN_3B),
     "llama-8b": Case("llama-8b", 2, (*_8B, "optimizer.weights=bf16")),
     "llama-8b-fp8": Case("llama-8b", 2, (*_8B, _FP8)),
+    "llama-8b-fp8-delayed": Case("llama-8b", 2, (*_8B, "fp8.scaling=delayed")),
+    "llama-8b-fp8-head": Case("llama-8b", 2, (*_8B, "fp8.scaling=delayed", "fp8.head=true")),
     "gpt2-124m": Case("gpt2-124m", 64, (_SINGLE, _GRAPH), "nanoGPT", 525_680),
     "resnet50": Case("resnet50", 256, (_SINGLE, _GRAPH, "compile.mode=none"), "torchvision", 6_814),
 }

@@ -266,6 +266,9 @@ def check_fp8(config: Config) -> Iterator[ConfigProblem]:
     """Check that fp8 products have the precision and the layers they need."""
     scaling = config.fp8.scaling
     if scaling == "none":
+        if config.fp8.head:
+            message = "true, but fp8.scaling is none"
+            yield ConfigProblem("fp8.head", message, "set it to false, or fp8.scaling to tensor, row or delayed")
         return
     if config.precision != "bf16":
         message = f"{scaling}, but precision is {config.precision}, and outputs of fp8 products are bf16"

@@ -152,12 +152,17 @@ class ScheduleConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Fp8Config:
-    """Settings of fp8 products in the linear layers of a model's blocks."""
+    """Settings of fp8 products in the linear layers of a model."""
 
     scaling: Literal["none", "tensor", "row", "delayed"] = setting(
         "none computes in `precision`; tensor rounds operands to fp8 with one scale each, row with one for each of "
         "their rows, which is more exact and slower; delayed is tensor with scales from the last 16 steps, and faster",
         "none",
+    )
+    head: bool = setting(
+        "also compute the head of a language model in fp8 while training, with one scale for each operand, which is "
+        "less exact than bf16",
+        False,
     )
 
 

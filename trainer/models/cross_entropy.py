@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from trainer.config.errors import ConfigError, ConfigProblem
-from trainer.models import fused_loss
+from trainer.models import fp8_head, fused_loss
 from trainer.models.fake_tensors import is_without_memory
 from trainer.models.functional import IGNORED_TARGET
 from trainer.models.head import Head
@@ -47,7 +47,9 @@ def sum_cross_entropy(  # noqa: PLR0913
     gradients are NaN.
     """
     factors, part = _find_factors(hidden, head)
-    settings = (part, chunk_tokens, _find_product_type(factors[0]), keeps_gradients)
+    # A model of the user's own may have a head without the attribute.
+    uses_fp8 = head.training and getattr(head, "uses_fp8", False)
+    settings = (part, chunk_tokens, _find_product_type(factors[0]), uses_fp8, keeps_gradients)
     total, losses = _SumCrossEntropy.apply(targets.flatten(), *settings, *factors)
     if record is not None:
         record(losses.view_as(targets))
@@ -157,13 +159,14 @@ class _SumCrossEntropy(torch.autograd.Function):
         part: VocabularyPart,
         chunk_tokens: int,
         dtype: torch.dtype,
+        uses_fp8: bool,
         keeps_gradients: bool,
         *factors: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         needs = ctx.needs_input_grad[-len(factors) :] if keeps_gradients else (False,) * len(factors)
-        settings = (part, chunk_tokens, dtype)
-        total, losses, gradients = _compute(targets, *settings, factors=factors, needs=needs)
+        settings = (part, chunk_tokens, dtype, uses_fp8)
         flaw = part.check(targets)
+        total, losses, gradients = _compute(targets, *settings, factors=factors, needs=needs)
         ctx.settings, ctx.keeps_gradients = settings, keeps_gradients
         ctx.types = tuple(factor.dtype for factor in factors)
         ctx.scales = _choose_scales(dtype, _count_rows(targets, chunk_tokens))
@@ -188,7 +191,7 @@ class _SumCrossEntropy(torch.autograd.Function):
                 saved, len(saved) // 2 * (of_slope, of_slope * of_states), ctx.types, strict=True
             )
         ]
-        return None, None, None, None, None, *scaled
+        return None, None, None, None, None, None, *scaled
 
 
 def _compute(  # noqa: PLR0913
@@ -196,6 +199,7 @@ def _compute(  # noqa: PLR0913
     part: VocabularyPart,
     chunk_tokens: int,
     dtype: torch.dtype,
+    uses_fp8: bool,
     *,
     factors: Sequence[torch.Tensor],
     needs: Sequence[bool],
@@ -203,8 +207,9 @@ def _compute(  # noqa: PLR0913
     """Return the loss, that of each target and, as `needs` says, the gradients of the factors, times those for fp16."""
     # LoRA on the head has two products to add up, which the kernels do not.
     is_plain = part.group is None and len(_pair(factors)) == 1
-    if any(needs) and is_plain and fused_loss.is_available(targets.device):
-        return _compute_fused(targets, chunk_tokens, dtype, factors=factors, needs=needs)
+    is_fused = any(needs) and fused_loss.is_available(targets.device)
+    if is_plain and (uses_fp8 or is_fused):
+        return _compute_fused(targets, chunk_tokens, dtype, uses_fp8, factors=factors, needs=needs)
     values = _cast(factors, dtype)
     of_slope, of_states = _choose_scales(dtype, _count_rows(targets, chunk_tokens))
     total = torch.zeros((), device=targets.device)
@@ -244,21 +249,25 @@ def _compute(  # noqa: PLR0913
     return total, torch.cat(losses), cast
 
 
-def _compute_fused(
+def _compute_fused(  # noqa: PLR0913
     targets: torch.Tensor,
     chunk_tokens: int,
     dtype: torch.dtype,
+    uses_fp8: bool,
     *,
     factors: Sequence[torch.Tensor],
     needs: Sequence[bool],
 ) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor | None]]:
-    """Return the same as `_compute`, by kernels of a GPU that write the gradient of logits over them."""
+    """Return the same as `_compute`, by kernels that write the gradient of logits over them."""
     rows = _count_rows(targets, chunk_tokens)
     types = _choose_gradient_types(factors, dtype)
     sums_in_fp32 = types[1] == torch.float32 or rows < len(targets)
-    losses, *gradients = fused_loss.differentiate_head(
-        *_cast(factors, dtype), targets, rows, *_choose_scales(dtype, rows), *needs, sums_in_fp32
-    )
+    values = _cast(factors, dtype)
+    if uses_fp8:
+        losses, *gradients = fp8_head.differentiate_head_fp8(*values, targets, rows, *needs, sums_in_fp32)
+    else:
+        scales = _choose_scales(dtype, rows)
+        losses, *gradients = fused_loss.differentiate_head(*values, targets, rows, *scales, *needs, sums_in_fp32)
     cast = [
         value.to(kind) if is_needed else None for value, kind, is_needed in zip(gradients, types, needs, strict=True)
     ]

@@ -201,18 +201,18 @@ def _divide(x: torch.Tensor, largest: torch.Tensor, dtype: torch.dtype) -> Scale
     return (x.float() / scale).clamp(-limit, limit).to(dtype).contiguous(), scale
 
 
-def multiply_scaled(a: Scaled, b: Scaled, *, is_gradient: bool) -> torch.Tensor:
-    """Return a @ b.T in bf16. Fast sums of the tensor cores have fewer bits: enough for outputs, not for gradients."""
+def multiply_scaled(a: Scaled, b: Scaled, *, is_gradient: bool, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    """Return a @ b.T. Fast sums of the tensor cores have fewer bits: enough for outputs, not for gradients."""
     (values, scale), (other, other_scale) = a, b
     if not values.is_cuda:
         # On a CPU, fp32 products of the same values stand in for those of a GPU; autocast would round them to bf16.
         with torch.autocast(values.device.type, enabled=False):
-            return ((values.float() @ other.float().t()) * (scale * other_scale.t())).to(torch.bfloat16)
+            return ((values.float() @ other.float().t()) * (scale * other_scale.t())).to(dtype)
     return torch._scaled_mm(
         values,
         other.t(),
         scale_a=scale,
         scale_b=other_scale.t(),
-        out_dtype=torch.bfloat16,
+        out_dtype=dtype,
         use_fast_accum=not is_gradient,
     )

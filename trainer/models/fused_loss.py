@@ -41,13 +41,13 @@ def differentiate_head(  # noqa: PLR0913, PLR0917
     columns, `states_factor`.
     """
     losses = torch.empty(len(targets), dtype=torch.float32, device=states.device)
-    for_states, for_columns = _make_gradients(states, columns, needs_states, needs_columns, sums_in_fp32)
+    for_states, for_columns = make_gradients(states, columns, needs_states, needs_columns, sums_in_fp32)
     logits = states.new_empty(min(chunk_rows, len(targets)), len(columns))
     for first in range(0, len(targets), chunk_rows):
         rows = slice(first, first + chunk_rows)
         own = states[rows]
         slopes = torch.mm(own, columns.t(), out=logits[: len(own)])
-        _differentiate_rows(slopes, targets[rows], losses[rows], slope_factor)
+        differentiate_rows(slopes, targets[rows], losses[rows], slope_factor)
         if needs_states:
             torch.mm(slopes, columns, out=for_states[rows])
         if needs_columns:
@@ -70,12 +70,13 @@ def _describe(  # noqa: PLR0913, PLR0917
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return tensors like the results, without computing them."""
     losses = targets.new_empty(targets.shape, dtype=torch.float32)
-    return losses, *_make_gradients(states, columns, needs_states, needs_columns, sums_in_fp32)
+    return losses, *make_gradients(states, columns, needs_states, needs_columns, sums_in_fp32)
 
 
-def _make_gradients(
+def make_gradients(
     states: torch.Tensor, columns: torch.Tensor, needs_states: bool, needs_columns: bool, sums_in_fp32: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return memory for the gradients of states and columns, empty if they are not needed."""
     dtype = torch.float32 if sums_in_fp32 else columns.dtype
     return (
         states.new_empty(states.shape if needs_states else (0,)),
@@ -83,13 +84,13 @@ def _make_gradients(
     )
 
 
-def _differentiate_rows(logits: torch.Tensor, targets: torch.Tensor, losses: torch.Tensor, factor: float) -> None:
+def differentiate_rows(logits: torch.Tensor, targets: torch.Tensor, losses: torch.Tensor, factor: float) -> None:
     """Overwrite rows of logits with the gradients of their losses, times a factor, and write the losses."""
     if logits.is_cuda:
         # Triton is imported where it is used: it takes long, and the package exists on Linux only.
-        from trainer.models.softmax_kernel import differentiate_rows  # noqa: PLC0415
+        from trainer.models import softmax_kernel  # noqa: PLC0415
 
-        differentiate_rows(logits, targets, losses, factor)
+        softmax_kernel.differentiate_rows(logits, targets, losses, factor)
         return
     counts, logs = targets != IGNORED_TARGET, logits.float().log_softmax(-1)
     column = torch.where(counts, targets, 0).unsqueeze(-1)

@@ -17,6 +17,9 @@ class Head(nn.Linear):
     `compute_logits` and `factor_change` know about the change of the weight.
     """
 
+    uses_fp8 = False
+    """Whether objectives in training compute its products in fp8 (`fp8.head`)."""
+
     def __init__(self, dim: int, vocab_size: int) -> None:
         super().__init__(dim, vocab_size, bias=False)
 

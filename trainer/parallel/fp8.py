@@ -8,6 +8,7 @@ from torch import nn
 from trainer.config.errors import ConfigError, ConfigProblem
 from trainer.models.experts import MixtureOfExperts
 from trainer.models.fp8 import MULTIPLE, use_fp8
+from trainer.models.head import Head
 from trainer.parallel.engine import Recipe
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.units import Units
@@ -27,6 +28,24 @@ def use_fp8_products(model: nn.Module, units: Units, recipe: Recipe, mesh: Mesh)
         raise ConfigError([ConfigProblem("fp8.scaling", message, "set it to none")])
     for layer in layers:
         use_fp8(layer, has_row_scales=recipe.fp8.scaling == "row")
+    if recipe.fp8.head:
+        _use_fp8_head(model)
+
+
+def _use_fp8_head(model: nn.Module) -> None:
+    """Let the head compute in fp8, or raise ConfigError if it cannot; only the last stage of a pipeline has one."""
+    head = getattr(model, "head", None)
+    if head is None and hasattr(model, "head"):
+        return
+    if not isinstance(head, Head):
+        message = f"true, but the head of {type(model).__name__} does not compute the objective of a language model"
+        raise ConfigError([ConfigProblem("fp8.head", message, "set it to false")])
+    for size, name in ((head.out_features, "vocabulary"), (head.in_features, "width")):
+        if size % MULTIPLE:
+            message = f"true, but the model's {name} is {size}, and fp8 products need multiples of {MULTIPLE}"
+            fix = f"set it to false, or pad the {name} to {size + -size % MULTIPLE}"
+            raise ConfigError([ConfigProblem("fp8.head", message, fix)])
+    head.uses_fp8 = True
 
 
 def _check_device(recipe: Recipe, device: torch.device) -> None:

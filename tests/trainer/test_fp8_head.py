@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch._dynamo.utils import counters
@@ -42,7 +44,8 @@ def test_loss_and_gradients_are_close_to_exact_ones(shape: tuple[int, int], chun
     assert not gradients[0][0, 3].any()
 
 
-def test_chunks_change_no_loss() -> None:
+def test_chunks_change_neither_losses_nor_gradients() -> None:
+    torch.manual_seed(1)
     states, columns, targets = (
         torch.randn(40, DIM).bfloat16(),
         torch.randn(VOCABULARY, DIM).bfloat16(),
@@ -51,9 +54,10 @@ def test_chunks_change_no_loss() -> None:
     # Every chunk has the same largest value, hence the same scale.
     states[::8, 0] = 9.0
     whole, chunks = (differentiate_head_fp8(states, columns, targets, rows, True, True, True) for rows in (40, 16))
-    # Sums of fp32 products depend on the number of rows in the last bit, and a bf16 result then in its last one.
-    for once, by_chunk in zip(whole, chunks, strict=True):
-        assert torch.allclose(once.float(), by_chunk.float(), rtol=0.01, atol=1e-3)
+    assert torch.allclose(whole[0], chunks[0], rtol=0.01)
+    # The last bit of a product depends on the number of rows, and may move a slope over a boundary of fp8.
+    for once, by_chunk in zip(whole[1:], chunks[1:], strict=True):
+        assert float((once - by_chunk).float().norm() / once.float().norm()) < 0.01
 
 
 @pytest.mark.parametrize("keeps_gradients", [True, False])
@@ -99,11 +103,12 @@ def test_the_compiler_knows_the_shapes_of_its_results() -> None:
 
 def test_an_evaluation_computes_in_bf16() -> None:
     head, hidden, targets = make_operands((2, 16))
-    plain = sum_cross_entropy(hidden, head, targets).item()
-    head.uses_fp8 = True
-    assert sum_cross_entropy(hidden, head, targets).item() != plain
-    head.eval()
-    assert sum_cross_entropy(hidden, head, targets).item() == plain
+    with torch.autocast("cpu", torch.bfloat16):
+        plain = sum_cross_entropy(hidden, head, targets).item()
+        head.uses_fp8 = True
+        assert sum_cross_entropy(hidden, head, targets).item() != plain
+        head.eval()
+        assert sum_cross_entropy(hidden, head, targets).item() == plain
 
 
 @pytest.mark.parametrize("scaling", ["tensor", "delayed"])
@@ -119,11 +124,12 @@ def test_a_run_follows_one_with_a_head_in_bf16(preset: str, scaling: str) -> Non
     assert not any(in_fp8["skipped"])
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
-def test_ranks_train_alike(strategy: str) -> None:
+@pytest.mark.parametrize("settings", ["strategy=ddp", "strategy=fsdp recompute=full", "strategy=single pipeline=2"])
+def test_ranks_train_alike(settings: str) -> None:
     alone = curve(config_of("tiny-llama", [*TINY, SINGLE, TENSOR, HEAD]), 4)
-    config = config_of("tiny-llama", [*TINY, TENSOR, HEAD, f"parallel.strategy={strategy}"])
-    for together in on_ranks("tests.trainer.curves:curve", ranks=2, config=config, micro=4):
+    parallel = [f"parallel.{setting}" for setting in settings.split()]
+    config = config_of("tiny-llama", [*TINY, TENSOR, HEAD, *parallel])
+    for together in on_ranks("tests.trainer.curves:curve", ranks=2, config=config, micro=2):
         assert together["loss"] == pytest.approx(alone["loss"], abs=0.02)
 
 
@@ -149,6 +155,13 @@ def test_a_compiled_run_has_no_graph_break() -> None:
         ),
         ("tiny-llama", [TENSOR, "fp8.head=bf16"], "fp8.head: 'bf16'"),
         ("tiny-llama", [TENSOR, HEAD, "parallel.tensor=2"], "fp8.scaling: tensor, but parallel.tensor=2"),
+        (
+            "tiny-llama",
+            [TENSOR, HEAD, "model.vocab_size=250"],
+            "fp8.head: true, but model.vocab_size is 250, and fp8 products need multiples of 16; "
+            "set it to false, or model.vocab_size to 256",
+        ),
+        ("tiny-mlp", [TENSOR, HEAD], "fp8.head: true, but only the head of a language model computes in fp8"),
     ],
 )
 def test_settings_that_the_head_cannot_serve_are_refused(preset: str, settings: list[str], message: str) -> None:
@@ -157,15 +170,17 @@ def test_settings_that_the_head_cannot_serve_are_refused(preset: str, settings: 
     assert message in str(caught.value)
 
 
-def test_a_vocabulary_that_does_not_fit_is_refused() -> None:
-    config = load("tiny-llama", [*TINY, SINGLE, TENSOR, HEAD, "model.vocab_size=250"])
+def test_a_vocabulary_of_an_own_model_that_does_not_fit_is_refused() -> None:
+    config = load("tiny-llama", [*TINY, SINGLE, TENSOR, HEAD])
+    config = replace(config, model=replace(config.model, vocab_size=250))
     message = r"fp8\.head: true, but the model's vocabulary is 250, .* multiples of 16; set it to false, or pad .* 256"
     with pytest.raises(ConfigError, match=message):
         make_step(config)
 
 
-def test_a_model_without_a_language_head_is_refused() -> None:
-    config = load("tiny-mlp", ["precision=bf16", SINGLE, TENSOR, HEAD])
+def test_an_own_model_without_a_language_head_is_refused() -> None:
+    config = load("tiny-mlp", ["precision=bf16", SINGLE, TENSOR])
+    config = replace(config, fp8=replace(config.fp8, head=True))
     with pytest.raises(ConfigError, match=r"fp8\.head: true, but the head of Mlp does not compute the objective"):
         make_step(config)
 

@@ -10,6 +10,7 @@ from trainer.config.check_communication import check_compression
 from trainer.config.check_effect import check_effect
 from trainer.config.check_engine import check_engine
 from trainer.config.check_formats import check_batch_norm, check_formats
+from trainer.config.check_fp8 import check_fp8
 from trainer.config.check_parallel import (
     LANGUAGE_MODELS,
     check_context_parallel,
@@ -260,28 +261,6 @@ def check_optimizer_layout(config: Config) -> Iterator[ConfigProblem]:
     if optimizer.name == "muon" and parallel.offload:
         message = "muon multiplies matrices, which parallel.offload would leave to the host"
         yield ConfigProblem("optimizer.name", message, "use adamw, or set parallel.offload to false")
-
-
-def check_fp8(config: Config) -> Iterator[ConfigProblem]:
-    """Check that fp8 products have the precision and the layers they need."""
-    scaling = config.fp8.scaling
-    if scaling == "none":
-        if config.fp8.head:
-            message = "true, but fp8.scaling is none"
-            yield ConfigProblem("fp8.head", message, "set it to false, or fp8.scaling to tensor, row or delayed")
-        return
-    if config.precision != "bf16":
-        message = f"{scaling}, but precision is {config.precision}, and outputs of fp8 products are bf16"
-        yield ConfigProblem("fp8.scaling", message, "set precision to bf16, or this to none")
-    if config.parallel.tensor > 1:
-        message = f"{scaling}, but parallel.tensor={config.parallel.tensor} splits the linear layers"
-        yield ConfigProblem("fp8.scaling", message, "set parallel.tensor to 1, or this to none")
-    if config.lora.rank:
-        message = f"{scaling}, but lora.rank={config.lora.rank} changes the linear layers"
-        yield ConfigProblem("fp8.scaling", message, "set it to none, or lora.rank to 0")
-    if scaling == "delayed" and config.parallel.pipeline > 1:
-        message = f"delayed, but parallel.pipeline={config.parallel.pipeline} has several micro-batches in flight"
-        yield ConfigProblem("fp8.scaling", message, "use tensor or row, or set parallel.pipeline to 1")
 
 
 def check_schedule(config: Config) -> Iterator[ConfigProblem]:

@@ -105,14 +105,16 @@ class _Progress:
     """A line about the progress every few seconds."""
 
     def __init__(self) -> None:
-        self._began = self._printed = time.monotonic()
+        self._began = self._printed = 0.0
 
     def __call__(self, done: int, batches: int) -> None:
         now = time.monotonic()
+        # The first batch ends long after the start, because the model is built and loaded before it.
+        self._began = self._began or now
         if now - self._printed < _PROGRESS_S:
             return
         self._printed = now
-        left_s = (now - self._began) / done * (batches - done)
+        left_s = (now - self._began) / max(done - 1, 1) * (batches - done)
         print(f"evaluated {done:,} of {batches:,} batches, about {left_s:.0f} s left", file=sys.stderr, flush=True)
 
 

@@ -80,7 +80,7 @@ class Corruptions:
         self._report(corruption)
         if corruption.is_past:
             return None
-        self.saves.find_confirmed()
+        self.saves.find_confirmed()  # lets a save under way finish, so that it is set aside too
         self._set_aside()
         failure = corruption.describe_failure() if corruption.is_decided else None
         return replace(end, reason=f"{end.reason}; not saved: {corruption}", cause=Cause.CORRUPTION, failure=failure)

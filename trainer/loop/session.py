@@ -139,6 +139,8 @@ class Session:
         space.check_disk(self._folder, 0, RankGroup(world.rank, world.size, world.group))
         resolved = resolve_auto(self._config, world, source, self._folder)
         self._config = config = resolved.config
+        if config.health.replay_every:
+            check_equal_machines(world)
         watchdog = Watchdog(world, self._folder, config.watchdog.hang_s, lambda: stop.is_terminated)
         with closing(watchdog.start()):
             self._trainer = trainer = Trainer.from_config(config, world, resolved.micro)
@@ -152,8 +154,6 @@ class Session:
             if config.checkpoint.every != "never":
                 trainer.check_folder()
                 self._recorder.event("save_estimated", seconds=trainer.checkpoints.expected_save_s)
-            if config.health.replay_every:
-                check_equal_machines(world)
             sampler = TextSampler(trainer.engine, config, resolved.micro) if config.evaluation.prompts else None
             self._accept(trainer, resolved, sources.notes)
             meter = Meter(self._recorder, config, world.device, world.size, _flops_per_sample(config))

@@ -16,11 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from trainer.config.check_fp8 import FP8_MULTIPLE
 from trainer.models.fp8_cast import cast_fp8
 from trainer.models.fp8_formats import E4M3, E5M2, SMALLEST_SCALE
-
-MULTIPLE = 16
-"""Fp8 products need sizes that are multiples of this number."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +76,7 @@ def multiply_fp8(
 def flatten_rows(x: torch.Tensor) -> torch.Tensor:
     """Return x as a bf16 matrix whose number of rows fits fp8 products: rows of zeros change no sum and no scale."""
     rows = x.to(torch.bfloat16).flatten(0, -2)
-    missing = -rows.shape[0] % MULTIPLE
+    missing = -rows.shape[0] % FP8_MULTIPLE
     return F.pad(rows, (0, 0, 0, missing)) if missing else rows
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from trainer.models.fp8 import MULTIPLE, cast_delayed, multiply_scaled
+from trainer.config.check_fp8 import FP8_MULTIPLE
+from trainer.models.fp8 import cast_delayed, multiply_scaled
 from trainer.models.fp8_formats import E4M3, E5M2
 from trainer.models.functional import IGNORED_TARGET
 from trainer.models.fused_loss import differentiate_rows, make_gradients
@@ -38,7 +39,7 @@ def differentiate_head_fp8(  # noqa: PLR0913, PLR0917
     for_states, for_columns = make_gradients(states, columns, needs_states, False, sums_in_fp32)
     unscaled, slope_scale = (torch.full((), scale, device=states.device) for scale in (0.0, _SLOPE_SCALE))
     columns8, columns_transposed, _ = cast_delayed(columns, unscaled, E4M3)
-    size = chunk_rows + -chunk_rows % MULTIPLE
+    size = chunk_rows + -chunk_rows % FP8_MULTIPLE
     for first in range(0, len(targets), size):
         rows = slice(first, first + size)
         own, own_targets = _pad(states[rows], targets[rows])
@@ -79,7 +80,7 @@ def _describe(  # noqa: PLR0913, PLR0917
 
 def _pad(states: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Add rows of zeros with ignored targets, until fp8 products fit."""
-    missing = -len(targets) % MULTIPLE
+    missing = -len(targets) % FP8_MULTIPLE
     if not missing:
         return states, targets
     return F.pad(states, (0, 0, 0, missing)), F.pad(targets, (0, missing), value=IGNORED_TARGET)

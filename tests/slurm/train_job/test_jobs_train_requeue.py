@@ -42,9 +42,16 @@ def test_a_refused_start_gives_the_outcome_of_the_run_back(job: Run, run_folder:
     assert not (run_folder / ".outcome-before.json").exists()
 
 
-def test_an_outcome_from_before_an_attempt_that_was_killed_does_not_come_back(job: Run, run_folder: Path) -> None:
+def test_a_start_that_ends_before_the_run_gives_its_outcome_back(job: Run, run_folder: Path) -> None:
     job(OUTCOME="finished")
+    before = (run_folder / "outcome.json").read_text()
     job(TORCHRUN="1")  # ends without an outcome
+    assert (run_folder / "outcome.json").read_text() == before
+
+
+def test_only_a_run_that_had_ended_gets_its_outcome_back(job: Run, run_folder: Path) -> None:
+    """A requeued job that is refused does not continue, whatever its last attempt said."""
+    job(OUTCOME="requeue", REASON="time limit")
     assert job(OUTCOME="bad_input").returncode == 2
     assert json.loads((run_folder / "outcome.json").read_text())["outcome"] == "bad_input"
 

@@ -62,7 +62,8 @@ def check_rounding(results: list[dict[str, Any]], patterns: Sequence[str]) -> No
         assert len({rank[pattern]["digest"] for rank in results}) == 1, pattern
         for rank in results:
             for figure in ("losses", "norms"):
-                assert rank[pattern][figure] == pytest.approx(rank["backend"][figure], rel=1e-5), (pattern, figure)
+                ours, theirs = ([float.fromhex(text) for text in rank[name][figure]] for name in (pattern, "backend"))
+                assert ours == pytest.approx(theirs, rel=1e-5), (pattern, figure)
 
 
 def test_auto_chooses_by_nodes_and_size() -> None:

@@ -23,7 +23,7 @@ COMMANDS = {
     "profile": (["profile", "-h"], 0, "usage: python -m trainer profile [-h] [--steps STEPS] [--ranks RANKS] RUN"),
     "export": (["export", "--help"], 0, "usage: python -m trainer export [-h] [--best] FROM FOLDER"),
     "export of nothing": (["export"], 2, "the following arguments are required: FROM, FOLDER"),
-    "evaluate": (["evaluate", "--help"], 0, "usage: python -m trainer evaluate [-h] [--json] RUN"),
+    "evaluate": (["evaluate", "--help"], 0, "usage: python -m trainer evaluate [-h] [--best] [--json]"),
     "settings": (["settings", "--help"], 0, "usage: python -m trainer settings [-h] [--markdown | --from FOLDER]"),
     "settings of nothing": (["settings", "--markdwon"], 2, "unrecognized arguments: --markdwon"),
 }

@@ -74,7 +74,7 @@ def test_a_second_run_does_nothing_within_two_seconds(warm: Path) -> None:
     states = {name: phase["state"] for name, phase in record["phases"].items()}
     assert states == {
         "preflight": "done",
-        **dict.fromkeys(("apt", "venv", "pulumi", "docker", "kernel", "image", "env"), "cached"),
+        **dict.fromkeys(("apt", "venv", "pulumi", "docker", "kernel", "image", "env", "slurm"), "cached"),
     }
 
 

@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.nightly, pytest.mark.timeout(TIMEOUT_
 
 RELEASE = "24.11"
 LABEL = "muster.test=slurm-build"
-SHARED = "/work"
+SHARED = "/built"
 # The pool has the archive under the name that the source index gives it; apt checks its sum.
 FETCH = """set -eu
 export DEBIAN_FRONTEND=noninteractive
@@ -46,7 +46,7 @@ mkdir -p {installed}
 # Its arguments: the key of the archive, what to do, and the path.
 STORE = """#!/bin/sh
 [ "$2" = store ] || exit 1
-cp "$3" /work/stored.tar
+cp "$3" /built/stored.tar
 """
 INSTALL = """
 apt-get -q install -y --no-install-recommends {packages}/*.deb >{shared}/install.log 2>&1 ||

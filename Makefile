@@ -30,7 +30,7 @@ $(MUSTER): requirements.lock pyproject.toml $(if $(MOVED),again)
 again:
 
 setup: ## install what is missing: Python, Pulumi, Docker, node image, training environment
-	@$(PYTHON) -m setup
+	@$(PYTHON) -m setup $(if $(SLURM),--slurm $(SLURM))
 
 demo: setup ## set up this machine, create a cluster, train on 2 nodes, print the report
 	@$(MUSTER) demo --stack $(STACK)
@@ -85,7 +85,7 @@ env: $(MUSTER) ## print variables for the Pulumi CLI: eval "$$(make -s env)"
 
 test: setup ## run lint and the tests of every layer: pure, trainer, engine, e2e, faults
 	@$(PYTHON) -m setup browser || true
-	@.venv/bin/python -m tests.run; code=$$?; $(PYTHON) -m setup stop-docker --if-started-by-last-run >/dev/null; exit $$code
+	@$(if $(SLURM),MUSTER_TEST_SLURM=$(SLURM)) .venv/bin/python -m tests.run; code=$$?; $(PYTHON) -m setup stop-docker --if-started-by-last-run >/dev/null; exit $$code
 
 test-quick: $(MUSTER) ## run lint and the pure tests before a commit (under 3 minutes)
 	@command -v shellcheck >/dev/null || $(PYTHON) -m setup apt

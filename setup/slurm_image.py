@@ -10,8 +10,8 @@ from setup.run import SetupError
 
 # Debian's testing suite removes a release when it has a newer one.
 _FALLBACK = (
-    f"if the mirror no longer has Slurm {pins.SLURM}, use {pins.SLURM_RELEASES[0]}: run "
-    f"`python3 -m setup --slurm {pins.SLURM_RELEASES[0]}`, and write "
+    f"if the mirror no longer has Slurm {pins.SLURM}, use {pins.SLURM_RELEASES[0]}: add "
+    f"`SLURM={pins.SLURM_RELEASES[0]}` to `make setup`, `make demo` and `make test`, and write "
     f'`software: {{slurm: "{pins.SLURM_RELEASES[0]}"}}` in the stack file'
 )
 

@@ -65,6 +65,12 @@ def test_up_runs_the_phases_that_the_stack_needs(clone: Path, phases: str) -> No
     assert calls(clone) == VENV + f"-m setup {phases}".rstrip() + "\n"
 
 
+@pytest.mark.parametrize("target", ["setup", "demo"])
+def test_set_up_leaves_the_image_of_the_default_release_out_on_request(clone: Path, target: str) -> None:
+    make(clone, target, "SLURM=24.11")
+    assert "-m setup --slurm 24.11\n" in calls(clone)
+
+
 def test_up_stops_if_the_stack_is_unknown(clone: Path) -> None:
     assert run_make(clone, "up", "STACK=unknown").returncode != 0
     assert calls(clone) == VENV

@@ -249,7 +249,7 @@ def _compute(  # noqa: PLR0913
     return total, torch.cat(losses), cast
 
 
-def _compute_fused(  # noqa: PLR0913
+def _compute_fused(  # noqa: PLR0913 - the values that `_compute` has at hand
     targets: torch.Tensor,
     chunk_tokens: int,
     dtype: torch.dtype,

@@ -21,7 +21,7 @@ _SLOPE_SCALE = 2.0**-15
 
 
 @torch.library.custom_op("muster::differentiate_head_fp8", mutates_args=())
-def differentiate_head_fp8(  # noqa: PLR0913, PLR0917
+def differentiate_head_fp8(  # noqa: PLR0913, PLR0917 - operations of torch take tensors and numbers, not objects
     states: torch.Tensor,
     columns: torch.Tensor,
     targets: torch.Tensor,
@@ -64,11 +64,11 @@ def differentiate_head_fp8(  # noqa: PLR0913, PLR0917
 
 
 @differentiate_head_fp8.register_fake
-def _describe(  # noqa: PLR0913, PLR0917
+def _describe(  # noqa: PLR0913, PLR0917 - the parameters of the operation
     states: torch.Tensor,
     columns: torch.Tensor,
     targets: torch.Tensor,
-    chunk_rows: int,  # noqa: ARG001
+    chunk_rows: int,  # noqa: ARG001 - the results do not depend on it
     needs_states: bool,
     needs_columns: bool,
     sums_in_fp32: bool,

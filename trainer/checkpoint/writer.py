@@ -5,6 +5,7 @@ It is started with a shared-memory file and two pipes: each JSON line in is a sa
 
 from __future__ import annotations
 
+import errno
 import json
 import mmap
 import os
@@ -54,14 +55,33 @@ def save(job: SaveJob, image: memoryview, abandoned: set[str]) -> dict[str, Any]
     except FolderLost as error:
         reason = str(error)
     except OSError as error:
-        failed_rank = job.rank
-        reason = f"{error.strerror} ({error.filename or job.partial})"
+        if _is_removed(job, error):
+            reason = "rank 0 has abandoned this save"
+        else:
+            failed_rank, reason = job.rank, f"{error.strerror} ({error.filename or job.partial})"
     if reason:
         kind = "failed"
         _clean_up(job, reason)
     seconds = time.monotonic() - started
     result = {"kind": kind, "token": job.token, "reason": reason, "seconds": seconds, "bytes": size}
     return {**result, "failed_rank": failed_rank}
+
+
+def _is_removed(job: SaveJob, error: OSError) -> bool:
+    """Return whether this part could not be written only because rank 0 has removed the whole save (see `_clean_up`).
+
+    Rank 0 reports the cause. NFS reports a file that another client has removed as a stale handle.
+    """
+    if job.rank == 0 or error.errno not in (errno.ENOENT, errno.ESTALE):
+        return False
+    # Another rank may have created the folder again, but never this rank's file.
+    try:
+        os.stat(job.partial / folder.shard_name(job.rank))
+    except FileNotFoundError:
+        return True
+    except OSError:
+        pass
+    return False
 
 
 def _clean_up(job: SaveJob, reason: str) -> None:

@@ -21,6 +21,7 @@ from infra.targets.aws.launcher.fleet import Fleet
 from infra.targets.aws.node.set_up import LAUNCHER
 from slurm.config.render import render_files
 from slurm.power import install
+from tests.container_script import BASH, run_script
 from tests.e2e.daemon_container import daemon_network, start_container
 from tests.harness import REPO, wait_until
 from tests.moto_server import ENVIRONMENT, Moto, listening
@@ -40,13 +41,12 @@ class CloudSlurm:
     def run(self, script: str, *, check: bool = True) -> str:
         """Run a script on the controller and return its output."""
         try:
-            done = self.controller.exec_run(["bash", "-c", script])
+            done = run_script(self.controller, script, shell=BASH)
         except APIError as ended:
             raise AssertionError(f"slurmctld ended\n{self.log()}") from ended
-        text: str = done.output.decode()
-        if check and done.exit_code:
-            raise AssertionError(f"{script}\nexited {done.exit_code}\n{text}\n{self.log()}")
-        return text.strip()
+        if check and done.code:
+            raise AssertionError(f"{script}\nexited {done.code}\n{done.out}\n{self.log()}")
+        return done.out.strip()
 
     def sweep(self) -> None:
         self.run("/etc/muster/power/sweep")

@@ -13,6 +13,7 @@ from docker.models.containers import Container
 from cluster.inventory import Inventory, Node
 from cluster.spec import ClusterSpec
 from slurm.config.render import render_files
+from tests.container_script import BASH, run_script
 from tests.e2e.daemon_container import daemon_network, start_container
 from tests.harness import REPO, wait_until
 
@@ -37,10 +38,9 @@ class Slurm:
 
     def run(self, script: str, *, check: bool = True) -> str:
         """Run a script and return its output."""
-        done = self.container.exec_run(["bash", "-c", script], workdir="/tmp")
-        text: str = done.output.decode()
-        assert not (check and done.exit_code), f"{script}\nexited {done.exit_code}\n{text}\n{self.read_log()}"
-        return text.strip()
+        done = run_script(self.container, script, shell=BASH, workdir="/tmp")
+        assert not (check and done.code), f"{script}\nexited {done.code}\n{done.out}\n{self.read_log()}"
+        return done.out.strip()
 
     def submit(self, script: str, *options: str) -> str:
         return self.run(f"sbatch --parsable {' '.join(options)} --wrap '{script}'")

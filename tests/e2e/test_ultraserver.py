@@ -21,6 +21,7 @@ from cluster import names
 from cluster.inventory import Inventory, Node, NodeGpus, NodeSet
 from cluster.spec import ClusterSpec
 from slurm.config.render import render_files
+from tests.container_script import BASH, run_script
 from tests.e2e.daemon_container import daemon_network, start_container
 from tests.harness import REPO, wait_until
 
@@ -62,11 +63,11 @@ class UltraServers:
 
     def run(self, script: str, *, node: str = "", check: bool = True) -> str:
         container = self.nodes[node] if node else self.controller
-        done = container.exec_run(["bash", "-c", script])
-        text: str = done.output.decode().strip()
-        if check and done.exit_code:
-            raise AssertionError(f"{script}\nexited {done.exit_code}\n{text}\n{self.controller.logs(tail=40).decode()}")
-        return text
+        done = run_script(container, script, shell=BASH)
+        if check and done.code:
+            log = self.controller.logs(tail=40).decode()
+            raise AssertionError(f"{script}\nexited {done.code}\n{done.out}\n{log}")
+        return done.out.strip()
 
     def submit(self, *options: str, seconds: int = 600) -> str:
         """Submit a job that sleeps, and return its id."""

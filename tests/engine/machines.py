@@ -21,6 +21,7 @@ from infra.engine.environment import environment, prepare
 from infra.home import Home
 from infra.targets.registry import get_target as target
 from infra.targets.target import Deployment
+from tests.container_script import run_script
 
 PROGRAM = Path(__file__).parent / "program"
 Spec = dict[str, Any]
@@ -108,9 +109,9 @@ class Machines:
 
     def run(self, node: str, script: str) -> str:
         container = docker.from_env().containers.get(f"muster-{self.spec['name']}-{node}")
-        code, out = container.exec_run(["sh", "-c", script])
-        assert code == 0, out.decode()
-        return str(out.decode().strip())
+        done = run_script(container, script)
+        assert done.code == 0, done.out
+        return done.out.strip()
 
     @property
     def _deployment(self) -> Deployment:

@@ -39,6 +39,7 @@ from infra.targets.aws.spec import Aws
 from infra.targets.local import cgroup_tree
 from infra.targets.local import docker_engine as engine_client
 from infra.targets.local.build import node_container
+from tests.container_script import Done, run_script
 from tests.harness import REPO, wait_until
 from tests.infra.targets.aws.node.metadata import Machine, metadata
 from tests.infra.targets.aws.node.state_disk import DISK, StateDisk
@@ -56,14 +57,6 @@ systemctl -q is-active metadata ||
   systemd-run -q --unit metadata --working-directory /run python3 -m http.server --bind {_ADDRESS} 80
 until curl -s -m 10 -o /dev/null http://{_ADDRESS}/; do sleep 0.1; done
 """
-
-
-@dataclass
-class Done:
-    """Exit code and output of a command."""
-
-    code: int
-    out: str
 
 
 @dataclass
@@ -138,8 +131,7 @@ class Machines:
 
     def do(self, name: str, script: str, environment: dict[str, str] | None = None) -> Done:
         container = docker.from_env().containers.get(names.container(CLUSTER, name))
-        code, out = container.exec_run(["sh", "-c", script], environment=environment)
-        return Done(code, out.decode(errors="replace"))
+        return run_script(container, script, environment=environment)
 
     def metadata_answers(self, name: str, user: str) -> bool:
         """Return whether a user reaches the metadata address, at which a server on the machine itself listens."""

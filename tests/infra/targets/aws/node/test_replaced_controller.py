@@ -137,7 +137,9 @@ def release(cloud: Machines, job: str) -> None:
 
 def began(cloud: Machines, job: str) -> list[str]:
     """Return the process ids that the job recorded."""
-    return cloud.do("gpu-1", f"cat {HOME}/{job}.began 2>/dev/null").out.split()
+    done = cloud.do("gpu-1", f"cd {HOME} && if [ -e {job}.began ]; then cat {job}.began; fi")
+    assert done.code == 0, done
+    return done.out.split()
 
 
 def state(cloud: Machines, job: str) -> str:

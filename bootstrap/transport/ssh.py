@@ -97,8 +97,7 @@ class SshTransport:
         try:
             channel.settimeout(_left(deadline))
             channel.exec_command(command)
-            channel.sendall(data)
-            channel.shutdown_write()
+            _send(channel, data)
             out = _read(channel.recv, channel, deadline, lines)
             err = _read(channel.recv_stderr, channel, deadline, Lines(None))
             if not channel.status_event.wait(_left(deadline)):
@@ -185,6 +184,19 @@ def _left(deadline: float) -> float:
     if left <= 0:
         raise TimeoutError
     return left
+
+
+def _send(channel: paramiko.Channel, data: bytes) -> None:
+    try:
+        channel.sendall(data)
+        channel.shutdown_write()
+    except TimeoutError:
+        raise
+    except OSError:
+        # A script that fails early does not read all of its input, and the node closes the channel. Its exit code and
+        # its output, which says why it failed, have arrived by then.
+        if not channel.status_event.is_set():
+            raise
 
 
 def _read(receive: Callable[[int], bytes], channel: paramiko.Channel, deadline: float, lines: Lines) -> str:

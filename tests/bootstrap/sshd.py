@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import subprocess
 import threading
+from contextlib import suppress
 
 import paramiko
 
@@ -73,10 +74,12 @@ def _serve(channel: paramiko.Channel, command: bytes) -> None:
 
     def pump() -> None:
         assert process.stdin is not None
-        while chunk := channel.recv(65536):
-            process.stdin.write(chunk)
-            process.stdin.flush()
-        process.stdin.close()
+        # The command may end before it has read everything.
+        with suppress(BrokenPipeError):
+            while chunk := channel.recv(65536):
+                process.stdin.write(chunk)
+                process.stdin.flush()
+            process.stdin.close()
 
     threading.Thread(target=pump, daemon=True).start()
     while line := process.stdout.readline():

@@ -63,6 +63,12 @@ def test_output_errors_exit_code_and_stdin(transport: SshTransport) -> None:
     assert transport.run("cat; echo err >&2; exit 7", stdin=b"data\n") == Completed(7, "data\n", "err\n")
 
 
+def test_a_script_that_fails_before_it_has_read_its_stdin_says_why(transport: SshTransport) -> None:
+    for _ in range(20):
+        done = transport.run("echo the disk is full >&2; exit 28", stdin=bytes(4 << 20))
+        assert (done.code, done.err) == (28, "the disk is full\n")
+
+
 def test_the_script_is_not_in_the_process_list(transport: SshTransport) -> None:
     assert "hush" not in transport.run("ps -eo args | grep h[u]sh || true; : hush").out
 

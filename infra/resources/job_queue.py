@@ -17,8 +17,9 @@ from typing import Literal, Protocol
 
 from bootstrap.transport.base import Completed, TransportError
 from infra.resources.error import ResourceError
-from slurm.control import config, jobs
-from slurm.control.jobs import LEAVING, RunningJob
+from slurm.control import config, jobs, named_jobs
+from slurm.control.jobs import LEAVING
+from slurm.control.named_jobs import RunningJob
 
 QUERY_TIMEOUT_S = 30.0
 # Between TERM and KILL a job has slurm.kill_wait_s, by default 30 s.
@@ -103,7 +104,7 @@ class SlurmQueue:
         return {user: all_users[user] for user in users if user in all_users}
 
     def running(self) -> tuple[RunningJob, ...]:
-        return jobs.parse_running(self._run(jobs.LIST_RUNNING))
+        return named_jobs.parse_running(self._run(named_jobs.LIST_RUNNING))
 
     def release(self) -> str:
         return config.read_release(self._run(shlex.join(config.SHOW_CONFIG)))

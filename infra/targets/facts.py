@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from cluster.inventory import Inventory, Node
-from slurm.control.jobs import LIST_JOBS, ListedJob, parse_jobs
+from slurm.control.named_jobs import LIST_JOBS, ListedJob, parse_jobs, split_rows
 from slurm.control.nodes import LIST_NODES, parse_listed
 from slurm.hostlist import expand
 
@@ -16,11 +16,12 @@ _MARK = "---muster---"
 _PARTS = 5
 _MOST_JOBS = 100
 # Equal nodes share a line and the queue is cut off, because the output of AWS Run Command is limited.
+# The names of jobs may contain backslashes, which the `echo` of some shells replaces.
 SCRIPT = f"""
 {LIST_NODES} 2>&1; echo {_MARK}
 jobs=$({LIST_JOBS} 2>&1)
-echo "$jobs" | head -n {_MOST_JOBS}; echo {_MARK}
-echo "$jobs" | wc -l; echo {_MARK}
+printf '%s\\n' "$jobs" | head -n {_MOST_JOBS}; echo {_MARK}
+printf '%s\\n' "$jobs" | wc -l; echo {_MARK}
 for unit in {" ".join(DAEMONS)}; do echo "$unit|$(systemctl is-active $unit)"; done; echo {_MARK}
 sed -n 's/^ProctrackType=//p' /etc/slurm/slurm.conf 2>/dev/null || true
 """
@@ -74,7 +75,7 @@ class Facts:
 
 def parse(text: str) -> Slurm:
     """Return the state of Slurm from the output of SCRIPT."""
-    parts = [part.strip().splitlines() for part in re.split(rf"^{_MARK}$", text, flags=re.MULTILINE)]
+    parts = [split_rows(part.strip()) for part in re.split(rf"^{_MARK}$", text, flags=re.MULTILINE)]
     if len(parts) != _PARTS:
         return Slurm(problem="its answer is incomplete")
     nodes, jobs, total, daemons, tracking = parts

@@ -18,7 +18,7 @@ from muster.commands import screen
 from muster.commands.backup import Progress, read_running_spec
 from muster.commands.bootstrap import bootstrap
 from muster.commands.upgrade import RELEASES
-from slurm.control.jobs import LIST_RUNNING, parse_running
+from slurm.control.named_jobs import LIST_RUNNING, parse_running
 from slurm.control.snapshot import COUNT_JOBS, TAKE, Snapshot, parse_snapshot
 from slurm.restore_check import find_losses
 from slurm.upgrade_check import describe_snapshot

@@ -14,7 +14,7 @@ from infra.resources.error import ResourceError
 from infra.shell import read_inventory, unattended
 from infra.targets.target import Deployment, OnThisMachine, Target
 from muster.commands.failure import explain_failure
-from slurm.control.jobs import LIST_RUNNING, RunningJob, parse_running
+from slurm.control.named_jobs import LIST_RUNNING, RunningJob, parse_running
 
 _QUERY_TIMEOUT_S = 5.0
 _MAX_SHOWN = 5

@@ -13,15 +13,17 @@ print_log() {
   fi
 }
 while :; do
-  info=$(scontrol show job "$job" --oneliner 2>/dev/null | head -n 1)
-  field() { printf '%s' "$info" | grep -o " $1=[^ ]*" | head -n 1 | cut -d= -f2-; }
-  state=$(field JobState)
-  if [ -z "$info" ]; then
+  # Not by scontrol: in its output, the name of the job may contain all that other fields do, and line breaks.
+  listed=$(squeue -h -t all -j "$job" -o '%T|%r|%N' 2>/dev/null | head -n 1)
+  IFS='|' read -r state reason nodes <<<"$listed"
+  if [ -z "$listed" ]; then
     state=$(sacct -X -n -P -j "$job" -o State 2>/dev/null | head -n 1 | cut -d' ' -f1)
     now="state|${state:-UNKNOWN}|||"
   else
+    info=$(scontrol show job "$job" --oneliner 2>/dev/null | tr '\n' ' ')
+    field() { printf '%s' "$info" | grep -o " $1=[^ ]*" | head -n 1 | cut -d= -f2-; }
     log=$(field StdOut)
-    now="state|$state|$(field Reason)|$(field NodeList)|$(field ExitCode)"
+    now="state|$state|${reason%% *}|$nodes|$(field ExitCode)"
   fi
   if [ "$now" != "$last" ]; then
     report "$now"

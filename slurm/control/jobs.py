@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 _POLL_S = 0.5
 LEAVING = "muster: leaving"
@@ -14,50 +14,9 @@ EMPTYING = "image refresh: its jobs end first"
 """Reason of nodes that take no more jobs, because they will be replaced; the sweep leaves them as they are."""
 
 
-@dataclass(frozen=True)
-class RunningJob:
-    """A job that holds nodes."""
-
-    id: str
-    user: str
-    name: str
-
-
 # State and start time of every job that is not finished. Without a list of states, squeue includes suspended and
 # completing jobs.
 LIST_STARTS = "squeue -h -o '%T|%S'"
-LIST_RUNNING = "squeue -h -t R,S,CF -o '%i|%u|%j'"
-
-
-def parse_running(text: str) -> tuple[RunningJob, ...]:
-    """Parse LIST_RUNNING."""
-    rows = [line.split("|", 2) for line in text.splitlines()]
-    return tuple(RunningJob(*row) for row in rows if len(row) == len(fields(RunningJob)))
-
-
-@dataclass(frozen=True)
-class ListedJob:
-    """A job in the queue, as squeue prints it."""
-
-    id: str
-    name: str
-    user: str
-    partition: str
-    state: str
-    time: str
-    nodes: str
-    """Number of nodes."""
-    where: str
-    """The nodes of the job, or the reason why it is waiting."""
-
-
-LIST_JOBS = "squeue -h -o '%i|%j|%u|%P|%T|%M|%D|%R'"
-
-
-def parse_jobs(lines: Sequence[str]) -> tuple[ListedJob, ...]:
-    """Parse LIST_JOBS; skip lines of another form."""
-    last = len(fields(ListedJob)) - 1
-    return tuple(ListedJob(*line.split("|", last)) for line in lines if line.count("|") >= last)
 
 
 @dataclass(frozen=True)

@@ -154,7 +154,7 @@ def parse_nodes(text: str) -> dict[str, NodeState]:
 
 def update_nodes(hostlist: str, state: str, reason: str = "") -> list[str]:
     """Return the command that sets the state of nodes."""
-    why = [f"reason={reason}"] if reason else []
+    why = [f"reason={_print_on_one_line(reason)}"] if reason else []
     return ["scontrol", "update", f"nodename={hostlist}", f"state={state}", *why]
 
 
@@ -249,7 +249,12 @@ def parse_group(text: str) -> list[GroupNode]:
 
 def set_comment(node: str, comment: str) -> list[str]:
     """Return the command that sets the comment of a node, or removes it."""
-    return ["scontrol", "update", f"nodename={node}", f"comment={comment}"]
+    return ["scontrol", "update", f"nodename={node}", f"comment={_print_on_one_line(comment)}"]
+
+
+def _print_on_one_line(text: str) -> str:
+    """Return a text without characters that would forge a row of sinfo: it may quote what a user's job left behind."""
+    return "".join(c if c.isprintable() else " " for c in text)
 
 
 def parse_listed(text: str) -> list[ListedNode]:

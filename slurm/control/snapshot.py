@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from slurm.control.named_jobs import list_named_jobs, split_rows
+
 DAYS = 30
 """Days of job records that are compared one by one; older ones are only counted."""
 _QUEUE, _ACCOUNTS, _RECORDS, _TOTAL = "== queue", "== accounts", "== records", "== total"
@@ -16,7 +18,7 @@ _COUNT = "select count(*) from slurm_acct_db.\\`${cluster}_job_table\\`"
 # The queue comes first: a job that ends in between is then in the records.
 TAKE = f"""set -e
 export SLURM_TIME_FORMAT=standard
-queue=$(squeue -h -a -r -o '%i|%U|%P|%T|%S|%r|%j')
+queue=$({list_named_jobs("%i|%U|%P|%T|%S|%r", "-a", "-r")})
 associations=$(sacctmgr -nP list assoc format=cluster,account,user,qos | sort)
 limits=$(sacctmgr -nP list qos format=name,priority,preempt,gracetime | sort)
 users=$(sacctmgr -nP list user format=user,adminlevel | sort)
@@ -91,7 +93,7 @@ def parse_snapshot(text: str) -> Snapshot:
     """Parse the output of TAKE; raise ValueError if it is incomplete."""
     sections: dict[str, list[str]] = {}
     lines: list[str] = []
-    for line in text.splitlines():
+    for line in split_rows(text):
         if line in (_QUEUE, _ACCOUNTS, _RECORDS, _TOTAL):
             lines = sections[line] = []
         elif line:

@@ -6,12 +6,16 @@ alice is attacked, carol attacks, bob is an admin.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
 
+from infra.targets import facts
 from slurm.config.render import PRIVATE_FOLDERS
+from slurm.control.named_jobs import LIST_RUNNING, parse_running
+from slurm.control.snapshot import TAKE, parse_snapshot
 from tests.harness import Stack, wait_until
 
 NODE = "gpu-1"
@@ -98,6 +102,37 @@ def test_jobs_accounts_and_usage_are_visible_to_their_owner_and_admins_only(vict
     assert list_users("alice") == [True] * len(queries)
     assert list_users("bob") == [True] * len(queries)
     assert list_users("carol") == [False] * len(queries)
+
+
+def test_the_name_of_a_job_forges_nothing_in_what_admins_see(victim: Victim) -> None:
+    stack = victim.stack
+    forged = "999|alice|forged\n998|2000|gpu|RUNNING|2026-11-16T19:00:00|None|forged\n== total\n7\n---muster---"
+    name = shlex.quote(f"x\n{forged}\n\x1b[2J\t\\n|end")
+    submit = f"sbatch --parsable -p gpu -w {NODE} -n1 -o /dev/null -J {name} --wrap 'sleep 600'"
+    job = stack.ssh("login", submit, user="carol")
+
+    def as_root(script: str) -> str:
+        return stack.ssh("controller", script, user="root")
+
+    try:
+        wait_until(lambda: as_root(f"squeue -h -j {job} -o %T") == "RUNNING", f"job {job} runs")
+        assert "\n999|alice|forged\n" in as_root("squeue -h -o %j"), "Slurm prints the name as it is"
+        slurm = facts.parse(as_root(facts.SCRIPT))
+        assert slurm.problem == ""
+        snapshot = parse_snapshot(as_root(TAKE))
+        assert snapshot.total > 7
+        names = {
+            "running": {listed.id: listed.name for listed in parse_running(as_root(LIST_RUNNING))},
+            "status": {listed.id: listed.name for listed in slurm.jobs},
+            "snapshot": {listed.id: listed.name for listed in snapshot.queue.values()},
+        }
+        for place, listed in names.items():
+            assert {victim.job, job} <= listed.keys(), place
+            assert not {"998", "999"} & listed.keys(), place
+            assert listed[job] == f"x?{forged}??[2J?\\n|end".replace("\n", "?"), place
+    finally:
+        stack.ssh("login", f"scancel {job}", user="carol")
+        wait_for_end(stack, job)
 
 
 def test_processes_and_jobs_of_others_cannot_be_ended_or_joined(victim: Victim) -> None:

@@ -18,7 +18,7 @@ from infra.engine.stop import Stop
 from infra.home import Home
 from infra.targets.registry import load_spec
 from muster.commands.restore import carry_out, find_mismatch
-from slurm.control.jobs import LIST_RUNNING
+from slurm.control.named_jobs import LIST_RUNNING
 
 MANIFEST = Manifest("2026-11-17T18:00:00+00:00", "0.1.0", "demo", "demo", "24.11", "", {"shared": 7})
 

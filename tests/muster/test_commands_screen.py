@@ -11,7 +11,7 @@ from rich.text import Text
 from cluster.inventory import Inventory
 from infra.targets.facts import Facts, Machine, Slurm, SlurmNode
 from muster.commands import screen, status
-from slurm.control.jobs import ListedJob
+from slurm.control.named_jobs import ListedJob
 
 REASON = "slurmd on the node has been silent for 300 s and the health check before that said that its disk is full"
 
@@ -46,7 +46,7 @@ def test_long_reason_does_not_squeeze_the_node_table() -> None:
 
 
 def test_long_reason_does_not_squeeze_the_queue_table() -> None:
-    job = ListedJob("1234567", "pretraining-run", "alice", "training", "PENDING", "10-12:00:00", "128", f"({REASON})")
+    job = ListedJob("1234567", "alice", "training", "PENDING", "10-12:00:00", "128", f"({REASON})", "pretraining-run")
     text = render(status.build_queue_table(Slurm(jobs=(job,))))
     for cell in ("1234567", "pretraining-run", "alice", "training", "pending", "10-12:00:00", "128"):
         assert cell in text.splitlines()[2]

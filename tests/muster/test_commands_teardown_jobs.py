@@ -15,13 +15,13 @@ from infra.targets.local.target import LocalTarget
 from infra.targets.target import Deployment
 from muster.commands import teardown_jobs
 from muster.commands.teardown_jobs import ClusterJobs, list_cluster_jobs
+from slurm.control.named_jobs import LIST_RUNNING
 from tests.infra.targets.aws.build.test_job_queue import SPEC, put_report, start_instance
 from tests.moto_server import REGION, Moto, aws, moto  # noqa: F401  # fixtures
 from tests.muster.test_commands_parts import fake_ssh, node
 
 LOCAL = (LocalTarget(), Deployment("c", "s"))
 AWS = (AwsTarget(), Deployment(SPEC.name, "s", REGION))
-SQUEUE = "squeue -h -t R,S,CF -o '%i|%u|%j'"
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_aws_jobs_are_listed_by_the_controller(aws: Moto, stack: StackHome) -> N
     start_instance(aws, "compute")
     put_report(aws, "ready")
     assert list_cluster_jobs(stack, *AWS) == ClusterJobs()
-    aws.answer(SQUEUE, "30|alice|train\n7|muster|ready-h200\n31_2|bob|a|b\n")
+    aws.answer(LIST_RUNNING, "30|alice|train\n7|muster|ready-h200\n31_2|bob|a|b\n")
     assert list_cluster_jobs(stack, *AWS) == ClusterJobs(("30 train (alice)", "31_2 a|b (bob)"))
     stack.inventory.unlink()
     assert "7 ready-h200 (muster)" in list_cluster_jobs(stack, *AWS).running
@@ -73,11 +73,11 @@ def test_silent_aws_queue_counts_as_unknown(aws: Moto, stack: StackHome) -> None
     controller = start_instance(aws, "controller")
     start_instance(aws, "compute")
     put_report(aws, "ready")
-    aws.answer(SQUEUE, "", code=1, err="slurm_load_jobs error: Unable to contact slurm controller")
+    aws.answer(LIST_RUNNING, "", code=1, err="slurm_load_jobs error: Unable to contact slurm controller")
     assert list_cluster_jobs(stack, *AWS).unknown == (
         "controller: the job queue does not answer: slurm_load_jobs error: Unable to contact slurm controller"
     )
-    aws.answer(SQUEUE, "30|alice|train\n" * 2000)
+    aws.answer(LIST_RUNNING, "30|alice|train\n" * 2000)
     assert "longer than the 24000 characters" in list_cluster_jobs(stack, *AWS).unknown
     aws.client("ec2").stop_instances(InstanceIds=[controller])
     assert list_cluster_jobs(stack, *AWS).unknown == "cannot check whether jobs are running: the controller is stopped"

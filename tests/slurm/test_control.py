@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from slurm.control.config import read_nodes, read_release, read_seconds
-from slurm.control.jobs import ListedJob, NodeJob, RunningJob, parse_jobs, parse_on_node, parse_pairs, parse_running
+from slurm.control.jobs import NodeJob, parse_on_node, parse_pairs
+from slurm.control.named_jobs import ListedJob, RunningJob, parse_jobs, parse_running
 from slurm.control.nodes import parse_listed, parse_listed_by_partition, parse_partitions, show_nodes, update_nodes
 
 ROOT = Path(__file__).parents[2]
@@ -106,8 +107,8 @@ def test_node_lists_are_parsed() -> None:
 
 def test_job_lists_are_parsed() -> None:
     assert parse_running("7|ann|a|b\nnonsense\n") == (RunningJob("7", "ann", "a|b"),)
-    assert parse_jobs(["7|a|ann|gpu|RUNNING|1:00|2|gpu-[1-2]", "error"]) == (
-        ListedJob("7", "a", "ann", "gpu", "RUNNING", "1:00", "2", "gpu-[1-2]"),
+    assert parse_jobs(["7|ann|gpu|RUNNING|1:00|2|gpu-[1-2]|a", "error"]) == (
+        ListedJob("7", "ann", "gpu", "RUNNING", "1:00", "2", "gpu-[1-2]", "a"),
     )
     assert parse_on_node("7|RUNNING|1-00:00:03\n8_1|CONFIGURING|0:00\n9+1|RUNNING|INVALID\n") == (
         NodeJob("7", "RUNNING", "1-00:00:03"),

@@ -30,7 +30,7 @@ gpu-3|down~|no capacity in us-east-1a
 gpu-[4-64]|idle~|none
 cpu-1|idle|none
 ---muster---
-30|train|alice|gpu|RUNNING|1-02:00:00|2|gpu-[1-2]
+30|alice|gpu|RUNNING|1-02:00:00|2|gpu-[1-2]|train
 ---muster---
 1
 ---muster---

@@ -14,7 +14,7 @@ from typer.core import TyperCommand
 
 from infra.engine.stop import INTERRUPTED
 from infra.home import DEFAULT_STACK
-from muster.options import Json, Stack
+from muster.options import Json, Stack, chosen_stack
 from muster.state_app import state_app
 
 app = typer.Typer(
@@ -465,13 +465,13 @@ def main() -> None:
 def _report_failure(failure: Exception) -> int:
     """Print the message of a known failure and return its exit code; re-raise any other, which is a bug."""
     from muster.commands import screen
-    from muster.commands.failure import explain_failure
+    from muster.commands.failure import explain_failure, name_stack
 
     stop = explain_failure(failure)
     if stop is None:
         raise failure
     if stop.what:
-        screen.print_stop(stop)
+        screen.print_stop(name_stack(stop, chosen_stack.get()))
     return stop.code
 
 

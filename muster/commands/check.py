@@ -19,7 +19,13 @@ from infra.targets.registry import target_of
 from infra.targets.target import Budgeted, Console, Flight, HostFacts, OnThisMachine, Preflight
 from muster.commands import screen
 from muster.commands.cost import describe_cost
-from muster.commands.stack_spec import check_name_free, describe_machines, examine_spec, find_host_target
+from muster.commands.stack_spec import (
+    check_name_free,
+    describe_machines,
+    examine_spec,
+    find_host_target,
+    name_stack_in_issues,
+)
 from muster.commands.stacks import require_stack_file
 
 
@@ -83,7 +89,7 @@ def _examine(name: str, console: Console) -> _CheckResult:
     spec, issues = examine_spec(stack, host_facts)
     target = target_of(spec) if spec else None
     flight = target.preflight(spec, issues, stack, console) if spec and isinstance(target, Preflight) else None
-    result = _CheckResult(stack, spec, flight.issues if flight else issues, flight)
+    result = _CheckResult(stack, spec, name_stack_in_issues(flight.issues if flight else issues, name), flight)
     if spec and result.is_valid and host_facts is not None:
         check_name_free(spec, name)
     return result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from infra.engine.command_line import rewrite_commands
 from infra.engine.stop import Stop
 from infra.resources.error import ResourceError
 from infra.targets.registry import targets
@@ -17,3 +18,8 @@ def explain_failure(failure: Exception) -> Stop | None:
         return Stop(what.rstrip("."), fix.rstrip("."))
     hosts = (target for target in targets().values() if isinstance(target, OnThisMachine))
     return next((stop for host in hosts if (stop := host.explain_error(failure))), None)
+
+
+def name_stack(stop: Stop, stack: str) -> Stop:
+    """Return the message with the name of the stack in its commands."""
+    return Stop(rewrite_commands(stop.what, stack), rewrite_commands(stop.fix, stack), stop.code)

@@ -10,7 +10,7 @@ from cluster.names import CONTROLLER
 from cluster.spec import ClusterSpec
 from cluster.spec.edit import set_value
 from infra.engine import lock
-from infra.engine.command_line import format_command
+from infra.engine.command_line import format_command, rewrite_commands
 from infra.engine.stop import BAD_INPUT, FAILED, Stop
 from infra.home import StackHome
 from infra.resources.error import ResourceError
@@ -22,6 +22,7 @@ from muster.commands.stack_spec import examine_spec, require_valid_spec
 from muster.commands.stacks import require_running_stack, require_stack
 from muster.commands.up import up
 from muster.deployments import find_deployment
+from muster.options import chosen_stack
 from slurm.control.jobs import EMPTYING
 from slurm.hostlist import hostlist
 
@@ -94,7 +95,9 @@ def _resume(queue: JobQueue, drained: Sequence[str]) -> None:
         if drained:
             queue.resume(drained)
     except ResourceError as problem:
-        screen.say(f"warning: {hostlist(drained)} may still be drained: {problem}")
+        screen.say(
+            f"warning: {hostlist(drained)} may still be drained: {rewrite_commands(str(problem), chosen_stack.get())}"
+        )
 
 
 def _wait_until_empty(queue: JobQueue, nodes: Sequence[str], *, force: bool) -> None:

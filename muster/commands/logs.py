@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from infra.engine.command_line import format_command
 from infra.engine.stop import BAD_INPUT, Stop
 from infra.targets.target import KeepsLogs, NodeLog
 from muster.commands import screen
@@ -15,7 +16,7 @@ def logs(name: str, node: str, machine: str | None) -> None:
     """Print the logs of the latest machine that was this node, or of the given machine."""
     target, deployment = find_deployment(require_stack(name))
     if not isinstance(target, KeepsLogs):
-        fix = f"open a shell with `make ssh STACK={name}`; the logs of {node} are in its /var/log"
+        fix = f"open a shell with `{format_command('ssh', name)}`; the logs of {node} are in its /var/log"
         raise Stop(f"stack {name}: machines of target {target.name} do not store their logs", fix, BAD_INPUT)
     with screen.status(f"looking for the logs of {node}"):
         stored = target.node_logs(deployment, node)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from cluster import names
 from cluster.spec import ClusterSpec, Issue
 from cluster.spec.issue import SpecError, render
 from cluster.spec.stack_file import cluster_of
+from infra.engine.command_line import rewrite_commands
 from infra.engine.stop import BAD_INPUT, Stop
 from infra.home import StackHome
 from infra.plan import BuildPlan
@@ -37,11 +39,20 @@ def check_name_free(spec: ClusterSpec, stack: str) -> None:
 
 def require_valid_spec(stack: StackHome, spec: ClusterSpec | None, issues: Sequence[Issue]) -> ClusterSpec:
     """Return the spec and print its warnings; raise Stop if it has errors."""
+    issues = name_stack_in_issues(issues, stack.name)
     if spec is None or any(issue.level == "error" for issue in issues):
         raise Stop(f"{stack.file.name} is invalid; nothing was started\n{render(issues)}", code=BAD_INPUT)
     for issue in issues:
         screen.say(f"warning: {issue.where}: {issue.message}; {issue.fix}")
     return spec
+
+
+def name_stack_in_issues(issues: Iterable[Issue], stack: str) -> list[Issue]:
+    """Return the issues with the name of the stack in their commands."""
+    return [
+        replace(issue, message=rewrite_commands(issue.message, stack), fix=rewrite_commands(issue.fix, stack))
+        for issue in issues
+    ]
 
 
 def examine_spec(

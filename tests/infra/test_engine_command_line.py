@@ -25,6 +25,25 @@ REPO = Path(__file__).parents[2]
         (rewrite_commands("then `muster up` again", "x"), "then `make up STACK=x` again"),
         (rewrite_commands("`muster ssh gpu-1` and read", "x"), "`make ssh NODE=gpu-1 STACK=x` and read"),
         (rewrite_commands("the cluster muster made", "x"), "the cluster muster made"),
+        (rewrite_commands("run `.venv/bin/muster bootstrap`", "x"), "run `.venv/bin/muster bootstrap`"),
+        (rewrite_commands("wait, or `make up FORCE=1`", "x"), "wait, or `make up FORCE=1 STACK=x`"),
+        (rewrite_commands("wait, or `make up FORCE=1`", "local"), "wait, or `make up FORCE=1`"),
+        (rewrite_commands("make teardown", "x"), "make teardown STACK=x"),
+        (
+            rewrite_commands("`make teardown` and then `make up`", "x"),
+            "`make teardown STACK=x` and then `make up STACK=x`",
+        ),
+        (
+            rewrite_commands('`make status ARGS="--json"`; `make cost`', "x"),
+            '`make status ARGS="--json" STACK=x`; `make cost STACK=x`',
+        ),
+        (rewrite_commands("`make teardown STACK=other`", "x"), "`make teardown STACK=other`"),
+        (rewrite_commands("`make teardown FORCE=1 STACK=other`", "x"), "`make teardown FORCE=1 STACK=other`"),
+        (
+            rewrite_commands("`make setup`, `make upload` and `make check-all`", "x"),
+            "`make setup`, `make upload` and `make check-all`",
+        ),
+        (rewrite_commands("nodes that make up a group", "x"), "nodes that make up a group"),
     ],
 )
 def test_commands_name_make_or_the_program_and_the_stack(line: str, expected: str) -> None:

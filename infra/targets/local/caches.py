@@ -10,8 +10,9 @@ from typing import Any, get_args
 
 from cluster import names
 from cluster.spec.model import SlurmRelease
+from infra.engine.command_line import format_command
 from infra.engine.stop import Stop
-from infra.home import Home
+from infra.home import DEFAULT_STACK, Home
 from infra.receipt import CacheEntry
 from infra.targets.local import docker_engine as engine_client
 
@@ -29,9 +30,13 @@ def caches(home: Home) -> tuple[CacheEntry, ...]:
 def drop(home: Home) -> tuple[CacheEntry, ...]:
     """Remove all caches and return them; raise Stop while a cluster uses them."""
     with engine_client.api_session("caches") as api:
-        users = [c["Names"][0].lstrip("/") for c in api.containers(all=True, filters={"label": names.CLUSTER})]
+        users = {
+            container["Names"][0].lstrip("/"): container["Labels"].get(names.STACK, DEFAULT_STACK)
+            for container in api.containers(all=True, filters={"label": names.CLUSTER})
+        }
         if users:
-            raise Stop(f"caches are in use by {len(users)} nodes: {', '.join(sorted(users)[:5])}", "make teardown")
+            fix = " and ".join(format_command("teardown", stack) for stack in sorted(set(users.values())))
+            raise Stop(f"caches are in use by {len(users)} nodes: {', '.join(sorted(users)[:5])}", fix)
         gone = caches(home)
         for entry in gone:
             if entry.what.endswith("image"):

@@ -1,0 +1,139 @@
+"""Removal of leftovers on AWS: every kind is removed, in order and with retries, and nothing of another cluster."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+
+import pytest
+
+from infra.resources.error import ResourceError
+from infra.targets.aws import names
+from infra.targets.aws.client import create_client
+from infra.targets.aws.leftovers import kind, search
+from infra.targets.aws.leftovers.kind import AccountRegion
+from infra.targets.aws.leftovers.registry import KINDS, USERS
+from infra.targets.target import Leftover
+from slurm.power.launcher import Fault
+from tests.infra.targets.aws.leftover_resources import (
+    OURS,
+    THEIRS,
+    create_all,
+    filled_moto_gaps,  # noqa: F401  # a fixture
+    list_leftovers,
+    spec,
+    unreachable,  # noqa: F401  # a fixture
+)
+from tests.moto_server import REGION, Moto, aws, moto  # noqa: F401  # fixtures
+
+pytestmark = pytest.mark.usefixtures("filled_moto_gaps")
+LATER = float("inf")
+
+
+@pytest.fixture
+def both_clusters(aws: Moto) -> Moto:  # noqa: F811
+    create_all(aws, OURS)
+    create_all(aws, THEIRS)
+    return aws
+
+
+def test_every_kind_is_removed_and_another_cluster_is_not_touched(both_clusters: Moto) -> None:
+    ours, theirs = list_leftovers(OURS), list_leftovers(THEIRS)
+    assert {leftover.kind for leftover in ours} == {kind.name for kind in search.KINDS}
+    assert {leftover.name for leftover in ours} & {leftover.name for leftover in theirs} == set()
+    for leftover in ours:
+        search.remove_leftover(leftover, LATER, AccountRegion(REGION), sleep=lambda _s: None)
+    assert list_leftovers(OURS) == []
+    assert list_leftovers(THEIRS) == theirs
+
+
+def test_a_zone_whose_tagging_failed_is_removed_and_one_of_somebody_else_is_not(aws: Moto) -> None:  # noqa: F811
+    route53 = aws.client("route53")
+    for number, comment in enumerate((names.zone_comment(OURS), "of somebody else")):
+        config = {"Comment": comment, "PrivateZone": False}
+        route53.create_hosted_zone(Name=names.domain(OURS), CallerReference=str(number), HostedZoneConfig=config)
+    (zone,) = list_leftovers(OURS)
+    search.remove_leftover(zone, LATER, AccountRegion(REGION), sleep=lambda _s: None)
+    (other,) = route53.list_hosted_zones()["HostedZones"]
+    assert other["Config"]["Comment"] == "of somebody else"
+
+
+@pytest.fixture
+def vpc(aws: Moto) -> Leftover:  # noqa: F811
+    created = aws.client("ec2").create_vpc(CidrBlock="10.0.0.0/16", **spec("vpc", OURS))
+    return Leftover("VPC", created["Vpc"]["VpcId"], region=REGION)
+
+
+def test_removal_is_retried_while_a_resource_is_in_use(aws: Moto, vpc: Leftover) -> None:  # noqa: F811
+    aws.fail("DeleteVpc", "DependencyViolation", times=2)
+    waits: list[float] = []
+    search.remove_leftover(vpc, LATER, AccountRegion(REGION), sleep=waits.append)
+    assert waits == [1.0, 2.0]
+    assert vpc.name not in [other["VpcId"] for other in aws.client("ec2").describe_vpcs()["Vpcs"]]
+    # A resource that no longer exists counts as removed.
+    search.remove_leftover(vpc, LATER, AccountRegion(REGION))
+
+
+@pytest.mark.parametrize("code", ["RequestLimitExceeded", "InternalError"])
+def test_transient_errors_are_retried(
+    aws: Moto,  # noqa: F811
+    vpc: Leftover,
+    monkeypatch: pytest.MonkeyPatch,
+    code: str,
+) -> None:
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    monkeypatch.setattr(kind, "create_client", partial(create_client, attempts=1))
+    aws.fail("DeleteVpc", code, times=2)
+    waits: list[float] = []
+    search.remove_leftover(vpc, LATER, AccountRegion(REGION), sleep=waits.append)
+    assert waits == [1.0, 2.0]
+
+
+def test_removal_of_a_resource_in_use_times_out(aws: Moto, vpc: Leftover) -> None:  # noqa: F811
+    aws.fail("DeleteVpc", "DependencyViolation", times=99)
+    with pytest.raises(ResourceError, match=f"AWS refused to remove VPC {vpc.name}"):
+        search.remove_leftover(vpc, time.monotonic(), AccountRegion(REGION), sleep=lambda _s: None)
+
+
+def test_what_uses_a_resource_is_removed_before_it() -> None:
+    for used, users in USERS.items():
+        assert {user for user in users if KINDS.index(user) >= KINDS.index(used)} == set(), used.name
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "temporary"),
+    [
+        ("InvalidParameterValue", "Network interface 'eni-1' is currently in use.", True),
+        ("InvalidParameterValue", "Value (x) is not valid", False),
+        ("VolumeInUse", "", True),
+        ("UnauthorizedOperation", "", False),
+        ("NoAnswer", "", True),
+    ],
+)
+def test_temporary_errors_are_recognized(code: str, message: str, temporary: bool) -> None:
+    assert search._is_temporary(Fault("throttle" if code == "NoAnswer" else "broken", code, message)) is temporary
+
+
+@pytest.mark.usefixtures("unreachable")
+def test_a_lost_connection_error_names_the_leftover() -> None:
+    leftover = Leftover("VPC", "vpc-1", region=REGION)
+    with pytest.raises(ResourceError, match="AWS refused to remove VPC vpc-1: Could not connect"):
+        search.remove_leftover(leftover, time.monotonic(), AccountRegion(REGION))
+
+
+def test_a_denied_removal_error_names_the_resource_and_the_code(aws: Moto, vpc: Leftover) -> None:  # noqa: F811
+    aws.fail("DeleteVpc", "UnauthorizedOperation")
+    with pytest.raises(ResourceError, match=f"VPC {vpc.name}: UnauthorizedOperation: injected"):
+        search.remove_leftover(vpc, LATER, AccountRegion(REGION))
+
+
+def test_unknown_tagged_resources_are_listed_but_not_removed(aws: Moto) -> None:  # noqa: F811
+    aws.client("sqs").create_queue(QueueName="q", tags={"muster.cluster": OURS, "muster.stack": "s"})
+    (leftover,) = list_leftovers(OURS)
+    assert (leftover.kind, leftover.name, leftover.stack) == (
+        "tagged resource",
+        f"arn:aws:sqs:{REGION}:123456789012:q",
+        "s",
+    )
+    with pytest.raises(ResourceError, match="sqs"):
+        search.remove_leftover(leftover, LATER, AccountRegion(REGION))

@@ -260,3 +260,16 @@ def test_a_folder_that_cannot_be_written_says_so(small_disk: Path) -> None:
         RunLock.take(small_disk)
     (small_disk / "ballast").unlink()
     RunLock.take(small_disk).release()
+
+
+@pytest.mark.parametrize("code", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_a_filesystem_without_hard_links_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    def refuse(*_paths: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "link", refuse)
+    with pytest.raises(OSError, match="its filesystem cannot create hard links, which the lock needs") as refused:
+        RunLock.take(tmp_path)
+    assert refused.value.strerror is not None
+    assert os.strerror(code) in refused.value.strerror
+    assert list((tmp_path / LOCK_FOLDER).iterdir()) == []

@@ -11,6 +11,7 @@ and wakes up later does not find its own file, and then neither publishes nor re
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -30,6 +31,8 @@ BEAT_S = 3.0
 STALE_S = 30.0
 """An owner whose file has not changed for so long is taken for dead."""
 _POLL_S = 0.25
+# Errors of filesystems that cannot create hard links.
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS)
 _NAME = re.compile(r"\d{8,}")
 
 
@@ -191,10 +194,20 @@ def _create(path: Path, epoch: int, owner: Owner) -> bool:
     unnamed = path / f"new-{secrets.token_hex(8)}"
     try:
         unnamed.write_bytes(json.dumps(asdict(owner)).encode())
-        os.link(unnamed, _name_file(path, epoch))
+        _link(unnamed, _name_file(path, epoch))
     except FileExistsError:
         # NFS may lose the answer to a link that succeeded, and report the repeated request.
         return unnamed.stat().st_nlink > 1
     finally:
         unnamed.unlink(missing_ok=True)
     return True
+
+
+def _link(source: Path, name: Path) -> None:
+    try:
+        os.link(source, name)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        reason = f"its filesystem cannot create hard links, which the lock needs ({error.strerror})"
+        raise OSError(error.errno, reason, str(name)) from None

@@ -14,12 +14,13 @@ from infra.targets.registry import get_target
 
 _FILES = ("inventory.json", "id_ed25519", "known_hosts", "ssh_config")
 _NEEDED = frozenset({"inventory", "spec", "stack", "ssh_private_key"})
-_MARK = ".restored"
+RESTORED_MARK = ".restored"
+"""File with the tag of the state from which the files of a stack were written."""
 
 
 def restore_access(stack: StackHome, tag: str) -> None:
     """Write the files of the state with this tag, unless they are there; without a state, remove them."""
-    mark = stack.folder / _MARK
+    mark = stack.folder / RESTORED_MARK
     if not tag:
         _remove_files(stack)
         return
@@ -50,6 +51,12 @@ def unwrap_secret(value: Any) -> Any:
     return json.loads(value["plaintext"]) if isinstance(value, dict) and "plaintext" in value else value
 
 
+def remove_files(stack: StackHome) -> None:
+    """Remove the files for access."""
+    for name in (*_FILES, RESTORED_MARK):
+        (stack.folder / name).unlink(missing_ok=True)
+
+
 def _read_resources(stack: StackHome) -> list[dict[str, Any]]:
     prepare(stack.home)
     return pulumi.resources(stack)
@@ -57,7 +64,5 @@ def _read_resources(stack: StackHome) -> list[dict[str, Any]]:
 
 def _remove_files(stack: StackHome) -> None:
     """Remove the files for access, unless they may be those of a cluster whose state is still in MUSTER_HOME."""
-    if StackHome(stack.home.with_file_state(), stack.name).state.exists():
-        return
-    for name in (*_FILES, _MARK):
-        (stack.folder / name).unlink(missing_ok=True)
+    if not StackHome(stack.home.with_file_state(), stack.name).state.exists():
+        remove_files(stack)

@@ -8,6 +8,7 @@ from cluster.catalog.similar import find_similar
 from infra.engine import remote_state
 from infra.engine.access_restore import restore_access
 from infra.engine.command_line import format_command
+from infra.engine.folder_owner import claim_folder
 from infra.engine.stop import BAD_INPUT, Stop
 from infra.home import Home, StackHome
 from muster.commands.stack_spec import find_host_target
@@ -21,7 +22,11 @@ def resolve_stack(name: str) -> StackHome:
     stack = name_stack(name)
     if stack.home.remote:
         remote_state.check_store(stack.home)
+    claim_folder(stack)
+    if stack.home.remote:
         restore_access(stack, remote_state.pull(stack))
+        # The first files of a stack create its folder.
+        claim_folder(stack)
     return stack
 
 

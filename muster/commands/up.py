@@ -10,6 +10,7 @@ from infra.engine import lock, pulumi
 from infra.engine.command_line import format_command, rewrite_commands
 from infra.engine.environment import RunOptions
 from infra.engine.events import Failure, Result
+from infra.engine.folder_owner import claim_folder, record_owner
 from infra.engine.stop import FAILED, INTERRUPTED, Stop
 from infra.home import StackHome
 from infra.plan import BuildPlan
@@ -52,6 +53,9 @@ def up(name: str, *, force: bool, wait: bool, preflight: bool = True) -> LastUp:
     target.prepare(stack.home, screen)
     with lock.held(stack, "up", wait=wait, say=screen.say) as held:
         pulumi.wait_for_others(stack, wait=wait, say=screen.say)
+        # Another command may have claimed it before this one had the lock.
+        claim_folder(stack)
+        record_owner(stack)
         return _run(stack, target, target.plan(spec), held, options)
 
 

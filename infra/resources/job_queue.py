@@ -46,6 +46,10 @@ class JobQueue(Protocol):
         """Return the release of Slurm that slurmctld runs, such as 24.11; empty if none runs."""
         ...
 
+    def next_job_id(self) -> int | None:
+        """Return the id that the next job will get; None if no slurmctld runs."""
+        ...
+
     def drain(self, nodes: Sequence[str], reason: str = LEAVING) -> tuple[str, ...]:
         """Drain nodes that will be removed; return those that muster drained, to resume if they are not removed."""
         ...
@@ -109,6 +113,9 @@ class SlurmQueue:
     def release(self) -> str:
         return config.read_release(self._run(shlex.join(config.SHOW_CONFIG)))
 
+    def next_job_id(self) -> int | None:
+        return config.read_next_job_id(self._run(shlex.join(config.SHOW_CONFIG)))
+
     def drain(self, nodes: Sequence[str], reason: str = LEAVING) -> tuple[str, ...]:
         return tuple(self._run(jobs.drain(nodes, reason)).split())
 
@@ -150,6 +157,9 @@ class NoQueue:
     def release(self) -> str:
         return ""
 
+    def next_job_id(self) -> int | None:
+        return None
+
     def drain(self, _nodes: Sequence[str], _reason: str = LEAVING) -> tuple[str, ...]:
         return ()
 
@@ -188,6 +198,9 @@ class UnknownQueue:
 
     def release(self) -> str:
         return ""
+
+    def next_job_id(self) -> int | None:
+        return None
 
     def drain(self, nodes: Sequence[str], _reason: str = LEAVING) -> tuple[str, ...]:
         raise ResourceError("groups", f"{', '.join(nodes)} cannot be drained: {self._why}", "use `FORCE=1`")

@@ -18,7 +18,7 @@ from infra.targets.target import Deployment, Leftover, Leftovers, ManagedStorage
 from muster.commands import receipt_table, screen
 from muster.commands.failure import explain_failure
 from muster.commands.stacks import has_traces, missing_stack_error, resolve_stack
-from muster.commands.teardown_jobs import ClusterJobs, list_cluster_jobs
+from muster.commands.teardown_jobs import ClusterJobs, describe_job_ids, find_next_job_id, list_cluster_jobs
 from muster.deployments import find_own_leftovers, search_deployment
 
 # Machines take minutes to terminate and filesystems 15 minutes; their dependencies can be removed only afterwards.
@@ -66,13 +66,14 @@ def teardown(name: str, *, yes: bool, force: bool, delete_storage: bool = False)
             _forget_folder(stack, f"nothing of stack {name} (cluster {cluster.name}) exists")
             return None
         jobs = _check_allowed(cluster, search, yes=yes, force=force)
+        job_ids = _describe_job_ids(cluster, search.resources, jobs)
         try:
             receipt = _remove(cluster, search.resources, held)
         except KeyboardInterrupt:
             raise Stop(
                 "teardown was interrupted", f"`{format_command('teardown', name)}` continues", INTERRUPTED
             ) from None
-        receipt = replace(receipt, notes=(*jobs.notes, *receipt.notes))
+        receipt = replace(receipt, notes=(*jobs.notes, *receipt.notes, *(job_ids if receipt.retained else ())))
         path = receipts.save(receipt, stack.home.receipts)
     if isinstance(cluster.target, OnThisMachine):
         receipt = with_caches(receipt, cluster.target, stack.home)
@@ -124,6 +125,15 @@ def _check_allowed(cluster: _Cluster, search: Leftovers, *, yes: bool, force: bo
     if not yes and not _confirmed(cluster, search.resources):
         raise Stop("nothing was removed", code=FAILED)
     return jobs
+
+
+def _describe_job_ids(cluster: _Cluster, leftovers: list[Leftover], jobs: ClusterJobs) -> tuple[str, ...]:
+    """Return the note about the job ids of the next cluster if it will have the files of this one's jobs."""
+    is_kept, has_nodes = any(left.keep_reason for left in leftovers), any(left.is_node for left in leftovers)
+    if not (is_kept and has_nodes):
+        return ()
+    # A queue that has not answered is not asked again: that takes long.
+    return describe_job_ids(None if jobs.unknown else find_next_job_id(cluster.target, cluster.deployment))
 
 
 def _check_complete(stack: StackHome, receipt: Receipt) -> None:

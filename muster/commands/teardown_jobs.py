@@ -57,6 +57,27 @@ def list_cluster_jobs(stack: StackHome, target: Target, deployment: Deployment) 
     return _on_this_machine(stack) if isinstance(target, OnThisMachine) else _in_cloud(stack, target, deployment)
 
 
+def find_next_job_id(target: Target, deployment: Deployment) -> int | None:
+    """Return the id that the next job of a cluster would get; None if the cluster does not answer."""
+    try:
+        return target.queue(deployment).next_job_id()
+    except ResourceError:
+        return None
+
+
+def describe_job_ids(next_id: int | None) -> tuple[str, ...]:
+    """Return the note for a receipt of kept storage: the next cluster gives its jobs the same ids again."""
+    if next_id == 1:
+        return ()
+    start = "write `extra: {FirstJobId: N}` under `slurm:`, with N above every id so far,"
+    if next_id:
+        start = f"write `extra: {{FirstJobId: {next_id}}}` under `slurm:`"
+    return (
+        "job ids start at 1 again on the next cluster: jobs may overwrite files of earlier ones that are named by "
+        f"their id, such as train-1.out. To continue, {start} before the next `up`",
+    )
+
+
 def _on_this_machine(stack: StackHome) -> ClusterJobs:
     """Return the jobs of a cluster on this machine; if it does not answer, it is treated as idle."""
     try:

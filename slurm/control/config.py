@@ -22,6 +22,12 @@ def read_release(config: str) -> str:
     return match[1] if match else ""
 
 
+def read_next_job_id(config: str) -> int | None:
+    """Return the id of the next job from the output of SHOW_CONFIG; None if it is not there."""
+    match = re.search(r"^NEXT_JOB_ID\s*=\s*(\d+)", config, re.MULTILINE)
+    return int(match[1]) if match else None
+
+
 def read_nodes(config: str, key: str) -> str:
     """Return a hostlist from the output of SHOW_CONFIG; empty if there is none."""
     match = re.search(rf"^{key}\s*=\s*(\S+)", config, re.MULTILINE)

@@ -14,7 +14,7 @@ from infra.targets.aws.target import AwsTarget
 from infra.targets.local.target import LocalTarget
 from infra.targets.target import Deployment
 from muster.commands import teardown_jobs
-from muster.commands.teardown_jobs import ClusterJobs, list_cluster_jobs
+from muster.commands.teardown_jobs import ClusterJobs, describe_job_ids, find_next_job_id, list_cluster_jobs
 from slurm.control.named_jobs import LIST_RUNNING
 from tests.infra.targets.aws.build.test_job_queue import SPEC, put_report, start_instance
 from tests.moto_server import REGION, Moto, aws, moto  # noqa: F401  # fixtures
@@ -67,6 +67,27 @@ def test_aws_jobs_are_listed_by_the_controller(aws: Moto, stack: StackHome) -> N
     assert list_cluster_jobs(stack, *AWS) == ClusterJobs(("30 train (alice)", "31_2 a|b (bob)"))
     stack.inventory.unlink()
     assert "7 ready-h200 (muster)" in list_cluster_jobs(stack, *AWS).running
+
+
+def test_next_job_id_is_read_from_the_controller(aws: Moto) -> None:  # noqa: F811
+    start_instance(aws, "controller")
+    start_instance(aws, "compute")
+    put_report(aws, "ready")
+    aws.answer("scontrol show config", "NEXT_JOB_ID             = 31\n")
+    assert find_next_job_id(*AWS) == 31
+    aws.answer("scontrol show config", "", code=1, err="slurm_load_ctl_conf error")
+    assert find_next_job_id(*AWS) is None
+
+
+@pytest.mark.parametrize(("next_id", "value"), [(31, "{FirstJobId: 31}"), (None, "{FirstJobId: N}")])
+def test_receipt_of_kept_storage_says_how_job_ids_continue(next_id: int | None, value: str) -> None:
+    (note,) = describe_job_ids(next_id)
+    assert note.startswith("job ids start at 1 again on the next cluster: jobs may overwrite files of earlier ones")
+    assert f"write `extra: {value}` under `slurm:`" in note
+
+
+def test_cluster_without_jobs_needs_no_note_about_job_ids() -> None:
+    assert describe_job_ids(1) == ()
 
 
 def test_silent_aws_queue_counts_as_unknown(aws: Moto, stack: StackHome) -> None:  # noqa: F811

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm.control.config import read_nodes, read_release, read_seconds
+from slurm.control.config import read_next_job_id, read_nodes, read_release, read_seconds
 from slurm.control.jobs import NodeJob, parse_on_node, parse_pairs
 from slurm.control.named_jobs import ListedJob, RunningJob, parse_jobs, parse_running
 from slurm.control.nodes import parse_listed, parse_listed_by_partition, parse_partitions, show_nodes, update_nodes
@@ -126,6 +126,8 @@ def test_config_values_are_parsed() -> None:
     config = "KillWait                = 30 sec\nSuspendExcNodes         = (null)\nResumeTimeout           = 600 sec\n"
     assert (read_seconds(config, "KillWait"), read_seconds(config, "SuspendTime")) == (30.0, None)
     assert read_nodes(config, "SuspendExcNodes") == ""
+    assert read_next_job_id("NEXT_JOB_ID             = 26\nNodeFeaturesPlugins = (null)\n") == 26
+    assert read_next_job_id(config) is None
     assert read_nodes("SuspendExcNodes = gpu-[1-2]", "SuspendExcNodes") == "gpu-[1-2]"
 
 

@@ -32,6 +32,7 @@ STUBS = {
         update*) echo "${3#ExcNodeList=}" >"$STATES/excluded" ;;
         "requeue "*) [ -z "${REQUEUE_FAILS:-}" ] || exit 1; kill -TERM $PPID ;;
         esac""",
+    "squeue": 'case "$*" in *"--jobs=12345 --format=%V") echo "${SUBMITTED-}" ;; *) exit 1 ;; esac',
     "sacctmgr": 'echo "${ADMIN_LEVEL-None}"',
     "getent": 'case "$2" in [0-9]*) echo "$2 STREAM $2" ;; localhost*) echo "127.0.0.1 STREAM x" ;; *) exit 2 ;; esac',
     "ip": 'echo "$5 via 10.88.0.1 dev eth0 src ${LOCAL_ADDR-10.88.0.$((2 + ${SLURMD_NODENAME#gpu-}))} uid 0"',

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import time
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -43,6 +45,31 @@ def test_a_folder_that_another_job_uses_is_rejected(job: Run, tmp_path: Path) ->
     )
     (tmp_path / "states" / "777").write_text("COMPLETED")
     assert job(RUN_FOLDER="shared", OUTCOME="finished").returncode == 0
+
+
+def test_a_new_job_does_not_continue_that_of_an_earlier_cluster_with_the_same_id(job: Run, run_folder: Path) -> None:
+    assert job(OUTCOME="finished", CHECKPOINT="00000010").returncode == 0
+    weeks_ago = time.time() - 1e6
+    os.utime(run_folder / "job", (weeks_ago, weeks_ago))
+    new = {"OUTCOME": "finished", "SUBMITTED": f"{datetime.now():%Y-%m-%dT%H:%M:%S}"}
+    before = sorted(run_folder.rglob("*"))
+    done = job(**new)
+    assert (done.returncode, done.stderr) == (
+        2,
+        f"train: FAILED: {run_folder} is the folder of an earlier job 12345: the ids of this cluster have started at 1 "
+        f"again. Set RUN_FOLDER={run_folder} to continue that run, or another RUN_FOLDER for a new one\n",
+    )
+    assert sorted(run_folder.rglob("*")) == before
+    # A person may continue it, a requeued job has been there before, and without an answer nothing is known.
+    for variables in (
+        new | {"RUN_FOLDER": str(run_folder)},
+        new | {"SLURM_RESTART_COUNT": "1"},
+        {"OUTCOME": "finished"},
+    ):
+        os.utime(run_folder / "job", (weeks_ago, weeks_ago))
+        assert job(**variables).returncode == 0
+    # slurmctld has forgotten that the job ran: it starts it again, and the folder is its own.
+    assert job(**new).returncode == 0
 
 
 def test_a_folder_of_another_user_is_rejected_while_slurm_hides_the_state_of_its_job(job: Run, tmp_path: Path) -> None:

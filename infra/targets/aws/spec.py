@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Annotated, Literal
 
 from cluster.spec import ClusterSpec
@@ -13,6 +14,8 @@ SECTION = "aws"
 POLICY_EXAMPLE = "arn:aws:iam::aws:policy/CloudWatchAgentServerPolicy"
 OBJECT = r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/[\w!.*'()/-]+$"
 REGION = r"^[a-z]{2}(-[a-z]+)+-[0-9]$"
+# YAML reads it as text; it would turn 2026-11-18T01:00:00Z into a time of its own.
+END_FORMAT = "%Y-%m-%d %H:%M UTC"
 CAPABILITIES = Capabilities(
     machine=frozenset({"instance_type"}),
     fabrics=frozenset({"tcp", "efa"}),
@@ -125,6 +128,13 @@ class Aws(SpecModel):
         default=None,
         examples=["snap-0123456789abcdef0"],
     )
+    ends_at: Annotated[str, ValueDescription("a time as YYYY-MM-DD HH:MM UTC")] | None = field(
+        "time at which every machine of the cluster ends itself, even if nobody removes the cluster; by default never",
+        "forbidden",
+        default=None,
+        pattern=r"^\d{4}-\d{2}-\d{2} \d{2}:\d{2} UTC$",
+        examples=["2030-01-31 18:00 UTC"],
+    )
     kms_key: str | None = field(
         "ARN of the key that encrypts disks, files and secrets; by default one of the cluster's own",
         "forbidden",
@@ -136,6 +146,11 @@ class Aws(SpecModel):
 def aws_section(spec: ClusterSpec) -> Aws | None:
     """Return the section `aws` of a spec."""
     return spec.section(SECTION, Aws)
+
+
+def read_end(section: Aws) -> datetime | None:
+    """Return when the machines end themselves; None if never. Raise ValueError if it is no time of the calendar."""
+    return datetime.strptime(section.ends_at, END_FORMAT).replace(tzinfo=UTC) if section.ends_at else None
 
 
 def region_of(spec: ClusterSpec) -> str:

@@ -26,6 +26,7 @@ from infra.targets.aws.plan import images, machines
 from infra.targets.aws.plan.hooks import node_hooks
 from infra.targets.aws.plan.iam import NODE_ROLES, jobs_role_arn
 from infra.targets.aws.plan.user_data import user_data
+from infra.targets.aws.spec import read_end
 
 # What runs on this target's machines, besides what runs on every node. Their packages have no `__init__` there.
 NODE_FOLDERS = ("infra/targets/aws/node", "infra/targets/aws/launcher")
@@ -142,6 +143,7 @@ def _render_user_data(
             role=role,
             cluster=site.cluster,
             python=PYTHON.archives[ARCHITECTURES[machines.controller(site.spec).architecture]],
+            ends_at=read_end(site.aws),
         )
 
     return pulumi.Output.all(bundle=bundle, bucket=bucket).apply(render)

@@ -68,7 +68,8 @@ class PermanentMachine(AwsComponent):
             root_block_device=self._root_volume(args.key_arn),
             ebs_optimized=True,
             maintenance_options=machines.RECOVERY,
-            instance_initiated_shutdown_behavior="stop",
+            # A stopped machine would keep its root disk, and a restarted one would cost again.
+            instance_initiated_shutdown_behavior="terminate" if self.site.aws.ends_at else "stop",
             tags=self._tags(),
             opts=self.child_options(*args.after, delete_before_replace=True, ignore_changes=["ami", "userDataBase64"]),
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import shlex
+from datetime import datetime
 from pathlib import Path
 
 from cluster.inventory import InterpreterArchive
@@ -28,11 +29,13 @@ def user_data(  # noqa: PLR0913
     python: InterpreterArchive,
     program: str = "set_up",
     name: str = "",
+    ends_at: datetime | None = None,
 ) -> str:
     """Return the script as plain text, not yet encoded in base64.
 
     `python` is for images without a recent one; `program` is the module of infra/targets/aws/node that it runs, with
-    its options; `name` is for machines that are no node, and under which they report.
+    its options; `name` is for machines that are no node, and under which they report. At `ends_at` the machine ends
+    itself.
     """
     settings = {
         "cluster": cluster,
@@ -48,6 +51,7 @@ def user_data(  # noqa: PLR0913
         "program": program,
         "name": name,
         "nodes": parameters.nodes(cluster),
+        "ends_at": f"{ends_at.timestamp():.0f}" if ends_at else "",
     }
     lines = "\n".join(f"{name}={shlex.quote(value)}" for name, value in settings.items())
     files = "\n\n".join(_render_file(name) for name in EARLY_FILES)

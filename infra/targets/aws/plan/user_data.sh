@@ -87,9 +87,22 @@ apply() {
   return "$(cat /run/muster/code)"
 }
 
+# Whoever created the cluster may be gone by then. A service ends the machine also after a restart, and at once if it is late.
+end_later() {
+  mkdir -p /etc/muster && echo "$ends_at" >/etc/muster/ends-at || return 1
+  cat >/etc/systemd/system/muster-cluster-end.service <<'MUSTER_FILE'
+[Service]
+ExecStart=/bin/sh -c 'until [ "$$(date +%%s)" -ge "$$(cat /etc/muster/ends-at)" ]; do sleep 5; done; systemctl --no-block poweroff'
+[Install]
+WantedBy=multi-user.target
+MUSTER_FILE
+  systemctl daemon-reload && systemctl enable -q muster-cluster-end && systemctl start --no-block muster-cluster-end
+}
+
 main() {
   # A machine that is no node ends itself, in case nobody is there any more who would.
   [ -z "$name" ] || systemd-run -q --unit=muster-end --on-active=3h systemctl --no-block poweroff
+  [ -z "$ends_at" ] || attempt end end_later
   echo "muster: $role of $cluster, bundle $digest, $(date -u +%FT%TZ)"
   if [ -z "$name" ]; then
     attempt name early name "$tag"

@@ -12,6 +12,7 @@ from infra.targets.aws.launcher.node_names import read_node_name
 
 # https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_StateReason.html
 SERVER_ERROR, TAKEN_BACK = "Server.InternalError", "Server.SpotInstanceTermination"
+SHUT_DOWN = "Client.InstanceInitiatedShutdown"
 """Codes of the reasons for which EC2 ends an instance."""
 # Codes of EC2's instance states.
 _CODES = {"pending": 0, "running": 16, "shutting-down": 32, "terminated": 48, "stopping": 64, "stopped": 80}
@@ -89,6 +90,13 @@ class Instance:
         self.raw.terminate()
         self.raw._reason = f"{code}: {message}"
         self.raw.state_reason.code, self.raw.state_reason.message = code, f"{code}: {message}"
+
+    def power_off(self) -> None:
+        """End or stop it as EC2 does when its own operating system shuts it down."""
+        if self.raw.instance_initiated_shutdown_behavior == "terminate":
+            self.end(SHUT_DOWN, "Instance initiated shutdown")
+        else:
+            self.raw.stop()
 
     def fail(self, reason: str) -> None:
         """End as an instance does that EC2 cannot start, so that nobody waits for it."""

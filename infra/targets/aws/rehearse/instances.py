@@ -32,7 +32,7 @@ from infra.targets.aws.rehearse.machine import (
 )
 from infra.targets.aws.rehearse.metadata import Metadata
 from infra.targets.aws.rehearse.rehearsed_stack import MEMORY_MB
-from infra.targets.aws.rehearse.restarts import start_container, wait_for_restart
+from infra.targets.aws.rehearse.restarts import is_powered_off, start_container, wait_for_restart
 from infra.targets.aws.rehearse.timeline import Timeline
 from infra.targets.local import docker_engine as engine_client
 
@@ -275,9 +275,12 @@ class Instances:
             self.timeline.shorten_set_up(instance.name, read_installation_s(self.container(instance.id)))
 
     def _watch_for_restarts(self, instance: Instance) -> None:
-        """Boot an instance again each time its operating system restarts it."""
+        """Boot an instance again each time its operating system restarts it; end it when that shuts it down."""
         number = 0
         while wait_for_restart(self.container(instance.id), lambda: not self._is_running(instance)):
+            if is_powered_off(self.container(instance.id)):
+                instance.power_off()
+                return
             number += 1
             instance.is_booted.clear()
             instance.is_registered = False

@@ -15,6 +15,7 @@ from cluster import names
 from cluster.spec.model import SlurmRelease
 from infra.targets.aws.rehearse.disks import LOOP_RULE, run_in
 from infra.targets.aws.rehearse.file import File
+from infra.targets.aws.rehearse.restarts import OFF_MARK
 from infra.targets.aws.rehearse.slurm_releases import FOLDER as SLURM_PACKAGES
 from infra.targets.aws.rehearse.ubuntu import HOME, list_image_files, read_program
 from infra.targets.local import docker_engine as engine_client
@@ -53,6 +54,17 @@ Before=basic.target
 Type=oneshot
 RemainAfterExit=yes
 ExecStart=/usr/lib/rehearsal/prepare.sh
+"""
+# systemd ends in the same way whether a machine is to restart or not.
+_OFF_UNIT = f"""\
+[Unit]
+Description=Mark of a machine that is shut down for good
+DefaultDependencies=no
+Before=umount.target
+
+[Service]
+Type=oneshot
+ExecStart=/usr/bin/touch {OFF_MARK}
 """
 _USER_DATA_UNIT = """\
 [Unit]
@@ -208,6 +220,8 @@ def _list_files(site: Site, args: MachineArgs) -> dict[str, File | str]:
         ),
         f"{_UNITS}/rehearsal-prepare.service": File(_PREPARE_UNIT),
         f"{_UNITS}/rehearsal-user-data.service": File(_USER_DATA_UNIT),
+        f"{_UNITS}/rehearsal-off.service": File(_OFF_UNIT),
+        f"{_UNITS}/poweroff.target.wants/rehearsal-off.service": f"/{_UNITS}/rehearsal-off.service",
         "etc/systemd/system.conf.d/rehearsal.conf": File(_UNIT_DEFAULTS),
         **{f"{home}/.aws/config": File(_AWS_CONFIG) for home in _HOMES},
         f"{_UNITS}/slurmd.service.d/rehearsal.conf": File(_SLURMD_DROP_IN),

@@ -40,7 +40,11 @@ def connect_instances(instances: Instances) -> Iterator[None]:
     def launch(self: Any, *args: Any, **kwargs: Any) -> Any:
         role = _find_role(self, kwargs)
         reservation = run_instances(self, *args, **kwargs)
+        template = _read_template(self, kwargs)
         for instance in reservation.instances:
+            # moto ignores what the template says about it.
+            if behavior := template.get("InstanceInitiatedShutdownBehavior"):
+                instance.instance_initiated_shutdown_behavior = behavior
             instances.launch(instance, role)
         return reservation
 
@@ -223,12 +227,18 @@ def _read_report(parameter: str, value: str) -> str | None:
 def _find_role(backend: Any, launch: dict[str, Any]) -> str:
     """Return the role of the instance profile that a launch or its template names."""
     name, arn = launch.get("iam_instance_profile_name"), launch.get("iam_instance_profile_arn")
-    if not name and not arn and launch.get("launch_template"):
-        profile = backend._get_template_from_args(launch["launch_template"]).data.get("IamInstanceProfile") or {}
+    if not name and not arn:
+        profile = _read_template(backend, launch).get("IamInstanceProfile") or {}
         name, arn = profile.get("Name"), profile.get("Arn")
     iam = iam_backends[backend.account_id]["aws"]
     profiles = [profile for profile in iam.instance_profiles.values() if name == profile.name or arn == profile.arn]
     return next((str(role.name) for profile in profiles for role in profile.roles), "")
+
+
+def _read_template(backend: Any, launch: dict[str, Any]) -> dict[str, Any]:
+    """Return the data of the launch template of a launch; empty if it has none."""
+    named = launch.get("launch_template")
+    return dict(backend._get_template_from_args(named).data) if named else {}
 
 
 def _archive(path: str, text: str) -> bytes:

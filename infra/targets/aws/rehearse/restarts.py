@@ -1,4 +1,4 @@
-"""Restarts of a machine by its own operating system: systemd ends, and so does the container."""
+"""Restarts and ends of a machine by its own operating system: systemd ends, and so does the container."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from infra.targets.local import docker_engine as engine_client
 
 # systemd exits with 0 if it may not restart the machine; a container that is killed has another exit code.
 _RESTARTED = 0
+OFF_MARK = "/var/lib/rehearsal-off"
+"""File that a machine writes when it is shut down for good."""
 _POLL_S = 1.0
 
 
@@ -26,6 +28,16 @@ def wait_for_restart(container: str, is_over: Callable[[], bool]) -> bool:
             return state["ExitCode"] == _RESTARTED and not is_over()
         time.sleep(_POLL_S)
     return False
+
+
+def is_powered_off(name: str) -> bool:
+    """Return whether a container that has ended was shut down for good, and not to restart."""
+    with engine_client.api_session(name) as api:
+        try:
+            api.get_archive(name, OFF_MARK)
+        except NotFound:
+            return False
+    return True
 
 
 def start_container(name: str) -> None:

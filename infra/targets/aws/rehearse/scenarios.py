@@ -19,6 +19,7 @@ from cluster.names import members
 from cluster.spec.model import SlurmRelease
 from infra.engine.stop import FAILED, Stop
 from infra.targets.aws.plan import images
+from infra.targets.aws.rehearse.cluster_end import wait_for_own_end
 from infra.targets.aws.rehearse.cold_start import check_baked_start, report_cold_start
 from infra.targets.aws.rehearse.delays import LATE_LISTING_S, THROTTLED_SHARE
 from infra.targets.aws.rehearse.disks import run_in
@@ -326,6 +327,11 @@ SCENARIOS: Mapping[str, Scenario] = {
         "the spec has hooks and a role for jobs",
         "hooks run before jobs do; a job reads its object with that role, and metadata stays closed to it",
         use_policies_and_hooks,
+    ),
+    "end": Scenario(
+        "nobody removes a cluster whose spec has an end",
+        "every machine ends itself, and `teardown` removes the rest",
+        wait_for_own_end,
     ),
     "throttling": Scenario(f"{THROTTLED_SHARE:.0%} of all calls are throttled", "a job runs on two nodes", throttle),
     "late-listing": Scenario("new instances are listed late", "nothing is launched twice", list_late),

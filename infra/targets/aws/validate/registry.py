@@ -33,6 +33,7 @@ RULES: tuple[Rule, ...] = (
     local_zones.check_local_zone_storage,
     section.check_ids,
     section.check_policies,
+    section.check_end,
     machines.check_type_present,
     machines.check_type_in_catalog,
     machines.check_type_reviewed,

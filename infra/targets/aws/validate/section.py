@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from difflib import SequenceMatcher
 
 from cluster.spec import ClusterSpec
 from cluster.spec.issue import Issue, error
 from infra.targets.aws.plan import images
-from infra.targets.aws.spec import POLICY_EXAMPLE, RolePolicies, aws_section
+from infra.targets.aws.spec import POLICY_EXAMPLE, RolePolicies, aws_section, read_end
 from infra.targets.aws.validate.local_zones import is_local_zone
 from infra.targets.aws.validate.types import list_regions
 
@@ -113,6 +114,23 @@ def check_policies(spec: ClusterSpec) -> Iterator[Issue]:
         message = "without egress, nodes cannot reach STS to get credentials for jobs"
         fix = "write `egress: true`, or name your own VPC (vpc_id) with access to STS"
         yield error("jobs_offline", "aws.policies.jobs", message, fix)
+
+
+def check_end(spec: ClusterSpec) -> Iterator[Issue]:
+    """Report an end of the cluster that does not exist or has passed."""
+    section = aws_section(spec)
+    if section is None or section.ends_at is None:
+        return
+    example = "write for example `ends_at: 2030-01-31 18:00 UTC`"
+    try:
+        end = read_end(section)
+    except ValueError:
+        message = f"'{section.ends_at}' is no time; allowed: YYYY-MM-DD HH:MM UTC"
+        yield error("end_format", "aws.ends_at", message, example)
+        return
+    if end and end <= datetime.now(UTC):
+        message = f"'{section.ends_at}' has passed, so every machine would end at once; allowed: a time in the future"
+        yield error("end_passed", "aws.ends_at", message, f"{example}, or remove it")
 
 
 def _check_key(key: str | None, region: str) -> Iterator[Issue]:

@@ -27,6 +27,7 @@ class Engine:
         self.running: set[str] = set()
         self.images: dict[str, str] = {}
         self.restarting: set[str] = set()
+        self.powered_off: set[str] = set()
         self.while_starting: Callable[[], None] = lambda: None
         self.last_lines: list[str] = []
 
@@ -57,6 +58,8 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
     monkeypatch.setattr(rehearsed, "read_last_lines", lambda _name: engine.last_lines)
     monkeypatch.setattr(rehearsed, "read_installation_s", lambda _name: 0.0)
     monkeypatch.setattr(rehearsed, "wait_for_restart", engine.wait_for_restart)
+    monkeypatch.setattr(rehearsed, "is_powered_off", lambda name: name in engine.powered_off)
+    monkeypatch.setattr(rehearsed, "stop_container", engine.remove)
     monkeypatch.setattr(rehearsed, "start_container", engine.running.add)
     return engine
 

@@ -133,3 +133,25 @@ def test_interfaces_and_instances_have_addresses_of_their_own(account: Account) 
     addresses += [account.launch()["PrivateIpAddress"] for _ in range(3)]
     assert len(set(addresses)) == len(addresses)
     assert not RESERVED & set(addresses)
+
+
+@pytest.mark.parametrize(("behavior", "state"), [("terminate", "terminated"), ("stop", "stopped")])
+def test_an_instance_that_shuts_itself_down_ends_as_its_template_says(
+    account: Account, connect: Connect, engine: Engine, behavior: str, state: str
+) -> None:
+    instances = connect(lambda _: None)
+    data = {"ImageId": account.image, "InstanceType": TYPE, "InstanceInitiatedShutdownBehavior": behavior}
+    account.ec2.create_launch_template(LaunchTemplateName="node", LaunchTemplateData=data)
+    template = {"LaunchTemplateName": "node"}
+    launched = account.ec2.run_instances(LaunchTemplate=template, SubnetId=account.subnet, MinCount=1, MaxCount=1)
+    instance = instances.by_id[launched["Instances"][0]["InstanceId"]]
+    wait_for(lambda: instance.is_registered)
+    container = instances.container(instance.id)
+    engine.powered_off.add(container)
+    engine.restarting.add(container)
+    wait_for(lambda: account.describe(instance.id)["State"]["Name"] == state)
+    instances.close()
+    assert container not in engine.running
+    assert instances.failures == []
+    reason = account.describe(instance.id)["StateReason"]["Code"]
+    assert (reason == "Client.InstanceInitiatedShutdown") is (behavior == "terminate")

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 
 from infra.home import Home
@@ -19,10 +20,12 @@ from tests.infra.targets.aws.with_engine.cloud_stack import CloudStack, example
 from tests.infra.targets.aws.with_engine.requirements import (
     ACCOUNT,
     CLUSTER,
+    END,
     GPU_CAP_S,
     HOME,
     REGION,
     STACK,
+    choose_end,
     describe_gpu_price,
     describe_price,
     gpu_spec_changes,
@@ -30,6 +33,7 @@ from tests.infra.targets.aws.with_engine.requirements import (
 )
 
 GPU = "--gpu"
+GPU_HOME = "test-aws-gpu"
 GPU_TESTS = "tests/infra/targets/aws/with_engine/gpu_node.py"
 TESTS = "tests/infra/targets/aws/with_engine/test_pair.py"
 # These depend on moto's calls and speed, or start a GPU node, for which the account may have no quota.
@@ -50,7 +54,9 @@ def main(pytest_options: list[str]) -> int:
         lines = ("test-aws cannot start; missing:", *(f"  {line}" for line in problems))
         print("\n".join(lines), file=sys.stderr)
         return 1
-    home = Home.of(os.environ).root / ("test-aws-gpu" if gpu else "test-aws")
+    if gpu:
+        os.environ[END] = choose_end(datetime.now(UTC))
+    home = Home.of(os.environ).root / (GPU_HOME if gpu else "test-aws")
     changes = gpu_spec_changes() if gpu else {"name": CLUSTER}
     stack = example(STACK, home, in_account(os.environ[ACCOUNT], REGION, os.environ), **changes)
     price = describe_gpu_price() if gpu else describe_price()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 
 from infra.engine.environment import environment
 from infra.engine.stop import Stop
@@ -12,9 +13,10 @@ from infra.resources.error import ResourceError
 from infra.targets.aws import plugin as aws_plugin
 from infra.targets.aws.account import NO_CREDENTIALS, find_account
 from infra.targets.aws.cost import cost
+from infra.targets.aws.plan import machines
 from infra.targets.aws.preflight import PreflightOptions, run_preflight
 from infra.targets.aws.shell import check_tools
-from infra.targets.aws.spec import region_of
+from infra.targets.aws.spec import END_FORMAT, region_of
 from infra.targets.registry import load_spec as load
 from infra.targets.registry import read_spec as read
 from tests.infra.targets.aws.with_engine.cloud import REPO
@@ -36,20 +38,49 @@ SHORT_JOBS = {"suspend_s": 60, "default_time": "0:30:00", "max_time": "0:30:00"}
 GPU_CAP_S = 5400
 """The test of a GPU node is stopped after this time, and its cluster removed."""
 REMOVAL_S = 1800
-"""Allowance for the removal in the highest price."""
+"""Allowance for the removal in the highest price; then the machines end themselves."""
+END = "MUSTER_TEST_AWS_END"
+"""Variable with the end of the cluster with a GPU node; `make test-aws` sets it for its own test only."""
+REHEARSED = "MUSTER_TEST_AWS_REHEARSED"
+"""Variable with the address range of a simulated VPC, whose machines have no GPU; only a rehearsal sets it."""
+
+
+def choose_end(now: datetime) -> str:
+    """Return the end of a cluster that is created now: after the cap of the test and the time of the removal."""
+    # Rounded up, because the format has no seconds.
+    return (now + timedelta(seconds=GPU_CAP_S + REMOVAL_S + 59)).strftime(END_FORMAT)
 
 
 def gpu_spec_changes() -> dict[str, object]:
-    """Return what differs from STACK: one cheap node with a GPU, released a minute after its job."""
-    return {"name": GPU_CLUSTER, "groups": {"gpu": GPU_GROUP}, "slurm": SHORT_JOBS}
+    """Return what differs from STACK: one cheap node with a GPU, released a minute after its job, and an end."""
+    changes: dict[str, object] = {"name": GPU_CLUSTER, "groups": {"gpu": GPU_GROUP}, "slurm": SHORT_JOBS}
+    if end := os.environ.get(END):
+        changes["aws"] = {**read_example(STACK)["aws"], "ends_at": end}
+    if cidr := os.environ.get(REHEARSED):
+        changes["network"] = {**read_example(STACK).get("network", {}), "cidr": cidr}
+    return changes
+
+
+def choose_training() -> list[str]:
+    """Return the settings of the training job: compiled on the GPU, or neither in a rehearsal."""
+    if os.environ.get(REHEARSED):
+        return ["compile.mode=none", "run.device=cpu"]
+    return ["compile.mode=blocks", "run.device=cuda"]
 
 
 def describe_gpu_price() -> str:
-    """Return the highest price of the test of a GPU node: everything runs until the test is stopped and removed."""
-    hourly = cost(load({**read_example(STACK), **gpu_spec_changes()})).usd_per_hour
+    """Return the highest price of the test of a GPU node, and what is left of it if this machine is switched off."""
+    spec = load({**read_example(STACK), **gpu_spec_changes()})
+    lines, controller = cost(spec).lines, machines.controller(spec).name
+    hourly = sum(line.usd_per_hour for line in lines)
+    # Disks of the controller count: that of the queue stays.
+    ending = [line for line in lines if line.part.startswith("groups.") or controller in line.what]
+    remaining = hourly - sum(line.usd_per_hour for line in ending)
     highest = hourly * (GPU_CAP_S + REMOVAL_S) / 3600
     return (
-        f"at most {highest:.2f} USD ({hourly:.2f} per hour with the GPU node, stopped after {GPU_CAP_S // 60} minutes)"
+        f"at most {highest:.2f} USD ({hourly:.2f} per hour with the GPU node, stopped after {GPU_CAP_S // 60} minutes; "
+        f"if this machine cannot stop it, the instances end themselves after {(GPU_CAP_S + REMOVAL_S) // 60} minutes, "
+        f"and {remaining:.2f} USD per hour remain until the next run)"
     )
 
 

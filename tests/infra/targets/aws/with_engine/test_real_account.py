@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,14 @@ from infra.targets.aws import plugin as aws_plugin
 from infra.targets.aws.leftovers import search
 from infra.targets.aws.rehearse.account_resources import list_resources
 from infra.targets.aws.rehearse.plugin import PLUGIN
+from infra.targets.aws.spec import aws_section
+from infra.targets.registry import load_spec as load
 from infra.targets.target import Leftovers
 from tests.infra.targets.aws.with_engine import __main__ as command
 from tests.infra.targets.aws.with_engine import requirements
 from tests.infra.targets.aws.with_engine.__main__ import MOTO_ONLY, TESTS
 from tests.infra.targets.aws.with_engine.cloud import REPO, on_moto
+from tests.infra.targets.aws.with_engine.cloud_stack import CloudStack, read_example
 from tests.moto_server import ACCOUNT, REGION, Moto
 
 
@@ -53,6 +57,41 @@ def test_the_gpu_mode_stops_at_its_cap(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(command, "GPU_TESTS", str(hanging))
     monkeypatch.setattr(command, "GPU_CAP_S", 1)
     assert command.run_gpu_test(tmp_path, ["-p", "no:cacheprovider"]) == 1
+
+
+def test_the_cluster_ends_itself_when_its_removal_has_had_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cap holds even if nothing on this machine can enforce it."""
+    now = datetime(2030, 1, 31, 16, 0, 1, tzinfo=UTC)
+    assert requirements.choose_end(now) == "2030-01-31 18:01 UTC"
+    monkeypatch.setenv(requirements.END, "2030-01-31 18:01 UTC")
+    spec = load({**read_example(requirements.STACK), **requirements.gpu_spec_changes()})
+    section = aws_section(spec)
+    assert section is not None
+    assert (section.ends_at, section.region) == ("2030-01-31 18:01 UTC", REGION)
+
+
+def test_the_gpu_mode_gives_its_cluster_an_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(requirements.ACCOUNT, ACCOUNT)
+    monkeypatch.setenv("MUSTER_HOME", str(tmp_path))
+    # `main` sets it in its own process.
+    monkeypatch.setenv(requirements.END, "")
+    monkeypatch.setattr(command, "list_missing", lambda **_: [])
+    ends: list[str] = []
+
+    def run_gpu_test(_home: Path, _options: list[str]) -> int:
+        ends.append(os.environ[requirements.END])
+        return 0
+
+    def remove(stack: CloudStack) -> bool:
+        ends.append(stack.spec["aws"]["ends_at"])
+        return True
+
+    monkeypatch.setattr(command, "run_gpu_test", run_gpu_test)
+    monkeypatch.setattr(command, "remove", remove)
+    assert command.main(["--gpu"]) == 0
+    assert len(ends) == 3
+    assert len(set(ends)) == 1
+    assert ends[0].endswith(" UTC")
 
 
 def test_all_missing_requirements_are_listed(without_aws: pytest.MonkeyPatch) -> None:

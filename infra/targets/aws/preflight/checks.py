@@ -14,6 +14,7 @@ from cluster.spec import ClusterSpec
 from cluster.spec.issue import Issue, warning
 from infra.targets.aws.launcher.errors import classify_error
 from infra.targets.aws.preflight import (
+    cluster_end,
     existing_network,
     existing_storage,
     images,
@@ -44,6 +45,7 @@ class Check:
 
 CHECKS: tuple[Check, ...] = (
     Check("the name", "name", ownership.check_name),
+    Check("the end", "aws.ends_at", cluster_end.check_end),
     Check("vCPU quotas", "groups", quotas.check_vcpus),
     Check("network quotas", "network", quotas.check_networks),
     Check("zones", "aws.zones", offerings.check_zones),

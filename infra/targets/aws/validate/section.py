@@ -130,7 +130,7 @@ def check_end(spec: ClusterSpec) -> Iterator[Issue]:
         return
     if end and end <= datetime.now(UTC):
         message = f"'{section.ends_at}' has passed, so every machine would end at once; allowed: a time in the future"
-        yield error("end_passed", "aws.ends_at", message, f"{example}, or remove it")
+        yield error("end_passed", "aws.ends_at", message, "`make teardown`, then write a later time or remove it")
 
 
 def _check_key(key: str | None, region: str) -> Iterator[Issue]:

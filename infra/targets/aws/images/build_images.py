@@ -33,7 +33,7 @@ from infra.targets.aws.node import parameters
 from infra.targets.aws.node.bake import PACKAGES_KEY, ImageJob
 from infra.targets.aws.node.cloud import package_store_command
 from infra.targets.aws.plan.user_data import user_data
-from infra.targets.aws.spec import aws_section
+from infra.targets.aws.spec import aws_section, read_end
 from infra.targets.target import Console, Deployment, MachineImage
 from slurm.power.launcher import LauncherError
 
@@ -129,6 +129,7 @@ class ImageBuilds:
         return pack_node(self.home.repo, wheels, {IMAGE: job.model_dump_json().encode()}, NODE_FOLDERS)
 
     def _render_user_data(self, image: PlannedImage, bundle: Bundle, program: str) -> str:
+        section = aws_section(self.spec)
         return user_data(
             bucket=self.site.bucket,
             digest=bundle.digest,
@@ -139,6 +140,8 @@ class ImageBuilds:
             python=PYTHON.archives[ARCHITECTURES[image.architecture]],
             program=program,
             name=parameters.builder(image.purpose),
+            # The machine also ends after three hours; what comes first counts.
+            ends_at=read_end(section) if section else None,
         )
 
     def _tag(self, image: PlannedImage, bundle: Bundle, source: str, base: str) -> dict[str, str]:

@@ -156,6 +156,16 @@ def test_the_machine_is_no_node_and_cannot_outlive_the_build(home: Home, aws: Mo
     assert "name=image-plain" in script
 
 
+def test_the_machine_does_not_outlive_the_end_of_its_cluster(home: Home, aws: Moto) -> None:  # noqa: F811
+    build(home, spec(aws={"region": REGION, "ends_at": "2030-01-31 18:00 UTC"}))
+    ec2 = aws.client("ec2")
+    for row in list_instances(aws):
+        attribute = ec2.describe_instance_attribute(InstanceId=row["InstanceId"], Attribute="userData")["UserData"]
+        script = b64decode(attribute["Value"]).decode()
+        assert "ends_at=1896112800\n" in script
+        assert "--on-active=3h" in script
+
+
 @pytest.mark.parametrize(("base_gb", "disk_gb"), [(8, 30), (75, 75)])
 def test_the_disk_has_room_for_what_is_installed(base_gb: int, disk_gb: int) -> None:
     mappings = [{"DeviceName": "/dev/sda1", "Ebs": {"VolumeSize": base_gb}}]

@@ -13,7 +13,9 @@ for marker in /var/lib/muster/*; do
 done
 # The bundle and the link to it; the pinned Python, the environments, the packages and the record of the image stay.
 rm -rf /opt/muster/current /opt/muster/user-data.sh /opt/muster/[0-9a-f]*[0-9a-f] /opt/muster/*.tar
-rm -rf /etc/systemd/system/muster-continue.service /etc/systemd/system/multi-user.target.wants/muster-continue.service
+for unit in muster-continue muster-cluster-end; do
+  rm -f "/etc/systemd/system/$unit.service" "/etc/systemd/system/multi-user.target.wants/$unit.service"
+done
 # cloud-init runs the user data of a new machine only if it has no memory of another one.
 if [ -d /var/lib/cloud ]; then find /var/lib/cloud -mindepth 1 -maxdepth 1 ! -name seed -exec rm -rf {} +; fi
 : >/etc/machine-id

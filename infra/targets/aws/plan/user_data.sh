@@ -11,6 +11,7 @@ pinned=/opt/muster/python/$python_sha256
 early=/run/muster/early
 log=/var/log/muster/node.log
 last=/run/muster/last
+end=/etc/systemd/system/muster-cluster-end.service
 mkdir -p /var/log/muster "$early/infra/targets/aws/node" /opt/muster
 [ "$0" = /opt/muster/user-data.sh ] || install -m 700 "$0" /opt/muster/user-data.sh
 
@@ -87,22 +88,38 @@ apply() {
   return "$(cat /run/muster/code)"
 }
 
-# Whoever created the cluster may be gone by then. A service ends the machine also after a restart, and at once if it is late.
+# Whoever created the cluster may be gone by then. A service ends the machine also after a restart, and at once if it is late
+# or its time cannot be read. All that it needs is in its unit. An image can contain the unit of another machine, therefore
+# the service acts only on the machine with the instance id of the unit.
 end_later() {
-  mkdir -p /etc/muster && echo "$ends_at" >/etc/muster/ends-at || return 1
-  cat >/etc/systemd/system/muster-cluster-end.service <<'MUSTER_FILE'
-[Service]
-ExecStart=/bin/sh -c 'until [ "$$(date +%%s)" -ge "$$(cat /etc/muster/ends-at)" ]; do sleep 5; done; systemctl --no-block poweroff'
+  reader=$({ cat "$early/infra/targets/aws/node/imds.py" && echo 'print(read("instance-id"))'; } | base64 -w 0)
+  until instance=$(echo "$reader" | base64 -d | python3 -); do sleep 5; done
+  {
+    printf '[Service]\nEnvironment=ENDS_AT=%s\nEnvironment=INSTANCE=%s\nEnvironment=READER=%s\n' "$ends_at" "$instance" "$reader"
+    cat <<'MUSTER_FILE'
+ExecStart=/bin/sh -c 'until id=$$(echo "$$READER" | base64 -d | python3 -); do sleep 5; done; [ "$$id" = "$$INSTANCE" ] || exec sleep infinity; while [ "$$(date +%%s)" -lt "$$ENDS_AT" ]; do sleep 5; done; systemctl --no-block poweroff'
+Restart=always
+RestartSec=5
+OOMScoreAdjust=-1000
+[Unit]
+StartLimitIntervalSec=0
 [Install]
 WantedBy=multi-user.target
 MUSTER_FILE
-  systemctl daemon-reload && systemctl enable -q muster-cluster-end && systemctl start --no-block muster-cluster-end
+  } >"$end" || return 1
+  # A service of the image may be running with the values of another machine.
+  systemctl daemon-reload && systemctl enable -q muster-cluster-end && systemctl restart --no-block muster-cluster-end
+}
+
+never_end() {
+  [ -e "$end" ] || return 0
+  systemctl disable -q --now muster-cluster-end && rm -f "$end" && systemctl daemon-reload
 }
 
 main() {
   # A machine that is no node ends itself, in case nobody is there any more who would.
   [ -z "$name" ] || systemd-run -q --unit=muster-end --on-active=3h systemctl --no-block poweroff
-  [ -z "$ends_at" ] || attempt end end_later
+  if [ -n "$ends_at" ]; then attempt end end_later; else attempt end never_end; fi
   echo "muster: $role of $cluster, bundle $digest, $(date -u +%FT%TZ)"
   if [ -z "$name" ]; then
     attempt name early name "$tag"

@@ -11,8 +11,10 @@ from infra.targets.aws.rehearse.instance import Instance
 from infra.targets.aws.rehearse.rehearsal import Rehearsal, choose_group
 from infra.targets.aws.spec import END_FORMAT
 
-FILE = "/etc/muster/ends-at"
-"""File of every machine with its end, in seconds since 1970."""
+SERVICE = "muster-cluster-end"
+UNIT = f"/etc/systemd/system/{SERVICE}.service"
+"""Unit of every machine with its end, in seconds since 1970."""
+_END = "Environment=ENDS_AT="
 # Later than any rehearsal ends; it is brought forward once everything runs.
 _LIFE = timedelta(hours=12)
 # Machines look at their clock every 5 s, and take up to a minute to shut down.
@@ -31,12 +33,14 @@ def wait_for_own_end(rehearsal: Rehearsal) -> None:
     instances = rehearsal.cloud.instances
     machines = [instance for instance in instances.by_id.values() if not instance.is_ending]
     for machine in machines:
-        written = run_in(instances.container(machine.id), f"cat {FILE}").strip()
+        written = run_in(instances.container(machine.id), f"sed -n 's/^{_END}//p' {UNIT}").strip()
         if written != f"{end.timestamp():.0f}":
             raise Stop(f"{machine.name} ends at {written or 'no time'}, not at {end.timestamp():.0f}", code=FAILED)
     # Only the time is brought forward; what the machines do then is their own.
     for machine in machines:
-        run_in(instances.container(machine.id), f"date +%s >{FILE}")
+        change = f'sed -i "s/^{_END}.*/{_END}$(date +%s)/" {UNIT}'
+        restart = f"systemctl daemon-reload && systemctl restart --no-block {SERVICE}"
+        run_in(instances.container(machine.id), f"{change} && {restart}")
     _wait_for_ends(rehearsal, machines)
     rehearsal.console.say(f"{len(machines)} machines ended themselves: {', '.join(m.name for m in machines)}")
 

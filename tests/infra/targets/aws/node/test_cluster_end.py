@@ -1,0 +1,110 @@
+"""The end of a cluster on systemd machines: which machine ends itself, and what does not prevent it."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from bootstrap.bake import CLEANUP_SCRIPT
+from cluster.catalog.interpreter import PYTHON
+from infra.targets.aws.node import parameters
+from infra.targets.aws.plan.user_data import user_data
+from tests.harness import wait_until
+from tests.infra.targets.aws.node.machines import BUCKET, CLUSTER, Machines
+from tests.moto_server import REGION
+
+pytestmark = pytest.mark.e2e
+
+SERVICE = "muster-cluster-end"
+UNIT = f"/etc/systemd/system/{SERVICE}.service"
+LINK = f"/etc/systemd/system/multi-user.target.wants/{SERVICE}.service"
+GARBAGE = f"sed -i 's/^Environment=ENDS_AT=.*/Environment=ENDS_AT=tomorrow/' {UNIT}"
+PASSED = f"sed -i 's/^Environment=ENDS_AT=.*/Environment=ENDS_AT=1/' {UNIT}"
+START_AGAIN = f"systemctl daemon-reload; systemctl restart --no-block {SERVICE}"
+# Longer than a service needs to see that it is late.
+WAIT_S = 12
+
+
+def boot(cloud: Machines, name: str, ends_at: datetime | None) -> None:
+    """Boot a machine and run its user data, which fails after the step `end`: the bundle has another hash."""
+    cloud.boot(name, "compute")
+    # On EC2 the service needs no variable.
+    conf = "/etc/systemd/system.conf.d/endpoint.conf"
+    cloud.do(name, f"mkdir -p {conf.rpartition('/')[0]}")
+    cloud.put(name, conf, f"[Manager]\nDefaultEnvironment=AWS_EC2_METADATA_SERVICE_ENDPOINT={cloud.imds}\n".encode())
+    run(cloud, name, ends_at)
+
+
+def run(cloud: Machines, name: str, ends_at: datetime | None) -> None:
+    script = user_data(
+        bucket=BUCKET, digest="0" * 16, sha256="0" * 64, region=REGION, role="compute", cluster=CLUSTER,
+        python=PYTHON.archives["x86_64"], ends_at=ends_at,
+    )  # fmt: skip
+    done = cloud.run(name, script)
+    assert "muster: failed at fetch" in done.out, done.out
+
+
+def in_hours(hours: float) -> datetime:
+    return datetime.now(UTC) + timedelta(hours=hours)
+
+
+def get_pid(cloud: Machines, name: str) -> str:
+    return cloud.do(name, f"systemctl show --value -p MainPID {SERVICE}").out.strip()
+
+
+@pytest.fixture(scope="module")
+def gpu(cloud: Machines) -> str:
+    s3 = cloud.moto.client("s3")
+    s3.create_bucket(Bucket=BUCKET)
+    s3.put_object(Bucket=BUCKET, Key=parameters.bundle("0" * 64), Body=b"not the bundle")
+    boot(cloud, "gpu-1", in_hours(5))
+    return "gpu-1"
+
+
+def test_a_service_that_was_killed_runs_again_and_is_the_last_to_be_killed(cloud: Machines, gpu: str) -> None:
+    first = get_pid(cloud, gpu)
+    assert first not in ("", "0")
+    # The kernel of a container ignores the value; this is what systemd has read.
+    assert cloud.do(gpu, f"systemctl show --value -p OOMScoreAdjust {SERVICE}").out.strip() == "-1000"
+    cloud.do(gpu, f"kill -9 {first}")
+    wait_until(lambda: get_pid(cloud, gpu) not in ("0", first), "the service runs again")
+    assert cloud.is_running(gpu)
+
+
+def test_a_machine_from_an_image_of_another_one_does_not_end(cloud: Machines, gpu: str) -> None:
+    machine = cloud.by_address[cloud.addresses[gpu]]
+    own, machine.instance = machine.instance, "i-of-the-new-machine"
+    cloud.do(gpu, f"{PASSED}; {START_AGAIN}")
+    time.sleep(WAIT_S)
+    assert cloud.is_running(gpu)
+    assert cloud.do(gpu, f"cat /proc/{get_pid(cloud, gpu)}/comm").out == "sleep\n"
+    # Its own user data has an end, or none.
+    run(cloud, gpu, in_hours(5))
+    assert cloud.do(gpu, f"grep -c '^Environment=INSTANCE=i-of-the-new-machine$' {UNIT}").out == "1\n"
+    assert cloud.do(gpu, f"systemctl is-active {SERVICE}; systemctl is-enabled {SERVICE}").out == "active\nenabled\n"
+    run(cloud, gpu, None)
+    assert cloud.do(gpu, f"ls {UNIT} {LINK} 2>/dev/null; systemctl is-active {SERVICE}").out == "inactive\n"
+    machine.instance = own
+    run(cloud, gpu, in_hours(5))
+
+
+def test_a_time_that_cannot_be_read_ends_the_machine(cloud: Machines, gpu: str) -> None:
+    cloud.do(gpu, f"rm -rf /etc/muster /opt/muster /run/muster; {GARBAGE}; {START_AGAIN}")
+    wait_until(lambda: not cloud.is_running(gpu), "the machine has ended", 120)
+
+
+def test_a_machine_that_starts_after_the_end_ends_at_once(cloud: Machines, gpu: str) -> None:
+    del gpu
+    boot(cloud, "gpu-2", in_hours(-1))
+    wait_until(lambda: not cloud.is_running("gpu-2"), "the machine has ended", 120)
+
+
+def test_an_image_has_no_end(cloud: Machines, gpu: str) -> None:
+    del gpu
+    boot(cloud, "gpu-3", in_hours(5))
+    assert cloud.do("gpu-3", f"test -e {UNIT} && test -L {LINK}").code == 0
+    done = cloud.do("gpu-3", CLEANUP_SCRIPT)
+    assert done.code == 0, done.out
+    assert cloud.do("gpu-3", f"test -e {UNIT} || test -L {LINK}").code == 1

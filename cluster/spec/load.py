@@ -104,7 +104,8 @@ def _fix(location: Location, place: Slot, value: Any) -> str:
     near = get_close_matches(str(value), _choices(place), n=1)
     if near:
         return f"write `{entry(location, near[0])}`"
-    if bare(place.annotation) is str and isinstance(value, int | float):
+    # A quoted number would be refused again where only some texts are allowed.
+    if expected(place) == "text" and isinstance(value, int | float):
         return f"put it in quotes: `{entry(location, shown(value))}`"
     return f"write for example `{_example(location, place)}`"
 

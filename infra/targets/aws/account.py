@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from cluster.spec import ClusterSpec, Issue
@@ -11,8 +12,9 @@ from cluster.spec.issue import render
 from infra.engine.stop import Stop
 from infra.resources.error import ResourceError
 from infra.targets.aws import credentials
+from infra.targets.aws.cluster_end import describe_end
 from infra.targets.aws.quote import quote_by_aws, quote_by_table
-from infra.targets.aws.spec import region_of
+from infra.targets.aws.spec import aws_section, region_of
 from infra.targets.aws.state import StateRecord
 from infra.targets.aws.validate.budget import BY_PRICE, check_budget
 from infra.targets.cost import Quote
@@ -112,4 +114,7 @@ def _run_preflight(  # noqa: PLR0913  # as above
         result = run_preflight(spec, account, options if full else replace(options, checks=()))
     if must_answer and result.identity is None:
         raise Stop(f"AWS was not reached; nothing was started\n{render(result.issues)}")
+    section = aws_section(spec)
+    if end := describe_end(section, datetime.now(UTC)) if section else "":
+        console.say(end)
     return result

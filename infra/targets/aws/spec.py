@@ -128,11 +128,11 @@ class Aws(SpecModel):
         default=None,
         examples=["snap-0123456789abcdef0"],
     )
-    ends_at: Annotated[str, ValueDescription("a time as YYYY-MM-DD HH:MM UTC")] | None = field(
+    ends_at: Annotated[str | None, ValueDescription("a time as YYYY-MM-DD HH:MM UTC")] = field(
         "time at which every machine of the cluster ends itself, even if nobody removes the cluster; by default never",
         "forbidden",
         default=None,
-        pattern=r"^\d{4}-\d{2}-\d{2} \d{2}:\d{2} UTC$",
+        pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2} UTC$",
         examples=["2030-01-31 18:00 UTC"],
     )
     kms_key: str | None = field(

@@ -21,6 +21,7 @@ from infra.home import Home
 from infra.resources.error import ResourceError
 from infra.targets.aws import names as aws_names
 from infra.targets.aws.build.bundle import ARCHITECTURES, NODE_FOLDERS
+from infra.targets.aws.cluster_end import describe_time_left, is_near
 from infra.targets.aws.images import baked_images
 from infra.targets.aws.images.baked_images import Record
 from infra.targets.aws.images.builder_machine import BuilderMachine, BuildSite, end_earlier
@@ -170,10 +171,22 @@ def build_images(
     spec: ClusterSpec, home: Home, deployment: Deployment, console: Console, purposes: Sequence[str] = ()
 ) -> dict[str, MachineImage]:
     """Build the images of a running cluster's stack; raise ResourceError if one fails."""
+    _require_time(spec, datetime.now(UTC))
     account = AccountRegion(deployment.region)
     with explain_errors(deployment.region):
         site = find_site(spec, account, deployment)
         return ImageBuilds(spec, home, account, site, console).run(purposes)
+
+
+def _require_time(spec: ClusterSpec, now: datetime) -> None:
+    """Raise ResourceError if the cluster ends too soon: the machines of a build end with it."""
+    section = aws_section(spec)
+    end = read_end(section) if section else None
+    if section is None or end is None or not is_near(section, now):
+        return
+    ahead = f"'{section.ends_at}' is {describe_time_left(end, now)} ahead"
+    what = f"{ahead}, and machines that build images end then, too; allowed: an hour or more"
+    raise ResourceError("aws.ends_at", what, "build images in a cluster with a later end, or with none")
 
 
 def find_site(spec: ClusterSpec, account: AccountRegion, deployment: Deployment) -> BuildSite:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import io
 import shlex
+import tokenize
 from datetime import datetime
 from pathlib import Path
 
@@ -63,7 +65,7 @@ def user_data(  # noqa: PLR0913
 
 
 def _render_file(name: str) -> str:
-    content = _drop_docstrings((ROOT / name).read_text(encoding="utf-8"))
+    content = _shorten((ROOT / name).read_text(encoding="utf-8"))
     return f"cat >\"$early/{name}\" <<'MUSTER_FILE'\n{content}MUSTER_FILE"
 
 
@@ -74,13 +76,17 @@ def _drop_comments(script: str) -> str:
     return "".join([*lines[:top], *(line for line in lines[top:] if not line.lstrip().startswith("#"))])
 
 
-def _drop_docstrings(source: str) -> str:
-    """Return Python source without its docstrings, which would take a sixth of the space."""
+def _shorten(source: str) -> str:
+    """Return Python source without docstrings, comments and empty lines, which would take a quarter of the space."""
     documented = [
         node.body[0]
         for node in ast.walk(ast.parse(source))
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node)
     ]
     dropped = {line for text in documented for line in range(text.lineno, (text.end_lineno or 0) + 1)}
-    lines = source.splitlines(keepends=True)
-    return "".join(line for number, line in enumerate(lines, 1) if number not in dropped)
+    lines = dict(enumerate(source.splitlines(keepends=True), 1))
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        line, column = token.start
+        if token.type == tokenize.COMMENT:
+            lines[line] = lines[line][:column].rstrip() + "\n"
+    return "".join(line for number, line in lines.items() if number not in dropped and line.strip())

@@ -33,6 +33,8 @@ failed() {
   line=$(grep -v '^$' "$last" | tail -n 1)
   echo "muster: failed at $step: $line" >&2
   early report "$region" "$nodes/${name:-$role}" "$digest" failed "$step" "${line:-no output}; log: $log" >&2
+  # Without its service, nothing would end this machine.
+  [ "$step" != end ] || systemctl --no-block poweroff
   exit 1
 }
 
@@ -88,16 +90,26 @@ apply() {
   return "$(cat /run/muster/code)"
 }
 
-# Whoever created the cluster may be gone by then. A service ends the machine also after a restart, and at once if it is late
-# or its time cannot be read. All that it needs is in its unit. An image can contain the unit of another machine, therefore
-# the service acts only on the machine with the instance id of the unit.
+# Whoever created the cluster may be gone by then. A service ends the machine at the time in its unit, which is all that it
+# needs: also after a restart, at once if it is late, and if the time cannot be read. The clock is read again and again,
+# because it may be set after the boot. An image may contain the unit of another machine, so the service does nothing on a
+# machine with another instance id; but a machine that never learns its id ends, too: running on would cost more.
 end_later() {
-  reader=$({ cat "$early/infra/targets/aws/node/imds.py" && echo 'print(read("instance-id"))'; } | base64 -w 0)
-  until instance=$(echo "$reader" | base64 -d | python3 -); do sleep 5; done
+  reader=$(cat "$early/infra/targets/aws/node/imds.py" - <<'MUSTER_READER' | base64 -w 0
+import time
+for _ in range(60):
+    try:
+        print(read("instance-id"))
+        break
+    except OSError:
+        time.sleep(5)
+MUSTER_READER
+  )
+  instance=$(echo "$reader" | base64 -d | python3 -)
   {
-    printf '[Service]\nEnvironment=ENDS_AT=%s\nEnvironment=INSTANCE=%s\nEnvironment=READER=%s\n' "$ends_at" "$instance" "$reader"
-    cat <<'MUSTER_FILE'
-ExecStart=/bin/sh -c 'until id=$$(echo "$$READER" | base64 -d | python3 -); do sleep 5; done; [ "$$id" = "$$INSTANCE" ] || exec sleep infinity; while [ "$$(date +%%s)" -lt "$$ENDS_AT" ]; do sleep 5; done; systemctl --no-block poweroff'
+    printf '[Service]\nEnvironment=ENDS_AT=%s INSTANCE=%s READER=%s\n' "$ends_at" "$instance" "$reader"
+    cat <<'MUSTER_UNIT'
+ExecStart=/bin/sh -c 'while [ "$$(date +%%s)" -lt "$$ENDS_AT" ]; do sleep 5; done; id=$$(echo "$$READER" | base64 -d | python3 -); [ -z "$$id" ] || [ "$$id" = "$${INSTANCE:-$$id}" ] || exec sleep infinity; systemctl --no-block poweroff'
 Restart=always
 RestartSec=5
 OOMScoreAdjust=-1000
@@ -105,7 +117,7 @@ OOMScoreAdjust=-1000
 StartLimitIntervalSec=0
 [Install]
 WantedBy=multi-user.target
-MUSTER_FILE
+MUSTER_UNIT
   } >"$end" || return 1
   # A service of the image may be running with the values of another machine.
   systemctl daemon-reload && systemctl enable -q muster-cluster-end && systemctl restart --no-block muster-cluster-end
@@ -119,7 +131,7 @@ never_end() {
 main() {
   # A machine that is no node ends itself, in case nobody is there any more who would.
   [ -z "$name" ] || systemd-run -q --unit=muster-end --on-active=3h systemctl --no-block poweroff
-  if [ -n "$ends_at" ]; then attempt end end_later; else attempt end never_end; fi
+  if [ -n "$ends_at" ]; then attempt end end_later; else attempt no-end never_end; fi
   echo "muster: $role of $cluster, bundle $digest, $(date -u +%FT%TZ)"
   if [ -z "$name" ]; then
     attempt name early name "$tag"

@@ -14,7 +14,7 @@ from infra.targets.aws.spec import END_FORMAT
 SERVICE = "muster-cluster-end"
 UNIT = f"/etc/systemd/system/{SERVICE}.service"
 """Unit of every machine with its end, in seconds since 1970."""
-_END = "Environment=ENDS_AT="
+_END = "^Environment=ENDS_AT="
 # Later than any rehearsal ends; it is brought forward once everything runs.
 _LIFE = timedelta(hours=12)
 # Machines look at their clock every 5 s, and take up to a minute to shut down.
@@ -33,15 +33,18 @@ def wait_for_own_end(rehearsal: Rehearsal) -> None:
     instances = rehearsal.cloud.instances
     machines = [instance for instance in instances.by_id.values() if not instance.is_ending]
     for machine in machines:
-        written = run_in(instances.container(machine.id), f"sed -n 's/^{_END}//p' {UNIT}").strip()
+        written = run_in(instances.container(machine.id), rf"sed -n 's/{_END}\([0-9]*\) .*/\1/p' {UNIT}").strip()
         if written != f"{end.timestamp():.0f}":
             raise Stop(f"{machine.name} ends at {written or 'no time'}, not at {end.timestamp():.0f}", code=FAILED)
     # Only the time is brought forward; what the machines do then is their own.
     for machine in machines:
-        change = f'sed -i "s/^{_END}.*/{_END}$(date +%s)/" {UNIT}'
+        change = f'sed -i "/{_END}/s/ENDS_AT=[0-9]*/ENDS_AT=$(date +%s)/" {UNIT}'
         restart = f"systemctl daemon-reload && systemctl restart --no-block {SERVICE}"
         run_in(instances.container(machine.id), f"{change} && {restart}")
     _wait_for_ends(rehearsal, machines)
+    # `teardown` has to work after the end, too.
+    passed = datetime.now(UTC) - timedelta(minutes=5)
+    rehearsal.rehearsed.change_section("aws", ends_at=passed.strftime(END_FORMAT))
     rehearsal.console.say(f"{len(machines)} machines ended themselves: {', '.join(m.name for m in machines)}")
 
 

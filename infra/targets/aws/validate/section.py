@@ -125,12 +125,13 @@ def check_end(spec: ClusterSpec) -> Iterator[Issue]:
     try:
         end = read_end(section)
     except ValueError:
-        message = f"'{section.ends_at}' is no time; allowed: YYYY-MM-DD HH:MM UTC"
+        message = f"'{section.ends_at}' is not a time of the calendar; allowed: YYYY-MM-DD HH:MM UTC"
         yield error("end_format", "aws.ends_at", message, example)
         return
     if end and end <= datetime.now(UTC):
         message = f"'{section.ends_at}' has passed, so every machine would end at once; allowed: a time in the future"
-        yield error("end_passed", "aws.ends_at", message, "`make teardown`, then write a later time or remove it")
+        fix = "write a later time or remove it; if the cluster exists, `make teardown` first"
+        yield error("end_passed", "aws.ends_at", message, fix)
 
 
 def _check_key(key: str | None, region: str) -> Iterator[Issue]:

@@ -6,6 +6,7 @@ import gzip
 import json
 from base64 import b64decode
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from infra.targets.aws.preflight.images import check_images
 from infra.targets.aws.preflight.subject import Subject
 from infra.targets.aws.rehearse import moto_gaps
 from infra.targets.aws.rehearse.moto_server import ACCOUNT, REGION
+from infra.targets.aws.spec import END_FORMAT
 from infra.targets.aws.target import AwsTarget
 from infra.targets.target import Deployment
 from muster.commands.screen import get_quiet_console
@@ -159,11 +161,22 @@ def test_the_machine_is_no_node_and_cannot_outlive_the_build(home: Home, aws: Mo
 def test_the_machine_does_not_outlive_the_end_of_its_cluster(home: Home, aws: Moto) -> None:  # noqa: F811
     build(home, spec(aws={"region": REGION, "ends_at": "2030-01-31 18:00 UTC"}))
     ec2 = aws.client("ec2")
-    for row in list_instances(aws):
-        attribute = ec2.describe_instance_attribute(InstanceId=row["InstanceId"], Attribute="userData")["UserData"]
-        script = b64decode(attribute["Value"]).decode()
-        assert "ends_at=1896112800\n" in script
-        assert "--on-active=3h" in script
+    ids = [row["InstanceId"] for row in list_instances(aws)]
+    attributes = [ec2.describe_instance_attribute(InstanceId=id_, Attribute="userData")["UserData"] for id_ in ids]
+    scripts = [b64decode(attribute["Value"]).decode() for attribute in attributes]
+    assert len(scripts) == 4
+    assert ["ends_at=1896112800\n" in script for script in scripts] == [True] * 4
+
+
+def test_no_image_is_built_shortly_before_the_end_of_its_cluster(home: Home, aws: Moto) -> None:  # noqa: F811
+    end = (datetime.now(UTC) + timedelta(minutes=31)).strftime(END_FORMAT)
+    with pytest.raises(ResourceError) as caught:
+        build(home, spec(aws={"region": REGION, "ends_at": end}))
+    assert str(caught.value) == (
+        f"aws.ends_at: '{end}' is 30 minutes ahead, and machines that build images end then, too; allowed: an hour or "
+        "more. Fix: build images in a cluster with a later end, or with none."
+    )
+    assert list_instances(aws) == []
 
 
 @pytest.mark.parametrize(("base_gb", "disk_gb"), [(8, 30), (75, 75)])

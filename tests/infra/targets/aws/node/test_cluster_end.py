@@ -8,9 +8,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from bootstrap.bake import CLEANUP_SCRIPT
+from cluster import names
 from cluster.catalog.interpreter import PYTHON
 from infra.targets.aws.node import parameters
 from infra.targets.aws.plan.user_data import user_data
+from infra.targets.local import docker_engine as engine_client
 from tests.harness import wait_until
 from tests.infra.targets.aws.node.machines import BUCKET, CLUSTER, Machines
 from tests.moto_server import REGION
@@ -20,30 +22,40 @@ pytestmark = pytest.mark.e2e
 SERVICE = "muster-cluster-end"
 UNIT = f"/etc/systemd/system/{SERVICE}.service"
 LINK = f"/etc/systemd/system/multi-user.target.wants/{SERVICE}.service"
-GARBAGE = f"sed -i 's/^Environment=ENDS_AT=.*/Environment=ENDS_AT=tomorrow/' {UNIT}"
-PASSED = f"sed -i 's/^Environment=ENDS_AT=.*/Environment=ENDS_AT=1/' {UNIT}"
+GARBAGE = f"sed -i 's/ENDS_AT=[0-9]*/ENDS_AT=tomorrow/' {UNIT}"
+PASSED = f"sed -i 's/ENDS_AT=[0-9]*/ENDS_AT=1/' {UNIT}"
+# What the service has if its metadata was never readable, and a reader that fails.
+UNREADABLE = f"sed -i 's/ INSTANCE=[^ ]*/ INSTANCE=/; s/READER=.*/READER=cmFpc2UgU3lzdGVtRXhpdCgxKQo=/' {UNIT}"
 START_AGAIN = f"systemctl daemon-reload; systemctl restart --no-block {SERVICE}"
 # Longer than a service needs to see that it is late.
 WAIT_S = 12
 
 
 def boot(cloud: Machines, name: str, ends_at: datetime | None) -> None:
-    """Boot a machine and run its user data, which fails after the step `end`: the bundle has another hash."""
+    """Start a machine and run its user data."""
+    start(cloud, name)
+    run(cloud, name, ends_at)
+
+
+def start(cloud: Machines, name: str) -> None:
     cloud.boot(name, "compute")
     # On EC2 the service needs no variable.
     conf = "/etc/systemd/system.conf.d/endpoint.conf"
     cloud.do(name, f"mkdir -p {conf.rpartition('/')[0]}")
     cloud.put(name, conf, f"[Manager]\nDefaultEnvironment=AWS_EC2_METADATA_SERVICE_ENDPOINT={cloud.imds}\n".encode())
-    run(cloud, name, ends_at)
 
 
 def run(cloud: Machines, name: str, ends_at: datetime | None) -> None:
-    script = user_data(
+    """Run the user data, which fails after the step `end`: the bundle has another hash."""
+    done = cloud.run(name, render(ends_at))
+    assert "muster: failed at fetch" in done.out, done.out
+
+
+def render(ends_at: datetime | None) -> str:
+    return user_data(
         bucket=BUCKET, digest="0" * 16, sha256="0" * 64, region=REGION, role="compute", cluster=CLUSTER,
         python=PYTHON.archives["x86_64"], ends_at=ends_at,
     )  # fmt: skip
-    done = cloud.run(name, script)
-    assert "muster: failed at fetch" in done.out, done.out
 
 
 def in_hours(hours: float) -> datetime:
@@ -82,7 +94,7 @@ def test_a_machine_from_an_image_of_another_one_does_not_end(cloud: Machines, gp
     assert cloud.do(gpu, f"cat /proc/{get_pid(cloud, gpu)}/comm").out == "sleep\n"
     # Its own user data has an end, or none.
     run(cloud, gpu, in_hours(5))
-    assert cloud.do(gpu, f"grep -c '^Environment=INSTANCE=i-of-the-new-machine$' {UNIT}").out == "1\n"
+    assert cloud.do(gpu, f"grep -c ' INSTANCE=i-of-the-new-machine ' {UNIT}").out == "1\n"
     assert cloud.do(gpu, f"systemctl is-active {SERVICE}; systemctl is-enabled {SERVICE}").out == "active\nenabled\n"
     run(cloud, gpu, None)
     assert cloud.do(gpu, f"ls {UNIT} {LINK} 2>/dev/null; systemctl is-active {SERVICE}").out == "inactive\n"
@@ -101,10 +113,41 @@ def test_a_machine_that_starts_after_the_end_ends_at_once(cloud: Machines, gpu: 
     wait_until(lambda: not cloud.is_running("gpu-2"), "the machine has ended", 120)
 
 
-def test_an_image_has_no_end(cloud: Machines, gpu: str) -> None:
+def test_a_machine_that_is_switched_on_after_the_end_ends_again(cloud: Machines, gpu: str) -> None:
     del gpu
     boot(cloud, "gpu-3", in_hours(5))
-    assert cloud.do("gpu-3", f"test -e {UNIT} && test -L {LINK}").code == 0
-    done = cloud.do("gpu-3", CLEANUP_SCRIPT)
+    # The service that runs still has the old time.
+    assert cloud.do("gpu-3", PASSED).code == 0
+    cloud.cut_power("gpu-3")
+    engine_client.connect().start(names.container(CLUSTER, "gpu-3"))
+    wait_until(lambda: not cloud.is_running("gpu-3"), "the machine has ended", 120)
+
+
+def test_a_machine_that_cannot_read_its_metadata_ends_too(cloud: Machines, gpu: str) -> None:
+    del gpu
+    boot(cloud, "gpu-4", in_hours(5))
+    assert cloud.do("gpu-4", f"{UNREADABLE}; {START_AGAIN}").code == 0
+    time.sleep(WAIT_S)
+    assert cloud.is_running("gpu-4")
+    assert cloud.do("gpu-4", f"{PASSED}; {START_AGAIN}").code == 0
+    wait_until(lambda: not cloud.is_running("gpu-4"), "the machine has ended", 120)
+
+
+def test_a_machine_that_cannot_be_given_its_end_ends_at_once(cloud: Machines, gpu: str) -> None:
+    """Nothing else would end it."""
+    del gpu
+    start(cloud, "gpu-5")
+    assert cloud.do("gpu-5", f"mkdir {UNIT}").code == 0
+    assert "muster: failed at end: " in cloud.run("gpu-5", render(in_hours(5))).out
+    report = cloud.report("compute")
+    assert (report.state, report.step, report.instance) == ("failed", "end", "i-gpu-5")
+    wait_until(lambda: not cloud.is_running("gpu-5"), "the machine has ended", 120)
+
+
+def test_an_image_has_no_end(cloud: Machines, gpu: str) -> None:
+    del gpu
+    boot(cloud, "gpu-6", in_hours(5))
+    assert cloud.do("gpu-6", f"test -e {UNIT} && test -L {LINK}").code == 0
+    done = cloud.do("gpu-6", CLEANUP_SCRIPT)
     assert done.code == 0, done.out
-    assert cloud.do("gpu-3", f"test -e {UNIT} || test -L {LINK}").code == 1
+    assert cloud.do("gpu-6", f"test -e {UNIT} || test -L {LINK}").code == 1

@@ -16,6 +16,7 @@ from infra.targets.aws.preflight.checks import CHECKS
 from infra.targets.aws.preflight.cluster_end import check_end
 from infra.targets.aws.preflight.subject import Subject
 from infra.targets.aws.spec import END_FORMAT, aws_section, read_end
+from infra.validate.update import changes
 from muster.commands import screen
 from tests.infra.targets.aws.preflight.issue_text import format_issues
 from tests.infra.targets.aws.specs import spec
@@ -99,6 +100,14 @@ def test_the_end_is_in_utc_wherever_this_runs(monkeypatch: pytest.MonkeyPatch) -
     finally:
         monkeypatch.undo()
         time.tzset()
+
+
+@pytest.mark.parametrize(("old", "new"), [(None, "2030"), ("2030", None), ("2030", "2031")])
+def test_a_running_cluster_cannot_get_another_end(old: str | None, new: str | None) -> None:
+    """Its machines would not learn of it."""
+    ends = [f"{year}-01-31 18:00 UTC" if year else None for year in (old, new)]
+    before, after = (spec(aws={"region": REGION, "ends_at": end}) for end in ends)
+    assert [(change.path, change.policy) for change in changes(before, after)] == [("aws.ends_at", "forbidden")]
 
 
 def test_the_pre_flight_runs_it() -> None:

@@ -73,7 +73,7 @@ def describe_gpu_price() -> str:
     spec = load({**read_example(STACK), **gpu_spec_changes()})
     lines, controller = cost(spec).lines, machines.controller(spec).name
     hourly = sum(line.usd_per_hour for line in lines)
-    # Disks of the controller count: that of the queue stays.
+    # The volumes of the controller are one line: the root disk ends with its machine, that of the queue stays.
     ending = [line for line in lines if line.part.startswith("groups.") or controller in line.what]
     remaining = hourly - sum(line.usd_per_hour for line in ending)
     highest = hourly * (GPU_CAP_S + REMOVAL_S) / 3600

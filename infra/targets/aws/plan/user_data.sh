@@ -33,8 +33,8 @@ failed() {
   line=$(grep -v '^$' "$last" | tail -n 1)
   echo "muster: failed at $step: $line" >&2
   early report "$region" "$nodes/${name:-$role}" "$digest" failed "$step" "${line:-no output}; log: $log" >&2
-  # Without its service, nothing would end this machine.
-  [ "$step" != end ] || systemctl --no-block poweroff
+  # Without its service, nothing would end this machine. One of an earlier run has the same time.
+  [ "$step" != end ] || systemctl -q is-active muster-cluster-end || systemctl --no-block poweroff
   exit 1
 }
 

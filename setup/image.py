@@ -1,6 +1,6 @@
 """The node image: built from setup/image on a Debian base, and rebuilt only when its sources change.
 
-The base is the official Debian image if it can be pulled, else a minimal Debian from debootstrap.
+The base is the official Debian image, by its digest, if it can be pulled, else a minimal Debian from debootstrap.
 """
 
 import hashlib
@@ -120,13 +120,13 @@ def ensure_base(paths: Paths, log: Path) -> str:
 
 
 def can_pull_base() -> bool:
-    """Return whether the official base exists here or can be pulled, without pulling it."""
-    return _has_official_base() or _manifest_answers()
+    """Return whether a base exists here or the official one can be pulled, without pulling it."""
+    return _has_base() or _manifest_answers()
 
 
 def pull_base(log: Path) -> bool:
-    """Pull the official base if it is missing; return whether it exists here now."""
-    if _has_official_base():
+    """Pull the official base if there is no base; return whether there is one now."""
+    if _has_base():
         return True
     try:
         run(["docker", "pull", pins.OFFICIAL_BASE], log, timeout=PULL_TIMEOUT_S)
@@ -135,8 +135,9 @@ def pull_base(log: Path) -> bool:
     return True
 
 
-def _has_official_base() -> bool:
-    return ask(["docker", "image", "inspect", pins.OFFICIAL_BASE]).code == 0
+def _has_base() -> bool:
+    # An image that was loaded from a file has a tag but no digest, so it counts under the name of our base.
+    return any(ask(["docker", "image", "inspect", name]).code == 0 for name in (pins.OFFICIAL_BASE, pins.BASE_IMAGE))
 
 
 def _manifest_answers() -> bool:

@@ -9,10 +9,18 @@ PULUMI_BELOW = "4.0.0"
 LANGUAGE_HOST = "3.79.0"
 # The `go` line of setup/pulumi/cli/go.mod.
 GO = "1.25.11"
+# By machine, the checksum of Go's toolchain module in that version, as `go mod download -json` prints it. Others must
+# have a Go that is new enough.
+GO_SUMS = {"x86_64": "h1:AUChz5pzC7L9cEGXaGD6Z0N5m2H2JDiTZywfitOXskU="}
+# By machine, the SHA-256 of Pulumi's release. For a machine that is not listed, Pulumi is built from Go modules, whose
+# checksums are in setup/pulumi; docs/release.md says how to add it.
+PULUMI_SHA256: dict[str, str] = {}
 PULUMI_FILES = ("pulumi", "pulumi-language-python", "pulumi-language-python-exec", "pulumi-resource-pulumi-python")
 
 SUITE = "trixie"
-OFFICIAL_BASE = "debian:trixie"
+# debian:trixie of 2026-09-18, Debian 13.7: the digest is that of the list of images for all kinds of machines. Not
+# compared with the registry: taken from public projects that pin it. docs/release.md says how to compare.
+OFFICIAL_BASE = "debian@sha256:9cc080028c43b27d2074d63a5f9caf7166d731494965616c1a6d2827a004585c"
 BASE_IMAGE = "muster-base:trixie"
 # The image with the Slurm of SUITE; the image of the default release is a layer on it.
 NODE_IMAGE = "muster-node:24.11"

@@ -141,7 +141,7 @@ def _check_tools(facts: Facts) -> list[MachineProblem]:
         problems.append(
             MachineProblem(
                 what,
-                f"run it as root, or load the image from a file with `docker load` and tag it {pins.OFFICIAL_BASE}",
+                f"run it as root, or load the image from a file with `docker load` and tag it {pins.BASE_IMAGE}",
             )
         )
     return problems

@@ -1,4 +1,4 @@
-"""Build Pulumi from Go modules if no release can be downloaded; setup/pulumi pins the checksum of every source."""
+"""Build Pulumi from Go modules, if its release is not pinned or not reachable; setup/pulumi pins every module."""
 
 import json
 import os
@@ -36,7 +36,7 @@ def build(paths: Paths, machine: str, staging: Path, log: Path) -> None:
     installed = find_go()
     if installed is None:
         raise SetupError("Go is not installed, so Pulumi cannot be built")
-    go = _new_enough_go(installed, machine, log)
+    go = choose_go(installed, machine, log)
     modules = paths.root / "setup" / "pulumi"
     binaries = staging / "bin"
     binaries.mkdir(parents=True)
@@ -51,15 +51,23 @@ def build(paths: Paths, machine: str, staging: Path, log: Path) -> None:
         target.chmod(0o755)
 
 
-def _new_enough_go(go: str, machine: str, log: Path) -> str:
-    """Return this Go if it is new enough; otherwise download and verify the version in go.mod, as a module."""
+def choose_go(go: str, machine: str, log: Path) -> str:
+    """Return this Go if it is new enough; otherwise download the version in go.mod as a module, and verify it."""
     version = ask([go, "version"]).out
     if is_at_least(version, pins.GO):
         return go
+    if machine not in pins.GO_SUMS:
+        raise SetupError(
+            f"{version} is older than {pins.GO}, which is not pinned for {machine}: install {pins.GO} or newer"
+        )
     with log.open("a") as note:
         note.write(f"{version} is older than {pins.GO}: downloading Go {pins.GO} from the module proxy\n")
     download: list[str | Path] = ["env", "-C", log.parent, *_environment(), go, "mod", "download", "-json"]
-    home = Path(json.loads(_ask_go(download, _toolchain_module(machine)))["Dir"])
+    module = json.loads(_ask_go(download, _toolchain_module(machine)))
+    if module["Sum"] != pins.GO_SUMS[machine]:
+        name, pinned = module["Path"], pins.GO_SUMS[machine]
+        raise SetupError(f"{name} has the checksum {module['Sum']}, setup/pins.py has {pinned}: not used")
+    home = Path(module["Dir"])
     # Module archives carry no file modes, so the executables get theirs here, as Go's own toolchain switch does.
     tools = [path for path in (home / "pkg" / "tool").rglob("*") if path.is_file()]
     for program in [*(home / "bin").iterdir(), *tools]:

@@ -24,10 +24,16 @@ DOWNLOADS = (
 # By file: for each download, what shows that it is compared with a pin before it is used.
 PINNED = {
     "bootstrap/scripts/efa-installer.sh": (r'"\$actual" != "\$SHA256"',),
+    "bootstrap/scripts/lustre-client.sh": (r'--export "\$FINGERPRINT"',),
     "bootstrap/scripts/slurm-packages.sh": (r'= "\$SHA256  -"',),
     "bootstrap/scripts/training-env.sh": (r"--require-hashes", r'\[ "\$actual" = "\$sha256" \]'),
+    "infra/targets/aws/plugin.py": (r"actual != pinned",),
     "infra/targets/aws/node/early.py": (r"_check\(url, signed\.retry\(save, url\), sha256\)",),
-    "setup/pulumi_go.py": (r"-mod=readonly",),
+    "setup/image.py": (r'"docker", "pull", pins\.OFFICIAL_BASE',),
+    # Whether the release exists, and the release.
+    "setup/pulumi.py": (r"machine not in pins\.PULUMI_SHA256", r"actual != pinned"),
+    # The modules, and a newer Go.
+    "setup/pulumi_go.py": (r"-mod=readonly", r'module\["Sum"\] != pins\.GO_SUMS'),
     "setup/venv.py": (r"--require-hashes",),
 }
 # By file: number of matches that bring nothing to a machine without somebody who vouches for it.
@@ -49,12 +55,7 @@ EXCEPTIONS = {
 }
 # By file: number of downloads, and how the table of gaps in SECURITY.md names them.
 BY_ORIGIN = {
-    "bootstrap/scripts/lustre-client.sh": (1, "the key of the FSx package repository"),
-    "infra/targets/aws/plugin.py": (1, "its AWS plugin"),
-    "setup/image.py": (1, "the Debian base image"),
-    # Whether the release exists, its checksums, and the release.
-    "setup/pulumi.py": (3, "Pulumi's release"),
-    "setup/pulumi_go.py": (1, "a newer Go if this machine's is too old"),
+    "infra/targets/aws/plugin.py": (1, "Pulumi's AWS plugin"),
 }
 
 
@@ -89,7 +90,7 @@ def test_the_pin_is_compared(file: str) -> None:
 
 @pytest.mark.parametrize("file", BY_ORIGIN)
 def test_security_md_names_what_is_trusted_by_its_origin(file: str) -> None:
-    (row,) = [line for line in (REPO / "SECURITY.md").read_text().splitlines() if "trusted by their origin" in line]
+    (row,) = [line for line in (REPO / "SECURITY.md").read_text().splitlines() if "trusted by its origin" in line]
     assert BY_ORIGIN[file][1] in row
 
 

@@ -1,8 +1,8 @@
 #!/bin/sh
 # Adds the repository of Lustre clients; the step `packages` installs the one for the running kernel. If there is none,
 # installs the newest kernel that has one, with its client, and requests a restart.
-# Set by the caller: RUNNING (the kernel), URL and KEY_URL (of the package repository), PYTHON (with our code), FETCH_LISTS,
-# the script that fetches package lists, and RESTART, the file that requests a restart.
+# Set by the caller: RUNNING (the kernel), URL, KEY_URL and FINGERPRINT (of the package repository and its key), PYTHON (with
+# our code), FETCH_LISTS, the script that fetches package lists, and RESTART, the file that requests a restart.
 set -eu
 export DEBIAN_FRONTEND=noninteractive NEEDRESTART_SUSPEND=1
 keyring=/usr/share/keyrings/muster-lustre-client.gpg
@@ -29,10 +29,17 @@ boot_with() {
   update-grub
 }
 
-"$PYTHON" - "$KEY_URL" <<'FETCH' | gpg --dearmor --yes -o "$keyring"
+keys=$(mktemp -d)
+trap 'rm -rf "$keys"' EXIT
+"$PYTHON" - "$KEY_URL" >"$keys/downloaded" <<'FETCH'
 import sys, urllib.request
 sys.stdout.buffer.write(urllib.request.urlopen(sys.argv[1], timeout=60).read())
 FETCH
+# Only the pinned key gets into the keyring, whatever else the file contains.
+gpg --homedir "$keys" --batch --quiet --import "$keys/downloaded" || fail "$KEY_URL is not a file of keys"
+gpg --homedir "$keys" --batch --quiet --export "$FINGERPRINT" >"$keys/pinned" || true
+[ -s "$keys/pinned" ] || fail "$KEY_URL does not contain the pinned key $FINGERPRINT: not used"
+install -m 644 "$keys/pinned" "$keyring"
 # shellcheck source=/dev/null
 codename=$(. /etc/os-release && echo "$VERSION_CODENAME")
 echo "deb [signed-by=$keyring] $URL $codename main" >/etc/apt/sources.list.d/muster-lustre.list

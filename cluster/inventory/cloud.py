@@ -30,6 +30,8 @@ class PackageRepository(InventoryModel):
 
     url: str
     key_url: str
+    fingerprint: str
+    """Of the key in the file at `key_url`; other keys there are not trusted."""
 
 
 class InterpreterArchive(InventoryModel):

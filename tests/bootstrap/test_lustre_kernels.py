@@ -30,6 +30,31 @@ Version: 2.15.4-1fsx5
 """
 IMAGES = [f"linux-image-{kernel}" for kernel in ("6.8.0-1045-aws", "6.8.0-1041-aws", "5.15.0-1084-aws")]
 NAMES = [*read_package_names(INDEX), *IMAGES]
+# Two keys that nobody uses, and their fingerprints.
+FINGERPRINT = "07C576982025BAD74BC786855C0C8A8198AEF4AB"
+KEY = """\
+-----BEGIN PGP PUBLIC KEY BLOCK-----
+
+mDMEZZIAgBYJKwYBBAHaRw8BAQdAaH1xDq3GdsaGQloqvljaMmb2ow6ZhR6CCRvV
+xARBM+C0BnBpbm5lZIiQBBMWCAA4FiEEB8V2mCAlutdLx4aFXAyKgZiu9KsFAmWS
+AIACGwMFCwkIBwIGFQoJCAsCBBYCAwECHgECF4AACgkQXAyKgZiu9KvcVgD9EHtv
+IOPkQZoAd/Fy6WFMu6aAPHBb6I8gB7TFmgF9zscBAJj0XLHIqO+7y3BVm5Xb3SYE
+pTsWi3Vua/tqwx6YR9cG
+=3yhs
+-----END PGP PUBLIC KEY BLOCK-----
+"""
+STRANGER_FINGERPRINT = "AF2516D0605E10514B618552724470D7B9DB485D"
+STRANGER = """\
+-----BEGIN PGP PUBLIC KEY BLOCK-----
+
+mDMEZZIAgBYJKwYBBAHaRw8BAQdAFUkF1+86XgPmen4UnVrBY/Ly4kabaHIqFKzI
+2hV+gqW0CHN0cmFuZ2VyiJAEExYIADgWIQSvJRbQYF4QUUthhVJyRHDXudtIXQUC
+ZZIAgAIbAwULCQgHAgYVCgkICwIEFgIDAQIeAQIXgAAKCRByRHDXudtIXaZnAP9R
+58a7xqjuMuW3aoeBV54hMNxPIUJaKRAt5SsuKFhGDwD/eG5Hbp8mf2e43Ig++mA/
+frXr7dMnxxmoVVWpv6EUTgQ=
+=O4Xg
+-----END PGP PUBLIC KEY BLOCK-----
+"""
 
 
 def test_the_index_names_a_kernel_per_client_oldest_first() -> None:
@@ -67,11 +92,11 @@ class Machine:
         self.fetch_lists = "apt-get update"
         tools = folder / "tools"
         tools.mkdir()
-        for name in ("apt-get", "apt-mark", "update-grub", "modprobe", "gpg"):
+        for name in ("apt-get", "apt-mark", "update-grub", "modprobe"):
             self._stub(tools / name, f'echo "{name} $*" >>{self.calls}')
         self._stub(tools / "apt-cache", f"cat {folder}/names")
         (folder / "names").write_text("\n".join(names))
-        (folder / "key").write_text("key")
+        (folder / "key").write_text(KEY)
         for created in ("usr/share/keyrings", "etc/apt/sources.list.d", "proc/sys/kernel/random"):
             (folder / created).mkdir(parents=True)
         self.tools = tools
@@ -90,6 +115,7 @@ class Machine:
             "RUNNING": running,
             "URL": "https://repository",
             "KEY_URL": (self.folder / "key").as_uri(),
+            "FINGERPRINT": FINGERPRINT,
             "PYTHON": sys.executable,
             "FETCH_LISTS": self.fetch_lists,
             "RESTART": f"{self.folder}/run/restart",
@@ -116,6 +142,31 @@ def test_a_kernel_that_has_a_client_stays_and_gets_its_repository(tmp_path: Path
     assert "install" not in machine.read("calls")
     assert "https://repository" in machine.read("etc/apt/sources.list.d/muster-lustre.list")
     assert not (tmp_path / "run/restart").exists()
+
+
+@pytest.mark.parametrize("file", [KEY, STRANGER + KEY])
+def test_only_the_pinned_key_gets_into_the_keyring(tmp_path: Path, file: str) -> None:
+    machine = Machine(tmp_path, NAMES)
+    (tmp_path / "key").write_text(file)
+    assert machine.run("6.8.0-1041-aws").returncode == 0
+    keyring = tmp_path / "usr/share/keyrings/muster-lustre-client.gpg"
+    shown = subprocess.run(["gpg", "--show-keys", "--with-colons", keyring], capture_output=True, text=True, check=True)
+    assert [line.split(":")[9] for line in shown.stdout.splitlines() if line.startswith("fpr")] == [FINGERPRINT]
+    assert STRANGER_FINGERPRINT not in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("file", "error"),
+    [(STRANGER, f"does not contain the pinned key {FINGERPRINT}: not used"), ("<html>", "is not a file of keys")],
+)
+def test_a_replaced_key_is_rejected_before_apt_uses_it(tmp_path: Path, file: str, error: str) -> None:
+    machine = Machine(tmp_path, NAMES)
+    (tmp_path / "key").write_text(file)
+    done = machine.run("6.8.0-1041-aws")
+    assert done.returncode == 1
+    assert error in done.stderr
+    assert machine.read("calls") == ""
+    assert not (tmp_path / "etc/apt/sources.list.d/muster-lustre.list").exists()
 
 
 def test_lists_that_cannot_be_fetched_are_an_error(tmp_path: Path) -> None:

@@ -160,7 +160,7 @@ def test_can_pull_base_does_not_pull(
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     assert image.can_pull_base() is offered
     calls = (tmp_path / "calls").read_text().splitlines()
-    assert calls == ["image inspect", "manifest inspect"][: 1 if existing == "image" else 2]
+    assert calls == (["image inspect"] if existing == "image" else ["image inspect"] * 2 + ["manifest inspect"])
 
 
 @pytest.mark.parametrize(

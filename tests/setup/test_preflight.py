@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from setup import pins
 from setup.facts import Disk, Engine, Facts
 from setup.preflight import DISK_GB, PULUMI_BUILD_GB, find_problems
 from tests.setup.machine import ALL, machine, one_disk
@@ -88,8 +89,8 @@ TABLE: dict[str, tuple[Facts, str, str]] = {
     ),
     "no base image": (
         machine(missing=frozenset({"image"}), reach={"base": False}, root=False),
-        "debian:trixie cannot be pulled, and the alternative, debootstrap, must be installed and needs root",
-        "run it as root, or load the image from a file with `docker load` and tag it debian:trixie",
+        f"{pins.OFFICIAL_BASE} cannot be pulled, and the alternative, debootstrap, must be installed and needs root",
+        "run it as root, or load the image from a file with `docker load` and tag it muster-base:trixie",
     ),
     "disk": (
         machine(missing=ALL, reach={"release": True}, disks=one_disk(6.24)),

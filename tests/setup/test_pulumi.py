@@ -1,4 +1,4 @@
-"""Pulumi's release is downloaded from a real server on loopback, verified, and installed atomically."""
+"""Pulumi's release is downloaded from a real server on loopback if it is pinned, verified, and installed atomically."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from pathlib import Path
 
 import pytest
 
-from setup import pins, pulumi
+from setup import pins, pulumi, pulumi_go
 from setup.facts import Facts
 from setup.paths import Paths
 from setup.run import SetupError
 from tests.setup.machine import machine
 
 ARCHIVE = f"pulumi-v{pins.PULUMI}-linux-x64.tar.gz"
-CHECKSUMS = f"pulumi-{pins.PULUMI}-checksums.txt"
 RELEASE: Facts = machine(missing=frozenset({"pulumi"}), reach={"release": True})
 REPO = Path(__file__).resolve().parents[2]
 INSTALL = """
 import sys
 from pathlib import Path
-from setup import pulumi
+from setup import pins, pulumi
 from setup.paths import Paths
 from tests.setup.machine import machine
 pulumi.RELEASES = sys.argv[1]
+pins.PULUMI_SHA256["x86_64"] = sys.argv[3]
 cache = Path(sys.argv[2])
 pulumi.install(Paths(cache, cache), machine(reach={"release": True}), cache / "log")
 """
@@ -43,6 +43,7 @@ class Server:
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
         self.stalled: set[str] = set()
+        self.requests: list[str] = []
         self.half_sent = threading.Event()
         server = self
 
@@ -61,6 +62,7 @@ class Server:
                     self.wfile.write(content)
 
             def _head(self) -> bytes:
+                server.requests.append(self.path)
                 content = server.files.get(self.path.lstrip("/"))
                 self.send_response(200 if content else 404)
                 self.send_header("Content-Length", str(len(content or b"")))
@@ -79,9 +81,9 @@ class Server:
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     served = Server()
-    content = _release(pins.PULUMI_FILES)
-    served.files = {ARCHIVE: content, CHECKSUMS: f"{hashlib.sha256(content).hexdigest()}  {ARCHIVE}\n".encode()}
+    served.files = {ARCHIVE: _release(pins.PULUMI_FILES)}
     monkeypatch.setattr(pulumi, "RELEASES", served.url)
+    monkeypatch.setattr(pins, "PULUMI_SHA256", {"x86_64": _sha256(served.files[ARCHIVE]), "aarch64": "0" * 64})
     yield served
     served.http.shutdown()
     served.http.server_close()
@@ -106,22 +108,27 @@ def test_an_unreachable_release_is_detected(server: Server) -> None:
     assert not pulumi.is_release_reachable("x86_64")
 
 
-def test_a_wrong_checksum_is_rejected(server: Server, tmp_path: Path) -> None:
-    server.files[CHECKSUMS] = f"{'0' * 64}  {ARCHIVE}\n".encode()
-    with pytest.raises(SetupError, match=rf"{ARCHIVE} has SHA-256 \w+, its published checksum is 0{{64}}: not used"):
+def test_a_release_that_is_not_pinned_is_not_downloaded(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pins, "PULUMI_SHA256", {})
+    assert not pulumi.is_release_reachable("x86_64")
+    assert server.requests == []
+
+
+def test_a_release_that_its_origin_replaced_is_rejected(server: Server, tmp_path: Path) -> None:
+    """The origin also serves checksums that match what it serves: they count for nothing."""
+    replaced = _release((*pins.PULUMI_FILES, "extra"))
+    sums = f"pulumi-{pins.PULUMI}-checksums.txt"
+    server.files = {ARCHIVE: replaced, sums: f"{_sha256(replaced)}  {ARCHIVE}\n".encode()}
+    with pytest.raises(SetupError, match=rf"{ARCHIVE} has SHA-256 \w+, setup/pins.py has \w{{64}}: not used"):
         pulumi.fetch_release("x86_64", tmp_path / "staging", tmp_path / "log")
     assert not (tmp_path / "staging" / "bin").exists()
 
 
-def test_checksums_without_the_archive_are_rejected(server: Server, tmp_path: Path) -> None:
-    server.files[CHECKSUMS] = f"{'0' * 64}  other.tar.gz\n".encode()
-    with pytest.raises(SetupError, match=f"the published checksums do not name {ARCHIVE}: not used"):
-        pulumi.fetch_release("x86_64", tmp_path / "staging", tmp_path / "log")
-
-
-def test_an_archive_without_the_language_host_is_rejected(server: Server, tmp_path: Path) -> None:
-    content = _release(("pulumi",))
-    server.files = {ARCHIVE: content, CHECKSUMS: f"{hashlib.sha256(content).hexdigest()}  {ARCHIVE}\n".encode()}
+def test_an_archive_without_the_language_host_is_rejected(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.files = {ARCHIVE: _release(("pulumi",))}
+    monkeypatch.setitem(pins.PULUMI_SHA256, "x86_64", _sha256(server.files[ARCHIVE]))
     with pytest.raises(SetupError, match="has no pulumi/pulumi-language-python: not used"):
         pulumi.fetch_release("x86_64", tmp_path / "staging", tmp_path / "log")
 
@@ -138,7 +145,7 @@ def test_an_incomplete_cache_is_not_used_and_is_repaired(server: Server, paths: 
 
 def test_a_run_recovers_from_a_killed_download(server: Server, paths: Paths) -> None:
     server.stalled = {ARCHIVE}
-    command = [sys.executable, "-c", INSTALL, server.url, str(paths.cache)]
+    command = [sys.executable, "-c", INSTALL, server.url, str(paths.cache), _sha256(server.files[ARCHIVE])]
     victim = subprocess.Popen(command, cwd=REPO)
     assert server.half_sent.wait(20)
     victim.kill()
@@ -191,6 +198,39 @@ def test_wrapper_modules_are_pinned() -> None:
     assert f"github.com/pulumi/pulumi/sdk/v3 v{pins.LANGUAGE_HOST}\n" in host
 
 
+OLD_GO = """#!/bin/sh
+case "$*" in
+  version) echo go version go1.19.8 linux/amd64 ;;
+  *) echo '{"Path": "golang.org/toolchain", "Sum": "'"$SUM"'", "Dir": "'"$HOME"'"}' ;;
+esac
+"""
+
+
+@pytest.mark.parametrize(
+    ("machine_", "sum_", "error"),
+    [
+        ("x86_64", pins.GO_SUMS["x86_64"], None),
+        ("x86_64", "h1:other=", r"golang.org/toolchain has the checksum h1:other=, setup/pins.py has h1:\S+: not used"),
+        ("aarch64", "h1:other=", rf"older than {pins.GO}, which is not pinned for aarch64: install {pins.GO} or newer"),
+    ],
+)
+def test_a_newer_go_is_used_only_with_its_pinned_checksum(
+    machine_: str, sum_: str, error: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stand-in for Go prints what `go mod download` would."""
+    go = tmp_path / "bin" / "go"
+    go.parent.mkdir()
+    go.write_text(OLD_GO)
+    go.chmod(0o755)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("SUM", sum_)
+    if error is None:
+        assert pulumi_go.choose_go(str(go), machine_, tmp_path / "log") == str(go)
+    else:
+        with pytest.raises(SetupError, match=error):
+            pulumi_go.choose_go(str(go), machine_, tmp_path / "log")
+
+
 @pytest.mark.engine
 def test_the_installed_pulumi_runs(tmp_path: Path) -> None:
     binaries = Paths.from_environment().pulumi / "bin"
@@ -198,6 +238,10 @@ def test_the_installed_pulumi_runs(tmp_path: Path) -> None:
     assert program is not None
     done = subprocess.run([program, "version"], capture_output=True, text=True, env={"HOME": str(tmp_path)})
     assert done.stdout.strip().removeprefix("v") >= pins.PULUMI
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def _release(names: tuple[str, ...]) -> bytes:

@@ -55,6 +55,7 @@ def _prepare(facts: Facts, repository: PackageRepository | None, machine: str) -
         "RUNNING": facts.kernel,
         "URL": repository.url,
         "KEY_URL": repository.key_url,
+        "FINGERPRINT": repository.fingerprint,
         "PYTHON": INSTALLED_PYTHON,
         "FETCH_LISTS": FETCH_LISTS,
         "RESTART": REQUEST,

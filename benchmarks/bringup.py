@@ -73,8 +73,9 @@ class Cluster:
             while running.poll() is None and not self._nodes_are_up():
                 time.sleep(0.05)
             if running.poll() in {None, 0}:
-                # On the controller, as in floor.sh.
-                timed(["docker", "exec", f"muster-{self.name}-controller", "srun", f"-N{self.nodes}", "hostname"])
+                # On the controller, as in floor.sh, but as the spec's default user: root may not run jobs.
+                start = ["docker", "exec", f"muster-{self.name}-controller", "runuser", "-u", "muster", "--"]
+                timed([*start, "srun", f"-N{self.nodes}", "hostname"])
             srun = time.perf_counter() - began
             output, _ = running.communicate(timeout=TIMEOUT_S)
         if running.returncode != 0:

@@ -30,6 +30,7 @@ MANAGED: dict[str, str | None] = {
             "AuthType",
             "CommunicationParameters",
             "CredType",
+            "DisableRootJobs",
             "GresTypes",
             "Include",
             "JobAcctGatherType",

@@ -109,6 +109,8 @@ def _write_files(folder: Path, fleet: Fleet, sets: tuple[NodeSet, ...], endpoint
                 "extra": {
                     "AccountingStorageType": "accounting_storage/none",
                     "AccountingStorageEnforce": "nojobs",
+                    # Nor are there users.
+                    "DisableRootJobs": "NO",
                     "SuspendTimeout": "5",
                     "TaskProlog": "/bin/true",
                     "Epilog": "/bin/true",

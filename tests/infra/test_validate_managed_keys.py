@@ -75,6 +75,7 @@ CHANGE_TRUST = [
     "ControlMachine",
     "CredType",
     "CryptoType",
+    "DisableRootJobs",
     "JobCredentialPrivateKey",
     "JobCredentialPublicCertificate",
     "MetricsAuthUsers",

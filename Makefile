@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo up status ssh submit fabric teardown backup restore rehearse upgrade check cost plan env test test-quick test-nightly test-aws test-gpu lint
-.PHONY: bench bench-aws bench-simulator bench-trainer golden clean-cache
+.PHONY: bench bench-aws bench-simulator bench-trainer golden clean-cache release verify-release
 
 help: ## print this list
 	@if [ -t 1 ]; then bold=$$'\033[1m' plain=$$'\033[0m'; fi; \
@@ -101,7 +101,7 @@ test-aws: setup ## test on a real AWS account, which costs money (MUSTER_TEST_AW
 test-gpu: ## run the tests that need a GPU, with the torch of PYTHON=...
 	@$(PYTHON) -m tests.gpu $(ARGS)
 
-lint: $(MUSTER) ## run ruff, mypy, shellcheck
+lint: $(MUSTER) ## run ruff, mypy, shellcheck, pip-audit; compare versions with release/cves.yaml
 	@command -v shellcheck >/dev/null || $(PYTHON) -m setup apt
 	@.venv/bin/python -m tests.lint
 
@@ -122,6 +122,14 @@ golden: $(MUSTER) ## regenerate schemas, tables in the docs and golden files; re
 	@.venv/bin/python -m tests.infra.targets.aws.build.golden
 	@.venv/bin/python -m tests.slurm.test_render
 	@.venv/bin/python -m trainer settings --markdown >docs/trainer-settings.md
+
+# A missing key is reported before an environment is created.
+release: $(if $(KEY),$(MUSTER)) ## audit, build and sign a release in dist/ (KEY=SSH key, ARGS=--no-audit)
+	@$(if $(KEY),,echo "make release: KEY= is required; for example: make release KEY=~/.ssh/id_ed25519" >&2; exit 2)
+	@.venv/bin/python -m release build --key "$(KEY)" $(ARGS)
+
+verify-release: $(MUSTER) ## verify signature and checksums of a release (FROM=folder, ARGS="--signers file")
+	@.venv/bin/python -m release verify $(ARGS) "$(or $(FROM),dist)"
 
 clean-cache: $(MUSTER) ## delete cached images, training environments and tools
 	@$(MUSTER) cache drop

@@ -1,7 +1,8 @@
-"""`make lint`: run ruff, mypy and shellcheck over the whole repository; print failures and the time of each."""
+"""`make lint`: run ruff, mypy, shellcheck and the audits of what is pinned; print failures and the time of each."""
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -12,6 +13,8 @@ from pathlib import Path
 REPO = Path(__file__).resolve().parent.parent
 # Linters that run at the same time: mypy takes as long as all others together.
 PARALLEL = 2
+# The audit's code if its database does not answer, unless MUSTER_AUDIT=required.
+VERDICTS = {0: "ok", os.EX_TEMPFAIL: "NOT RUN"}
 _SHEBANG = re.compile(rb"^#!.*\b(ba|da|)sh\b")
 _SUFFIXES = (".sh", ".sbatch")
 
@@ -25,6 +28,8 @@ def checks() -> dict[str, list[str]]:
         # pyproject.toml lists the packages and the strictness.
         "mypy": [str(tools / "mypy")],
         "shellcheck": ["shellcheck", *scripts()],
+        "CVE table": [str(tools / "python"), "-m", "release.cves"],
+        "pip-audit": [str(tools / "python"), "-m", "release.audit"],
     }
 
 
@@ -47,16 +52,16 @@ def is_script(path: Path) -> bool:
 
 
 def main() -> tuple[int, int]:
-    """Run all linters and return how many passed and how many failed."""
+    """Run all linters and return how many passed and how many failed; those that could not run count as neither."""
     commands = checks()
     with ThreadPoolExecutor(PARALLEL) as pool:
         results = dict(zip(commands, pool.map(run, commands.values()), strict=True))
     for name, (code, seconds, output) in results.items():
-        print(f"{name:<13} {'ok' if code == 0 else 'FAILED':<7} {seconds:5.1f} s", flush=True)
+        print(f"{name:<13} {VERDICTS.get(code, 'FAILED'):<7} {seconds:5.1f} s", flush=True)
         if code != 0:
             print(output.rstrip(), flush=True)
-    failed = sum(code != 0 for code, _, _ in results.values())
-    return len(results) - failed, failed
+    codes = [code for code, _, _ in results.values()]
+    return codes.count(0), sum(code not in VERDICTS for code in codes)
 
 
 def run(command: list[str]) -> tuple[int, float, str]:

@@ -10,7 +10,10 @@ from pathlib import Path
 from tests.statements import walk_statements
 
 ROOT = Path(__file__).parents[1]
-ROOMS = ("cluster", "slurm", "bootstrap", "infra", "muster", "trainer", "simulator", "setup", "benchmarks", "policy")
+ROOMS = (
+    *("cluster", "slurm", "bootstrap", "infra", "muster", "trainer", "simulator"),
+    *("setup", "benchmarks", "policy", "release"),
+)
 
 # The rooms that each room may import; the longest matching prefix of a module applies. A module may always import its
 # own package.
@@ -38,6 +41,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "setup": (),
     # The policy pack runs in a separate environment.
     "policy": (),
+    # Lists what the other rooms download.
+    "release": ("cluster", "bootstrap", "setup"),
     "benchmarks": ROOMS,
 }
 # The rooms that may import each library.

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from setup.pins import OFFICIAL_BASE
+
 ROOT = Path(__file__).resolve().parents[1]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 TARGETS = re.findall(r"(?m)^([a-z-]+):", (ROOT / "Makefile").read_text())
@@ -46,6 +48,11 @@ def test_quick_tests_run_on_push_and_all_tests_run_nightly() -> None:
     assert "make test-nightly" in (ROOT / ".github/workflows" / FILES[1]).read_text()
 
 
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_workflows_require_the_audit_of_packages(path: Path) -> None:
+    assert re.search(r"MUSTER_AUDIT(=|: )required", path.read_text())
+
+
 def test_pre_commit_hooks_select_stack_files() -> None:
     exported = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
     local = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
@@ -57,10 +64,11 @@ def test_pre_commit_hooks_select_stack_files() -> None:
         assert not re.search(hook["files"], "Pulumi.yaml")
 
 
-def test_devcontainer_runs_set_up() -> None:
+def test_devcontainer_runs_set_up_on_the_pinned_base() -> None:
     text = (ROOT / ".devcontainer" / "devcontainer.json").read_text()
     content = json.loads(re.sub(r"(?m)^\s*//.*$", "", text))
     assert content["postCreateCommand"] == "make setup"
+    assert content["image"] == OFFICIAL_BASE
 
 
 def test_editor_settings_match_the_formatters() -> None:

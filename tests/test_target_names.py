@@ -10,7 +10,7 @@ from pathlib import Path
 from infra.targets.registry import targets
 
 ROOT = Path(__file__).parents[1]
-ROOMS = ("cluster", "slurm", "bootstrap", "infra", "muster", "trainer", "simulator", "setup")
+ROOMS = ("cluster", "slurm", "bootstrap", "infra", "muster", "trainer", "simulator", "setup", "release")
 FILES = [
     path
     for room in ROOMS

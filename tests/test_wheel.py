@@ -64,9 +64,9 @@ def test_wheel_contains_every_file_of_its_packages(wheel: Path) -> None:
 
 
 def test_every_package_with_code_for_users_is_in_the_wheel() -> None:
-    """Packages that need a checkout (setup, tests, benchmarks, policy) are not in the wheel."""
+    """Packages that need a checkout (setup, tests, benchmarks, policy, release) are not in the wheel."""
     with_code = {name.split("/")[0] for name in tracked_files() if name.endswith(".py") and "/" in name}
-    assert with_code - {"setup", "tests", "benchmarks", "policy", "examples", "docs"} == set(PACKAGES)
+    assert with_code - {"setup", "tests", "benchmarks", "policy", "release", "examples", "docs"} == set(PACKAGES)
 
 
 def test_build_uses_the_locked_setuptools() -> None:

@@ -91,6 +91,15 @@ def test_jobs_have_private_folders(node: Container) -> None:
     assert run(node, "root", "find /var/lib/slurm/private -name secret") == ""
 
 
+@pytest.mark.parametrize("command", ["srun -n1 id -un", "sbatch --wrap 'id -un'", "salloc -n1 id -un"])
+def test_root_cannot_run_jobs(node: Container, command: str) -> None:
+    """Whoever is root on one node is not root on all of them by asking Slurm for a job."""
+    out = run(node, "root", f"{command} 2>&1")
+    assert "Invalid user id" in out, out
+    assert "root" not in out.split()
+    assert run(node, "carol", command.replace("--wrap", "-o /dev/null --wait --wrap")) != ""
+
+
 def test_a_detached_process_is_killed_when_the_last_job_of_its_user_ends(node: Container) -> None:
     wait = "touch ~/started; until [ -e ~/end ]; do sleep 0.1; done"
     run(node, "alice", f"sbatch -n1 -o /dev/null --wrap '{wait}'")

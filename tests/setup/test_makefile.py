@@ -99,7 +99,7 @@ def test_help_has_escape_codes_only_on_a_terminal(clone: Path) -> None:
 
 def test_the_programs_in_the_makefile_exist() -> None:
     text = (REPO / "Makefile").read_text()
-    modules = re.findall(r"-m ((?:setup|tests|benchmarks|trainer|simulator)[\w.]*)", text)
+    modules = re.findall(r"-m ((?:setup|tests|benchmarks|release|trainer|simulator)[\w.]*)", text)
     assert len(modules) > 5
     for name in modules:
         path = REPO / name.replace(".", "/")
@@ -177,6 +177,20 @@ def test_the_example_in_the_help_of_plan_works(clone: Path) -> None:
     stack = dict(word.split("=") for word in arguments)["STACK"]
     assert "target: aws" in (REPO / "stacks" / f"Pulumi.{stack}.yaml").read_text()
     assert "<llama-8b>\n<--tokens>\n<1e12>" in make(clone, "plan", *arguments)
+
+
+def test_release_without_a_key_is_refused_at_once(clone: Path) -> None:
+    done = run_make(clone, "release")
+    assert done.returncode != 0
+    assert "KEY= is required; for example: make release KEY=~/.ssh/id_ed25519" in done.stderr
+    assert calls(clone) == ""
+
+
+def test_release_and_its_verification_get_their_arguments(clone: Path) -> None:
+    words = "<-m>\n<release>\n<build>\n<--key>\n<~/.ssh/my key>\n<--no-audit>\n"
+    assert make(clone, "release", "KEY=~/.ssh/my key", "ARGS=--no-audit").endswith(words)
+    assert make(clone, "verify-release").endswith("<release>\n<verify>\n<dist>\n")
+    assert make(clone, "verify-release", "FROM=my folder").endswith("<verify>\n<my folder>\n")
 
 
 def test_lint_installs_shellcheck_if_it_is_missing(clone: Path, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ DOWNLOADS = (
 # By file: for each download, what shows that it is compared with a pin before it is used.
 PINNED = {
     "bootstrap/scripts/efa-installer.sh": (r'"\$actual" != "\$SHA256"',),
-    "bootstrap/scripts/lustre-client.sh": (r'--export "\$FINGERPRINT"',),
+    "bootstrap/scripts/lustre-client.sh": (r'\[ "\$primary" = "\$FINGERPRINT" \]',),
     "bootstrap/scripts/slurm-packages.sh": (r'= "\$SHA256  -"',),
     "bootstrap/scripts/training-env.sh": (r"--require-hashes", r'\[ "\$actual" = "\$sha256" \]'),
     "infra/targets/aws/plugin.py": (r"actual != pinned",),

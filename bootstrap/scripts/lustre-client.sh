@@ -39,6 +39,10 @@ FETCH
 gpg --homedir "$keys" --batch --quiet --import "$keys/downloaded" || fail "$KEY_URL is not a file of keys"
 gpg --homedir "$keys" --batch --quiet --export "$FINGERPRINT" >"$keys/pinned" || true
 [ -s "$keys/pinned" ] || fail "$KEY_URL does not contain the pinned key $FINGERPRINT: not used"
+# Export also finds a primary key of somebody else that has the pinned key as its subkey.
+primary=$(gpg --homedir "$keys" --batch --quiet --with-colons --show-keys "$keys/pinned" |
+  awk -F: '$1 == "pub" { primary = 1 } $1 == "fpr" && primary { print $10; primary = 0 }')
+[ "$primary" = "$FINGERPRINT" ] || fail "$KEY_URL has another primary key than the pinned $FINGERPRINT: not used"
 install -m 644 "$keys/pinned" "$keyring"
 # shellcheck source=/dev/null
 codename=$(. /etc/os-release && echo "$VERSION_CODENAME")

@@ -55,6 +55,37 @@ frXr7dMnxxmoVVWpv6EUTgQ=
 =O4Xg
 -----END PGP PUBLIC KEY BLOCK-----
 """
+# A third key, to which the subkey of this fingerprint is bound.
+SUBKEY_FINGERPRINT = "8FABC4963457EAA07EEAB8478A84FBE919CAEC4C"
+IMPOSTOR = """\
+-----BEGIN PGP PUBLIC KEY BLOCK-----
+
+mDMEZZIAgBYJKwYBBAHaRw8BAQdAoXtfGb1XoiiLI8RGT/Bbs8K6V5d3SgCIuGNT
+kN/D9fa0CGltcG9zdG9yiJAEExYIADgWIQQ3W94fbvS5YNwgxcs4iuWnKvY3/AUC
+ZZIAgAIbAwULCQgHAgYVCgkICwIEFgIDAQIeAQIXgAAKCRA4iuWnKvY3/IrEAQCK
+P+KcbwPQXtDr2Cv/slPAwFvLWtuehEFHhpamYixs0AD/Q/wB0lx8Xp1Fs7wPggF+
+GBbV0ld9sVVITI74A7mpQw+4MwRlkgCAFgkrBgEEAdpHDwEBB0A6limPbPmUGQQ6
+D7evJN3U0oWZULGS/mtPyTJg23N+8YjvBBgWCAAgFiEEN1veH270uWDcIMXLOIrl
+pyr2N/wFAmWSAIACGwIAgQkQOIrlpyr2N/x2IAQZFggAHRYhBI+rxJY0V+qgfuq4
+R4qE++kZyuxMBQJlkgCAAAoJEIqE++kZyuxM8cEBAM27OjDsbOeDrSUtqSrAUghu
+cl0ZpOuOBNbAMBzvgctkAQDGToBgoZtzGs/bTwhTmq8+ezsWfVK64zM5RbeTXAKb
+ALwjAP4t0nXKoGPuf3cCpp1He/z0p0NqWzON1mff2v1MdNzCwQEAutpUJzs5z3V2
+/LRxfVKngtRLULVAH+NI7MdqLecFvAw=
+=wEPC
+-----END PGP PUBLIC KEY BLOCK-----
+"""
+# The key with the same fingerprint as a primary key.
+GENUINE = """\
+-----BEGIN PGP PUBLIC KEY BLOCK-----
+
+mDMEZZIAgBYJKwYBBAHaRw8BAQdAOpYpj2z5lBkEOg+3ryTd1NKFmVCxkv5rT8ky
+YNtzfvG0BnBpbm5lZIiQBBMWCAA4FiEEj6vEljRX6qB+6rhHioT76RnK7EwFAmWS
+AIACGwMFCwkIBwIGFQoJCAsCBBYCAwECHgECF4AACgkQioT76RnK7Ex3lQD+NS1U
+Ls11FGX8y5QiFjRUYSDEGN1VLaEAUfUqirDjnIoBANRFOK2ANUTelbq5qKQy951y
+ca9tJ+cGG94/e2xVgoEC
+=VZr5
+-----END PGP PUBLIC KEY BLOCK-----
+"""
 
 
 def test_the_index_names_a_kernel_per_client_oldest_first() -> None:
@@ -90,6 +121,7 @@ class Machine:
     def __init__(self, folder: Path, names: list[str]) -> None:
         self.folder, self.calls = folder, folder / "calls"
         self.fetch_lists = "apt-get update"
+        self.fingerprint = FINGERPRINT
         tools = folder / "tools"
         tools.mkdir()
         for name in ("apt-get", "apt-mark", "update-grub", "modprobe"):
@@ -115,7 +147,7 @@ class Machine:
             "RUNNING": running,
             "URL": "https://repository",
             "KEY_URL": (self.folder / "key").as_uri(),
-            "FINGERPRINT": FINGERPRINT,
+            "FINGERPRINT": self.fingerprint,
             "PYTHON": sys.executable,
             "FETCH_LISTS": self.fetch_lists,
             "RESTART": f"{self.folder}/run/restart",
@@ -167,6 +199,27 @@ def test_a_replaced_key_is_rejected_before_apt_uses_it(tmp_path: Path, file: str
     assert error in done.stderr
     assert machine.read("calls") == ""
     assert not (tmp_path / "etc/apt/sources.list.d/muster-lustre.list").exists()
+
+
+@pytest.mark.parametrize(
+    ("file", "error"),
+    [
+        (GENUINE, ""),
+        (STRANGER + GENUINE, ""),
+        (IMPOSTOR, f"has another primary key than the pinned {SUBKEY_FINGERPRINT}: not used"),
+        # gpg itself rejects a file with both.
+        (IMPOSTOR + GENUINE, "lustre: "),
+    ],
+)
+def test_a_key_that_has_the_pinned_key_as_its_subkey_is_rejected(tmp_path: Path, file: str, error: str) -> None:
+    """`gpg --export` also finds a key by its subkeys; apt would then trust what the primary key signs."""
+    machine = Machine(tmp_path, NAMES)
+    machine.fingerprint = SUBKEY_FINGERPRINT
+    (tmp_path / "key").write_text(file)
+    done = machine.run("6.8.0-1041-aws")
+    assert done.returncode == (1 if error else 0), done.stderr
+    assert error in done.stderr
+    assert (tmp_path / "usr/share/keyrings/muster-lustre-client.gpg").exists() == (not error)
 
 
 def test_lists_that_cannot_be_fetched_are_an_error(tmp_path: Path) -> None:

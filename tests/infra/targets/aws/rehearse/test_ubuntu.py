@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from bootstrap.facts.model import Facts
 from bootstrap.lustre_kernels import choose_kernel
 from bootstrap.steps.cloud import lustre_client
 from bootstrap.steps.packages import COMPILER
+from infra.targets.aws.node.cloud import LUSTRE_CLIENT
 from infra.targets.aws.rehearse.machine import API_ADDRESS, MIRROR_ADDRESS
 from infra.targets.aws.rehearse.names_of_aws import resolve_name
 from infra.targets.aws.rehearse.ubuntu import GPU_KERNEL, HOME, PLAIN_KERNEL, list_image_files
+from tests.bootstrap.test_lustre_kernels import NAMES, Machine
 
 
 def list_packages(folder: str) -> set[str]:
@@ -30,6 +34,18 @@ def test_the_script_of_the_client_uses_only_tools_that_have_a_stand_in() -> None
     for tool in ("apt-get", "apt-cache", "gpg", "modprobe", "update-grub"):
         assert tool in lustre_client.SCRIPT + lustre_client.finish_client(Facts(kernel="any"))
         assert tool in tools
+
+
+def test_the_stand_in_of_gpg_answers_the_script_of_the_client(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, NAMES)
+    stand_in = machine.tools / "gpg"
+    stand_in.write_text(list_image_files(has_gpus=False)["usr/local/bin/gpg"].content)
+    stand_in.chmod(0o755)
+    # The rehearsal's key is not the one of AWS.
+    machine.fingerprint = LUSTRE_CLIENT.fingerprint
+    done = machine.run("6.8.0-1041-aws")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "usr/share/keyrings/muster-lustre-client.gpg").stat().st_size > 0
 
 
 def test_packages_of_set_up_can_be_installed() -> None:

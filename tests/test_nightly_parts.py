@@ -84,7 +84,9 @@ def test_the_workflow_runs_every_part_with_its_limit() -> None:
     assert WORKFLOW["timeout-minutes"] == "${{ matrix.minutes }}"
     (step,) = [step for step in WORKFLOW["steps"] if "make test-nightly" in step.get("run", "")]
     assert step["run"].endswith('make test-nightly ARGS="--part=$PART"')
-    assert step["env"] == {"PART": "${{ matrix.part }}"}
+    # The part with the linters also audits the packages.
+    assert step["env"] == {"PART": "${{ matrix.part }}", "AUDIT": "${{ matrix.part == 'checks' && 'required' || '' }}"}
+    assert [name for name, part in PARTS.items() if "lint" in part.layers] == ["checks"]
 
 
 @pytest.mark.parametrize("name", PARTS)

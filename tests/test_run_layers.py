@@ -155,6 +155,28 @@ def test_the_summary_shows_the_seconds_of_each_layer() -> None:
     assert text.endswith("\n2 passed, 1 failed")
 
 
+def test_the_summary_says_what_could_not_run() -> None:
+    text = summarize([Layer("lint", 5, 0, 3.25, not_run=1), Layer("pure", 2, 0, 60)], 61.4)
+    assert text.endswith("\n7 passed, 0 failed, 1 not run")
+
+
+@pytest.mark.parametrize(("variable", "audited"), [("", False), ("required", True)])
+def test_the_tests_ask_the_live_database_only_if_the_audit_is_required(
+    variable: str, audited: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    audits: list[bool] = []
+
+    def lint_(*, audit: bool) -> tuple[int, int, int]:
+        audits.append(audit)
+        return 5, 0, 1
+
+    monkeypatch.setenv("MUSTER_AUDIT", variable)
+    monkeypatch.setattr(run.lint, "main", lint_)
+    layer = run.run_lint()
+    assert audits == [audited]
+    assert (layer.passed, layer.failed, layer.not_run) == (5, 0, 1)
+
+
 def test_a_failed_layer_is_shown_in_full_and_the_others_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -76,6 +76,8 @@ class Facts:
     """Phases that can only be checked once the Docker engine runs."""
     lacking: frozenset[str] = frozenset()
     """Commands of `apt.PROVIDERS`, and `ensurepip`, that are not installed."""
+    new_go: bool = False
+    """Whether an installed Go can build Pulumi as it is."""
     disks: Mapping[str, Disk] = field(default_factory=dict)
     reach: Mapping[str, bool] = field(default_factory=dict)
     """Whether each needed download source (apt, python, go, release, base) answered."""

@@ -35,6 +35,7 @@ def gather(paths: Paths, phases: Collection[str], *, only_look: bool) -> Facts:
         missing=missing,
         unknown=_undecidable(docker) & frozenset(phases),
         lacking=apt.find_lacking(),
+        new_go="pulumi" in missing and pulumi_go.is_new_enough(pulumi_go.find_go()),
         disks=_read_disks(paths, docker) if missing else {},
     )
     base_answers = image.can_pull_base if only_look else lambda: image.pull_base(Path(os.devnull))

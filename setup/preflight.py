@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from setup import pins
 from setup.facts import Disk, Facts
+from setup.pulumi_go import ARCHITECTURES
 
 MACHINES = ("x86_64", "aarch64")
 # A machine with nominally 4 GB reports slightly less.
@@ -48,6 +49,7 @@ def find_problems(facts: Facts) -> list[MachineProblem]:
     return [
         *_check_machine(facts),
         *_check_engine(facts),
+        *_check_go(facts),
         *_check_tools(facts),
         *_check_disks(facts),
         *_check_network(facts),
@@ -120,6 +122,20 @@ def _check_engine(facts: Facts) -> list[MachineProblem]:
     return [MachineProblem(what, fix) for applies, what, fix in rules if applies]
 
 
+def _lacks_pinned_go(facts: Facts) -> bool:
+    return facts.builds_pulumi and facts.machine in MACHINES and facts.machine not in pins.GO_SUMS and not facts.new_go
+
+
+def _check_go(facts: Facts) -> list[MachineProblem]:
+    # Also where setup could install a Go: those of Debian and Ubuntu may be too old, and no newer one is pinned.
+    if not _lacks_pinned_go(facts):
+        return []
+    name = ARCHITECTURES[facts.machine]
+    what = f"{name} needs Go >= {pins.GO} or Pulumi {pins.PULUMI} on PATH: setup has a checksum of neither for {name}"
+    versions = f"{pins.PULUMI} or newer, below {pins.PULUMI_BELOW}"
+    return [MachineProblem(what, f"install Go {pins.GO} or newer, or Pulumi {versions}")]
+
+
 def _check_tools(facts: Facts) -> list[MachineProblem]:
     if facts.can_install:
         return []
@@ -129,7 +145,7 @@ def _check_tools(facts: Facts) -> list[MachineProblem]:
         problems.append(
             MachineProblem(what, f"install it, for example `sudo apt-get install python{facts.python}-venv`")
         )
-    if "go" in facts.lacking and facts.builds_pulumi:
+    if "go" in facts.lacking and facts.builds_pulumi and not _lacks_pinned_go(facts):
         what = f"Pulumi {pins.PULUMI} is not installed, cannot be downloaded, and cannot be built without Go"
         versions = f"{pins.PULUMI} or newer, below {pins.PULUMI_BELOW}"
         fix = f"install Pulumi {versions}, or Go (`sudo apt-get install golang-go`)"

@@ -24,6 +24,11 @@ def find_go() -> str | None:
     return next((path for path in candidates if path and os.access(path, os.X_OK)), None)
 
 
+def is_new_enough(go: str | None) -> bool:
+    """Return whether this Go can build Pulumi as it is."""
+    return go is not None and is_at_least(ask([go, "version"]).out, pins.GO)
+
+
 def is_proxy_reachable(go: str, machine: str, directory: Path) -> bool:
     """Return whether Go can download modules; Go itself is run, so that its proxy settings apply."""
     directory.mkdir(parents=True, exist_ok=True)

@@ -11,6 +11,7 @@ from setup.facts import Disk, Engine, Facts
 from setup.preflight import DISK_GB, PULUMI_BUILD_GB, find_problems
 from tests.setup.machine import ALL, machine, one_disk
 
+REPO = Path(__file__).parents[2]
 NETWORK_FIX = "check the network and the proxy settings (http_proxy, https_proxy), then run this again"
 REMOTE_FIX = "use this machine's own engine: `unset DOCKER_HOST`, `docker context use default`"
 TABLE: dict[str, tuple[Facts, str, str]] = {
@@ -87,6 +88,16 @@ TABLE: dict[str, tuple[Facts, str, str]] = {
         "Pulumi 3.259.0 is not installed, cannot be downloaded, and cannot be built without Go",
         "install Pulumi 3.259.0 or newer, below 4.0.0, or Go (`sudo apt-get install golang-go`)",
     ),
+    "old Go on arm64": (
+        machine(machine="aarch64", missing=frozenset({"pulumi"}), reach={"release": False}),
+        "arm64 needs Go >= 1.25.11 or Pulumi 3.259.0 on PATH: setup has a checksum of neither for arm64",
+        "install Go 1.25.11 or newer, or Pulumi 3.259.0 or newer, below 4.0.0",
+    ),
+    "no Go on arm64, no root": (
+        machine(machine="aarch64", missing=frozenset({"pulumi"}), lacking=frozenset({"go"}), root=False),
+        "arm64 needs Go >= 1.25.11 or Pulumi 3.259.0 on PATH: setup has a checksum of neither for arm64",
+        "install Go 1.25.11 or newer, or Pulumi 3.259.0 or newer, below 4.0.0",
+    ),
     "no base image": (
         machine(missing=frozenset({"image"}), reach={"base": False}, root=False),
         f"{pins.OFFICIAL_BASE} cannot be pulled, and the alternative, debootstrap, must be installed and needs root",
@@ -139,6 +150,9 @@ def test_each_problem_has_its_message_and_fix(name: str) -> None:
         machine(missing=ALL, disks=one_disk(18.0)),
         machine(missing=ALL, reach={"release": False, "go": True, "base": False}, disks=one_disk(18.0)),
         machine(lacking=frozenset({"go", "ensurepip"}), root=False),
+        machine(machine="aarch64"),
+        machine(machine="aarch64", missing=frozenset({"pulumi"}), new_go=True),
+        machine(machine="aarch64", missing=frozenset({"pulumi"}), reach={"release": True}),
     ],
 )
 def test_missing_parts_that_setup_can_install_are_not_problems(facts: Facts) -> None:
@@ -146,10 +160,18 @@ def test_missing_parts_that_setup_can_install_are_not_problems(facts: Facts) -> 
 
 
 def test_the_documentation_names_the_required_disk_space() -> None:
+    """Without a pinned release of Pulumi, set-up builds it."""
     total = sum(size for _, size in DISK_GB.values())
-    built = total - DISK_GB["pulumi"][1] + PULUMI_BUILD_GB
-    page = " ".join((Path(__file__).parents[2] / "docs" / "setup.md").read_text().split())
-    assert f"It takes {total} GB of disk if Pulumi's release can be downloaded, {built} GB if" in page
+    needed = total if pins.PULUMI_SHA256 else total - DISK_GB["pulumi"][1] + PULUMI_BUILD_GB
+    setup, readme = (" ".join((REPO / name).read_text().split()) for name in ("docs/setup.md", "README.md"))
+    assert f"It takes {needed} GB of disk:" in setup
+    assert f"and {needed} GB of disk" in readme
+
+
+def test_the_readme_names_what_arm64_needs() -> None:
+    readme = " ".join((REPO / "README.md").read_text().split())
+    needed = f"On arm64 also Go {pins.GO} or newer, or Pulumi {pins.PULUMI} or newer"
+    assert (needed in readme) == ("aarch64" not in pins.GO_SUMS)
 
 
 def test_all_problems_are_reported_together() -> None:

@@ -231,6 +231,15 @@ def test_a_newer_go_is_used_only_with_its_pinned_checksum(
             pulumi_go.choose_go(str(go), machine_, tmp_path / "log")
 
 
+@pytest.mark.parametrize(("version", "enough"), [("1.25.10", False), (pins.GO, True), ("1.26.0", True)])
+def test_an_installed_go_is_enough_if_it_is_as_new_as_the_pinned(version: str, enough: bool, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    go.write_text(f"#!/bin/sh\necho go version go{version} linux/arm64\n")
+    go.chmod(0o755)
+    assert pulumi_go.is_new_enough(str(go)) is enough
+    assert not pulumi_go.is_new_enough(None)
+
+
 @pytest.mark.engine
 def test_the_installed_pulumi_runs(tmp_path: Path) -> None:
     binaries = Paths.from_environment().pulumi / "bin"

@@ -83,7 +83,7 @@ def _list_programs(packages: list[Component]) -> Iterator[Component]:
             plugin = package.name.replace("pulumi-", "pulumi-resource-")
             yield Component("generic", plugin, package.version, package.pinned_in)
     image, _, digest = pins.OFFICIAL_BASE.partition("@sha256:")
-    yield Component("docker", image, f"sha256:{digest}", (here,), (digest,))
+    yield Component("docker", image, f"sha256:{digest}", (here,), (digest,) if digest else ())
     sums = tuple(base64.b64decode(checksum.removeprefix("h1:")).hex() for checksum in pins.GO_SUMS.values())
     yield Component("golang", "golang.org/toolchain", f"v0.0.1-go{pins.GO}", (here,), sums)
     for source in SOURCES.values():

@@ -81,7 +81,8 @@ def context_files(paths: Paths, certificates: Path = CERTIFICATES) -> dict[str, 
 
 def digest(context: dict[str, bytes], kind: str) -> str:
     """Return a digest over everything that goes into the image."""
-    whole = hashlib.sha256(kind.encode())
+    # A base from debootstrap does not depend on the pinned digest.
+    whole = hashlib.sha256((f"{kind} {pins.OFFICIAL_BASE}" if kind == "official" else kind).encode())
     for name, content in context.items():
         whole.update(f"\0{name}\0{len(content)}\0".encode() + content)
     return whole.hexdigest()
@@ -108,11 +109,16 @@ def ensure_base(paths: Paths, log: Path) -> str:
     inspected = ask(
         ["docker", "image", "inspect", "-f", f'{{{{index .Config.Labels "{BASE_LABEL}"}}}}', pins.BASE_IMAGE]
     )
-    if inspected.code == 0:
-        return "debootstrap" if inspected.out == "debootstrap" else "official"
-    if pull_base(log):
+    if inspected.code == 0 and inspected.out == "debootstrap":
+        return "debootstrap"
+    if _is_image(pins.OFFICIAL_BASE) or _pull(log):
         run(["docker", "tag", pins.OFFICIAL_BASE, pins.BASE_IMAGE], log)
         return "official"
+    if inspected.code == 0:
+        # Loaded from a file, or of an earlier pin.
+        _tell(f"{pins.OFFICIAL_BASE} cannot be pulled; using the present {pins.BASE_IMAGE}", log)
+        return "official"
+    _tell(f"{pins.OFFICIAL_BASE} cannot be pulled; creating the base with debootstrap instead", log)
     with scratch_directory(paths, "base") as scratch:
         _debootstrap(scratch / "root", log)
         _import_base(scratch / "root", log)
@@ -126,8 +132,10 @@ def can_pull_base() -> bool:
 
 def pull_base(log: Path) -> bool:
     """Pull the official base if there is no base; return whether there is one now."""
-    if _has_base():
-        return True
+    return _has_base() or _pull(log)
+
+
+def _pull(log: Path) -> bool:
     try:
         run(["docker", "pull", pins.OFFICIAL_BASE], log, timeout=PULL_TIMEOUT_S)
     except SetupError:
@@ -137,7 +145,17 @@ def pull_base(log: Path) -> bool:
 
 def _has_base() -> bool:
     # An image that was loaded from a file has a tag but no digest, so it counts under the name of our base.
-    return any(ask(["docker", "image", "inspect", name]).code == 0 for name in (pins.OFFICIAL_BASE, pins.BASE_IMAGE))
+    return any(_is_image(name) for name in (pins.OFFICIAL_BASE, pins.BASE_IMAGE))
+
+
+def _is_image(name: str) -> bool:
+    return ask(["docker", "image", "inspect", name]).code == 0
+
+
+def _tell(text: str, log: Path) -> None:
+    print(f"image: {text}", flush=True)
+    with log.open("a") as note:
+        note.write(f"{text}\n")
 
 
 def _manifest_answers() -> bool:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from setup import pins
+
 REPO = Path(__file__).parents[1]
 FOLDERS = ("bootstrap", "infra", "setup", "slurm")
 # Packages of a distribution are not here: apt verifies them with the keys of the distribution, debootstrap too.
@@ -77,7 +79,7 @@ def test_every_download_is_pinned_or_named_in_security_md() -> None:
     counts = {
         file: sum(len(re.findall(pattern, read_code(file))) for pattern in DOWNLOADS) for file in list_tracked(*FOLDERS)
     }
-    expected = Counter({file: len(pins) for file, pins in PINNED.items()})
+    expected = Counter({file: len(patterns) for file, patterns in PINNED.items()})
     expected.update(EXCEPTIONS)
     expected.update({file: count for file, (count, _) in BY_ORIGIN.items()})
     assert {file: count for file, count in counts.items() if count} == expected
@@ -92,6 +94,10 @@ def test_the_pin_is_compared(file: str) -> None:
 def test_security_md_names_what_is_trusted_by_its_origin(file: str) -> None:
     (row,) = [line for line in (REPO / "SECURITY.md").read_text().splitlines() if "trusted by its origin" in line]
     assert BY_ORIGIN[file][1] in row
+
+
+def test_the_debian_image_is_pinned_by_its_digest() -> None:
+    assert re.fullmatch(r"debian@sha256:[0-9a-f]{64}", pins.OFFICIAL_BASE)
 
 
 def test_locks_have_a_hash_for_every_package() -> None:

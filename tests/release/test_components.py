@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 import subprocess
 
+import pytest
+
 from release.components import GO_SUMS, LOCKS, ROOT, Component, list_components, read_go_sums, read_lock
+from setup import pins
 
 LOCK = """\
 Colorama==0.4.6 ; sys_platform == 'win32' \\
@@ -46,6 +49,12 @@ def test_each_version_is_listed_once() -> None:
     keys = [(component.kind, component.name, component.version) for component in components]
     assert len(set(keys)) == len(keys)
     assert components == sorted(components)
+
+
+def test_an_image_without_a_digest_has_no_checksum(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pins, "OFFICIAL_BASE", "debian")
+    (image,) = [component for component in list_components() if component.kind == "docker"]
+    assert image.sha256 == ()
 
 
 def test_only_the_components_that_security_md_names_have_no_checksum() -> None:

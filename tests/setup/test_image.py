@@ -48,6 +48,57 @@ def test_the_digest_covers_sources_certificates_and_base(paths: Paths) -> None:
     assert digest() not in (first, second)
 
 
+def test_a_new_pin_changes_the_digest_on_the_official_base_only(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
+    context = image.context_files(paths, paths.root)
+    before = {kind: image.digest(context, kind) for kind in image.BASE_KINDS}
+    monkeypatch.setattr(pins, "OFFICIAL_BASE", "debian@sha256:other")
+    changed = {kind for kind in image.BASE_KINDS if image.digest(context, kind) != before[kind]}
+    assert changed == {"official"}
+
+
+# Answers as an engine that has the base with that label, if any, and that can or cannot pull.
+DOCKER = """#!/bin/sh
+echo "$1 $2 $3" >>{folder}/calls
+case "$1 $2" in
+  "image inspect") [ "$3" = -f ] && [ -n "{present}" ] && echo "{label}" ;;
+  "pull "*) {pull} ;;
+esac
+"""
+
+
+@pytest.mark.parametrize(
+    ("present", "label", "pull", "kind", "notice"),
+    [
+        ("yes", "debootstrap", "true", "debootstrap", ""),
+        ("yes", "", "true", "official", ""),
+        ("yes", "", "false", "official", "cannot be pulled; using the present muster-base:trixie"),
+        ("", "", "true", "official", ""),
+        ("", "", "false", "debootstrap", "cannot be pulled; creating the base with debootstrap instead"),
+    ],
+)
+def test_the_pinned_base_replaces_another_official_one(  # noqa: PLR0913, PLR0917  # a row of the table
+    present: str,
+    label: str,
+    pull: str,
+    kind: str,
+    notice: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    docker = tmp_path / "docker"
+    docker.write_text(DOCKER.format(folder=tmp_path, present=present, label=label, pull=pull))
+    docker.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    for step in ("_debootstrap", "_import_base"):
+        monkeypatch.setattr(image, step, lambda *_: None)
+    assert image.ensure_base(Paths(tmp_path, tmp_path), tmp_path / "log") == kind
+    printed = capsys.readouterr().out
+    assert printed == (f"image: {pins.OFFICIAL_BASE} {notice}\n" if notice else "")
+    tagged = f"tag {pins.OFFICIAL_BASE} {pins.BASE_IMAGE}" in (tmp_path / "calls").read_text().splitlines()
+    assert tagged == (kind == "official" and pull == "true")
+
+
 def test_the_context_does_not_depend_on_owner_or_umask(paths: Paths) -> None:
     (paths.root / "setup/image/entry.sh").chmod(0o600)
     with tarfile.open(fileobj=io.BytesIO(image.pack_context(image.context_files(paths, paths.root)))) as archive:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -28,31 +29,50 @@ NOT_RUN = os.EX_TEMPFAIL
 CONNECT_TIMEOUT_S = 5
 
 
+# Answers of a database that works: the probe is no query, so a server may refuse it.
+WORKING = (200, 404, 405)
+# What pip-audit prints if a connection failed, not the audit.
+_NETWORK = re.compile(r"(?m)^requests\.exceptions\.(?:\w*ConnectionError|\w*Timeout)\b|Could not connect to")
+
+
 class AuditError(Exception):
     """pip-audit gave no report; the message is its own."""
+
+
+class ConnectionFailedError(AuditError):
+    """The database stopped answering."""
 
 
 def main(*, required: bool = False) -> int:
     """Audit all lock files, print the result and return the exit code."""
     url = os.environ.get("MUSTER_OSV_URL") or DATABASE
+    missing = 1 if required or os.environ.get("MUSTER_AUDIT") == "required" else NOT_RUN
     if reason := find_obstacle(url):
         print(f"pip-audit did not run: {url} does not answer ({reason})")
-        return 1 if required or os.environ.get("MUSTER_AUDIT") == "required" else NOT_RUN
+        return missing
     packages = [component for component in list_components() if component.kind == "pypi"]
-    try:
-        problems = [line for group in split_versions(packages) for line in find_problems(_run_pip_audit(url, group))]
-    except AuditError as error:
-        problems = [f"pip-audit failed: {error}"]
-    print("\n".join(problems) or f"{len(packages)} packages, no known vulnerability")
-    return 1 if problems else 0
+    problems, obstacles = [], []
+    for group in split_versions(packages):
+        try:
+            report = _run_pip_audit(url, group)
+        except ConnectionFailedError as error:
+            obstacles.append(f"pip-audit did not run to the end: {error}")
+        except AuditError as error:
+            problems.append(f"pip-audit failed: {error}")
+        else:
+            problems += [*find_problems(report), *find_left_out(report, group)]
+    print("\n".join([*problems, *obstacles]) or f"{len(packages)} packages, no known vulnerability")
+    if problems:
+        return 1
+    return missing if obstacles else 0
 
 
 def find_obstacle(url: str) -> str:
-    """Return why a server cannot be reached; empty if it answers, whatever the answer is."""
+    """Return why a server cannot be used; empty if it answers as a database that works."""
     try:
         urllib.request.urlopen(url, timeout=CONNECT_TIMEOUT_S).close()  # noqa: S310  # the scheme is the operator's
-    except urllib.error.HTTPError:
-        return ""
+    except urllib.error.HTTPError as error:
+        return "" if error.code in WORKING else str(error)
     except (OSError, HTTPException, ValueError) as error:
         return str(error)
     return ""
@@ -68,6 +88,14 @@ def find_problems(report: dict[str, Any]) -> Iterator[str]:
             ids = ", ".join([entry["id"], *entry["aliases"]])
             fixed = ", ".join(entry["fix_versions"]) or "no version yet"
             yield f"{name}: {ids}; fixed in {fixed}"
+
+
+def find_left_out(report: dict[str, Any], packages: Iterable[Component]) -> Iterator[str]:
+    """Yield a line for each package that a report does not mention."""
+    reported = {_normalize(package["name"]) for package in report["dependencies"]}
+    for package in packages:
+        if _normalize(package.name) not in reported:
+            yield f"{package.name} {package.version}: not audited: pip-audit's report does not mention it"
 
 
 def split_versions(packages: Iterable[Component]) -> list[list[Component]]:
@@ -95,8 +123,13 @@ def _run_pip_audit(url: str, packages: Iterable[Component]) -> dict[str, Any]:
     try:
         report: dict[str, Any] = json.loads(done.stdout)
     except ValueError:
-        raise AuditError(done.stderr.strip()) from None
+        reason = done.stderr.strip()
+        raise (ConnectionFailedError if _NETWORK.search(reason) else AuditError)(reason) from None
     return report
+
+
+def _normalize(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 if __name__ == "__main__":

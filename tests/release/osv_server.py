@@ -22,19 +22,26 @@ def make_record(name: str, fixed: str) -> dict[str, Any]:
 
 
 @contextmanager
-def serve(records: dict[str, list[dict[str, Any]]], status: int = 200) -> Iterator[tuple[str, list[Query]]]:
-    """Serve records by package, and yield the address and the list of queries, which grows."""
+def serve(
+    records: dict[str, list[dict[str, Any]]], status: int = 200, probe: int = 405
+) -> Iterator[tuple[str, list[Query]]]:
+    """Serve records by package, and yield the address and the list of queries, which grows.
+
+    `status` is the status of answers to queries, 0 for closed connections; `probe` that of answers to other requests.
+    """
     queries: list[Query] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             query = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             queries.append((query["package"]["name"], query["version"]))
+            if not status:
+                return
             vulnerabilities = records.get(query["package"]["name"], [])
             self._answer(status, json.dumps({"vulns": vulnerabilities} if vulnerabilities else {}).encode())
 
         def do_GET(self) -> None:
-            self._answer(405, b"{}")
+            self._answer(probe, b"{}")
 
         def _answer(self, code: int, content: bytes) -> None:
             self.send_response(code)

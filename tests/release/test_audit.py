@@ -72,6 +72,40 @@ def test_a_database_that_fails_is_no_success(
     assert capsys.readouterr().out.startswith("pip-audit failed: ")
 
 
+@pytest.mark.usefixtures("toy_locks")
+@pytest.mark.parametrize(("required", "code"), [(False, os.EX_TEMPFAIL), (True, 1)])
+def test_a_connection_that_breaks_during_the_audit_is_no_result(
+    required: bool, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with serve({}, status=0) as (url, _):
+        assert run_audit(url, monkeypatch, required=required) == code
+    assert capsys.readouterr().out.startswith("pip-audit did not run to the end: ")
+
+
+@pytest.mark.parametrize(("probe", "usable"), [(200, True), (404, True), (405, True), (403, False), (502, False)])
+def test_a_proxy_that_answers_in_place_of_the_database_is_an_obstacle(probe: int, usable: bool) -> None:
+    with serve({}, probe=probe) as (url, _):
+        assert (audit.find_obstacle(url) == "") is usable
+
+
+def test_the_findings_of_a_group_are_shown_if_another_fails(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    packages = [Component("pypi", "six", version, ("a.lock",)) for version in ("1.16.0", "1.17.0")]
+
+    def answer(_: str, group: list[Component]) -> dict[str, object]:
+        if group[0].version == "1.16.0":
+            raise audit.AuditError("no report")
+        return {"dependencies": []}
+
+    monkeypatch.setattr(audit, "list_components", lambda: packages)
+    monkeypatch.setattr(audit, "_run_pip_audit", answer)
+    with serve({}) as (url, _):
+        assert run_audit(url, monkeypatch) == 1
+    left_out = "six 1.17.0: not audited: pip-audit's report does not mention it"
+    assert capsys.readouterr().out == f"pip-audit failed: no report\n{left_out}\n"
+
+
 def test_a_package_that_is_left_out_is_a_problem() -> None:
     report = {"dependencies": [{"name": "six", "skip_reason": "no such version"}]}
     assert list(audit.find_problems(report)) == ["six: not audited: no such version"]

@@ -56,6 +56,8 @@ def _obtain(paths: Paths, facts: Facts, staging: Path, log: Path) -> None:
             fetch_release(facts.machine, staging, log)
             return
         except SetupError as error:
+            # A file with another checksum may be an attack, so this is not only in the log.
+            print(f"pulumi: {error}; building from Go modules instead", flush=True)
             with log.open("a") as note:
                 note.write(f"{error}; building from Go modules instead\n")
             shutil.rmtree(staging)

@@ -124,6 +124,19 @@ def test_a_release_that_its_origin_replaced_is_rejected(server: Server, tmp_path
     assert not (tmp_path / "staging" / "bin").exists()
 
 
+def test_a_replaced_release_is_shown_and_pulumi_is_built(
+    server: Server, paths: Paths, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.files[ARCHIVE] = _release((*pins.PULUMI_FILES, "extra"))
+    built: list[Path] = []
+    monkeypatch.setattr(pulumi_go, "build", lambda _paths, _machine, staging, _log: built.append(staging))
+    pulumi._obtain(paths, RELEASE, paths.cache / "staging", paths.cache / "log")
+    assert built == [paths.cache / "staging"]
+    printed = capsys.readouterr().out
+    assert printed.startswith(f"pulumi: {ARCHIVE} has SHA-256 ")
+    assert printed.endswith(": not used; building from Go modules instead\n")
+
+
 def test_an_archive_without_the_language_host_is_rejected(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

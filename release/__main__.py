@@ -17,9 +17,10 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parse(arguments)
     try:
         if options.command == "build":
-            return build_release(options.folder, options.key.expanduser(), audited=not options.no_audit)
-        verify(options.folder / archive.SUMS, options.signers)
-        names = archive.check_sums(options.folder)
+            return build_release(options.folder.expanduser(), options.key.expanduser(), audited=not options.no_audit)
+        folder = options.folder.expanduser()
+        verify(folder / archive.SUMS, options.signers.expanduser())
+        names = archive.check_sums(folder)
     except (archive.ReleaseError, SignatureError, subprocess.CalledProcessError, OSError) as error:
         print(f"release: {error}", file=sys.stderr)
         return 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import re
 import subprocess
 import tomllib
 from datetime import UTC, datetime
@@ -35,8 +36,9 @@ def build(root: Path, folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     archive = folder / f"muster-{version}.tar.gz"
     # Not compressed by git, whose gzip writes the time.
-    tar = _git(root, "archive", "--format=tar", f"--prefix=muster-{version}/", commit)
-    archive.write_bytes(gzip.compress(tar, mtime=0))
+    tar = _git(root, "-c", "tar.umask=0022", "archive", "--format=tar", f"--prefix=muster-{version}/", commit)
+    with archive.open("wb") as file, gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as compressed:
+        compressed.write(tar)
     sbom = folder / f"muster-{version}.cdx.json"
     sbom.write_text(render_sbom(version, commit, created, list_components(root)))
     sums = folder / SUMS
@@ -48,7 +50,9 @@ def check_sums(folder: Path) -> list[str]:
     """Return the files of a release; raise ReleaseError if one is missing or differs from SHA256SUMS."""
     names = []
     for line in (folder / SUMS).read_text().splitlines():
-        expected, name = line.split(maxsplit=1)
+        if not (entry := re.fullmatch(r"([0-9a-f]{64}) [ *](\S.*)", line)):
+            raise ReleaseError(f"{folder / SUMS}: {line!r} is not a SHA-256 and a file name: download it again")
+        expected, name = entry.groups()
         file = folder / Path(name).name
         if not file.is_file():
             raise ReleaseError(f"{file} is missing, {SUMS} lists it: download it again")

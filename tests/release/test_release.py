@@ -66,6 +66,23 @@ def test_the_same_commit_gives_the_same_bytes(repo: Path, tmp_path: Path) -> Non
     assert [file.read_bytes() for file in first] == [file.read_bytes() for file in second]
 
 
+def test_the_archive_does_not_depend_on_the_settings_of_git(repo: Path, tmp_path: Path) -> None:
+    first, *_ = archive.build(repo, tmp_path / "first")
+    git(repo, "config", "tar.umask", "0077")
+    try:
+        second, *_ = archive.build(repo, tmp_path / "second")
+    finally:
+        git(repo, "config", "--unset", "tar.umask")
+    assert first.read_bytes() == second.read_bytes()
+
+
+@pytest.mark.parametrize("line", ["", "no-sum", "0123  muster.tar.gz", "0" * 64])
+def test_a_malformed_list_of_checksums_is_rejected(line: str, tmp_path: Path) -> None:
+    (tmp_path / "SHA256SUMS").write_text(f"{line}\n")
+    with pytest.raises(ReleaseError, match="is not a SHA-256 and a file name: download it again"):
+        archive.check_sums(tmp_path)
+
+
 def test_the_archive_has_the_committed_files_in_one_folder(repo: Path, tmp_path: Path) -> None:
     built, sbom, _ = archive.build(repo, tmp_path)
     with tarfile.open(built) as tar:
@@ -122,11 +139,13 @@ def run_agent(key: Path) -> Iterator[None]:
     start = ["ssh-agent", "-D", "-a", str(socket)]
     with subprocess.Popen(start, stdout=subprocess.DEVNULL) as agent, pytest.MonkeyPatch.context() as environment:
         environment.setenv("SSH_AUTH_SOCK", str(socket))
-        wait_until(socket.exists, "ssh-agent listens", 10)
-        subprocess.run(["ssh-add", "-q", key], check=True)
-        key.unlink()
-        yield
-        agent.terminate()
+        try:
+            wait_until(socket.exists, "ssh-agent listens", 10)
+            subprocess.run(["ssh-add", "-q", key], check=True)
+            key.unlink()
+            yield
+        finally:
+            agent.terminate()
 
 
 @pytest.mark.parametrize("attack", ["sums", "stranger", "no signature", "other namespace"])
@@ -191,5 +210,7 @@ def test_build_and_verify_from_the_command_line(
     assert "the Python packages were NOT audited" in capsys.readouterr().err
     assert command.main(["verify", folder, "--signers", str(signers)]) == 0
     assert capsys.readouterr().out.endswith(f"unchanged: muster-{VERSION}.tar.gz, muster-{VERSION}.cdx.json\n")
+    monkeypatch.setenv("HOME", str(key.parent))
+    assert command.main(["verify", "~/dist", "--signers", f"~/{signers.name}"]) == 0
     assert command.main(["verify", folder]) == 1
     assert "SHA256SUMS is not signed by a key in" in capsys.readouterr().err

@@ -52,6 +52,14 @@ def test_machines_become_a_cluster_that_runs_jobs(
         assert login.code == 0, login.out
 
 
+@pytest.mark.parametrize("node", ["controller", "gpu-1"])
+def test_root_cannot_run_jobs(cloud: Machines, compute: str, node: str) -> None:
+    """Whoever is root on one machine is not root on all of them by asking Slurm for a job."""
+    for line in ("srun -N1 id -un", "sbatch --wrap 'id -un'", "salloc -N1 id -un"):
+        refused = cloud.do(node, f"cd / && timeout 60 {line} 2>&1")
+        assert (refused.code, "Invalid user id" in refused.out) == (1, True), refused.out
+
+
 def test_a_second_run_changes_nothing(cloud: Machines, bundle: Bundle, compute: str) -> None:
     done = cloud.run("gpu-1", cloud.script(bundle, "compute"))
     assert done.code == 0, done.out

@@ -12,12 +12,12 @@ from typing import Any
 Query = tuple[str, str]
 
 
-def make_record(name: str, fixed: str) -> dict[str, Any]:
+def make_record(name: str, number: int, fixed: str) -> dict[str, Any]:
     """Return a record of a vulnerability in all versions before `fixed`; without it, in all versions."""
     events = [{"introduced": "0"}, *([{"fixed": fixed}] if fixed else [])]
     package = {"name": name, "ecosystem": "PyPI"}
     ranges = [{"type": "ECOSYSTEM", "events": events}]
-    identity = {"id": "GHSA-test-0000-0001", "aliases": ["CVE-2099-0001"], "details": ""}
+    identity = {"id": f"GHSA-test-0000-{number:04}", "aliases": [f"CVE-2099-{number:04}"], "details": ""}
     return {**identity, "affected": [{"package": package, "ranges": ranges}]}
 
 

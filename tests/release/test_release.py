@@ -42,6 +42,20 @@ def repo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.fixture(scope="module")
+def built(repo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a release, built once because the SBOM takes a second."""
+    folder = tmp_path_factory.mktemp("release")
+    archive.build(repo, folder)
+    return folder
+
+
+@pytest.fixture
+def dist(built: Path, tmp_path: Path) -> Path:
+    """Return a copy of the release that a test may change."""
+    return Path(shutil.copytree(built, tmp_path / "dist"))
+
+
 @pytest.fixture
 def key(tmp_path: Path) -> Path:
     return make_key(tmp_path / "key")
@@ -59,21 +73,17 @@ def make_key(path: Path) -> Path:
     return path
 
 
-def test_the_same_commit_gives_the_same_bytes(repo: Path, tmp_path: Path) -> None:
-    first, second = (archive.build(repo, tmp_path / name) for name in ("first", "second"))
+def test_the_same_commit_gives_the_same_bytes_whatever_the_settings_of_git(
+    repo: Path, built: Path, tmp_path: Path
+) -> None:
     names = [f"muster-{VERSION}.tar.gz", f"muster-{VERSION}.cdx.json", "SHA256SUMS"]
-    assert [file.name for file in first] == names
-    assert [file.read_bytes() for file in first] == [file.read_bytes() for file in second]
-
-
-def test_the_archive_does_not_depend_on_the_settings_of_git(repo: Path, tmp_path: Path) -> None:
-    first, *_ = archive.build(repo, tmp_path / "first")
     git(repo, "config", "tar.umask", "0077")
     try:
-        second, *_ = archive.build(repo, tmp_path / "second")
+        again = archive.build(repo, tmp_path)
     finally:
         git(repo, "config", "--unset", "tar.umask")
-    assert first.read_bytes() == second.read_bytes()
+    assert [file.name for file in again] == names
+    assert [file.read_bytes() for file in again] == [(built / name).read_bytes() for name in names]
 
 
 @pytest.mark.parametrize("line", ["", "no-sum", "0123  muster.tar.gz", "0" * 64])
@@ -83,12 +93,11 @@ def test_a_malformed_list_of_checksums_is_rejected(line: str, tmp_path: Path) ->
         archive.check_sums(tmp_path)
 
 
-def test_the_archive_has_the_committed_files_in_one_folder(repo: Path, tmp_path: Path) -> None:
-    built, sbom, _ = archive.build(repo, tmp_path)
-    with tarfile.open(built) as tar:
+def test_the_archive_has_the_committed_files_in_one_folder(repo: Path, built: Path) -> None:
+    with tarfile.open(built / f"muster-{VERSION}.tar.gz") as tar:
         names = {entry.name for entry in tar if entry.isfile()}
     assert names == {f"muster-{VERSION}/{name}" for name in git(repo, "ls-files").splitlines()}
-    root = json.loads(sbom.read_text())["metadata"]["component"]
+    root = json.loads((built / f"muster-{VERSION}.cdx.json").read_text())["metadata"]["component"]
     assert root["properties"] == [{"name": "muster:commit", "value": git(repo, "rev-parse", "HEAD").strip()}]
 
 
@@ -101,22 +110,18 @@ def test_what_is_not_committed_is_refused(repo: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "dist").exists()
 
 
-def test_a_signed_release_is_verified_by_the_documented_commands(
-    repo: Path, tmp_path: Path, key: Path, signers: Path
-) -> None:
+def test_a_signed_release_is_verified_by_the_documented_commands(dist: Path, key: Path, signers: Path) -> None:
     """Those of docs/release.md, which need no muster."""
-    folder = tmp_path / "dist"
-    archive.build(repo, folder)
-    sign(folder / "SHA256SUMS", key, signers)
+    sign(dist / "SHA256SUMS", key, signers)
     page = (ROOT / "docs" / "release.md").read_text()
     block = page.partition("<!-- verify -->\n```bash\n")[2].partition("```")[0]
     assert "ssh-keygen -Y verify" in block
-    shutil.copy(signers, folder / "allowed_signers")
-    done = subprocess.run(["bash", "-ec", block], cwd=folder, capture_output=True, text=True)
+    shutil.copy(signers, dist / "allowed_signers")
+    done = subprocess.run(["bash", "-ec", block], cwd=dist, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert f"muster-{VERSION}.tar.gz: OK" in done.stdout
-    (folder / f"muster-{VERSION}.cdx.json").write_text("{}")
-    assert subprocess.run(["bash", "-ec", block], cwd=folder, capture_output=True).returncode != 0
+    (dist / f"muster-{VERSION}.cdx.json").write_text("{}")
+    assert subprocess.run(["bash", "-ec", block], cwd=dist, capture_output=True).returncode != 0
 
 
 @pytest.mark.parametrize("in_agent", [False, True])
@@ -171,14 +176,14 @@ def test_a_forged_signature_is_rejected(attack: str, tmp_path: Path, key: Path, 
 @pytest.mark.parametrize(
     ("attack", "error"), [("change", "has SHA-256 .*: do not use it"), ("remove", "is missing, SHA256SUMS lists it")]
 )
-def test_a_changed_archive_is_rejected(attack: str, error: str, repo: Path, tmp_path: Path) -> None:
-    built, *_ = archive.build(repo, tmp_path)
+def test_a_changed_archive_is_rejected(attack: str, error: str, dist: Path) -> None:
+    file = dist / f"muster-{VERSION}.tar.gz"
     if attack == "change":
-        built.write_bytes(add_file(built.read_bytes()))
+        file.write_bytes(add_file(file.read_bytes()))
     else:
-        built.unlink()
+        file.unlink()
     with pytest.raises(ReleaseError, match=error):
-        archive.check_sums(tmp_path)
+        archive.check_sums(dist)
 
 
 def add_file(content: bytes) -> bytes:

@@ -376,9 +376,9 @@ def image_refresh(
 ) -> None:
     """Build images from the newest base and replace all machines.
 
-    The queue and the accounting are kept.
+    Node groups are replaced one after the other, the controller last. The queue and the accounting are kept.
     """
-    from muster.commands.image import refresh
+    from muster.commands.image_refresh import refresh
 
     refresh(stack, force=force)
 

@@ -141,6 +141,12 @@ class NodeGroup(Machine):
         le=16384,
         examples=[500],
     )
+    image: str | None = field(
+        "image of this group's nodes; by default that of the target's section",
+        "replace",
+        default=None,
+        examples=["ami-0123456789abcdef0"],
+    )
     ip_bandwidth: bool = field(
         "more IP interfaces on machines with many network cards: faster S3 and Lustre, more addresses used",
         "replace",

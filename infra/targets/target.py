@@ -457,6 +457,10 @@ class Images(ABC):
         """Build and test the images of a cluster that is up; return them by the spec's property that names each."""
 
     @abstractmethod
+    def groups_of_image(self, path: str, spec: ClusterSpec) -> Sequence[str]:
+        """Return the groups whose image a property names, including those that have another one of their own now."""
+
+    @abstractmethod
     def list_images(self, deployment: Deployment) -> Sequence[MachineImage]:
         """Return the images that were built on a cluster, the latest first."""
 

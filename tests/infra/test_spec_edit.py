@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.spec.edit import set_lines, set_release, set_value
+from cluster.spec.edit import remove_value, set_lines, set_release, set_value
 from cluster.spec.stack_file import cluster_of
 
 HEAD = "# mine\nconfig:\n  muster:cluster:\n    name: demo   # a name\n"
@@ -66,6 +66,72 @@ def test_a_field_of_another_section_is_set() -> None:
     once = set_value(text, "aws.ami", "ami-1")
     assert once == HEAD + "    aws:\n      ami: ami-1\n      region: us-east-1 # ours\n"
     assert set_value(once, "aws.ami", "ami-2") == once.replace("ami-1", "ami-2")
+
+
+GROUPS = (
+    f"{HEAD}    groups:\n      a: # the first\n        count: 2 # pairs\n"
+    "      b: {count: 1, size: {cpus: 2}}\n      c:\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("group", "line", "changed"),
+    [
+        ("a", "        count: 2 # pairs\n", "        image: ami-1\n        count: 2 # pairs\n"),
+        ("b", "{count: 1,", "{image: ami-1, count: 1,"),
+        ("c", "      c:\n", "      c: {image: ami-1}\n"),
+        ("d", "      a: # the first", "      d: {image: ami-1}\n      a: # the first"),
+    ],
+)
+def test_a_field_of_one_group_is_set_and_removed(group: str, line: str, changed: str) -> None:
+    path = f"groups.{group}.image"
+    once = set_value(GROUPS, path, "ami-1")
+    assert once == GROUPS.replace(line, changed)
+    assert set_value(once, path, "ami-2") == once.replace("ami-1", "ami-2")
+    alone = {"c": GROUPS.replace("c:\n", "c: {}\n"), "d": GROUPS.replace("      a:", "      d: {}\n      a:")}
+    assert remove_value(once, path) == alone.get(group, GROUPS)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("a:\n  x: 1\n  image: i # mine\n# next\nb: 1\n", "a:\n  x: 1\n# next\nb: 1\n"),
+        ("a:\n  image: i # mine\n  # why\n  x: 1\n", "a:\n  # why\n  x: 1\n"),
+        ("a:\n  image: i\nb: 1\n", "a:\n  {}\nb: 1\n"),
+        ("a: {x: 1, image: i}\n", "a: {x: 1}\n"),
+        ("a: {x: 1}\n", "a: {x: 1}\n"),
+        ("a: 1\n", "a: 1\n"),
+        ("b: 1\n", "b: 1\n"),
+    ],
+)
+def test_comments_of_other_fields_stay_when_one_is_removed(before: str, after: str) -> None:
+    def nest(text: str) -> str:
+        return HEAD + "".join(f"    {line}\n" for line in text.splitlines())
+
+    assert remove_value(nest(before), "a.image") == nest(after)
+
+
+@pytest.mark.parametrize("rest_of_b", ["*shared", "{<<: *shared, count: 3}"])
+def test_a_value_with_aliases_is_not_changed(rest_of_b: str) -> None:
+    text = HEAD + f"    groups:\n      a: &shared\n        count: 2\n      b: {rest_of_b}\n"
+    with pytest.raises(ValueError, match="`a` has an anchor"):
+        set_value(text, "groups.a.image", "ami-1")
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("    groups:\n      a: &shared\n        count: 2\n        image: i\n      b: *shared\n", "`a` has an anchor"),
+        ("    groups:\n      a: {image: &i x, count: 1}\n      b: {image: *i}\n", "`image` has an anchor"),
+        ("    groups:\n      a:\n        image:\n          x: 1\n        count: 2\n", "`image` is not a single value"),
+        ("    groups:\n      a:\n        image:\n          - x\n        count: 2\n", "`image` is not a single value"),
+        ("    groups:\n      a: {image: [x], count: 2}\n", "`image` is not a single value"),
+        ("    groups:\n      a:\n        image: |\n          x\n        count: 2\n", "`image` is not a single value"),
+    ],
+)
+def test_only_a_single_value_without_aliases_is_removed(text: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        remove_value(HEAD + text, "groups.a.image")
 
 
 def test_top_level_lines_are_replaced_or_added() -> None:

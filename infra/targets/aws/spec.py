@@ -23,7 +23,7 @@ CAPABILITIES = Capabilities(
     storage=frozenset({"fsx-lustre", "efs", "existing"}),
     fields=frozenset(
         {
-            *("groups.capacity", "groups.ip_bandwidth", "groups.root_gb"),
+            *("groups.capacity", "groups.image", "groups.ip_bandwidth", "groups.root_gb"),
             *("network.vpc_id", "network.subnet_ids", "network.flow_logs"),
             *("storage.throughput", "storage.efa", "storage.s3", "storage.id"),
             *("storage.backup_days", "storage.from_backup"),

@@ -17,7 +17,7 @@ from infra.home import Home, StackHome
 from infra.plan import BuildPlan
 from infra.targets.aws import account_types, refusals
 from infra.targets.aws.cost import cost
-from infra.targets.aws.plan import budget, machines
+from infra.targets.aws.plan import budget, images, machines
 from infra.targets.aws.spec import CAPABILITIES, Aws, region_of
 from infra.targets.aws.state import read_state_record
 from infra.targets.aws.validate import registry, update
@@ -105,7 +105,8 @@ class AwsTarget(
         return machines.build_plan(spec)
 
     def resolve(self, spec: ClusterSpec) -> ClusterSpec:
-        return machines.with_default_types(spec)
+        account_types.load_stored_types()
+        return images.with_group_images(machines.with_default_types(spec))
 
     def cost(self, spec: ClusterSpec) -> Cost:
         return cost(spec)
@@ -178,10 +179,9 @@ class AwsTarget(
     def change_issues(self, old: ClusterSpec, new: ClusterSpec) -> Iterable[Issue]:
         return update.check_shrinking(old, new)
 
-    def nodes_concerned(self, path: str, spec: ClusterSpec) -> Sequence[str] | None:
-        if not update.is_image_field(path):
-            return None
-        return [node.name for node in self.plan(spec).members if update.uses_image(path, spec, node.group)]
+    def nodes_concerned(self, path: str, spec: ClusterSpec) -> Sequence[str] | None:  # noqa: ARG002
+        # Permanent machines keep their image, and `resolve` writes out the image of each group.
+        return () if update.is_image_field(path) else None
 
     def deployment(self, stack: StackHome, cluster: str, spec: ClusterSpec | None) -> Deployment:
         """Return the deployment; its state takes precedence, because the stack file may have changed since."""
@@ -289,6 +289,9 @@ class AwsTarget(
 
         built = build_images(spec, stack.home, deployment, console)
         return {f"{self.name}.{field}": image for field, image in built.items()}
+
+    def groups_of_image(self, path: str, spec: ClusterSpec) -> Sequence[str]:
+        return [name for name, group in spec.groups.items() if update.names_image_of(path, group)]
 
     def list_images(self, deployment: Deployment) -> Sequence[MachineImage]:
         from infra.targets.aws.images.baked_images import list_cluster_images

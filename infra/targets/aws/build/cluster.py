@@ -8,7 +8,7 @@ import pulumi
 
 from cluster.catalog.instances import InstanceType
 from cluster.inventory import Role
-from cluster.spec import ClusterSpec
+from cluster.spec import ClusterSpec, NodeGroup
 from infra.plan import BuildPlan
 from infra.targets.aws.build.budget import Budget
 from infra.targets.aws.build.bundle import NodeFiles, create_node_files
@@ -59,7 +59,7 @@ class AwsCluster(pulumi.ComponentResource):
 
         foundation = create_foundation(site, context.secrets, host_keys, context.webhook)
         permanent = _reserve_addresses(site, foundation)
-        images_by_group = {name: _image(site, machines.compute(group)) for name, group in site.spec.groups.items()}
+        images_by_group = {name: _group_image(site, group) for name, group in site.spec.groups.items()}
         roles = _create_roles(site, foundation, images_by_group)
         node_files = create_node_files(
             site,
@@ -200,6 +200,10 @@ def _render_inventory(
     return pulumi.Output.all(machines=fields, compute=keys["compute"]).apply(
         lambda values: build_inventory(plan, values["machines"], values["compute"]).model_dump_json()
     )
+
+
+def _group_image(site: Site, group: NodeGroup) -> pulumi.Input[str]:
+    return group.image or _image(site, machines.compute(group))
 
 
 def _image(site: Site, instance_type: InstanceType) -> pulumi.Input[str]:

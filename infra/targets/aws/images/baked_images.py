@@ -63,14 +63,15 @@ def check_release(spec: ClusterSpec, release: str) -> None:
     """Raise ResourceError if nodes of a spec start from a baked image with another release of Slurm."""
     region, section = region_of(spec), aws_section(spec)
     with translate_errors("images", region):
-        for field_name in FIELDS.values():
-            image = getattr(section, field_name, None)
+        named = {f"aws.{name}": getattr(section, name, None) for name in FIELDS.values()}
+        named |= {f"groups.{name}.image": group.image for name, group in spec.groups.items()}
+        for where, image in named.items():
             raw = describe(AccountRegion(region), image) if image else None
             baked = parse_image(raw).slurm if raw and is_baked(raw) else release
             if baked != release:
                 what = f"'{image}' has Slurm {baked}, so new nodes would not have {release}"
                 fix = "remove it and run `muster up`; after the upgrade, `muster image refresh` builds new images"
-                raise ResourceError(f"aws.{field_name}", what, fix)
+                raise ResourceError(where, what, fix)
 
 
 def parse_image(raw: Mapping[str, Any]) -> MachineImage:

@@ -6,7 +6,7 @@ Both are 22.04, whose kernel the Lustre client supports; the kernel of the 24.04
 from __future__ import annotations
 
 from cluster.catalog.instances import InstanceType
-from cluster.spec import ClusterSpec
+from cluster.spec import ClusterSpec, NodeGroup
 from infra.targets.aws.plan import machines
 from infra.targets.aws.spec import Aws, aws_section
 
@@ -26,15 +26,28 @@ def kind(machine: InstanceType) -> str:
 def parameters(spec: ClusterSpec) -> dict[str, str]:
     """Return the SSM parameters that hold image ids, by kind of image, without images that the spec names itself."""
     types = [machines.controller(spec), *([machines.login(spec)] if spec.login.enabled else [])]
-    types += [machines.compute(group) for group in spec.groups.values()]
+    types += [machines.compute(group) for group in spec.groups.values() if group.image is None]
     return {kind(machine): parameter(machine) for machine in types if given(spec, machine) is None}
 
 
 def given(spec: ClusterSpec, machine: InstanceType) -> str | None:
-    """Return the image that the spec names for a machine."""
+    """Return the image that the spec's section names for a machine."""
     section = aws_section(spec)
     image: str | None = getattr(section, field(machine)) if section else None
     return image
+
+
+def given_to_group(spec: ClusterSpec, group: NodeGroup) -> str | None:
+    """Return the image that the spec names for the nodes of a group: its own, or that of the section."""
+    return group.image or given(spec, machines.compute(group))
+
+
+def with_group_images(spec: ClusterSpec) -> ClusterSpec:
+    """Return the spec with the image of each group written out, so that only groups with another image change."""
+    groups = {
+        name: group.model_copy(update={"image": given_to_group(spec, group)}) for name, group in spec.groups.items()
+    }
+    return spec.model_copy(update={"groups": groups})
 
 
 def field(machine: InstanceType) -> str:

@@ -39,12 +39,14 @@ class ImageUse:
     field: str
     machine: InstanceType
     root_gb: int = ROOT_GB
+    group: str = ""
+    """The group, if it has an image of its own."""
     contents: ImageContents | None = None
     """What a baked image has to contain."""
 
     @property
     def where(self) -> str:
-        return f"aws.{self.field}"
+        return f"groups.{self.group}.image" if self.group else f"aws.{self.field}"
 
 
 def check_images(subject: Subject) -> Iterator[Issue]:
@@ -75,19 +77,23 @@ def read_image_parameter(subject: Subject, path: str) -> str | None:
 
 
 def _list_uses(spec: ClusterSpec) -> dict[str, list[ImageUse]]:
-    """Return the uses by image; for each field and architecture, the machine with the smallest disk."""
-    fixed = [machines.controller(spec), *([machines.login(spec)] if spec.login.enabled else [])]
-    machine_disks = [(machine, FIXED_ROOT_GB) for machine in fixed]
-    machine_disks += [(machines.compute(group), root_gb(group)) for group in spec.groups.values()]
+    """Return the uses by image; for each property and architecture, the machine with the smallest disk."""
     contents = {planned.field: planned.contents for planned in plan_images(spec)}
+
+    def describe_use(machine: InstanceType, size_gb: int, group: str = "") -> ImageUse:
+        field = images.field(machine)
+        return ImageUse(field, machine, size_gb, group, contents[field])
+
+    fixed = [machines.controller(spec), *([machines.login(spec)] if spec.login.enabled else [])]
+    uses = [(images.given(spec, machine), describe_use(machine, FIXED_ROOT_GB)) for machine in fixed]
+    for name, group in spec.groups.items():
+        use = describe_use(machines.compute(group), root_gb(group), name if group.image else "")
+        uses.append((images.given_to_group(spec, group), use))
     uses_by_image: dict[str, dict[tuple[str, str], ImageUse]] = {}
-    # The smallest disk of each field and architecture is the one that may be too small.
-    for machine, size_gb in sorted(machine_disks, key=lambda use: use[1]):
-        if image := images.given(spec, machine):
-            field = images.field(machine)
-            uses_by_image.setdefault(image, {}).setdefault(
-                (field, machine.architecture), ImageUse(field, machine, size_gb, contents[field])
-            )
+    # The smallest disk of each property and architecture is the one that may be too small.
+    for image, use in sorted(uses, key=lambda entry: entry[1].root_gb):
+        if image:
+            uses_by_image.setdefault(image, {}).setdefault((use.where, use.machine.architecture), use)
     return {image: list(uses.values()) for image, uses in uses_by_image.items()}
 
 

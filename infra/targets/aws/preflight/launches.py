@@ -10,7 +10,7 @@ from botocore.exceptions import ClientError
 from cluster import names
 from cluster.catalog.instances import InstanceType, instance
 from cluster.spec.issue import Issue, error, warning
-from infra.targets.aws.plan import images
+from infra.targets.aws.plan import images, machines
 from infra.targets.aws.preflight.images import read_image_parameter
 from infra.targets.aws.preflight.subject import Subject
 from infra.targets.aws.validate.types import list_type_names
@@ -81,4 +81,7 @@ def _try_launch(subject: Subject, machine: InstanceType, image: str) -> str:
 
 def _find_image(subject: Subject, machine: InstanceType) -> str | None:
     own_image = images.given(subject.spec, machine)
-    return own_image or read_image_parameter(subject, images.parameters(subject.spec)[images.kind(machine)])
+    if own_image is None and (path := images.parameters(subject.spec).get(images.kind(machine))):
+        return read_image_parameter(subject, path)
+    groups = (group for group in subject.spec.groups.values() if machine in machines.compute_types(group))
+    return own_image or next((group.image for group in groups if group.image), None)

@@ -35,7 +35,7 @@ def create_existing(spec: ClusterSpec, account: MotoAccount, cidr: str) -> None:
     section = aws_section(spec)
     assert section  # noqa: S101  # validators refuse target aws without it
     ec2 = ec2_backends[account.id][account.region]
-    for image in filter(None, (section.ami, section.plain_ami)):
+    for image in filter(None, (section.ami, section.plain_ami, *(group.image for group in spec.groups.values()))):
         ec2.amis[image] = Ami(ec2, image, name=image, owner_id=account.id, state="available", root_device_type="ebs")
     if section.permissions_boundary:
         name = section.permissions_boundary.rpartition("/")[2]

@@ -116,8 +116,9 @@ def check_images_without_egress(spec: ClusterSpec) -> Iterator[Issue]:
     if aws_section(spec) is None or spec.network.egress or spec.network.vpc_id:
         return
     first_use: dict[str, str] = {}
+    own_image = {f"groups.{name}" for name, group in spec.groups.items() if group.image}
     for where, machine in list_catalog_types(spec).items():
-        if images.given(spec, machine) is None:
+        if images.given(spec, machine) is None and machine_of(where) not in own_image:
             first_use.setdefault(images.field(machine), machine_of(where))
     for field, where in first_use.items():
         message = f"required with `network.egress: false`, but missing: {where} cannot install what AWS's image lacks"

@@ -15,6 +15,7 @@ from infra.targets.aws.validate.local_zones import is_local_zone
 from infra.targets.aws.validate.types import list_regions
 
 AMI = re.compile(r"ami-([0-9a-f]{8}|[0-9a-f]{17})")
+_AMI_FORMAT, _AMI_EXAMPLE = "ami- and 8 or 17 hexadecimal digits", "ami-0123456789abcdef0"
 SNAPSHOT = re.compile(r"snap-([0-9a-f]{8}|[0-9a-f]{17})")
 # The default quota of an account; one is left for the policy of a spent budget.
 # docs.aws.amazon.com/IAM/latest/UserGuide/reference_iam-quotas.html
@@ -81,7 +82,11 @@ def check_ids(spec: ClusterSpec) -> Iterator[Issue]:
     for field in images.FIELDS.values():
         image = getattr(section, field)
         if image is not None and not AMI.fullmatch(image):
-            yield _report_format(field, image, "ami- and 8 or 17 hexadecimal digits", "ami-0123456789abcdef0")
+            yield _report_format(field, image, _AMI_FORMAT, _AMI_EXAMPLE)
+    for name, group in spec.groups.items():
+        if group.image is not None and not AMI.fullmatch(group.image):
+            message = f"'{group.image}' is invalid; allowed: {_AMI_FORMAT}"
+            yield error("aws_format", f"groups.{name}.image", message, f"write for example `image: {_AMI_EXAMPLE}`")
     boundary = section.permissions_boundary
     if boundary is not None and not POLICY.fullmatch(boundary):
         example = "arn:aws:iam::123456789012:policy/boundary"

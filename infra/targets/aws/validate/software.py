@@ -19,13 +19,15 @@ def check_efa_software(spec: ClusterSpec) -> Iterator[Issue]:
     if aws_section(spec) is None or spec.network.egress or spec.network.vpc_id:
         return
     own_images = {
-        images.field(m): images.given(spec, m) for group, m in list_typed_groups(spec).values() if group.fabric == "efa"
+        f"groups.{name}.image" if group.image else f"aws.{images.field(machine)}": images.given_to_group(spec, group)
+        for name, (group, machine) in list_typed_groups(spec).items()
+        if group.fabric == "efa"
     }
-    for field, image in own_images.items():
+    for where, image in own_images.items():
         if image:
             message = f"EFA software that '{image}' lacks cannot be installed with `network.egress: false`"
             fix = "make sure that it has the versions in docs/aws.md, or write `egress: true` under `network:`"
-            yield warning("image_software", f"aws.{field}", message, fix)
+            yield warning("image_software", where, message, fix)
 
 
 def check_lock(spec: ClusterSpec, root: Path) -> Iterator[Issue]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cluster.catalog.lustre import size_gb
-from cluster.spec import ClusterSpec
+from cluster.spec import ClusterSpec, NodeGroup
 from cluster.spec.issue import Issue, error
 from infra.targets.aws.plan import images, machines
 
@@ -27,10 +27,9 @@ def check_shrinking(old: ClusterSpec, new: ClusterSpec) -> Iterator[Issue]:
         yield error("storage_shrunk", f"storage.{name}.size_gb", message, fix)
 
 
-def uses_image(path: str, spec: ClusterSpec, group: str | None) -> bool:
-    """Return whether nodes of the group start from the image that the field names; permanent machines keep theirs."""
-    field = path.removeprefix(_SECTION)
-    return group is not None and images.field(machines.compute(spec.groups[group])) == field
+def names_image_of(path: str, group: NodeGroup) -> bool:
+    """Return whether a field of the section names the image of a group that has none of its own."""
+    return path == f"{_SECTION}{images.field(machines.compute(group))}"
 
 
 def is_image_field(path: str) -> bool:

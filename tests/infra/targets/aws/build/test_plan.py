@@ -17,7 +17,9 @@ from infra.targets.aws.plan.policy import Scope, Statement
 from infra.targets.aws.spec import aws_section
 from infra.targets.registry import load_spec as load
 from infra.targets.registry import read_spec as read
-from tests.infra.targets.aws.build.capture import ROOT, STACKS
+from policy.resource_rules import TEMPLATE
+from tests.infra.targets.aws.build.capture import ROOT, STACKS, capture, of_type
+from tests.infra.targets.aws.build.test_order import NODES
 
 SCOPE = Scope("aws", "us-east-1", "1", "demo", "arn:aws:s3:::b", "arn:aws:kms:us-east-1:1:key/k", zone_id="Z1")
 ROLES = (iam.controller, iam.login, iam.compute, iam.budget)
@@ -231,6 +233,25 @@ def test_a_template_has_no_interfaces() -> None:
     """A launch names them, with their subnet; AWS does not document how it would merge two lists."""
     described = launch_template.arguments(machine(), "on-demand")
     assert not {"network_interfaces", "vpc_security_group_ids", "security_group_names"} & set(described)
+
+
+def test_a_group_starts_from_its_own_image() -> None:
+    section, own = "ami-0123456789abcdef0", "ami-0123456789abcdef1"
+    fields = {"instance_type": "p5.48xlarge", "count": 1}
+    groups = {"a": fields, "b": {**fields, "image": own}}
+    resources = capture(spec(groups=groups, aws={"region": "us-east-1", "ami": section}), "s")
+    templates = {template.name: template.props["imageId"] for template in of_type(resources, TEMPLATE)}
+    assert templates == {"a-on-demand": section, "b-on-demand": own}
+    machines = {nodes.props["group"]: nodes.props["machine"] for nodes in of_type(resources, NODES)}
+    assert own in machines["b"]
+    assert own not in machines["a"]
+
+
+def test_no_image_is_looked_up_for_a_group_with_its_own() -> None:
+    fields = {"instance_type": "p5.48xlarge", "count": 1}
+    own = {**fields, "image": "ami-0123456789abcdef0"}
+    assert set(images.parameters(spec(groups={"a": own}))) == {"plain-x86_64"}
+    assert set(images.parameters(spec(groups={"a": own, "b": fields}))) == {"plain-x86_64", "gpu-x86_64"}
 
 
 @pytest.mark.parametrize("stack", STACKS)

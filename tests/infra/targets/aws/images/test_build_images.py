@@ -37,7 +37,7 @@ from infra.targets.aws.spec import END_FORMAT
 from infra.targets.aws.target import AwsTarget
 from infra.targets.target import Deployment
 from muster.commands.screen import get_quiet_console
-from tests.infra.targets.aws.specs import spec
+from tests.infra.targets.aws.specs import group, spec
 from tests.moto_server import Moto, aws, moto  # noqa: F401  # fixtures
 
 SPEC = spec()
@@ -221,6 +221,9 @@ def test_an_upgrade_is_refused_while_nodes_start_from_images_with_the_old_releas
         ResourceError, match=r"aws\.ami: 'ami-\w+' has Slurm 24\.11, so new nodes would not have 26\.05"
     ):
         target.check_release(named, "26.05")
+    of_a_group = spec(groups=group(image=build(home)["ami"].id))
+    with pytest.raises(ResourceError, match=r"groups\.gpu\.image: 'ami-\w+' has Slurm 24\.11"):
+        target.check_release(of_a_group, "26.05")
 
 
 @pytest.mark.parametrize("program", ["program=bake", "--check"])

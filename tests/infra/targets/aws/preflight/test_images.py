@@ -198,6 +198,17 @@ def test_a_baked_image_must_have_the_contents(canned_aws: CannedAws, tags: dict[
     assert check(canned_aws, ami=ID) == messages
 
 
+def test_the_image_of_a_group_is_checked_where_it_is_named(canned_aws: CannedAws) -> None:
+    canned_aws.answer("ssm", "GetParameter", {"Parameter": {"Value": ID}})
+    canned_aws.answer("ec2", "DescribeImages", {"Images": [image(Architecture="arm64")]})
+    fields = {"instance_type": "p5.48xlarge", "count": 1}
+    subject = Subject(spec(groups={"a": fields, "b": {**fields, "image": ID}}), canned_aws.account, ME)
+    assert format_issues(images.check_images(subject)) == [
+        f"error image_architecture groups.b.image: '{ID}' is for arm64; p5.48xlarge is x86_64; "
+        "fix: name an image for x86_64"
+    ]
+
+
 def test_an_image_of_another_region_is_named(
     canned_aws: CannedAws, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -65,3 +65,12 @@ def test_every_refused_instance_type_is_reported(canned_aws: CannedAws, aws: Mot
     messages = format_issues(launches.check_launches(Subject(spec(), canned_aws.account, ME)))
     assert [line.split(" ")[2] for line in messages] == ["controller.instance_type:", "login.instance_type:", f"{AT}:"]
     assert all(line.startswith("error launch_refused") for line in messages)
+
+
+def test_a_type_is_tried_with_the_image_of_its_group(canned_aws: CannedAws, aws: Moto) -> None:
+    image, own = (image["ImageId"] for image in aws.client("ec2").describe_images(Owners=["amazon"])["Images"][:2])
+    canned_aws.answer("ssm", "GetParameter", {"Parameter": {"Value": image}})
+    groups = {"a": {"instance_type": "g6.8xlarge", "count": 1, "image": own}}
+    assert format_issues(launches.check_launches(Subject(spec(groups=groups), canned_aws.account, ME))) == []
+    used = {call.params["InstanceType"]: call.params["ImageId"] for call in aws.of("RunInstances")}
+    assert used == {"g6.8xlarge": own, "m7i.large": image, "m7i.xlarge": image}

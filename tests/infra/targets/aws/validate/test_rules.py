@@ -167,3 +167,8 @@ def test_a_root_disk_of_an_invalid_size_is_rejected(root_gb: object) -> None:
 def test_a_root_disk_is_a_field_of_targets_that_have_it() -> None:
     local = load({"name": "demo", "target": "local", "groups": {"gpu": {"count": 1, "root_gb": 500}}})
     assert any(issue.where == "groups.gpu.root_gb" and issue.level == "error" for issue in validate(local))
+
+
+def test_a_group_of_another_target_has_no_image() -> None:
+    local = load({"name": "demo", "target": "local", "groups": {"gpu": {"count": 1, "image": "ami-0123456789abcdef0"}}})
+    assert any(issue.where == "groups.gpu.image" and issue.level == "error" for issue in validate(local))

@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
+from cluster.spec import ClusterSpec
 from infra.validate.update import affected, violations
 from tests.infra.targets.aws.specs import group, spec
 from tests.infra.test_update_policy import idle, running
 
+IMAGES = ("ami-0123456789abcdef0", "ami-0123456789abcdef1")
 TWO_KINDS = {**group(), "cpu": {"instance_type": "m7i.xlarge", "count": 1}}
 OWN = "ami-0123456789abcdef0"
 
@@ -53,3 +55,29 @@ def test_another_image_affects_the_nodes_that_use_it(field: str, nodes: tuple[st
     new = spec(groups=TWO_KINDS, aws={"region": "us-east-1", field: OWN})
     assert affected(old, new) == nodes
     assert [issue.code for issue in violations(old, new, running(gpu_1=["7"]))] == ["node_busy"] * (field == "ami")
+
+
+def with_images(section: str | None, first: str | None, second: str | None) -> ClusterSpec:
+    groups = {"first": first, "second": second}
+    fields: dict[str, Any] = {"instance_type": "p5.48xlarge", "count": 1}
+    own = {name: fields | ({"image": image} if image else {}) for name, image in groups.items()}
+    return spec(groups=own, aws={"region": "us-east-1"} | ({"ami": section} if section else {}))
+
+
+OLD, NEW = IMAGES
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "nodes"),
+    [
+        ((OLD, None, None), (OLD, NEW, None), ("first-1",)),
+        ((OLD, NEW, None), (NEW, None, None), ("second-1",)),
+        ((None, NEW, None), (NEW, None, None), ("second-1",)),
+        ((NEW, None, None), (None, NEW, NEW), ()),
+        ((OLD, None, None), (NEW, None, OLD), ("first-1",)),
+    ],
+)
+def test_only_groups_whose_nodes_start_from_another_image_are_replaced(
+    before: tuple[str | None, ...], after: tuple[str | None, ...], nodes: tuple[str, ...]
+) -> None:
+    assert affected(with_images(*before), with_images(*after)) == nodes

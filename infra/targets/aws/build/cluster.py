@@ -21,6 +21,7 @@ from infra.targets.aws.build.resolved import Resolved, ResolvedArgs
 from infra.targets.aws.build.roles import Roles, resolve_scope
 from infra.targets.aws.build.secrets import HostKeys
 from infra.targets.aws.build.state_snapshots import StateSnapshots
+from infra.targets.aws.fallback_images import read_fallbacks
 from infra.targets.aws.plan import capacity, images, machines, network, security
 from infra.targets.aws.plan.hooks import objects_by_role
 from infra.targets.aws.plan.iam import NODE_ROLES
@@ -111,7 +112,7 @@ def _lookups(spec: ClusterSpec) -> ResolvedArgs:
     choose_zone = not spec.network.vpc_id and network.zones(spec) == (network.AUTO,)
     return ResolvedArgs(
         region=region_of(spec),
-        parameters=images.parameters(spec),
+        parameters=_image_sources(spec),
         instance_types=sorted({instance_type.name for instance_type in instance_types}) if choose_zone else [],
         vpc_id=spec.network.vpc_id,
         subnet_ids=list(spec.network.subnet_ids),
@@ -119,6 +120,12 @@ def _lookups(spec: ClusterSpec) -> ResolvedArgs:
             storage.id for storage in spec.storage.values() if storage.kind == "existing" and storage.id
         ),
     )
+
+
+def _image_sources(spec: ClusterSpec) -> dict[str, str]:
+    """Return where the images come from that the spec does not name, by kind."""
+    sources, fallbacks = images.parameters(spec), read_fallbacks(spec.name, region_of(spec))
+    return {kind: fallbacks.get(kind, path) for kind, path in sources.items()}
 
 
 def _reserve_addresses(site: Site, foundation: Foundation) -> PermanentMachines:

@@ -27,7 +27,7 @@ class ResolvedArgs:
 
     region: str
     parameters: Mapping[str, str]
-    """SSM parameters that hold an image id, by kind of image."""
+    """SSM parameters that hold an image id, or image ids that the pre-flight chose instead, by kind of image."""
     instance_types: Sequence[str]
     """Types that the zone has to offer; empty if the spec names its zones."""
     vpc_id: str | None
@@ -99,6 +99,8 @@ def _images(region: str, parameters: Mapping[str, str], olds: Mapping[str, str])
 
 
 def _image(ssm: object, region: str, kind: str, path: str) -> str:
+    if path.startswith("ami-"):
+        return path
     try:
         image: str = ssm.get_parameter(Name=path)["Parameter"]["Value"]  # type: ignore[attr-defined]
     except ClientError as error:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bootstrap.lustre_kernels import list_client_kernels
 from cluster import names
 from cluster.spec import ClusterSpec
 from infra.home import Home, private_folder
@@ -26,6 +27,8 @@ SOURCE_TAG = "muster.source"
 CONTENTS_TAG = "muster.contents"
 BUNDLE_TAG = "muster.bundle"
 BUILT_TAG = "muster.built"
+LUSTRE_TAG = "muster.lustre"
+"""Kernel of the image, if it has a Lustre client for it."""
 
 
 @dataclass(frozen=True)
@@ -135,6 +138,23 @@ def write_record(home: Home, record: Record) -> Path:
     path = private_folder(home.images) / f"{record.image}.json"
     path.write_text(json.dumps(asdict(record), indent=1, sort_keys=True) + "\n")
     return path
+
+
+def find_client_kernel(packages: Iterable[str]) -> str:
+    """Return the kernel for which an image with these packages has a Lustre client; empty without a client.
+
+    An image has one client only: that of the kernel with which it starts.
+    """
+    return next(reversed(list_client_kernels(packages)), "")
+
+
+def read_client_kernel(home: Home, raw: Mapping[str, Any]) -> str:
+    """Return the kernel for which an image has a Lustre client; images of older versions have it in their record."""
+    try:
+        packages = json.loads((home.images / f"{raw['ImageId']}.json").read_text())["packages"]
+    except (OSError, ValueError, KeyError):
+        packages = ()
+    return read_tags(raw.get("Tags")).get(LUSTRE_TAG) or find_client_kernel(packages)
 
 
 def read_region(home: Home, image: str) -> str:

@@ -72,6 +72,9 @@ class ImageBuilds:
         with self._machine(image, f"building the {image.purpose} image from {base}") as machine:
             machine.launch(self._require(base), image.builder_type, self._render_user_data(image, bundle, "bake"))
             machine.wait_until_ready()
+            packages = self._read_packages(image.purpose)
+            if kernel := baked_images.find_client_kernel(packages):
+                tags[baked_images.LUSTRE_TAG] = kernel
             machine.stop()
             name = aws_names.prefixed(self.site.cluster, image.purpose, tags[baked_images.BUILT_TAG].replace(":", "-"))
             built = machine.create_image(name, tags)
@@ -84,9 +87,7 @@ class ImageBuilds:
             baked_images.remove(self.account, raw)
             raise
         baked_images.keep(self.account, raw)
-        path = baked_images.write_record(
-            self.home, Record(built, self.site.region, tags, self._read_packages(image.purpose))
-        )
+        path = baked_images.write_record(self.home, Record(built, self.site.region, tags, packages))
         self.console.say(f"{image.purpose} image {built}: built from {base} and tested; contents: {path}")
         return baked_images.parse_image(raw)
 

@@ -57,7 +57,7 @@ def check_images(subject: Subject) -> Iterator[Issue]:
             field = images.FIELDS[kind.partition("-")[0]]
             message = f"{subject.region} has no image under {path}"
             yield error("image_parameter", f"aws.{field}", message, f"name your own image with `{field}: ami-...`")
-    for image, uses in _list_uses(spec).items():
+    for image, uses in _group_uses(spec).items():
         description = _describe_image(subject, image)
         if description is None:
             yield _report_missing(subject, image, uses[0].where)
@@ -76,8 +76,8 @@ def read_image_parameter(subject: Subject, path: str) -> str | None:
         return None
 
 
-def _list_uses(spec: ClusterSpec) -> dict[str, list[ImageUse]]:
-    """Return the uses by image; for each property and architecture, the machine with the smallest disk."""
+def list_uses(spec: ClusterSpec) -> list[tuple[str | None, ImageUse]]:
+    """Return every use of an image by machines, with the image if the spec names it, the smallest disks first."""
     contents = {planned.field: planned.contents for planned in plan_images(spec)}
 
     def describe_use(machine: InstanceType, size_gb: int, group: str = "") -> ImageUse:
@@ -89,9 +89,14 @@ def _list_uses(spec: ClusterSpec) -> dict[str, list[ImageUse]]:
     for name, group in spec.groups.items():
         use = describe_use(machines.compute(group), root_gb(group), name if group.image else "")
         uses.append((images.given_to_group(spec, group), use))
+    return sorted(uses, key=lambda entry: entry[1].root_gb)
+
+
+def _group_uses(spec: ClusterSpec) -> dict[str, list[ImageUse]]:
+    """Return the uses by image; for each property and architecture, the machine with the smallest disk."""
     uses_by_image: dict[str, dict[tuple[str, str], ImageUse]] = {}
     # The smallest disk of each property and architecture is the one that may be too small.
-    for image, use in sorted(uses, key=lambda entry: entry[1].root_gb):
+    for image, use in list_uses(spec):
         if image:
             uses_by_image.setdefault(image, {}).setdefault((use.where, use.machine.architecture), use)
     return {image: list(uses.values()) for image, uses in uses_by_image.items()}

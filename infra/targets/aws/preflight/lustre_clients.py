@@ -16,8 +16,10 @@ from collections.abc import Callable, Iterator
 
 from bootstrap.lustre_kernels import choose_kernel, list_client_kernels, read_package_names
 from cluster.spec.issue import Issue, error, warning
+from infra.targets.aws.fallback_images import store_fallbacks
 from infra.targets.aws.node.cloud import LUSTRE_CLIENT
 from infra.targets.aws.plan import images
+from infra.targets.aws.preflight.lustre_images import choose_images
 from infra.targets.aws.preflight.subject import Subject
 
 CODENAME = "jammy"
@@ -43,7 +45,12 @@ def fetch_index(url: str) -> str:
 
 
 def check_lustre_clients(subject: Subject, fetch: Fetch = fetch_index) -> Iterator[Issue]:
-    """Report kernels of the default images for which there is no Lustre client."""
+    """Report kernels of the default images for which there is no Lustre client.
+
+    Machines then install a kernel that has one. Without such a kernel, a new cluster starts from images that have one.
+    """
+    if not subject.exists:
+        store_fallbacks(subject.spec.name, subject.region, {})
     if not any(storage.kind == "fsx-lustre" for storage in subject.spec.storage.values()):
         return
     for architecture in sorted({kind.partition("-")[2] for kind in images.parameters(subject.spec)}):
@@ -56,7 +63,8 @@ def check_lustre_clients(subject: Subject, fetch: Fetch = fetch_index) -> Iterat
             fix = "check the network of this machine; nodes look for a client themselves"
             yield warning("lustre_clients_unknown", _WHERE, message, fix)
         else:
-            yield from judge_clients(clients, ubuntu, architecture, exists=subject.exists)
+            for issue in judge_clients(clients, ubuntu, architecture, exists=subject.exists):
+                yield choose_images(subject, architecture, issue) if issue.level == "error" else issue
 
 
 def judge_clients(clients: str, ubuntu: str, architecture: str, *, exists: bool = False) -> Iterator[Issue]:

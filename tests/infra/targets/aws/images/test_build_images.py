@@ -132,6 +132,7 @@ def test_images_are_built_tested_tagged_and_recorded(home: Home, aws: Moto) -> N
     assert tags["muster.source"].startswith("/aws/service/deeplearning")
     assert tags["muster.base"].startswith("ami-")
     assert tags["muster.keep"] == "true"
+    assert "muster.lustre" not in tags
     record = json.loads((home.images / f"{built['ami'].id}.json").read_text())
     assert record["packages"] == {"slurm-smd": "26.05.5-1"}
     assert read_region(home, built["ami"].id) == REGION

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bootstrap.action import Action, digest
@@ -10,9 +10,10 @@ from bootstrap.bundle import INSTALLED, INSTALLED_PYTHON
 from bootstrap.desired import Desired
 from bootstrap.facts.collect import Probe
 from bootstrap.facts.model import Facts
-from bootstrap.image_contents import ImageContents, ImageRecord
+from bootstrap.image_contents import RECORD, ImageContents, ImageRecord
 from bootstrap.plan import PlannedStep
-from bootstrap.steps import registry
+from bootstrap.steps import packages, registry
+from bootstrap.steps.daemon import DAEMONS
 from bootstrap.steps.step import Step
 from cluster.inventory import Node, Role
 
@@ -43,9 +44,26 @@ def describe_contents(desired: Desired, roles: Sequence[Role]) -> ImageContents:
     )
 
 
-def plan_image(facts: Facts, contents: ImageContents, steps: Sequence[Step] = registry.BAKED) -> list[PlannedStep]:
-    """Return the steps with the actions that install what the image lacks."""
+def plan_image(facts: Facts, contents: ImageContents, steps: Sequence[Step] = ()) -> list[PlannedStep]:
+    """Return the steps with the actions that install what the image lacks; by default all that such images have."""
+    steps = steps or (registry.BAKED if contents.cloud else (packages.STEP,))
     return [PlannedStep(step, tuple(step.bake(facts, contents))) for step in steps if step.bake]
+
+
+def find_faults(
+    facts: Facts, contents: ImageContents, record: ImageRecord, has_program: Callable[[str], bool]
+) -> list[str]:
+    """Return what a machine that started from an image lacks, and what it has of the machine that built it."""
+    missing = [action.title for step in plan_image(facts, contents) for action in step.actions]
+    binaries = [name for role in contents.roles for name in DAEMONS[role]]
+    faults = [
+        *(f"it still needs: {title}" for title in missing),
+        *(f"it has no {name}" for name in binaries if not has_program(name)),
+        *(f"it has {path} of the machine that built it" for path in facts.files if path.startswith("/etc/muster/")),
+    ]
+    if record.digest != digest_contents(record.contents):
+        faults.append(f"its record {RECORD} is of other contents")
+    return faults
 
 
 def build_image_probe(contents: ImageContents) -> Probe:

@@ -17,6 +17,8 @@ class ImageContents(InventoryModel):
     """Roles of the nodes that can start from it."""
     slurm: str
     """Release of Slurm."""
+    cloud: bool = True
+    """Whether it is for cloud machines, which also need what their steps install: filesystem clients, a compiler."""
     filesystems: tuple[Literal["lustre", "efs", "nfs"], ...] = ()
     """Kinds of shared filesystems whose clients it has."""
     lustre_client: PackageRepository | None = None

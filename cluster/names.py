@@ -23,6 +23,8 @@ LOGIN = "login"
 IMAGE = "muster-node:24.11"
 """The node image with the distribution's own Slurm, on which those of other releases are built."""
 BASE_IMAGE = "muster-base:trixie"
+BAKED_IMAGE = "muster-node-baked"
+"""Repository of the images that are built for local nodes."""
 ENV_CACHE_VOLUME = "muster-cache-env"
 
 

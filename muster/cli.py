@@ -363,7 +363,7 @@ def golden() -> None:
 
 @image_app.command("build")
 def image_build(stack: Stack = DEFAULT_STACK) -> None:
-    """Build and test images on a running cluster."""
+    """Build and test images from which nodes start with everything installed."""
     from muster.commands.image import build
 
     build(stack)

@@ -46,6 +46,8 @@ def bake_packages(facts: Facts, contents: ImageContents) -> list[Action]:
     """Install what nodes of all roles of an image need, also for disks that the machine that builds it lacks."""
     roles = tuple(name for role in contents.roles for name in BY_ROLE[role])
     distributed = _choose_distributed(facts, contents.slurm, (*COMMON, *roles))
+    if not contents.cloud:
+        return _install(facts, distributed, contents.roles, contents.slurm, lustre=False)
     cloud = (*disks.SCRATCH_PACKAGES, *mounts.list_clients(contents.filesystems), metadata.PACKAGE)
     lustre = "lustre" in contents.filesystems
     return _install(facts, (*distributed, *COMPILER, *cloud), contents.roles, contents.slurm, lustre=lustre)

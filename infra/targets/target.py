@@ -450,15 +450,16 @@ class MachineImage:
 class Images(ABC):
     """A target whose nodes can start from images that have everything installed."""
 
+    images_need_cluster: ClassVar[bool] = True
+    """Whether images are built on a cluster that is up."""
+    image_use: ClassVar[str]
+    """What has to be done with the properties that name new images, and what that replaces."""
+
     @abstractmethod
     def build_images(
         self, spec: ClusterSpec, stack: StackHome, deployment: Deployment, console: Console
     ) -> Mapping[str, MachineImage]:
-        """Build and test the images of a cluster that is up; return them by the spec's property that names each."""
-
-    @abstractmethod
-    def groups_of_image(self, path: str, spec: ClusterSpec) -> Sequence[str]:
-        """Return the groups whose image a property names, including those that have another one of their own now."""
+        """Build and test the images of a cluster; return them by the spec's property that names each."""
 
     @abstractmethod
     def list_images(self, deployment: Deployment) -> Sequence[MachineImage]:
@@ -467,6 +468,14 @@ class Images(ABC):
     @abstractmethod
     def remove_image(self, deployment: Deployment, image: str) -> None:
         """Remove an image; raise ResourceError if it is not one of the cluster's."""
+
+
+class RefreshesImages(Images):
+    """A target that can replace the machines of a running cluster with ones from new images."""
+
+    @abstractmethod
+    def groups_of_image(self, path: str, spec: ClusterSpec) -> Sequence[str]:
+        """Return the groups whose image a property names, including those that have another one of their own now."""
 
     @abstractmethod
     def end_machine(self, deployment: Deployment, node: str) -> None:

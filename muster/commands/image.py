@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from infra.engine import lock
-from infra.engine.command_line import format_command
+from infra.engine.command_line import format_command, rewrite_commands
 from infra.engine.stop import BAD_INPUT, Stop
 from infra.home import StackHome
 from infra.targets.registry import targets
@@ -17,10 +17,14 @@ from muster.deployments import find_deployment
 
 
 def build(name: str) -> None:
-    """Build and test the images of a stack that is up, and print how to use them."""
-    built = build_images(require_running_stack(name))
+    """Build and test the images of a stack, and print how to use them."""
+    stack = require_stack(name)
+    target, _ = find_images_target(stack)
+    if target.images_need_cluster:
+        require_running_stack(name)
+    built = build_images(stack)
     screen.print_success(f"{len(built)} {'image' if len(built) == 1 else 'images'} built and tested")
-    screen.out().print(describe_use(name, built), markup=False, highlight=False)
+    screen.out().print(describe_use(name, built, target.image_use), markup=False, highlight=False)
 
 
 def build_images(stack: StackHome) -> Mapping[str, MachineImage]:
@@ -64,12 +68,10 @@ def remove(name: str, image: str) -> None:
     screen.print_success(f"removed {image}")
 
 
-def describe_use(name: str, built: Mapping[str, MachineImage]) -> str:
-    """Return the lines of the stack file that make nodes start from images, and the command that applies them."""
+def describe_use(name: str, built: Mapping[str, MachineImage], use: str) -> str:
+    """Return the lines of the stack file that make nodes start from images, and how to apply them."""
     lines = [f"    {path}: {image.id}" for path, image in built.items()]
-    return "\n".join(
-        ["write into the stack file:", *lines, f"and run `{format_command('up', name)}`, which replaces compute nodes"]
-    )
+    return "\n".join(["write into the stack file:", *lines, rewrite_commands(use, name)])
 
 
 def find_images_target(stack: StackHome) -> tuple[Images, Deployment]:
@@ -78,6 +80,6 @@ def find_images_target(stack: StackHome) -> tuple[Images, Deployment]:
     if not isinstance(target, Images):
         able = ", ".join(sorted(other.name for other in targets().values() if isinstance(other, Images)))
         what = f"stack {stack.name} has target {target.name}, for which no images are built; allowed: {able}"
-        raise Stop(what, "nothing is missing there: `make setup` has built the image of its nodes", BAD_INPUT)
+        raise Stop(what, "install what its machines need yourself: nodes use what is there", BAD_INPUT)
     target.check_access(deployment)
     return target, deployment

@@ -11,12 +11,12 @@ from cluster.names import CONTROLLER
 from cluster.spec import ClusterSpec
 from cluster.spec.edit import remove_value, set_value
 from infra.engine.command_line import format_command, rewrite_commands
-from infra.engine.stop import FAILED, Stop
+from infra.engine.stop import BAD_INPUT, FAILED, Stop
 from infra.home import StackHome
 from infra.resources.error import ResourceError
 from infra.resources.job_queue import JobQueue
-from infra.targets.registry import target_of
-from infra.targets.target import Deployment, MachineImage
+from infra.targets.registry import target_of, targets
+from infra.targets.target import Deployment, MachineImage, RefreshesImages
 from muster.commands import screen
 from muster.commands.image import build_images, find_images_target, list_unnamed
 from muster.commands.stack_spec import examine_spec, require_valid_spec
@@ -48,6 +48,9 @@ def refresh(name: str, *, force: bool) -> None:
     """
     stack = require_running_stack(name)
     target, deployment = find_images_target(stack)
+    if not isinstance(target, RefreshesImages):
+        what = f"stack {name} keeps the image of its nodes while it exists; allowed: a stack of target {_able()}"
+        raise Stop(what, f"`{format_command('image build', name)}`, and create the cluster again from it", BAD_INPUT)
     built = build_images(stack)
     images = target.list_images(deployment)
     spec = _read(stack)
@@ -71,6 +74,10 @@ def refresh(name: str, *, force: bool) -> None:
     if unnamed := list_unnamed(stack, images):
         remove_command = format_command("image remove", name)
         screen.say(f"stack {name} no longer names {', '.join(unnamed)}; `{remove_command} IMAGE` ends the cost of one")
+
+
+def _able() -> str:
+    return ", ".join(sorted(target.name for target in targets().values() if isinstance(target, RefreshesImages)))
 
 
 def find_own_images(spec: ClusterSpec, built_here: Sequence[str]) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -40,14 +41,14 @@ def test_an_image_that_the_stack_names_is_not_removed(stack: StackHome, monkeypa
         image.remove("s", GPU)
 
 
-def test_a_target_without_images_is_refused(stack: StackHome) -> None:
-    spec = {"name": "demo", "target": "local", "groups": {"cpu": {"count": 1}}}
-    stack.file.write_text(yaml.safe_dump({"config": {"muster:cluster": spec}}))
-    with pytest.raises(Stop, match="target local, for which no images are built; allowed: aws"):
+def test_a_target_without_images_is_refused(stack: StackHome, monkeypatch: pytest.MonkeyPatch) -> None:
+    bare = SimpleNamespace(name="bare")
+    monkeypatch.setattr(image, "find_deployment", lambda _stack: (bare, Deployment("demo", "s")))
+    with pytest.raises(Stop, match="target bare, for which no images are built; allowed: aws, local"):
         image.find_images_target(stack)
 
 
 def test_the_lines_for_the_stack_file_are_printed() -> None:
-    text = image.describe_use("s", BUILT)
+    text = image.describe_use("s", BUILT, AwsTarget.image_use)
     assert f"aws.ami: {GPU}" in text
     assert f"aws.plain_ami: {PLAIN}" in text

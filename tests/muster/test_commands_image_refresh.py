@@ -14,6 +14,7 @@ import yaml
 from infra.engine.stop import Stop
 from infra.home import Home, StackHome
 from infra.targets.aws.target import AwsTarget
+from infra.targets.local.target import LocalTarget
 from infra.targets.target import Deployment, MachineImage
 from muster.commands import image_refresh
 from muster.commands.image_refresh import Replacement, plan_replacements, refresh
@@ -199,3 +200,14 @@ def test_a_file_that_cannot_be_changed_leaves_the_nodes_in_use(stack: StackHome,
         refresh("s", force=True)
     assert f"write `groups.a.image: {GPU}` there" in str(stopped.value.fix)
     assert log[-3:] == ["drain a-1", "requeue a-1", "resume a-1"]
+
+
+def test_a_target_that_keeps_images_is_refused(
+    stack: StackHome, log: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local = (LocalTarget(), Deployment("demo", "s"))
+    monkeypatch.setattr(image_refresh, "find_images_target", lambda _stack: local)
+    with pytest.raises(Stop, match=r"stack s keeps the image .*; allowed: a stack of target aws$") as stopped:
+        refresh(stack.name, force=False)
+    assert "create the cluster again from it" in stopped.value.fix
+    assert log == []

@@ -30,7 +30,6 @@ from infra.targets.target import (
     Context,
     Deployment,
     Flight,
-    Images,
     KeepsLogs,
     Launches,
     Leftover,
@@ -39,6 +38,7 @@ from infra.targets.target import (
     ManagedStorage,
     NodeLog,
     Preflight,
+    RefreshesImages,
     RehearsalOptions,
     Rehearses,
     StoresState,
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 
 
 class AwsTarget(
-    Target, Launches, Preflight, Rehearses, Budgeted, Images, KeepsLogs, ManagedStorage, StoresState, Upgrades
+    Target, Launches, Preflight, Rehearses, Budgeted, RefreshesImages, KeepsLogs, ManagedStorage, StoresState, Upgrades
 ):
     """The target whose nodes are EC2 instances; Slurm launches compute nodes as the queue needs them."""
 
@@ -80,6 +80,7 @@ class AwsTarget(
         "no AWS credentials found: quotas, zones, capacity, images, permissions and today's prices are not checked"
     )
     price_issues = BY_PRICE
+    image_use = "then run `make up`, which replaces compute nodes"
     state_scheme = "s3"
     state_example = "s3://BUCKET/PREFIX?region=REGION"
     storage_removal = "delete the filesystems and snapshots in AWS by hand"

@@ -25,7 +25,7 @@ from infra.targets.aws.node.cloud import package_store_command
 from infra.targets.aws.node.parameters import Report
 from infra.targets.aws.node_reports import read_reports
 from infra.targets.aws.run_command_transport import RunCommandTransport
-from infra.targets.local.upgrade import TwinArgs, check_release, open_twin
+from infra.targets.local.upgrade import MachineArgs, check_release, open_machine
 from infra.targets.target import Deployment, UpgradeNodes
 
 BACKUPS = "/state/backups"
@@ -137,7 +137,9 @@ def check_twin(release: str) -> None:
 
 def open_controller_twin(cluster: str, stack: str, controller: Node, release: str) -> AbstractContextManager[Transport]:
     """Start a container on this machine with the controller's name; remove it at the end."""
-    return open_twin(TwinArgs(cluster, stack, controller.name, release, _TWIN_CPUS, _TWIN_MEMORY_MB))
+    return open_machine(
+        MachineArgs(cluster, stack, controller.name, cluster_names.image(release), _TWIN_CPUS, _TWIN_MEMORY_MB)
+    )
 
 
 def _read_machines(deployment: Deployment) -> tuple[list[Instance], dict[str, Report]]:

@@ -22,13 +22,13 @@ _OURS = ("pulumi", "tmp", "logs", "env.json")
 
 
 def caches(home: Home) -> tuple[CacheEntry, ...]:
-    """Return the images, volumes and folders that all clusters share."""
+    """Return the images, volumes and folders that outlive clusters."""
     with engine_client.api_session("caches") as api:
-        return (*_images(api), *_volumes(api), *_folders(home))
+        return (*_shared(api, home), *_built_images(api))
 
 
 def drop(home: Home) -> tuple[CacheEntry, ...]:
-    """Remove all caches and return them; raise Stop while a cluster uses them."""
+    """Remove the caches that set-up builds again and return them; raise Stop while a cluster uses them."""
     with engine_client.api_session("caches") as api:
         users = {
             container["Names"][0].lstrip("/"): container["Labels"].get(names.STACK, DEFAULT_STACK)
@@ -37,7 +37,7 @@ def drop(home: Home) -> tuple[CacheEntry, ...]:
         if users:
             fix = " and ".join(format_command("teardown", stack) for stack in sorted(set(users.values())))
             raise Stop(f"caches are in use by {len(users)} nodes: {', '.join(sorted(users)[:5])}", fix)
-        gone = caches(home)
+        gone = _shared(api, home)
         for entry in gone:
             if entry.what.endswith("image"):
                 api.remove_image(entry.name, force=True)
@@ -66,6 +66,18 @@ def measure_folders(*roots: Path) -> int | None:
     except subprocess.TimeoutExpired:
         return None
     return int(done.stdout.splitlines()[-1].split()[0]) if done.returncode == 0 else None
+
+
+def _shared(api: Any, home: Home) -> tuple[CacheEntry, ...]:
+    return (*_images(api), *_volumes(api), *_folders(home))
+
+
+def _built_images(api: Any) -> list[CacheEntry]:
+    """Return the images that `muster image build` built from this MUSTER_HOME: stack files may name them."""
+    listed = api.images(filters={"label": names.CLUSTER, "reference": names.BAKED_IMAGE})
+    title = "built image (`muster image remove` deletes it)"
+    own_images = [row for row in listed if not engine_client.is_foreign(row["Labels"])]
+    return [CacheEntry(title, tag, row["Size"]) for row in own_images for tag in row["RepoTags"] or ()]
 
 
 def _images(api: Any) -> list[CacheEntry]:

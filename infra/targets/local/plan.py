@@ -8,6 +8,7 @@ from cluster import names
 from cluster.inventory import NodeGpus
 from cluster.spec import ClusterSpec, Gpus, Machine, NodeGroup, Size
 from infra.plan import BuildPlan, PlannedNode, assemble, node_count
+from infra.targets.local.spec import own_image
 
 CONTROLLER_SIZE = Size(cpus=2, memory_mb=2048)
 LOGIN_SIZE = Size(cpus=2, memory_mb=1024)
@@ -19,7 +20,9 @@ MachineT = TypeVar("MachineT", bound=Machine)
 def plan(spec: ClusterSpec) -> BuildPlan:
     """Return every container and volume that a spec asks for."""
     compute = (node for name, group in spec.groups.items() for node in _compute(name, group))
-    return assemble(spec, (_controller(spec), *_login(spec), *compute))
+    planned = assemble(spec, (_controller(spec), *_login(spec), *compute))
+    image = own_image(spec)
+    return planned.model_copy(update={"image": image}) if image else planned
 
 
 def resolve(spec: ClusterSpec) -> ClusterSpec:

@@ -5,26 +5,32 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cluster import names
 from cluster.inventory import Inventory
 from cluster.spec import ClusterSpec, Issue
 from infra.home import Home, StackHome
 from infra.plan import BuildPlan
+from infra.resources.error import ResourceError
 from infra.targets.cost import Cost
 from infra.targets.local import plan, validate
+from infra.targets.local.spec import Local, own_image
 from infra.targets.target import (
     Archives,
     Built,
     Capabilities,
+    Console,
     Context,
     Deployment,
     HostFacts,
+    Images,
     Leftover,
     Leftovers,
+    MachineImage,
     ManagedStorage,
     OnThisMachine,
     Pushes,
@@ -45,11 +51,17 @@ if TYPE_CHECKING:
     from infra.targets.facts import Facts
 
 
-class LocalTarget(Target, Archives, ManagedStorage, OnThisMachine, Pushes, Upgrades):
+class LocalTarget(Target, Archives, Images, ManagedStorage, OnThisMachine, Pushes, Upgrades):
     """The target whose nodes are containers that run systemd and sshd, with simulated GPUs."""
 
     name = "local"
     reserved_tags = ("com.docker.",)
+    section = Local
+    images_need_cluster = False
+    image_use = (
+        "then create the cluster again (`make teardown`, `make up`): it keeps its image while it exists. Queue and "
+        "accounting end with it (`make backup` first; `make restore` after)"
+    )
     examples = ("local", "local-full", "local-required")
     capabilities = Capabilities(
         machine=frozenset({"size"}), gpus=frozenset({"simulated"}), storage=frozenset({"volume"})
@@ -123,9 +135,12 @@ class LocalTarget(Target, Archives, ManagedStorage, OnThisMachine, Pushes, Upgra
 
         check_name_free(spec.name, stack)
 
-    def check_release(self, spec: ClusterSpec, release: str) -> None:  # noqa: ARG002
+    def check_release(self, spec: ClusterSpec, release: str) -> None:
         from infra.targets.local.upgrade import check_release
 
+        if image := own_image(spec):
+            what = f"'{image}' has Slurm {spec.software.slurm}, and a cluster keeps its image"
+            raise ResourceError("local.image", what, f"create a cluster without it, or with an image of {release}")
         check_release(release)
 
     def reach_nodes(self, spec: ClusterSpec, stack: StackHome, inventory: Inventory) -> UpgradeNodes:  # noqa: ARG002
@@ -147,10 +162,28 @@ class LocalTarget(Target, Archives, ManagedStorage, OnThisMachine, Pushes, Upgra
     def open_twin(
         self, spec: ClusterSpec, stack: str, controller: Node, release: str
     ) -> AbstractContextManager[Transport]:
-        from infra.targets.local.upgrade import TwinArgs, open_twin
+        from infra.targets.local.upgrade import MachineArgs, open_machine
 
         planned = next(node for node in plan.plan(spec).nodes if node.name == controller.name)
-        return open_twin(TwinArgs(spec.name, stack, controller.name, release, planned.cpus, planned.memory_mb))
+        image = names.image(release)
+        return open_machine(MachineArgs(spec.name, stack, controller.name, image, planned.cpus, planned.memory_mb))
+
+    def build_images(
+        self, spec: ClusterSpec, stack: StackHome, deployment: Deployment, console: Console
+    ) -> Mapping[str, MachineImage]:
+        from infra.targets.local.images import build_image
+
+        return {"local.image": build_image(spec.software.slurm, stack.home, deployment, console)}
+
+    def list_images(self, deployment: Deployment) -> Sequence[MachineImage]:
+        from infra.targets.local.images import list_images
+
+        return list_images(deployment.cluster)
+
+    def remove_image(self, deployment: Deployment, image: str) -> None:
+        from infra.targets.local.images import remove_image
+
+        remove_image(Home.of(os.environ), deployment.cluster, image)
 
     def explain_error(self, failure: Exception) -> Stop | None:
         from infra.targets.local.errors import explain

@@ -1,4 +1,4 @@
-"""What an upgrade needs from the Docker engine: the packages in the node image of a release, and a twin container."""
+"""What upgrades and builds of images need from the Docker engine: packages of a release, and a machine for a while."""
 
 from __future__ import annotations
 
@@ -81,38 +81,41 @@ def publish_packages(plan: BuildPlan, stack: str, release: str) -> PublishedPack
 
 
 @dataclass(frozen=True)
-class TwinArgs:
-    """What the twin of a controller is made of."""
+class MachineArgs:
+    """What a machine for a while is made of: the twin of a controller, or one that builds or tests an image."""
 
     cluster: str
     stack: str
-    controller: str
-    """Name of the controller, which the twin has, too."""
-    release: str
+    host: str
+    """Its host name; a twin has that of the controller."""
+    image: str
     cpus: int
     memory_mb: int
+    name: str = _TWIN
+    """Name of the container within the cluster."""
+    network: str = "none"
 
 
 @contextmanager
-def open_twin(args: TwinArgs) -> Iterator[ContainerTransport]:
-    """Start a container with the controller's name and this release, but without a network; remove it at the end."""
-    name, tree = names.container(args.cluster, _TWIN), f"{args.cluster}-{_TWIN}"
+def open_machine(args: MachineArgs) -> Iterator[ContainerTransport]:
+    """Start a container that boots from an image, by default without a network; remove it at the end."""
+    name, tree = names.container(args.cluster, args.name), f"{args.cluster}-{args.name}"
     props: dict[str, Any] = {
-        "cluster": args.cluster, "stack": args.stack, "node": args.controller, "role": _TWIN,
-        "image": names.image(args.release), "cpus": args.cpus, "memory_mb": args.memory_mb, "mounts": [],
+        "cluster": args.cluster, "stack": args.stack, "node": args.host, "role": args.name,
+        "image": args.image, "cpus": args.cpus, "memory_mb": args.memory_mb, "mounts": [],
     }  # fmt: skip
-    with engine_client.api_session("twin") as api:
+    with engine_client.api_session(args.name) as api:
         host = node_container.host_config(props, engine_client.engine(), api.api_version)
-        host["NetworkMode"] = "none"
+        host["NetworkMode"] = args.network
         options = node_container.options(props, engine_client.labels(args.cluster, args.stack, {}))
-        # The twin has the host name of the controller, so its group in the host's tree must have another parent.
+        # A twin has the host name of the controller, so its group in the host's tree must have another parent.
         options |= {"name": name, "environment": options["environment"] | {"MUSTER_CLUSTER": tree}}
         remove_container(api, name)
         try:
             api.create_container(**options, host_config=host)
             api.start(name)
             transport = ContainerTransport(name)
-            _wait_for_systemd(transport)
+            _wait_for_systemd(transport, args.name)
             yield transport
         finally:
             remove_container(api, name)
@@ -120,7 +123,7 @@ def open_twin(args: TwinArgs) -> Iterator[ContainerTransport]:
 
 
 class ContainerTransport:
-    """A transport to a container without a network, through the Docker engine."""
+    """A transport to a container through the Docker engine, without a network."""
 
     def __init__(self, container: str) -> None:
         self._container = container
@@ -131,7 +134,7 @@ class ContainerTransport:
         *,
         stdin: bytes | None = None,
         timeout: float = DEFAULT_TIMEOUT_S,
-        on_line: OnLine | None = None,  # noqa: ARG002  # no caller follows the output of a twin
+        on_line: OnLine | None = None,  # noqa: ARG002  # no caller follows the output
     ) -> Completed:
         body = script.encode()
         command = ["docker", "exec", "-i", self._container, "sh", "-c", f'eval "$(head -c {len(body)})"']
@@ -155,9 +158,9 @@ class ContainerTransport:
         """Do nothing: every script has its own process."""
 
 
-def _wait_for_systemd(transport: ContainerTransport) -> None:
+def _wait_for_systemd(transport: ContainerTransport, where: str) -> None:
     deadline = time.monotonic() + _BOOT_TIMEOUT_S
     while transport.run("systemctl is-system-running").out.strip() not in ("running", "degraded"):
         if time.monotonic() > deadline:
-            raise ResourceError("twin", f"its systemd is not up after {_BOOT_TIMEOUT_S:.0f} s", "run it again")
+            raise ResourceError(where, f"its systemd is not up after {_BOOT_TIMEOUT_S:.0f} s", "run it again")
         time.sleep(_POLL_S)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import get_args
 
 from cluster.spec import ClusterSpec
 from cluster.spec.issue import Issue, error, warning
+from cluster.spec.model import SlurmRelease
 from infra.plan import PlannedNode
 from infra.targets.local.plan import plan
+from infra.targets.local.spec import own_image
 from infra.targets.target import HostFacts
 from infra.validate.network import parse_range
 
@@ -50,6 +53,18 @@ def check_volume_sizes(spec: ClusterSpec) -> Iterator[Issue]:
         if storage.kind == "volume" and storage.size_gb is not None:
             message = f"{storage.size_gb} has no effect: a Docker volume is as large as the disk it lies on"
             yield warning("size_ignored", f"storage.{name}.size_gb", message, "remove it")
+
+
+def check_image_release(spec: ClusterSpec) -> Iterator[Issue]:
+    """Refuse an image with another release of Slurm than the spec's."""
+    image, release = own_image(spec), spec.software.slurm
+    has = image.partition(":")[2].partition("-")[0] if image else release
+    if has != release:
+        message = f"'{image}' has Slurm {has}; software.slurm is {release}"
+        fix = f"name one that `muster image list` shows for Slurm {release}"
+        if has in get_args(SlurmRelease):
+            fix += f', or write `software: {{slurm: "{has}"}}`'
+        yield error("image_slurm", "local.image", message, fix)
 
 
 def check_cpus(spec: ClusterSpec, host: HostFacts) -> Iterator[Issue]:
@@ -95,6 +110,7 @@ SPEC_RULES: tuple[Callable[[ClusterSpec], Iterator[Issue]], ...] = (
     check_range_size,
     check_login_port,
     check_volume_sizes,
+    check_image_release,
 )
 HOST_RULES: tuple[Callable[[ClusterSpec, HostFacts], Iterator[Issue]], ...] = (
     check_cpus,

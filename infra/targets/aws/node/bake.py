@@ -19,6 +19,7 @@ from bootstrap.bake import (
     COMPILE_TIMEOUT_S,
     build_image_probe,
     digest_contents,
+    find_faults,
     plan_image,
 )
 from bootstrap.errors import BootstrapError
@@ -26,7 +27,6 @@ from bootstrap.execute import execute_steps
 from bootstrap.facts.collect import collect_facts
 from bootstrap.image_contents import RECORD, ImageContents, ImageRecord
 from bootstrap.steps import registry
-from bootstrap.steps.daemon import DAEMONS
 from bootstrap.transport.base import Transport, TransportError
 from bootstrap.transport.local import LocalTransport
 from cluster.inventory import InventoryModel
@@ -100,17 +100,12 @@ def bake(transport: Transport, job: ImageJob, bundle_digest: str, reporter: Repo
 def check(transport: Transport, contents: ImageContents) -> None:
     """Raise BootstrapError if this machine, which started from the image, lacks something or is not clean."""
     facts = collect_facts(transport, parameters.BUILDER, build_image_probe(contents))
-    missing = [action.title for step in plan_image(facts, contents) for action in step.actions]
-    binaries = [name for role in contents.roles for name in DAEMONS[role]]
-    faults = [
-        *(f"it still needs: {title}" for title in missing),
-        *(f"it has no {name}" for name in binaries if transport.run(f"command -v {name}", timeout=_TIMEOUT_S).code),
-        *(f"it has {path} of the machine that built it" for path in facts.files if path.startswith("/etc/muster/")),
-    ]
     record = ImageRecord.model_validate_json(Path(RECORD).read_text())
-    if record.digest != digest_contents(record.contents):
-        faults.append(f"its record {RECORD} is of other contents")
-    if faults:
+
+    def has_program(name: str) -> bool:
+        return transport.run(f"command -v {name}", timeout=_TIMEOUT_S).code == 0
+
+    if faults := find_faults(facts, contents, record, has_program):
         fix = "see the log of the machine that built it; a build is repeated with `muster image build`"
         raise BootstrapError(parameters.BUILDER, "check", "; ".join(faults), fix=fix)
 

@@ -187,7 +187,9 @@ def _create_container(api: docker.APIClient, props: Properties) -> str:
         )
     except ImageNotFound as missing:
         message = f"the node image {props['image']} does not exist"
-        raise ResourceError("", message, "`make up` builds it") from missing
+        is_baked = str(props["image"]).startswith(f"{names.BAKED_IMAGE}:")
+        fix = "name one that `muster image list` lists, or remove `local`" if is_baked else "`make up` builds it"
+        raise ResourceError("local.image" if is_baked else "", message, fix) from missing
     return str(container["Id"])
 
 

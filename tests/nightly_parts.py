@@ -25,6 +25,7 @@ LONGEST_MIN = 350
 _LAYERS = ("faults", "e2e", "engine")
 _REHEARSALS = "tests/infra/targets/aws/rehearse/"
 _SCENARIOS = f"{_REHEARSALS}test_rehearsed_scenarios.py"
+_EXAMPLE_SCENARIOS = f"{_REHEARSALS}test_rehearsed_example_scenarios.py"
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ PARTS = {
     "rehearsals": Part(("e2e",), 180, measured_min=81),
     "scenarios-1": Part(("e2e",), 150, measured_min=54),
     "scenarios-2": Part(("e2e",), 150, measured_min=50),
+    "examples": Part(("e2e",), LONGEST_MIN),
     "orders": Part(("pure", "e2e"), 240, measured_min=89, variables={SEEDS_VARIABLE: str(SEEDS)}),
 }
 """Parts by name; the workflow has a job for each."""
@@ -62,6 +64,8 @@ def find_part(layer: str, path: str, number: int = 0) -> str:
         return layer
     if path == _SCENARIOS:
         return f"scenarios-{number % 2 + 1}"
+    if path == _EXAMPLE_SCENARIOS:
+        return "examples"
     return "rehearsals" if path.startswith(_REHEARSALS) else "clusters"
 
 

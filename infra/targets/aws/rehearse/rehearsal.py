@@ -240,6 +240,12 @@ def choose_group(spec: ClusterSpec, nodes: int) -> tuple[str, int]:
     return name, min(nodes, sizes[name])
 
 
+def require_nodes(output: str, nodes: int) -> None:
+    """Raise Stop if the output of a job, which prints its hosts, is not of so many nodes."""
+    if len(set(output.split())) != nodes:
+        raise Stop(f"the job should have run on {nodes} nodes, but printed {output.split()}", code=FAILED)
+
+
 @contextmanager
 def interrupt_on_signals() -> Iterator[None]:
     """Treat the signals by which a terminal or a service manager ends a process as Ctrl-C, so that cleanup runs.

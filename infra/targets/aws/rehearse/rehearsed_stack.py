@@ -77,6 +77,17 @@ class RehearsedStack:
         spec[section] = {**(spec.get(section) or {}), **changes}
         file.write_text(yaml.safe_dump(document))
 
+    def copy_group(self, group: str, name: str, **changes: Any) -> None:
+        """Add a group to the stack's file that is like another one, but for these fields; None removes a field."""
+        file = self.home.stack(self.name).file
+        document = yaml.safe_load(file.read_text())
+        spec = document["config"]["muster:cluster"]
+        fields = {**spec["groups"][group], **changes}
+        spec["groups"][name] = {key: value for key, value in fields.items() if value is not None}
+        spec.pop("budget", None)
+        # A copy: YAML writes an object that appears twice as an anchor and an alias.
+        file.write_text(yaml.safe_dump(json.loads(json.dumps(document))))
+
     def change_group(self, group: str, **changes: Any) -> None:
         """Change fields of a group in the stack's file; fields of a section are added to it."""
         file = self.home.stack(self.name).file

@@ -7,29 +7,25 @@ node without a machine, a node that failed its checks) are not shortened, so som
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import get_args
-
-import yaml
 
 from cluster.names import image as name_node_image
 from cluster.names import members
 from cluster.spec.model import SlurmRelease
 from infra.engine.stop import FAILED, Stop
-from infra.targets.aws.plan import images
 from infra.targets.aws.rehearse.cluster_end import wait_for_own_end
-from infra.targets.aws.rehearse.cold_start import check_baked_start, report_cold_start
+from infra.targets.aws.rehearse.cold_start import report_cold_start
 from infra.targets.aws.rehearse.delays import LATE_LISTING_S, THROTTLED_SHARE
 from infra.targets.aws.rehearse.disks import run_in
-from infra.targets.aws.rehearse.first_job import FirstJob, compare_images, measure_first_job
-from infra.targets.aws.rehearse.idle_cost import read_slept, report_idle_cost
+from infra.targets.aws.rehearse.idle_cost import report_idle_cost
 from infra.targets.aws.rehearse.idle_nodes import release_idle_nodes
 from infra.targets.aws.rehearse.interferences import refuse_launches, reject_some
 from infra.targets.aws.rehearse.moto_errors import SHORTAGE
 from infra.targets.aws.rehearse.policies_and_hooks import use_policies_and_hooks
-from infra.targets.aws.rehearse.rehearsal import Rehearsal, choose_group
+from infra.targets.aws.rehearse.refreshed_images import refresh_images
+from infra.targets.aws.rehearse.rehearsal import Rehearsal, choose_group, require_nodes
 from infra.targets.aws.rehearse.rehearsed_slurm import REPLACED_S
 from infra.targets.aws.rehearse.slurm_releases import publish_releases
 from infra.targets.aws.rehearse.spot_notices import take_spot_back, take_starting_spot_back
@@ -124,7 +120,7 @@ def lose_node(rehearsal: Rehearsal) -> None:
     lost = rehearsal.cloud.instances.require(f"{group}-1")
     wait_for_stored_logs(rehearsal, lost)
     rehearsal.cloud.instances.lose(lost.id)
-    _require_nodes(rehearsal.slurm.wait_for_end(job, longer_s=REPLACED_S), nodes)
+    require_nodes(rehearsal.slurm.wait_for_end(job, longer_s=REPLACED_S), nodes)
     check_stored_logs(rehearsal, lost)
 
 
@@ -139,7 +135,7 @@ def fail_prolog(rehearsal: Rehearsal) -> None:
     rehearsal.slurm.wait_for_node(
         f"{group}-1", f"has a reason {HEALTH!r}", lambda node: node.reason.startswith(HEALTH), REPLACED_S
     )
-    _require_nodes(rehearsal.slurm.wait_for_end(job, longer_s=REPLACED_S), nodes)
+    require_nodes(rehearsal.slurm.wait_for_end(job, longer_s=REPLACED_S), nodes)
     if (f"{group}-1", "restarts") not in [(event.subject, event.what) for event in rehearsal.cloud.timeline.events]:
         raise Stop(f"the machine with the broken GPU, {broken.id}, did not reboot", code=FAILED)
     if broken.is_ending:
@@ -162,7 +158,7 @@ def lose_controller(rehearsal: Rehearsal) -> None:
         raise Stop(f"the queue did not survive: {states}", code=FAILED)
     rehearsal.slurm.run(f"touch ~{rehearsal.slurm.user}/go")
     for job in (running, waiting):
-        _require_nodes(rehearsal.slurm.wait_for_end(job), nodes)
+        require_nodes(rehearsal.slurm.wait_for_end(job), nodes)
     after = [rehearsal.cloud.instances.require(f"{group}-{number + 1}").id for number in range(nodes)]
     if after != machines:
         raise Stop(f"the nodes were replaced with the controller: {machines} became {after}", code=FAILED)
@@ -182,7 +178,7 @@ def lose_controller_early(rehearsal: Rehearsal) -> None:
         slurm.wait_for_end(job)
     instances.lose(rehearsal.cloud.instances.require("controller").id)
     rehearsal.up()
-    _require_nodes(slurm.wait_for_end(job, longer_s=REPLACED_S), nodes)
+    require_nodes(slurm.wait_for_end(job, longer_s=REPLACED_S), nodes)
     names = [instance.name for instance in instances.by_id.values() if not instance.is_ending]
     if len(names) != len(set(names)):
         raise Stop(f"a node has two machines: {', '.join(sorted(names))}", code=FAILED)
@@ -197,7 +193,7 @@ def resize(rehearsal: Rehearsal) -> None:
     for nodes in (size + 1, size):
         rehearsal.rehearsed.change_group(group, **{"count" if count else "max": nodes})
         rehearsal.up()
-        _require_nodes(rehearsal.run_job(group, nodes), nodes)
+        require_nodes(rehearsal.run_job(group, nodes), nodes)
 
 
 def upgrade(rehearsal: Rehearsal) -> None:
@@ -221,47 +217,15 @@ def upgrade(rehearsal: Rehearsal) -> None:
         raise Stop(f"the queue did not survive: {states}", code=FAILED)
     slurm.run(f"touch ~{slurm.user}/go")
     for job in (running, waiting):
-        _require_nodes(slurm.wait_for_end(job), nodes)
+        require_nodes(slurm.wait_for_end(job), nodes)
     _launch_again(rehearsal, f"{group}-1", machines[0])
-    _require_nodes(rehearsal.run_job(group, nodes), nodes)
+    require_nodes(rehearsal.run_job(group, nodes), nodes)
     _require_release(rehearsal, group, nodes, new)
     rehearsal.upgrade("--back")
     _require_release(rehearsal, group, nodes, old)
     # To the restored queue, jobs that ended since the backup are still running or waiting.
     slurm.run(f"scancel {running} {waiting} {held} || true")
-    _require_nodes(rehearsal.run_job(group, nodes), nodes)
-
-
-def refresh_images(rehearsal: Rehearsal) -> None:
-    """Replace all machines with ones from baked images; the queue survives, and nodes install nothing."""
-    rehearsal.up()
-    group, nodes = choose_group(rehearsal.rehearsed.spec, rehearsal.rehearsed.nodes)
-    unbaked, job = _measure_first_job(rehearsal, group, nodes)
-    _report_cold_start(rehearsal, job)
-    held = rehearsal.slurm.submit(group, nodes, "hostname", "--hold")
-    controller = rehearsal.cloud.instances.require("controller").id
-    rehearsal.refresh_images()
-    if (state := rehearsal.slurm.read_state(held)) != "PENDING":
-        raise Stop(f"the queue did not survive: job {held} is {state or 'gone'}", code=FAILED)
-    successor = rehearsal.cloud.instances.require("controller")
-    baked = rehearsal.cloud.instances.images
-    if successor.id == controller:
-        raise Stop(f"the controller {controller} was not replaced", code=FAILED)
-    for name in members(group, nodes):
-        # Slurm launches a node again only when its time to shut down is over.
-        rehearsal.slurm.wait_for_node(name, "is powered down", lambda node: node.powered_down, REPLACED_S)
-    from_baked, job = _measure_first_job(rehearsal, group, nodes)
-    rehearsal.console.say(compare_images(unbaked, from_baked))
-    start = report_cold_start(rehearsal.cloud.instances, job, region_of(rehearsal.rehearsed.spec))
-    rehearsal.console.say(check_baked_start(start))
-    for node in (successor, *map(rehearsal.cloud.instances.require, members(group, nodes))):
-        if node.raw.image_id not in baked:
-            raise Stop(f"{node.name} ({node.id}) does not start from a baked image", code=FAILED)
-        if read_slept(rehearsal.cloud.instances, node):
-            raise Stop(f"{node.name} has installed packages, although its image has all of them", code=FAILED)
-    _forget_images(rehearsal)
-    for image in list(baked):
-        rehearsal.remove_image(image)
+    require_nodes(rehearsal.run_job(group, nodes), nodes)
 
 
 def throttle(rehearsal: Rehearsal) -> None:
@@ -319,7 +283,7 @@ SCENARIOS: Mapping[str, Scenario] = {
         upgrade,
     ),
     "image-refresh": Scenario(
-        "all machines are replaced with ones from baked images",
+        "all machines are replaced with ones from baked images, group by group",
         "the queue survives, and machines install nothing when they boot",
         refresh_images,
     ),
@@ -349,31 +313,6 @@ def _report_cold_start(rehearsal: Rehearsal, job: str) -> None:
     region = region_of(rehearsal.rehearsed.spec)
     if cold_start := report_cold_start(rehearsal.cloud.instances, job, region):
         rehearsal.console.say(str(cold_start))
-
-
-def _measure_first_job(rehearsal: Rehearsal, group: str, nodes: int) -> tuple[FirstJob, str]:
-    """Run a job on cold nodes and return how long the slowest took, and the number of the job."""
-    submitted_at = time.monotonic()
-    job = rehearsal.slurm.submit(group, nodes, "hostname")
-    _require_nodes(rehearsal.slurm.wait_for_end(job), nodes)
-    # Not when the end was noticed: polling, the epilog and accounting come later, and are not part of the job.
-    ended_at = time.monotonic() - rehearsal.slurm.read_output_age(job)
-    used = [rehearsal.cloud.instances.require(f"{group}-{number + 1}") for number in range(nodes)]
-    return measure_first_job(rehearsal.cloud.instances, used, submitted_at, ended_at), job
-
-
-def _forget_images(rehearsal: Rehearsal) -> None:
-    """Remove the images from the stack's file, so that they can be removed."""
-    file = rehearsal.rehearsed.home.stack(rehearsal.rehearsed.name).file
-    document = yaml.safe_load(file.read_text())
-    for field in images.FIELDS.values():
-        document["config"]["muster:cluster"]["aws"].pop(field, None)
-    file.write_text(yaml.safe_dump(document))
-
-
-def _require_nodes(output: str, nodes: int) -> None:
-    if len(set(output.split())) != nodes:
-        raise Stop(f"the job should have run on {nodes} nodes, but printed {output.split()}", code=FAILED)
 
 
 def _require_release(rehearsal: Rehearsal, group: str, nodes: int, release: str) -> None:

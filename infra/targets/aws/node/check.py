@@ -11,22 +11,28 @@ from bootstrap.transport.base import Transport
 from cluster.inventory import Node
 from slurm.control.accounting import CHECK_ACCOUNTING
 from slurm.control.config import PING
+from slurm.control.jobs import LEAVING
 from slurm.control.nodes import ABSENT, parse_nodes, show_nodes
 
 STEP = "verify"
 # slurmctld sees a new node shortly after slurmd has started.
 RETRY_FOR_S = 90.0
+# A static node that replaces another one is drained like that one at first. The sweep, which runs every minute, returns
+# it three minutes after the change; on a busy controller it may be late.
+RETURNED_S = 420.0
 PAUSE_S = 0.5
+# All replaced nodes wait at the same time and for minutes, and each look asks slurmctld twice.
+LEAVING_PAUSE_S = 5.0
 TIMEOUT_S = 60.0
 
 
 def check_machine(transport: Transport, node: Node, desired: Desired, retry_for_s: float = RETRY_FOR_S) -> None:
     """Raise BootstrapError for the first check that still fails after retries."""
-    deadline = time.monotonic() + retry_for_s
+    began = time.monotonic()
     while fault := _find_fault(transport, node, desired):
-        if time.monotonic() > deadline:
+        if time.monotonic() > began + (max(RETURNED_S, retry_for_s) if LEAVING in fault else retry_for_s):
             raise BootstrapError(node.name, STEP, fault, fix="see `journalctl -u` for the daemon on that node")
-        time.sleep(PAUSE_S)
+        time.sleep(LEAVING_PAUSE_S if LEAVING in fault else PAUSE_S)
 
 
 def render_checks(node: Node, desired: Desired) -> str:

@@ -1,0 +1,63 @@
+"""The check of a machine after set-up: how long it waits until Slurm can use the node."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from bootstrap.errors import BootstrapError
+from bootstrap.transport.base import Completed
+from infra.targets.aws.node import check
+from slurm.control.jobs import LEAVING
+from slurm.power import findings
+from tests.infra.targets.aws.node.clusters import EFS, desired, fixed
+
+NODE = fixed("gpu-1", "compute", 11)
+SWEEP_S = 60.0
+
+
+class Machine:
+    """A machine whose node is in service after some seconds; until then it is drained for a reason."""
+
+    def __init__(self, in_service_s: float, reason: str) -> None:
+        self.now, self.looks = 0.0, 0
+        self.in_service_s, self.reason = in_service_s, reason
+
+    def run(self, _script: str, **_options: object) -> Completed:
+        self.looks += 1
+        drained = f"State=IDLE+CLOUD+DRAIN Reason={self.reason} [root@2026-11-17T22:56:18]"
+        state = "State=IDLE+CLOUD" if self.now >= self.in_service_s else drained
+        return Completed(0, f"NodeName={NODE.name} {state}\n", "")
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def check_machine(monkeypatch: pytest.MonkeyPatch, in_service_s: float, reason: str) -> float:
+    """Check a machine and return how long that took."""
+    return run_check(monkeypatch, Machine(in_service_s, reason)).now
+
+
+def run_check(monkeypatch: pytest.MonkeyPatch, machine: Machine) -> Machine:
+    monkeypatch.setattr(check, "time", SimpleNamespace(monotonic=lambda: machine.now, sleep=machine.sleep))
+    check.check_machine(machine, NODE, desired(EFS))  # type: ignore[arg-type]  # of a transport, only run is used
+    return machine
+
+
+def test_a_node_that_replaces_another_one_waits_until_the_sweep_returns_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    returned_s = findings._RETURN_S + 2 * SWEEP_S
+    assert check_machine(monkeypatch, returned_s, LEAVING) == pytest.approx(returned_s, abs=check.LEAVING_PAUSE_S)
+    with pytest.raises(BootstrapError, match=f"drain, reason: {LEAVING}"):
+        check_machine(monkeypatch, float("inf"), LEAVING)
+
+
+def test_nodes_that_wait_for_the_sweep_look_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All nodes that were replaced look at the same time."""
+    assert run_check(monkeypatch, Machine(300, LEAVING)).looks <= 61
+    assert run_check(monkeypatch, Machine(20, "muster: set-up failed")).looks == 41
+
+
+def test_other_drains_are_reported_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(BootstrapError, match="reason: muster: set-up failed"):
+        check_machine(monkeypatch, check.RETRY_FOR_S + 10, "muster: set-up failed")

@@ -474,6 +474,10 @@ class RefreshesImages(Images):
     """A target that can replace the machines of a running cluster with ones from new images."""
 
     @abstractmethod
+    def image_paths(self, spec: ClusterSpec) -> Sequence[str]:
+        """Return the properties that name the images that `build_images` builds."""
+
+    @abstractmethod
     def groups_of_image(self, path: str, spec: ClusterSpec) -> Sequence[str]:
         """Return the groups whose image a property names, including those that have another one of their own now."""
 

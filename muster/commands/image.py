@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from infra.engine import lock
+from cluster.spec import ClusterSpec
+from cluster.spec.issue import render
+from infra.engine import lock, pulumi
 from infra.engine.command_line import format_command, rewrite_commands
 from infra.engine.stop import BAD_INPUT, Stop
 from infra.home import StackHome
-from infra.targets.registry import targets
+from infra.targets.registry import parse_spec, target_of, targets
 from infra.targets.target import Deployment, Images, MachineImage
+from infra.validate.update import violations
 from muster.commands import screen
 from muster.commands.stack_spec import examine_spec, require_valid_spec
 from muster.commands.stacks import require_running_stack, require_stack
+from muster.commands.upgrade import read_spec_text
 from muster.deployments import find_deployment
 
 
@@ -27,11 +31,17 @@ def build(name: str) -> None:
     screen.out().print(describe_use(name, built, target.image_use), markup=False, highlight=False)
 
 
-def build_images(stack: StackHome) -> Mapping[str, MachineImage]:
-    """Build the images of a stack and return them by the property that names each."""
+def build_images(stack: StackHome, *, force: bool = True) -> Mapping[str, MachineImage]:
+    """Build the images of a stack and return them by the property that names each.
+
+    Raise Stop, before anything is built, if `up` would refuse the stack file; with `force`, `up FORCE=1`.
+    """
     target, deployment = find_images_target(stack)
     spec = require_valid_spec(stack, *examine_spec(stack, None))
     with lock.held(stack, "image build", wait=False, say=screen.say):
+        # Other images are for the next cluster, which may differ from the one that runs.
+        if target.images_need_cluster:
+            _require_allowed_change(stack, spec, force=force)
         return target.build_images(spec, stack, deployment, screen)
 
 
@@ -83,3 +93,13 @@ def find_images_target(stack: StackHome) -> tuple[Images, Deployment]:
         raise Stop(what, "install what its machines need yourself: nodes use what is there", BAD_INPUT)
     target.check_access(deployment)
     return target, deployment
+
+
+def _require_allowed_change(stack: StackHome, written: ClusterSpec, *, force: bool) -> None:
+    """Raise Stop if the running cluster cannot become what the stack file describes: nodes could not use the images."""
+    running = parse_spec(read_spec_text(pulumi.resources(stack), stack.name))
+    target = target_of(running)
+    queue = target.queue(Deployment(running.name, stack.name, target.region(running)))
+    if issues := violations(running, written, queue, force=force):
+        text = rewrite_commands(render(issues), stack.name)
+        raise Stop(f"{stack.file.name} cannot be applied to the cluster; nothing was built\n{text}", code=BAD_INPUT)

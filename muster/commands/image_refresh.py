@@ -51,14 +51,16 @@ def refresh(name: str, *, force: bool) -> None:
     if not isinstance(target, RefreshesImages):
         what = f"stack {name} keeps the image of its nodes while it exists; allowed: a stack of target {_able()}"
         raise Stop(what, f"`{format_command('image build', name)}`, and create the cluster again from it", BAD_INPUT)
-    built = build_images(stack)
     images = target.list_images(deployment)
+    _check_edits(stack, target, images)
+    built = build_images(stack, force=force)
     spec = _read(stack)
-    groups = {path: target.groups_of_image(path, spec) for path in built}
     own_images = find_own_images(spec, [image.id for image in images])
     for group, image in own_images.items():
         screen.say(f"group {group} keeps {image}, its own image")
-    for replacement in plan_replacements(built, groups, keeping=own_images):
+    ids = {path: image.id for path, image in built.items()}
+    groups = {path: target.groups_of_image(path, spec) for path in ids}
+    for replacement in plan_replacements(ids, groups, keeping=own_images):
         with _emptied_group(stack, replacement.group, force=force):
             screen.say(f"{replacement.path}: {replacement.image}")
             _write_images(stack, replacement)
@@ -70,7 +72,7 @@ def refresh(name: str, *, force: bool) -> None:
             target.end_machine(deployment, node)
         up(name, force=force, wait=False, preflight=False)
     all_machines = "all other machines" if own_images else "all machines"
-    screen.print_success(f"{all_machines} of stack {name} start from {', '.join(i.id for i in built.values())}")
+    screen.print_success(f"{all_machines} of stack {name} start from {', '.join(ids.values())}")
     if unnamed := list_unnamed(stack, images):
         remove_command = format_command("image remove", name)
         screen.say(f"stack {name} no longer names {', '.join(unnamed)}; `{remove_command} IMAGE` ends the cost of one")
@@ -89,19 +91,19 @@ def find_own_images(spec: ClusterSpec, built_here: Sequence[str]) -> dict[str, s
 
 
 def plan_replacements(
-    built: Mapping[str, MachineImage], groups: Mapping[str, Sequence[str]], keeping: Mapping[str, str]
+    images: Mapping[str, str], groups: Mapping[str, Sequence[str]], keeping: Mapping[str, str]
 ) -> list[Replacement]:
-    """Return the replacements in order, one group at a time; `groups` are those of each property that names an image.
+    """Return the replacements in order, one group at a time; `images` and `groups` are those of each property.
 
     Until the last group of an image is replaced, the property still names the old one, from which the others start.
     """
     replacements: list[Replacement] = []
-    for path, image in built.items():
+    for path, image in images.items():
         replaced = [group for group in groups[path] if group not in keeping]
         own_paths = {group: f"groups.{group}.image" for group in replaced}
-        replacements += [Replacement(image.id, own_paths[group], group) for group in replaced[:-1]]
+        replacements += [Replacement(image, own_paths[group], group) for group in replaced[:-1]]
         replacements.append(
-            Replacement(image.id, path, replaced[-1] if replaced else "", obsolete=tuple(own_paths.values()))
+            Replacement(image, path, replaced[-1] if replaced else "", obsolete=tuple(own_paths.values()))
         )
     return replacements
 
@@ -148,12 +150,33 @@ def _wait_until_empty(queue: JobQueue, nodes: Sequence[str], *, force: bool) -> 
             time.sleep(_POLL_S)
 
 
+def _check_edits(stack: StackHome, target: RefreshesImages, images: Sequence[MachineImage]) -> None:
+    """Raise Stop if the stack file has a form in which the images cannot be written, before builds cost money."""
+    spec, text = _read(stack), stack.file.read_text(encoding="utf-8")
+    paths = target.image_paths(spec)
+    groups = {path: target.groups_of_image(path, spec) for path in paths}
+    own_images = find_own_images(spec, [image.id for image in images])
+    for replacement in plan_replacements(dict.fromkeys(paths, "new"), groups, keeping=own_images):
+        try:
+            text = edit_images(text, replacement)
+        except ValueError as unusual:
+            what = f"{stack.file} cannot be changed: {unusual}; nothing was built"
+            fix = f"write the mappings of `{replacement.path}` out there, without anchors, and refresh again"
+            raise Stop(what, fix, BAD_INPUT) from None
+
+
+def edit_images(text: str, replacement: Replacement) -> str:
+    """Return the text of a stack file that names the image; raise ValueError if the file has an unusual form."""
+    text = set_value(text, replacement.path, replacement.image)
+    for path in replacement.obsolete:
+        text = remove_value(text, path)
+    return text
+
+
 def _write_images(stack: StackHome, replacement: Replacement) -> None:
-    """Write the image into the stack file, all or nothing."""
+    """Write the image into the stack file, all or nothing; the file may have changed since the first check."""
     try:
-        text = set_value(stack.file.read_text(encoding="utf-8"), replacement.path, replacement.image)
-        for path in replacement.obsolete:
-            text = remove_value(text, path)
+        text = edit_images(stack.file.read_text(encoding="utf-8"), replacement)
         stack.file.write_text(text, encoding="utf-8")
     except ValueError as unusual:
         line = f"`{replacement.path}: {replacement.image}`"

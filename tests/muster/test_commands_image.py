@@ -11,6 +11,7 @@ import yaml
 from infra.engine.stop import Stop
 from infra.home import Home, StackHome
 from infra.targets.aws.target import AwsTarget
+from infra.targets.registry import load_spec
 from infra.targets.target import Deployment, MachineImage
 from muster.commands import image
 from tests.harness import REPO
@@ -39,6 +40,28 @@ def test_an_image_that_the_stack_names_is_not_removed(stack: StackHome, monkeypa
     monkeypatch.setattr(image, "find_images_target", lambda _stack: (AwsTarget(), Deployment("demo", "s", "us-east-1")))
     with pytest.raises(Stop, match=f"names '{GPU}', so nodes start from it"):
         image.remove("s", GPU)
+
+
+@pytest.mark.parametrize("runs", ["24.11", "26.05"])
+def test_nothing_is_built_for_a_file_that_the_cluster_cannot_have(
+    stack: StackHome, monkeypatch: pytest.MonkeyPatch, runs: str
+) -> None:
+    """The file names no release, so it has the newest: the cluster may be from before a change of the default."""
+    running = load_spec(good(software={"slurm": runs})).model_dump_json()
+    guard = {"type": "pulumi-python:muster:ChangeGuard", "inputs": {"spec": running, "stack": "s"}}
+    built: list[str] = []
+    monkeypatch.setattr(image, "find_images_target", lambda _stack: (AwsTarget(), Deployment("demo", "s", "us-east-1")))
+    monkeypatch.setattr(image.pulumi, "resources", lambda _stack: [guard])
+    monkeypatch.setattr(AwsTarget, "queue", lambda *_: SimpleNamespace(release=lambda: runs))
+    monkeypatch.setattr(AwsTarget, "build_images", lambda _self, spec, *_: built.append(spec.software.slurm))
+    if runs == "26.05":
+        image.build_images(stack)
+        assert built == ["26.05"]
+        return
+    with pytest.raises(Stop, match=r'nothing was built[\s\S]*cannot change the release from "24\.11"') as stopped:
+        image.build_images(stack)
+    assert "make upgrade TO=26.05" in stopped.value.what
+    assert built == []
 
 
 def test_a_target_without_images_is_refused(stack: StackHome, monkeypatch: pytest.MonkeyPatch) -> None:

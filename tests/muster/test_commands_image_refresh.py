@@ -91,7 +91,7 @@ def log(stack: StackHome, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(image_refresh, "require_running_stack", lambda _name: stack)
     deployment = Deployment("demo", "s", "us-east-1")
     monkeypatch.setattr(image_refresh, "find_images_target", lambda _stack: (AwsTarget(), deployment))
-    monkeypatch.setattr(image_refresh, "build_images", lambda _stack: BUILT)
+    monkeypatch.setattr(image_refresh, "build_images", lambda _stack, **_options: BUILT)
     monkeypatch.setattr(image_refresh, "time", SimpleNamespace(sleep=lambda _s: None))
     monkeypatch.setattr(image_refresh, "up", lambda _name, **_options: steps.append(f"up with {read_images(stack)}"))
     return steps
@@ -157,7 +157,7 @@ def test_a_group_keeps_an_image_that_was_not_built_here(
 
 def test_one_replacement_for_each_group() -> None:
     groups = {"aws.plain_ami": [], "aws.ami": ["a", "b", "c"]}
-    assert plan_replacements(BUILT, groups, keeping={"c": FOREIGN}) == [
+    assert plan_replacements({"aws.plain_ami": PLAIN, "aws.ami": GPU}, groups, keeping={"c": FOREIGN}) == [
         Replacement(PLAIN, "aws.plain_ami"),
         Replacement(GPU, "groups.a.image", "a"),
         Replacement(GPU, "aws.ami", "b", obsolete=("groups.a.image", "groups.b.image")),
@@ -193,9 +193,30 @@ def test_nodes_that_are_not_replaced_run_jobs_again(
     assert not any(line.startswith("end") for line in log)
 
 
-def test_a_file_that_cannot_be_changed_leaves_the_nodes_in_use(stack: StackHome, log: list[str]) -> None:
-    stack.file.write_text(yaml.safe_dump({"config": {"muster:cluster": good(groups={"a": P5, "b": P5})}}))
+ANCHORS = {"config": {"muster:cluster": good(groups={"a": P5, "b": P5})}}
+
+
+def test_a_file_that_cannot_be_changed_is_refused_before_anything_is_built(
+    stack: StackHome, log: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(image_refresh, "build_images", lambda *_, **__: log.append("build"))
+    stack.file.write_text(yaml.safe_dump(ANCHORS))
     assert "b: *id001" in stack.file.read_text()
+    with pytest.raises(Stop, match=r"cannot be changed: `a` has an anchor.*nothing was built") as stopped:
+        refresh("s", force=True)
+    assert "write the mappings of `groups.a.image` out there, without anchors" in str(stopped.value.fix)
+    assert log == []
+
+
+def test_a_file_that_cannot_be_changed_after_the_builds_leaves_the_nodes_in_use(
+    stack: StackHome, log: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def build(_stack: StackHome, *, force: bool) -> dict[str, MachineImage]:
+        assert force
+        stack.file.write_text(yaml.safe_dump(ANCHORS))
+        return BUILT
+
+    monkeypatch.setattr(image_refresh, "build_images", build)
     with pytest.raises(Stop, match="could not be changed: `a` has an anchor") as stopped:
         refresh("s", force=True)
     assert f"write `groups.a.image: {GPU}` there" in str(stopped.value.fix)

@@ -310,7 +310,7 @@ class Upgrades(ABC):
     """A target that can install another release of Slurm on running nodes."""
 
     @abstractmethod
-    def check_release(self, spec: ClusterSpec, release: str) -> None:
+    def check_release(self, spec: ClusterSpec, stack: StackHome, release: str) -> None:
         """Raise ResourceError if nodes could not have this release: no packages, or an image with another one."""
 
     @abstractmethod
@@ -467,7 +467,14 @@ class Images(ABC):
 
     @abstractmethod
     def remove_image(self, deployment: Deployment, image: str) -> None:
-        """Remove an image; raise ResourceError if it is not one of the cluster's."""
+        """Remove an image; raise ResourceError if it is not one of the cluster's, or machines start from it."""
+
+    def unnamed_images(self, stack: StackHome, spec: ClusterSpec | None) -> Sequence[str]:
+        """Return the images that machines of a stack start from although its spec does not name them."""
+        return ()
+
+    def forget_choices(self, stack: StackHome) -> None:  # noqa: B027  # most choose nothing
+        """Remove what `up` has chosen for a stack's machines, after teardown."""
 
 
 class RefreshesImages(Images):

@@ -60,10 +60,11 @@ def list_images(name: str) -> None:
     screen.out().print(table)
 
 
-def list_unnamed(stack: StackHome, images: Iterable[MachineImage]) -> list[str]:
-    """Return the images that the stack file does not name; other stacks may."""
+def list_unused(stack: StackHome, target: Images, images: Iterable[MachineImage]) -> list[str]:
+    """Return the images that machines of the stack do not start from; other stacks may name them."""
     text = stack.file.read_text(encoding="utf-8")
-    return [image.id for image in images if image.id not in text]
+    used = target.unnamed_images(stack, examine_spec(stack, None)[0])
+    return [image.id for image in images if image.id not in text and image.id not in used]
 
 
 def remove(name: str, image: str) -> None:
@@ -73,6 +74,10 @@ def remove(name: str, image: str) -> None:
     if stack.file.exists() and image in stack.file.read_text(encoding="utf-8"):
         fix = f"name another image there, run `{format_command('up', name)}`, then remove it"
         raise Stop(f"image: {stack.file.name} names '{image}', so nodes start from it", fix, BAD_INPUT)
+    spec = examine_spec(stack, None)[0] if stack.file.exists() else None
+    if image in target.unnamed_images(stack, spec):
+        fix = f"name another image in {stack.file.name}, run `{format_command('up', name)}`, then remove it"
+        raise Stop(f"image: nodes of stack {name} start from '{image}', which `up` chose for them", fix, BAD_INPUT)
     with screen.status(f"removing {image}"):
         target.remove_image(deployment, image)
     screen.print_success(f"removed {image}")

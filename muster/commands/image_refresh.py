@@ -18,7 +18,7 @@ from infra.resources.job_queue import JobQueue
 from infra.targets.registry import target_of, targets
 from infra.targets.target import Deployment, MachineImage, RefreshesImages
 from muster.commands import screen
-from muster.commands.image import build_images, find_images_target, list_unnamed
+from muster.commands.image import build_images, find_images_target, list_unused
 from muster.commands.stack_spec import examine_spec, require_valid_spec
 from muster.commands.stacks import require_running_stack
 from muster.commands.up import up
@@ -73,9 +73,9 @@ def refresh(name: str, *, force: bool) -> None:
         up(name, force=force, wait=False, preflight=False)
     all_machines = "all other machines" if own_images else "all machines"
     screen.print_success(f"{all_machines} of stack {name} start from {', '.join(ids.values())}")
-    if unnamed := list_unnamed(stack, images):
+    if unused := list_unused(stack, target, images):
         remove_command = format_command("image remove", name)
-        screen.say(f"stack {name} no longer names {', '.join(unnamed)}; `{remove_command} IMAGE` ends the cost of one")
+        screen.say(f"stack {name} no longer names {', '.join(unused)}; `{remove_command} IMAGE` ends the cost of one")
 
 
 def _able() -> str:

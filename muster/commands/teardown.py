@@ -14,7 +14,7 @@ from infra.engine.stop import FAILED, INTERRUPTED, Stop
 from infra.home import Home, StackHome
 from infra.receipt import Item, Receipt
 from infra.resources.error import InUseError, ResourceError
-from infra.targets.target import Deployment, Leftover, Leftovers, ManagedStorage, OnThisMachine, Target
+from infra.targets.target import Deployment, Images, Leftover, Leftovers, ManagedStorage, OnThisMachine, Target
 from muster.commands import receipt_table, screen
 from muster.commands.failure import explain_failure
 from muster.commands.stacks import has_traces, missing_stack_error, resolve_stack
@@ -177,6 +177,8 @@ def _remove(cluster: _Cluster, before: list[Leftover], held: int) -> Receipt:
     failures = _destroy(stack, held)
     errors, swept = _sweep(cluster)
     after = cluster.leftovers()
+    if not failures and isinstance(cluster.target, Images):
+        cluster.target.forget_choices(stack)
     if not _any(after):
         pulumi.forget(stack)
         shutil.rmtree(stack.folder, ignore_errors=True)

@@ -73,7 +73,7 @@ def upgrade(name: str, *, to: str, dry_run: bool = False, drill: bool | None = N
     _print_steps(f"upgrade of stack {name} from Slurm {old} to {to}:", steps)
     if dry_run:
         return
-    cluster.target.check_release(cluster.spec, to)
+    cluster.target.check_release(cluster.spec, cluster.stack, to)
     record = _record(cluster.stack, old)
     with lock.held(cluster.stack, "upgrade", wait=False, say=screen.say):
         pulumi.wait_for_others(cluster.stack, wait=False, say=screen.say)
@@ -101,7 +101,7 @@ def go_back(name: str, *, to: str) -> None:
             f"--to: {to} is the newest release; no upgrade has a backup of it", f"--to {RELEASES[-2]}", BAD_INPUT
         )
     _require_no_other_change(cluster, to)
-    cluster.target.check_release(cluster.spec, to)
+    cluster.target.check_release(cluster.spec, cluster.stack, to)
     with lock.held(cluster.stack, "upgrade", wait=False, say=screen.say):
         packages = _publish(cluster, cluster.reach_nodes(), to)
         try:

@@ -62,7 +62,7 @@ def test_an_image_with_another_release_is_an_error() -> None:
 def test_a_cluster_keeps_its_image() -> None:
     assert [issue.code for issue in violations(spec(None), spec(), idle, force=True)] == ["forbidden_change"]
     with pytest.raises(ResourceError, match=r"local\.image: .* has Slurm 24\.11, and a cluster keeps its image"):
-        LocalTarget().check_release(spec(), "26.05")
+        LocalTarget().check_release(spec(), Home.of({}).stack("s"), "26.05")
 
 
 def test_an_image_gets_what_nodes_of_all_roles_need_and_nothing_of_clouds() -> None:

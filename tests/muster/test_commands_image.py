@@ -10,6 +10,7 @@ import yaml
 
 from infra.engine.stop import Stop
 from infra.home import Home, StackHome
+from infra.targets.aws.fallback_images import store_fallbacks
 from infra.targets.aws.target import AwsTarget
 from infra.targets.registry import load_spec
 from infra.targets.target import Deployment, MachineImage
@@ -62,6 +63,17 @@ def test_nothing_is_built_for_a_file_that_the_cluster_cannot_have(
         image.build_images(stack)
     assert "make upgrade TO=26.05" in stopped.value.what
     assert built == []
+
+
+def test_an_image_that_up_chose_is_neither_offered_for_removal_nor_removed(
+    stack: StackHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store_fallbacks(stack, {"gpu-x86_64": GPU})
+    assert image.list_unused(stack, AwsTarget(), BUILT.values()) == [PLAIN]
+    monkeypatch.setattr(image, "require_stack", lambda _name: stack)
+    monkeypatch.setattr(image, "find_images_target", lambda _stack: (AwsTarget(), Deployment("demo", "s", "us-east-1")))
+    with pytest.raises(Stop, match=f"nodes of stack s start from '{GPU}', which `up` chose for them"):
+        image.remove("s", GPU)
 
 
 def test_a_target_without_images_is_refused(stack: StackHome, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,7 @@ class RecordedTarget(Upgrades):
     events: list[str] = field(default_factory=list)
     release: str = ""
 
-    def check_release(self, spec: ClusterSpec, release: str) -> None:  # noqa: ARG002
+    def check_release(self, spec: ClusterSpec, stack: StackHome, release: str) -> None:  # noqa: ARG002
         self.release = release
 
     def reach_nodes(self, spec: ClusterSpec, stack: StackHome, inventory: Inventory) -> UpgradeNodes:  # noqa: ARG002

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -44,13 +45,25 @@ def check_with_account(
     `record` is what the stack's state says about the cluster; None if it has created nothing.
     """
     account = find_account(spec)
-    return None if account is None else _check_all(spec, issues, account, record, console)
+    if account is None:
+        return None
+    result = _run_preflight(spec, account, record, console, must_answer=False)
+    return _judge_flight(spec, issues, account, result, console)
 
 
-def clear_for_creation(
-    spec: ClusterSpec, issues: list[Issue], record: StateRecord | None, console: Console, *, full: bool
+def clear_for_creation(  # noqa: PLR0913  # the pre-flight needs all of it
+    spec: ClusterSpec,
+    issues: list[Issue],
+    record: StateRecord | None,
+    console: Console,
+    *,
+    full: bool,
+    store_fallbacks: Callable[[Mapping[str, str]], None] = lambda _images: None,
 ) -> Flight:
-    """Run the pre-flight before resources are created; raise Stop if AWS does not confirm who is calling."""
+    """Run the pre-flight before resources are created; raise Stop if AWS does not confirm who is calling.
+
+    `store_fallbacks` gets the images that it chose for a new cluster.
+    """
     account = find_account(spec)
     if account is None and any(issue.level == "error" for issue in issues):
         return Flight(issues)
@@ -58,7 +71,12 @@ def clear_for_creation(
         fix = "`aws sso login` or `aws configure`, or set AWS_PROFILE; `make check` and `make cost` work without"
         raise Stop(f"{NO_CREDENTIALS}; nothing was started", fix)
     if full:
-        return _check_all(spec, issues, account, record, console, must_answer=True)
+        result = _run_preflight(spec, account, record, console, must_answer=True)
+        flight = _judge_flight(spec, issues, account, result, console)
+        # A cluster that exists stays with its images.
+        if record is None and not any(issue.level == "error" for issue in flight.issues):
+            store_fallbacks(result.fallbacks)
+        return flight
     result = _run_preflight(spec, account, record, console, must_answer=True, full=False)
     console.say("no pre-flight: quotas, zones, capacity, images, permissions and today's prices are not checked")
     return Flight([*issues, *result.issues])
@@ -75,16 +93,10 @@ def quote_cost(spec: ClusterSpec, console: Console) -> Quote:
     return quote_by_aws(spec, account, console)
 
 
-def _check_all(  # noqa: PLR0913  # the pre-flight needs all of it
-    spec: ClusterSpec,
-    issues: list[Issue],
-    account: Account,
-    record: StateRecord | None,
-    console: Console,
-    *,
-    must_answer: bool = False,
+def _judge_flight(
+    spec: ClusterSpec, issues: list[Issue], account: Account, result: PreflightResult, console: Console
 ) -> Flight:
-    result = _run_preflight(spec, account, record, console, must_answer=must_answer)
+    """Add the issues of a pre-flight, and those of a budget by today's prices, to those of the rules."""
     if result.identity is None:
         return Flight([*issues, *result.issues])
     caller = f"account {result.identity.account} as {result.identity.arn}"
@@ -98,7 +110,7 @@ def _check_all(  # noqa: PLR0913  # the pre-flight needs all of it
     return Flight([*issues, *result.issues], quote)
 
 
-def _run_preflight(  # noqa: PLR0913  # as above
+def _run_preflight(  # noqa: PLR0913  # the pre-flight needs all of it
     spec: ClusterSpec,
     account: Account,
     record: StateRecord | None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,8 @@ class StateRecord:
     cluster: str
     region: str
     account: str
+    images: Mapping[str, str] = field(default_factory=dict)
+    """Images that the build looked up because the spec does not name them, by kind."""
 
 
 def read_state_record(state: Path) -> StateRecord | None:
@@ -36,6 +38,7 @@ def read_state_record(state: Path) -> StateRecord | None:
         cluster=next(_find_clusters(resources), ""),
         region=str(_get_object(providers[0], "inputs").get("region", "")),
         account=next(_find_accounts(resources), ""),
+        images=next(_find_images(resources), {}),
     )
 
 
@@ -58,6 +61,12 @@ def _find_accounts(resources: list[Mapping[str, Any]]) -> Iterator[str]:
         is_aws = str(resource.get("type", "")).startswith(_AWS_PREFIX)
         if is_aws and len(fields) == _ARN_FIELDS and fields[_ARN_ACCOUNT].isdigit():
             yield fields[_ARN_ACCOUNT]
+
+
+def _find_images(resources: list[Mapping[str, Any]]) -> Iterator[Mapping[str, str]]:
+    for resource in resources:
+        if str(resource.get("type", "")).endswith(_RESOLVED_SUFFIX):
+            yield _to_object(_get_object(resource, "outputs").get("images"))
 
 
 def _read_cluster_tag(tags: Any) -> Iterator[str]:

@@ -15,7 +15,7 @@ from cluster.spec import ClusterSpec, Issue
 from infra.engine.stop import Stop
 from infra.home import Home, StackHome
 from infra.plan import BuildPlan
-from infra.targets.aws import account_types, refusals
+from infra.targets.aws import account_types, fallback_images, refusals
 from infra.targets.aws.cost import cost
 from infra.targets.aws.plan import budget, images, machines
 from infra.targets.aws.spec import CAPABILITIES, Aws, region_of
@@ -133,7 +133,8 @@ class AwsTarget(
     ) -> Flight:
         from infra.targets.aws import account
 
-        return account.clear_for_creation(spec, issues, read_state_record(stack.state), console, full=full)
+        record, store = read_state_record(stack.state), partial(fallback_images.store_fallbacks, stack)
+        return account.clear_for_creation(spec, issues, record, console, full=full, store_fallbacks=store)
 
     def scenarios(self) -> Mapping[str, str]:
         return {name: str(scenario) for name, scenario in _load_scenarios().items()}
@@ -245,11 +246,11 @@ class AwsTarget(
 
         return list_node_logs(deployment, node)
 
-    def check_release(self, spec: ClusterSpec, release: str) -> None:
+    def check_release(self, spec: ClusterSpec, stack: StackHome, release: str) -> None:
         """Check the images only: every release has a pinned source, which the controller builds."""
         from infra.targets.aws.images.baked_images import check_release
 
-        check_release(spec, release)
+        check_release(spec, release, fallback_images.list_unnamed_images(stack, spec))
 
     def reach_nodes(self, spec: ClusterSpec, stack: StackHome, inventory: Inventory) -> UpgradeNodes:
         from infra.targets.aws.upgrade import reach_nodes
@@ -308,6 +309,12 @@ class AwsTarget(
         from infra.targets.aws.images.baked_images import remove_cluster_image
 
         remove_cluster_image(deployment, image)
+
+    def unnamed_images(self, stack: StackHome, spec: ClusterSpec | None) -> Sequence[str]:
+        return list(fallback_images.list_unnamed_images(stack, spec).values())
+
+    def forget_choices(self, stack: StackHome) -> None:
+        fallback_images.store_fallbacks(stack, {})
 
     def end_machine(self, deployment: Deployment, node: str) -> None:
         from infra.targets.aws.images.permanent_machine import end_machine

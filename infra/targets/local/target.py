@@ -135,7 +135,7 @@ class LocalTarget(Target, Archives, Images, ManagedStorage, OnThisMachine, Pushe
 
         check_name_free(spec.name, stack)
 
-    def check_release(self, spec: ClusterSpec, release: str) -> None:
+    def check_release(self, spec: ClusterSpec, stack: StackHome, release: str) -> None:  # noqa: ARG002
         from infra.targets.local.upgrade import check_release
 
         if image := own_image(spec):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 
 import pulumi
@@ -9,6 +10,7 @@ import pulumi
 from cluster.catalog.instances import InstanceType
 from cluster.inventory import Role
 from cluster.spec import ClusterSpec, NodeGroup
+from infra.home import Home
 from infra.plan import BuildPlan
 from infra.targets.aws.build.budget import Budget
 from infra.targets.aws.build.bundle import NodeFiles, create_node_files
@@ -54,7 +56,7 @@ class AwsCluster(pulumi.ComponentResource):
         provider = create_provider(context.spec, context.stack, context.guard)
         super().__init__("muster:aws:Cluster", plan.cluster, None, pulumi.ResourceOptions(providers=[provider]))
         after_guard = pulumi.ResourceOptions(parent=self, depends_on=[context.guard])
-        resolved = Resolved("resolved", _lookups(context.spec), after_guard)
+        resolved = Resolved("resolved", _lookups(context.spec, context.stack), after_guard)
         host_keys = HostKeys("host-keys", cluster=plan.cluster, roles=NODE_ROLES, opts=after_guard)
         site = Site(context.spec, context.stack, resolved, self)
 
@@ -105,14 +107,14 @@ class AwsCluster(pulumi.ComponentResource):
         self.register_outputs({"inventory": self.inventory, "fleet": self.fleet})
 
 
-def _lookups(spec: ClusterSpec) -> ResolvedArgs:
+def _lookups(spec: ClusterSpec, stack: str) -> ResolvedArgs:
     """Return what has to be looked up in AWS because the spec leaves it open."""
     instance_types = [machines.controller(spec), *([machines.login(spec)] if spec.login.enabled else [])]
     instance_types += [kind for group in spec.groups.values() for kind in machines.compute_types(group)]
     choose_zone = not spec.network.vpc_id and network.zones(spec) == (network.AUTO,)
     return ResolvedArgs(
         region=region_of(spec),
-        parameters=_image_sources(spec),
+        parameters=_image_sources(spec, stack),
         instance_types=sorted({instance_type.name for instance_type in instance_types}) if choose_zone else [],
         vpc_id=spec.network.vpc_id,
         subnet_ids=list(spec.network.subnet_ids),
@@ -122,9 +124,9 @@ def _lookups(spec: ClusterSpec) -> ResolvedArgs:
     )
 
 
-def _image_sources(spec: ClusterSpec) -> dict[str, str]:
+def _image_sources(spec: ClusterSpec, stack: str) -> dict[str, str]:
     """Return where the images come from that the spec does not name, by kind."""
-    sources, fallbacks = images.parameters(spec), read_fallbacks(spec.name, region_of(spec))
+    sources, fallbacks = images.parameters(spec), read_fallbacks(Home.of(os.environ).stack(stack))
     return {kind: fallbacks.get(kind, path) for kind, path in sources.items()}
 
 

@@ -30,6 +30,8 @@ BUILT_TAG = "muster.built"
 LUSTRE_TAG = "muster.lustre"
 """Kernel of the image, if it has a Lustre client for it."""
 
+_MAX_USERS = 3
+
 
 @dataclass(frozen=True)
 class Record:
@@ -56,24 +58,32 @@ def remove_cluster_image(deployment: Deployment, image: str) -> None:
     with translate_errors("images", deployment.region):
         by_id = {raw["ImageId"]: raw for raw in _describe(account, deployment.cluster)}
         if image in by_id:
+            _check_unused(account, image)
             remove(account, by_id[image])
             return
     what = f"'{image}' is no image of cluster {deployment.cluster} in {deployment.region}"
     raise ResourceError("", what, f"allowed: {', '.join(by_id) or 'none, it has no images'}")
 
 
-def check_release(spec: ClusterSpec, release: str) -> None:
-    """Raise ResourceError if nodes of a spec start from a baked image with another release of Slurm."""
+def check_release(spec: ClusterSpec, release: str, unnamed: Mapping[str, str]) -> None:
+    """Raise ResourceError if nodes of a spec start from a baked image with another release of Slurm.
+
+    `unnamed` are the images by kind that nodes start from although the spec does not name them.
+    """
     region, section = region_of(spec), aws_section(spec)
     with translate_errors("images", region):
         named = {f"aws.{name}": getattr(section, name, None) for name in FIELDS.values()}
         named |= {f"groups.{name}.image": group.image for name, group in spec.groups.items()}
-        for where, image in named.items():
+        chosen = {f"aws.{FIELDS[kind.partition('-')[0]]}": image for kind, image in unnamed.items()}
+        for where, image in [*named.items(), *chosen.items()]:
             raw = describe(AccountRegion(region), image) if image else None
             baked = parse_image(raw).slurm if raw and is_baked(raw) else release
             if baked != release:
                 what = f"'{image}' has Slurm {baked}, so new nodes would not have {release}"
                 fix = "remove it and run `muster up`; after the upgrade, `muster image refresh` builds new images"
+                if image in unnamed.values():
+                    what = f"not set, so nodes start from {what}"
+                    fix = f"name images with Slurm {release} with `aws.ami` and `aws.plain_ami`, and run `muster up`"
                 raise ResourceError(where, what, fix)
 
 
@@ -163,6 +173,26 @@ def read_region(home: Home, image: str) -> str:
         return str(json.loads((home.images / f"{image}.json").read_text())["region"])
     except (OSError, ValueError, KeyError):
         return ""
+
+
+def _check_unused(account: AccountRegion, image: str) -> None:
+    """Raise ResourceError if a launch template, or a machine that can still run, of any cluster uses an image."""
+    states = ["pending", "running", "stopping", "stopped"]
+    filters = [{"Name": "image-id", "Values": [image]}, {"Name": "instance-state-name", "Values": states}]
+    reservations = account.list_items("ec2", "describe_instances", "Reservations", Filters=filters)
+    users = [f"machine {row['InstanceId']}" for reservation in reservations for row in reservation["Instances"]]
+    own = [{"Name": "tag-key", "Values": [names.CLUSTER]}]
+    for template in account.list_items("ec2", "describe_launch_templates", "LaunchTemplates", Filters=own):
+        newest = account.client("ec2").describe_launch_template_versions(
+            LaunchTemplateId=template["LaunchTemplateId"], Versions=["$Latest"]
+        )["LaunchTemplateVersions"]
+        if any(version["LaunchTemplateData"].get("ImageId") == image for version in newest):
+            users.append(f"launch template {template['LaunchTemplateName']}")
+    if users:
+        more = f" and {len(users) - _MAX_USERS} more" if len(users) > _MAX_USERS else ""
+        what = f"'{image}' is in use by {', '.join(users[:_MAX_USERS])}{more}"
+        fix = "name another image in the stack files of their clusters, run `muster up`, or remove the clusters"
+        raise ResourceError("image", what, fix)
 
 
 def _describe(account: AccountRegion, cluster: str) -> Iterator[Mapping[str, Any]]:

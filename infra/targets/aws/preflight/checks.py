@@ -5,8 +5,8 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 from botocore.exceptions import BotoCoreError, ClientError
 
@@ -71,6 +71,8 @@ class PreflightResult:
     """None if AWS did not confirm the caller."""
     issues: tuple[Issue, ...]
     seconds: float
+    fallbacks: Mapping[str, str] = field(default_factory=dict)
+    """Images by kind from which a new cluster starts instead of AWS's newest."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,7 @@ def run_preflight(spec: ClusterSpec, account: Account, options: PreflightOptions
         spec, account, identity, _list_running(account, spec.name), exists=options.existing_account is not None
     )
     issues = tuple(_run_checks(subject, options, started + options.deadline_s))
-    return PreflightResult(identity, issues, time.monotonic() - started)
+    return PreflightResult(identity, issues, time.monotonic() - started, dict(subject.fallbacks))
 
 
 def _list_running(account: Account, cluster: str) -> tuple[RunningInstance, ...]:

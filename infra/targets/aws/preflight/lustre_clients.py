@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator
 
 from bootstrap.lustre_kernels import choose_kernel, list_client_kernels, read_package_names
 from cluster.spec.issue import Issue, error, warning
-from infra.targets.aws.fallback_images import store_fallbacks
 from infra.targets.aws.node.cloud import LUSTRE_CLIENT
 from infra.targets.aws.plan import images
 from infra.targets.aws.preflight.lustre_images import choose_images
@@ -49,8 +48,6 @@ def check_lustre_clients(subject: Subject, fetch: Fetch = fetch_index) -> Iterat
 
     Machines then install a kernel that has one. Without such a kernel, a new cluster starts from images that have one.
     """
-    if not subject.exists:
-        store_fallbacks(subject.spec.name, subject.region, {})
     if not any(storage.kind == "fsx-lustre" for storage in subject.spec.storage.values()):
         return
     for architecture in sorted({kind.partition("-")[2] for kind in images.parameters(subject.spec)}):

@@ -14,7 +14,6 @@ from typing import Any
 
 from cluster.spec.issue import Issue, error, warning
 from infra.home import Home
-from infra.targets.aws.fallback_images import read_fallbacks, store_fallbacks
 from infra.targets.aws.images.baked_images import BUILT_TAG, PURPOSE_TAG, is_tested, read_client_kernel
 from infra.targets.aws.leftovers.kind import read_tags
 from infra.targets.aws.plan import images
@@ -36,20 +35,18 @@ class Choice:
 
 
 def choose_images(subject: Subject, architecture: str, problem: Issue) -> Issue:
-    """Choose and store an image for each kind of machine of an architecture, and return what was chosen or tried."""
+    """Choose an image for each kind of machine of an architecture, which only `up` stores; return what was tried."""
     kinds = [kind for kind in images.parameters(subject.spec) if kind.partition("-")[2] == architecture]
     choices = [_choose_image(subject, kind) for kind in kinds]
     if not all(choice.image for choice in choices):
         tried = "; ".join(_describe_tried(choice) for choice in choices if not choice.image)
         return error(problem.code, problem.where, f"{problem.message}; {tried}", problem.fix)
-    cluster, region = subject.spec.name, subject.region
-    # The pre-flight has cleared them, so that those of another architecture are of the same pre-flight.
-    others = read_fallbacks(cluster, region)
-    store_fallbacks(cluster, region, others | {choice.kind: choice.image for choice in choices})
+    subject.fallbacks.update({choice.kind: choice.image for choice in choices})
     chosen = ", ".join(f"{choice.image} with {choice.kernel} ({choice.kind})" for choice in choices)
     message = f"{problem.message}; machines start from images that muster has built: {chosen}"
     fields = " and ".join(f"`aws.{images.FIELDS[kind.partition('-')[0]]}`" for kind in kinds)
-    return warning("lustre_image", problem.where, message, f"name others with {fields} if these should not be used")
+    fix = f"keep these images while the cluster exists, which stays with them; or name others with {fields}"
+    return warning("lustre_image", problem.where, message, fix)
 
 
 def _choose_image(subject: Subject, kind: str) -> Choice:

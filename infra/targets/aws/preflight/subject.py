@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from cluster import names
@@ -34,6 +34,8 @@ class Subject:
     running: tuple[RunningInstance, ...] = ()
     exists: bool = False
     """Whether this stack has created the cluster, or a part of it."""
+    fallbacks: dict[str, str] = field(default_factory=dict)
+    """Images by kind that a check has chosen instead of AWS's newest."""
 
     @property
     def region(self) -> str:

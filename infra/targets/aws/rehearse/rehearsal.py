@@ -21,6 +21,7 @@ from infra.engine.stop import FAILED, Stop
 from infra.home import StackHome, private_folder
 from infra.resources.error import ResourceError
 from infra.targets.aws.build.reports import LOG
+from infra.targets.aws.images.baked_images import list_snapshots
 from infra.targets.aws.rehearse.account_resources import list_resources
 from infra.targets.aws.rehearse.bill import compute_bill
 from infra.targets.aws.rehearse.billed_prices import list_prices
@@ -61,7 +62,15 @@ class Rehearsal:
         self._muster("image refresh")
 
     def remove_image(self, image: str) -> None:
-        self._muster("image remove", image)
+        """Remove an image that machines run from, which muster must refuse; raise Stop if it does not."""
+        code, output = self._run_muster("image remove", image)
+        if not code or "is in use by" not in output:
+            raise Stop(f"`muster image remove` did not refuse {image}, from which machines run", code=FAILED)
+        ec2 = self.cloud.moto.client("ec2", region_of(self.rehearsed.spec))
+        (raw,) = ec2.describe_images(ImageIds=[image])["Images"]
+        ec2.deregister_image(ImageId=image)
+        for snapshot in list_snapshots(raw):
+            ec2.delete_snapshot(SnapshotId=snapshot)
 
     def teardown(self) -> None:
         self.denials_before_teardown = len(self.cloud.denials)

@@ -15,9 +15,10 @@ import pytest
 
 from bootstrap.bundle import Bundle
 from cluster.spec import ClusterSpec
-from infra.home import Home
+from infra.home import Home, StackHome
 from infra.resources.error import ResourceError
 from infra.targets.aws import names
+from infra.targets.aws.fallback_images import store_fallbacks
 from infra.targets.aws.images import baked_images, build_images
 from infra.targets.aws.images.baked_images import list_cluster_images, read_region, remove_cluster_image
 from infra.targets.aws.images.builder_machine import BuilderMachine, choose_root_gb, end_earlier
@@ -216,15 +217,60 @@ def test_an_upgrade_is_refused_while_nodes_start_from_images_with_the_old_releas
     old = {"slurm": "24.11"}
     image = build(home, spec(aws={"region": REGION}, software=old))["ami"].id
     named = spec(aws={"region": REGION, "ami": image}, software=old)
-    target.check_release(named, "24.11")
-    target.check_release(SPEC, "26.05")
+    stack = home.stack("s")
+    target.check_release(named, stack, "24.11")
+    target.check_release(SPEC, stack, "26.05")
     with pytest.raises(
         ResourceError, match=r"aws\.ami: 'ami-\w+' has Slurm 24\.11, so new nodes would not have 26\.05"
     ):
-        target.check_release(named, "26.05")
-    of_a_group = spec(groups=group(image=build(home)["ami"].id))
+        target.check_release(named, stack, "26.05")
+    of_a_group = spec(groups=group(image=image))
     with pytest.raises(ResourceError, match=r"groups\.gpu\.image: 'ami-\w+' has Slurm 24\.11"):
-        target.check_release(of_a_group, "26.05")
+        target.check_release(of_a_group, stack, "26.05")
+
+
+@pytest.mark.parametrize("source", ["file", "state"])
+def test_an_upgrade_is_refused_while_nodes_start_from_images_that_up_chose(home: Home, source: str) -> None:
+    old = {"slurm": "24.11"}
+    image = build(home, spec(aws={"region": REGION}, software=old))["ami"].id
+    stack, chosen = home.stack("s"), {"gpu-x86_64": image}
+    if source == "file":
+        store_fallbacks(stack, chosen)
+    else:
+        write_state(stack, chosen)
+    text = r"aws\.ami: not set, so nodes start from 'ami-\w+' has Slurm 24\.11.*`aws\.ami` and `aws\.plain_ami`"
+    with pytest.raises(ResourceError, match=text):
+        AwsTarget().check_release(spec(software=old), stack, "26.05")
+    AwsTarget().check_release(spec(software=old), stack, "24.11")
+    # A spec that names its images does not start from the ones that were chosen.
+    AwsTarget().check_release(spec(aws={"region": REGION, "ami": "ami-1"}, software=old), stack, "26.05")
+
+
+def write_state(stack: StackHome, images: Mapping[str, str]) -> None:
+    resources = [
+        {"type": "pulumi:providers:aws", "inputs": {"region": REGION}},
+        {"type": "pulumi-python:muster:AwsResolved", "outputs": {"account": ACCOUNT, "images": images}},
+    ]
+    stack.state.parent.mkdir(parents=True)
+    stack.state.write_text(json.dumps({"checkpoint": {"latest": {"resources": resources}}}))
+
+
+def test_an_image_in_use_is_not_removed(home: Home, aws: Moto) -> None:  # noqa: F811
+    image = build(home)["ami"].id
+    ec2 = aws.client("ec2")
+    tags = [{"ResourceType": "launch-template", "Tags": [{"Key": "muster.cluster", "Value": "other"}]}]
+    template = ec2.create_launch_template(
+        LaunchTemplateName="t", LaunchTemplateData={"ImageId": image}, TagSpecifications=tags
+    )["LaunchTemplate"]["LaunchTemplateId"]
+    with pytest.raises(ResourceError, match=f"'{image}' is in use by launch template t"):
+        remove_cluster_image(HERE, image)
+    ec2.create_launch_template_version(LaunchTemplateId=template, LaunchTemplateData={"ImageId": "ami-1"})
+    (machine,) = ec2.run_instances(ImageId=image, MinCount=1, MaxCount=1)["Instances"]
+    with pytest.raises(ResourceError, match=f"is in use by machine {machine['InstanceId']}"):
+        remove_cluster_image(HERE, image)
+    ec2.terminate_instances(InstanceIds=[machine["InstanceId"]])
+    remove_cluster_image(HERE, image)
+    assert image not in [raw["ImageId"] for raw in list_own(aws)[0]]
 
 
 @pytest.mark.parametrize("program", ["program=bake", "--check"])

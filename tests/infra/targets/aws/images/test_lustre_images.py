@@ -4,32 +4,40 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import boto3
 import pytest
 
-from cluster.spec.issue import Issue
+from cluster.spec import ClusterSpec
+from cluster.spec.issue import Issue, error
 from infra.home import Home
+from infra.targets.aws import account, preflight
 from infra.targets.aws.build.cluster import _lookups
 from infra.targets.aws.build.resolved import ResolvedProvider
-from infra.targets.aws.fallback_images import FILE, read_fallbacks
+from infra.targets.aws.fallback_images import FILE, read_fallbacks, store_fallbacks
 from infra.targets.aws.images import build_images
 from infra.targets.aws.images.baked_images import find_client_kernel
 from infra.targets.aws.node import parameters
 from infra.targets.aws.preflight.account import Account, Identity
+from infra.targets.aws.preflight.checks import Check, PreflightOptions, PreflightResult, run_preflight
 from infra.targets.aws.preflight.lustre_clients import check_lustre_clients
 from infra.targets.aws.preflight.subject import Subject
 from infra.targets.aws.rehearse.moto_server import ACCOUNT, REGION
+from infra.targets.aws.target import AwsTarget
 from muster.commands.screen import get_quiet_console
-from tests.infra.targets.aws.images.test_build_images import BUCKET, HERE, home  # noqa: F401  # fixture
+from tests.infra.targets.aws.images.test_build_images import BUCKET, HERE, home, write_state  # noqa: F401  # fixture
 from tests.infra.targets.aws.preflight.test_lustre_clients import CLIENTS, LUSTRE, UBUNTU, index
 from tests.infra.targets.aws.specs import spec
 from tests.moto_server import Moto, aws, moto  # noqa: F401  # fixtures
 
 KERNEL = "6.8.0-1041-aws"
 ZONE = f"{REGION}a"
+SPEC = spec(storage=LUSTRE)
 NEWEST_ONLY = index("linux-image-6.8.0-1045-aws", newest="6.8.0-1045-aws")
 
 
@@ -51,10 +59,11 @@ def check(ubuntu: str = NEWEST_ONLY, *, exists: bool = False, clients: str = CLI
         exists=exists,
     )
 
-    def fetch(url: str) -> str:
-        return clients if "fsx" in url else ubuntu if "-updates" in url else ""
+    return list(check_lustre_clients(subject, fetch_from(ubuntu, clients)))
 
-    return list(check_lustre_clients(subject, fetch))
+
+def fetch_from(ubuntu: str, clients: str = CLIENTS) -> Callable[[str], str]:
+    return lambda url: clients if "fsx" in url else ubuntu if "-updates" in url else ""
 
 
 @pytest.mark.parametrize("clients", [CLIENTS, index("lustre-client-utils")])
@@ -73,14 +82,20 @@ def test_a_new_cluster_starts_from_the_newest_images_with_a_client(
         "; machines start from images that muster has built: "
         f"{images['plain-x86_64']} with {KERNEL} (plain-x86_64), {images['gpu-x86_64']} with {KERNEL} (gpu-x86_64)"
     )
-    assert issue.fix == "name others with `aws.plain_ami` and `aws.ami` if these should not be used"
+    assert issue.fix == (
+        "keep these images while the cluster exists, which stays with them; "
+        "or name others with `aws.plain_ami` and `aws.ami`"
+    )
+    store_fallbacks(home.stack("s"), images)
     # moto does not offer every type; with a zone, none is asked for.
-    created = ResolvedProvider().create(vars(_lookups(spec(storage=LUSTRE, aws={"region": REGION, "zones": [ZONE]}))))
+    zoned = spec(storage=LUSTRE, aws={"region": REGION, "zones": [ZONE]})
+    created = ResolvedProvider().create(vars(_lookups(zoned, "s")))
     assert created.outs
     assert created.outs["images"] == images
-    # A cluster with another name, and one whose spec names images, are not affected.
-    assert set(_lookups(spec(storage=LUSTRE, name="other")).parameters.values()).isdisjoint(images.values())
-    assert _lookups(spec(storage=LUSTRE, aws={"region": REGION, "ami": "ami-1", "plain_ami": "ami-2"})).parameters == {}
+    # Another stack, and one whose spec names images, are not affected.
+    assert set(_lookups(spec(storage=LUSTRE), "other").parameters.values()).isdisjoint(images.values())
+    named = spec(storage=LUSTRE, aws={"region": REGION, "ami": "ami-1", "plain_ami": "ami-2"})
+    assert _lookups(named, "s").parameters == {}
 
 
 class Tomorrow(datetime):
@@ -91,21 +106,48 @@ class Tomorrow(datetime):
         return super().now(tz).replace(year=2100)
 
 
-def test_the_choice_ends_when_there_is_a_kernel_to_install(home: Home, aws: Moto) -> None:  # noqa: F811
+def test_only_up_stores_the_choice_and_ends_it(
+    home: Home,  # noqa: F811
+    aws: Moto,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     images = build(home, aws, KERNEL)
-    check()
-    assert read_fallbacks("demo", REGION) == images
-    assert [issue.code for issue in check(UBUNTU)] == ["lustre_kernel"]
-    assert read_fallbacks("demo", REGION) == {}
-    check()
-    check(storage={"shared": {"kind": "efs"}})
-    assert read_fallbacks("demo", REGION) == {}
+    stack, target, console = home.stack("s"), AwsTarget(), get_quiet_console()
+    monkeypatch.setattr(account, "find_account", lambda _spec: Account(boto3.Session(), REGION))
+    kernels = [NEWEST_ONLY]
+
+    def run(described: ClusterSpec, caller: Account, options: PreflightOptions) -> PreflightResult:
+        only = (Check("Lustre clients", "storage", partial(check_lustre_clients, fetch=fetch_from(kernels[0]))),)
+        return run_preflight(described, caller, replace(options, checks=only))
+
+    monkeypatch.setattr(preflight, "run_preflight", run)
+    target.preflight(SPEC, [], stack, console)
+    assert read_fallbacks(stack) == {}
+    target.clear(SPEC, [error("x", "name", "m", "f")], stack, console, full=True)
+    assert read_fallbacks(stack) == {}
+    target.clear(SPEC, [], stack, console, full=True)
+    assert read_fallbacks(stack) == images
+    assert sorted(target.unnamed_images(stack, SPEC)) == sorted(images.values())
+    kernels[0] = UBUNTU
+    target.preflight(SPEC, [], stack, console)
+    assert read_fallbacks(stack) == images
+    target.clear(SPEC, [], stack, console, full=True)
+    assert not (stack.folder / FILE).exists()
+    store_fallbacks(stack, images)
+    target.forget_choices(stack)
+    assert not (stack.folder / FILE).exists()
 
 
-def test_a_cluster_that_exists_keeps_its_images(home: Home, aws: Moto) -> None:  # noqa: F811
-    build(home, aws, KERNEL)
+def test_a_cluster_that_exists_keeps_its_images(home: Home, aws: Moto, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    images = build(home, aws, KERNEL)
     assert [(issue.level, issue.code) for issue in check(exists=True)] == [("warning", "lustre_kernel")]
-    assert not (home.root / FILE).exists()
+    stack = home.stack("s")
+    store_fallbacks(stack, images)
+    write_state(stack, images)
+    monkeypatch.setattr(account, "find_account", lambda _spec: Account(boto3.Session(), REGION))
+    monkeypatch.setattr(preflight, "run_preflight", lambda *_: PreflightResult(Identity(ACCOUNT, ""), (), 0.0))
+    AwsTarget().clear(SPEC, [], stack, get_quiet_console(), full=True)
+    assert read_fallbacks(stack) == images
 
 
 def test_an_image_of_an_older_version_has_its_kernel_in_the_record(home: Home, aws: Moto) -> None:  # noqa: F811
@@ -131,7 +173,6 @@ def test_the_error_lists_the_images_that_were_tried(home: Home, aws: Moto) -> No
         assert f"no {kind} image that muster has built fits: " in issue.message
         assert f"'{without_client[kind]}' has no Lustre client" in issue.message
         assert f"'{other_release[kind]}' has Slurm 26.05; software.slurm is 24.11" in issue.message
-    assert not (home.root / FILE).exists()
 
 
 def test_the_kernel_is_that_of_the_client() -> None:

@@ -9,6 +9,8 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from bootstrap import bundle, restart
 from bootstrap.bake import describe_contents, find_shortfall
 from bootstrap.desired import Desired
@@ -156,7 +158,11 @@ def _describe_image(node: Node, desired: Desired) -> None:
     """Print whether the machine's image has everything; what it lacks is installed by the steps."""
     if not IMAGE_RECORD.exists():
         return
-    record = ImageRecord.model_validate_json(IMAGE_RECORD.read_text())
+    try:
+        record = ImageRecord.model_validate_json(IMAGE_RECORD.read_text())
+    except ValidationError:
+        print("muster: another version of muster built the image; what is missing is installed now", flush=True)
+        return
     shortfall = find_shortfall(record, describe_contents(desired, (node.role,)))
     outcome = f"{shortfall}; what is missing is installed now" if shortfall else "nothing has to be installed"
     print(f"muster: image of {record.built}: {outcome}", flush=True)

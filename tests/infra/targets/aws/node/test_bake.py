@@ -16,9 +16,10 @@ from bootstrap.errors import BootstrapError
 from bootstrap.facts.model import Facts
 from bootstrap.image_contents import ImageContents, ImageRecord
 from bootstrap.transport.base import Completed
-from infra.targets.aws.node import bake, signed
+from infra.targets.aws.node import bake, set_up, signed
 from tests.bootstrap.test_bake import install_all
-from tests.infra.targets.aws.node.clusters import ubuntu
+from tests.infra.targets.aws.node.clusters import desired, ubuntu
+from tests.infra.targets.aws.node.step_actions import GPU
 
 CONTENTS = ImageContents(roles=("compute",), slurm="26.05", filesystems=("efs",))
 JOB = bake.ImageJob(contents=CONTENTS, region="us-east-1", bucket="b", cluster="toy", name="image-gpu")
@@ -121,3 +122,15 @@ def test_an_image_that_lacks_something_is_refused(  # noqa: PLR0913, PLR0917
 def test_the_job_is_in_the_bundle_in_place_of_a_cluster() -> None:
     assert bundle.IMAGE == "description/image.json"
     assert bake.ImageJob.model_validate_json(JOB.model_dump_json()) == JOB
+
+
+def test_the_record_of_another_version_does_not_stop_the_set_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    contents = json.loads(CONTENTS.model_dump_json()) | {"later": 1}
+    record = {"contents": contents, "digest": "0", "bundle": "b", "built": "2026-01-01T00:00:00"}
+    (tmp_path / "image.json").write_text(json.dumps(record))
+    monkeypatch.setattr(set_up, "IMAGE_RECORD", tmp_path / "image.json")
+    set_up._describe_image(GPU, desired())
+    text = "another version of muster built the image; what is missing is installed now"
+    assert text in capsys.readouterr().out

@@ -12,15 +12,27 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from botocore.exceptions import ClientError
+
 from cluster.spec.issue import Issue, error, warning
 from infra.home import Home
-from infra.targets.aws.images.baked_images import BUILT_TAG, PURPOSE_TAG, is_tested, read_client_kernel
+from infra.targets.aws.images.baked_images import (
+    BUILT_TAG,
+    PURPOSE_TAG,
+    SOURCE_TAG,
+    is_tested,
+    list_snapshots,
+    read_client_kernel,
+)
 from infra.targets.aws.leftovers.kind import read_tags
 from infra.targets.aws.plan import images
 from infra.targets.aws.preflight.images import judge, list_uses
 from infra.targets.aws.preflight.subject import Subject
+from infra.targets.aws.spec import aws_section
 
 _MAX_SHOWN = 3
+# A key that is gone, or whose policy does not even let the caller describe it.
+_NO_KEY = ("NotFoundException", "AccessDeniedException")
 
 
 @dataclass(frozen=True)
@@ -53,11 +65,11 @@ def _choose_image(subject: Subject, kind: str) -> Choice:
     """Return the newest image that fits all machines of a kind."""
     rejected: list[str] = []
     for raw in _list_built(subject, kind.partition("-")[0]):
-        kernel = read_client_kernel(Home.of(os.environ), raw)
-        faults = [f"'{raw['ImageId']}' has no Lustre client"] if not kernel else list(_find_faults(subject, kind, raw))
-        if not faults:
+        fault = next(_find_faults(subject, kind, raw), None)
+        if fault is None:
+            kernel = read_client_kernel(Home.of(os.environ), raw)
             return Choice(kind, raw["ImageId"], kernel, tuple(rejected))
-        rejected.append(faults[0])
+        rejected.append(fault)
     return Choice(kind, rejected=tuple(rejected))
 
 
@@ -70,11 +82,41 @@ def _list_built(subject: Subject, purpose: str) -> list[Mapping[str, Any]]:
 
 
 def _find_faults(subject: Subject, kind: str, raw: Mapping[str, Any]) -> Iterator[str]:
-    now = datetime.now(UTC)
+    name, now = f"'{raw['ImageId']}'", datetime.now(UTC)
+    if not read_client_kernel(Home.of(os.environ), raw):
+        yield f"{name} has no Lustre client"
+    source, parameter = read_tags(raw["Tags"]).get(SOURCE_TAG, ""), images.parameters(subject.spec)[kind]
+    if source != parameter:
+        # Machines would get what someone put into an image of another cluster, instead of AWS's image.
+        yield f"{name} was built from {source or 'an unknown image'}, not from {parameter}"
+    if key := _find_foreign_key(subject, raw):
+        yield f"{name} is encrypted with {key}, which is neither aws.kms_key nor AWS's key for disks"
     for image, use in list_uses(subject.spec):
         if image is None and images.kind(use.machine) == kind:
             issues = judge(raw, use, subject.identity.account, now)
             yield from (issue.message for issue in issues if issue.level == "error")
+
+
+def _find_foreign_key(subject: Subject, raw: Mapping[str, Any]) -> str:
+    """Return the key of an image's disks if launches are not allowed to use it; empty if they are.
+
+    The policies of a cluster allow its own key. AWS's key for disks allows every caller of the account.
+    """
+    section, snapshots = aws_section(subject.spec), list_snapshots(raw)
+    rows = subject.client("ec2").describe_snapshots(SnapshotIds=snapshots)["Snapshots"] if snapshots else []
+    keys = dict.fromkeys(row["KmsKeyId"] for row in rows if row.get("Encrypted") and row.get("KmsKeyId"))
+    others = (key for key in keys if section is None or key != section.kms_key)
+    return next((key for key in others if not _is_managed_by_aws(subject, key)), "")
+
+
+def _is_managed_by_aws(subject: Subject, key: str) -> bool:
+    try:
+        metadata = subject.client("kms").describe_key(KeyId=key)["KeyMetadata"]
+    except ClientError as failure:
+        if failure.response["Error"]["Code"] not in _NO_KEY:
+            raise
+        return False
+    return bool(metadata.get("KeyManager") == "AWS")
 
 
 def _describe_tried(choice: Choice) -> str:

@@ -12,6 +12,8 @@ from typing import Any
 
 import boto3
 import pytest
+from moto.ec2 import ec2_backends
+from moto.kms import kms_backends
 
 from cluster.spec import ClusterSpec
 from cluster.spec.issue import Issue, error
@@ -27,6 +29,7 @@ from infra.targets.aws.preflight.account import Account, Identity
 from infra.targets.aws.preflight.checks import Check, PreflightOptions, PreflightResult, run_preflight
 from infra.targets.aws.preflight.lustre_clients import check_lustre_clients
 from infra.targets.aws.preflight.subject import Subject
+from infra.targets.aws.rehearse.moto_gaps import publish_image
 from infra.targets.aws.rehearse.moto_server import ACCOUNT, REGION
 from infra.targets.aws.target import AwsTarget
 from muster.commands.screen import get_quiet_console
@@ -41,7 +44,7 @@ SPEC = spec(storage=LUSTRE)
 NEWEST_ONLY = index("linux-image-6.8.0-1045-aws", newest="6.8.0-1045-aws")
 
 
-def build(home: Home, aws: Moto, kernel: str, **changes: Any) -> dict[str, str]:  # noqa: F811
+def build(home: Home, aws: Moto, kernel: str, /, **changes: Any) -> dict[str, str]:  # noqa: F811
     """Build both images, on machines whose kernel has a Lustre client, and return their ids by kind."""
     packages = {"slurm-smd": "24.11.5-1"} | ({f"lustre-client-modules-{kernel}": "2.15"} if kernel else {})
     for purpose in ("gpu", "plain"):
@@ -173,6 +176,48 @@ def test_the_error_lists_the_images_that_were_tried(home: Home, aws: Moto) -> No
         assert f"no {kind} image that muster has built fits: " in issue.message
         assert f"'{without_client[kind]}' has no Lustre client" in issue.message
         assert f"'{other_release[kind]}' has Slurm 26.05; software.slurm is 24.11" in issue.message
+
+
+def encrypt(images: dict[str, str], key: str) -> None:
+    """Let the disks of images have a key; moto gives them none."""
+    backend = ec2_backends[ACCOUNT][REGION]
+    for image in images.values():
+        snapshot = backend.amis[image].ebs_snapshot
+        snapshot.encrypted, snapshot.kms_key_id = True, key
+
+
+def test_an_image_must_have_a_key_that_machines_may_use(home: Home, aws: Moto) -> None:  # noqa: F811
+    images, kms = build(home, aws, KERNEL), aws.client("kms")
+    own_key = kms.create_key()["KeyMetadata"]["Arn"]
+    encrypt(images, own_key)
+    (issue,) = check()
+    assert (issue.level, issue.code) == ("error", "lustre_kernel")
+    for image in images.values():
+        assert f"'{image}' is encrypted with {own_key}, which is neither aws.kms_key nor AWS's key" in issue.message
+    (issue,) = check(aws={"region": REGION, "kms_key": own_key})
+    assert issue.code == "lustre_image"
+    other_key = own_key.rpartition("/")[0] + "/0123abcd-0123-4567-89ab-0123456789ab"
+    (issue,) = check(aws={"region": REGION, "kms_key": other_key})
+    assert issue.code == "lustre_kernel"
+    encrypt(images, other_key)
+    (issue,) = check()
+    assert (issue.code, f"is encrypted with {other_key}" in issue.message) == ("lustre_kernel", True)
+    default = kms.create_key()["KeyMetadata"]
+    kms_backends[ACCOUNT][REGION].keys[default["KeyId"]].key_manager = "AWS"
+    encrypt(images, default["Arn"])
+    (issue,) = check()
+    assert issue.code == "lustre_image"
+
+
+def test_an_image_must_have_the_same_source(home: Home, aws: Moto) -> None:  # noqa: F811
+    """An image that was built from somebody's own image may contain anything."""
+    base = publish_image("/own/base")
+    images = build(home, aws, KERNEL, aws={"region": REGION, "ami": base})
+    (issue,) = check()
+    assert (issue.level, issue.code) == ("error", "lustre_kernel")
+    path = "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-22.04/latest/ami-id"
+    assert f"'{images['gpu-x86_64']}' was built from {base}, not from {path}" in issue.message
+    assert images["plain-x86_64"] not in issue.message
 
 
 def test_the_kernel_is_that_of_the_client() -> None:

@@ -481,8 +481,11 @@ class RefreshesImages(Images):
     """A target that can replace the machines of a running cluster with ones from new images."""
 
     @abstractmethod
-    def image_paths(self, spec: ClusterSpec) -> Sequence[str]:
-        """Return the properties that name the images that `build_images` builds."""
+    def image_paths(self, spec: ClusterSpec, built: Sequence[MachineImage]) -> Sequence[str]:
+        """Return the properties that name the images that `build_images` builds; `built` are those of earlier builds.
+
+        A group with an image that is not among them keeps it, so none is built for that group.
+        """
 
     @abstractmethod
     def groups_of_image(self, path: str, spec: ClusterSpec) -> Sequence[str]:

@@ -153,7 +153,7 @@ def _wait_until_empty(queue: JobQueue, nodes: Sequence[str], *, force: bool) -> 
 def _check_edits(stack: StackHome, target: RefreshesImages, images: Sequence[MachineImage]) -> None:
     """Raise Stop if the stack file has a form in which the images cannot be written, before builds cost money."""
     spec, text = _read(stack), stack.file.read_text(encoding="utf-8")
-    paths = target.image_paths(spec)
+    paths = target.image_paths(spec, images)
     groups = {path: target.groups_of_image(path, spec) for path in paths}
     own_images = find_own_images(spec, [image.id for image in images])
     for replacement in plan_replacements(dict.fromkeys(paths, "new"), groups, keeping=own_images):

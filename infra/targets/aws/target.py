@@ -292,10 +292,11 @@ class AwsTarget(
         built = build_images(spec, stack.home, deployment, console)
         return {f"{self.name}.{field}": image for field, image in built.items()}
 
-    def image_paths(self, spec: ClusterSpec) -> Sequence[str]:
+    def image_paths(self, spec: ClusterSpec, built: Sequence[MachineImage]) -> Sequence[str]:
         from infra.targets.aws.images.planned_images import plan_images
 
-        return [f"{self.name}.{image.field}" for image in plan_images(spec)]
+        planned = plan_images(images.without_group_images(spec, [image.id for image in built]))
+        return [f"{self.name}.{image.field}" for image in planned]
 
     def groups_of_image(self, path: str, spec: ClusterSpec) -> Sequence[str]:
         return [name for name, group in spec.groups.items() if update.names_image_of(path, group)]

@@ -33,6 +33,7 @@ from infra.targets.aws.leftovers.kind import AccountRegion, read_tags
 from infra.targets.aws.node import parameters
 from infra.targets.aws.node.bake import PACKAGES_KEY, ImageJob
 from infra.targets.aws.node.cloud import package_store_command
+from infra.targets.aws.plan import images
 from infra.targets.aws.plan.user_data import user_data
 from infra.targets.aws.spec import aws_section, read_end
 from infra.targets.target import Console, Deployment, MachineImage
@@ -176,7 +177,8 @@ def build_images(
     account = AccountRegion(deployment.region)
     with explain_errors(deployment.region):
         site = find_site(spec, account, deployment)
-        return ImageBuilds(spec, home, account, site, console).run(purposes)
+        built = [image.id for image in baked_images.list_cluster_images(deployment)]
+        return ImageBuilds(images.without_group_images(spec, built), home, account, site, console).run(purposes)
 
 
 def _require_time(spec: ClusterSpec, now: datetime) -> None:

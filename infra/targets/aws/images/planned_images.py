@@ -37,11 +37,16 @@ class PlannedImage:
 
 
 def plan_images(spec: ClusterSpec) -> list[PlannedImage]:
-    """Return the images of a spec, one for each field that can name one."""
+    """Return the images of a spec, one for each field that names the image of any machine.
+
+    Groups that have an image of their own need none.
+    """
     controller = machines.controller(spec)
     uses: dict[str, list[Role]] = {images.kind(controller): ["controller", *_login(spec)]}
     types = {images.kind(controller): controller}
     for group in spec.groups.values():
+        if group.image:
+            continue
         machine = machines.compute(group)
         types.setdefault(images.kind(machine), machine)
         uses.setdefault(images.kind(machine), []).append("compute")

@@ -5,6 +5,8 @@ Both are 22.04, whose kernel the Lustre client supports; the kernel of the 24.04
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 from cluster.catalog.instances import InstanceType
 from cluster.spec import ClusterSpec, NodeGroup
 from infra.targets.aws.plan import machines
@@ -46,6 +48,18 @@ def with_group_images(spec: ClusterSpec) -> ClusterSpec:
     """Return the spec with the image of each group written out, so that only groups with another image change."""
     groups = {
         name: group.model_copy(update={"image": given_to_group(spec, group)}) for name, group in spec.groups.items()
+    }
+    return spec.model_copy(update={"groups": groups})
+
+
+def without_group_images(spec: ClusterSpec, built: Container[str]) -> ClusterSpec:
+    """Return the spec without the images of single groups that this cluster's own builds made.
+
+    A refresh replaces them: they are those of one that was interrupted, or of a trial of a new image on one group.
+    """
+    groups = {
+        name: group.model_copy(update={"image": None}) if group.image in built else group
+        for name, group in spec.groups.items()
     }
     return spec.model_copy(update={"groups": groups})
 

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, get_args
 
 from botocore.exceptions import ClientError
 
 from bootstrap.bake import digest_contents
 from bootstrap.image_contents import ImageContents
 from cluster.catalog.instances import InstanceType
+from cluster.inventory import Role
 from cluster.spec import ClusterSpec
 from cluster.spec.issue import Issue, error, warning
 from infra.home import Home
 from infra.targets.aws.images.baked_images import CONTENTS_TAG, ROLES_TAG, SLURM_TAG, is_baked, read_region
 from infra.targets.aws.images.builder_machine import read_root_gb
-from infra.targets.aws.images.planned_images import plan_images
+from infra.targets.aws.images.planned_images import describe_contents, plan_images
 from infra.targets.aws.leftovers.kind import read_tags
 from infra.targets.aws.plan import images, machines
 from infra.targets.aws.plan.launch_template import ROOT_DEVICE, ROOT_GB, root_gb
@@ -79,10 +80,11 @@ def read_image_parameter(subject: Subject, path: str) -> str | None:
 def list_uses(spec: ClusterSpec) -> list[tuple[str | None, ImageUse]]:
     """Return every use of an image by machines, with the image if the spec names it, the smallest disks first."""
     contents = {planned.field: planned.contents for planned in plan_images(spec)}
+    compute_only = describe_contents(spec, ("compute",))
 
     def describe_use(machine: InstanceType, size_gb: int, group: str = "") -> ImageUse:
         field = images.field(machine)
-        return ImageUse(field, machine, size_gb, group, contents[field])
+        return ImageUse(field, machine, size_gb, group, compute_only if group else contents[field])
 
     fixed = [machines.controller(spec), *([machines.login(spec)] if spec.login.enabled else [])]
     uses = [(images.given(spec, machine), describe_use(machine, FIXED_ROOT_GB)) for machine in fixed]
@@ -154,16 +156,25 @@ def judge_contents(image: Image, contents: ImageContents, where: str) -> Iterato
     """Yield issues of an image that muster built, by what its tags say about it."""
     name, tags = f"'{image['ImageId']}'", read_tags(image.get("Tags"))
     slurm, roles = tags.get(SLURM_TAG, ""), tags.get(ROLES_TAG, "").split()
-    fix = "build one with `muster image build`, or remove the property to use AWS's image"
+    otherwise = "the image of the other groups" if where.startswith("groups.") else "AWS's image"
+    fix = f"name one that `muster image build` has built for this spec, or remove the property to use {otherwise}"
+    fix_stale = "build a new one with `muster image refresh`"
+    if where.startswith("groups."):
+        fix_stale += "; if another cluster built this one, remove the property first"
     if slurm != contents.slurm:
         message = f"{name} has Slurm {slurm}; software.slurm is {contents.slurm}"
         yield error("image_slurm", where, message, f'write `software: {{slurm: "{slurm}"}}`, {fix}')
     elif lacking := [role for role in contents.roles if role not in roles]:
-        message = f"{name} was built for {', '.join(roles)}; {', '.join(lacking)} would start from it too"
+        message = f"{name} was built for {', '.join(roles)}, not for {', '.join(lacking)}, which would start from it"
         yield error("image_roles", where, message, fix)
-    elif tags.get(CONTENTS_TAG) != digest_contents(contents):
-        message = f"{name} lacks something that this version of muster or this spec installs; nodes install it at boot"
-        yield warning("image_stale", where, message, "build a new one with `muster image refresh`")
+    elif tags.get(CONTENTS_TAG) != _digest_for(contents, roles):
+        message = f"{name} is of another version of muster or for another spec; nodes install what it lacks at boot"
+        yield warning("image_stale", where, message, fix_stale)
+
+
+def _digest_for(contents: ImageContents, roles: Sequence[str]) -> str:
+    """Return the digest of contents in an image for these roles, which may be more than start from it here."""
+    return digest_contents(contents.model_copy(update={"roles": tuple(r for r in roles if r in get_args(Role))}))
 
 
 def _describe_image(subject: Subject, name: str) -> Image | None:

@@ -9,11 +9,12 @@ from botocore.exceptions import ClientError
 
 from cluster import names
 from cluster.catalog.instances import InstanceType, instance
+from cluster.spec import ClusterSpec
 from cluster.spec.issue import Issue, error, warning
-from infra.targets.aws.plan import images, machines
+from infra.targets.aws.plan import images
 from infra.targets.aws.preflight.images import read_image_parameter
 from infra.targets.aws.preflight.subject import Subject
-from infra.targets.aws.validate.types import list_type_names
+from infra.targets.aws.validate.types import list_type_names, machine_of
 
 _WOULD_SUCCEED = "DryRunOperation"
 _REFUSED = ("UnauthorizedOperation", "AccessDenied")
@@ -30,15 +31,15 @@ _REPORTED_ELSEWHERE = (
 
 
 def check_launches(subject: Subject) -> Iterator[Issue]:
-    """Report instance types that the account cannot launch."""
-    where_by_type: dict[str, str] = {}
+    """Report instance types that the account cannot launch, each with every image that its machines start from."""
+    where_by_launch: dict[tuple[str, str], str] = {}
     for where, name in list_type_names(subject.spec).items():
-        where_by_type.setdefault(name, where)
-    for name, where in where_by_type.items():
-        machine = instance(name)
-        image = _find_image(subject, machine)
+        if source := _find_source(subject.spec, where, instance(name)):
+            where_by_launch.setdefault((name, source), where)
+    for (name, source), where in where_by_launch.items():
+        image = read_image_parameter(subject, source) if source.startswith("/") else source
         if image is not None:
-            yield from judge(subject.identity.arn, where, name, _try_launch(subject, machine, image))
+            yield from judge(subject.identity.arn, where, name, _try_launch(subject, instance(name), image))
 
 
 def judge(arn: str, where: str, name: str, code: str) -> Iterator[Issue]:
@@ -79,9 +80,8 @@ def _try_launch(subject: Subject, machine: InstanceType, image: str) -> str:
     raise AssertionError("EC2 started an instance in a dry run")
 
 
-def _find_image(subject: Subject, machine: InstanceType) -> str | None:
-    own_image = images.given(subject.spec, machine)
-    if own_image is None and (path := images.parameters(subject.spec).get(images.kind(machine))):
-        return read_image_parameter(subject, path)
-    groups = (group for group in subject.spec.groups.values() if machine in machines.compute_types(group))
-    return own_image or next((group.image for group in groups if group.image), None)
+def _find_source(spec: ClusterSpec, where: str, machine: InstanceType) -> str | None:
+    """Return the image of machines whose type a property names, or the parameter of AWS that names the image."""
+    group = spec.groups.get(machine_of(where).removeprefix("groups."))
+    own_image = group.image if group else None
+    return own_image or images.given(spec, machine) or images.parameters(spec).get(images.kind(machine))

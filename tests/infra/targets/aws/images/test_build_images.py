@@ -204,6 +204,13 @@ def test_an_image_is_rebuilt_from_the_newest_version_of_its_base(home: Home, aws
     assert second.id != built.id
 
 
+def test_the_own_image_of_a_group_is_replaced_only_if_it_was_built_here(home: Home, aws: Moto) -> None:  # noqa: F811
+    images = aws.client("ec2").describe_images(Owners=["amazon"])["Images"]
+    assert sorted(build(home, spec(groups=group(image=images[0]["ImageId"])))) == ["plain_ami"]
+    built_here = build(home)["ami"].id
+    assert sorted(build(home, spec(groups=group(image=built_here)))) == ["ami", "plain_ami"]
+
+
 def test_built_images_pass_the_pre_flight_of_their_cluster(home: Home) -> None:
     named = {field: image.id for field, image in build(home).items()}
     account = Account(boto3.Session(), REGION)

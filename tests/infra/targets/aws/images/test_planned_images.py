@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from infra.targets.aws.images.planned_images import plan_images
+from infra.targets.aws.target import AwsTarget
 from infra.targets.registry import read_spec
+from infra.targets.target import MachineImage
 from tests.harness import REPO
 from tests.infra.targets.aws.specs import spec
 
@@ -35,3 +37,19 @@ def test_an_image_that_the_spec_names_is_the_base() -> None:
     own = "ami-0123456789abcdef0"
     plain, gpu = plan_images(spec(aws={"region": "us-east-1", "ami": own}))
     assert (plain.own_image, gpu.own_image) == (None, own)
+
+
+def test_no_image_is_built_for_a_group_that_has_its_own() -> None:
+    own, p5, cpu = "ami-0123456789abcdef0", {"instance_type": "p5.48xlarge", "count": 1}, {"instance_type": "m7i.large"}
+    (plain,) = plan_images(spec(groups={"gpu": {**p5, "image": own}, "cpu": {**cpu, "count": 1, "image": own}}))
+    assert (plain.field, plain.contents.roles) == ("plain_ami", ("controller", "login"))
+    plain, gpu = plan_images(spec(groups={"a": {**p5, "image": own}, "b": p5}))
+    assert (gpu.field, gpu.own_image) == ("ami", None)
+
+
+def test_a_refresh_replaces_images_of_groups_that_its_cluster_has_built() -> None:
+    own = "ami-0123456789abcdef0"
+    named = spec(groups={"gpu": {"instance_type": "p5.48xlarge", "count": 1, "image": own}})
+    built = MachineImage(own, "gpu", "26.05", "ami-base", "2026-11-16")
+    assert AwsTarget().image_paths(named, [built]) == ["aws.plain_ami", "aws.ami"]
+    assert AwsTarget().image_paths(named, []) == ["aws.plain_ami"]

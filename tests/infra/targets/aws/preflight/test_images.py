@@ -173,21 +173,22 @@ def baked(**tags: str) -> dict[str, Any]:
             [
                 f"error image_slurm aws.ami: '{ID}' has Slurm 24.11; software.slurm is 26.05; "
                 'fix: write `software: {slurm: "24.11"}`, '
-                "build one with `muster image build`, or remove the property to use AWS's image"
+                "name one that `muster image build` has built for this spec, or remove the property to use AWS's image"
             ],
         ),
         (
             BAKED | CURRENT | {"muster.roles": "controller login"},
             [
-                f"error image_roles aws.ami: '{ID}' was built for controller, login; compute would start from it too; "
-                "fix: build one with `muster image build`, or remove the property to use AWS's image"
+                f"error image_roles aws.ami: '{ID}' was built for controller, login, not for compute, which would "
+                "start from it; fix: name one that `muster image build` has built for this spec, or remove the "
+                "property to use AWS's image"
             ],
         ),
         (
             BAKED | {"muster.contents": "0"},
             [
-                f"warning image_stale aws.ami: '{ID}' lacks something that this version of muster or this spec "
-                "installs; nodes install it at boot; fix: build a new one with `muster image refresh`"
+                f"warning image_stale aws.ami: '{ID}' is of another version of muster or for another spec; nodes "
+                "install what it lacks at boot; fix: build a new one with `muster image refresh`"
             ],
         ),
     ],
@@ -207,6 +208,56 @@ def test_the_image_of_a_group_is_checked_where_it_is_named(canned_aws: CannedAws
         f"error image_architecture groups.b.image: '{ID}' is for arm64; p5.48xlarge is x86_64; "
         "fix: name an image for x86_64"
     ]
+
+
+CPU = {"instance_type": "m7i.large", "count": 1}
+PLAIN = plan_images(spec(groups={"cpu": CPU}))[0].contents
+
+
+@pytest.mark.parametrize(
+    ("tags", "messages"),
+    [
+        # Images of a refresh are for all machines without GPUs; only compute nodes of this group start from it.
+        ({"muster.roles": " ".join(PLAIN.roles), "muster.contents": digest_contents(PLAIN)}, []),
+        (
+            {"muster.roles": "controller login"},
+            [
+                f"error image_roles groups.cpu.image: '{ID}' was built for controller, login, not for compute, which "
+                "would start from it; fix: name one that `muster image build` has built for this spec, or remove the "
+                "property to use the image of the other groups"
+            ],
+        ),
+        (
+            {"muster.roles": "compute of-a-later-version", "muster.contents": "0"},
+            [
+                f"warning image_stale groups.cpu.image: '{ID}' is of another version of muster or for another spec; "
+                "nodes install what it lacks at boot; fix: build a new one with `muster image refresh`; if another "
+                "cluster built this one, remove the property first"
+            ],
+        ),
+    ],
+)
+def test_the_image_of_a_group_is_judged_by_its_compute_nodes(
+    canned_aws: CannedAws, tags: dict[str, str], messages: list[str]
+) -> None:
+    canned_aws.answer("ssm", "GetParameter", {"Parameter": {"Value": ID}})
+    canned_aws.answer(
+        "ec2", "DescribeImages", {"Images": [baked(**{"muster.image": "plain", "muster.slurm": "26.05"}, **tags)]}
+    )
+    subject = Subject(spec(groups={"cpu": {**CPU, "image": ID}}), canned_aws.account, ME)
+    assert format_issues(images.check_images(subject)) == messages
+
+
+def test_the_image_of_the_section_is_not_judged_by_groups_with_their_own(canned_aws: CannedAws) -> None:
+    canned_aws.answer("ssm", "GetParameter", {"Parameter": {"Value": ID}})
+    other = "ami-0123456789abcdef1"
+    described = spec(aws={"region": "us-east-1", "plain_ami": ID}, groups={"cpu": {**CPU, "image": other}})
+    contents = plan_images(described)[0].contents
+    assert contents.roles == ("controller", "login")
+    tags = {"muster.slurm": "26.05", "muster.roles": "controller login", "muster.contents": digest_contents(contents)}
+    canned_aws.answer("ec2", "DescribeImages", {"Images": [baked(**{"muster.image": "plain"}, **tags)]})
+    issues = list(images.check_images(Subject(described, canned_aws.account, ME)))
+    assert [(issue.code, issue.where) for issue in issues] == [("image_roles", "groups.cpu.image")]
 
 
 def test_an_image_of_another_region_is_named(

@@ -74,3 +74,24 @@ def test_a_type_is_tried_with_the_image_of_its_group(canned_aws: CannedAws, aws:
     assert format_issues(launches.check_launches(Subject(spec(groups=groups), canned_aws.account, ME))) == []
     used = {call.params["InstanceType"]: call.params["ImageId"] for call in aws.of("RunInstances")}
     assert used == {"g6.8xlarge": own, "m7i.large": image, "m7i.xlarge": image}
+
+
+@pytest.mark.parametrize("section", [True, False])
+def test_a_type_is_tried_with_every_image_that_it_starts_from(canned_aws: CannedAws, aws: Moto, section: bool) -> None:
+    listed = aws.client("ec2").describe_images(Owners=["amazon"])["Images"][:3]
+    image, own, named = (image["ImageId"] for image in listed)
+    canned_aws.answer("ssm", "GetParameter", {"Parameter": {"Value": image}})
+    g6, p5 = {"instance_type": "g6.8xlarge", "count": 1}, {"instance_type": "p5.48xlarge", "count": 1}
+    groups = {"a": g6, "b": {**g6, "image": own}, "c": g6, "d": {**p5, "image": own}}
+    described = spec(groups=groups, aws={"region": "us-east-1", **({"ami": named} if section else {})})
+    assert format_issues(launches.check_launches(Subject(described, canned_aws.account, ME))) == []
+    tried = [(call.params["InstanceType"], call.params["ImageId"]) for call in aws.of("RunInstances")]
+    assert sorted(tried) == sorted(
+        [
+            ("g6.8xlarge", named if section else image),
+            ("g6.8xlarge", own),
+            ("p5.48xlarge", own),
+            ("m7i.large", image),
+            ("m7i.xlarge", image),
+        ]
+    )

@@ -59,6 +59,11 @@ def test_nodes_start_from_a_built_image(stack: Stack) -> None:
     assert "so nodes start from it" in refused.stderr
     stack.muster("teardown", "--yes", "--force")
     assert stack.exists() == []
+    receipt = json.loads(max((stack.home / "receipts").glob("*.json")).read_text())
+    assert image in [entry["name"] for entry in receipt["kept"]], (
+        "a user would not know that the image still takes room"
+    )
+    assert list_images(stack) == [image]
     del stack.spec["local"]
     run_image(stack, "remove", image)
     assert list_images(stack) == []

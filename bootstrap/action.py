@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 
 from bootstrap.facts.model import Facts, FileFact
+from bootstrap.transport.base import require_size
 
 MARKERS = "/var/lib/muster"
 DONE = "@@muster-done"
@@ -58,8 +59,9 @@ def write_file(
     if facts.files.get(path) == FileFact(sha256(data).hexdigest(), mode, owner):
         return []
     folder, quoted, new = (shlex.quote(p) for p in (path.rpartition("/")[0], path, f"{path}.muster-new"))
-    # Most files need at most two processes: with 34 nodes on two cores, forks take most of the time.
+    # Most files need at most three processes: with 34 nodes on two cores, forks take most of the time.
     script = f"[ -d {folder} ] || mkdir -p {folder}\n(umask {_umask(mode):03o}; head -c {len(data)} > {new})\n"
+    script += f"{require_size(new, len(data))}\n"
     if mode not in (0o644, 0o600):
         script += f"chmod {mode:o} {new}\n"
     if owner != "root:root":

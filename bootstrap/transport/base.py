@@ -59,13 +59,23 @@ class Transport(Protocol):
     def close(self) -> None: ...
 
 
-def put_script(path: str, mode: int, owner: str) -> str:
+def put_script(path: str, mode: int, owner: str, size: int) -> str:
     """Return a script that writes stdin to `path` atomically, so that no reader sees an incomplete file."""
     quoted, temporary = shlex.quote(path), shlex.quote(f"{path}.muster-new")
     return (
         f'set -e; mkdir -p "$(dirname {quoted})"; (umask 077; cat > {temporary}); '
+        f"{require_size(temporary, size)}; "
         f"chmod {mode:o} {temporary}; chown {shlex.quote(owner)} {temporary}; mv -f {temporary} {quoted}"
     )
+
+
+def require_size(quoted: str, size: int) -> str:
+    """Return a command that removes a file and fails if its size differs: a connection that is cut looks like its end.
+
+    It needs a single process, because bootstrap runs it for every file on every node.
+    """
+    message = f"the connection was cut before all {size} bytes had arrived"
+    return f"[ \"$(stat -c %s {quoted})\" = {size} ] || {{ rm -f {quoted}; echo '{message}' >&2; exit 1; }}"
 
 
 class Lines:

@@ -40,7 +40,7 @@ class LocalTransport:
         return Completed(code, out.text(), err.text())
 
     def put(self, path: str, data: bytes, mode: int = 0o644, owner: str = "root:root") -> None:
-        completed = self.run(put_script(path, mode, owner), stdin=data)
+        completed = self.run(put_script(path, mode, owner, len(data)), stdin=data)
         if completed.code != 0:
             raise TransportError(NODE, f"cannot write {path}: {completed.err.strip()}")
 

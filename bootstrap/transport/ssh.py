@@ -76,7 +76,7 @@ class SshTransport:
             raise TransportError(self._node, "the connection was lost: the node stopped or is unreachable") from None
 
     def put(self, path: str, data: bytes, mode: int = 0o644, owner: str = "root:root") -> None:
-        completed = self.run(put_script(path, mode, owner), stdin=data)
+        completed = self.run(put_script(path, mode, owner, len(data)), stdin=data)
         if completed.code != 0:
             raise TransportError(self._node, f"cannot write {path}: {completed.err.strip()}")
 

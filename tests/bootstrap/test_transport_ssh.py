@@ -14,10 +14,13 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
+from bootstrap.action import Action, join_actions, write_file
+from bootstrap.facts.model import Facts
 from bootstrap.transport.base import Completed, TransportError
 from bootstrap.transport.ssh import SshTransport, public_key
 from cluster.inventory import Node
 from tests.bootstrap.sshd import Sshd
+from tests.harness import wait_until
 
 
 def private_key() -> str:
@@ -113,6 +116,28 @@ def test_a_node_that_dies_is_detected_at_once(transport: SshTransport, sshd: Ssh
     with pytest.raises(TransportError, match="the connection was lost: the node stopped or is unreachable"):
         transport.run("sleep 20", timeout=15)
     assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize("by", ["put", "write_file"])
+def test_a_copy_that_is_cut_leaves_the_old_file(transport: SshTransport, sshd: Sshd, tmp_path: Path, by: str) -> None:
+    """For the command on the node, the end of the connection looks like the end of the file."""
+    target, part, data = tmp_path / "file", tmp_path / "file.muster-new", b"new" * 10_000_000
+    target.write_text("old")
+    after = tmp_path / "after"
+
+    def cut() -> None:
+        wait_until(lambda: part.exists() and part.stat().st_size > 0, "a part has arrived", 10)
+        sshd.drop()
+
+    cutter = threading.Thread(target=cut)
+    cutter.start()
+    script, stdin = join_actions([*write_file(Facts(), str(target), data), Action("restart", f"touch {after}")])
+    with pytest.raises(TransportError, match="the connection was lost: the node stopped or is unreachable"):
+        transport.put(str(target), data) if by == "put" else transport.run(script, stdin=stdin)
+    cutter.join()
+    wait_until(lambda: not part.exists(), "the command on the node has ended", 10)
+    assert target.read_text() == "old"
+    assert not after.exists(), "what uses the file is not done"
 
 
 def test_a_wrong_host_key_is_rejected_with_both_fingerprints(sshd: Sshd) -> None:

@@ -38,7 +38,7 @@ class RunCommandTransport:
 
     def put(self, path: str, data: bytes, mode: int = 0o644, owner: str = "root:root") -> None:
         """Write a small file: the whole command of Systems Manager has a limit of 64 KB."""
-        done = self.run(put_script(path, mode, owner), stdin=data)
+        done = self.run(put_script(path, mode, owner, len(data)), stdin=data)
         if done.code != 0:
             raise TransportError(self._instance, f"cannot write {path}: {done.err.strip()}")
 

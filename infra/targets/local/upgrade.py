@@ -147,7 +147,7 @@ class ContainerTransport:
         return Completed(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
 
     def put(self, path: str, data: bytes, mode: int = 0o644, owner: str = "root:root") -> None:
-        done = self.run(put_script(path, mode, owner), stdin=data)
+        done = self.run(put_script(path, mode, owner, len(data)), stdin=data)
         if done.code != 0:
             raise TransportError(self._container, f"cannot write {path}: {done.err.strip()}")
 

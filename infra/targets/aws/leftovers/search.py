@@ -18,6 +18,7 @@ from cluster.catalog.prices import service_price
 from infra.resources.error import InUseError, ResourceError
 from infra.targets.aws.launcher.errors import classify_error
 from infra.targets.aws.leftovers.ec2 import INSTANCE
+from infra.targets.aws.leftovers.holders import describe_holders
 from infra.targets.aws.leftovers.kind import AccountRegion, ClusterResource, ResourceKind, read_tags
 from infra.targets.aws.leftovers.registry import FILESYSTEM_DEPENDENCIES, FILESYSTEMS, KINDS, USERS
 from infra.targets.target import Leftover, Leftovers
@@ -77,6 +78,8 @@ def remove_leftover(
                 code = fault.code if isinstance(error, ClientError) else ""
                 reason = ": ".join(filter(None, (code, fault.message)))
                 message = f"AWS refused to remove {leftover.kind} {leftover.name}: {reason}"
+                if is_temporary and (holders := describe_holders(account, leftover.kind, leftover.name)):
+                    message = f"{message.rstrip('.')}; it is used by {holders}"
                 error_class = InUseError if is_temporary else ResourceError
                 raise error_class("", message, "fix the cause it names, then run teardown again") from None
         sleep(wait_s)

@@ -19,6 +19,7 @@ from tests.infra.targets.aws.leftover_resources import (
     OURS,
     THEIRS,
     create_all,
+    create_network,
     filled_moto_gaps,  # noqa: F401  # a fixture
     list_leftovers,
     spec,
@@ -93,6 +94,26 @@ def test_removal_of_a_resource_in_use_times_out(aws: Moto, vpc: Leftover) -> Non
     aws.fail("DeleteVpc", "DependencyViolation", times=99)
     with pytest.raises(ResourceError, match=f"AWS refused to remove VPC {vpc.name}"):
         search.remove_leftover(vpc, time.monotonic(), AccountRegion(REGION), sleep=lambda _s: None)
+
+
+def test_the_network_interfaces_that_hold_a_resource_are_named(aws: Moto) -> None:  # noqa: F811
+    """A filesystem that is being deleted has them for a while, although it is listed no longer."""
+    subnet, group = create_network(aws, OURS)
+    ec2 = aws.client("ec2")
+    attached = [
+        ec2.create_network_interface(SubnetId=subnet, Groups=[group], Description=text)["NetworkInterface"]
+        for text in ("AWS created network interface for fs-1", "")
+    ]
+    ids = [interface["NetworkInterfaceId"] for interface in attached]
+    aws.fail("DeleteSecurityGroup", "DependencyViolation", times=99)
+    leftover = Leftover("security group", group, region=REGION)
+    with pytest.raises(ResourceError) as error:
+        search.remove_leftover(leftover, time.monotonic(), AccountRegion(REGION), sleep=lambda _s: None)
+    for text in (f"{ids[0]} (AWS created network interface for fs-1)", ids[1], f"security group {group}: Dependency"):
+        assert text in str(error.value)
+    aws.fail("DescribeNetworkInterfaces", "UnauthorizedOperation", times=99)
+    with pytest.raises(ResourceError, match=f"security group {group}: DependencyViolation"):
+        search.remove_leftover(leftover, time.monotonic(), AccountRegion(REGION), sleep=lambda _s: None)
 
 
 def test_what_uses_a_resource_is_removed_before_it() -> None:

@@ -101,6 +101,11 @@ class Stack:
         return name
 
     @property
+    def entry(self) -> str:
+        """Return the node where users log in: the controller if there is no login node."""
+        return "login" if self.spec.get("login", {}).get("enabled", True) else "controller"
+
+    @property
     def inventory(self) -> dict[str, Any]:
         loaded: dict[str, Any] = json.loads((self.home / self.name / "inventory.json").read_text())
         return loaded

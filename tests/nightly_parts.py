@@ -43,7 +43,7 @@ PARTS = {
     "checks": Part(("lint", "pure"), 60, measured_min=7),
     "trainer": Part(("trainer",), LONGEST_MIN),
     "engine": Part(("engine",), LONGEST_MIN),
-    "faults": Part(("faults",), 60, measured_min=8),
+    "faults": Part(("faults",), 60, measured_min=13),
     "clusters": Part(("e2e",), LONGEST_MIN),
     "rehearsals": Part(("e2e",), 180, measured_min=81),
     "scenarios-1": Part(("e2e",), 150, measured_min=54),

@@ -43,11 +43,11 @@ class Job:
     folder: str
 
     def read(self, file: str) -> str:
-        return self.stack.ssh("login", f"cat {self.folder}/{file} 2>/dev/null || true")
+        return self.stack.ssh(self.stack.entry, f"cat {self.folder}/{file} 2>/dev/null || true")
 
     @property
     def log(self) -> str:
-        return self.stack.ssh("login", f"cat ~/train-{self.number}.out 2>/dev/null || true")
+        return self.stack.ssh(self.stack.entry, f"cat ~/train-{self.number}.out 2>/dev/null || true")
 
     @property
     def history(self) -> str:
@@ -70,21 +70,21 @@ class Job:
 
     def restarts(self) -> int:
         """Return how often the job was requeued."""
-        shown = self.stack.ssh("login", f"scontrol show job {self.number} | grep -o 'Restarts=[0-9]*'")
+        shown = self.stack.ssh(self.stack.entry, f"scontrol show job {self.number} | grep -o 'Restarts=[0-9]*'")
         return int(shown.partition("=")[2])
 
     def excluded_nodes(self) -> str:
         """Return the nodes on which Slurm must not start the job again."""
-        shown = self.stack.ssh("login", f"scontrol show job {self.number} | grep -o 'ExcNodeList=[^ ]*'")
+        shown = self.stack.ssh(self.stack.entry, f"scontrol show job {self.number} | grep -o 'ExcNodeList=[^ ]*'")
         return shown.partition("=")[2]
 
     def nodes(self) -> list[str]:
         """Wait until the job runs and return its nodes; the first is the head."""
         self.wait_for(f"squeue -h -t running -o %T -j {self.number} | grep -q .", "start")
-        return self.stack.ssh("login", f"scontrol show hostnames $(squeue -h -o %N -j {self.number})").split()
+        return self.stack.ssh(self.stack.entry, f"scontrol show hostnames $(squeue -h -o %N -j {self.number})").split()
 
     def stop(self, reason: str) -> None:
-        self.stack.ssh("login", f"echo {reason} > {self.folder}/stop")
+        self.stack.ssh(self.stack.entry, f"echo {reason} > {self.folder}/stop")
 
     def wait_for_first_step(self) -> None:
         self.wait_for(f"grep -qs first_step {self.folder}/events.jsonl", "first step")
@@ -106,14 +106,14 @@ class Job:
     def wait(self, seconds: float = 600) -> str:
         """Wait for the end of the job and return its state."""
         self._until(f"sleep 1; {self._end_condition}", "end", seconds)
-        return self.stack.ssh("login", STATE.format(self.number))
+        return self.stack.ssh(self.stack.entry, STATE.format(self.number))
 
     def wait_for(self, condition: str, what: str, seconds: float = 600) -> None:
-        """Wait until a shell condition holds on the login node; fail if the job ends without it."""
+        """Wait until a shell condition holds on the node where users log in; fail if the job ends without it."""
         # A job can look ended for a moment between two attempts. Slurm's commands take more CPU time than conditions.
         ended = f"(( ++polls % 10 == 0 )) && {self._end_condition} && sleep 2 && {self._end_condition}"
         self._until(f"{condition} || {{ {ended}; }}", what, seconds)
-        if self.stack.ssh("login", f"{condition} >/dev/null && echo met || true") != "met":
+        if self.stack.ssh(self.stack.entry, f"{condition} >/dev/null && echo met || true") != "met":
             raise self._give_up(f"ended without {what}")
 
     @property
@@ -121,17 +121,17 @@ class Job:
         return f"{{ {STATE.format(self.number)}; }} | grep -qE '^({'|'.join(ENDED)})'"
 
     def _until(self, condition: str, what: str, seconds: float) -> None:
-        """Wait for a shell condition by polling on the login node, so that one connection serves many polls."""
+        """Wait for a shell condition by polling on a node, so that one connection serves many polls."""
         ask = shlex.quote(f"until {{ {condition}; }} >/dev/null; do sleep 0.5; done")
         deadline = time.monotonic() + seconds
-        while self.stack.ssh("login", f"timeout 30 bash -c {ask} && echo met || true") != "met":
+        while self.stack.ssh(self.stack.entry, f"timeout 30 bash -c {ask} && echo met || true") != "met":
             if time.monotonic() > deadline:
                 raise self._give_up(f"not within {seconds:g} s: {what}")
 
     def _give_up(self, what: str) -> AssertionError:
         """Return an error with the queue and the log, and free the nodes for other jobs."""
-        queue = self.stack.ssh("login", "squeue -o '%i %j %q %T %r %N'; sinfo -N", check=False)
-        self.stack.ssh("login", f"scancel {self.number}", check=False)
+        queue = self.stack.ssh(self.stack.entry, "squeue -o '%i %j %q %T %r %N'; sinfo -N", check=False)
+        self.stack.ssh(self.stack.entry, f"scancel {self.number}", check=False)
         return AssertionError(f"{what} of job {self.number}\n{queue}\n{self.log}")
 
 
@@ -141,7 +141,7 @@ def submit(stack: Stack, name: str, strategy: str, *settings: str, options: str 
     arguments = shlex.join([*SMALL, f"steps={STEPS}", *STRATEGIES[strategy], *settings])
     ranks = RANKS[strategy] // NODES
     variables = f"RANKS_PER_NODE={ranks} {variables} RUN_FOLDER={folder}"
-    number = stack.ssh("login", f"cd ~ && {variables} sbatch --parsable {options} {TRAIN} {arguments}")
+    number = stack.ssh(stack.entry, f"cd ~ && {variables} sbatch --parsable {options} {TRAIN} {arguments}")
     return Job(stack, number, folder)
 
 

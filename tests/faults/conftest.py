@@ -12,7 +12,11 @@ import pytest
 
 from tests.harness import Spec, Stack, small_spec
 
-ORDER = ("test_interrupted_up", "test_broken_parts", "test_interrupted_change")
+ORDER = (
+    *("test_interrupted_up", "test_broken_parts", "test_controller_outage", "test_cut_off_node", "test_sick_node"),
+    "test_training_faults",
+    "test_interrupted_change",
+)
 MakeStack = Callable[[str, Spec], Stack]
 
 

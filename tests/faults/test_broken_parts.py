@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import time
 
+import pytest
+
 from tests.harness import HEAL, Stack, cut_off, wait_until
 
 NEW_HOST_KEY = """cd /etc/ssh && mkdir previous && mv ssh_host_ed25519_key* previous

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.faults.interruption import containers, kill_at, lose_state
 from tests.harness import Stack, wait_until
 

@@ -30,6 +30,7 @@ def list_states(events: list[Event]) -> list[tuple[str, str]]:
     return [(e.step, e.state) for e in events]
 
 
+@pytest.mark.fault(20)
 def test_files_are_written_completely_and_in_order(tmp_path: Path) -> None:
     blob = bytes(range(256)) * 400
     first, second = f"{tmp_path}/new/first", f"{tmp_path}/second"
@@ -57,6 +58,7 @@ def test_an_action_without_data_does_not_consume_data_of_the_next(tmp_path: Path
     assert Path(path).read_text() == "mine"
 
 
+@pytest.mark.fault(19)
 def test_the_first_error_stops_execution_and_names_step_action_and_line(tmp_path: Path) -> None:
     events: list[Event] = []
     steps = [
@@ -91,6 +93,7 @@ def test_a_slow_action_shows_each_line_it_prints() -> None:
     ]
 
 
+@pytest.mark.fault(19)
 def test_an_action_that_hangs_fails_with_its_title() -> None:
     with pytest.raises(
         BootstrapError, match=r"node n1, step a: no answer within 0 s.*the action that was running: hang"

@@ -103,6 +103,7 @@ def test_put_and_get(transport: SshTransport, tmp_path: Path) -> None:
         transport.get("/nowhere")
 
 
+@pytest.mark.fault(20, place="real processes")
 def test_a_command_that_hangs_ends_at_its_timeout(transport: SshTransport) -> None:
     began = time.monotonic()
     with pytest.raises(TransportError, match="node gpu-1: no answer within 0 s"):
@@ -110,6 +111,7 @@ def test_a_command_that_hangs_ends_at_its_timeout(transport: SshTransport) -> No
     assert time.monotonic() - began < 3
 
 
+@pytest.mark.fault(20, place="real processes")
 def test_a_node_that_dies_is_detected_at_once(transport: SshTransport, sshd: Sshd) -> None:
     threading.Timer(0.3, sshd.drop).start()
     began = time.monotonic()
@@ -118,6 +120,7 @@ def test_a_node_that_dies_is_detected_at_once(transport: SshTransport, sshd: Ssh
     assert time.monotonic() - began < 5
 
 
+@pytest.mark.fault(20, place="real processes")
 @pytest.mark.parametrize("by", ["put", "write_file"])
 def test_a_copy_that_is_cut_leaves_the_old_file(transport: SshTransport, sshd: Sshd, tmp_path: Path, by: str) -> None:
     """For the command on the node, the end of the connection looks like the end of the file."""
@@ -140,6 +143,7 @@ def test_a_copy_that_is_cut_leaves_the_old_file(transport: SshTransport, sshd: S
     assert not after.exists(), "what uses the file is not done"
 
 
+@pytest.mark.fault(21, place="real processes")
 def test_a_wrong_host_key_is_rejected_with_both_fingerprints(sshd: Sshd) -> None:
     with pytest.raises(TransportError) as caught:
         SshTransport.connect(node(sshd.port, host_key=STRANGER), KEY, deadline_s=5)
@@ -155,6 +159,7 @@ def test_a_rejected_key_fails_at_once(sshd: Sshd) -> None:
     assert time.monotonic() - began < 5
 
 
+@pytest.mark.fault(20, place="real processes")
 def test_connecting_retries_while_a_node_boots() -> None:
     with socket.create_server(("127.0.0.1", 0)) as reserved:
         port = reserved.getsockname()[1]
@@ -170,6 +175,7 @@ def test_connecting_retries_while_a_node_boots() -> None:
     late[0].close()
 
 
+@pytest.mark.fault(20, place="real processes")
 def test_refused_reset_and_unanswered_connections_have_their_own_messages() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]

@@ -94,6 +94,7 @@ def test_a_step_sees_only_the_cpus_it_requested(cluster: Stack) -> None:
     assert cluster.ssh("login", "srun -p gpu -N1 -n1 -c1 nproc") == "1"
 
 
+@pytest.mark.fault(33)
 def test_a_job_over_its_memory_limit_is_killed_and_recorded(cluster: Stack) -> None:
     eat = "srun -p gpu -N1 --mem=200M python3 -c 'x = b\"x\" * 600_000_000' 2>&1 || true"
     assert "oom" in cluster.ssh("login", eat).lower()

@@ -15,6 +15,7 @@ STATES = """for second in $(seq 60); do sinfo -h -p cpu -t completing | grep -q 
     sinfo -h -N -p cpu -o '%N|%T|%E' | sort"""
 
 
+@pytest.mark.fault(6)
 @pytest.mark.nightly
 def test_a_node_that_is_below_is_drained_and_the_others_are_not(cluster: Stack) -> None:
     cluster.ssh("cpu-2", SLOW, user="root")

@@ -174,6 +174,7 @@ def test_only_admins_can_log_in_to_the_controller(cluster: Stack) -> None:
     assert cluster.ssh("login", f"{SHELL} controller id -un", user="bob") == "bob"
 
 
+@pytest.mark.fault(34)
 def test_what_a_user_left_outside_of_jobs_is_killed_when_their_job_ends(victim: Victim) -> None:
     """Processes that escape from their job are imitated by root: an ordinary user has no way out of a cgroup."""
     stack = victim.stack

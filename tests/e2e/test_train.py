@@ -72,6 +72,7 @@ def test_two_nodes_train(undisturbed: Undisturbed, strategy: str) -> None:
     assert max(abs(losses[step] - reference[step]) for step in losses) < 1e-3
 
 
+@pytest.mark.fault(12)
 @pytest.mark.nightly
 @checks(time_limit)
 def test_a_job_at_its_time_limit_saves_requeues_and_resumes(result: Job) -> None:
@@ -83,6 +84,7 @@ def test_a_job_at_its_time_limit_saves_requeues_and_resumes(result: Job) -> None
     assert_whole(result)
 
 
+@pytest.mark.fault(12)
 @checks(preempted)
 def test_a_preempted_job_resumes_after_the_urgent_one(result: Preempted, undisturbed: Undisturbed) -> None:
     job = result.job

@@ -113,6 +113,7 @@ def test_a_killed_rank_restarts_in_its_job_with_the_same_result(result: Job, und
     assert_same_end(result, undisturbed("ddp"))
 
 
+@pytest.mark.fault(1)
 @checks(node_killed)
 @pytest.mark.parametrize(
     "strategy", ["fsdp", *(pytest.param(name, marks=pytest.mark.nightly) for name in STRATEGIES if name != "fsdp")]
@@ -149,6 +150,7 @@ def test_an_elastic_run_continues_on_the_remaining_nodes(result: Lost) -> None:
     assert_whole(result.job)
 
 
+@pytest.mark.fault(1)
 @checks(replaced_node)
 def test_a_spare_node_replaces_a_dead_one(result: Lost, undisturbed: Undisturbed) -> None:
     first, second = result.job.events("joined")

@@ -86,6 +86,7 @@ def test_second_up_changes_nothing(cluster: Machines) -> None:
     assert cluster.containers() == before
 
 
+@pytest.mark.fault(24)
 def test_up_restores_removed_and_stopped_nodes_only(cluster: Machines) -> None:
     nodes, before = cluster.nodes, cluster.containers()
     api = docker.APIClient()

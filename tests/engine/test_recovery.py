@@ -75,6 +75,7 @@ def wait_for_stable_leftovers(machines: Machines, deadline: float) -> bool:
     return False
 
 
+@pytest.mark.fault(22)
 def test_up_recovers_after_repeated_kills_without_leftover_processes(built: Machines) -> None:
     for marker, count in ((STARTED, 1), (STARTED, 3), (CREATED, 1), (CREATED, 2)):
         kill_when(built, marker, count)
@@ -118,6 +119,7 @@ def test_lost_state_file_machines_are_removed_by_label(built: Machines) -> None:
     assert built.leftovers() == []
 
 
+@pytest.mark.fault(23)
 def test_destroy_right_after_a_killed_up(built: Machines) -> None:
     """Nodes that were created but not recorded are removed together with their network."""
     built.pulumi("stack", "init", "--no-select")

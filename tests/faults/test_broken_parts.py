@@ -19,6 +19,7 @@ FILL_DISK = """mkdir -p /etc/muster && mount -t tmpfs -o size=16k tmpfs /etc/mus
 STATE_SAVED_S = 7.0
 
 
+@pytest.mark.fault(21)
 def test_wrong_host_key_error_shows_both_fingerprints(healthy: Stack) -> None:
     healthy.ssh("gpu-2", NEW_HOST_KEY, user="root")
     healthy.spec["users"] = {"muster": {"uid": 2000}, "dave": {"uid": 2004}}
@@ -29,6 +30,7 @@ def test_wrong_host_key_error_shows_both_fingerprints(healthy: Stack) -> None:
     assert output_of(done).count("SHA256:") >= 2
 
 
+@pytest.mark.fault(19)
 def test_full_disk_error_names_the_node(healthy: Stack) -> None:
     healthy.ssh("gpu-1", FILL_DISK, user="root")
     healthy.spec["users"] = {"muster": {"uid": 2000}, "erin": {"uid": 2005}}
@@ -64,6 +66,7 @@ def test_up_repairs_all_earlier_faults_and_a_dead_node(healthy: Stack) -> None:
     assert len(healthy.ssh("controller", "srun -p gpu -N2 hostname").splitlines()) == 2
 
 
+@pytest.mark.fault(2, 3)
 def test_killed_slurm_daemons_restart(healthy: Stack) -> None:
     job = healthy.ssh("controller", "cd ~ && sbatch --parsable -p gpu -w gpu-1,gpu-2 -N2 --wrap 'srun sleep 120'")
     wait_until(lambda: healthy.ssh("controller", f"squeue -h -j {job} -o %T") == "RUNNING", "job runs")

@@ -6,9 +6,11 @@ import time
 
 import pytest
 
+from tests.fault_matrix.times import record
 from tests.harness import Stack, wait_until
 
 
+@pytest.mark.fault(4)
 def test_jobs_run_without_the_database_and_their_records_arrive_later(healthy: Stack) -> None:
     healthy.ssh("controller", "systemctl stop slurmdbd mariadb", user="root")
     try:
@@ -22,6 +24,7 @@ def test_jobs_run_without_the_database_and_their_records_arrive_later(healthy: S
     assert state == "COMPLETED"
     ask = f"sacct -X -n -P -o JobName,State -j {job} 2>/dev/null || true"
     wait_until(lambda: healthy.ssh("controller", ask) == "without-database|COMPLETED", "the record arrives", 120)
+    record(4, recover_s=time.monotonic() - began)
 
 
 def read_state(stack: Stack, job: str) -> str:

@@ -33,6 +33,7 @@ def cut_off(stack: Stack, node: str) -> Iterator[None]:
 
 
 @pytest.mark.nightly
+@pytest.mark.fault(5)
 def test_a_short_cut_is_not_noticed_by_the_job(healthy: Stack) -> None:
     script = "srun bash -c 'for beat in {1..15}; do sleep 1; done; hostname'"
     submit = f'cd ~ && sbatch --parsable -p gpu -w gpu-1,gpu-2 -N2 -o short-cut.out --wrap "{script}"'

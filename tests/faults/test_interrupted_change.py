@@ -8,6 +8,7 @@ from tests.faults.interruption import containers, kill_at, lose_state
 from tests.harness import Stack, wait_until
 
 
+@pytest.mark.fault(22)
 def test_killed_growth_continues_and_keeps_the_old_nodes(healthy: Stack) -> None:
     before, count = healthy.machine_ids(), containers(healthy)
     grow(healthy)
@@ -30,6 +31,7 @@ def test_second_concurrent_up_fails_or_waits(healthy: Stack) -> None:
     assert first.wait(timeout=10) == 0, (healthy.home / "started.log").read_text()
 
 
+@pytest.mark.fault(22)
 def test_up_adopts_the_machines_of_a_lost_state(healthy: Stack) -> None:
     before = healthy.machine_ids()
     lose_state(healthy)
@@ -38,6 +40,7 @@ def test_up_adopts_the_machines_of_a_lost_state(healthy: Stack) -> None:
     assert all_nodes_answer(healthy)
 
 
+@pytest.mark.fault(23)
 def test_next_teardown_completes_a_killed_teardown(healthy: Stack) -> None:
     count = containers(healthy)
     kill_at(healthy, "the first machine is gone", lambda stack: containers(stack) < count, "teardown", "--yes")

@@ -53,6 +53,7 @@ def test_docker_stops_while_machines_are_created(broken: Stack, tmp_path: Path) 
     assert "Traceback" not in output
 
 
+@pytest.mark.fault(22)
 def test_teardown_removes_a_killed_up_with_a_lost_state(broken: Stack) -> None:
     kill_at(broken, "bootstrap has begun", POINTS["bootstrap has begun"])
     lose_state(broken)
@@ -61,12 +62,14 @@ def test_teardown_removes_a_killed_up_with_a_lost_state(broken: Stack) -> None:
     assert f"muster-{broken.cluster}-gpu-1" in receipt
 
 
+@pytest.mark.fault(22)
 @pytest.mark.parametrize("point", ["the first machine exists", "bootstrap has begun"])
 def test_killed_up_leaves_no_process(broken: Stack, point: str) -> None:
     """Each `up` starts from what the killed one left and gets further."""
     kill_at(broken, point, POINTS[point])
 
 
+@pytest.mark.fault(19)
 def test_error_names_a_node_that_dies_during_bootstrap(broken: Stack) -> None:
     clear_progress(broken)
 
@@ -85,6 +88,7 @@ def test_error_names_a_node_that_dies_during_bootstrap(broken: Stack) -> None:
     assert time.monotonic() - started_at < UP_FAILS_WITHIN_S
 
 
+@pytest.mark.fault(22)
 def test_next_up_repairs_everything(broken: Stack) -> None:
     kill_at(broken, "the ready job runs", POINTS["the ready job runs"])
     broken.up()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import time
 
 import pytest
 
@@ -23,6 +22,7 @@ OTHER_KEY = f"""cp -p {KEY} /root/ && head -c 1024 /dev/urandom >/root/other && 
 FETCHED = "/run/slurm/conf/slurm.conf"
 
 
+@pytest.mark.fault(9)
 def test_a_node_with_a_full_disk_is_drained_and_comes_back(healthy: Stack) -> None:
     healthy.ssh(NODE, FILL_TMP, user="root")
     try:
@@ -35,12 +35,12 @@ def test_a_node_with_a_full_disk_is_drained_and_comes_back(healthy: Stack) -> No
     wait_until(lambda: read_node(healthy).state == "IDLE" and not read_node(healthy).out_of_service, "it is back", 30)
 
 
+@pytest.mark.fault(16)
 def test_a_node_with_another_key_is_named_and_repaired(healthy: Stack) -> None:
     key = healthy.ssh(NODE, f"base64 -w0 {KEY}", user="root")
     healthy.ssh(NODE, OTHER_KEY, user="root")
     done = bootstrap(healthy, "doctor")
     other = healthy.ssh(NODE, "base64 -w0 /root/other", user="root")
-    began = time.monotonic()
     up = healthy.up()
     assert done.returncode == 1
     assert f"{NODE} differs from the stack file (compute): write {KEY}" in done.stdout
@@ -51,6 +51,7 @@ def test_a_node_with_another_key_is_named_and_repaired(healthy: Stack) -> None:
 
 
 @pytest.mark.nightly
+@pytest.mark.fault(18)
 def test_a_configuration_that_differs_is_named_and_replaced(healthy: Stack) -> None:
     healthy.ssh(NODE, f"echo '# mine' >>{FETCHED}", user="root")
     done = bootstrap(healthy, "verify")

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from tests.e2e.training import QUICK, Job, assert_whole, submit
+from tests.fault_matrix.times import record
 from tests.harness import Stack, wait_until
 
 pytestmark = pytest.mark.nightly
@@ -31,6 +32,7 @@ RANK = "pgrep -n -f 'python.* -m trainer '"
 SMALL_DISK_MB = 64
 
 
+@pytest.mark.fault(11)
 def test_a_second_job_in_the_same_folder_is_refused_with_the_owner(healthy: Stack) -> None:
     first = submit(healthy, "in-use", "ddp", ENDLESS, *QUICK, options="-N 1")
     first.wait_for_first_step()
@@ -42,6 +44,7 @@ def test_a_second_job_in_the_same_folder_is_refused_with_the_owner(healthy: Stac
     assert_whole(first)
 
 
+@pytest.mark.fault(30)
 def test_a_run_whose_loss_is_not_a_number_ends_and_is_not_requeued(healthy: Stack) -> None:
     settings = ("optimizer.lr=1e30", "schedule.kind=constant", "health.max_skips=3")
     job = submit(healthy, "nan", "ddp", *QUICK, *settings, options="-N 1")
@@ -52,6 +55,7 @@ def test_a_run_whose_loss_is_not_a_number_ends_and_is_not_requeued(healthy: Stac
     assert job.events("ended")[0]["outcome"] == "broken"
 
 
+@pytest.mark.fault(14)
 def test_a_job_that_always_fails_is_not_requeued_forever(healthy: Stack) -> None:
     with faulty_start(healthy):
         variables = f"MAX_RESTARTS=0 MAX_STALLED_REQUEUES=1 DIE=1 PYTHONPATH={SITE}"
@@ -64,6 +68,7 @@ def test_a_job_that_always_fails_is_not_requeued_forever(healthy: Stack) -> None
     assert re.search(expected, job.log), job.log
 
 
+@pytest.mark.fault(31)
 def test_a_hung_rank_is_named_with_its_stack_and_the_job_is_requeued(healthy: Stack) -> None:
     with faulty_start(healthy):
         variables = f"MAX_RESTARTS=0 PYTHONPATH={SITE}"
@@ -84,8 +89,10 @@ def test_a_hung_rank_is_named_with_its_stack_and_the_job_is_requeued(healthy: St
     assert detect_s < HANG_S + 10
     assert job.events("loaded")[-1]["step"] > 0
     assert_whole(job)
+    record(31, detect_s=detect_s, recover_s=recovered["time"] - hung)
 
 
+@pytest.mark.fault(7)
 def test_a_full_disk_costs_a_checkpoint_and_not_the_run(healthy: Stack) -> None:
     """The folder of the run is a small disk of the only node of the job."""
     node, folder = "gpu-1", "/shared/home/muster/runs/full"

@@ -28,6 +28,7 @@ TRACKING = "Reference ID    : A9FEA97B (169.254.169.123)\nSystem time     : {} s
 DF = "Filesystem 1024-blocks Used Available Capacity Mounted on\n" + "/dev/root 101430960 {0} {1} 99% /\n" * 3
 
 
+@pytest.mark.fault(34)
 @pytest.mark.parametrize(
     ("output", "problems"),
     [
@@ -69,6 +70,7 @@ def test_a_software_version_that_changed_since_set_up_is_a_problem(tmp_path: Pat
     ]
 
 
+@pytest.mark.fault(34)
 def test_only_fatal_xids_are_problems() -> None:
     log = (
         "[  88.1] NVRM: Xid (PCI:0000:53:00): 31, pid=411, Ch 00000008, MMU Fault\n"
@@ -146,6 +148,7 @@ def test_only_missing_mounts_are_problems() -> None:
     assert filesystem.judge_mounts(answer.output, expected) == ["/nowhere-at-all is not mounted"]
 
 
+@pytest.mark.fault(35)
 def test_a_timeout_and_a_failed_command_are_problems() -> None:
     def problem(script: str, limit_s: float) -> list[HealthProblem]:
         check = Check(

@@ -68,6 +68,7 @@ def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-100])
 
 
+@pytest.mark.fault(10)
 @pytest.mark.parametrize(
     ("name", "damage", "message"),
     [
@@ -202,6 +203,7 @@ def test_a_full_disk_costs_one_checkpoint(checkpoints: Checkpoints) -> None:
     assert event.kind == "published"
 
 
+@pytest.mark.fault(7)
 @pytest.mark.parametrize("free", [0, 200_000])
 def test_no_space_left_costs_one_checkpoint(small_disk: Path, free: int) -> None:
     """Without any space the first file fails, with a little space a write of tensors."""
@@ -297,6 +299,7 @@ def test_signals_to_the_whole_job_do_not_stop_a_write(checkpoints: Checkpoints) 
     assert [event.kind for event in checkpoints.poll()] == ["published"]
 
 
+@pytest.mark.fault(10)
 @pytest.mark.parametrize("again", [1, 2])
 def test_a_kill_before_any_file_operation_leaves_a_complete_checkpoint(tmp_path: Path, again: int) -> None:
     """Kill at every instant of a save: of step 1, which exists already, and of step 2, after which 1 is removed."""
@@ -321,6 +324,7 @@ def crash(path: Path, step: int, content: str, operations: int) -> int:
     return subprocess.run([sys.executable, *arguments], cwd=Path(__file__).parents[2]).returncode
 
 
+@pytest.mark.fault(10)
 @pytest.mark.parametrize("also_writer", [True, False])
 def test_a_kill_at_any_instant_leaves_the_last_published_checkpoint(tmp_path: Path, also_writer: bool) -> None:
     chance = random.Random(also_writer)  # noqa: S311 - instants to kill at

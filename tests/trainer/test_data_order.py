@@ -85,6 +85,7 @@ class Numbers:
         return {"inputs": ids.copy(), "targets": np.full(len(ids), epoch)}
 
 
+@pytest.mark.fault(37)
 @pytest.mark.parametrize("seed", range(6))
 def test_crashes_and_resizes_never_skip_or_repeat_a_sample(seed):
     """Simulate random runs that train, sometimes save, crash, and resume with another world size.

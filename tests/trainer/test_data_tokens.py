@@ -78,6 +78,7 @@ def _truncate_index(folder):
     (folder / "index.json").write_text('{"version": 1, "dty')
 
 
+@pytest.mark.fault(37)
 @pytest.mark.parametrize(
     ("damage", "message"),
     [

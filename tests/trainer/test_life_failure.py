@@ -223,6 +223,7 @@ def test_the_same_unexpected_error_again_ends_the_run(tmp_path: Path) -> None:
     assert "not restarted: the error is the same as in an earlier attempt" in outcome(tmp_path)["reason"]
 
 
+@pytest.mark.fault(33)
 @pytest.mark.parametrize(
     ("step", "events", "name"),
     [

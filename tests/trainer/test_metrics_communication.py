@@ -329,6 +329,7 @@ def steps_of_a_loop(folder: Path, delay_s: float, steps: int) -> list[tuple[int,
     return reported
 
 
+@pytest.mark.fault(32)
 def test_a_slow_rank_is_reported_soon_with_default_settings(tmp_path: Path):
     reported = on_ranks(f"{__name__}:steps_of_a_loop", folder=tmp_path, delay_s=0.15, steps=55)
     assert reported == [reported[0]] * RANKS

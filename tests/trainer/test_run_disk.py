@@ -38,6 +38,7 @@ LIMITED = (
 )
 
 
+@pytest.mark.fault(7)
 def test_a_run_whose_last_state_is_lost_is_not_finished(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "run"
     arguments = [*SMALL_LLAMA, f"run.folder={folder}", "checkpoint.every=2", "checkpoint.asynchronous=false"]
@@ -76,6 +77,7 @@ def test_a_full_disk_at_the_last_save_is_blamed_on_its_rank(rank: int, tmp_path:
     assert checkpoint_steps(folder) == []
 
 
+@pytest.mark.fault(10)
 def test_a_damaged_checkpoint_is_skipped(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "run"
     arguments = [*SMALL_LLAMA, f"run.folder={folder}", "steps=4", "checkpoint.every=2", "checkpoint.asynchronous=false"]
@@ -114,6 +116,7 @@ def test_a_folder_that_cannot_be_written_is_rejected(
     assert "step 1/2" not in captured.out
 
 
+@pytest.mark.fault(7)
 def test_a_run_survives_a_full_disk_a_dead_writer_and_a_slow_one(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     arguments = [*SMALL_LLAMA, f"run.folder={folder}", "steps=1000000", "checkpoint.every=10", "watchdog.hang_s=4"]

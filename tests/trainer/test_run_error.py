@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from tests.trainer.first_cause import assert_first_cause
 from tests.trainer.launch import losses, outcome, torchrun
@@ -14,6 +15,7 @@ from trainer.life.cause import Cause
 SAMPLES, BATCH, STEP = 64, 8, 5
 
 
+@pytest.mark.fault(37)
 def test_a_bad_file_on_one_rank_ends_the_run(tmp_path: Path) -> None:
     images, folder = tmp_path / "images", tmp_path / "run"
     files = [images / f"class-{number % 2}" / f"{number:03d}.npy" for number in range(SAMPLES)]

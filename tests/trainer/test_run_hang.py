@@ -27,6 +27,7 @@ PROCESSES = 5
 SILENT = f"silent, because their process or node is dead or stuck: rank 1 on {HOST} "
 
 
+@pytest.mark.fault(31)
 @pytest.mark.parametrize("phase", ["step", "data"])
 def test_a_rank_that_hangs_is_named(tmp_path: Path, phase: str) -> None:
     """In a step, it has made the same progress as the rank that waits for it, and only its stack tells them apart."""

@@ -31,6 +31,7 @@ EXPLOSIVE = [*SMALL_LLAMA, "steps=40", "optimizer.lr=1e30", "schedule.kind=const
 STEPS, BATCH, SEQ_LEN, SAMPLES = 36, 4, 16, 400
 
 
+@pytest.mark.fault(30)
 def test_nonfinite_updates_are_skipped_up_to_a_limit(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     assert main([*EXPLOSIVE, f"run.folder={folder}", "health.max_skips=3"]) == Code.BROKEN
@@ -46,6 +47,7 @@ def test_nonfinite_updates_are_skipped_up_to_a_limit(tmp_path: Path) -> None:
     assert not list((folder / "checkpoints").glob("step-*"))
 
 
+@pytest.mark.fault(30)
 def test_the_first_nonfinite_update_can_end_the_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "run"
     assert main([*EXPLOSIVE, f"run.folder={folder}", "health.nonfinite=stop"]) == Code.BROKEN
@@ -54,6 +56,7 @@ def test_the_first_nonfinite_update_can_end_the_run(tmp_path: Path, capfd: pytes
     assert "broken at step" in capfd.readouterr().out
 
 
+@pytest.mark.fault(30)
 def test_a_spike_is_rolled_back_and_its_data_skipped(tmp_path: Path) -> None:
     """The ranks vote on the rollback: the loss of step 32 is read in step 33, and the vote of that step in step 34."""
     folder, spike, good = tmp_path / "run", 32, 30

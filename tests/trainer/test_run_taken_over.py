@@ -38,6 +38,7 @@ def wait_for_checkpoint(run: Launched, folder: Path) -> None:
     run.until(lambda: checkpoint_steps(folder) != [], "a checkpoint")
 
 
+@pytest.mark.fault(11)
 def test_a_second_run_in_the_same_folder_is_refused_and_the_first_one_finishes(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     with forked(2, settings(folder, 1_000_000, "parallel.strategy=ddp"), tmp_path, program=QUICK) as first:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from infra.targets.aws.node import parameters
 from slurm.power import limits
 from slurm.power.context import Context
@@ -28,6 +30,7 @@ def report(aws: Moto, name: str, instance: str, state: str = "failed", **more: s
     )
 
 
+@pytest.mark.fault(19, place="simulated AWS")
 def test_a_failed_set_up_requeues_the_job_and_terminates_the_machine(
     aws: Moto, context: Context, slurm: FakeSlurm
 ) -> None:

@@ -98,6 +98,7 @@ def test_which_machines_are_orphans(orphan: Machine, state: str, why: str | None
     )
 
 
+@pytest.mark.fault(17)
 def test_a_duplicate_of_the_machine_that_slurm_uses_is_an_orphan() -> None:
     both = MachineList((machine(number=1), machine(number=2)))
     for address, extra in (("10.0.0.2", "i-1"), ("10.0.0.1", "i-2"), ("gpu-1", "i-2")):

@@ -19,6 +19,7 @@ def test_a_finished_run_is_not_requeued_even_if_torchrun_fails(job: Run, tmp_pat
     assert not is_requeued(tmp_path)
 
 
+@pytest.mark.fault(30)
 @pytest.mark.parametrize(
     ("outcome", "status", "message"),
     [
@@ -106,6 +107,7 @@ def list_processes(tmp_path: Path) -> list[str]:
     return commands
 
 
+@pytest.mark.fault(14)
 def test_requeues_without_progress_stop_after_three(job: Run, tmp_path: Path) -> None:
     """The first requeue is at a new checkpoint, such as that of the time limit; then three attempts are lost."""
     for count in range(3):

@@ -55,6 +55,7 @@ def test_a_group_that_a_foreign_group_refers_to_is_refused(aws: Moto) -> None:  
         search.remove_leftover(group, time.monotonic(), AccountRegion(REGION), sleep=lambda _s: None)
 
 
+@pytest.mark.fault(29)
 def test_mount_targets_of_a_kept_filesystem_are_removed_with_the_network(aws: Moto) -> None:  # noqa: F811
     """They held the subnets and security groups for 20 minutes if Pulumi's state was lost."""
     subnet, group = create_network(aws, OURS)

@@ -65,6 +65,7 @@ def vpc(aws: Moto) -> Leftover:  # noqa: F811
     return Leftover("VPC", created["Vpc"]["VpcId"], region=REGION)
 
 
+@pytest.mark.fault(29)
 def test_removal_is_retried_while_a_resource_is_in_use(aws: Moto, vpc: Leftover) -> None:  # noqa: F811
     aws.fail("DeleteVpc", "DependencyViolation", times=2)
     waits: list[float] = []
@@ -90,12 +91,14 @@ def test_transient_errors_are_retried(
     assert waits == [1.0, 2.0]
 
 
+@pytest.mark.fault(29)
 def test_removal_of_a_resource_in_use_times_out(aws: Moto, vpc: Leftover) -> None:  # noqa: F811
     aws.fail("DeleteVpc", "DependencyViolation", times=99)
     with pytest.raises(ResourceError, match=f"AWS refused to remove VPC {vpc.name}"):
         search.remove_leftover(vpc, time.monotonic(), AccountRegion(REGION), sleep=lambda _s: None)
 
 
+@pytest.mark.fault(29)
 def test_the_network_interfaces_that_hold_a_resource_are_named(aws: Moto) -> None:  # noqa: F811
     """A filesystem that is being deleted has them for a while, although it is listed no longer."""
     subnet, group = create_network(aws, OURS)
@@ -116,6 +119,7 @@ def test_the_network_interfaces_that_hold_a_resource_are_named(aws: Moto) -> Non
         search.remove_leftover(leftover, time.monotonic(), AccountRegion(REGION), sleep=lambda _s: None)
 
 
+@pytest.mark.fault(29, place="unit")
 def test_what_uses_a_resource_is_removed_before_it() -> None:
     for used, users in USERS.items():
         assert {user for user in users if KINDS.index(user) >= KINDS.index(used)} == set(), used.name

@@ -101,6 +101,7 @@ def test_a_shortage_everywhere_leaves_no_machine(aws: Moto, fleet: Fleet, clock:
     assert list_running(aws) == []
 
 
+@pytest.mark.fault(26)
 def test_jobs_are_launched_completely_or_not_at_all(aws: Moto, fleet: Fleet, clock: Clock) -> None:
     aws.capacity |= {(TYPE, "us-east-1a"): 3, (TYPE, "us-east-1b"): 0}
     result = launch(make_api(clock), fleet, fleet.groups[0].options, [names(1, 2), names(3, 4)], "t")
@@ -119,6 +120,7 @@ def test_a_lost_answer_starts_nothing_twice(aws: Moto, fleet: Fleet, clock: Cloc
     assert len({call.params["ClientToken"] for call in aws.of("RunInstances")}) == 1
 
 
+@pytest.mark.fault(25)
 def test_throttling_is_retried_within_a_limit(aws: Moto, fleet: Fleet, clock: Clock) -> None:
     aws.fail("RunInstances", "RequestLimitExceeded", times=3)
     assert len(launch(make_api(clock), fleet, fleet.groups[0].options, [names(1, 1)], "t").machines) == 1

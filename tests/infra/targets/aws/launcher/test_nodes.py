@@ -114,6 +114,7 @@ def test_the_next_type_is_tried_when_no_zone_has_the_first(aws: Moto, group: Gro
     assert [machine["InstanceType"] for machine in list_running(aws)] == ["p5en.48xlarge"] * 2
 
 
+@pytest.mark.fault(26)
 def test_a_shortage_of_every_type_names_the_types(aws: Moto, group: Group) -> None:
     aws.capacity |= {(kind, zone): 0 for kind in (TYPE, "p5en.48xlarge") for zone in ZONES}
     with pytest.raises(ResourceError) as error:
@@ -122,6 +123,7 @@ def test_a_shortage_of_every_type_names_the_types(aws: Moto, group: Group) -> No
     assert f"p5.48xlarge: {nowhere}; p5en.48xlarge: {nowhere}. Fix" in str(error.value)
 
 
+@pytest.mark.fault(26)
 def test_all_or_none_are_launched_and_a_shortage_names_the_zones(
     aws: Moto, group: Group, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -118,6 +118,7 @@ def test_a_bundle_with_another_hash_is_rejected(cloud: Machines, bundle: Bundle,
     assert cloud.do("gpu-1", "readlink /opt/muster/current").out.strip() == f"/opt/muster/{bundle.digest}"
 
 
+@pytest.mark.fault(19)
 def test_a_step_that_fails_is_reported_with_its_last_line(cloud: Machines, bundle: Bundle, compute: str) -> None:
     cloud.do("gpu-1", "systemctl stop slurmd; chmod -x /usr/sbin/slurmd")
     done = cloud.run("gpu-1", cloud.script(bundle, "compute"))

@@ -109,6 +109,7 @@ def test_an_unexpected_response_is_a_warning(canned_aws: CannedAws) -> None:
     assert "x could not be checked (unexpected response from AWS: KeyError('b'))" in message
 
 
+@pytest.mark.fault(38)
 def test_without_any_permission_every_check_is_a_warning(canned_aws: CannedAws) -> None:
     """Every service denies access: each check that calls one gives a warning, and nothing else is reported."""
     for service in ("ec2", "service-quotas", "iam", "ssm", "fsx", "efs", "s3", "kms"):

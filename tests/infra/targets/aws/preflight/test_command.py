@@ -61,6 +61,7 @@ def test_check_reports_a_failed_look_up_of_an_instance_type(stacks: Path, aws: M
     assert "looked up in the account (DescribeInstanceTypes: UnauthorizedOperation)" in done.stderr
 
 
+@pytest.mark.fault(38)
 def test_expired_credentials_are_reported_and_no_other_call_is_made(stacks: Path, aws: Moto) -> None:
     aws.fail("GetCallerIdentity", "ExpiredToken", times=5)
     done = muster(stacks, "check", "--stack", "pair", **aws.environment())
@@ -105,6 +106,7 @@ def test_without_credentials_check_opens_no_connection(
     )
 
 
+@pytest.mark.fault(38)
 def test_up_starts_nothing_without_credentials(stacks: Path) -> None:
     done = muster(stacks, "up", "--stack", "pair")
     assert done.returncode == FAILED
@@ -113,6 +115,7 @@ def test_up_starts_nothing_without_credentials(stacks: Path) -> None:
     assert not (stacks / "home").exists()
 
 
+@pytest.mark.fault(38)
 def test_up_starts_nothing_if_aws_rejects_the_credentials(stacks: Path, aws: Moto) -> None:
     aws.fail("GetCallerIdentity", "ExpiredToken", times=5)
     done = muster(stacks, "up", "--stack", "pair", **aws.environment())

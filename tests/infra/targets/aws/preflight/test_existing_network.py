@@ -141,6 +141,7 @@ def test_dns_hostnames_are_required(canned_aws: CannedAws, site: ExistingVpc) ->
     ]
 
 
+@pytest.mark.fault(28)
 def test_a_subnet_needs_a_free_address_for_every_interface(canned_aws: CannedAws, site: ExistingVpc) -> None:
     """About 250 are free; a p5 with `ip_bandwidth` takes eight; controller, login and EFS take one each."""
     add_nat_gateway(site)

@@ -77,6 +77,7 @@ def p_need(least: int, most: int) -> Need:
     return need
 
 
+@pytest.mark.fault(27, place="unit")
 @pytest.mark.parametrize(
     ("value", "others", "level", "used", "total"),
     [
@@ -120,6 +121,7 @@ def metric(cls: str) -> dict[str, Any]:
     return {"MetricNamespace": "AWS/Usage", "MetricName": "ResourceCount", "MetricDimensions": dimensions}
 
 
+@pytest.mark.fault(27)
 def test_each_quota_and_its_usage_are_read(canned_aws: CannedAws) -> None:
     values = {P: 576.0, STANDARD: 64.0}
     canned_aws.answer(

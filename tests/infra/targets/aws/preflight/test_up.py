@@ -26,6 +26,7 @@ READS = ("Describe", "Get", "List", "Simulate", "GET ", "HEAD ")
 DRY_RUNS = ("RunInstances",)
 
 
+@pytest.mark.fault(27)
 def test_an_error_of_the_account_stops_up_before_anything_is_created(stacks: Path, aws: Moto) -> None:
     done = muster(stacks, "up", "--stack", "block", **aws.environment())
     assert done.returncode == BAD_INPUT

@@ -15,6 +15,14 @@ pytestmark = [pytest.mark.e2e, pytest.mark.nightly, pytest.mark.timeout(TIMEOUT_
 
 
 # test_rehearsal.py rehearses the first two, in which nothing goes wrong.
+@pytest.mark.fault(13, case="spot-notice")
+@pytest.mark.fault(13, case="spot-notice-early")
+@pytest.mark.fault(17, case="late-listing")
+@pytest.mark.fault(25, case="throttling")
+@pytest.mark.fault(26, case="no-capacity-controller")
+@pytest.mark.fault(26, case="no-capacity-nodes")
+@pytest.mark.fault(26, case="no-spot")
+@pytest.mark.fault(34, 35, case="failed-prolog")
 @pytest.mark.parametrize("scenario", list(SCENARIOS)[2:])
 def test_scenario(tmp_path: Path, scenario: str) -> None:
     assert "rehearsed in " in run_rehearsal(

@@ -9,6 +9,7 @@ import pytest
 from infra.targets.aws.rehearse import scenarios
 from infra.targets.aws.rehearse.interferences import refuse_launches, reject_some
 from infra.targets.aws.rehearse.scenarios import SCENARIOS, lose_controller
+from tests.fault_matrix.marked_tests import list_marked_tests
 from tests.harness import REPO
 
 
@@ -20,6 +21,13 @@ def test_the_documentation_lists_all_scenarios() -> None:
     text = (REPO / "docs" / "aws.md").read_text()
     rows = [f"| `{name}` | {scenario.injects} | {scenario.holds} |" for name, scenario in SCENARIOS.items()]
     assert "\n".join(["| scenario | what goes wrong | what must hold |", "|---|---|---|", *rows]) + "\n\n" in text
+
+
+def test_scenarios_of_the_fault_matrix_are_tested() -> None:
+    """The page docs/faults.md names a scenario as the parameter of its test, which leaves the first two out."""
+    cases = {test.case for test in list_marked_tests() if test.path.endswith("/test_rehearsed_scenarios.py")}
+    assert cases
+    assert cases <= set(list(SCENARIOS)[2:])
 
 
 def test_a_seed_repeats_which_calls_are_throttled() -> None:

@@ -89,6 +89,7 @@ def failing(make_stack: MakeStack, account: Moto) -> FailingAccount:
     return FailingAccount(make_stack("aws-g6-pair", name="errors"), account)
 
 
+@pytest.mark.fault(23)
 @pytest.mark.nightly
 @pytest.mark.timeout(3600)
 def test_an_error_at_every_call(failing: FailingAccount) -> None:

@@ -24,6 +24,7 @@ SOURCES = {
     "python": "the Python package index",
     "go": "the Go module proxy",
 }
+INSTALL_GO_OR_PULUMI = f"install Go {pins.GO} or newer, or Pulumi {pins.PULUMI} or newer, below {pins.PULUMI_BELOW}"
 
 
 @dataclass(frozen=True)
@@ -132,8 +133,7 @@ def _check_go(facts: Facts) -> list[MachineProblem]:
         return []
     name = ARCHITECTURES[facts.machine]
     what = f"{name} needs Go >= {pins.GO} or Pulumi {pins.PULUMI} on PATH: setup has a checksum of neither for {name}"
-    versions = f"{pins.PULUMI} or newer, below {pins.PULUMI_BELOW}"
-    return [MachineProblem(what, f"install Go {pins.GO} or newer, or Pulumi {versions}")]
+    return [MachineProblem(what, INSTALL_GO_OR_PULUMI)]
 
 
 def _check_tools(facts: Facts) -> list[MachineProblem]:
@@ -146,10 +146,12 @@ def _check_tools(facts: Facts) -> list[MachineProblem]:
             MachineProblem(what, f"install it, for example `sudo apt-get install python{facts.python}-venv`")
         )
     if "go" in facts.lacking and facts.builds_pulumi and not _lacks_pinned_go(facts):
-        what = f"Pulumi {pins.PULUMI} is not installed, cannot be downloaded, and cannot be built without Go"
-        versions = f"{pins.PULUMI} or newer, below {pins.PULUMI_BELOW}"
-        fix = f"install Pulumi {versions}, or Go (`sudo apt-get install golang-go`)"
-        problems.append(MachineProblem(what, fix))
+        if facts.machine in pins.PULUMI_SHA256:
+            reason = "its release cannot be downloaded"
+        else:
+            reason = "no checksum of Pulumi's release is pinned in setup/pins.py"
+        what = f"Pulumi {pins.PULUMI} is not installed; {reason}, so it is built, which needs Go"
+        problems.append(MachineProblem(what, INSTALL_GO_OR_PULUMI))
     if facts.reach.get("base") is False and not (facts.root and "debootstrap" not in facts.lacking):
         what = (
             f"{pins.OFFICIAL_BASE} cannot be pulled, and the alternative, debootstrap, must be installed and needs root"

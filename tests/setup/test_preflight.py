@@ -8,11 +8,12 @@ import pytest
 
 from setup import pins
 from setup.facts import Disk, Engine, Facts
-from setup.preflight import DISK_GB, PULUMI_BUILD_GB, find_problems
+from setup.preflight import DISK_GB, MACHINES, PULUMI_BUILD_GB, find_problems
 from tests.setup.machine import ALL, machine, one_disk
 
 REPO = Path(__file__).parents[2]
 NETWORK_FIX = "check the network and the proxy settings (http_proxy, https_proxy), then run this again"
+GO_FIX = "install Go 1.25.11 or newer, or Pulumi 3.259.0 or newer, below 4.0.0"
 REMOTE_FIX = "use this machine's own engine: `unset DOCKER_HOST`, `docker context use default`"
 TABLE: dict[str, tuple[Facts, str, str]] = {
     "not Linux": (
@@ -85,18 +86,25 @@ TABLE: dict[str, tuple[Facts, str, str]] = {
     ),
     "no Go": (
         machine(lacking=frozenset({"go"}), missing=frozenset({"pulumi"}), reach={"release": False}, debian=False),
-        "Pulumi 3.259.0 is not installed, cannot be downloaded, and cannot be built without Go",
-        "install Pulumi 3.259.0 or newer, below 4.0.0, or Go (`sudo apt-get install golang-go`)",
+        "Pulumi 3.259.0 is not installed; no checksum of Pulumi's release is pinned in setup/pins.py, so it is built, "
+        "which needs Go",
+        GO_FIX,
+    ),
+    "no Go, no root": (
+        machine(lacking=frozenset({"go"}), missing=frozenset({"pulumi"}), root=False),
+        "Pulumi 3.259.0 is not installed; no checksum of Pulumi's release is pinned in setup/pins.py, so it is built, "
+        "which needs Go",
+        GO_FIX,
     ),
     "old Go on arm64": (
         machine(machine="aarch64", missing=frozenset({"pulumi"}), reach={"release": False}),
         "arm64 needs Go >= 1.25.11 or Pulumi 3.259.0 on PATH: setup has a checksum of neither for arm64",
-        "install Go 1.25.11 or newer, or Pulumi 3.259.0 or newer, below 4.0.0",
+        GO_FIX,
     ),
     "no Go on arm64, no root": (
         machine(machine="aarch64", missing=frozenset({"pulumi"}), lacking=frozenset({"go"}), root=False),
         "arm64 needs Go >= 1.25.11 or Pulumi 3.259.0 on PATH: setup has a checksum of neither for arm64",
-        "install Go 1.25.11 or newer, or Pulumi 3.259.0 or newer, below 4.0.0",
+        GO_FIX,
     ),
     "no base image": (
         machine(missing=frozenset({"image"}), reach={"base": False}, root=False),
@@ -168,10 +176,26 @@ def test_the_documentation_names_the_required_disk_space() -> None:
     assert f"and {needed} GB of disk" in readme
 
 
-def test_the_readme_names_what_arm64_needs() -> None:
-    readme = " ".join((REPO / "README.md").read_text().split())
-    needed = f"On arm64 also Go {pins.GO} or newer, or Pulumi {pins.PULUMI} or newer"
-    assert (needed in readme) == ("aarch64" not in pins.GO_SUMS)
+def test_a_pinned_release_that_cannot_be_downloaded_is_named_as_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(pins.PULUMI_SHA256, "x86_64", "0" * 64)
+    facts = machine(lacking=frozenset({"go"}), missing=frozenset({"pulumi"}), reach={"release": False}, root=False)
+    what = "Pulumi 3.259.0 is not installed; its release cannot be downloaded, so it is built, which needs Go"
+    assert [(problem.what, problem.fix) for problem in find_problems(facts)] == [(what, GO_FIX)]
+
+
+def test_the_documentation_names_the_machines_that_need_go_or_pulumi() -> None:
+    """If a new pin changes which machines these are, this fails until both pages say so."""
+    pairs = [(processor, root) for processor in MACHINES for root in (False, True)]
+    needy = []
+    for processor, root in pairs:
+        reach = {"release": processor in pins.PULUMI_SHA256}
+        parts = {"missing": frozenset({"pulumi"}), "lacking": frozenset({"go"}), "reach": reach}
+        if find_problems(machine(machine=processor, root=root, **parts)):
+            needy.append((processor, root))
+    assert needy == [pair for pair in pairs if pair != ("x86_64", True)]
+    text = f"Go {pins.GO} or newer, or Pulumi {pins.PULUMI} or newer, unless you are root on Debian or Ubuntu on x86-64"
+    for page in ("README.md", "docs/setup.md"):
+        assert text in " ".join((REPO / page).read_text().split())
 
 
 def test_all_problems_are_reported_together() -> None:

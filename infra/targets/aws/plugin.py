@@ -1,4 +1,4 @@
-"""Pulumi's AWS plugin in the version that the program needs: installed already, or fetched once and verified."""
+"""Pulumi's AWS plugin in the version that the program needs: installed already, or fetched once, verified if pinned."""
 
 from __future__ import annotations
 
@@ -57,6 +57,7 @@ def ensure(home: Home, say: Callable[[str], None]) -> None:
         _install(env, source)
 
 
+# Only tests run this until SHA256 has a pin.
 def _download(machine: str, pinned: str, folder: Path) -> Path:
     """Download the archive and return its path; raise Stop unless it has the pinned SHA-256.
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from release import archive, audit, cves
 from release.components import ROOT
-from release.signature import ALLOWED, SignatureError, sign, verify
+from release.signature import ALLOWED, SignatureError, require_listed, sign, verify
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -29,7 +29,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def build_release(folder: Path, key: Path, *, audited: bool) -> int:
-    """Audit, build and sign a release; nothing is written if the audit fails."""
+    """Audit, build and sign a release; nothing is written if the key is not listed or the audit fails."""
+    require_listed(key)
     if code := max(cves.main(), audit.main(required=True) if audited else 0):
         return code
     files = archive.build(ROOT, folder)

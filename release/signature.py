@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import tempfile
 from pathlib import Path
 
 NAMESPACE = "muster-release"
@@ -33,6 +34,14 @@ def sign(file: Path, key: Path, allowed: Path = ALLOWED) -> Path:
         line = f'{SIGNER} namespaces="{NAMESPACE}" {" ".join(public.split()[:2])}'
         raise SignatureError(f"{allowed} does not list the key {key}: add and commit this line\n  {line}") from None
     return signature
+
+
+def require_listed(key: Path, allowed: Path = ALLOWED) -> None:
+    """Raise SignatureError unless `key` can sign and `allowed` lists it; a trial signature shows both."""
+    with tempfile.TemporaryDirectory() as scratch:
+        trial = Path(scratch) / "trial"
+        trial.touch()
+        sign(trial, key, allowed)
 
 
 def verify(file: Path, allowed: Path = ALLOWED) -> None:

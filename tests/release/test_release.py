@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from release import __main__ as command
-from release import archive, audit
+from release import archive, audit, cves
 from release.archive import ReleaseError
 from release.components import GO_SUMS, LOCKS, ROOT
-from release.signature import ALLOWED, NAMESPACE, SIGNER, SignatureError, sign, verify
+from release.signature import ALLOWED, NAMESPACE, SIGNER, SignatureError, require_listed, sign, verify
 from tests.harness import wait_until
 
 VERSION = archive.read_version(ROOT)
@@ -196,9 +196,33 @@ def add_file(content: bytes) -> bytes:
     return changed.getvalue()
 
 
-def test_nothing_is_built_if_the_audit_fails(
+def list_key(monkeypatch: pytest.MonkeyPatch, signers: Path) -> None:
+    """Let the command read the list of a test instead of release/allowed_signers."""
+    monkeypatch.setattr(command, "require_listed", lambda key: require_listed(key, signers))
+    monkeypatch.setattr(command, "sign", lambda file, key: sign(file, key, signers))
+
+
+def test_a_key_that_is_not_listed_is_refused_before_audit_and_build(
     tmp_path: Path, key: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    for module, name in ((cves, "main"), (audit, "main"), (archive, "build")):
+        monkeypatch.setattr(module, name, lambda *_, **__: pytest.fail("this comes after the check of the key"))
+    assert command.main(["build", "--key", str(key), "--folder", str(tmp_path / "dist")]) == 1
+    assert f"does not list the key {key}: add and commit this line" in capsys.readouterr().err
+    assert not (tmp_path / "dist").exists()
+
+
+def test_a_key_that_cannot_sign_is_refused_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    absent = tmp_path / "absent"
+    assert command.main(["build", "--key", str(absent), "--folder", str(tmp_path / "dist")]) == 1
+    shown = capsys.readouterr()
+    assert (shown.out, f"cannot be signed with {absent}" in shown.err) == ("", True)
+
+
+def test_nothing_is_built_if_the_audit_fails(
+    tmp_path: Path, key: Path, signers: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    list_key(monkeypatch, signers)
     monkeypatch.setattr(audit, "find_obstacle", lambda _: "no route to host")
     assert command.main(["build", "--key", str(key), "--folder", str(tmp_path / "dist")]) == 1
     assert "pip-audit did not run" in capsys.readouterr().out
@@ -209,7 +233,7 @@ def test_build_and_verify_from_the_command_line(
     repo: Path, key: Path, signers: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(command, "ROOT", repo)
-    monkeypatch.setattr(command, "sign", lambda file, by: sign(file, by, signers))
+    list_key(monkeypatch, signers)
     folder = str(key.parent / "dist")
     assert command.main(["build", "--key", str(key), "--folder", folder, "--no-audit"]) == 0
     assert "the Python packages were NOT audited" in capsys.readouterr().err

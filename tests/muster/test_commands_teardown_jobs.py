@@ -1,5 +1,7 @@
 """The check for running jobs before teardown: on AWS, a queue that does not answer requires --force."""
 
+# ruff: noqa: F811  # arguments of tests have the names of imported fixtures; mypy reports functions of the same name
+
 from __future__ import annotations
 
 import json
@@ -58,7 +60,7 @@ def test_stack_without_access_files_has_no_jobs(tmp_path: Path) -> None:
     assert list_cluster_jobs(Home.of({"MUSTER_HOME": str(tmp_path)}).stack("s"), *LOCAL) == ClusterJobs()
 
 
-def test_aws_jobs_are_listed_by_the_controller(aws: Moto, stack: StackHome) -> None:  # noqa: F811
+def test_aws_jobs_are_listed_by_the_controller(aws: Moto, stack: StackHome) -> None:
     start_instance(aws, "controller")
     start_instance(aws, "compute")
     put_report(aws, "ready")
@@ -69,7 +71,7 @@ def test_aws_jobs_are_listed_by_the_controller(aws: Moto, stack: StackHome) -> N
     assert "7 ready-h200 (muster)" in list_cluster_jobs(stack, *AWS).running
 
 
-def test_next_job_id_is_read_from_the_controller(aws: Moto) -> None:  # noqa: F811
+def test_next_job_id_is_read_from_the_controller(aws: Moto) -> None:
     start_instance(aws, "controller")
     start_instance(aws, "compute")
     put_report(aws, "ready")
@@ -90,7 +92,7 @@ def test_cluster_without_jobs_needs_no_note_about_job_ids() -> None:
     assert describe_job_ids(1) == ()
 
 
-def test_silent_aws_queue_counts_as_unknown(aws: Moto, stack: StackHome) -> None:  # noqa: F811
+def test_silent_aws_queue_counts_as_unknown(aws: Moto, stack: StackHome) -> None:
     controller = start_instance(aws, "controller")
     start_instance(aws, "compute")
     put_report(aws, "ready")
@@ -107,7 +109,7 @@ def test_silent_aws_queue_counts_as_unknown(aws: Moto, stack: StackHome) -> None
     assert list_cluster_jobs(stack, *AWS).unknown == denied
 
 
-def test_cluster_without_compute_nodes_has_no_jobs(aws: Moto, stack: StackHome) -> None:  # noqa: F811
+def test_cluster_without_compute_nodes_has_no_jobs(aws: Moto, stack: StackHome) -> None:
     start_instance(aws, "controller")
     assert list_cluster_jobs(stack, *AWS) == ClusterJobs()
     assert aws.of("SendCommand") == []

@@ -66,6 +66,7 @@ def _download(machine: str, pinned: str, folder: Path) -> Path:
     archive = folder / f"{_NAME}-{required_version()}-linux-{ARCHITECTURES[machine]}.tar.gz"
     url = f"{RELEASES}/{archive.name}"
     try:
+        # S310 is about schemes from outside; RELEASES is a constant.
         with urllib.request.urlopen(url, timeout=CONNECT_TIMEOUT_S) as answer, archive.open("wb") as file:  # noqa: S310
             shutil.copyfileobj(answer, file)
     except (OSError, HTTPException) as error:

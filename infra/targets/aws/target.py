@@ -182,7 +182,8 @@ class AwsTarget(
         return update.check_shrinking(old, new)
 
     def nodes_concerned(self, path: str, spec: ClusterSpec) -> Sequence[str] | None:  # noqa: ARG002
-        # Permanent machines keep their image, and `resolve` writes out the image of each group.
+        # Permanent machines keep their image, and `resolve` writes out the image of each group. ARG002: this holds for
+        # every spec.
         return () if update.is_image_field(path) else None
 
     def deployment(self, stack: StackHome, cluster: str, spec: ClusterSpec | None) -> Deployment:

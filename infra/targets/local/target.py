@@ -136,6 +136,7 @@ class LocalTarget(Target, Archives, Images, ManagedStorage, OnThisMachine, Pushe
         check_name_free(spec.name, stack)
 
     def check_release(self, spec: ClusterSpec, stack: StackHome, release: str) -> None:  # noqa: ARG002
+        # ARG002: the answer depends on the images of this machine, not on the folder of the stack.
         from infra.targets.local.upgrade import check_release
 
         if image := own_image(spec):

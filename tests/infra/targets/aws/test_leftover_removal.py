@@ -1,5 +1,7 @@
 """Removal of leftovers on AWS: every kind is removed, in order and with retries, and nothing of another cluster."""
 
+# ruff: noqa: F811  # arguments of tests have the names of imported fixtures; mypy reports functions of the same name
+
 from __future__ import annotations
 
 import time
@@ -32,7 +34,7 @@ LATER = float("inf")
 
 
 @pytest.fixture
-def both_clusters(aws: Moto) -> Moto:  # noqa: F811
+def both_clusters(aws: Moto) -> Moto:
     create_all(aws, OURS)
     create_all(aws, THEIRS)
     return aws
@@ -48,7 +50,7 @@ def test_every_kind_is_removed_and_another_cluster_is_not_touched(both_clusters:
     assert list_leftovers(THEIRS) == theirs
 
 
-def test_a_zone_whose_tagging_failed_is_removed_and_one_of_somebody_else_is_not(aws: Moto) -> None:  # noqa: F811
+def test_a_zone_whose_tagging_failed_is_removed_and_one_of_somebody_else_is_not(aws: Moto) -> None:
     route53 = aws.client("route53")
     for number, comment in enumerate((names.zone_comment(OURS), "of somebody else")):
         config = {"Comment": comment, "PrivateZone": False}
@@ -60,13 +62,13 @@ def test_a_zone_whose_tagging_failed_is_removed_and_one_of_somebody_else_is_not(
 
 
 @pytest.fixture
-def vpc(aws: Moto) -> Leftover:  # noqa: F811
+def vpc(aws: Moto) -> Leftover:
     created = aws.client("ec2").create_vpc(CidrBlock="10.0.0.0/16", **spec("vpc", OURS))
     return Leftover("VPC", created["Vpc"]["VpcId"], region=REGION)
 
 
 @pytest.mark.fault(29)
-def test_removal_is_retried_while_a_resource_is_in_use(aws: Moto, vpc: Leftover) -> None:  # noqa: F811
+def test_removal_is_retried_while_a_resource_is_in_use(aws: Moto, vpc: Leftover) -> None:
     aws.fail("DeleteVpc", "DependencyViolation", times=2)
     waits: list[float] = []
     search.remove_leftover(vpc, LATER, AccountRegion(REGION), sleep=waits.append)
@@ -78,7 +80,7 @@ def test_removal_is_retried_while_a_resource_is_in_use(aws: Moto, vpc: Leftover)
 
 @pytest.mark.parametrize("code", ["RequestLimitExceeded", "InternalError"])
 def test_transient_errors_are_retried(
-    aws: Moto,  # noqa: F811
+    aws: Moto,
     vpc: Leftover,
     monkeypatch: pytest.MonkeyPatch,
     code: str,
@@ -92,14 +94,14 @@ def test_transient_errors_are_retried(
 
 
 @pytest.mark.fault(29)
-def test_removal_of_a_resource_in_use_times_out(aws: Moto, vpc: Leftover) -> None:  # noqa: F811
+def test_removal_of_a_resource_in_use_times_out(aws: Moto, vpc: Leftover) -> None:
     aws.fail("DeleteVpc", "DependencyViolation", times=99)
     with pytest.raises(ResourceError, match=f"AWS refused to remove VPC {vpc.name}"):
         search.remove_leftover(vpc, time.monotonic(), AccountRegion(REGION), sleep=lambda _s: None)
 
 
 @pytest.mark.fault(29)
-def test_the_network_interfaces_that_hold_a_resource_are_named(aws: Moto) -> None:  # noqa: F811
+def test_the_network_interfaces_that_hold_a_resource_are_named(aws: Moto) -> None:
     """A filesystem that is being deleted has them for a while, although it is listed no longer."""
     subnet, group = create_network(aws, OURS)
     ec2 = aws.client("ec2")
@@ -146,13 +148,13 @@ def test_a_lost_connection_error_names_the_leftover() -> None:
         search.remove_leftover(leftover, time.monotonic(), AccountRegion(REGION))
 
 
-def test_a_denied_removal_error_names_the_resource_and_the_code(aws: Moto, vpc: Leftover) -> None:  # noqa: F811
+def test_a_denied_removal_error_names_the_resource_and_the_code(aws: Moto, vpc: Leftover) -> None:
     aws.fail("DeleteVpc", "UnauthorizedOperation")
     with pytest.raises(ResourceError, match=f"VPC {vpc.name}: UnauthorizedOperation: injected"):
         search.remove_leftover(vpc, LATER, AccountRegion(REGION))
 
 
-def test_unknown_tagged_resources_are_listed_but_not_removed(aws: Moto) -> None:  # noqa: F811
+def test_unknown_tagged_resources_are_listed_but_not_removed(aws: Moto) -> None:
     aws.client("sqs").create_queue(QueueName="q", tags={"muster.cluster": OURS, "muster.stack": "s"})
     (leftover,) = list_leftovers(OURS)
     assert (leftover.kind, leftover.name, leftover.stack) == (

@@ -1,5 +1,7 @@
 """Search for leftovers on AWS: every kind is listed and priced, and kept storage with what it needs."""
 
+# ruff: noqa: F811  # arguments of tests have the names of imported fixtures; mypy reports functions of the same name
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -26,7 +28,7 @@ from tests.moto_server import ACCOUNT, REGION, Moto, aws, moto  # noqa: F401  # 
 pytestmark = pytest.mark.usefixtures("filled_moto_gaps")
 
 
-def test_leftovers_that_cost_money_have_a_price(aws: Moto) -> None:  # noqa: F811
+def test_leftovers_that_cost_money_have_a_price(aws: Moto) -> None:
     create_all(aws, OURS)
     usd = {leftover.kind: leftover.usd_per_hour for leftover in list_leftovers(OURS) if leftover.usd_per_hour}
     assert set(usd) == {
@@ -44,7 +46,7 @@ def test_leftovers_that_cost_money_have_a_price(aws: Moto) -> None:  # noqa: F81
     assert usd["instance"] > 1
 
 
-def test_kept_storage_is_listed_with_what_it_needs(aws: Moto) -> None:  # noqa: F811
+def test_kept_storage_is_listed_with_what_it_needs(aws: Moto) -> None:
     create_all(aws, OURS, keep=True)
     reasons = {leftover.kind: leftover.keep_reason for leftover in list_leftovers(OURS) if leftover.keep_reason}
     assert reasons == {
@@ -57,7 +59,7 @@ def test_kept_storage_is_listed_with_what_it_needs(aws: Moto) -> None:  # noqa: 
     }
 
 
-def test_snapshots_of_queue_and_accounting_are_kept_with_their_key(aws: Moto) -> None:  # noqa: F811
+def test_snapshots_of_queue_and_accounting_are_kept_with_their_key(aws: Moto) -> None:
     ec2, kms = aws.client("ec2"), aws.client("kms")
     labels = [{"TagKey": tag["Key"], "TagValue": tag["Value"]} for tag in tags(OURS)]
     key, other = (kms.create_key(Tags=labels)["KeyMetadata"] for _ in range(2))
@@ -73,7 +75,7 @@ def test_snapshots_of_queue_and_accounting_are_kept_with_their_key(aws: Moto) ->
 
 
 @pytest.mark.fault(29)
-def test_a_leftover_names_the_kinds_that_use_it_and_the_search_those_it_could_not_list(aws: Moto) -> None:  # noqa: F811
+def test_a_leftover_names_the_kinds_that_use_it_and_the_search_those_it_could_not_list(aws: Moto) -> None:
     create_all(aws, OURS)
     aws.fail("DescribeNatGateways", "UnauthorizedOperation")
     leftovers = search.find_leftovers(OURS, REGION)
@@ -83,7 +85,7 @@ def test_a_leftover_names_the_kinds_that_use_it_and_the_search_those_it_could_no
     assert leftovers.unseen_kinds == {"NAT gateway"}
 
 
-def test_an_ended_spot_request_is_not_a_leftover(aws: Moto) -> None:  # noqa: F811
+def test_an_ended_spot_request_is_not_a_leftover(aws: Moto) -> None:
     """The tagging service lists it for days: otherwise teardown of a cluster with spot nodes would never finish."""
     create_machines(aws, OURS, create_network(aws, OURS)[0])
     (request,) = (leftover for leftover in list_leftovers(OURS) if leftover.kind == "spot request")
@@ -95,7 +97,7 @@ def test_an_ended_spot_request_is_not_a_leftover(aws: Moto) -> None:  # noqa: F8
     assert "spot request" not in [leftover.kind for leftover in list_leftovers(OURS)]
 
 
-def test_a_denied_listing_is_named_and_hides_nothing_else(aws: Moto) -> None:  # noqa: F811
+def test_a_denied_listing_is_named_and_hides_nothing_else(aws: Moto) -> None:
     create_all(aws, OURS)
     everything = list_leftovers(OURS)
     aws.fail("DescribeVolumes", "UnauthorizedOperation")
@@ -105,7 +107,7 @@ def test_a_denied_listing_is_named_and_hides_nothing_else(aws: Moto) -> None:  #
     assert results.resources == [leftover for leftover in everything if leftover.kind not in ("volume", "subnet")]
 
 
-def test_resources_that_unlisted_storage_may_need_are_kept(aws: Moto) -> None:  # noqa: F811
+def test_resources_that_unlisted_storage_may_need_are_kept(aws: Moto) -> None:
     create_all(aws, OURS, keep=True)
     for action in ("DescribeFileSystems", "GET /2015-02-01/file-systems"):
         aws.fail(action, "AccessDeniedException", times=9)
@@ -115,7 +117,7 @@ def test_resources_that_unlisted_storage_may_need_are_kept(aws: Moto) -> None:  
     assert kept_kinds == {"encryption key", "VPC", "subnet", "security group"}
 
 
-def test_if_nothing_can_be_listed_there_is_no_receipt(monkeypatch: pytest.MonkeyPatch, aws: Moto) -> None:  # noqa: F811
+def test_if_nothing_can_be_listed_there_is_no_receipt(monkeypatch: pytest.MonkeyPatch, aws: Moto) -> None:
     monkeypatch.setattr(search, "KINDS", tuple(map(denying, search.KINDS)))
     aws.fail("GetResources", "ExpiredToken", times=9)
     with pytest.raises(ResourceError, match=r"cannot be listed \(ec2 \(instance, .* because ExpiredToken\)"):

@@ -1,5 +1,7 @@
 """Builds of images against moto: what is launched, tagged, tested and recorded, and that nothing paid is left."""
 
+# ruff: noqa: F811  # arguments of tests have the names of imported fixtures; mypy reports functions of the same name
+
 from __future__ import annotations
 
 import gzip
@@ -70,7 +72,7 @@ class Machine(BuilderMachine):
 
 
 @pytest.fixture
-def home(aws: Moto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:  # noqa: F811
+def home(aws: Moto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
     """Return a home, with a cluster in the account that is up."""
     moto_gaps.apply()
     for image in plan_images(SPEC):
@@ -102,16 +104,16 @@ def home(aws: Moto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:  #
     return Home(repo=tmp_path, root=tmp_path, cache=tmp_path, stacks=tmp_path)
 
 
-def list_instances(aws: Moto) -> list[dict[str, Any]]:  # noqa: F811
+def list_instances(aws: Moto) -> list[dict[str, Any]]:
     reservations = aws.client("ec2").describe_instances()["Reservations"]
     return [row for entry in reservations for row in entry["Instances"]]
 
 
-def list_alive(aws: Moto) -> list[str]:  # noqa: F811
+def list_alive(aws: Moto) -> list[str]:
     return [row["InstanceId"] for row in list_instances(aws) if row["State"]["Name"] != "terminated"]
 
 
-def list_own(aws: Moto) -> tuple[list[Any], list[Any]]:  # noqa: F811
+def list_own(aws: Moto) -> tuple[list[Any], list[Any]]:
     ec2 = aws.client("ec2")
     filters = [{"Name": "tag:muster.cluster", "Values": ["demo"]}]
     images = ec2.describe_images(Owners=["self"], Filters=filters)["Images"]
@@ -122,7 +124,7 @@ def build(home: Home, built: ClusterSpec = SPEC) -> dict[str, Any]:
     return dict(build_images.build_images(built, home, HERE, get_quiet_console()))
 
 
-def test_images_are_built_tested_tagged_and_recorded(home: Home, aws: Moto) -> None:  # noqa: F811
+def test_images_are_built_tested_tagged_and_recorded(home: Home, aws: Moto) -> None:
     built = build(home)
     assert sorted(built) == ["ami", "plain_ami"]
     assert Machine.programs == ["program=bake", "program='bake --check'"] * 2
@@ -146,7 +148,7 @@ def test_garbage_in_the_report_does_not_stop_a_build(home: Home, monkeypatch: py
     assert sorted(build(home)) == ["ami", "plain_ami"]
 
 
-def test_the_machine_is_no_node_and_cannot_outlive_the_build(home: Home, aws: Moto) -> None:  # noqa: F811
+def test_the_machine_is_no_node_and_cannot_outlive_the_build(home: Home, aws: Moto) -> None:
     build(home)
     first = list_instances(aws)[0]
     tags = {tag["Key"]: tag["Value"] for tag in first["Tags"]}
@@ -160,7 +162,7 @@ def test_the_machine_is_no_node_and_cannot_outlive_the_build(home: Home, aws: Mo
     assert "name=image-plain" in script
 
 
-def test_the_machine_does_not_outlive_the_end_of_its_cluster(home: Home, aws: Moto) -> None:  # noqa: F811
+def test_the_machine_does_not_outlive_the_end_of_its_cluster(home: Home, aws: Moto) -> None:
     build(home, spec(aws={"region": REGION, "ends_at": "2030-01-31 18:00 UTC"}))
     ec2 = aws.client("ec2")
     ids = [row["InstanceId"] for row in list_instances(aws)]
@@ -170,7 +172,7 @@ def test_the_machine_does_not_outlive_the_end_of_its_cluster(home: Home, aws: Mo
     assert ["ends_at=1896112800\n" in script for script in scripts] == [True] * 4
 
 
-def test_no_image_is_built_shortly_before_the_end_of_its_cluster(home: Home, aws: Moto) -> None:  # noqa: F811
+def test_no_image_is_built_shortly_before_the_end_of_its_cluster(home: Home, aws: Moto) -> None:
     end = (datetime.now(UTC) + timedelta(minutes=31)).strftime(END_FORMAT)
     with pytest.raises(ResourceError) as caught:
         build(home, spec(aws={"region": REGION, "ends_at": end}))
@@ -196,7 +198,7 @@ def test_teardown_shows_images_as_kept(home: Home) -> None:
     assert keep_reasons == {image.id: "keep: true" for image in built.values()}
 
 
-def test_an_image_is_rebuilt_from_the_newest_version_of_its_base(home: Home, aws: Moto) -> None:  # noqa: F811
+def test_an_image_is_rebuilt_from_the_newest_version_of_its_base(home: Home, aws: Moto) -> None:
     built = build(home)["ami"]
     again = spec(aws={"region": REGION, "ami": built.id})
     second = build_images.build_images(again, home, HERE, get_quiet_console(), ("gpu",))["ami"]
@@ -204,7 +206,7 @@ def test_an_image_is_rebuilt_from_the_newest_version_of_its_base(home: Home, aws
     assert second.id != built.id
 
 
-def test_the_own_image_of_a_group_is_replaced_only_if_it_was_built_here(home: Home, aws: Moto) -> None:  # noqa: F811
+def test_the_own_image_of_a_group_is_replaced_only_if_it_was_built_here(home: Home, aws: Moto) -> None:
     images = aws.client("ec2").describe_images(Owners=["amazon"])["Images"]
     assert sorted(build(home, spec(groups=group(image=images[0]["ImageId"])))) == ["plain_ami"]
     built_here = build(home)["ami"].id
@@ -262,7 +264,7 @@ def write_state(stack: StackHome, images: Mapping[str, str]) -> None:
     stack.state.write_text(json.dumps({"checkpoint": {"latest": {"resources": resources}}}))
 
 
-def test_an_image_in_use_is_not_removed(home: Home, aws: Moto) -> None:  # noqa: F811
+def test_an_image_in_use_is_not_removed(home: Home, aws: Moto) -> None:
     image = build(home)["ami"].id
     ec2 = aws.client("ec2")
     tags = [{"ResourceType": "launch-template", "Tags": [{"Key": "muster.cluster", "Value": "other"}]}]
@@ -283,7 +285,7 @@ def test_an_image_in_use_is_not_removed(home: Home, aws: Moto) -> None:  # noqa:
 @pytest.mark.parametrize("program", ["program=bake", "--check"])
 def test_a_build_that_fails_leaves_nothing(
     home: Home,
-    aws: Moto,  # noqa: F811
+    aws: Moto,
     monkeypatch: pytest.MonkeyPatch,
     program: str,
 ) -> None:
@@ -296,7 +298,7 @@ def test_a_build_that_fails_leaves_nothing(
 
 def test_the_next_build_and_teardown_end_the_machine_of_a_killed_build(
     home: Home,
-    aws: Moto,  # noqa: F811
+    aws: Moto,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with monkeypatch.context() as killed:
@@ -314,7 +316,7 @@ def test_the_next_build_and_teardown_end_the_machine_of_a_killed_build(
     assert list_own(aws) == ([], [])
 
 
-def test_images_are_removed_with_their_snapshots(home: Home, aws: Moto) -> None:  # noqa: F811
+def test_images_are_removed_with_their_snapshots(home: Home, aws: Moto) -> None:
     built = build(home)
     for image in built.values():
         remove_cluster_image(HERE, image.id)
@@ -323,6 +325,6 @@ def test_images_are_removed_with_their_snapshots(home: Home, aws: Moto) -> None:
         remove_cluster_image(HERE, "ami-1")
 
 
-def test_a_cluster_that_is_not_up_has_nowhere_to_build(home: Home, aws: Moto) -> None:  # noqa: F811
+def test_a_cluster_that_is_not_up_has_nowhere_to_build(home: Home, aws: Moto) -> None:
     with pytest.raises(ResourceError, match="cluster other is not up"):
         build_images.build_images(SPEC, home, Deployment("other", "s", REGION), get_quiet_console())

@@ -1,5 +1,7 @@
 """The second fallback for Lustre: without a kernel to install, a new cluster starts from images that muster built."""
 
+# ruff: noqa: F811  # arguments of tests have the names of imported fixtures; mypy reports functions of the same name
+
 from __future__ import annotations
 
 import gzip
@@ -44,7 +46,7 @@ SPEC = spec(storage=LUSTRE)
 NEWEST_ONLY = index("linux-image-6.8.0-1045-aws", newest="6.8.0-1045-aws")
 
 
-def build(home: Home, aws: Moto, kernel: str, /, **changes: Any) -> dict[str, str]:  # noqa: F811
+def build(home: Home, aws: Moto, kernel: str, /, **changes: Any) -> dict[str, str]:
     """Build both images, on machines whose kernel has a Lustre client, and return their ids by kind."""
     packages = {"slurm-smd": "24.11.5-1"} | ({f"lustre-client-modules-{kernel}": "2.15"} if kernel else {})
     for purpose in ("gpu", "plain"):
@@ -71,8 +73,8 @@ def fetch_from(ubuntu: str, clients: str = CLIENTS) -> Callable[[str], str]:
 
 @pytest.mark.parametrize("clients", [CLIENTS, index("lustre-client-utils")])
 def test_a_new_cluster_starts_from_the_newest_images_with_a_client(
-    home: Home,  # noqa: F811
-    aws: Moto,  # noqa: F811
+    home: Home,
+    aws: Moto,
     monkeypatch: pytest.MonkeyPatch,
     clients: str,
 ) -> None:
@@ -110,8 +112,8 @@ class Tomorrow(datetime):
 
 
 def test_only_up_stores_the_choice_and_ends_it(
-    home: Home,  # noqa: F811
-    aws: Moto,  # noqa: F811
+    home: Home,
+    aws: Moto,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     images = build(home, aws, KERNEL)
@@ -141,7 +143,7 @@ def test_only_up_stores_the_choice_and_ends_it(
     assert not (stack.folder / FILE).exists()
 
 
-def test_a_cluster_that_exists_keeps_its_images(home: Home, aws: Moto, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_a_cluster_that_exists_keeps_its_images(home: Home, aws: Moto, monkeypatch: pytest.MonkeyPatch) -> None:
     images = build(home, aws, KERNEL)
     assert [(issue.level, issue.code) for issue in check(exists=True)] == [("warning", "lustre_kernel")]
     stack = home.stack("s")
@@ -153,14 +155,14 @@ def test_a_cluster_that_exists_keeps_its_images(home: Home, aws: Moto, monkeypat
     assert read_fallbacks(stack) == images
 
 
-def test_an_image_of_an_older_version_has_its_kernel_in_the_record(home: Home, aws: Moto) -> None:  # noqa: F811
+def test_an_image_of_an_older_version_has_its_kernel_in_the_record(home: Home, aws: Moto) -> None:
     images = build(home, aws, KERNEL)
     tags = [{"Key": "muster.lustre", "Value": KERNEL}]
     aws.client("ec2").delete_tags(Resources=list(images.values()), Tags=tags)
     assert [issue.code for issue in check()] == ["lustre_image"]
 
 
-def test_the_error_lists_the_images_that_were_tried(home: Home, aws: Moto) -> None:  # noqa: F811
+def test_the_error_lists_the_images_that_were_tried(home: Home, aws: Moto) -> None:
     (nothing,) = check()
     assert (nothing.level, nothing.code) == ("error", "lustre_kernel")
     assert nothing.message.endswith(
@@ -186,7 +188,7 @@ def encrypt(images: dict[str, str], key: str) -> None:
         snapshot.encrypted, snapshot.kms_key_id = True, key
 
 
-def test_an_image_must_have_a_key_that_machines_may_use(home: Home, aws: Moto) -> None:  # noqa: F811
+def test_an_image_must_have_a_key_that_machines_may_use(home: Home, aws: Moto) -> None:
     images, kms = build(home, aws, KERNEL), aws.client("kms")
     own_key = kms.create_key()["KeyMetadata"]["Arn"]
     encrypt(images, own_key)
@@ -209,7 +211,7 @@ def test_an_image_must_have_a_key_that_machines_may_use(home: Home, aws: Moto) -
     assert issue.code == "lustre_image"
 
 
-def test_an_image_must_have_the_same_source(home: Home, aws: Moto) -> None:  # noqa: F811
+def test_an_image_must_have_the_same_source(home: Home, aws: Moto) -> None:
     """An image that was built from somebody's own image may contain anything."""
     base = publish_image("/own/base")
     images = build(home, aws, KERNEL, aws={"region": REGION, "ami": base})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -27,8 +26,6 @@ PASSED = f"sed -i 's/ENDS_AT=[0-9]*/ENDS_AT=1/' {UNIT}"
 # What the service has if its metadata was never readable, and a reader that fails.
 UNREADABLE = f"sed -i 's/ INSTANCE=[^ ]*/ INSTANCE=/; s/READER=.*/READER=cmFpc2UgU3lzdGVtRXhpdCgxKQo=/' {UNIT}"
 START_AGAIN = f"systemctl daemon-reload; systemctl restart --no-block {SERVICE}"
-# Longer than a service needs to see that it is late.
-WAIT_S = 12
 
 
 def boot(cloud: Machines, name: str, ends_at: datetime | None) -> None:
@@ -66,6 +63,16 @@ def get_pid(cloud: Machines, name: str) -> str:
     return cloud.do(name, f"systemctl show --value -p MainPID {SERVICE}").out.strip()
 
 
+def get_command(cloud: Machines, name: str) -> str:
+    """Return the command line of the service's main process; "" if it has none, or is just starting again."""
+    return cloud.do(name, f"tr '\\0' ' ' </proc/{get_pid(cloud, name)}/cmdline").out.strip()
+
+
+def is_waiting(cloud: Machines, name: str) -> bool:
+    """Return whether the service sleeps until it looks at the clock again."""
+    return cloud.do(name, f"pgrep -P {get_pid(cloud, name)} -x sleep").code == 0
+
+
 @pytest.fixture(scope="module")
 def gpu(cloud: Machines) -> str:
     s3 = cloud.moto.client("s3")
@@ -89,9 +96,9 @@ def test_a_machine_from_an_image_of_another_one_does_not_end(cloud: Machines, gp
     machine = cloud.by_address[cloud.addresses[gpu]]
     own, machine.instance = machine.instance, "i-of-the-new-machine"
     cloud.do(gpu, f"{PASSED}; {START_AGAIN}")
-    time.sleep(WAIT_S)
+    # The service has read the id, and sleeps forever instead of ending the machine.
+    wait_until(lambda: get_command(cloud, gpu) == "sleep infinity", "the service does nothing", 120)
     assert cloud.is_running(gpu)
-    assert cloud.do(gpu, f"cat /proc/{get_pid(cloud, gpu)}/comm").out == "sleep\n"
     # Its own user data has an end, or none.
     run(cloud, gpu, in_hours(5))
     assert cloud.do(gpu, f"grep -c ' INSTANCE=i-of-the-new-machine ' {UNIT}").out == "1\n"
@@ -126,8 +133,11 @@ def test_a_machine_that_is_switched_on_after_the_end_ends_again(cloud: Machines,
 def test_a_machine_that_cannot_read_its_metadata_ends_too(cloud: Machines, gpu: str) -> None:
     del gpu
     boot(cloud, "gpu-4", in_hours(5))
+    first = get_pid(cloud, "gpu-4")
     assert cloud.do("gpu-4", f"{UNREADABLE}; {START_AGAIN}").code == 0
-    time.sleep(WAIT_S)
+    # The service of the changed unit has looked at the clock, and waits: its shell has a child.
+    wait_until(lambda: get_pid(cloud, "gpu-4") not in ("", "0", first), "the service runs again", 120)
+    wait_until(lambda: is_waiting(cloud, "gpu-4"), "the service waits for the end", 120)
     assert cloud.is_running("gpu-4")
     assert cloud.do("gpu-4", f"{PASSED}; {START_AGAIN}").code == 0
     wait_until(lambda: not cloud.is_running("gpu-4"), "the machine has ended", 120)

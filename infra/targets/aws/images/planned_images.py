@@ -42,8 +42,12 @@ def plan_images(spec: ClusterSpec) -> list[PlannedImage]:
     Groups that have an image of their own need none.
     """
     controller = machines.controller(spec)
-    uses: dict[str, list[Role]] = {images.kind(controller): ["controller", *_login(spec)]}
+    uses: dict[str, list[Role]] = {images.kind(controller): ["controller"]}
     types = {images.kind(controller): controller}
+    if spec.login.enabled:
+        login = machines.login(spec)
+        types.setdefault(images.kind(login), login)
+        uses.setdefault(images.kind(login), []).append("login")
     for group in spec.groups.values():
         if group.image:
             continue
@@ -68,7 +72,3 @@ def describe_contents(spec: ClusterSpec, roles: tuple[Role, ...]) -> ImageConten
     kinds = sorted({_CLIENTS[storage.kind] for storage in spec.storage.values() if storage.kind in _CLIENTS})
     fields = {"roles": roles, "slurm": spec.software.slurm, "filesystems": kinds, "lustre_client": LUSTRE_CLIENT}
     return ImageContents.model_validate(fields)
-
-
-def _login(spec: ClusterSpec) -> list[Role]:
-    return ["login"] if spec.login.enabled else []

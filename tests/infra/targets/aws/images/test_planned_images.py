@@ -26,6 +26,16 @@ def test_groups_without_gpus_share_the_image_of_the_permanent_machines() -> None
     assert plain.contents.roles == ("controller", "compute")
 
 
+def test_login_node_with_gpus_starts_from_their_image() -> None:
+    own, p5 = "ami-0123456789abcdef0", {"instance_type": "p5.48xlarge", "count": 1}
+    login = {"instance_type": "g6.xlarge"}
+    plain, gpu = plan_images(spec(login=login, groups={"gpu": {**p5, "image": own}}))
+    assert (plain.field, plain.contents.roles) == ("plain_ami", ("controller",))
+    assert (gpu.field, gpu.contents.roles) == ("ami", ("login",))
+    plain, gpu = plan_images(spec(login=login, groups={"gpu": p5}))
+    assert (plain.contents.roles, gpu.contents.roles) == (("controller",), ("login", "compute"))
+
+
 def test_contents_follow_the_storage_and_the_release() -> None:
     lustre = read_spec(REPO / "stacks/Pulumi.aws-p5en-lustre.yaml")
     assert [image.contents.filesystems for image in plan_images(lustre)] == [("efs", "lustre")] * 2

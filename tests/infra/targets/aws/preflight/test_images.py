@@ -260,6 +260,18 @@ def test_the_image_of_the_section_is_not_judged_by_groups_with_their_own(canned_
     assert [(issue.code, issue.where) for issue in issues] == [("image_roles", "groups.cpu.image")]
 
 
+def test_the_image_of_a_login_node_with_gpus_is_judged_by_it(canned_aws: CannedAws) -> None:
+    """The only group with GPUs has an image of its own."""
+    canned_aws.answer("ssm", "GetParameter", {"Parameter": {"Value": ID}})
+    canned_aws.answer("ec2", "DescribeImages", {"Images": [baked(**BAKED, **CURRENT)]})
+    groups = {"gpu": {"instance_type": "p5.48xlarge", "count": 1, "image": ID}}
+    section = {"region": "us-east-1", "ami": ID}
+    described = spec(login={"instance_type": "g6.xlarge"}, groups=groups, aws=section)
+    issues = list(images.check_images(Subject(described, canned_aws.account, ME)))
+    assert [(issue.code, issue.where) for issue in issues] == [("image_roles", "aws.ami")]
+    assert "was built for compute, not for login" in issues[0].message
+
+
 def test_an_image_of_another_region_is_named(
     canned_aws: CannedAws, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,7 @@ from infra.engine import remote_state
 from infra.engine.access_restore import RESTORED_MARK, remove_files
 from infra.engine.state_store import replace_file
 from infra.engine.stop import BAD_INPUT, Stop
-from infra.home import FILE_STATE, STATE_VARIABLE, StackHome
+from infra.home import FILE_STATE, STATE_VARIABLE, Home, StackHome
 
 _RECORD = ".state-of"
 
@@ -28,7 +28,7 @@ def claim_folder(stack: StackHome) -> None:
         # A state that was moved here has the same cluster.
         if new_place != remote_state.open_store(stack.home).url:
             if new_place or _exists(other):
-                raise _in_use_error(stack, new_place or owner, own)
+                raise _in_use_error(stack, _name_place(stack, new_place) if new_place else owner, own)
             remove_files(stack)
     if stack.folder.exists():
         record_owner(stack)
@@ -54,11 +54,27 @@ def _name_state(stack: StackHome) -> str:
     return stack.home.remote or FILE_STATE
 
 
+def _name_place(stack: StackHome, place: str) -> str:
+    """Return the value of MUSTER_STATE for a place that the note of a move names."""
+    return FILE_STATE if place == remote_state.open_store(stack.home.with_file_state()).url else place
+
+
 def _find_new_place(other: StackHome) -> str:
-    """Return the URL to which a remote state was moved; empty if it was not."""
+    """Return the URL or folder to which a remote state was moved, by the last of several moves; empty if it was not."""
+    last, visited = "", set[str]()
+    place = _read_moved(other.home, other.home.remote) if other.home.remote else ""
+    # An interrupted move back leaves notes that form a circle.
+    while place and place not in visited:
+        visited.add(place)
+        last, place = place, _read_moved(other.home, place)
+    return last
+
+
+def _read_moved(home: Home, url: str) -> str:
+    """Return where the note in a state says that it was moved; empty if there is no note, or it cannot be read."""
     try:
-        moved = remote_state.open_store(other.home).read(remote_state.MOVED) if other.home.remote else None
-    except Stop:  # Nothing is known about a state that cannot be read.
+        moved = remote_state.open_store(replace(home, remote=url)).read(remote_state.MOVED)
+    except Stop:  # Nothing is known about a state that cannot be read; a folder may be that of another machine.
         return ""
     return str(json.loads(moved)["to"]) if moved else ""
 

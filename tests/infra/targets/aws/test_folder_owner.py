@@ -22,7 +22,9 @@ from tests.moto_server import Moto, aws, moto
 
 __all__ = ["aws", "moto"]
 
-FIRST, SECOND = (f"s3://team-state/{prefix}?region=us-east-1" for prefix in ("first", "second"))
+FIRST, SECOND, THIRD, FOURTH = (
+    f"s3://team-state/{prefix}?region=us-east-1" for prefix in ("first", "second", "third", "fourth")
+)
 
 
 class Machine:
@@ -54,6 +56,12 @@ class Machine:
         """The cluster whose access files the home has."""
         inventory = self.root / "train" / "inventory.json"
         return str(json.loads(inventory.read_text())["cluster"]) if inventory.exists() else ""
+
+
+def write_moved(stack: StackHome, to: str) -> None:
+    """Write the note that a move leaves where the state was."""
+    note = {"to": to, "by": "ada", "at": "2026-11-17T18:00:00+00:00"}
+    remote_state.open_store(stack.home).write(remote_state.MOVED, json.dumps(note).encode())
 
 
 def read_resources(stack: StackHome) -> list[dict[str, Any]]:
@@ -149,13 +157,45 @@ def test_folder_moves_with_its_state(machine: Machine, destination: str) -> None
     first = machine.resolve(FIRST)
     machine.create_cluster(destination, "alpha")
     to = remote_state.open_store(machine.stack(destination).home).url
-    note = {"to": to, "by": "ada", "at": "2026-11-17T18:00:00+00:00"}
-    remote_state.open_store(first.home).write(remote_state.MOVED, json.dumps(note).encode())
+    write_moved(first, to)
     machine.resolve(destination)
     assert machine.cluster == "alpha"
-    third = "s3://team-state/third?region=us-east-1"
     owner = destination if destination == FILE_STATE else to
-    check_refused(machine, third, owner)
+    check_refused(machine, THIRD, owner)
+
+
+@pytest.mark.parametrize("destination", [THIRD, FILE_STATE])
+def test_folder_moves_with_a_state_that_other_homes_moved_twice(machine: Machine, destination: str) -> None:
+    machine.create_cluster(FIRST, "alpha")
+    first = machine.resolve(FIRST)
+    machine.create_cluster(destination, "alpha")
+    machine.create_cluster(FOURTH, "beta")
+    to = remote_state.open_store(machine.stack(destination).home).url
+    write_moved(first, SECOND)
+    write_moved(machine.stack(SECOND), to)
+    check_refused(machine, FOURTH, destination)
+    machine.resolve(destination)
+    assert machine.cluster == "alpha"
+
+
+def test_notes_that_form_a_circle_are_followed_once(machine: Machine) -> None:
+    """A move that is interrupted may leave the old note at its destination."""
+    machine.create_cluster(FIRST, "alpha")
+    first = machine.resolve(FIRST)
+    write_moved(first, SECOND)
+    write_moved(machine.stack(SECOND), FIRST)
+    check_refused(machine, THIRD, FIRST)
+
+
+def test_moved_state_whose_new_place_cannot_be_read_keeps_its_folder(machine: Machine, aws: Moto) -> None:
+    machine.create_cluster(FIRST, "alpha")
+    write_moved(machine.resolve(FIRST), SECOND)
+    stack = machine.stack(THIRD)
+    aws.fail("GET /team-state/second/.muster/moved.json", "AccessDenied", times=5)
+    with pytest.raises(Stop) as stop:
+        claim_folder(stack)
+    assert stop.value.fix.startswith(f"set MUSTER_STATE='{SECOND}' to use that one")
+    assert machine.cluster == "alpha"
 
 
 def test_state_that_cannot_be_read_keeps_its_folder(machine: Machine, aws: Moto) -> None:

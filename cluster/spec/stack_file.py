@@ -1,9 +1,11 @@
-"""Read a stack file: YAML syntax, duplicate keys, and the path to `config: muster:cluster`."""
+"""Read a stack file: YAML syntax, duplicate keys, and the path to `config: muster:cluster`; replace its text."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -51,6 +53,28 @@ def cluster_of(stack_file: Path) -> Any:
     if CONFIG_KEY not in config:
         raise SpecError([_no_cluster(name, config)])
     return config[CONFIG_KEY]
+
+
+def replace_stack_file(stack_file: Path, text: str) -> None:
+    """Replace the text of a stack file, all or nothing; its mode and owner stay, and a link stays a link.
+
+    The file belongs to the user: neither a kill nor a full disk may lose it.
+    """
+    file = stack_file.resolve()
+    before, new = file.stat(), file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as stream:
+            stream.write(text)
+            # Only root can keep another owner. The owner comes first: a change of it may clear bits of the mode.
+            with suppress(PermissionError):
+                os.fchown(stream.fileno(), before.st_uid, before.st_gid)
+            os.fchmod(stream.fileno(), before.st_mode & 0o7777)
+            stream.flush()
+            os.fsync(stream.fileno())
+        new.replace(file)
+    except BaseException:
+        new.unlink(missing_ok=True)
+        raise
 
 
 def _text(stack_file: Path) -> str:

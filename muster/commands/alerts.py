@@ -9,7 +9,7 @@ import sys
 
 from cluster.spec.alerts import ADDRESS
 from cluster.spec.edit import set_lines, set_value
-from cluster.spec.stack_file import CONFIG_KEY
+from cluster.spec.stack_file import CONFIG_KEY, replace_stack_file
 from infra.engine import lock, pulumi
 from infra.engine.command_line import format_command
 from infra.engine.stop import BAD_INPUT, Stop
@@ -25,8 +25,8 @@ def alerts(name: str) -> None:
     address = read_address()
     with lock.held(stack, "alerts", wait=False, say=screen.say):
         secure, encryption = pulumi.encrypt(stack, f"{CONFIG_KEY}.{FIELD}", address, screen.say)
-        text = set_value(stack.file.read_text(), FIELD, json.dumps({"secure": secure}))
-        stack.file.write_text(set_lines(text, encryption))
+        text = set_value(stack.file.read_text(encoding="utf-8"), FIELD, json.dumps({"secure": secure}))
+        replace_stack_file(stack.file, set_lines(text, encryption))
     screen.print_success(f"{stack.file.name} has the encrypted address; `{format_command('up', name)}` applies it")
 
 

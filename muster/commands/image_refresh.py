@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from cluster.names import CONTROLLER
 from cluster.spec import ClusterSpec
 from cluster.spec.edit import remove_value, set_value
+from cluster.spec.stack_file import replace_stack_file
 from infra.engine.command_line import format_command, rewrite_commands
 from infra.engine.stop import BAD_INPUT, FAILED, Stop
 from infra.home import StackHome
@@ -177,11 +178,11 @@ def _write_images(stack: StackHome, replacement: Replacement) -> None:
     """Write the image into the stack file, all or nothing; the file may have changed since the first check."""
     try:
         text = edit_images(stack.file.read_text(encoding="utf-8"), replacement)
-        stack.file.write_text(text, encoding="utf-8")
-    except ValueError as unusual:
+        replace_stack_file(stack.file, text)
+    except (OSError, ValueError) as problem:
         line = f"`{replacement.path}: {replacement.image}`"
         fix = f"write {line} there, then `{format_command('up', stack.name)}`"
-        raise Stop(f"{stack.file} could not be changed: {unusual}", fix, FAILED) from None
+        raise Stop(f"{stack.file} could not be changed: {problem}", fix, FAILED) from None
 
 
 def _read(stack: StackHome) -> ClusterSpec:

@@ -19,6 +19,7 @@ from cluster.inventory import Inventory
 from cluster.spec import ClusterSpec
 from cluster.spec.edit import set_release
 from cluster.spec.model import SlurmRelease
+from cluster.spec.stack_file import replace_stack_file
 from infra.engine import lock, pulumi
 from infra.engine.command_line import format_command, rewrite_commands
 from infra.engine.stop import BAD_INPUT, FAILED, Stop
@@ -270,8 +271,8 @@ def _describe(step: UpgradeStep) -> str:
 
 def _write_release(stack: StackHome, release: str) -> None:
     try:
-        stack.file.write_text(set_release(stack.file.read_text(encoding="utf-8"), release), encoding="utf-8")
-    except ValueError as unusual:
-        what = f"the cluster has Slurm {release}, but {stack.file} could not be changed: {unusual}"
+        replace_stack_file(stack.file, set_release(stack.file.read_text(encoding="utf-8"), release))
+    except (OSError, ValueError) as problem:
+        what = f"the cluster has Slurm {release}, but {stack.file} could not be changed: {problem}"
         fix = f'write `slurm: "{release}"` under `software` there, then `{format_command("up", stack.name)}`'
         raise Stop(what, fix, FAILED) from None

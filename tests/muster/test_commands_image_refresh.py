@@ -19,6 +19,7 @@ from infra.targets.target import Deployment, MachineImage
 from muster.commands import image_refresh
 from muster.commands.image_refresh import Replacement, plan_replacements, refresh
 from slurm.control.jobs import EMPTYING
+from tests.full_disk import fill_disk
 from tests.harness import REPO
 from tests.infra.targets.aws.specs import good
 
@@ -221,6 +222,19 @@ def test_a_file_that_cannot_be_changed_after_the_builds_leaves_the_nodes_in_use(
         refresh("s", force=True)
     assert f"write `groups.a.image: {GPU}` there" in str(stopped.value.fix)
     assert log[-3:] == ["drain a-1", "requeue a-1", "resume a-1"]
+
+
+def test_a_full_disk_leaves_the_stack_file_and_the_nodes_in_use(
+    stack: StackHome, log: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(stack, groups={"a": P5, "cpu": {"instance_type": "m7i.xlarge", "count": 1}})
+    before = stack.file.read_text()
+    fill_disk(monkeypatch, stack.file)
+    with pytest.raises(Stop, match="could not be changed: .*No space left") as stopped:
+        refresh("s", force=True)
+    assert f"write `aws.plain_ami: {PLAIN}` there" in str(stopped.value.fix)
+    assert stack.file.read_text() == before
+    assert log == ["drain cpu-1", "requeue cpu-1", "resume cpu-1"]
 
 
 def test_a_target_that_keeps_images_is_refused(

@@ -23,6 +23,7 @@ from infra.targets.registry import load_spec
 from infra.targets.target import UpgradeNodes, Upgrades
 from muster.commands import upgrade as command
 from tests.bootstrap.clusters import inventory
+from tests.full_disk import fill_disk
 from tests.harness import REPO
 
 SNAPSHOT = "== queue\n7|1000|gpu|PENDING|N/A|Resources|train\n== accounts\n== records\n== total\n1\n"
@@ -150,6 +151,17 @@ def test_a_failed_upgrade_ends_the_pause_and_continues_with_the_first_snapshot(
     command.upgrade("toy", to="26.05", drill=False)
     assert site.target.events[-2:] == ["login node", "up"]
     assert not (site.stack.folder / "upgrade-from-24.11.txt").exists()
+
+
+def test_a_full_disk_leaves_the_stack_file_and_names_the_line_to_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = make_site(tmp_path, monkeypatch, "24.11")
+    fill_disk(monkeypatch, site.stack.file)
+    with pytest.raises(Stop, match=r"the cluster has Slurm 26.05, but .* could not be changed: .*No space") as stopped:
+        command.upgrade("toy", to="26.05", drill=False)
+    assert 'write `slurm: "26.05"`' in stopped.value.fix
+    assert site.written_release == "24.11"
 
 
 def test_a_return_restores_the_backup_before_the_packages_are_installed(

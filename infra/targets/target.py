@@ -532,6 +532,8 @@ class HostFacts:
     memory_mb: int
     can_limit_memory: bool = True
     """Whether the kernel offers cgroups with a memory controller."""
+    images: tuple[str, ...] | None = None
+    """The images that `muster image build` has built on this machine; None if they were not listed."""
 
 
 class OnThisMachine(ABC):
@@ -539,7 +541,7 @@ class OnThisMachine(ABC):
 
     @abstractmethod
     def host_facts(self) -> HostFacts:
-        """Return the CPUs and memory of this machine; raise ResourceError if its engine does not answer."""
+        """Return the CPUs, memory and images of this machine; raise ResourceError if its engine does not answer."""
 
     @abstractmethod
     def validate_host(self, spec: ClusterSpec, host: HostFacts) -> Iterable[Issue]:

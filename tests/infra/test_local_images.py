@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,11 +23,14 @@ from infra.resources.error import ResourceError
 from infra.targets.local import caches, docker_engine, images, plan
 from infra.targets.local.target import LocalTarget
 from infra.targets.registry import load_spec
-from infra.targets.target import Deployment, MachineImage
+from infra.targets.target import Deployment, HostFacts, MachineImage
+from infra.validate import validate
 from infra.validate.update import violations
 from tests.infra.test_update_policy import idle
 
 IMAGE = f"{names.BAKED_IMAGE}:24.11-0123456789ab"
+OTHER, NEWER = f"{names.BAKED_IMAGE}:24.11-ba9876543210", f"{names.BAKED_IMAGE}:26.05-0123456789ab"
+HOST = HostFacts(cpus=64, memory_mb=500_000)
 CONTENTS = ImageContents(roles=("controller", "login", "compute"), slurm="24.11", cloud=False)
 
 
@@ -57,6 +61,48 @@ def test_an_image_with_another_release_is_an_error() -> None:
     )
     (issue,) = LocalTarget().validate(spec(IMAGE.replace("24.11", "23.02"), release="26.05"))
     assert issue.fix == "name one that `muster image list` shows for Slurm 26.05"
+
+
+@pytest.mark.parametrize(
+    ("built", "allowed"),
+    [
+        ((OTHER, NEWER), OTHER),
+        ((NEWER,), "none for Slurm 24.11"),
+        ((), "none for Slurm 24.11"),
+    ],
+)
+def test_an_image_that_does_not_exist_is_an_error(built: tuple[str, ...], allowed: str) -> None:
+    (issue,) = validate(spec(), replace(HOST, images=built))
+    assert (issue.level, issue.code, issue.where) == ("error", "image_missing", "local.image")
+    assert issue.message == f"'{IMAGE}' does not exist on this machine; allowed: {allowed}"
+    assert issue.fix == (
+        "build one with `muster image build` and name it, or remove the property to use the image of `make setup`"
+    )
+
+
+def test_an_image_that_exists_or_could_not_be_looked_up_is_no_error() -> None:
+    assert validate(spec(), replace(HOST, images=(OTHER, IMAGE))) == []
+    assert validate(spec(None), replace(HOST, images=())) == []
+    assert validate(spec(), HOST) == []
+
+
+def test_facts_of_this_machine_have_the_tested_images_of_all_clusters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MUSTER_HOME", str(tmp_path))
+    rows = [
+        {"RepoTags": [NEWER, IMAGE], "Labels": names.home_labels(tmp_path) | {names.CLUSTER: "toy"}},
+        {"RepoTags": [OTHER, f"{OTHER}-untested"], "Labels": names.home_labels(tmp_path / "other")},
+        {"RepoTags": None, "Labels": None},
+    ]
+
+    def list_images(filters: dict[str, str]) -> list[dict[str, Any]]:
+        assert filters == {"reference": names.BAKED_IMAGE}
+        return rows
+
+    engine = SimpleNamespace(info=lambda: {"NCPU": 2, "MemTotal": 2**30}, images=list_images)
+    monkeypatch.setattr(docker_engine, "connect", lambda: engine)
+    assert LocalTarget().host_facts() == HostFacts(cpus=2, memory_mb=1024, images=(IMAGE, OTHER, NEWER))
 
 
 def test_a_cluster_keeps_its_image() -> None:

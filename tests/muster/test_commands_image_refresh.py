@@ -230,7 +230,7 @@ def test_a_full_disk_leaves_the_stack_file_and_the_nodes_in_use(
     write(stack, groups={"a": P5, "cpu": {"instance_type": "m7i.xlarge", "count": 1}})
     before = stack.file.read_text()
     fill_disk(monkeypatch, stack.file)
-    with pytest.raises(Stop, match="could not be changed: .*No space left") as stopped:
+    with pytest.raises(Stop, match=r"could not be changed: .*No space left") as stopped:
         refresh("s", force=True)
     assert f"write `aws.plain_ami: {PLAIN}` there" in str(stopped.value.fix)
     assert stack.file.read_text() == before

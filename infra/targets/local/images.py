@@ -91,6 +91,14 @@ def list_images(cluster: str) -> Sequence[MachineImage]:
     return sorted(images, key=lambda image: image.built, reverse=True)
 
 
+def list_all_images() -> tuple[str, ...]:
+    """Return the images that were built on this machine, of all clusters and checkouts."""
+    with engine_client.api_session(WHERE) as api:
+        rows = api.images(filters={"reference": names.BAKED_IMAGE})
+    tags = (tag for row in rows for tag in row["RepoTags"] or ())
+    return tuple(sorted(tag for tag in tags if not tag.endswith(_UNTESTED)))
+
+
 def remove_image(home: Home, cluster: str, image: str) -> None:
     """Remove an image and its record; raise ResourceError if the cluster has no such image, or nodes run from it."""
     own_images = [listed.id for listed in list_images(cluster)]

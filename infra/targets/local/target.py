@@ -118,13 +118,14 @@ class LocalTarget(Target, Archives, Images, ManagedStorage, OnThisMachine, Pushe
         return leftovers.measure(leftover)
 
     def host_facts(self) -> HostFacts:
-        from infra.targets.local import docker_engine
+        from infra.targets.local import docker_engine, images
 
         info = docker_engine.connect().info()
         return HostFacts(
             cpus=int(info["NCPU"]),
             memory_mb=int(info["MemTotal"]) // 2**20,
             can_limit_memory=bool(info.get("MemoryLimit", True)),
+            images=images.list_all_images(),
         )
 
     def validate_host(self, spec: ClusterSpec, host: HostFacts) -> Iterable[Issue]:

@@ -1,4 +1,4 @@
-"""Rules for a local cluster: addresses, ports and volumes of Docker, and the size of this machine."""
+"""Rules for a local cluster: addresses, ports, volumes and images of Docker, and the size of this machine."""
 
 from __future__ import annotations
 
@@ -58,13 +58,25 @@ def check_volume_sizes(spec: ClusterSpec) -> Iterator[Issue]:
 def check_image_release(spec: ClusterSpec) -> Iterator[Issue]:
     """Refuse an image with another release of Slurm than the spec's."""
     image, release = own_image(spec), spec.software.slurm
-    has = image.partition(":")[2].partition("-")[0] if image else release
+    has = _read_release(image) if image else release
     if has != release:
         message = f"'{image}' has Slurm {has}; software.slurm is {release}"
         fix = f"name one that `muster image list` shows for Slurm {release}"
         if has in get_args(SlurmRelease):
             fix += f', or write `software: {{slurm: "{has}"}}`'
         yield error("image_slurm", "local.image", message, fix)
+
+
+def check_image_exists(spec: ClusterSpec, host: HostFacts) -> Iterator[Issue]:
+    """Refuse an image that this machine does not have."""
+    image = own_image(spec)
+    if image is None or host.images is None or image in host.images:
+        return
+    release = spec.software.slurm
+    fitting = [built for built in host.images if _read_release(built) == release]
+    message = f"'{image}' does not exist on this machine; allowed: {', '.join(fitting) or f'none for Slurm {release}'}"
+    fix = "build one with `muster image build` and name it, or remove the property to use the image of `make setup`"
+    yield error("image_missing", "local.image", message, fix)
 
 
 def check_cpus(spec: ClusterSpec, host: HostFacts) -> Iterator[Issue]:
@@ -101,6 +113,11 @@ def check_cgroups(spec: ClusterSpec, host: HostFacts) -> Iterator[Issue]:
         yield warning("host_cgroups", "slurm.cgroups", message, fix + "jobs then run without limits")
 
 
+def _read_release(image: str) -> str:
+    """Return the release of Slurm that the tag of a built image names."""
+    return image.partition(":")[2].partition("-")[0]
+
+
 def _kinds(spec: ClusterSpec) -> dict[str, PlannedNode]:
     """Return a node of each kind, by the property that sizes it."""
     return {f"groups.{node.group}" if node.group else node.role: node for node in reversed(plan(spec).nodes)}
@@ -113,6 +130,7 @@ SPEC_RULES: tuple[Callable[[ClusterSpec], Iterator[Issue]], ...] = (
     check_image_release,
 )
 HOST_RULES: tuple[Callable[[ClusterSpec, HostFacts], Iterator[Issue]], ...] = (
+    check_image_exists,
     check_cpus,
     check_memory,
     check_total_memory,

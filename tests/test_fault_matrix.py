@@ -65,7 +65,7 @@ def test_y(): ...
 def test_z(): ...
 """
     )
-    night = "pytestmark = [pytest.mark.e2e, pytest.mark.nightly]\n"
+    night = "pytestmark = [pytest.mark.slow, pytest.mark.nightly]\n"
     (tmp_path / "tests" / "trainer" / "test_b.py").write_text(f"{night}@pytest.mark.fault(6)\ndef test_w(): ...\n")
     assert list_marked_tests(tmp_path) == [
         MarkedTest("tests/test_a.py", "test_x", (3, 4), "unit", nightly=True),

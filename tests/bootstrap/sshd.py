@@ -82,8 +82,10 @@ def _serve(channel: paramiko.Channel, command: bytes) -> None:
             process.stdin.close()
 
     threading.Thread(target=pump, daemon=True).start()
-    while line := process.stdout.readline():
-        channel.sendall(line)
-    channel.sendall_stderr(process.stderr.read())
-    channel.send_exit_status(process.wait())
+    # A client that is gone gets no answer.
+    with suppress(OSError):
+        while line := process.stdout.readline():
+            channel.sendall(line)
+        channel.sendall_stderr(process.stderr.read())
+        channel.send_exit_status(process.wait())
     channel.close()

@@ -90,7 +90,7 @@ def test_facts_of_this_machine_have_the_tested_images_of_all_clusters(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MUSTER_HOME", str(tmp_path))
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"RepoTags": [NEWER, IMAGE], "Labels": names.home_labels(tmp_path) | {names.CLUSTER: "toy"}},
         {"RepoTags": [OTHER, f"{OTHER}-untested"], "Labels": names.home_labels(tmp_path / "other")},
         {"RepoTags": None, "Labels": None},

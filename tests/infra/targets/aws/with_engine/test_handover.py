@@ -30,7 +30,10 @@ BUCKET = "operators-state"
 TIMEOUT_S = 600
 URL = f"s3://{BUCKET}/team?region=us-east-1"
 # As `Holder` prints them: command, user, host, process and time.
-HOLDER = r"`muster {}` by \S+ on \S+ \(process \d+, since \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d\)"
+# Errors name the command as a user runs it; `state show` prints what the lock holds.
+HOLDER = (
+    r"`(?:muster {0}|make {0} STACK=aws-g6-pair)` by \S+ on \S+ \(process \d+, since \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d\)"
+)
 
 
 class Operator(CloudStack):

@@ -16,7 +16,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -35,10 +34,9 @@ from tests.trainer.forks import fork_context
 from tests.trainer.launch import wait_until_gone
 from tests.trainer.ranks import on_ranks
 from trainer import host
-from trainer.checkpoint import folder, writer
+from trainer.checkpoint import folder
 from trainer.checkpoint.checkpoints import Checkpoints
 from trainer.checkpoint.group import RankGroup
-from trainer.checkpoint.job import SaveJob
 from trainer.checkpoint.newest import find_newest
 from trainer.config.errors import ConfigError
 
@@ -151,41 +149,6 @@ def test_a_rank_that_cannot_write_costs_one_checkpoint(tmp_path: Path, how: str,
     restarts = [text for text in histories[2][2] if text.startswith("restarted")]
     assert len(restarts) == (how == "killed")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000001", "step-00000003"]
-
-
-@pytest.mark.parametrize(("before", "is_created_again"), [("shard", False), ("rank", False), ("rank", True)])
-def test_a_rank_whose_files_rank_0_removes_is_not_blamed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str, is_created_again: bool
-) -> None:
-    """Rank 0 removes a save that it cannot write, while another rank may still be writing; a third may just begin."""
-    job = SaveJob(
-        directory=str(tmp_path), step=1, token="e1-0-1", rank=1, world_size=3, size=3,
-        texts={folder.own_name(1): "{}"}, metric=None, keep=1, best="",
-    )  # fmt: skip
-    target, name = (writer, "write_shard") if before == "shard" else (folder, "write_file")
-    write = getattr(target, name)
-
-    def write_removed(path: Path, content: Any) -> Any:
-        shutil.rmtree(job.partial)
-        if is_created_again:
-            job.partial.mkdir()
-            (job.partial / f"{path.name}.new").symlink_to(tmp_path / "nowhere" / "file")
-        return write(path, content)
-
-    monkeypatch.setattr(target, name, write_removed)
-    result = writer.save(job, memoryview(b"abc"), set())
-    assert (result["kind"], result["failed_rank"]) == ("failed", None)
-    assert result["reason"] == "rank 0 has abandoned this save"
-
-
-def test_a_rank_that_cannot_create_its_file_is_blamed(tmp_path: Path) -> None:
-    job = SaveJob(
-        directory=str(tmp_path), step=1, token="e1-0-1", rank=1, world_size=2, size=3,
-        texts={"nowhere/file": "{}"}, metric=None, keep=1, best="",
-    )  # fmt: skip
-    result = writer.save(job, memoryview(b"abc"), set())
-    assert (result["kind"], result["failed_rank"]) == ("failed", 1)
-    assert result["reason"].startswith("No such file or directory (")
 
 
 def test_a_full_disk_costs_one_checkpoint(checkpoints: Checkpoints) -> None:

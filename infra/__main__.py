@@ -11,8 +11,9 @@ from infra.engine.environment import BUDGET_CHECKED
 from infra.guard import ChangeGuard
 from infra.home import Home
 from infra.resources.secrets import ClusterSecrets
+from infra.targets.mixins import Budgeted
 from infra.targets.registry import load_spec, target_of
-from infra.targets.target import Budgeted, Context
+from infra.targets.target import Context
 from infra.validate import validate
 
 stack = pulumi.get_stack()

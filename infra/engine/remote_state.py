@@ -21,8 +21,8 @@ from uuid import uuid4
 from infra.engine.state_store import FolderStore, StateStore, replace_file
 from infra.engine.stop import BAD_INPUT, Stop
 from infra.home import FILE_STATE, Home, StackHome, private_folder
+from infra.targets.mixins import StoresState
 from infra.targets.registry import targets
-from infra.targets.target import StoresState
 
 STACKS = ".pulumi/stacks/muster/"
 MOVED = ".muster/moved.json"

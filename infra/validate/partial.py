@@ -9,8 +9,8 @@ from typing import Any
 
 from cluster.spec import ClusterSpec
 from cluster.spec.issue import Issue, SpecError
+from infra.targets.mixins import HostFacts
 from infra.targets.registry import load_spec
-from infra.targets.target import HostFacts
 from infra.validate.registry import validate
 
 # Values for unreadable sections that have no default.

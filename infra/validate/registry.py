@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from cluster.spec import ClusterSpec, Issue
+from infra.targets.mixins import HostFacts, OnThisMachine
 from infra.targets.registry import target_of
-from infra.targets.target import HostFacts, OnThisMachine
 from infra.validate import (
     alerts,
     budget,

@@ -8,8 +8,8 @@ from typing import Any
 from cluster.spec import Budget, ClusterSpec, Issue, Machine, Network, NodeGroup, Storage
 from cluster.spec.base import SpecModel
 from cluster.spec.issue import error
+from infra.targets.mixins import Launches
 from infra.targets.registry import target_of, targets
-from infra.targets.target import Launches
 
 
 def check_machines(spec: ClusterSpec) -> Iterator[Issue]:

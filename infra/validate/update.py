@@ -18,8 +18,9 @@ from cluster.spec.fields import item_of, part_of, policy_of
 from cluster.spec.issue import error
 from cluster.spec.model import SlurmRelease
 from cluster.spec.written import shown
+from infra.targets.mixins import Upgrades
 from infra.targets.registry import plan_of, target_of
-from infra.targets.target import Target, Upgrades
+from infra.targets.target import Target
 
 
 class Running(Protocol):

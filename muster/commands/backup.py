@@ -20,8 +20,8 @@ from infra.engine import lock, pulumi
 from infra.engine.command_line import format_command
 from infra.engine.stop import BAD_INPUT, FAILED, Stop
 from infra.home import Home, StackHome, private_folder
+from infra.targets.mixins import Archives
 from infra.targets.registry import parse_spec, target_of
-from infra.targets.target import Archives
 from muster.commands import screen
 from muster.commands.stacks import require_running_stack, resolve_stack
 from muster.commands.upgrade import read_spec_text

@@ -19,8 +19,8 @@ from infra.engine.command_line import format_command, rewrite_commands
 from infra.engine.stop import BAD_INPUT, Stop
 from infra.home import StackHome
 from infra.shell import read_inventory, target_of_inventory
+from infra.targets.mixins import Pushes
 from infra.targets.registry import parse_spec
-from infra.targets.target import Pushes
 from muster.commands import screen
 from muster.commands.stacks import require_running_stack
 

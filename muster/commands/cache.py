@@ -6,8 +6,8 @@ import os
 
 from infra.home import Home
 from infra.receipt import CacheEntry
+from infra.targets.mixins import OnThisMachine
 from infra.targets.registry import targets
-from infra.targets.target import OnThisMachine
 from muster.commands import screen
 
 

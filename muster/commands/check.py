@@ -15,8 +15,9 @@ from cluster.spec.issue import render
 from infra.engine.stop import BAD_INPUT, Stop
 from infra.home import StackHome
 from infra.resources.error import ResourceError
+from infra.targets.mixins import Budgeted, Flight, HostFacts, OnThisMachine, Preflight
 from infra.targets.registry import target_of
-from infra.targets.target import Budgeted, Console, Flight, HostFacts, OnThisMachine, Preflight
+from infra.targets.target import Console
 from muster.commands import screen
 from muster.commands.cost import describe_cost
 from muster.commands.stack_spec import (

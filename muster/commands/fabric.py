@@ -11,7 +11,7 @@ from infra.engine.stop import BAD_INPUT, FAILED, INTERRUPTED, Stop
 from infra.home import StackHome
 from infra.resources.job_queue import JobQueue
 from infra.shell import read_inventory, run, target_of_inventory
-from infra.targets.target import Launches
+from infra.targets.mixins import Launches
 from muster.commands import screen
 from muster.commands.fabric_report import FabricResult, build_pairs_table, explain_expectation, select_nodes
 from muster.commands.stacks import require_running_stack

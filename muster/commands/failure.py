@@ -5,8 +5,8 @@ from __future__ import annotations
 from infra.engine.command_line import rewrite_commands
 from infra.engine.stop import Stop
 from infra.resources.error import ResourceError
+from infra.targets.mixins import OnThisMachine
 from infra.targets.registry import targets
-from infra.targets.target import OnThisMachine
 
 
 def explain_failure(failure: Exception) -> Stop | None:

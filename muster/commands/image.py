@@ -10,8 +10,9 @@ from infra.engine import lock, pulumi
 from infra.engine.command_line import format_command, rewrite_commands
 from infra.engine.stop import BAD_INPUT, Stop
 from infra.home import StackHome
+from infra.targets.mixins import Images, MachineImage
 from infra.targets.registry import parse_spec, target_of, targets
-from infra.targets.target import Deployment, Images, MachineImage
+from infra.targets.target import Deployment
 from infra.validate.update import violations
 from muster.commands import screen
 from muster.commands.stack_spec import examine_spec, require_valid_spec

@@ -16,8 +16,9 @@ from infra.engine.stop import BAD_INPUT, FAILED, Stop
 from infra.home import StackHome
 from infra.resources.error import ResourceError
 from infra.resources.job_queue import JobQueue
+from infra.targets.mixins import MachineImage, RefreshesImages
 from infra.targets.registry import target_of, targets
-from infra.targets.target import Deployment, MachineImage, RefreshesImages
+from infra.targets.target import Deployment
 from muster.commands import screen
 from muster.commands.image import build_images, find_images_target, list_unused
 from muster.commands.stack_spec import examine_spec, require_valid_spec

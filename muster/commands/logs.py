@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from infra.engine.command_line import format_command
 from infra.engine.stop import BAD_INPUT, Stop
-from infra.targets.target import KeepsLogs, NodeLog
+from infra.targets.mixins import KeepsLogs, NodeLog
 from muster.commands import screen
 from muster.commands.stacks import require_stack
 from muster.deployments import find_deployment

@@ -10,8 +10,8 @@ from infra.engine.command_line import format_command
 from infra.engine.stop import BAD_INPUT, FAILED, Stop
 from infra.home import StackHome
 from infra.resources.error import ResourceError
+from infra.targets.mixins import RehearsalOptions, Rehearses
 from infra.targets.registry import target_of, targets
-from infra.targets.target import RehearsalOptions, Rehearses
 from muster.commands import screen
 from muster.commands.stack_spec import examine_spec, require_valid_spec
 from muster.commands.stacks import require_stack_file

@@ -13,8 +13,8 @@ from infra.engine.command_line import rewrite_commands
 from infra.engine.stop import BAD_INPUT, Stop
 from infra.home import StackHome
 from infra.plan import BuildPlan
+from infra.targets.mixins import Budgeted, HostFacts, OnThisMachine, Rehearses
 from infra.targets.registry import load_spec, target_of, targets
-from infra.targets.target import Budgeted, HostFacts, OnThisMachine, Rehearses
 from infra.validate import validate
 from infra.validate.partial import validate_readable
 from muster.commands import screen

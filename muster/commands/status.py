@@ -21,8 +21,8 @@ from infra.home import StackHome
 from infra.shell import read_inventory
 from infra.targets.cost import Cost
 from infra.targets.facts import DAEMONS, Facts, Machine, Slurm
+from infra.targets.mixins import OnThisMachine
 from infra.targets.registry import read_spec, target_of
-from infra.targets.target import OnThisMachine
 from muster.commands import last_up, screen
 from muster.commands.cost import describe_cost, format_usd_per_hour
 from muster.commands.stacks import require_stack

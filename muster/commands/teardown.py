@@ -14,7 +14,8 @@ from infra.engine.stop import FAILED, INTERRUPTED, Stop
 from infra.home import Home, StackHome
 from infra.receipt import Item, Receipt
 from infra.resources.error import InUseError, ResourceError
-from infra.targets.target import Deployment, Images, Leftover, Leftovers, ManagedStorage, OnThisMachine, Target
+from infra.targets.mixins import Images, ManagedStorage, OnThisMachine
+from infra.targets.target import Deployment, Leftover, Leftovers, Target
 from muster.commands import receipt_table, screen
 from muster.commands.failure import explain_failure
 from muster.commands.stacks import has_traces, missing_stack_error, resolve_stack

@@ -12,7 +12,8 @@ from infra.engine.stop import Stop
 from infra.home import StackHome
 from infra.resources.error import ResourceError
 from infra.shell import read_inventory, unattended
-from infra.targets.target import Deployment, OnThisMachine, Target
+from infra.targets.mixins import OnThisMachine
+from infra.targets.target import Deployment, Target
 from muster.commands.failure import explain_failure
 from slurm.control.named_jobs import LIST_RUNNING, RunningJob, parse_running
 

@@ -16,8 +16,9 @@ from infra.home import StackHome
 from infra.plan import BuildPlan
 from infra.resources.error import ResourceError
 from infra.targets.cost import Quote
+from infra.targets.mixins import HostFacts, Preflight
 from infra.targets.registry import target_of
-from infra.targets.target import HostFacts, Preflight, Target
+from infra.targets.target import Target
 from muster.commands import last_up, screen
 from muster.commands.cost import describe_cost
 from muster.commands.last_up import LastUp

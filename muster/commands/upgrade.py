@@ -26,8 +26,8 @@ from infra.engine.stop import BAD_INPUT, FAILED, Stop
 from infra.home import StackHome
 from infra.resources.error import ResourceError
 from infra.shell import read_inventory
+from infra.targets.mixins import UpgradeNodes, Upgrades
 from infra.targets.registry import parse_spec, target_of, targets
-from infra.targets.target import UpgradeNodes, Upgrades
 from infra.validate.update import changes
 from muster.commands import screen
 from muster.commands.stack_spec import examine_spec, require_valid_spec

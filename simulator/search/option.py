@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import date
 
 from cluster.spec import ClusterSpec, Purchase
+from infra.targets.mixins import OnThisMachine
 from infra.targets.registry import target_of
-from infra.targets.target import OnThisMachine
 from simulator.hardware.system import System
 from simulator.layout import Layout
 from simulator.parameters import checkpoint_gb

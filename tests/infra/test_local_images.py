@@ -22,8 +22,9 @@ from infra.home import Home
 from infra.resources.error import ResourceError
 from infra.targets.local import caches, docker_engine, images, plan
 from infra.targets.local.target import LocalTarget
+from infra.targets.mixins import HostFacts, MachineImage
 from infra.targets.registry import load_spec
-from infra.targets.target import Deployment, HostFacts, MachineImage
+from infra.targets.target import Deployment
 from infra.validate import validate
 from infra.validate.update import violations
 from tests.infra.test_update_policy import idle

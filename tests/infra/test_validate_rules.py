@@ -9,9 +9,9 @@ import pytest
 from cluster import names
 from cluster.spec.issue import render
 from infra.targets.local.target import LocalTarget
+from infra.targets.mixins import HostFacts
 from infra.targets.registry import load_spec as load
 from infra.targets.registry import read_spec as read
-from infra.targets.target import HostFacts
 from infra.validate import validate
 from infra.validate.slurm_options import parse_time_limit
 from tests.infra.bad_spec_table import BadSpec, read_table, valid_spec

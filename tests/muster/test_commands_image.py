@@ -12,8 +12,9 @@ from infra.engine.stop import Stop
 from infra.home import Home, StackHome
 from infra.targets.aws.fallback_images import store_fallbacks
 from infra.targets.aws.target import AwsTarget
+from infra.targets.mixins import MachineImage
 from infra.targets.registry import load_spec
-from infra.targets.target import Deployment, MachineImage
+from infra.targets.target import Deployment
 from muster.commands import image
 from tests.harness import REPO
 from tests.infra.targets.aws.specs import good

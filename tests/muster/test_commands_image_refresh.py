@@ -15,7 +15,8 @@ from infra.engine.stop import Stop
 from infra.home import Home, StackHome
 from infra.targets.aws.target import AwsTarget
 from infra.targets.local.target import LocalTarget
-from infra.targets.target import Deployment, MachineImage
+from infra.targets.mixins import MachineImage
+from infra.targets.target import Deployment
 from muster.commands import image_refresh
 from muster.commands.image_refresh import Replacement, plan_replacements, refresh
 from slurm.control.jobs import EMPTYING

@@ -9,7 +9,7 @@ import pytest
 from infra.engine.stop import Stop
 from infra.home import StackHome
 from infra.targets.aws.target import AwsTarget
-from infra.targets.target import RehearsalOptions
+from infra.targets.mixins import RehearsalOptions
 from muster.commands.rehearse import Choice, list_runs, rehearse
 
 

@@ -19,8 +19,8 @@ from cluster.spec import ClusterSpec
 from infra.engine import pulumi
 from infra.engine.stop import Stop
 from infra.home import Home, StackHome
+from infra.targets.mixins import UpgradeNodes, Upgrades
 from infra.targets.registry import load_spec
-from infra.targets.target import UpgradeNodes, Upgrades
 from muster.commands import upgrade as command
 from tests.bootstrap.clusters import inventory
 from tests.full_disk import fill_disk

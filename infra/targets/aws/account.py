@@ -19,7 +19,8 @@ from infra.targets.aws.spec import aws_section, region_of
 from infra.targets.aws.state import StateRecord
 from infra.targets.aws.validate.budget import BY_PRICE, check_budget
 from infra.targets.cost import Quote
-from infra.targets.target import Console, Flight
+from infra.targets.mixins import Flight
+from infra.targets.target import Console
 
 if TYPE_CHECKING:
     from infra.targets.aws.preflight import Account, PreflightResult

@@ -10,7 +10,8 @@ from infra.targets.aws import names
 from infra.targets.aws.client import create_client
 from infra.targets.aws.instances import translate_errors
 from infra.targets.aws.node import parameters
-from infra.targets.target import Deployment, NodeLog
+from infra.targets.mixins import NodeLog
+from infra.targets.target import Deployment
 
 
 def list_node_logs(deployment: Deployment, node: str) -> list[NodeLog]:

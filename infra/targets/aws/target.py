@@ -23,17 +23,11 @@ from infra.targets.aws.state import read_state_record
 from infra.targets.aws.validate import registry, update
 from infra.targets.aws.validate.budget import BY_PRICE
 from infra.targets.cost import Cost, Quote
-from infra.targets.target import (
+from infra.targets.mixins import (
     Budgeted,
-    Built,
-    Console,
-    Context,
-    Deployment,
     Flight,
     KeepsLogs,
     Launches,
-    Leftover,
-    Leftovers,
     MachineImage,
     ManagedStorage,
     NodeLog,
@@ -42,10 +36,10 @@ from infra.targets.target import (
     RehearsalOptions,
     Rehearses,
     StoresState,
-    Target,
     UpgradeNodes,
     Upgrades,
 )
+from infra.targets.target import Built, Console, Context, Deployment, Leftover, Leftovers, Target
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager

@@ -26,7 +26,8 @@ from infra.targets.aws.node.parameters import Report
 from infra.targets.aws.node_reports import read_reports
 from infra.targets.aws.run_command_transport import RunCommandTransport
 from infra.targets.local.upgrade import MachineArgs, check_release, open_machine
-from infra.targets.target import Deployment, UpgradeNodes
+from infra.targets.mixins import UpgradeNodes
+from infra.targets.target import Deployment
 
 BACKUPS = "/state/backups"
 """Folder on the volume that outlives the controller's machine."""

@@ -29,7 +29,8 @@ from infra.home import Home, private_folder
 from infra.resources.error import ResourceError
 from infra.targets.local import docker_engine as engine_client
 from infra.targets.local.upgrade import ContainerTransport, MachineArgs, open_machine
-from infra.targets.target import Console, Deployment, MachineImage
+from infra.targets.mixins import MachineImage
+from infra.targets.target import Console, Deployment
 
 WHERE = "local.image"
 _SLURM, _BASE, _BUILT = "muster.slurm", "muster.base", "muster.built"

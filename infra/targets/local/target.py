@@ -19,25 +19,18 @@ from infra.resources.error import ResourceError
 from infra.targets.cost import Cost
 from infra.targets.local import plan, validate
 from infra.targets.local.spec import Local, own_image
-from infra.targets.target import (
+from infra.targets.mixins import (
     Archives,
-    Built,
-    Capabilities,
-    Console,
-    Context,
-    Deployment,
     HostFacts,
     Images,
-    Leftover,
-    Leftovers,
     MachineImage,
     ManagedStorage,
     OnThisMachine,
     Pushes,
-    Target,
     UpgradeNodes,
     Upgrades,
 )
+from infra.targets.target import Built, Capabilities, Console, Context, Deployment, Leftover, Leftovers, Target
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager

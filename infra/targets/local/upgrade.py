@@ -28,7 +28,7 @@ from infra.targets.local import cgroup_tree
 from infra.targets.local import docker_engine as engine_client
 from infra.targets.local.build import node_container
 from infra.targets.local.strays import remove_container
-from infra.targets.target import UpgradeNodes
+from infra.targets.mixins import UpgradeNodes
 
 NEWEST = get_args(SlurmRelease)[-1]
 """Release whose image has the packages of all."""

@@ -11,7 +11,7 @@ from cluster.spec.model import SlurmRelease
 from infra.plan import PlannedNode
 from infra.targets.local.plan import plan
 from infra.targets.local.spec import own_image
-from infra.targets.target import HostFacts
+from infra.targets.mixins import HostFacts
 from infra.validate.network import parse_range
 
 AUTOMATIC_PREFIX = 24

@@ -17,7 +17,8 @@ from infra.targets.aws.instances import translate_errors
 from infra.targets.aws.leftovers.kind import AccountRegion, read_tags
 from infra.targets.aws.plan.images import FIELDS
 from infra.targets.aws.spec import aws_section, region_of
-from infra.targets.target import Deployment, MachineImage
+from infra.targets.mixins import MachineImage
+from infra.targets.target import Deployment
 
 PURPOSE_TAG = "muster.image"
 SLURM_TAG = "muster.slurm"

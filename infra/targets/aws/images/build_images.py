@@ -36,7 +36,8 @@ from infra.targets.aws.node.cloud import package_store_command
 from infra.targets.aws.plan import images
 from infra.targets.aws.plan.user_data import user_data
 from infra.targets.aws.spec import aws_section, read_end
-from infra.targets.target import Console, Deployment, MachineImage
+from infra.targets.mixins import MachineImage
+from infra.targets.target import Console, Deployment
 from slurm.power.launcher import LauncherError
 
 

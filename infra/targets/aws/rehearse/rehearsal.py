@@ -36,7 +36,8 @@ from infra.targets.aws.rehearse.timeline import PHASE, Event, Timeline
 from infra.targets.aws.rehearse.timeline_picture import write_timeline
 from infra.targets.aws.rehearse.vpc_network import claim_network
 from infra.targets.aws.spec import region_of
-from infra.targets.target import Console, RehearsalOptions
+from infra.targets.mixins import RehearsalOptions
+from infra.targets.target import Console
 
 _INTERRUPT_TIMEOUT_S = 20.0
 # Machines take up to a minute to shut down.

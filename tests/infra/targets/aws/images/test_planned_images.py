@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from infra.targets.aws.images.planned_images import plan_images
 from infra.targets.aws.target import AwsTarget
+from infra.targets.mixins import MachineImage
 from infra.targets.registry import read_spec
-from infra.targets.target import MachineImage
 from tests.harness import REPO
 from tests.infra.targets.aws.specs import spec
 

@@ -20,7 +20,7 @@ from infra.targets.aws.rehearse.moto_server import ACCOUNT as SIMULATED_ACCOUNT
 from infra.targets.aws.rehearse.plugin import PLUGIN
 from infra.targets.aws.rehearse.rehearsal import Rehearsal, rehearse, run_command
 from infra.targets.aws.spec import region_of
-from infra.targets.target import RehearsalOptions
+from infra.targets.mixins import RehearsalOptions
 from muster.commands import screen
 from tests.harness import REPO
 from tests.infra.targets.aws.rehearse.session_stand_in import write_session_tools

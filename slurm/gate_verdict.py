@@ -43,6 +43,8 @@ class Rank:
     stage: str
     sum: float | None = None
     error: str = ""
+    missing: tuple[int, ...] = ()
+    """The ranks that this one waited for in vain."""
 
 
 def parse_ranks(output: str) -> dict[str, Rank]:
@@ -59,7 +61,14 @@ def parse_ranks(output: str) -> dict[str, Rank]:
         before = ranks.get(entry["host"])
         # A failure keeps the stage it happened in.
         stage = before.stage if entry["stage"] == "failed" and before else entry["stage"]
-        ranks[entry["host"]] = Rank(entry["host"], entry["rank"], stage, entry.get("sum"), entry.get("error", ""))
+        ranks[entry["host"]] = Rank(
+            entry["host"],
+            entry["rank"],
+            stage,
+            entry.get("sum"),
+            entry.get("error", ""),
+            tuple(entry.get("missing", ())),
+        )
     return ranks
 
 
@@ -96,7 +105,11 @@ def judge_job(expected: Sequence[str], code: int, output: str, deadline_s: float
         return GateError(
             ", ".join(expected), START, find_error_line(output) or f"srun exited with {code} without output"
         )
-    host = min(expected, key=lambda name: _progress(ranks.get(name)))
+    # The first rank that gives up ends the job, so ranks that joined can be as silent as the one they waited for.
+    missing = {rank for r in ranks.values() for rank in r.missing}
+    host = min(
+        expected, key=lambda name: (name in ranks and ranks[name].rank not in missing, _progress(ranks.get(name)))
+    )
     return GateError(host, _step(ranks.get(host)), _line(host, ranks, code, output, deadline_s))
 
 

@@ -46,7 +46,10 @@ def main() -> int:
         report(host, rank, "joined", address=member.address, device=member.device)
         report(host, rank, "passed", sum=world.check_sum(member))
         world.leave(store, is_master, world_size)
-    except (world.WorldError, RuntimeError) as error:
+    except world.WorldError as error:
+        report(host, rank, "failed", error=first_line(error), missing=[rank for rank, _ in error.missing])
+        return 1
+    except RuntimeError as error:
         report(host, rank, "failed", error=first_line(error))
         return 1
     return 0

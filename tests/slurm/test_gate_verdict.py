@@ -134,6 +134,32 @@ def test_failure_names_node_step_and_line(case: str):
     assert str(problem) == message
 
 
+def test_the_missing_rank_is_named_when_the_first_to_give_up_ends_all_others():
+    """gpu-3 gives up and ends the job before gpu-1, which is as far as gpu-2, can say whom it waited for."""
+    output = (
+        report("gpu-1", "started", "imported")
+        + report("gpu-2", "started", "imported", rank=1)
+        + report(
+            "gpu-3", "started", "imported", "failed", rank=2, error="did not join within 35 s: rank 1", missing=[1]
+        )
+    )
+    problem = judge_job(("gpu-1", "gpu-2", "gpu-3"), 1, output)
+    assert str(problem) == (
+        "not ready: node gpu-2, step joining the fabric: "
+        "no report from it; gpu-3 reports: did not join within 35 s: rank 1."
+    )
+
+
+def test_a_node_without_any_report_is_named_before_a_missing_rank():
+    """Both did not join; the rank of gpu-3 is unknown, because its process never started."""
+    output = report("gpu-2", "started", "imported", rank=1) + report(
+        "gpu-1", "started", "imported", "failed", error="did not join within 35 s: rank 1, rank 2", missing=[1, 2]
+    )
+    problem = judge_job(("gpu-1", "gpu-2", "gpu-3"), 1, output)
+    assert problem is not None
+    assert (problem.node, problem.step) == ("gpu-3", "job start")
+
+
 def test_a_failure_keeps_the_stage_it_happened_in():
     ranks = parse_ranks(report("gpu-1", "started", "imported", "failed", error="no route", rank=3))
     assert (ranks["gpu-1"].stage, ranks["gpu-1"].error, ranks["gpu-1"].rank) == ("imported", "no route", 3)

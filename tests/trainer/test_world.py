@@ -67,6 +67,7 @@ def test_a_node_without_a_gpu_fails_before_it_joins(tmp_path: Path) -> None:
 def test_a_rank_that_does_not_join_is_named(tmp_path: Path) -> None:
     reports = gate(tmp_path, range(2), 3, job=3, timeout_s=8)
     assert reports[0][-1]["stage"] == "failed"
+    assert reports[0][-1]["missing"] == [2]
     waited = re.fullmatch(r"did not join within (\d+(?:\.\d)?) s: rank 2", reports[0][-1]["error"])
     assert waited, reports[0][-1]
     # The start of the rank may have used a part of the 8 s.

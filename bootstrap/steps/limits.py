@@ -28,16 +28,20 @@ StartLimitBurst=5
 Restart=on-failure
 RestartSec=1
 """
+# When slurmd stops, it waits for each job that is ending. The job's processes wait for slurmd, which signs their
+# messages, so slurmd uses a whole core until systemd kills it: after 90 s by default, when the node is long down.
+# Killing slurmd alone is harmless: jobs go on, and the next slurmd takes them over.
+STOP_TIMEOUT = "TimeoutStopSec=10\n"
 
 
 def plan_limits(facts: Facts, node: Node, desired: Desired) -> list[Action]:
-    """Write the restart policy of this role's daemons, and raise the limits on machines that are not containers."""
+    """Write when systemd restarts and kills this role's daemons; raise the limits unless the node is a container."""
     todo = [
         action
         for unit in DAEMONS[node.role]
-        for action in write_file(facts, f"/etc/systemd/system/{unit}.service.d/muster.conf", RESTART)
+        for action in write_file(facts, f"/etc/systemd/system/{unit}.service.d/muster.conf", unit_policy(unit))
     ]
-    units_digest = digest(RESTART, UNIT)
+    units_digest = digest(*map(unit_policy, DAEMONS[node.role]), UNIT)
     if todo or facts.markers.get("systemd") != units_digest:
         loaded = {*DAEMONS[node.role], "muster-hosts"} & facts.loaded
         reload = "systemctl daemon-reload\n" if loaded else ""
@@ -46,6 +50,11 @@ def plan_limits(facts: Facts, node: Node, desired: Desired) -> list[Action]:
     if not facts.container:
         todo += write_file(facts, "/etc/security/limits.d/muster.conf", LIMITS)
     return todo
+
+
+def unit_policy(unit: str) -> str:
+    """Return the drop-in that says when systemd restarts and kills a daemon."""
+    return RESTART + STOP_TIMEOUT if unit == "slurmd" else RESTART
 
 
 STEP = Step(

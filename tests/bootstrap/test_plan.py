@@ -270,6 +270,21 @@ def test_limits_are_not_raised_in_containers() -> None:
     assert titles(metal, "gpu-1", "time") == ["start chrony"]
 
 
+def test_only_slurmd_is_killed_soon_if_it_does_not_stop() -> None:
+    """While a job ends, slurmd and the job wait for each other; slurmctld and slurmdbd must be able to save."""
+    planned = plan_steps(bare_all(desired()), desired())
+    policies = {
+        action.title: action.data.decode()
+        for name in ("gpu-1", "controller")
+        for action in planned[name]["limits"].actions
+        if ".service.d/" in action.title
+    }
+    assert {title.split("/")[4] for title, text in policies.items() if "\nTimeoutStopSec=10\n" in text} == {
+        "slurmd.service.d"
+    }
+    assert len(policies) > 1
+
+
 def with_cgroups(*kinds: str) -> Facts_:
     facts = bare_all(desired())
     return facts | {

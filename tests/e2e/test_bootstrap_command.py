@@ -79,6 +79,7 @@ def test_root_does_not_follow_a_link_in_a_home(cluster: Stack, linked_root_keys:
     assert cluster.ssh("controller", ROOT_KEYS, user="root") == linked_root_keys
 
 
+@pytest.mark.nightly
 def test_jobs_on_all_nodes_can_import_a_package_that_a_user_added(cluster: Stack, tmp_path: Path) -> None:
     wheel = build_wheel(tmp_path, "tinypart", "1.0", requires="torch", script=True)
     data = base64.b64encode(wheel.read_bytes()).decode()

@@ -138,6 +138,7 @@ def test_a_stopped_daemon_is_started_again(growing: Stack) -> None:
     assert growing.ssh("gpu-1", "systemctl is-active slurmd", user="root") == "active"
 
 
+@pytest.mark.nightly
 def test_two_stacks_side_by_side_do_not_meet(growing: Stack, cluster: Stack) -> None:
     ours, theirs = ({n["name"]: n["address"] for n in stack.inventory["nodes"]} for stack in (growing, cluster))
     networks = [{address.rsplit(".", 1)[0] for address in addresses.values()} for addresses in (ours, theirs)]

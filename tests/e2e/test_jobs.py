@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from tests.harness import HEAL, Stack, cut_off
 
 SMOKE = "slurm/jobs/smoke.sbatch"
@@ -52,6 +54,7 @@ def test_accounting_records_the_gpus_of_a_job(cluster: Stack) -> None:
     assert "gres/gpu=4" in rows
 
 
+@pytest.mark.nightly
 def test_a_rank_that_cannot_join_is_named(cluster: Stack) -> None:
     """If a node cannot reach the rendezvous, the job must fail and name it instead of splitting in two."""
     head = next(n["address"] for n in cluster.inventory["nodes"] if n["name"] == "gpu-1")

@@ -46,6 +46,7 @@ def test_machines_start_and_end_as_slurm_asks(aws: Moto, fleet: Fleet, slurm: Cl
     _an_unhealthy_node_is_replaced_and_a_persons_is_not(aws, slurm, first)
 
 
+@pytest.mark.nightly
 def test_a_job_starts_when_its_last_node_is_up(aws: Moto, slurm: CloudSlurm) -> None:
     """tests/slurm/power/test_wait_for_nodes.py has the decisions of the program that waits for the nodes."""
     slurm.run("echo 127.0.0.2 gpu-1 gpu-2 gpu-3 gpu-4 >>/etc/hosts")
@@ -53,6 +54,7 @@ def test_a_job_starts_when_its_last_node_is_up(aws: Moto, slurm: CloudSlurm) -> 
     _the_program_ends_with_its_job(slurm)
 
 
+@pytest.mark.nightly
 def test_a_job_waits_for_its_nodes_even_if_slurm_restarts(aws: Moto, slurm: CloudSlurm) -> None:
     """Slurm 26.05 does not start the program again that waits for them: its own check, every 30 s, starts the job."""
     # Slurm resolves the names of its nodes when it restarts, and nothing answers for names without a container.

@@ -99,6 +99,7 @@ def write_config(folder: Path) -> None:
     (folder / "slurm.key").write_bytes(bytes(range(1, 33)))
 
 
+@pytest.mark.nightly
 def test_a_job_that_ended_unseen_is_not_running(slurm: Slurm) -> None:
     """Without the program, Slurm finds out after 20 pings: 200 s with this configuration."""
     ended, not_requeued = slurm.submit(WAIT_FOR_FILE), slurm.submit(WAIT_FOR_FILE, "--no-requeue")

@@ -25,6 +25,8 @@ from tests.container_script import BASH, run_script
 from tests.e2e.daemon_container import daemon_network, start_container
 from tests.harness import REPO, wait_until
 
+pytestmark = pytest.mark.nightly
+
 CLUSTER = f"ultra-{os.getpid():x}"
 SIZES = {"gb-a": 4, "gb-b": 3}
 """Nodes of each UltraServer. BlockSizes is 3, the size of the smallest."""
@@ -109,7 +111,7 @@ class UltraServers:
         return start_container(CLUSTER, name, script, {self.folder: "/muster"}, self.image)
 
 
-@pytest.fixture(scope="module", params=["26.05", pytest.param("24.11", marks=pytest.mark.nightly)])
+@pytest.fixture(scope="module", params=["26.05", "24.11"])
 def slurm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[UltraServers]:
     image = names.image(request.param)
     assert docker.from_env().images.list(image), "run `make setup` first"

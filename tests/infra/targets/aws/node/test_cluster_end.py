@@ -82,6 +82,7 @@ def gpu(cloud: Machines) -> str:
     return "gpu-1"
 
 
+@pytest.mark.nightly
 def test_a_service_that_was_killed_runs_again_and_is_the_last_to_be_killed(cloud: Machines, gpu: str) -> None:
     first = get_pid(cloud, gpu)
     assert first not in ("", "0")
@@ -92,6 +93,7 @@ def test_a_service_that_was_killed_runs_again_and_is_the_last_to_be_killed(cloud
     assert cloud.is_running(gpu)
 
 
+@pytest.mark.nightly
 def test_a_machine_from_an_image_of_another_one_does_not_end(cloud: Machines, gpu: str) -> None:
     machine = cloud.by_address[cloud.addresses[gpu]]
     own, machine.instance = machine.instance, "i-of-the-new-machine"
@@ -120,6 +122,7 @@ def test_a_machine_that_starts_after_the_end_ends_at_once(cloud: Machines, gpu: 
     wait_until(lambda: not cloud.is_running("gpu-2"), "the machine has ended", 120)
 
 
+@pytest.mark.nightly
 def test_a_machine_that_is_switched_on_after_the_end_ends_again(cloud: Machines, gpu: str) -> None:
     del gpu
     boot(cloud, "gpu-3", in_hours(5))
@@ -130,6 +133,7 @@ def test_a_machine_that_is_switched_on_after_the_end_ends_again(cloud: Machines,
     wait_until(lambda: not cloud.is_running("gpu-3"), "the machine has ended", 120)
 
 
+@pytest.mark.nightly
 def test_a_machine_that_cannot_read_its_metadata_ends_too(cloud: Machines, gpu: str) -> None:
     del gpu
     boot(cloud, "gpu-4", in_hours(5))
@@ -143,6 +147,7 @@ def test_a_machine_that_cannot_read_its_metadata_ends_too(cloud: Machines, gpu: 
     wait_until(lambda: not cloud.is_running("gpu-4"), "the machine has ended", 120)
 
 
+@pytest.mark.nightly
 def test_a_machine_that_cannot_be_given_its_end_ends_at_once(cloud: Machines, gpu: str) -> None:
     """Nothing else would end it."""
     del gpu
@@ -154,6 +159,7 @@ def test_a_machine_that_cannot_be_given_its_end_ends_at_once(cloud: Machines, gp
     wait_until(lambda: not cloud.is_running("gpu-5"), "the machine has ended", 120)
 
 
+@pytest.mark.nightly
 def test_an_image_has_no_end(cloud: Machines, gpu: str) -> None:
     del gpu
     boot(cloud, "gpu-6", in_hours(5))

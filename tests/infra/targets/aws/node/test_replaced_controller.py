@@ -13,7 +13,7 @@ from tests.infra.targets.aws.node.machines import CLUSTER, Machines, machines
 from tests.infra.targets.aws.node.state_disk import state_disk
 from tests.moto_server import Moto
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.nightly]
 
 VOLUME = "vol-0123456789abcdef0"
 HOME = "/shared/home/alice"

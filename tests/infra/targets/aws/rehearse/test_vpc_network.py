@@ -28,6 +28,7 @@ def test_a_machine_without_a_free_range_is_an_error_with_a_fix() -> None:
 
 
 @pytest.mark.e2e
+@pytest.mark.nightly
 def test_two_rehearsals_that_find_the_same_range_free_get_two(monkeypatch: pytest.MonkeyPatch) -> None:
     clusters = [f"rehearsal-range-{uuid4().hex[:6]}" for _ in range(2)]
     have_listed = threading.Barrier(len(clusters))

@@ -151,6 +151,11 @@ def unverified() -> Mapping[str, str]:
     return reasons
 
 
+def read_caveat(family: str) -> str:
+    """Return what is assumed about a family that only AWS describes; empty if nothing is."""
+    return str(_reviewed()["described"].get(family, {}).get("caveat", ""))
+
+
 @cache
 def _catalog() -> Mapping[str, InstanceType]:
     return {name: _type(name, entry, _reviewed()) for name, entry in _entries().items()}
@@ -169,7 +174,7 @@ def _reviewed() -> dict[str, Any]:
 
 def _type(name: str, entry: dict[str, Any], reviewed: dict[str, Any]) -> InstanceType:
     family = name.partition(".")[0]
-    facts = reviewed["families"].get(family, {})
+    facts = {**reviewed["families"], **reviewed["described"]}.get(family, {})
     gpus = _gpus(entry["gpus"], facts.get("gpu", ""))
     disks, size = entry["store"][0] if entry["store"] else (0, 0)
     return InstanceType(

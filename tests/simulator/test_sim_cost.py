@@ -87,7 +87,7 @@ def test_system_is_built_from_the_catalog() -> None:
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("p5.48xlrge", "nearest: p5.48xlarge"), ("m7i.large", "has no GPU"), ("p6e-gb300.36xlarge", "is not supported")],
+    [("p5.48xlrge", "nearest: p5.48xlarge"), ("m7i.large", "has no GPU"), ("trn2u.48xlarge", "is not supported")],
 )
 def test_unsupported_instance_error_lists_supported_instances(name: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:

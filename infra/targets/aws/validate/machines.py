@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from cluster.catalog.instances import InstanceType, UnknownInstanceType, UnverifiedInstanceType, instance, is_reviewed
+from cluster.catalog.instances import (
+    InstanceType,
+    UnknownInstanceType,
+    UnverifiedInstanceType,
+    instance,
+    is_reviewed,
+    read_caveat,
+)
 from cluster.spec import ClusterSpec, Gpus
 from cluster.spec.issue import Issue, error, warning
 from infra.targets.aws.spec import aws_section
@@ -65,8 +72,7 @@ def check_type_in_catalog(spec: ClusterSpec) -> Iterator[Issue]:
             yield error("unknown_instance_type", where, message, fix)
         except UnverifiedInstanceType as bad:
             message = f"'{name}' is not supported: {bad.why}"
-            example = "trn2.48xlarge" if name.startswith("trn") else "p6-b200.48xlarge"
-            fix = f"choose another type, for example `instance_type: {example}`"
+            fix = "choose another type, for example `instance_type: trn2.48xlarge`"
             yield error("unverified_instance_type", where, message, fix)
 
 
@@ -74,8 +80,11 @@ def check_type_reviewed(spec: ClusterSpec) -> Iterator[Issue]:
     """Warn about types outside the catalog, whose hardware AWS describes only in part."""
     for where, machine in list_catalog_types(spec).items():
         if not is_reviewed(machine.name):
-            message = f"'{machine.name}' is not in the catalog: sockets, NVLink and expected bandwidth are unknown"
+            caveat = read_caveat(machine.family) or "sockets, NVLink and expected bandwidth are unknown"
+            message = f"'{machine.name}' is not in the catalog: {caveat}"
             fix = "run the fabric job before long training runs; docs/add-an-instance-type.md adds a type"
+            if read_caveat(machine.family):
+                fix = f"name an Ubuntu image that supports it with `aws.ami`, and {fix}"
             yield warning("type_not_reviewed", where, message, fix)
 
 

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from moto.ec2.models.instance_types import INSTANCE_TYPES, InstanceType, InstanceTypeBackend
 
 from cluster.catalog import instances
+from cluster.catalog.described import spread_efa
 from cluster.catalog.instances import UnknownInstanceType, instance
 from cluster.spec import ClusterSpec
 from infra.targets.aws.account_types import FILE, list_missing, merge_types
@@ -18,6 +20,7 @@ from tests.moto_server import REGION, Moto, aws, moto  # noqa: F401  # fixtures
 
 # moto describes it as AWS does; the catalog does not have its family.
 NEW = "g4dn.metal"
+GB300 = "p6e-gb300.36xlarge"
 
 
 @pytest.fixture(autouse=True)
@@ -119,3 +122,76 @@ def test_a_new_type_with_neuron_chips_is_accepted_with_the_warning_of_trainium(a
     assert instance(name).neuron > 0
     (nodes,) = AwsTarget().plan(new_spec(name)).sets
     assert nodes.gpus.count == 0
+
+
+def describe_gb300() -> dict[str, Any]:
+    """Return the answer of DescribeInstanceTypes for P6e-GB300, as far as one was published (NVIDIA/aicr, issue 1256).
+
+    That is the number of network cards and of EFA interfaces. Everything else is that of P6e-GB200.
+    """
+    cards = [
+        {
+            "NetworkCardIndex": index,
+            "MaximumNetworkInterfaces": 2,
+            "PeakBandwidthInGbps": 400.0,
+            "InterfaceTypes": ["interface"] if index == 0 else ["interface", "efa", "efa-only"],
+        }
+        for index in range(9)
+    ]
+    return {
+        "InstanceType": GB300,
+        "VCpuInfo": {"DefaultVCpus": 144, "DefaultCores": 144},
+        "MemoryInfo": {"SizeInMiB": 983040},
+        "ProcessorInfo": {"SupportedArchitectures": ["arm64"]},
+        "GpuInfo": {"Gpus": [{"Count": 4, "Name": "GB300", "MemoryInfo": {"SizeInMiB": 284672}}]},
+        "NetworkInfo": {"NetworkCards": cards, "EfaInfo": {"MaximumEfaInterfaces": 2}},
+        "SupportedUsageClasses": ["capacity-block"],
+        "PlacementGroupInfo": {"SupportedStrategies": ["partition", "spread"]},
+        "AutoRecoverySupported": False,
+    }
+
+
+def ultraserver_spec(count: int = 18) -> ClusterSpec:
+    block = {"kind": "block", "reservation": "cr-0123456789abcdef0", "zones": ["us-east-1-dfw-2a"]}
+    return spec(
+        aws={"region": REGION, "zones": ["us-east-1a", "us-east-1-dfw-2a"]},
+        controller={"instance_type": "m7g.xlarge"},
+        login={"instance_type": "m7g.large"},
+        network={
+            "vpc_id": "vpc-0123456789abcdef0",
+            "subnet_ids": ["subnet-0123456789abcdef0", "subnet-0123456789abcdef1"],
+        },
+        storage={"shared": {"kind": "fsx-lustre"}},
+        groups={"gb": {"instance_type": GB300, "count": count, "fabric": "efa", "capacity": block}},
+    )
+
+
+def test_gb300_is_an_ultraserver_as_the_account_describes_it(
+    aws: Moto,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(INSTANCE_TYPES, GB300, describe_gb300())
+    monkeypatch.setattr(InstanceTypeBackend, "instance_types", [InstanceType(GB300)])
+    target = AwsTarget()
+    assert target.look_up(ultraserver_spec()) == []
+    (issue,) = target.validate(ultraserver_spec())
+    assert (issue.level, issue.code, issue.where) == ("warning", "type_not_reviewed", "groups.gb.instance_type")
+    assert "AWS documents neither its network cards nor its UltraServers" in issue.message
+    assert issue.fix.startswith("name an Ubuntu image that supports it with `aws.ami`")
+    (blades,) = target.plan(ultraserver_spec()).sets
+    assert (blades.ultraserver, blades.efa_devices, blades.nvlinks, blades.gpus.type) == (True, 2, 18, "gb300")
+    assert [card.index for card in instance(GB300).network_cards if card.efa] == [1, 5]
+    assert codes(ultraserver_spec(19))["ultraserver_size"] == "error"
+
+
+def test_gb300_that_the_account_does_not_describe_stays_an_error(aws: Moto) -> None:  # noqa: F811
+    assert AwsTarget().look_up(ultraserver_spec()) == []
+    assert codes(ultraserver_spec())["unknown_instance_type"] == "error"
+
+
+@pytest.mark.parametrize(
+    ("able", "limit", "cards"),
+    [([3, 1, 2], 3, [1, 2, 3]), ([1, 2], 4, [1, 2]), (list(range(1, 9)), 2, [1, 5]), ([1, 2, 3], 2, [1, 2])],
+)
+def test_a_limit_on_efa_interfaces_is_spread_over_the_cards(able: list[int], limit: int, cards: list[int]) -> None:
+    assert spread_efa(able, limit) == cards

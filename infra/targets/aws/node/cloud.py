@@ -15,7 +15,7 @@ SCRATCH_DISK_MODEL = "Amazon EC2 NVMe Instance Storage"
 LUSTRE_CLIENT = PackageRepository(
     url="https://fsx-lustre-client-repo.s3.amazonaws.com/ubuntu",
     key_url="https://fsx-lustre-client-repo-public-keys.s3.amazonaws.com/fsx-ubuntu-public-key.asc",
-    # Not compared with AWS's file: taken from a public project that enforces it. docs/release.md says how to compare.
+    # Taken from a public project that enforces it; the pre-flight compares it with AWS's file (docs/release.md).
     fingerprint="9C36DD9C515F10DBC3AA835C5D5CCC3383A962E1",
 )
 

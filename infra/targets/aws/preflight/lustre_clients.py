@@ -7,11 +7,7 @@ of older kernels: if the newest kernel has a client, that of every image has one
 from __future__ import annotations
 
 import gzip
-import http.client
-import os
 import re
-import urllib.request
-import zlib
 from collections.abc import Callable, Iterator
 
 from bootstrap.lustre_kernels import choose_kernel, list_client_kernels, read_package_names
@@ -19,6 +15,7 @@ from cluster.spec.issue import Issue, error, warning
 from infra.targets.aws.node.cloud import LUSTRE_CLIENT
 from infra.targets.aws.plan import images
 from infra.targets.aws.preflight.lustre_images import choose_images
+from infra.targets.aws.preflight.public_files import UNREADABLE, download, needs_lustre_client
 from infra.targets.aws.preflight.subject import Subject
 
 CODENAME = "jammy"
@@ -26,9 +23,6 @@ CODENAME = "jammy"
 # Ubuntu's archive has the architectures that few desktops have under another address.
 _UBUNTU = {"amd64": "http://archive.ubuntu.com/ubuntu", "arm64": "http://ports.ubuntu.com/ubuntu-ports"}
 _DEBIAN_NAMES = {"x86_64": "amd64", "arm64": "arm64"}
-_FETCH_TIMEOUT_S = 8.0
-# A download or an archive that ends too early is not an OSError.
-_UNREADABLE = (OSError, EOFError, zlib.error, http.client.HTTPException)
 _WHERE = "storage"
 
 Fetch = Callable[[str], str]
@@ -36,11 +30,8 @@ Fetch = Callable[[str], str]
 
 
 def fetch_index(url: str) -> str:
-    """Download and decompress a `Packages.gz`; raise one of _UNREADABLE if that fails."""
-    if endpoint := os.environ.get("AWS_ENDPOINT_URL"):
-        raise OSError(f"AWS is replaced by {endpoint}")
-    with urllib.request.urlopen(url, timeout=_FETCH_TIMEOUT_S) as answer:  # noqa: S310  # the addresses are ours
-        return gzip.decompress(answer.read()).decode(errors="replace")
+    """Download and decompress a `Packages.gz`; raise one of UNREADABLE if that fails."""
+    return gzip.decompress(download(url)).decode(errors="replace")
 
 
 def check_lustre_clients(subject: Subject, fetch: Fetch = fetch_index) -> Iterator[Issue]:
@@ -48,14 +39,14 @@ def check_lustre_clients(subject: Subject, fetch: Fetch = fetch_index) -> Iterat
 
     Machines then install a kernel that has one. Without such a kernel, a new cluster starts from images that have one.
     """
-    if not any(storage.kind == "fsx-lustre" for storage in subject.spec.storage.values()):
+    if not needs_lustre_client(subject.spec):
         return
     for architecture in sorted({kind.partition("-")[2] for kind in images.parameters(subject.spec)}):
         name = _DEBIAN_NAMES[architecture]
         try:
             clients = fetch(f"{LUSTRE_CLIENT.url}/dists/{CODENAME}/main/binary-{name}/Packages.gz")
             ubuntu = _fetch_ubuntu(clients, name, fetch)
-        except _UNREADABLE as failure:
+        except UNREADABLE as failure:
             message = f"clients for the images' kernels could not be checked ({failure})"
             fix = "check the network of this machine; nodes look for a client themselves"
             yield warning("lustre_clients_unknown", _WHERE, message, fix)

@@ -13,8 +13,11 @@ from botocore.exceptions import BotoCoreError, ClientError
 from cluster import names
 from infra.resources.error import ResourceError
 from infra.targets.aws.client import create_client
+from infra.targets.aws.launcher.errors import classify_error
 from infra.targets.aws.launcher.instances import STATES
 from infra.targets.aws.launcher.node_names import read_node_name
+
+_QUERIES = ("Describe", "Get", "List", "Head")
 
 
 @dataclass(frozen=True)
@@ -50,13 +53,18 @@ def list_instances(region: str, cluster: str, stack: str) -> list[Instance]:
 
 @contextmanager
 def translate_errors(what: str, region: str) -> Iterator[None]:
-    """Raise errors of AWS's libraries as a ResourceError that says what could not be queried."""
+    """Raise errors of AWS's libraries as a ResourceError that says what could not be queried, or which call failed."""
     try:
         yield
     except (ClientError, BotoCoreError) as error:
         reason = error.response["Error"]["Code"] if isinstance(error, ClientError) else str(error)
+        problem = f"{what} cannot be queried in {region}: {reason}"
         fix = "use credentials of the cluster's account (`aws sts get-caller-identity` shows whose are in use)"
-        raise ResourceError("", f"{what} cannot be queried in {region}: {reason}", fix) from error
+        if isinstance(error, ClientError) and not error.operation_name.startswith(_QUERIES):
+            problem = f"{what}: AWS refused {error.operation_name} in {region}: {reason}"
+            if classify_error(error).kind != "permission":
+                fix = "remove the cause and run the command again"
+        raise ResourceError("", problem, fix) from error
 
 
 def _to_instance(item: dict[str, Any]) -> Instance:

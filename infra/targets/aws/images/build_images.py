@@ -118,7 +118,12 @@ class ImageBuilds:
             try:
                 yield machine
             finally:
-                machine.end()
+                if refusal := machine.end():
+                    # The next build and teardown find it by its tag.
+                    self.console.say(
+                        f"warning: AWS refused to terminate {machine.id}, which built the {image.purpose} image "
+                        f"({refusal}); it costs money until it ends itself, three hours after its start: terminate it"
+                    )
 
     def _pack(self, image: PlannedImage) -> Bundle:
         store = package_store_command(self.site.region, self.site.bucket)
@@ -229,4 +234,10 @@ def explain_errors(region: str) -> Iterator[None]:
         fix = "use credentials that may build images: docs/aws.md lists the permissions"
         if fault.kind != "permission":
             fix = "remove the cause and build again; what this build has launched is ended"
-        raise ResourceError("", f"AWS refused a call in {region}: {fault}", fix) from error
+        raise ResourceError("", f"AWS refused {_name_call(error)} in {region}: {fault}", fix) from error
+
+
+def _name_call(error: LauncherError | ClientError | BotoCoreError) -> str:
+    """Return the refused call as AWS names it."""
+    cause = error.__cause__ if isinstance(error, LauncherError) else error
+    return cause.operation_name if isinstance(cause, ClientError) else "a call"

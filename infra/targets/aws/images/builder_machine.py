@@ -140,13 +140,17 @@ class BuilderMachine:
         self._wait(lambda: self._is_available(image), IMAGE_TIMEOUT_S, f"{image} did not become available")
         return image
 
-    def end(self) -> None:
-        """Terminate the machine, if it was launched, and delete its report."""
-        if self.id:
-            with suppress(LauncherError):  # The next build and teardown find it by its tag.
+    def end(self) -> str:
+        """Terminate the machine, if it was launched, and delete its report; return why AWS did not terminate it."""
+        refusal = ""
+        try:
+            if self.id:
                 self.api.call("ec2", "terminate_instances", InstanceIds=[self.id])
+        except LauncherError as error:
+            refusal = str(error.fault)
         with suppress(LauncherError):
             self._forget_report()
+        return refusal
 
     def _forget_report(self) -> None:
         self.api.call("ssm", "delete_parameters", Names=[self.parameter])

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+from botocore.exceptions import BotoCoreError, ClientError
+
 from bootstrap.transport.base import TransportError
 from cluster import names
 from infra.resources.error import ResourceError
@@ -17,29 +19,38 @@ from infra.targets.target import Deployment
 
 # Queue and accounting are on a disk that outlives the machine: what the daemons have in memory is written there.
 _STOP_DAEMONS = "systemctl stop slurmctld slurmdbd mariadb && sync"
-_STOP_TIMEOUT_S = 180.0
+_START_DAEMONS = "systemctl start mariadb && systemctl start slurmdbd && systemctl start slurmctld"
+_DAEMONS_TIMEOUT_S = 180.0
 _END_TIMEOUT_S, _POLL_S = 600.0, 3.0
 
 
 def end_machine(
     deployment: Deployment, node: str, sleep: Callable[[float], object] = time.sleep, timeout_s: float = _END_TIMEOUT_S
 ) -> None:
-    """Stop the daemons of a permanent node, terminate its machine and wait until it is gone."""
+    """Stop the daemons of a permanent node, terminate its machine and wait until it is gone.
+
+    The daemons of a machine that AWS does not terminate run again.
+    """
     region = deployment.region
     with translate_errors(f"the machine of {node}", region):
         instances = list_instances(region, deployment.cluster, deployment.stack)
         ids = [instance.id for instance in instances if instance.name == node]
         for id_ in ids:
             if node == names.CONTROLLER:
-                _stop_daemons(region, id_)
-            create_client("ec2", region).terminate_instances(InstanceIds=[id_])
+                _run(region, id_, _STOP_DAEMONS)
+            try:
+                create_client("ec2", region).terminate_instances(InstanceIds=[id_])
+            except (ClientError, BotoCoreError):
+                if node == names.CONTROLLER:
+                    _run(region, id_, _START_DAEMONS)
+                raise
         _wait_for_end(region, ids, node, sleep, timeout_s)
 
 
-def _stop_daemons(region: str, instance: str) -> None:
+def _run(region: str, instance: str, script: str) -> None:
     # slurmctld also recovers from what it has written so far: a machine that does not answer is replaced all the same.
     with suppress(TransportError):
-        run_command.run(region, instance, _STOP_DAEMONS, _STOP_TIMEOUT_S)
+        run_command.run(region, instance, script, _DAEMONS_TIMEOUT_S)
 
 
 def _wait_for_end(

@@ -296,6 +296,32 @@ def test_a_build_that_fails_leaves_nothing(
     assert list_own(aws) == ([], [])
 
 
+def test_a_machine_that_aws_does_not_terminate_is_named(home: Home, aws: Moto) -> None:
+    lines: list[str] = []
+    console = get_quiet_console()
+    console.say = lines.append  # type: ignore[method-assign]  # what it prints is the subject
+    aws.fail("TerminateInstances", "UnauthorizedOperation", times=4)
+    build_images.build_images(SPEC, home, HERE, console)
+    left = list_alive(aws)
+    assert len(left) == 4
+    for id_ in left:
+        (line,) = [line for line in lines if id_ in line]
+        assert f"warning: AWS refused to terminate {id_}, which built the " in line
+        assert "UnauthorizedOperation" in line
+    aws.fail("TerminateInstances", "UnauthorizedOperation")
+    with pytest.raises(ResourceError, match=f"AWS refused TerminateInstances in {REGION}: UnauthorizedOperation"):
+        build(home)
+    assert end_earlier(AwsApi(REGION), "demo")
+    assert list_alive(aws) == []
+
+
+def test_an_image_that_aws_does_not_remove_is_no_failed_query(home: Home, aws: Moto) -> None:
+    image = build(home)["ami"].id
+    aws.fail("DeregisterImage", "UnauthorizedOperation")
+    with pytest.raises(ResourceError, match=f"images: AWS refused DeregisterImage in {REGION}: UnauthorizedOperation"):
+        remove_cluster_image(HERE, image)
+
+
 def test_the_next_build_and_teardown_end_the_machine_of_a_killed_build(
     home: Home,
     aws: Moto,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bootstrap.transport.base import Completed, TransportError
+from infra.resources.error import ResourceError
 from infra.targets.aws import run_command
 from infra.targets.aws.images.permanent_machine import end_machine
 from infra.targets.target import Deployment
@@ -49,3 +50,46 @@ def test_the_daemons_of_a_controller_stop_first(
     end_machine(HERE, "login", sleep=lambda _seconds: None)
     assert read_state(aws, login) == "terminated"
     assert len(scripts) == 1
+
+
+@pytest.mark.parametrize(
+    ("node", "scripts"),
+    [
+        (
+            "controller",
+            [
+                "systemctl stop slurmctld slurmdbd mariadb && sync",
+                "systemctl start mariadb && systemctl start slurmdbd && systemctl start slurmctld",
+            ],
+        ),
+        ("login", []),
+    ],
+)
+@pytest.mark.parametrize(
+    ("code", "fix"),
+    [
+        ("UnauthorizedOperation", "use credentials of the cluster's account"),
+        ("OperationNotPermitted", "remove the cause and run the command again"),
+    ],
+)
+def test_a_machine_that_aws_does_not_terminate_works_on(  # noqa: PLR0913, PLR0917  # two tables
+    aws: Moto,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    node: str,
+    scripts: list[str],
+    code: str,
+    fix: str,
+) -> None:
+    machine, ran = launch(aws, node), []
+
+    def run(_region: str, _instance: str, script: str, _timeout_s: float) -> Completed:
+        ran.append(script)
+        return Completed(0, "", "")
+
+    monkeypatch.setattr(run_command, "run", run)
+    aws.fail("TerminateInstances", code)
+    with pytest.raises(ResourceError) as refused:
+        end_machine(HERE, node, sleep=lambda _seconds: None)
+    assert f"the machine of {node}: AWS refused TerminateInstances in {REGION}: {code}" in str(refused.value)
+    assert fix in str(refused.value)
+    assert (ran, read_state(aws, machine)) == (scripts, "running")

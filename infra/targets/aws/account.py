@@ -63,7 +63,8 @@ def clear_for_creation(  # noqa: PLR0913  # the pre-flight needs all of it
 ) -> Flight:
     """Run the pre-flight before resources are created; raise Stop if AWS does not confirm who is calling.
 
-    `store_fallbacks` gets the images that it chose for a new cluster.
+    `store_fallbacks` gets the images that it chose for a new cluster: without a pre-flight none, and those that an
+    earlier `up` chose before it failed are forgotten.
     """
     account = find_account(spec)
     if account is None and any(issue.level == "error" for issue in issues):
@@ -80,6 +81,8 @@ def clear_for_creation(  # noqa: PLR0913  # the pre-flight needs all of it
         return flight
     result = _run_preflight(spec, account, record, console, must_answer=True, full=False)
     console.say("no pre-flight: quotas, zones, capacity, images, permissions and today's prices are not checked")
+    if record is None and not any(issue.level == "error" for issue in [*issues, *result.issues]):
+        store_fallbacks({})
     return Flight([*issues, *result.issues])
 
 

@@ -139,6 +139,11 @@ def test_only_up_stores_the_choice_and_ends_it(
     target.clear(SPEC, [], stack, console, full=True)
     assert not (stack.folder / FILE).exists()
     store_fallbacks(stack, images)
+    target.clear(SPEC, [error("x", "name", "m", "f")], stack, console, full=False)
+    assert read_fallbacks(stack) == images
+    target.clear(SPEC, [], stack, console, full=False)
+    assert not (stack.folder / FILE).exists()
+    store_fallbacks(stack, images)
     target.forget_choices(stack)
     assert not (stack.folder / FILE).exists()
 
@@ -151,8 +156,9 @@ def test_a_cluster_that_exists_keeps_its_images(home: Home, aws: Moto, monkeypat
     write_state(stack, images)
     monkeypatch.setattr(account, "find_account", lambda _spec: Account(boto3.Session(), REGION))
     monkeypatch.setattr(preflight, "run_preflight", lambda *_: PreflightResult(Identity(ACCOUNT, ""), (), 0.0))
-    AwsTarget().clear(SPEC, [], stack, get_quiet_console(), full=True)
-    assert read_fallbacks(stack) == images
+    for full in (True, False):
+        AwsTarget().clear(SPEC, [], stack, get_quiet_console(), full=full)
+        assert read_fallbacks(stack) == images
 
 
 def test_an_image_of_an_older_version_has_its_kernel_in_the_record(home: Home, aws: Moto) -> None:

@@ -15,7 +15,7 @@ from infra.targets.registry import parse_spec, target_of, targets
 from infra.targets.target import Deployment
 from infra.validate.update import violations
 from muster.commands import screen
-from muster.commands.stack_spec import examine_spec, require_valid_spec
+from muster.commands.stack_spec import examine_spec, name_stack_in_issues, require_valid_spec
 from muster.commands.stacks import require_running_stack, require_stack
 from muster.commands.upgrade import read_spec_text
 from muster.deployments import find_deployment
@@ -75,8 +75,12 @@ def remove(name: str, image: str) -> None:
     if stack.file.exists() and image in stack.file.read_text(encoding="utf-8"):
         fix = f"name another image there, run `{format_command('up', name)}`, then remove it"
         raise Stop(f"image: {stack.file.name} names '{image}', so nodes start from it", fix, BAD_INPUT)
-    spec = examine_spec(stack, None)[0] if stack.file.exists() else None
+    spec, issues = examine_spec(stack, None) if stack.file.exists() else (None, [])
     if image in target.unnamed_images(stack, spec):
+        if issues and spec is None:
+            what = f"{stack.file.name} is invalid, so nodes may start from '{image}', which `up` chose for them"
+            text = render(name_stack_in_issues(issues, name))
+            raise Stop(f"image: {what}; nothing was removed\n{text}", code=BAD_INPUT)
         fix = f"name another image in {stack.file.name}, run `{format_command('up', name)}`, then remove it"
         raise Stop(f"image: nodes of stack {name} start from '{image}', which `up` chose for them", fix, BAD_INPUT)
     with screen.status(f"removing {image}"):

@@ -77,6 +77,29 @@ def test_an_image_that_up_chose_is_neither_offered_for_removal_nor_removed(
         image.remove("s", GPU)
 
 
+def test_an_image_stays_if_an_invalid_file_hides_who_uses_it(
+    stack: StackHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A valid file may name other images, so that nothing starts from the chosen one; this one says nothing."""
+    store_fallbacks(stack, {"gpu-x86_64": GPU})
+    stack.file.write_text(yaml.safe_dump({"config": {"muster:cluster": good(grups={})}}))
+    removed: list[str] = []
+    monkeypatch.setattr(image, "require_stack", lambda _name: stack)
+    monkeypatch.setattr(image, "find_images_target", lambda _stack: (AwsTarget(), Deployment("demo", "s", "us-east-1")))
+    monkeypatch.setattr(AwsTarget, "remove_image", lambda _self, _deployment, id_: removed.append(id_))
+    with pytest.raises(Stop) as stopped:
+        image.remove("s", GPU)
+    first, *others = stopped.value.what.splitlines()
+    assert first == (
+        f"image: {stack.file.name} is invalid, so nodes may start from '{GPU}', which `up` chose for them; nothing was "
+        "removed"
+    )
+    assert "grups" in "\n".join(others)
+    assert removed == []
+    image.remove("s", PLAIN)
+    assert removed == [PLAIN]
+
+
 def test_a_target_without_images_is_refused(stack: StackHome, monkeypatch: pytest.MonkeyPatch) -> None:
     bare = SimpleNamespace(name="bare")
     monkeypatch.setattr(image, "find_deployment", lambda _stack: (bare, Deployment("demo", "s")))

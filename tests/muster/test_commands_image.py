@@ -77,9 +77,7 @@ def test_an_image_that_up_chose_is_neither_offered_for_removal_nor_removed(
         image.remove("s", GPU)
 
 
-def test_an_image_stays_if_an_invalid_file_hides_who_uses_it(
-    stack: StackHome, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_image_stays_if_an_invalid_file_hides_who_uses_it(stack: StackHome, monkeypatch: pytest.MonkeyPatch) -> None:
     """A valid file may name other images, so that nothing starts from the chosen one; this one says nothing."""
     store_fallbacks(stack, {"gpu-x86_64": GPU})
     stack.file.write_text(yaml.safe_dump({"config": {"muster:cluster": good(grups={})}}))

@@ -32,6 +32,8 @@ LUSTRE_TAG = "muster.lustre"
 """Kernel of the image, if it has a Lustre client for it."""
 
 _MAX_USERS = 3
+# Most rows that a page of DescribeLaunchTemplateVersions can have.
+_PAGE = 200
 
 
 @dataclass(frozen=True)
@@ -177,18 +179,25 @@ def read_region(home: Home, image: str) -> str:
 
 
 def _check_unused(account: AccountRegion, image: str) -> None:
-    """Raise ResourceError if a launch template, or a machine that can still run, of any cluster uses an image."""
+    """Raise ResourceError if a launch template, or a machine that can still run, of the account uses an image."""
     states = ["pending", "running", "stopping", "stopped"]
     filters = [{"Name": "image-id", "Values": [image]}, {"Name": "instance-state-name", "Values": states}]
     reservations = account.list_items("ec2", "describe_instances", "Reservations", Filters=filters)
     users = [f"machine {row['InstanceId']}" for reservation in reservations for row in reservation["Instances"]]
-    own = [{"Name": "tag-key", "Values": [names.CLUSTER]}]
-    for template in account.list_items("ec2", "describe_launch_templates", "LaunchTemplates", Filters=own):
-        newest = account.client("ec2").describe_launch_template_versions(
-            LaunchTemplateId=template["LaunchTemplateId"], Versions=["$Latest"]
-        )["LaunchTemplateVersions"]
-        if any(version["LaunchTemplateData"].get("ImageId") == image for version in newest):
-            users.append(f"launch template {template['LaunchTemplateName']}")
+    # Without the id of a template, AWS lists the newest versions of all templates: pages instead of a call for each.
+    newest = account.list_items(
+        "ec2",
+        "describe_launch_template_versions",
+        "LaunchTemplateVersions",
+        Versions=["$Latest"],
+        Filters=[{"Name": "image-id", "Values": [image]}],
+        MaxResults=_PAGE,
+    )
+    users += [
+        f"launch template {version['LaunchTemplateName']}"
+        for version in newest
+        if version["LaunchTemplateData"].get("ImageId") == image
+    ]
     if users:
         more = f" and {len(users) - _MAX_USERS} more" if len(users) > _MAX_USERS else ""
         what = f"'{image}' is in use by {', '.join(users[:_MAX_USERS])}{more}"

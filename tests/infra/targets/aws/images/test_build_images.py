@@ -271,8 +271,12 @@ def test_an_image_in_use_is_not_removed(home: Home, aws: Moto) -> None:
     template = ec2.create_launch_template(
         LaunchTemplateName="t", LaunchTemplateData={"ImageId": image}, TagSpecifications=tags
     )["LaunchTemplate"]["LaunchTemplateId"]
+    for number in range(20):
+        ec2.create_launch_template(LaunchTemplateName=f"other-{number}", LaunchTemplateData={"ImageId": "ami-1"})
+    aws.calls.clear()
     with pytest.raises(ResourceError, match=f"'{image}' is in use by launch template t"):
         remove_cluster_image(HERE, image)
+    assert aws.count()["DescribeLaunchTemplateVersions"] == 1
     ec2.create_launch_template_version(LaunchTemplateId=template, LaunchTemplateData={"ImageId": "ami-1"})
     (machine,) = ec2.run_instances(ImageId=image, MinCount=1, MaxCount=1)["Instances"]
     with pytest.raises(ResourceError, match=f"is in use by machine {machine['InstanceId']}"):

@@ -7,13 +7,16 @@ import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
+# Modules next to the packages, of which `control` imports `hostlist`.
+_MODULES = ("__init__.py", "hostlist.py")
+
 
 def pack_program(root: Path, packages: Sequence[str], start: str) -> bytes:
     """Return a zip file with packages of `slurm` that begins with the line `start`; same sources, same bytes."""
     sources = [path for package in packages for path in sorted((root / "slurm" / package).glob("*.py"))]
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
-        for path in (root / "slurm" / "__init__.py", *sources):
+        for path in (*(root / "slurm" / module for module in _MODULES), *sources):
             archive.writestr(_entry(str(path.relative_to(root))), path.read_bytes())
         archive.writestr(_entry("__main__.py"), start)
     return buffer.getvalue()

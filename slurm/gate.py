@@ -15,8 +15,10 @@ from typing import Any, Literal, Protocol
 from cluster.inventory import Inventory, Node
 from slurm.alerts.install import hand_over
 from slurm.control import config
-from slurm.control.nodes import NodeState, parse_nodes, probe_nodes, show_nodes
+from slurm.control.condensed import condense_ranks, show_free_nodes
+from slurm.control.nodes import NodeState, parse_nodes, probe_nodes
 from slurm.gate_verdict import START, GateError, find_error_line, find_unfit_node, judge_job
+from slurm.hostlist import hostlist
 
 __all__ = ["GateError", "Ready", "check"]
 
@@ -31,6 +33,11 @@ POLL_S = 0.2
 JOB_S = 45.0
 # Importing torch takes a second of CPU per rank, and all nodes may share the cores of one machine.
 JOB_PER_NODE_S = 3.0
+# More nodes than this are machines of their own, which import at the same time: each adds only its part of joining.
+SHARING_NODES = 100
+JOB_PER_MACHINE_S = 0.1
+# Names and addresses of more nodes would not fit into one command.
+PROBED_AT_A_TIME = 500
 # srun prints one of these if nodes that were free a moment ago went to another job.
 _TAKEN = ("Unable to allocate resources: Requested nodes are busy", "Immediate execution impossible")
 _VARIABLES = (
@@ -98,7 +105,7 @@ def check(  # noqa: PLR0913
     """Return once a job has run across every node of every group; raise GateError with the node to look at.
 
     Nodes in `proven` passed an earlier gate and are skipped while jobs fill them. A job may take `job_s` seconds, plus
-    JOB_PER_NODE_S for each node.
+    some for each node (`limit_job_s`).
     """
     began = time.monotonic()
     groups = _group_nodes(inventory)
@@ -129,6 +136,12 @@ def check(  # noqa: PLR0913
         seconds=round(time.monotonic() - began, 1),
         at=datetime.now(UTC).isoformat(timespec="seconds"),
     )
+
+
+def limit_job_s(nodes: int, job_s: float = JOB_S) -> float:
+    """Return how many seconds the job may take on a cluster with so many nodes."""
+    sharing = min(nodes, SHARING_NODES)
+    return job_s + JOB_PER_NODE_S * sharing + JOB_PER_MACHINE_S * (nodes - sharing)
 
 
 @dataclass(frozen=True)
@@ -167,7 +180,7 @@ class _Gate:
 
     @property
     def deadline_s(self) -> float:
-        return self.job_s + JOB_PER_NODE_S * self.total_nodes
+        return limit_job_s(self.total_nodes, self.job_s)
 
     @property
     def start_s(self) -> float:
@@ -204,7 +217,7 @@ class _Gate:
     def _wait_for_nodes(self, nodes: Sequence[Node], memory_mb: int, began: float) -> dict[str, NodeState]:
         """Wait until each node has room for the job, or is full but passed earlier, or was taken out by a person."""
         while True:
-            states = self._read_states(nodes)
+            states = self._read_states(nodes, memory_mb)
             problem = find_unfit_node([n.name for n in nodes], states) or self._find_busy(nodes, states, memory_mb)
             if problem is None:
                 return states
@@ -228,8 +241,8 @@ class _Gate:
         """Return whether a job is ending on a node that passed earlier, for which the gate need not wait."""
         return node.name in self.proven and states[node.name].completing
 
-    def _read_states(self, nodes: Sequence[Node]) -> dict[str, NodeState]:
-        done = self.run(f"{show_nodes(n.name for n in nodes)} 2>&1")
+    def _read_states(self, nodes: Sequence[Node], memory_mb: int) -> dict[str, NodeState]:
+        done = self.run(show_free_nodes((n.name for n in nodes), RANK_CPUS, memory_mb))
         states = parse_nodes(done.out)
         if done.code != 0 and not states:
             line = find_error_line(done.out) or f"exit code {done.code}"
@@ -241,12 +254,14 @@ class _Gate:
         """Name the node that kept a job from starting: one in a bad state, or one that does not answer."""
         if problem.step != START:
             return problem
-        bad = find_unfit_node([n.name for n in nodes], self._read_states(nodes))
+        bad = find_unfit_node([n.name for n in nodes], self._read_states(nodes, memory_mb=0))
         if bad:
             return GateError(bad.node, START, f"{bad.line}; {problem.line}", bad.fix)
-        silent = self.run(probe_nodes({n.name: n.address for n in nodes})).out.split()
-        if silent:
-            return GateError(silent[0], START, f"it does not answer; {problem.line}", _LOOK)
+        for first in range(0, len(nodes), PROBED_AT_A_TIME):
+            probed = nodes[first : first + PROBED_AT_A_TIME]
+            silent = self.run(probe_nodes({n.name: n.address for n in probed})).out.split()
+            if silent:
+                return GateError(silent[0], START, f"it does not answer; {problem.line}", _LOOK)
         fix = _FREE if any(message in problem.line for message in _TAKEN) else _LOOK
         return GateError(problem.node, START, problem.line, fix)
 
@@ -262,7 +277,7 @@ class _Gate:
         return GateError(problem.node, problem.step, f"{problem.line}; slurmctld: {line}", problem.fix)
 
     def _write_job(self, group: str, nodes: Sequence[Node], cpus: int, memory_mb: int) -> str:
-        names = ",".join(n.name for n in nodes)
+        names = hostlist(n.name for n in nodes)
         srun = [
             "srun", f"--job-name=ready-{group}", f"--partition={group}", f"--nodes={len(nodes)}", f"--nodelist={names}",
             f"--ntasks={len(nodes)}", "--ntasks-per-node=1", f"--cpus-per-task={cpus}", f"--mem={memory_mb}M",
@@ -278,7 +293,7 @@ class _Gate:
         if _has_gpus(nodes):
             rank.append("gpu")
         limit = ["timeout", "--kill-after=5", f"{self.deadline_s:g}"]
-        return shlex.join(["runuser", "-u", self.user, "--", *limit, *srun, *rank]) + " </dev/null 2>&1"
+        return condense_ranks(["runuser", "-u", self.user, "--", *limit, *srun, *rank]) + " </dev/null 2>&1"
 
 
 def _has_gpus(nodes: Sequence[Node]) -> bool:

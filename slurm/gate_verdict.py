@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from slurm.control.nodes import NodeState
+from slurm.hostlist import expand
 
 PREFIX = "muster-gate "
 TIMED_OUT = 124
@@ -48,7 +49,7 @@ class Rank:
 
 
 def parse_ranks(output: str) -> dict[str, Rank]:
-    """Return the last report of each rank by host."""
+    """Return the last report of each rank by host; ranks that report the same may share a line (condense.py)."""
     ranks: dict[str, Rank] = {}
     for line in output.splitlines():
         start = line.find(PREFIX)
@@ -58,17 +59,12 @@ def parse_ranks(output: str) -> dict[str, Rank]:
             entry = json.loads(line[start + len(PREFIX) :])
         except ValueError:
             continue
-        before = ranks.get(entry["host"])
-        # A failure keeps the stage it happened in.
-        stage = before.stage if entry["stage"] == "failed" and before else entry["stage"]
-        ranks[entry["host"]] = Rank(
-            entry["host"],
-            entry["rank"],
-            stage,
-            entry.get("sum"),
-            entry.get("error", ""),
-            tuple(entry.get("missing", ())),
-        )
+        for host, rank in zip(expand(entry["host"]), _read_numbers(str(entry["rank"])), strict=True):
+            before = ranks.get(host)
+            # A failure keeps the stage it happened in.
+            stage = before.stage if entry["stage"] == "failed" and before else entry["stage"]
+            missing = tuple(entry.get("missing", ()))
+            ranks[host] = Rank(host, rank, stage, entry.get("sum"), entry.get("error", ""), missing)
     return ranks
 
 
@@ -121,6 +117,12 @@ def find_error_line(output: str, host: str = "") -> str:
     telling = [line for line in errors if not re.search(r"task [\d,-]+: (Exited|Terminated|Killed)", line)]
     named = [line for line in telling if host and re.search(rf"\b{re.escape(host)}\b", line)]
     return next(reversed(named or telling or errors or lines), "")
+
+
+def _read_numbers(text: str) -> list[int]:
+    """Return the numbers of `0-2,7`."""
+    runs = [part.partition("-") for part in text.split(",")]
+    return [number for first, _, last in runs for number in range(int(first), int(last or first) + 1)]
 
 
 def _progress(rank: Rank | None) -> float:

@@ -7,6 +7,8 @@ import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from slurm.hostlist import expand
+
 _WORKING = frozenset({"IDLE", "MIXED", "ALLOCATED"})
 _HARMLESS = frozenset({"COMPLETING", "CLOUD", "DYNAMIC_NORM", "PLANNED", "RESERVED"})
 _BAD = frozenset({"DOWN", "UNKNOWN", "INVALID_REG", "NOT_RESPONDING", "FAIL", "FUTURE", "INVAL"})
@@ -127,8 +129,8 @@ def show_nodes(nodes: Iterable[str] = ()) -> str:
 
 
 def parse_nodes(text: str) -> dict[str, NodeState]:
-    """Parse `Key=value` pairs, one node per line; the reason may contain spaces and equal signs."""
-    nodes = {}
+    """Parse `Key=value` pairs, one node or hostlist per line; the reason may contain spaces and equal signs."""
+    nodes: dict[str, NodeState] = {}
     for line in text.splitlines():
         fields = dict(re.findall(r"(\w+)=(\S*)", line.split(" Reason=", 1)[0]))
         if "NodeName" not in fields or "State" not in fields:
@@ -136,7 +138,7 @@ def parse_nodes(text: str) -> dict[str, NodeState]:
         state, *flags = re.sub("[^A-Z_+]", "", fields["State"]).split("+")
         silent = {"NOT_RESPONDING"} if "*" in fields["State"] else set()
         reason, comment = _REASON.search(line.rstrip()), _COMMENT.search(line)
-        nodes[fields["NodeName"]] = NodeState(
+        node = NodeState(
             state=state,
             flags=frozenset(flags) | silent,
             reason=reason[1].strip() if reason else "",
@@ -149,6 +151,7 @@ def parse_nodes(text: str) -> dict[str, NodeState]:
             comment=comment[1].strip() if comment else "",
             partitions=tuple(filter(None, fields.get("Partitions", "").split(","))),
         )
+        nodes |= dict.fromkeys(expand(fields["NodeName"]), node)
     return nodes
 
 
@@ -271,16 +274,18 @@ def parse_listed_by_partition(text: str) -> list[ListedNode]:
     ]
 
 
+PROBES_AT_ONCE = 64
+PROBE_S = 3
 # A hung node still accepts connections, but its sshd sends no banner.
-_PROBE = """port=$(scontrol show config | sed -n 's/^SlurmdPort *= *//p')
-for node in {nodes}; do
-  address=${{node#*:}}
-  timeout 3 bash -c "</dev/tcp/$address/$port && exec 3<>/dev/tcp/$address/22 && read -r _ <&3" 2>/dev/null ||
-    echo "${{node%%:*}}" &
-done
-wait"""
+_PROBE = f"""port=$(scontrol show config | sed -n 's/^SlurmdPort *= *//p')
+export port
+printf '%s\\n' @NODES@ | xargs -r -n 1 -P {PROBES_AT_ONCE} sh -c '
+  address=${{1#*:}}
+  timeout {PROBE_S} bash -c "</dev/tcp/$address/$port && exec 3<>/dev/tcp/$address/22 && read -r _ <&3" 2>/dev/null ||
+    echo "${{1%%:*}}"
+' probe"""
 
 
 def probe_nodes(addresses: Mapping[str, str]) -> str:
     """Return a shell script that prints the nodes whose slurmd or sshd does not answer, given addresses by name."""
-    return _PROBE.format(nodes=" ".join(f"{name}:{address}" for name, address in addresses.items()))
+    return _PROBE.replace("@NODES@", " ".join(f"{name}:{address}" for name, address in addresses.items()))

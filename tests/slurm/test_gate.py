@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,7 +12,9 @@ import pytest
 from cluster.inventory import Inventory, Node, NodeGpus
 from slurm import gate
 from slurm.alerts import install
-from slurm.gate import GateError, check
+from slurm.control.condense import condense_nodes, condense_ranks
+from slurm.gate import GateError, check, limit_job_s
+from slurm.hostlist import expand
 
 
 @dataclass(frozen=True)
@@ -62,13 +63,16 @@ class Controller:
         if script.startswith("scontrol show config"):
             return Answer(out=f"JobRequeue              = 1\nKillWait                = {self.kill_wait_s} sec\n")
         if script.startswith("scontrol"):
-            return Answer(out="\n".join(self._show(name) for name in script.split()[4].split(",")))
+            show, _, condense = script.partition(" 2>&1 | ")
+            shown = "\n".join(self._show(name) for name in expand(shlex.split(show)[4]))
+            return Answer(out=condense_nodes(shown, *map(int, shlex.split(condense)[-2:])))
         if script.startswith("grep"):
             return Answer(1)
         if script.startswith("port="):
             return Answer(out="\n".join(self.silent))
-        names = re.findall(r"--nodelist=(\S+)", script)[0].split(",")
-        return self.srun(names) if self.srun else passed(names)
+        (names,) = [expand(word.partition("=")[2]) for word in shlex.split(script) if word.startswith("--nodelist=")]
+        answer = self.srun(list(names)) if self.srun else passed(list(names))
+        return Answer(answer.code, condense_ranks(answer.out))
 
     def _show(self, name: str) -> str:
         state = self.states.get(name, "State=IDLE")
@@ -76,7 +80,7 @@ class Controller:
 
     @property
     def jobs(self) -> list[list[str]]:
-        return [shlex.split(s) for s in self.scripts if "srun" in s]
+        return [shlex.split(s) for s in self.scripts if "--nodelist=" in s]
 
 
 def passed(names: list[str]) -> Answer:
@@ -109,8 +113,8 @@ def test_one_job_per_group_runs_on_all_its_nodes_as_the_user():
     assert sorted(ready.nodes) == ["cpu-1", "gpu-1", "gpu-2"]
     assert (sorted(ready.groups), ready.ranks) == (["cpu", "gpu"], 3)
     job = next(j for j in controller.jobs if "--partition=gpu" in j)
-    assert job[:4] == ["runuser", "-u", "alice", "--"]
-    assert {"--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "--nodelist=gpu-1,gpu-2"} <= set(job)
+    assert job[job.index("runuser") :][:4] == ["runuser", "-u", "alice", "--"]
+    assert {"--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "--nodelist=gpu-[1-2]"} <= set(job)
     rank = job.index("trainer.gate")
     assert job[rank - 2 : rank + 3] == ["/shared/env/abc/bin/python", "-m", "trainer.gate", "gpu-1", "10.88.0.3"]
     assert set(events) == {(n, s) for n in ready.nodes for s in ("start", "ok")}
@@ -123,6 +127,11 @@ def test_the_target_sets_how_long_a_job_may_take(options: dict[str, float], dead
     check(controller, INVENTORY, "/e", "alice", lambda *_: None, **options)
     for job in controller.jobs:
         assert job[job.index("timeout") + 2] == str(deadline_s)
+
+
+@pytest.mark.parametrize(("nodes", "deadline_s"), [(3, 54), (100, 345), (1000, 435), (5000, 835)])
+def test_the_deadline_grows_slowly_once_nodes_are_machines_of_their_own(nodes: int, deadline_s: float) -> None:
+    assert limit_job_s(nodes) == pytest.approx(deadline_s)
 
 
 def test_nodes_with_real_gpus_must_compile_for_one_of_them():

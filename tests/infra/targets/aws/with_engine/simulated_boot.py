@@ -17,6 +17,7 @@ from infra.targets.aws.launcher.node_names import read_node_name
 from infra.targets.aws.node import parameters
 from infra.targets.aws.node.parameters import Report
 from slurm.gate_verdict import PREFIX
+from slurm.hostlist import expand
 
 _AT = "2026-11-15T12:00:00+00:00"
 
@@ -84,13 +85,13 @@ def _text(user_data: Any) -> str:
 
 def _slurm(script: str) -> str:
     """Return Slurm's output for a script: idle nodes, and a test job that passes on them."""
-    if query := re.search(r"scontrol show node --oneliner (\S+)", script):
+    if query := re.search(r"scontrol show node --oneliner '?([^\s']+)", script):
         return "\n".join(
             f"NodeName={name} State=IDLE+CLOUD CPUTot=8 CPUAlloc=0 RealMemory=64000 AllocMem=0 FreeMem=60000"
-            for name in query[1].split(",")
+            for name in expand(query[1])
         )
-    if job := re.search(r"--nodelist=(\S+)", script):
-        nodes = job[1].split(",")
+    if job := re.search(r"--nodelist=([^\s']+)", script):
+        nodes = expand(job[1])
         expected_sum = len(nodes) * (len(nodes) + 1) / 2
         ranks = [
             {"host": name, "rank": rank, "stage": "passed", "sum": expected_sum} for rank, name in enumerate(nodes)

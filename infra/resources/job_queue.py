@@ -20,6 +20,7 @@ from infra.resources.error import ResourceError
 from slurm.control import config, jobs, named_jobs
 from slurm.control.jobs import LEAVING
 from slurm.control.named_jobs import RunningJob
+from slurm.hostlist import expand
 
 QUERY_TIMEOUT_S = 30.0
 # Between TERM and KILL a job has slurm.kill_wait_s, by default 30 s.
@@ -31,7 +32,7 @@ class JobQueue(Protocol):
     """The jobs of a cluster; every method raises ResourceError if the queue does not answer."""
 
     def jobs(self, nodes: Sequence[str]) -> dict[str, list[str]]:
-        """Return the ids of the jobs on these nodes, by node; nodes without a job are not in it."""
+        """Return the ids of jobs on these nodes, by node; nodes without a job are not in it, and of many jobs some."""
         ...
 
     def jobs_of(self, users: Sequence[str]) -> dict[str, list[str]]:
@@ -101,11 +102,11 @@ class SlurmQueue:
         self._connect = connect
 
     def jobs(self, nodes: Sequence[str]) -> dict[str, list[str]]:
-        return jobs.parse_pairs(self._run(jobs.list_on_nodes(nodes)))
+        return jobs.parse_on_nodes(self._run(jobs.list_on_nodes(nodes)), nodes)
 
     def jobs_of(self, users: Sequence[str]) -> dict[str, list[str]]:
-        all_users = jobs.parse_pairs(self._run(jobs.LIST_BY_USER))
-        return {user: all_users[user] for user in users if user in all_users}
+        by_user = jobs.parse_pairs(self._run(jobs.list_by_user(users)))
+        return {user: by_user[user] for user in users if user in by_user}
 
     def running(self) -> tuple[RunningJob, ...]:
         return named_jobs.parse_running(self._run(named_jobs.LIST_RUNNING))
@@ -117,7 +118,7 @@ class SlurmQueue:
         return config.read_next_job_id(self._run(shlex.join(config.SHOW_CONFIG)))
 
     def drain(self, nodes: Sequence[str], reason: str = LEAVING) -> tuple[str, ...]:
-        return tuple(self._run(jobs.drain(nodes, reason)).split())
+        return expand(self._run(jobs.drain(nodes, reason)).strip())
 
     def set_aside(self, reasons: Mapping[str, str]) -> tuple[str, ...]:
         return tuple(self._run(jobs.set_aside(reasons)).split())

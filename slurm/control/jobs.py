@@ -7,7 +7,12 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from slurm.hostlist import expand, hostlist
+
 _POLL_S = 0.5
+_REQUEUED_AT_ONCE = 8
+_MAX_LISTED_CHARS = 16_000
+"""Length of a list of jobs, of which Systems Manager returns 24,000 characters; what is longer is cut off."""
 LEAVING = "muster: leaving"
 """Reason of nodes that a change is about to remove or replace; the sweep returns them to service afterwards."""
 EMPTYING = "image refresh: its jobs end first"
@@ -39,37 +44,41 @@ def parse_waiting(text: str) -> tuple[WaitingJob, ...]:
 
 # Nodes unknown to Slurm (a login node, or one that never joined) have no jobs and cannot be drained. Every output
 # is assigned to a variable first, because `set -e` ignores a command that fails in a pipeline or in a `for` list.
+# Slurm is asked once for all nodes: a command for each of a thousand nodes would take longer than the script may.
 _SELECT = """set -e
 all=$(sinfo -h -N -o %N)
-members=
-for node in {nodes}; do
-  for name in $all; do
-    if [ "$name" = "$node" ]; then members="$members $node"; break; fi
-  done
-done
+requested=$(scontrol show hostnames {nodes})
+members=$(printf '%s\\n' "$all" -- "$requested" |
+  awk 'BEGIN {{ ORS = " " }} $1 == "--" {{ second = 1; next }} !second {{ all[$1] = 1; next }} $1 in all')
 [ -n "$members" ] || exit 0
+list=$(echo $members | tr ' ' ,)
 """
-_LIST_ON_NODES = """for node in $members; do
-  jobs=$(squeue -h -t R,S,CF -w "$node" -o %i)
-  for job in $jobs; do echo "$node $job"; done
-done"""
+# Prints rows until they are too long; the first is always there, so that a queue with jobs never looks empty.
+_CUT = f"""awk 'NR == 1 || total + length($0) < {_MAX_LISTED_CHARS} {{ print; total += length($0) + 1 }}'"""
+_LIST_ON_NODES = f"""jobs=$(squeue -h -t R,S,CF -w "$list" -o '%i %N')
+[ -z "$jobs" ] || printf '%s\\n' "$jobs" | {_CUT}"""
 # A node that someone else drained keeps its reason and is not resumed later; one that an earlier run drained is.
-_DRAIN = f"""ours= fresh=
-for node in $members; do
-  shown=$(scontrol -o show node "$node")
-  state=${{shown#* State=}}
+_DRAIN = f"""shown=$(scontrol -o show node "$list")
+ours= fresh=
+while IFS= read -r node; do
+  name=${{node#NodeName=}} name=${{name%% *}} state=${{node#* State=}}
+  case "$node" in NodeName=*) ;; *) continue ;; esac
   case "${{state%% *}}" in
     *DRAIN*)
-      case "$shown" in
-        *"Reason=@REASON@"*) ours="$ours $node" ;;
-        *"Reason={LEAVING}"* | *"Reason={EMPTYING}"*) ours="$ours $node" fresh="$fresh,$node" ;;
+      case "$node" in
+        *"Reason=@REASON@"*) ours="$ours $name" ;;
+        *"Reason={LEAVING}"* | *"Reason={EMPTYING}"*) ours="$ours $name" fresh="$fresh,$name" ;;
       esac
       ;;
-    *) ours="$ours $node" fresh="$fresh,$node" ;;
+    *) ours="$ours $name" fresh="$fresh,$name" ;;
   esac
-done
+done <<END
+$shown
+END
 [ -z "$fresh" ] || scontrol update nodename="${{fresh#,}}" state=drain reason="@REASON@"
-echo $ours"""
+ours=$(echo $ours | tr ' ' ,)
+[ -z "$ours" ] || scontrol show hostlist "$ours"
+"""
 # A node that is out of service already keeps its reason.
 _SET_ASIDE = """aside() {
   case " $members " in *" $1 "*) ;; *) return 0 ;; esac
@@ -82,15 +91,11 @@ _SET_ASIDE = """aside() {
 """
 # Slurm itself would end the jobs of a removed node as NODE_FAIL and not rerun them. A job that cannot be requeued
 # is cancelled. The nodes must be empty before they are removed, or the ending job would hold its other nodes.
-_REQUEUE = """jobs=
-for node in $members; do jobs="$jobs $(squeue -h -t R,S,CF -w "$node" -o %A)"; done
-for job in $(echo $jobs | tr ' ' '\\n' | sort -un); do
-  scontrol requeue "$job" 2>/dev/null || scancel "$job"
-  echo "$job"
-done
+_REQUEUE = """jobs=$(squeue -h -t R,S,CF -w "$list" -o %A)
+printf '%s\\n' $jobs | sort -un |
+  xargs -r -n 1 -P {at_once} sh -c 'scontrol requeue "$1" 2>/dev/null || scancel "$1"' requeue || true
 for try in $(seq {tries}); do
-  left=
-  for node in $members; do left="$left$(squeue -h -t R,S,CF,CG -w "$node" -o %A)"; done
+  left=$(squeue -h -t R,S,CF,CG -w "$list" -o %A)
   [ -n "$left" ] || exit 0
   sleep {poll_s}
 done"""
@@ -170,17 +175,35 @@ def comment_job(job: str, text: str) -> list[str]:
     return ["scontrol", "update", f"jobid={job}", f"comment={text}"]
 
 
-# Jobs of all users are listed: squeue prints nothing at all for a user whom the controller does not know.
-LIST_BY_USER = "squeue -h -t R,S,CF -o '%u %i'"
+# squeue lists the jobs of all users, because it prints nothing at all for a user whom the controller does not know.
+_LIST_BY_USER = f"""set -e
+jobs=$(squeue -h -t R,S,CF -o '%u %i')
+printf '%s\\n' "$jobs" |
+  awk 'BEGIN {{ split("@USERS@", names); for (i in names) users[names[i]] = 1 }} $1 in users' | {_CUT}"""
+
+
+def list_by_user(users: Sequence[str]) -> str:
+    """Return a script that prints `user job` for the jobs of these users; `parse_pairs` reads it."""
+    return _LIST_BY_USER.replace("@USERS@", " ".join(users))
 
 
 def list_on_nodes(nodes: Sequence[str]) -> str:
-    """Return a script that prints `node job` for every job on these nodes; `parse_pairs` reads it."""
+    """Return a script that prints `job hostlist` for the jobs on these nodes; `parse_on_nodes` reads it."""
     return _select(nodes) + _LIST_ON_NODES
 
 
+def parse_on_nodes(text: str, nodes: Sequence[str]) -> dict[str, list[str]]:
+    """Parse the output of `list_on_nodes`; return the job ids by node."""
+    jobs: dict[str, list[str]] = {node: [] for node in nodes}
+    for line in text.splitlines():
+        job, hosts = line.split()
+        for node in jobs.keys() & set(expand(hosts)):
+            jobs[node].append(job)
+    return {node: ids for node, ids in jobs.items() if ids}
+
+
 def drain(nodes: Sequence[str], reason: str = LEAVING) -> str:
-    """Return a script that drains nodes that will be removed or replaced, and prints those that muster drained."""
+    """Return a script that drains nodes that will be removed or replaced, and prints a hostlist of muster's drains."""
     return _select(nodes) + _DRAIN.replace("@REASON@", reason)
 
 
@@ -192,7 +215,7 @@ def set_aside(reasons: Mapping[str, str]) -> str:
 
 def requeue(nodes: Sequence[str], wait_s: float) -> str:
     """Return a script that requeues the jobs on nodes and waits until the nodes are empty."""
-    return _select(nodes) + _REQUEUE.format(tries=int(wait_s / _POLL_S), poll_s=_POLL_S)
+    return _select(nodes) + _REQUEUE.format(tries=int(wait_s / _POLL_S), poll_s=_POLL_S, at_once=_REQUEUED_AT_ONCE)
 
 
 def resume(nodes: Sequence[str]) -> str:
@@ -210,5 +233,8 @@ def parse_pairs(text: str) -> dict[str, list[str]]:
 
 
 def _select(nodes: Sequence[str]) -> str:
-    """Return the lines that set `members` to the nodes known to Slurm, and exit if there are none."""
-    return _SELECT.format(nodes=shlex.join(nodes))
+    """Return the lines that set `members` (with blanks) and `list` (with commas) to the nodes that Slurm knows.
+
+    They exit if there are none.
+    """
+    return _SELECT.format(nodes=shlex.quote(hostlist(nodes))) if nodes else "exit 0\n"

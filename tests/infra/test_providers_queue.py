@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,19 +18,35 @@ from infra.resources.error import ResourceError
 from infra.resources.job_queue import NoQueue, QueueSigns, SlurmQueue, UnknownQueue, holds_slurm_cluster, judge_queue
 from infra.targets.local import queue as local_queue
 from slurm.control.jobs import EMPTYING
+from tests.harness import REPO
 
 SINFO = "printf 'gpu-1\\ngpu-2\\ngpu-2\\ngpu-10\\n'"
-SQUEUE = """case "$*" in
-  *"-w gpu-2"*) echo 7; echo 8_1 ;;
+# Like squeue, it lists the jobs that hold one of the nodes, with all nodes of each.
+SQUEUE = """echo "squeue $*" >> {log}
+case "$*" in
+  *"-w "*gpu-2*"%i %N") echo "7 gpu-[2-3]"; echo "8_1 gpu-2" ;;
   *"%u %i") echo bob 7; echo alice 8_1; echo bob 9 ;;
 esac"""
+# `show hostnames` and `show hostlist` need no slurmctld.
 SCONTROL = """echo "$*" >> {log}
 case "$*" in
-  *"show node gpu-1") echo "NodeName=gpu-1 Arch=x86 State=IDLE+PLANNED ThreadsPerCore=1 Comment=no DRAIN yet" ;;
-  *"show node gpu-2") echo "NodeName=gpu-2 State=MIXED+DRAIN ThreadsPerCore=1 Reason=bad disk [root@now]" ;;
-  *"show node gpu-10") echo "NodeName=gpu-10 State=IDLE+DRAIN ThreadsPerCore=1 Reason=muster: leaving [root@now]" ;;
-esac"""
+  "show hostnames "*) exec {expand} "$3" ;;
+  "show hostlist "*) echo "$3" ;;
+esac
+for node in $(echo "$4" | tr , ' '); do
+  case "$*" in "-o show node "*) ;; *) continue ;; esac
+  case "$node" in
+    gpu-1) echo "NodeName=gpu-1 Arch=x86 State=IDLE+PLANNED ThreadsPerCore=1 Comment=no DRAIN yet" ;;
+    gpu-2) echo "NodeName=gpu-2 State=MIXED+DRAIN ThreadsPerCore=1 Reason=bad disk [root@now]" ;;
+    gpu-10) echo "NodeName=gpu-10 State=IDLE+DRAIN ThreadsPerCore=1 Reason=muster: leaving [root@now]" ;;
+  esac
+done"""
 DEAD = "echo 'slurm_load_partitions: Unable to contact slurm controller' >&2; exit 1"
+
+
+def fill_in(script: str, log: Path) -> str:
+    expand = "import sys; from slurm.hostlist import expand; print(*expand(sys.argv[1]), sep=chr(10))"
+    return script.format(log=log, expand=f"env PYTHONPATH={REPO} {sys.executable} -c '{expand}' ")
 
 
 class Slurm:
@@ -39,8 +56,8 @@ class Slurm:
         self.folder, self.log = folder, folder / "log"
         self.queue = SlurmQueue(LocalTransport)
         self.command("sinfo", SINFO)
-        self.command("squeue", SQUEUE)
-        self.command("scontrol", SCONTROL.format(log=self.log))
+        self.command("squeue", SQUEUE.format(log=self.log))
+        self.command("scontrol", fill_in(SCONTROL, self.log))
 
     def command(self, name: str, script: str) -> None:
         (self.folder / name).write_text(f"#!/bin/sh\n{script}\n")
@@ -61,6 +78,40 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slurm:
 def test_jobs_by_node_and_nodes_unknown_to_slurm_have_none(slurm: Slurm) -> None:
     assert slurm.queue.jobs(["login", "gpu-1", "gpu-2"]) == {"gpu-2": ["7", "8_1"]}
     assert slurm.queue.jobs(["login"]) == {}
+
+
+def test_slurm_is_asked_once_for_all_nodes(slurm: Slurm) -> None:
+    """A command for each of a thousand nodes would take longer than the 30 s that a query may."""
+    names = [f"gpu-{number}" for number in range(1, 1001)]
+    slurm.command("sinfo", "seq -f gpu-%.0f 1 1000")
+    assert slurm.queue.jobs(names) == {"gpu-2": ["7", "8_1"], "gpu-3": ["7"]}
+    assert sum(line.startswith("squeue") for line in slurm.log.read_text().splitlines()) == 1
+    slurm.queue.drain(names)
+    assert sum("show node" in line for line in slurm.log.read_text().splitlines()) == 1
+
+
+def test_a_long_queue_is_cut_off_but_never_looks_empty(slurm: Slurm) -> None:
+    slurm.command("squeue", "seq -f '%.0f gpu-1' 100001 110000")
+    (jobs,) = slurm.queue.jobs(["gpu-1"]).values()
+    assert jobs[:2] == ["100001", "100002"]
+    assert 500 < len(jobs) < 2000
+    long = ",".join(f"gpu-{number}" for number in range(1, 9001, 2))
+    slurm.command("squeue", f"echo 7 {long}; echo 8 gpu-1")
+    assert slurm.queue.jobs(["gpu-1"]) == {"gpu-1": ["7"]}
+
+
+def test_forced_change_requeues_each_job_and_cancels_those_that_cannot_be(slurm: Slurm) -> None:
+    slurm.command(
+        "squeue", f"test -e {slurm.folder}/asked || {{ touch {slurm.folder}/asked; echo 7; echo 8; echo 7; }}"
+    )
+    slurm.command("scancel", f'echo "scancel $*" >> {slurm.log}')
+    refuse = 'case "$*" in "requeue 8") exit 1 ;; esac'
+    slurm.command("scontrol", f"{fill_in(SCONTROL, slurm.log)}\n{refuse}")
+    slurm.queue.requeue(["gpu-1", "gpu-2"])
+    lines = slurm.log.read_text().splitlines()
+    assert sorted(line for line in lines if line.startswith(("requeue", "scancel"))) == [
+        "requeue 7", "requeue 8", "scancel 8",
+    ]  # fmt: skip
 
 
 def test_jobs_by_user(slurm: Slurm) -> None:
@@ -111,7 +162,7 @@ def test_a_change_takes_over_nodes_that_a_refresh_has_emptied(slurm: Slurm) -> N
     """Only nodes that are leaving are returned to service by the sweep."""
     emptied = f"IDLE+DRAIN+POWERED_DOWN ThreadsPerCore=1 Reason={EMPTYING} [root@now]"
     script = SCONTROL.replace("IDLE+PLANNED ThreadsPerCore=1 Comment=no DRAIN yet", emptied)
-    slurm.command("scontrol", script.format(log=slurm.log))
+    slurm.command("scontrol", fill_in(script, slurm.log))
     assert slurm.queue.drain(["gpu-1", "gpu-2"], EMPTYING) == ("gpu-1",)
     assert slurm.updates == []
     assert slurm.queue.drain(["gpu-1", "gpu-2"]) == ("gpu-1",)

@@ -27,6 +27,8 @@ RESERVE_SHARE = 0.05
 # What Slurm shows to others only if they are admins. Nodes, partitions, reservations and events stay visible, because
 # they show why a job waits.
 PRIVATE_DATA = "accounts,jobs,usage,users"
+# Jobs that slurmctld takes at most, each of which needs a few KB of its memory.
+MAX_JOBS = 100_000
 # Slurm fills nodes of a lower weight first.
 _STATIC_WEIGHT, _DYNAMIC_WEIGHT = 1, 1000
 
@@ -98,6 +100,7 @@ def _make_context(inventory: Inventory, spec: ClusterSpec, cgroup: Cgroup) -> di
         "checked": any(size.gpus.count and size.gpus.kind == "real" for size in sizes),
         "release": spec.software.slurm,
         "options": spec.slurm,
+        "max_jobs": MAX_JOBS,
         "node_timeout_s": spec.slurm.node_timeout_s(single_host=inventory.single_host),
         "health_limit_s": SLURMD_LIMIT_S,
         "default": spec.slurm.default_group or next(iter(spec.groups)),

@@ -21,6 +21,7 @@ ALLOWED_IN_EXTRA = {
     "HealthCheckTimeout",
     "JobAcctGatherFrequency",
     "JobRequeue",
+    "MaxJobCount",
     "MessageTimeout",
     "MpiDefault",
     "PrivateData",

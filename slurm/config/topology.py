@@ -7,7 +7,7 @@ file, or is in it but not in slurm.conf. Machine types have three or four layers
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
 
 from slurm.hostlist import expand, hostlist
@@ -63,7 +63,7 @@ def check_topology(text: str, nodes: Collection[str]) -> list[str]:
 
 
 def _list_repeated(names: list[str]) -> list[str]:
-    return sorted({name for name in names if names.count(name) > 1})
+    return sorted(name for name, count in Counter(names).items() if count > 1)
 
 
 def _find_place(switch: str, above: Mapping[str, str]) -> tuple[str, ...]:

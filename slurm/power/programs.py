@@ -48,7 +48,8 @@ def suspend(context: Context, nodes: Collection[str]) -> list[str]:
     started = context.now()
     with context.memory.lock():
         existing = context.launcher.list_machines().machines
-        ended = context.launcher.terminate([m for m in existing if m.name in nodes and m.launched <= started])
+        names = frozenset(nodes)
+        ended = context.launcher.terminate([m for m in existing if m.name in names and m.launched <= started])
     log.info("%s: ended %s", hostlist(nodes), ", ".join(ended) or "nothing, there was no machine")
     return ended
 

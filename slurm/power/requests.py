@@ -41,24 +41,33 @@ def group_by_job(
 
     Jobs have the format of the file that slurmctld writes for ResumeProgram; `zones` has the zone of existing nodes.
     """
-    units: list[tuple[set[str], str]] = []
+    order = {name: index for index, name in enumerate(nodes)}
+    units: dict[str, _JobNodes] = {}
     for job in jobs:
-        resumed = [name for name in expand(str(job.get("nodes_resume") or "")) if name in nodes]
+        resumed = [name for name in expand(str(job.get("nodes_resume") or "")) if name in order]
         occupied = [zones[name] for name in expand(str(job.get("nodes_alloc") or "")) if name in zones]
         for group in dict.fromkeys(map(group_of, resumed)):
-            _join(units, {name for name in resumed if group_of(name) == group}, occupied[0] if occupied else "")
-    with_job = {name for members, _ in units for name in members}
-    alone = [({name}, "") for name in nodes if name not in with_job]
-    order = {name: index for index, name in enumerate(nodes)}
-    return [NodeRequest(tuple(sorted(members, key=order.__getitem__)), zone) for members, zone in [*units, *alone]]
+            _join(units, [name for name in resumed if group_of(name) == group], occupied[0] if occupied else "")
+    joined = {id(unit): unit for unit in units.values()}.values()
+    alone = [NodeRequest((name,)) for name in nodes if name not in units]
+    return [*(NodeRequest(tuple(sorted(unit.members, key=order.__getitem__)), unit.zone) for unit in joined), *alone]
 
 
-def _join(units: list[tuple[set[str], str]], members: set[str], zone: str) -> None:
-    for index, (others, others_zone) in enumerate(units):
-        if others & members:
-            units[index] = (others | members, others_zone or zone)
-            return
-    units.append((members, zone))
+@dataclass
+class _JobNodes:
+    """Nodes of jobs that share nodes."""
+
+    members: set[str]
+    zone: str
+
+
+def _join(units: dict[str, _JobNodes], names: Sequence[str], zone: str) -> None:
+    """Put nodes into the unit of those that are in one already; `units` has the unit of each node."""
+    unit = _JobNodes(set(names), "")
+    for other in {id(units[name]): units[name] for name in names if name in units}.values():
+        unit = _JobNodes(unit.members | other.members, unit.zone or other.zone)
+    unit.zone = unit.zone or zone
+    units |= dict.fromkeys(unit.members, unit)
 
 
 def list_nodes(requests: Iterable[NodeRequest]) -> set[str]:

@@ -40,8 +40,8 @@ def refresh(context: Context, machines: Iterable[Machine], nodes: Collection[str
 
 def _read_places(context: Context, ids: Sequence[str]) -> dict[str, Place]:
     """Return places by machine id; machines never move, so only the places of new ones are requested."""
-    saved = context.memory.load(_PLACES)
-    places: dict[str, Place] = {machine: tuple(place) for machine, place in saved.items() if machine in ids}
+    saved, existing = context.memory.load(_PLACES), frozenset(ids)
+    places: dict[str, Place] = {machine: tuple(place) for machine, place in saved.items() if machine in existing}
     new = [machine for machine in ids if machine not in places]
     if new:
         places |= context.launcher.read_places(new)

@@ -237,6 +237,11 @@ def test_all_nodes_of_a_job_are_in_the_zone_of_the_first(aws: Moto, context: Aws
             [NodeRequest(("gpu-1", "gpu-2", "gpu-3")), NodeRequest(("gpu-4",))],
         ),
         (
+            # The third job joins the nodes of the others: otherwise gpu-2 would be launched twice.
+            [job(1, "gpu-1"), job(2, "gpu-2"), job(3, "gpu-[1-2]"), job(4, "gpu-4")],
+            [NodeRequest(("gpu-1", "gpu-2")), NodeRequest(("gpu-4",)), NodeRequest(("gpu-3",))],
+        ),
+        (
             [job(1, "gpu-[3-4]", "gpu-[3-4],gpu-9")],
             [NodeRequest(("gpu-3", "gpu-4"), "b"), NodeRequest(("gpu-1",)), NodeRequest(("gpu-2",))],
         ),
@@ -246,6 +251,26 @@ def test_nodes_are_requested_by_job_and_jobs_that_share_a_node_are_merged(
     jobs: list[dict[str, object]], requests: list[NodeRequest]
 ) -> None:
     assert group_by_job(NODES, jobs, {"gpu-9": "b"}) == requests
+
+
+def test_thousands_of_jobs_are_grouped_without_comparing_each_with_all_others() -> None:
+    """The comparisons grow with the number of jobs, not with its square."""
+    names = [f"gpu-{number}" for number in range(1, 10_001)]
+    compared = 0
+
+    class Name(str):
+        __slots__ = ()
+
+        def __eq__(self, other: object) -> bool:
+            nonlocal compared
+            compared += 1
+            return str.__eq__(self, other)
+
+        __hash__ = str.__hash__
+
+    requests = group_by_job([Name(name) for name in names], [job(n, name) for n, name in enumerate(names)], {})
+    assert [request.nodes for request in requests] == [(name,) for name in names]
+    assert compared < 20 * len(names)
 
 
 def test_suspend_terminates_only_the_machines_of_its_nodes(aws: Moto, context: AwsContext, clock: Clock) -> None:

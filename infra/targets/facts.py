@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from cluster.inventory import Inventory, Node
+from slurm.control.jobs import CUT_ROWS
 from slurm.control.named_jobs import LIST_JOBS, ListedJob, parse_jobs, split_rows
 from slurm.control.nodes import LIST_NODES, parse_listed
 from slurm.hostlist import expand
@@ -15,12 +16,13 @@ DAEMONS = ("slurmctld", "slurmdbd", "mariadb")
 _MARK = "---muster---"
 _PARTS = 5
 _MOST_JOBS = 100
-# Equal nodes share a line and the queue is cut off, because the output of AWS Run Command is limited.
+# Equal nodes share a line and the queue is cut off, because the output of AWS Run Command is limited; users choose how
+# long the names of their jobs are.
 # The names of jobs may contain backslashes, which the `echo` of some shells replaces.
 SCRIPT = f"""
 {LIST_NODES} 2>&1; echo {_MARK}
 jobs=$({LIST_JOBS} 2>&1)
-printf '%s\\n' "$jobs" | head -n {_MOST_JOBS}; echo {_MARK}
+printf '%s\\n' "$jobs" | head -n {_MOST_JOBS} | {CUT_ROWS}; echo {_MARK}
 printf '%s\\n' "$jobs" | wc -l; echo {_MARK}
 for unit in {" ".join(DAEMONS)}; do echo "$unit|$(systemctl is-active $unit)"; done; echo {_MARK}
 sed -n 's/^ProctrackType=//p' /etc/slurm/slurm.conf 2>/dev/null || true
@@ -83,7 +85,8 @@ def parse(text: str) -> Slurm:
     return Slurm(
         nodes=dict(_nodes(nodes)),
         jobs=parse_jobs(jobs),
-        more_jobs=max(0, int("".join(total) or 0) - _MOST_JOBS),
+        # An empty queue is an empty line.
+        more_jobs=max(0, int("".join(total) or 0) - max(1, len(jobs))),
         daemons=dict(line.split("|", 1) for line in daemons if "|" in line),
         tracking="".join(tracking),
         problem=errors[0] if errors else "",

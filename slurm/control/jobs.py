@@ -53,10 +53,10 @@ members=$(printf '%s\\n' "$all" -- "$requested" |
 [ -n "$members" ] || exit 0
 list=$(echo $members | tr ' ' ,)
 """
-# Prints rows until they are too long; the first is always there, so that a queue with jobs never looks empty.
-_CUT = f"""awk 'NR == 1 || total + length($0) < {_MAX_LISTED_CHARS} {{ print; total += length($0) + 1 }}'"""
+CUT_ROWS = f"""awk 'NR == 1 || total + length($0) < {_MAX_LISTED_CHARS} {{ print; total += length($0) + 1 }}'"""
+"""Filter that prints rows until they are too long; the first is always there, so that no queue looks empty."""
 _LIST_ON_NODES = f"""jobs=$(squeue -h -t R,S,CF -w "$list" -o '%i %N')
-[ -z "$jobs" ] || printf '%s\\n' "$jobs" | {_CUT}"""
+[ -z "$jobs" ] || printf '%s\\n' "$jobs" | {CUT_ROWS}"""
 # A node that someone else drained keeps its reason and is not resumed later; one that an earlier run drained is.
 _DRAIN = f"""shown=$(scontrol -o show node "$list")
 ours= fresh=
@@ -179,7 +179,7 @@ def comment_job(job: str, text: str) -> list[str]:
 _LIST_BY_USER = f"""set -e
 jobs=$(squeue -h -t R,S,CF -o '%u %i')
 printf '%s\\n' "$jobs" |
-  awk 'BEGIN {{ split("@USERS@", names); for (i in names) users[names[i]] = 1 }} $1 in users' | {_CUT}"""
+  awk 'BEGIN {{ split("@USERS@", names); for (i in names) users[names[i]] = 1 }} $1 in users' | {CUT_ROWS}"""
 
 
 def list_by_user(users: Sequence[str]) -> str:

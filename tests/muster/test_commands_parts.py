@@ -68,7 +68,7 @@ def test_controller_answer_is_parsed() -> None:
     ]
     assert slurm.daemons == {"slurmctld": "active", "slurmdbd": "failed", "mariadb": "active"}
     assert (slurm.problem, slurm.more_jobs) == ("", 0)
-    assert parse(SINFO + SQUEUE + TOTAL.replace("2", "5003") + UNITS).more_jobs == 4903
+    assert parse(SINFO + SQUEUE + TOTAL.replace("2", "5003") + UNITS).more_jobs == 5001
 
 
 def test_unreachable_controller_is_a_problem() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from infra.targets import facts
+from infra.targets.aws import run_command
 from slurm.control.follow import follow_job
 from slurm.control.named_jobs import LIST_RUNNING, RunningJob, parse_running, split_rows
 from slurm.control.nodes import parse_listed, set_comment, update_nodes
@@ -86,6 +87,17 @@ def test_status_cannot_be_forged(names: dict[str, str]) -> None:
     check_names({job.id: job.name for job in slurm.jobs}, names)
     assert {(job.user, job.state, job.where) for job in slurm.jobs} == {("carol", "RUNNING", "gpu-1")}
     assert (slurm.problem, slurm.more_jobs) == ("", 0)
+
+
+@pytest.mark.parametrize("names", ["x"], indirect=True)
+def test_long_names_do_not_make_status_too_long_for_run_command(names: dict[str, str], tmp_path: Path) -> None:
+    assert names
+    (tmp_path / "jobs").write_text(json.dumps({str(number): "n" * 1000 for number in range(150)}))
+    text = run(facts.SCRIPT)
+    slurm = facts.parse(text)
+    assert len(text) < run_command._MAX_OUTPUT_CHARACTERS
+    assert len(slurm.jobs) > 10
+    assert len(slurm.jobs) + slurm.more_jobs == 150
 
 
 def test_snapshot_of_an_upgrade_cannot_be_forged(names: dict[str, str]) -> None:

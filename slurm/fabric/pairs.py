@@ -63,7 +63,8 @@ def plan_rounds(nodes: Sequence[str]) -> list[list[Pair]]:
 
 def list_slow_pairs(pairs: Sequence[PairSpeed], expected: ExpectedFabric) -> list[PairSpeed]:
     """Return the pairs that are slower than the others, or than expected of the machine."""
-    return [pair for pair in pairs if _is_slow(pair, pairs, expected)]
+    usual = _usual_speed(pairs, expected) if pairs else 0.0
+    return [pair for pair in pairs if _is_slow(pair, usual, expected)]
 
 
 def blame_nodes(findings: Sequence[Finding], pairs: Sequence[PairSpeed], expected: ExpectedFabric) -> Blame:
@@ -90,14 +91,16 @@ def _list_slow_nodes(nodes: Sequence[str], pairs: Sequence[PairSpeed], slow: Seq
     """Return the nodes all of whose pairs are slow; a single pair does not show which of its nodes is slow."""
     if len(nodes) < MIN_NODES:
         return []
-    return [node for node in nodes if all(pair in slow for pair in pairs if node in pair.nodes)]
+    slow_ids = {id(pair) for pair in slow}
+    fast = {node for pair in pairs if id(pair) not in slow_ids for node in pair.nodes}
+    return [node for node in nodes if node not in fast]
 
 
-def _is_slow(pair: PairSpeed, pairs: Sequence[PairSpeed], expected: ExpectedFabric) -> bool:
+def _is_slow(pair: PairSpeed, usual: float, expected: ExpectedFabric) -> bool:
     speed, target = pair.speed(expected), pair.expected(expected)
     if target is not None and speed < TOLERANCE * target:
         return True
-    return speed < SLOW_SHARE[expected.fabric] * _usual_speed(pairs, expected)
+    return speed < SLOW_SHARE[expected.fabric] * usual
 
 
 def _usual_speed(pairs: Sequence[PairSpeed], expected: ExpectedFabric) -> float:

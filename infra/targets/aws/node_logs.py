@@ -22,13 +22,14 @@ def list_node_logs(deployment: Deployment, node: str) -> list[NodeLog]:
         bucket, s3 = names.bucket(deployment.cluster, account, region), create_client("s3", region)
         pages = s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
         objects = [item for page in pages for item in page.get("Contents", [])]
+    logs = [item for item in objects if parameters.read_machine(node, item["Key"])]
     return [
         NodeLog(
-            machine=item["Key"].removeprefix(prefix).partition(".")[0],
+            machine=parameters.read_machine(node, item["Key"]),
             stored=item["LastModified"],
             read=partial(_read, s3, deployment, bucket, item["Key"]),
         )
-        for item in sorted(objects, key=lambda item: item["LastModified"], reverse=True)
+        for item in sorted(logs, key=lambda item: item["LastModified"], reverse=True)
     ]
 
 

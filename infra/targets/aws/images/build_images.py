@@ -31,7 +31,7 @@ from infra.targets.aws.launcher.errors import classify_error
 from infra.targets.aws.launcher.fleet import Fleet
 from infra.targets.aws.leftovers.kind import AccountRegion, read_tags
 from infra.targets.aws.node import parameters
-from infra.targets.aws.node.bake import PACKAGES_KEY, ImageJob
+from infra.targets.aws.node.bake import ImageJob
 from infra.targets.aws.node.cloud import package_store_command
 from infra.targets.aws.plan import images
 from infra.targets.aws.plan.user_data import user_data
@@ -74,7 +74,7 @@ class ImageBuilds:
         with self._machine(image, f"building the {image.purpose} image from {base}") as machine:
             machine.launch(self._require(base), image.builder_type, self._render_user_data(image, bundle, "bake"))
             machine.wait_until_ready()
-            packages = self._read_packages(image.purpose)
+            packages = self._read_packages(image.purpose, machine.id)
             if kernel := baked_images.find_client_kernel(packages):
                 tags[baked_images.LUSTRE_TAG] = kernel
             machine.stop()
@@ -168,9 +168,15 @@ class ImageBuilds:
             baked_images.BUILT_TAG: built.removesuffix("+00:00"),
         }
 
-    def _read_packages(self, purpose: str) -> Mapping[str, str]:
-        key = parameters.logs(parameters.builder(purpose), PACKAGES_KEY)
-        body = self.account.client("s3").get_object(Bucket=self.site.bucket, Key=key)["Body"].read()
+    def _read_packages(self, purpose: str, machine: str) -> Mapping[str, str]:
+        """Return the list that this machine stored; other machines of its role can store one only under their id."""
+        s3, name = self.account.client("s3"), parameters.builder(purpose)
+        pages = s3.get_paginator("list_objects_v2").paginate(Bucket=self.site.bucket, Prefix=parameters.logs(name))
+        keys = (item["Key"] for page in pages for item in page.get("Contents", []))
+        own = (key for key in keys if parameters.read_machine(name, key, parameters.PACKAGE_LIST) == machine)
+        if not (key := next(own, "")):
+            raise ResourceError("", f"the machine {machine} did not store the list of its packages", "build again")
+        body = s3.get_object(Bucket=self.site.bucket, Key=key)["Body"].read()
         packages: Mapping[str, str] = json.loads(gzip.decompress(body))
         return packages
 

@@ -30,11 +30,9 @@ from bootstrap.steps import registry
 from bootstrap.transport.base import Transport, TransportError
 from bootstrap.transport.local import LocalTransport
 from cluster.inventory import InventoryModel
-from infra.targets.aws.node import parameters, ship_logs, signed
+from infra.targets.aws.node import identity, parameters, ship_logs, signed
 from infra.targets.aws.node.set_up import EXIT_REPORTED, EXIT_RESTARTING, ROOT, Reporter, restart_machine
 
-PACKAGES_KEY = "packages"
-"""Machine id in the key of the object with the list of packages."""
 _LIST_PACKAGES = "dpkg-query -W -f '${Package} ${Version}\\n'"
 _TIMEOUT_S = 60.0
 
@@ -87,7 +85,8 @@ def bake(transport: Transport, job: ImageJob, bundle_digest: str, reporter: Repo
             return reason
     reporter.report("working", "clean", "removing what belongs to this machine")
     packages = gzip.compress(json.dumps(list_packages(_run(transport, job.name, _LIST_PACKAGES))).encode())
-    signed.store_bytes(job.region, job.bucket, parameters.logs(job.name, PACKAGES_KEY), packages, _TIMEOUT_S)
+    key = parameters.stored(job.name, identity.read_arn(job.region), parameters.PACKAGE_LIST)
+    signed.store_bytes(job.region, job.bucket, key, packages, _TIMEOUT_S)
     contents = job.contents.model_copy(update={"package_store": ()})
     now = datetime.now(UTC).isoformat(timespec="seconds")
     record = ImageRecord(contents=contents, digest=digest_contents(contents), bundle=bundle_digest, built=now)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 from bootstrap.errors import BootstrapError
@@ -17,6 +18,13 @@ def identify(inventory: Inventory) -> Node:
     instance = signed.retry(lambda: imds.read("instance-id"), "instance id")
     address = signed.retry(lambda: imds.read("local-ipv4"), "address")
     return find_node(inventory, name, instance, address)
+
+
+def read_arn(region: str) -> str:
+    """Return the ARN of this machine, by which AWS knows it in every request with its credentials."""
+    profile = json.loads(imds.read("iam/info"))["InstanceProfileArn"]
+    _, partition, _, _, account, _ = profile.split(":", 5)
+    return f"arn:{partition}:ec2:{region}:{account}:instance/{imds.read('instance-id')}"
 
 
 def find_node(inventory: Inventory, name: str, instance: str, address: str) -> Node:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 from pydantic import ValidationError, field_validator
@@ -18,6 +19,8 @@ BUILDER = "image"
 """Value of the tag of roles of a machine that builds or tests an image."""
 LOGS = "logs/"
 """Prefix of the logs that machines store."""
+LOG, PACKAGE_LIST = "log.gz", "packages.json.gz"
+"""What a machine stores in its own folder: its logs, and the packages of an image that it built."""
 
 
 class Report(InventoryModel):
@@ -98,9 +101,26 @@ def bundle(sha256: str) -> str:
     return f"bundle/{sha256}.tar"
 
 
-def logs(node_name: str, machine: str = "") -> str:
-    """Return the object key of a machine's logs; without a machine, the prefix of all machines of a node."""
-    return f"{LOGS}{node_name}/{f'{machine}.log.gz' if machine else ''}"
+def logs(node_name: str) -> str:
+    """Return the prefix of what all machines of a node stored."""
+    return f"{LOGS}{node_name}/"
+
+
+def stored(node_name: str, machine_arn: str, name: str = LOG) -> str:
+    """Return the object key of what one machine stored: its role can write only below the machine's own ARN."""
+    return f"{logs(node_name)}{machine_arn}/{name}"
+
+
+def read_machine(node_name: str, key: str, name: str = LOG) -> str:
+    """Return the id of the machine that stored an object; empty if the key is none of `stored`.
+
+    A role can also write deeper in its own folder, where a key could look like that of another machine.
+    """
+    own = rf"arn:[^/]+:instance/(?P<id>i-[^/]+)/{re.escape(name)}"
+    # Earlier versions stored logs by the id alone; roles cannot write there any more.
+    earlier = r"(?P<earlier>i-[^/.]+)\.log\.gz"
+    match = re.fullmatch(rf"{re.escape(logs(node_name))}(?:{own}|{earlier})", key)
+    return (match["id"] or match["earlier"]) if match else ""
 
 
 def packages(name: str) -> str:

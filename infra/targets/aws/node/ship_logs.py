@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from infra.targets.aws.node import early, imds, parameters, signed
+from infra.targets.aws.node import early, identity, parameters, signed
 
 TAIL_BYTES = 256 * 1024
 JOURNAL_LINES = 3000
@@ -39,7 +39,7 @@ def main(region: str, bucket: str) -> int:
 
 def ship(region: str, bucket: str, node: str) -> None:
     """Store the logs of this machine, which is a node; raise OSError or RuntimeError if that fails."""
-    key = parameters.logs(node, imds.read("instance-id"))
+    key = parameters.stored(node, identity.read_arn(region))
     signed.store_bytes(region, bucket, key, pack(list_sources()), RETRY_FOR_S)
 
 

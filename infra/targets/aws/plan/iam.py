@@ -19,6 +19,7 @@ from infra.targets.aws.plan.policy import CLUSTER_TAG, Conditions, Scope, Statem
 
 Role = Literal["controller", "login", "compute", "budget", "flow-logs", "snapshots"]
 NODE_ROLES: tuple[NodeRole, ...] = ("controller", "login", "compute")
+_OWN_ARN = "${ec2:SourceInstanceARN}"
 JOBS = "jobs"
 """The role whose credentials the users' programs get; machines assume it for them."""
 JOB_HOSTS: tuple[NodeRole, ...] = ("login", "compute")
@@ -222,7 +223,7 @@ def _node(scope: Scope, role: NodeRole) -> tuple[Statement, ...]:
             scope.if_called_by("s3", "ssm"),
         ),
         *_hooks(scope, role),
-        Statement("Logs", ("s3:PutObject",), _objects(scope, f"{parameters.LOGS}*")),
+        Statement("Logs", ("s3:PutObject",), _logs(scope, role)),
         Statement("EncryptObjects", ("kms:GenerateDataKey",), (scope.key_arn,), scope.if_called_by("s3")),
         Statement("Report", ("ssm:PutParameter",), _reports(scope, role)),
         Statement(
@@ -292,15 +293,33 @@ def _objects(scope: Scope, *keys: str) -> tuple[str, ...]:
     return tuple(f"{scope.bucket_arn}/{key}" for key in keys)
 
 
+def _logs(scope: Scope, role: NodeRole) -> tuple[str, ...]:
+    """Return what a machine may store: objects in its own folder of a node of its role.
+
+    AWS replaces the variable with the ARN of the machine that got the credentials
+    (https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_variables.html), so that credentials taken from
+    one machine cannot replace what another has stored.
+    """
+    keys = (parameters.stored(pattern, _OWN_ARN, "*") for pattern in _name_patterns(role))
+    return _objects(scope, *keys)
+
+
 def _reports(scope: Scope, role: NodeRole) -> tuple[str, ...]:
     """Return the reports that machines of a role may write: before one has read its name, it uses that of its role.
 
-    Names of compute nodes and of machines that build images have a hyphen, those of other nodes have none. A role
-    cannot be restricted to the machine's own report: the name of a parameter can hold no policy variable that
+    A role cannot be restricted to the machine's own report: the name of a parameter can hold no policy variable that
     identifies the machine, because all of them contain a colon.
     """
-    patterns = ("compute", "*-*") if role == "compute" else (role,)
+    patterns = ("compute", *_name_patterns(role)) if role == "compute" else (role,)
     return tuple(scope.parameter(parameters.node(scope.cluster, pattern)) for pattern in patterns)
+
+
+def _name_patterns(role: NodeRole) -> tuple[str, ...]:
+    """Return patterns of the names of a role's nodes.
+
+    Names of compute nodes and of machines that build images have a hyphen, those of other nodes have none.
+    """
+    return ("*-*",) if role == "compute" else (role,)
 
 
 def _grant(

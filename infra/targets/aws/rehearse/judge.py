@@ -73,7 +73,10 @@ def _judge_role(  # noqa: PLR0913, PLR0917  # a call and its caller
 ) -> str:
     """Return why a role may not make a call from a machine; empty if it may."""
     try:
-        source = account.describe_source(service, instance.raw.vpc_id or "")
+        source = {
+            **account.describe_source(service, instance.raw.vpc_id or ""),
+            **_describe_machine(account, instance, role),
+        }
         needed = [
             replace(authorization, context={**authorization.context, **source})
             for authorization in list_authorizations(account, service, action, params)
@@ -88,3 +91,12 @@ def _judge_role(  # noqa: PLR0913, PLR0917  # a call and its caller
     except Exception as error:  # moto's and ours; a call that nobody judged must not pass
         return f"{_UNJUDGED} {service} {action} of {role}: {type(error).__name__}: {error}"
     return ""
+
+
+def _describe_machine(account: Account, instance: Instance, role: str) -> dict[str, str]:
+    """Return the condition key that names the machine; requests of a role that it has assumed do not have it.
+
+    https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_condition-keys.html
+    """
+    arn = f"arn:aws:ec2:{account.region}:{account.id}:instance/{instance.id}"
+    return {"ec2:SourceInstanceARN": arn} if role == instance.role else {}

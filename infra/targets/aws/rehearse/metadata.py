@@ -31,6 +31,8 @@ class Metadata:
     role: str
     access_key: str
     """Key id of the role's credentials; empty until the role is known to the service."""
+    account: str = "123456789012"
+    """Number of the account; by default that of moto."""
     is_spot: bool = False
     taken_at: datetime | None = None
     """When EC2 takes the machine back, once that is announced."""
@@ -54,6 +56,8 @@ class Metadata:
             values["spot/instance-action"] = json.dumps({"action": "terminate", "time": _render_time(self.taken_at)})
         if self.access_key:
             values |= {_ROLES: self.role, _ROLES + self.role: self._render_credentials(now)}
+            profile = f"arn:aws:iam::{self.account}:instance-profile/{self.role}"
+            values["iam/info"] = json.dumps({"Code": "Success", "InstanceProfileArn": profile})
         return values.get(name)
 
     def _render_credentials(self, now: datetime) -> str:

@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any
 
 Statement = Mapping[str, Any]
+_VARIABLE = re.compile(r"\$\{([\w:/.-]+)\}")
 
 
 @dataclass(frozen=True)
@@ -41,13 +42,30 @@ def is_allowed(statements: Sequence[Statement], needed: Authorization) -> bool:
 def _applies(statement: Statement, needed: Authorization) -> bool:
     return (
         any(_matches(pattern.lower(), needed.action.lower()) for pattern in _as_list(statement["Action"]))
-        and any(_matches(pattern, needed.resource) for pattern in _as_list(statement["Resource"]))
+        and any(_matches(pattern, needed.resource) for pattern in _resolve(statement["Resource"], needed.context))
         and all(
-            _OPERATORS[operator](needed.context.get(key), [str(value) for value in _as_list(expected)])
+            _OPERATORS[operator](needed.context.get(key), _resolve(expected, needed.context))
             for operator, keys in (statement.get("Condition") or {}).items()
             for key, expected in keys.items()
         )
     )
+
+
+def _resolve(values: Any, context: Mapping[str, str]) -> list[str]:
+    """Return values with their policy variables replaced, without those whose variable the request does not have."""
+    texts = [str(value) for value in _as_list(values)]
+    return [
+        _VARIABLE.sub(lambda match: _require_literal(context[match[1]]), text)
+        for text in texts
+        if all(variable in context for variable in _VARIABLE.findall(text))
+    ]
+
+
+def _require_literal(value: str) -> str:
+    """Return the value of a variable; raise ValueError if it could be taken for a pattern."""
+    if "*" in value or "?" in value:
+        raise ValueError(f"the value {value!r} of a policy variable has wildcards, which IAM does not treat as such")
+    return value
 
 
 def _equals(value: str | None, allowed: list[str]) -> bool:

@@ -22,7 +22,7 @@ def wait_for_stored_logs(rehearsal: Rehearsal, machine: Instance) -> None:
     """Wait until the timer of a machine that is ready has stored its logs; raise Stop if that does not happen."""
     limit_s = FIRST_STORED_S + _STORING_S
     deadline = time.monotonic() + limit_s
-    while parameters.logs(machine.name, machine.id) not in _list_keys(rehearsal):
+    while machine.id not in _list_machines(rehearsal, machine.name):
         if time.monotonic() > deadline:
             raise Stop(f"{machine.name} has not stored its logs after {limit_s:.0f} s", code=FAILED)
         time.sleep(_POLL_S)
@@ -42,8 +42,8 @@ def find_missing(text: str, lines: Sequence[str]) -> list[str]:
     return [line for line in lines if line not in text.splitlines()]
 
 
-def _list_keys(rehearsal: Rehearsal) -> set[str]:
+def _list_machines(rehearsal: Rehearsal, node: str) -> set[str]:
     spec, cloud = rehearsal.rehearsed.spec, rehearsal.cloud
     bucket = names.bucket(spec.name, cloud.account, cloud.moto_account.region)
-    answer = cloud.client("s3").list_objects_v2(Bucket=bucket, Prefix=parameters.LOGS)
-    return {entry["Key"] for entry in answer.get("Contents", [])}
+    answer = cloud.client("s3").list_objects_v2(Bucket=bucket, Prefix=parameters.logs(node))
+    return {parameters.read_machine(node, entry["Key"]) for entry in answer.get("Contents", [])}

@@ -54,12 +54,22 @@ class Machine(BuilderMachine):
     reports: tuple[str, ...] = ("working", "ready")
     fails_at = ""
     programs: list[str]
+    packages: Mapping[str, str] = {"slurm-smd": "26.05.5-1"}
 
     def launch(self, image: Mapping[str, Any], instance_type: str, user_data: str) -> None:
         super().launch(image, instance_type, user_data)
         self.program = next(line for line in user_data.splitlines() if line.startswith("program="))
         self.programs.append(self.program)
         self.left = list(self.reports)
+        arn = f"arn:aws:ec2:{REGION}:{ACCOUNT}:instance/{self.id}"
+        name = parameters.builder(self.purpose)
+        forged = parameters.stored(name, "arn:aws:ec2:x:1:instance/i-other", f"x:instance/{self.id}/packages.json.gz")
+        for key, packages in (
+            (parameters.stored(name, arn, "packages.json.gz"), self.packages),
+            (forged, {"rootkit": "1"}),
+        ):
+            body = gzip.compress(json.dumps(packages).encode())
+            self.api._client("s3").put_object(Bucket=self.site.bucket, Key=key, Body=body)
         self.sleep = lambda _seconds: self._report()
 
     def _report(self) -> None:
@@ -93,9 +103,6 @@ def home(aws: Moto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
     s3 = aws.client("s3")
     s3.create_bucket(Bucket=BUCKET)
     s3.put_object(Bucket=BUCKET, Key=parameters.FLEET, Body=fleet.model_dump_json().encode())
-    packages = gzip.compress(json.dumps({"slurm-smd": "26.05.5-1"}).encode())
-    for purpose in ("gpu", "plain"):
-        s3.put_object(Bucket=BUCKET, Key=parameters.logs(parameters.builder(purpose), "packages"), Body=packages)
     monkeypatch.setattr(build_images, "BuilderMachine", Machine)
     monkeypatch.setattr(build_images.ImageBuilds, "_pack", lambda _self, _image: Bundle("0123456789abcdef", b"tar"))
     monkeypatch.setattr(Machine, "programs", [], raising=False)

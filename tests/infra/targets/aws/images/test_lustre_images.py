@@ -4,8 +4,6 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
@@ -26,7 +24,6 @@ from infra.targets.aws.build.resolved import ResolvedProvider
 from infra.targets.aws.fallback_images import FILE, read_fallbacks, store_fallbacks
 from infra.targets.aws.images import build_images
 from infra.targets.aws.images.baked_images import find_client_kernel
-from infra.targets.aws.node import parameters
 from infra.targets.aws.preflight.account import Account, Identity
 from infra.targets.aws.preflight.checks import Check, PreflightOptions, PreflightResult, run_preflight
 from infra.targets.aws.preflight.lustre_clients import check_lustre_clients
@@ -35,7 +32,7 @@ from infra.targets.aws.rehearse.moto_gaps import publish_image
 from infra.targets.aws.rehearse.moto_server import ACCOUNT, REGION
 from infra.targets.aws.target import AwsTarget
 from muster.commands.screen import get_quiet_console
-from tests.infra.targets.aws.images.test_build_images import BUCKET, HERE, home, write_state  # noqa: F401  # fixture
+from tests.infra.targets.aws.images.test_build_images import HERE, Machine, home, write_state  # noqa: F401  # fixture
 from tests.infra.targets.aws.preflight.test_lustre_clients import CLIENTS, LUSTRE, UBUNTU, index
 from tests.infra.targets.aws.specs import spec
 from tests.moto_server import Moto, aws, moto  # noqa: F401  # fixtures
@@ -46,13 +43,12 @@ SPEC = spec(storage=LUSTRE)
 NEWEST_ONLY = index("linux-image-6.8.0-1045-aws", newest="6.8.0-1045-aws")
 
 
-def build(home: Home, aws: Moto, kernel: str, /, **changes: Any) -> dict[str, str]:
+def build(home: Home, kernel: str, /, **changes: Any) -> dict[str, str]:
     """Build both images, on machines whose kernel has a Lustre client, and return their ids by kind."""
     packages = {"slurm-smd": "24.11.5-1"} | ({f"lustre-client-modules-{kernel}": "2.15"} if kernel else {})
-    for purpose in ("gpu", "plain"):
-        key = parameters.logs(parameters.builder(purpose), "packages")
-        aws.client("s3").put_object(Bucket=BUCKET, Key=key, Body=gzip.compress(json.dumps(packages).encode()))
-    built = build_images.build_images(spec(storage=LUSTRE, **changes), home, HERE, get_quiet_console())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Machine, "packages", packages)
+        built = build_images.build_images(spec(storage=LUSTRE, **changes), home, HERE, get_quiet_console())
     return {"gpu-x86_64": built["ami"].id, "plain-x86_64": built["plain_ami"].id}
 
 
@@ -78,9 +74,9 @@ def test_a_new_cluster_starts_from_the_newest_images_with_a_client(
     monkeypatch: pytest.MonkeyPatch,
     clients: str,
 ) -> None:
-    build(home, aws, "6.8.0-1039-aws")
+    build(home, "6.8.0-1039-aws")
     monkeypatch.setattr(build_images, "datetime", Tomorrow)
-    images = build(home, aws, KERNEL)
+    images = build(home, KERNEL)
     (issue,) = check(clients=clients)
     assert (issue.level, issue.code) == ("warning", "lustre_image")
     assert issue.message.endswith(
@@ -116,7 +112,7 @@ def test_only_up_stores_the_choice_and_ends_it(
     aws: Moto,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    images = build(home, aws, KERNEL)
+    images = build(home, KERNEL)
     stack, target, console = home.stack("s"), AwsTarget(), get_quiet_console()
     monkeypatch.setattr(account, "find_account", lambda _spec: Account(boto3.Session(), REGION))
     kernels = [NEWEST_ONLY]
@@ -149,7 +145,7 @@ def test_only_up_stores_the_choice_and_ends_it(
 
 
 def test_a_cluster_that_exists_keeps_its_images(home: Home, aws: Moto, monkeypatch: pytest.MonkeyPatch) -> None:
-    images = build(home, aws, KERNEL)
+    images = build(home, KERNEL)
     assert [(issue.level, issue.code) for issue in check(exists=True)] == [("warning", "lustre_kernel")]
     stack = home.stack("s")
     store_fallbacks(stack, images)
@@ -162,7 +158,7 @@ def test_a_cluster_that_exists_keeps_its_images(home: Home, aws: Moto, monkeypat
 
 
 def test_an_image_of_an_older_version_has_its_kernel_in_the_record(home: Home, aws: Moto) -> None:
-    images = build(home, aws, KERNEL)
+    images = build(home, KERNEL)
     tags = [{"Key": "muster.lustre", "Value": KERNEL}]
     aws.client("ec2").delete_tags(Resources=list(images.values()), Tags=tags)
     assert [issue.code for issue in check()] == ["lustre_image"]
@@ -176,8 +172,8 @@ def test_the_error_lists_the_images_that_were_tried(home: Home, aws: Moto) -> No
         "account and region have no gpu-x86_64 image that muster has built"
     )
     assert nothing.fix == "set `aws.ami` and `aws.plain_ami` to images that have a client"
-    without_client = build(home, aws, "")
-    other_release = build(home, aws, KERNEL, software={"slurm": "26.05"})
+    without_client = build(home, "")
+    other_release = build(home, KERNEL, software={"slurm": "26.05"})
     (issue,) = check(software={"slurm": "24.11"})
     assert (issue.level, issue.code) == ("error", "lustre_kernel")
     for kind in ("plain-x86_64", "gpu-x86_64"):
@@ -195,7 +191,7 @@ def encrypt(images: dict[str, str], key: str) -> None:
 
 
 def test_an_image_must_have_a_key_that_machines_may_use(home: Home, aws: Moto) -> None:
-    images, kms = build(home, aws, KERNEL), aws.client("kms")
+    images, kms = build(home, KERNEL), aws.client("kms")
     own_key = kms.create_key()["KeyMetadata"]["Arn"]
     encrypt(images, own_key)
     (issue,) = check()
@@ -220,7 +216,7 @@ def test_an_image_must_have_a_key_that_machines_may_use(home: Home, aws: Moto) -
 def test_an_image_must_have_the_same_source(home: Home, aws: Moto) -> None:
     """An image that was built from somebody's own image may contain anything."""
     base = publish_image("/own/base")
-    images = build(home, aws, KERNEL, aws={"region": REGION, "ami": base})
+    images = build(home, KERNEL, aws={"region": REGION, "ami": base})
     (issue,) = check()
     assert (issue.level, issue.code) == ("error", "lustre_kernel")
     path = "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-22.04/latest/ami-id"

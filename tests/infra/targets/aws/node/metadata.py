@@ -27,6 +27,7 @@ class Machine:
             "instance-id": self.instance,
             "local-ipv4": self.address,
             "ami-launch-index": str(self.launch_index),
+            "iam/info": json.dumps({"InstanceProfileArn": "arn:aws:iam::123456789012:instance-profile/compute"}),
             "iam/security-credentials/": "the-role\n",
             "iam/security-credentials/the-role": json.dumps(CREDENTIALS),
         }

@@ -16,12 +16,13 @@ from bootstrap.errors import BootstrapError
 from bootstrap.facts.model import Facts
 from bootstrap.image_contents import ImageContents, ImageRecord
 from bootstrap.transport.base import Completed
-from infra.targets.aws.node import bake, set_up, signed
+from infra.targets.aws.node import bake, identity, set_up, signed
 from tests.bootstrap.test_bake import install_all
 from tests.infra.targets.aws.node.clusters import desired, ubuntu
 from tests.infra.targets.aws.node.step_actions import GPU
 
 CONTENTS = ImageContents(roles=("compute",), slurm="26.05", filesystems=("efs",))
+ARN = "arn:aws:ec2:us-east-1:123456789012:instance/i-1"
 JOB = bake.ImageJob(contents=CONTENTS, region="us-east-1", bucket="b", cluster="toy", name="image-gpu")
 
 
@@ -51,6 +52,7 @@ def facts(monkeypatch: pytest.MonkeyPatch) -> Callable[[Facts], None]:
 @pytest.fixture
 def reports(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     stored: list[str] = []
+    monkeypatch.setattr(identity, "read_arn", lambda _region: ARN)
     monkeypatch.setattr(signed, "store_bytes", lambda _r, _b, key, data, _t: stored.append(f"{key} {_read(data)}"))
     return stored
 
@@ -77,7 +79,7 @@ def test_a_build_cleans_the_machine_last(facts: Callable[[Facts], None], reports
     silent: Any = Silent()
     assert bake.bake(machine, JOB, "digest", silent) == ""
     assert machine.scripts[-2:] == [COMPILE_SCRIPT, CLEANUP_SCRIPT]
-    assert reports == ['logs/image-gpu/packages.log.gz {"slurm-smd": "26.05.5-1"}']
+    assert reports == [f'logs/image-gpu/{ARN}/packages.json.gz {{"slurm-smd": "26.05.5-1"}}']
     record = ImageRecord.model_validate_json(machine.files["/opt/muster/image.json"])
     assert (record.digest, record.bundle) == (digest_contents(CONTENTS), "digest")
     assert "toy" not in machine.files["/opt/muster/image.json"].decode()

@@ -49,6 +49,22 @@ def test_logs_of_every_machine_of_a_node_can_be_read(
     assert list_node_logs(DEMO, "gpu-11") == []
 
 
+def test_only_the_own_folder_of_a_machine_counts(machine: Machine, aws: Moto) -> None:
+    arn = "arn:aws:ec2:us-east-1:123456789012:instance/i-1"
+    keys = {
+        parameters.stored("gpu-1", arn): "i-1",
+        "logs/gpu-1/i-2.log.gz": "i-2",
+        parameters.stored("gpu-1", arn, "arn:aws:ec2:us-east-1:123456789012:instance/i-3/log.gz"): "",
+        parameters.stored("gpu-1", arn, "i-3.log.gz"): "",
+        parameters.stored("gpu-1", arn, parameters.PACKAGE_LIST): "",
+        parameters.stored("gpu-11", arn): "",
+    }
+    for key in keys:
+        aws.client("s3").put_object(Bucket=BUCKET, Key=key, Body=b"")
+    assert {key: parameters.read_machine("gpu-1", key) for key in keys} == keys
+    assert sorted(log.machine for log in list_node_logs(DEMO, "gpu-1")) == ["i-1", "i-2"]
+
+
 def test_a_node_without_logs_and_an_unknown_machine_are_errors(machine: Machine) -> None:
     with pytest.raises(Stop, match="node: no logs of 'gpu-9' are stored"):
         choose_log(list_node_logs(DEMO, "gpu-9"), "gpu-9", None)

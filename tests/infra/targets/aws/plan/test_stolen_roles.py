@@ -33,6 +33,8 @@ TEMPLATES = {
     "lt-own": Template("ami-1", "g6.xlarge", SCOPE.iam("role", "muster-demo-compute"), tags={"instance": COMPUTE_TAGS}),
     "lt-of-others": Template("ami-1", "g6.xlarge", SCOPE.iam("role", "muster-demo-compute")),
 }
+MACHINE = SCOPE.ec2("instance", "i-1")
+NODES: dict[NodeRole, str] = {"controller": "controller", "login": "login", "compute": "gpu-1"}
 INSIDE = {"aws:SourceVpc": "vpc-1"}
 Role = Callable[[Scope], tuple[Statement, ...]]
 
@@ -127,10 +129,37 @@ def test_stolen_credentials_are_useless_outside_of_the_vpc(role: Role, source: d
         ("ssm:GetParameter", SCOPE.parameter(parameters.host_key("demo", _role_name(role)))),
         ("ssm:PutParameter", SCOPE.parameter(parameters.node("demo", _role_name(role)))),
         ("s3:GetObject", f"{SCOPE.bucket_arn}/{parameters.bundle('0' * 64)}"),
-        ("s3:PutObject", f"{SCOPE.bucket_arn}/{parameters.logs('gpu-1', 'i-1')}"),
+        ("s3:PutObject", f"{SCOPE.bucket_arn}/{parameters.stored(NODES[_role_name(role)], MACHINE)}"),
     ]
-    assert [call for call in calls if not may(role, *call, **INSIDE)] == []
-    assert [call for call in calls if may(role, *call, **source)] == []
+    machine = {"ec2:SourceInstanceARN": MACHINE}
+    assert [call for call in calls if not may(role, *call, **INSIDE, **machine)] == []
+    assert [call for call in calls if may(role, *call, **source, **machine)] == []
+
+
+@pytest.mark.parametrize("role", [iam.controller, iam.login, iam.compute])
+def test_a_stolen_role_changes_only_what_its_own_machine_has_stored(role: Role) -> None:
+    own, other = parameters.stored(NODES[_role_name(role)], MACHINE), "gpu-2"
+    victim = SCOPE.ec2("instance", "i-victim")
+    denied = [
+        parameters.stored(NODES[_role_name(role)], victim),
+        parameters.stored(other, victim),
+        parameters.stored(parameters.builder("gpu"), victim, parameters.PACKAGE_LIST),
+        f"{parameters.logs(other)}i-victim.log.gz",
+        f"{parameters.logs(other)}{MACHINE}.log.gz",
+        parameters.stored(other, "*"),
+        *(parameters.stored(node, MACHINE) for name, node in NODES.items() if name != _role_name(role)),
+    ]
+
+    def may_do(action: str, key: str, **context: str) -> bool:
+        return may(role, action, f"{SCOPE.bucket_arn}/{key}", **INSIDE, **context)
+
+    machine = {"ec2:SourceInstanceARN": MACHINE}
+    assert may_do("s3:PutObject", own, **machine)
+    assert [key for key in denied if may_do("s3:PutObject", key, **machine)] == []
+    # Without the key, which only credentials of a machine have, nothing can be stored.
+    assert [key for key in (own, *denied) if may_do("s3:PutObject", key)] == []
+    others = ("s3:DeleteObject", "s3:DeleteObjectVersion", "s3:GetObject", "s3:PutObjectTagging")
+    assert [(action, key) for action in others for key in (own, *denied) if may_do(action, key, **machine)] == []
 
 
 def test_only_the_controller_reads_the_webhook_and_only_if_there_is_one() -> None:

@@ -66,7 +66,7 @@ ALLOW_S3 = {"Effect": "Allow", "Action": "s3:*", "Resource": "*"}
 
 
 def make(*statements: Statement, role: str = ROLE) -> tuple[Any, list[str]]:
-    machine = SimpleNamespace(name="gpu-1", role=role, raw=SimpleNamespace(vpc_id="vpc-1"))
+    machine = SimpleNamespace(id="i-1", name="gpu-1", role=role, raw=SimpleNamespace(vpc_id="vpc-1"))
     instances = SimpleNamespace(find_caller={MACHINE: machine}.get, by_id={"i-1": machine}, timeline=Timeline())
     denials: list[str] = []
     return make_judge(Account(*statements), cast(Instances, instances), OPERATOR, denials), denials

@@ -70,3 +70,26 @@ def test_an_unknown_operator_is_not_guessed() -> None:
 def test_what_is_denied_is_listed() -> None:
     allowed, denied = (Authorization("s3:GetObject", f"{BUCKET}/{key}") for key in ("bundle/a.tar", "fleet.json"))
     assert list_denied([READ], [allowed, denied]) == [denied]
+
+
+OWN = {**READ, "Resource": [f"{BUCKET}/${{ec2:SourceInstanceARN}}/*"]}
+
+
+@pytest.mark.parametrize(
+    ("key", "machine", "expected"),
+    [("i-1/log", "i-1", True), ("i-2/log", "i-1", False), ("i-1", "i-1", False), ("*/log", "", False)],
+)
+def test_a_variable_stands_for_a_value_of_the_request(key: str, machine: str, expected: bool) -> None:
+    context = {"ec2:SourceInstanceARN": machine} if machine else {}
+    assert is_allowed([OWN], Authorization("s3:GetObject", f"{BUCKET}/{key}", context)) is expected
+
+
+def test_a_variable_may_stand_in_a_condition() -> None:
+    same = statement(Condition={"StringEquals": {"a": "${b}"}})
+    for context, expected in (({"a": "x", "b": "x"}, True), ({"a": "x", "b": "y"}, False), ({"a": "x"}, False)):
+        assert is_allowed([same], Authorization("s3:GetObject", f"{BUCKET}/bundle/abc.tar", context)) is expected
+
+
+def test_a_value_with_wildcards_is_not_guessed() -> None:
+    with pytest.raises(ValueError, match="has wildcards"):
+        is_allowed([OWN], Authorization("s3:GetObject", f"{BUCKET}/i-2/log", {"ec2:SourceInstanceARN": "*"}))

@@ -8,6 +8,7 @@ from unittest.mock import MagicMock
 import pytest
 
 from infra.engine.stop import Stop
+from infra.targets.aws.node import parameters
 from infra.targets.aws.rehearse import stored_logs
 from infra.targets.aws.rehearse.stored_logs import SLURMD_TITLE, check_stored_logs, wait_for_stored_logs
 
@@ -38,8 +39,9 @@ def test_a_log_without_set_up_or_slurmd_is_an_error(line: str) -> None:
 
 
 def test_only_logs_of_this_machine_end_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    wait_for_stored_logs(make_rehearsal(keys=("logs/gpu-1/i-1.log.gz",)), MACHINE)  # type: ignore[arg-type]  # as above
+    own, other = (parameters.stored("gpu-1", f"arn:aws:ec2:us-1:1:instance/{id_}") for id_ in ("i-1", "i-0"))
+    wait_for_stored_logs(make_rehearsal(keys=(own,)), MACHINE)  # type: ignore[arg-type]  # as above
     monkeypatch.setattr(stored_logs, "FIRST_STORED_S", 0.0)
     monkeypatch.setattr(stored_logs, "_STORING_S", 0.0)
     with pytest.raises(Stop, match="gpu-1 has not stored its logs after 0 s"):
-        wait_for_stored_logs(make_rehearsal(keys=("logs/gpu-1/i-0.log.gz",)), MACHINE)  # type: ignore[arg-type]  # as above
+        wait_for_stored_logs(make_rehearsal(keys=(other,)), MACHINE)  # type: ignore[arg-type]  # as above

@@ -29,6 +29,7 @@ from cluster.spec import ClusterSpec
 from cluster.spec.issue import SpecError
 from cluster.spec.load import load
 from cluster.spec.stack_file import cluster_of
+from slurm.config.auth_key import KEY_PATH, KEY_SET_PATH, generate_key
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -116,11 +117,13 @@ def _load_desired(options: argparse.Namespace, key: str, connect: Connect) -> De
 
 def _read_secrets(controller: Node, connect: Connect, ssh_public_key: str, slurm_key: bytes | None) -> Secrets:
     """Read the secrets of a cluster from its controller; generate those that do not exist yet."""
-    out = connect(controller).run("base64 -w0 /etc/slurm/slurm.key; echo; cat /etc/slurm/slurmdbd.conf").out
+    # While the key is rotated, both keys are in slurm.jwks.
+    read_key = f"if [ -e {KEY_SET_PATH} ]; then base64 -w0 {KEY_SET_PATH}; else base64 -w0 {KEY_PATH}; fi"
+    out = connect(controller).run(f"{read_key}; echo; cat /etc/slurm/slurmdbd.conf").out
     encoded_key, _, slurmdbd_conf = out.partition("\n")
     password = re.search(r"^StoragePass=(\S+)$", slurmdbd_conf, re.MULTILINE)
     return Secrets(
-        slurm_key or base64.b64decode(encoded_key) or secrets.token_bytes(1024),
+        slurm_key or base64.b64decode(encoded_key) or generate_key(),
         password[1] if password else secrets.token_urlsafe(24),
         ssh_public_key,
     )

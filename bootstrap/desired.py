@@ -19,6 +19,7 @@ class Secrets:
     """Keys and passwords of one cluster."""
 
     slurm_key: bytes = field(repr=False)
+    """Content of slurm.key or, while the key is rotated, of slurm.jwks."""
     db_password: str = field(repr=False)
     ssh_public_key: str
     """Public half of the cluster's SSH key; added to every user's authorized keys."""

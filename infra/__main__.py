@@ -7,7 +7,7 @@ import os
 import pulumi
 
 from cluster.spec.issue import SpecError
-from infra.engine.environment import BUDGET_CHECKED
+from infra.engine.environment import BUDGET_CHECKED, ROTATION
 from infra.guard import ChangeGuard
 from infra.home import Home
 from infra.resources.secrets import ClusterSecrets
@@ -30,7 +30,12 @@ if any(issue.level == "error" and issue.code not in checked_before for issue in 
     raise SpecError(issues)
 
 guard = ChangeGuard("guard", spec=spec.model_dump_json(), stack=stack)
-secrets = ClusterSecrets("secrets", cluster=spec.name, opts=pulumi.ResourceOptions(depends_on=[guard]))
+secrets = ClusterSecrets(
+    "secrets",
+    cluster=spec.name,
+    rotation=os.environ.get(ROTATION, ""),
+    opts=pulumi.ResourceOptions(depends_on=[guard]),
+)
 built = target.build(target.plan(spec), Context(stack, guard, spec, secrets, webhook))
 ready = built.start()
 

@@ -134,6 +134,11 @@ class StackHome:
         return self.folder / "ssh_config"
 
     @property
+    def rotation_mark(self) -> Path:
+        """File that exists while the Slurm key is rotated: `up` need not read the state to find out."""
+        return self.folder / "rotating-keys"
+
+    @property
     def progress(self) -> Path:
         return self.folder / "progress.jsonl"
 

@@ -15,6 +15,7 @@ from typer.core import TyperCommand
 from infra.engine.stop import INTERRUPTED
 from infra.home import DEFAULT_STACK
 from muster.options import Json, Stack, chosen_stack
+from muster.rotate_app import rotate_app
 from muster.state_app import state_app
 
 app = typer.Typer(
@@ -28,6 +29,7 @@ app = typer.Typer(
 cache_app = typer.Typer(no_args_is_help=True, help="List or delete cached images, environments and tools.")
 app.add_typer(cache_app, name="cache")
 app.add_typer(state_app, name="state")
+app.add_typer(rotate_app, name="rotate")
 image_app = typer.Typer(no_args_is_help=True, help="Build images from which nodes start with everything installed.")
 app.add_typer(image_app, name="image")
 backup_app = typer.Typer(
@@ -85,11 +87,16 @@ def up(
 ) -> None:
     """Create the cluster, or change it to match its stack file."""
     from muster.commands import screen
+    from muster.commands.stacks import name_stack
     from muster.commands.up import list_next_steps
     from muster.commands.up import up as run
 
     if run(stack, force=force, wait=wait, preflight=not no_preflight).created:
         screen.print_next_steps(list_next_steps(stack))
+    if name_stack(stack).rotation_mark.exists():
+        from muster.commands.rotate import continue_rotation
+
+        continue_rotation(stack)
 
 
 @app.command()

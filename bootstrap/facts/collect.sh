@@ -5,7 +5,7 @@
 set -u
 tab=$(printf '\t')
 
-files=$(for file in /etc/muster/* /etc/muster/keys/* /etc/muster/power/* /etc/slurm/*.key /etc/slurm/*.conf /etc/default/slurmd /etc/default/sackd \
+files=$(for file in /etc/muster/* /etc/muster/keys/* /etc/muster/power/* /etc/slurm/*.key /etc/slurm/*.jwks /etc/slurm/*.conf /etc/default/slurmd /etc/default/sackd \
   /etc/systemd/system/muster-* /etc/systemd/system/*.service.d/muster*.conf /etc/ssh/ssh_known_hosts \
   /etc/ssh/sshd_config.d/*.conf /etc/pam.d/sshd /etc/security/limits.d/*.conf /etc/sudoers.d/muster /etc/mysql/mariadb.conf.d/90-muster.cnf \
   /etc/ssh/ssh_host_ed25519_key /etc/sysctl.d/*muster.conf /etc/modprobe.d/muster.conf /etc/apt/apt.conf.d/*muster \

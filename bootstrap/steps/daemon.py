@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from bootstrap.action import Action, digest, enable_unit, write_file, write_marker
+from bootstrap.action import Action, digest, enable_unit, remove_file, write_file, write_marker
 from bootstrap.desired import Desired
 from bootstrap.facts.model import Facts
 from cluster.inventory import Role
+from slurm.config.auth_key import KEY_PATH, KEY_SET_PATH, is_key_set
 
 DAEMONS: dict[Role, tuple[str, ...]] = {
     "controller": ("slurmctld", "slurmdbd"),
     "login": ("sackd",),
     "compute": ("slurmd",),
 }
-KEY_PATH = "/etc/slurm/slurm.key"
 START_TIMEOUT_S = 60.0
 
 # Settings that a running daemon does not adopt by `scontrol reconfigure`.
@@ -34,8 +34,14 @@ HARMLESS_ERRORS = (
 
 
 def write_key(facts: Facts, desired: Desired) -> list[Action]:
-    """Return the action that writes the cluster's authentication key, the same on every node."""
-    return write_file(facts, KEY_PATH, desired.secrets.slurm_key, 0o600, "slurm:slurm")
+    """Return the actions that write the cluster's authentication key, or keys while it is rotated, on every node.
+
+    Slurm ignores slurm.key while there is a slurm.jwks, so that the daemon always finds a complete file.
+    """
+    content = desired.secrets.slurm_key
+    path = KEY_SET_PATH if is_key_set(content) else KEY_PATH
+    written = write_file(facts, path, content, 0o600, "slurm:slurm")
+    return written if is_key_set(content) else [*written, *remove_file(facts, KEY_SET_PATH)]
 
 
 def restart_digest(desired: Desired, options: str = "") -> str:

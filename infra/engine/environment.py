@@ -33,10 +33,13 @@ class RunOptions:
     """Whether to change nodes even if jobs are running on them."""
     budget_checked: bool = False
     """Whether the budget was checked against today's prices; if so, the program does not check it again."""
+    rotation: str = ""
+    """The step of a rotation of the Slurm key that the run takes; none if empty."""
 
 
 DEFAULT_OPTIONS = RunOptions()
 BUDGET_CHECKED = "MUSTER_BUDGET_JUDGED"
+ROTATION = "MUSTER_ROTATE_KEYS"
 _FORCE = "MUSTER_FORCE"
 
 
@@ -45,9 +48,13 @@ def stack_environment(
 ) -> dict[str, str]:
     """Return `environment` with the variables of a single run of a stack."""
     run = {"MUSTER_PROGRESS": str(stack.progress), "PULUMI_DEBUG_COMMANDS": "true"}
-    switches = {_FORCE: options.force, BUDGET_CHECKED: options.budget_checked}
+    switches = {
+        _FORCE: "1" if options.force else "",
+        BUDGET_CHECKED: "1" if options.budget_checked else "",
+        ROTATION: options.rotation,
+    }
     inherited = {name: value for name, value in environment(base, stack.home).items() if name not in switches}
-    return inherited | run | {name: "1" for name, is_on in switches.items() if is_on}
+    return inherited | run | {name: value for name, value in switches.items() if value}
 
 
 def additions(base: Mapping[str, str], home: Home) -> dict[str, str]:

@@ -45,6 +45,13 @@ class Pushes:
     """A target whose nodes are configured over SSH from here, so `muster bootstrap` can repeat it."""
 
 
+class RotatesKeys:
+    """A target whose `up` gives a changed Slurm key to every node, so that `muster rotate keys` can replace it."""
+
+    def wait_for_launched_nodes(self, spec: ClusterSpec, stack: StackHome, console: Console) -> None:
+        """Wait until nodes that `up` does not wait for, because Slurm launched them, have the key of the last `up`."""
+
+
 @dataclass(frozen=True)
 class UpgradeNodes:
     """The running nodes of a cluster that is upgraded, how to reach them, and how they install Slurm."""

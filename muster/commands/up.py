@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from cluster.spec import ClusterSpec
@@ -37,15 +38,18 @@ from muster.commands.stacks import require_stack_file
 _CANCELLED = "update canceled"
 
 
-def up(name: str, *, force: bool, wait: bool, preflight: bool = True) -> LastUp:
-    """Create or update the cluster of a stack and return the result; raise Stop if it fails."""
+def up(name: str, *, force: bool, wait: bool, preflight: bool = True, rotation: str = "") -> LastUp:
+    """Create or update the cluster of a stack and return the result; raise Stop if it fails.
+
+    `rotation` is a step of a rotation of the Slurm key that is taken at the same time.
+    """
     stack = require_stack_file(name)
     spec, issues = examine_spec(stack, _query_host(stack))
-    options = RunOptions(force=force)
+    options = RunOptions(force=force, rotation=rotation)
     flight = None
     if spec and isinstance(preflighted := target_of(spec), Preflight):
         flight = preflighted.clear(spec, issues, stack, screen, full=preflight)
-        issues, options = flight.issues, RunOptions(force=force, budget_checked=flight.by_todays_prices)
+        issues, options = flight.issues, replace(options, budget_checked=flight.by_todays_prices)
     spec = require_valid_spec(stack, spec, issues)
     target = target_of(spec)
     check_name_free(spec, name)

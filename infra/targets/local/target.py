@@ -27,6 +27,7 @@ from infra.targets.mixins import (
     ManagedStorage,
     OnThisMachine,
     Pushes,
+    RotatesKeys,
     UpgradeNodes,
     Upgrades,
 )
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from infra.targets.facts import Facts
 
 
-class LocalTarget(Target, Archives, Images, ManagedStorage, OnThisMachine, Pushes, Upgrades):
+class LocalTarget(Target, Archives, Images, ManagedStorage, OnThisMachine, Pushes, RotatesKeys, Upgrades):
     """The target whose nodes are containers that run systemd and sshd, with simulated GPUs."""
 
     name = "local"

@@ -24,6 +24,8 @@ SPEC = f"{DESCRIPTION}/spec.json"
 INVENTORY = f"{DESCRIPTION}/inventory.json"
 CLOUD = f"{DESCRIPTION}/cloud.json"
 PUBLIC_KEY = f"{DESCRIPTION}/ssh_public_key"
+SLURM_KEY_DIGEST = f"{DESCRIPTION}/slurm_key.sha256"
+"""Changes with the key, so that machines apply the bundle, and with it the key, again."""
 IMAGE = f"{DESCRIPTION}/image.json"
 """In the bundle that builds an image, in place of the files of a cluster."""
 

@@ -35,6 +35,7 @@ from infra.targets.mixins import (
     RefreshesImages,
     RehearsalOptions,
     Rehearses,
+    RotatesKeys,
     StoresState,
     UpgradeNodes,
     Upgrades,
@@ -56,7 +57,17 @@ if TYPE_CHECKING:
 
 
 class AwsTarget(
-    Target, Launches, Preflight, Rehearses, Budgeted, RefreshesImages, KeepsLogs, ManagedStorage, StoresState, Upgrades
+    Target,
+    Launches,
+    Preflight,
+    Rehearses,
+    Budgeted,
+    RefreshesImages,
+    RotatesKeys,
+    KeepsLogs,
+    ManagedStorage,
+    StoresState,
+    Upgrades,
 ):
     """The target whose nodes are EC2 instances; Slurm launches compute nodes as the queue needs them."""
 
@@ -246,6 +257,11 @@ class AwsTarget(
         from infra.targets.aws.images.baked_images import check_release
 
         check_release(spec, release, fallback_images.list_unnamed_images(stack, spec))
+
+    def wait_for_launched_nodes(self, spec: ClusterSpec, stack: StackHome, console: Console) -> None:
+        from infra.targets.aws.launched_nodes import wait_for_launched_nodes
+
+        wait_for_launched_nodes(self.deployment(stack, spec.name, spec), console)
 
     def reach_nodes(self, spec: ClusterSpec, stack: StackHome, inventory: Inventory) -> UpgradeNodes:
         from infra.targets.aws.upgrade import reach_nodes

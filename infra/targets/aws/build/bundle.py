@@ -6,6 +6,7 @@ import base64
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from bootstrap.wheels import Architecture, fetch_wheels
 from cluster.catalog.interpreter import PYTHON
 from cluster.inventory import Role
 from infra.home import Home, private_folder
+from infra.resources.secrets import ClusterSecrets
 from infra.targets.aws.build.component import Site
 from infra.targets.aws.build.file_systems import parse_mounts
 from infra.targets.aws.build.foundation import Foundation
@@ -65,7 +67,7 @@ def create_node_files(
     *,
     state_volume: pulumi.Input[str],
     inventory: pulumi.Input[str],
-    ssh_public_key: pulumi.Input[str],
+    secrets: ClusterSecrets,
 ) -> NodeFiles:
     """Pack the bundle, upload it, and render the user data of every role."""
 
@@ -85,6 +87,7 @@ def create_node_files(
             bundle_files.INVENTORY: values["inventory"],
             bundle_files.CLOUD: cloud.model_dump_json(),
             bundle_files.PUBLIC_KEY: values["ssh_public_key"],
+            bundle_files.SLURM_KEY_DIGEST: values["slurm_key_digest"],
         }
         return pack_bundle(site.stack, machines.controller(site.spec).architecture, files)
 
@@ -93,7 +96,9 @@ def create_node_files(
         state_volume=state_volume,
         mounts=foundation.file_systems.mounts,
         inventory=inventory,
-        ssh_public_key=ssh_public_key,
+        ssh_public_key=secrets.ssh_public_key,
+        # Machines whose bundle differs read the key again. A digest of a random key does not reveal it.
+        slurm_key_digest=pulumi.Output.unsecret(secrets.slurm_key).apply(_digest_key),
         jobs_role=_find_jobs_role(site),
     ).apply(pack)
     upload = foundation.bucket.put_bundle(
@@ -102,6 +107,10 @@ def create_node_files(
     )
     bucket = foundation.bucket.name
     return NodeFiles(bundle, upload, {role: _render_user_data(site, role, bundle, bucket) for role in NODE_ROLES})
+
+
+def _digest_key(slurm_key: str) -> str:
+    return sha256(base64.b64decode(slurm_key)).hexdigest()
 
 
 def _find_jobs_role(site: Site) -> pulumi.Output[str] | None:

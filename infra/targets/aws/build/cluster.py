@@ -70,7 +70,7 @@ class AwsCluster(pulumi.ComponentResource):
             state_volume=permanent.controller.volume_id,
             # Interface ids stand for machine ids: the machine behind an address may change, the bundle should not.
             inventory=_render_inventory(plan, permanent, host_keys, permanent.interface_ids),
-            ssh_public_key=context.secrets.ssh_public_key,
+            secrets=context.secrets,
         )
         template_args = TemplateArgs(
             images=images_by_group,

@@ -34,7 +34,7 @@ def wait_for_launched_nodes(
     A node that its job has left, and that Slurm ends meanwhile, is not waited for.
     """
     fleet = _read_fleet(deployment)
-    deadline, told_before = time.monotonic() + timeout_s, set[str]()
+    deadline, notified = time.monotonic() + timeout_s, set[str]()
     with console.status("waiting for the nodes that Slurm has launched") as line:
         while True:
             instances, reports = _read_machines(deployment)
@@ -42,9 +42,9 @@ def wait_for_launched_nodes(
                 return
             line.update(f"waiting for {', '.join(instance.name or instance.id for instance in outdated)}")
             _check_failures(outdated, reports, fleet.bundle)
-            if idle := [each.id for each in outdated if each.id not in told_before and is_set_up(each, reports)]:
+            if idle := [each.id for each in outdated if each.id not in notified and is_set_up(each, reports)]:
                 _set_up_again(deployment, fleet, idle)
-                told_before.update(idle)
+                notified.update(idle)
             if time.monotonic() > deadline:
                 node = outdated[0].name or outdated[0].id
                 what = f"it has not set itself up again within {timeout_s / 60:.0f} minutes"

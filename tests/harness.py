@@ -84,7 +84,8 @@ class Stack:
         return done.stdout.strip()
 
     def command(self, *args: str) -> list[str]:
-        return [sys.executable, "-m", "muster.cli", args[0], "--stack", self.name, *args[1:]]
+        """Return the command line of a command such as `up` or `rotate keys`, with its options."""
+        return [sys.executable, "-m", "muster.cli", *args[0].split(), "--stack", self.name, *args[1:]]
 
     def environment(self) -> dict[str, str]:
         stacks = self.home / "stacks"

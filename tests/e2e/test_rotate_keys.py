@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
-from tests.harness import REPO, Stack, wait_until
+from tests.harness import Stack, wait_until
 
 # Someone who copied a key earlier runs a sackd of their own with it: it signs requests of Slurm's commands. A private
 # /run/slurm keeps the socket of the node's own daemon from them.
@@ -52,15 +49,6 @@ def read_states(stack: Stack, *jobs: str) -> list[str]:
     return stack.ssh("controller", f"sacct -nXP -j {','.join(jobs)} -o State", user="root").split()
 
 
-def rotate(stack: Stack) -> str:
-    command = [sys.executable, "-m", "muster.cli", "rotate", "keys", "--stack", stack.name]
-    done = subprocess.run(
-        command, env=stack.environment(), cwd=REPO, text=True, capture_output=True, timeout=600, check=False
-    )
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    return done.stdout
-
-
 def test_a_rotation_loses_no_job_and_the_old_key_is_refused(cluster: Stack) -> None:
     old = read_key(cluster)
     assert "accepted" in act_with_key(cluster, old, "scontrol show node cpu-1")
@@ -72,7 +60,7 @@ def test_a_rotation_loses_no_job_and_the_old_key_is_refused(cluster: Stack) -> N
     wait_until(lambda: cluster.ssh("login", look, user="alice") != "", f"job {running} runs")
     before = describe_job(cluster, running)
     try:
-        printed = rotate(cluster)
+        printed = cluster.muster("rotate keys").stdout
     finally:
         after = describe_job(cluster, running)
         cluster.ssh("login", "touch ~/rotation-ends", user="alice")

@@ -80,7 +80,8 @@ class CloudStack:
         return self.muster("teardown", "--yes")
 
     def muster(self, subcommand: str, *options: str, check: bool = True) -> str:
-        command = [sys.executable, "-m", "muster.cli", subcommand, "--stack", self.name, *options]
+        """Run a command of muster, such as `up` or `rotate keys`."""
+        command = [sys.executable, "-m", "muster.cli", *subcommand.split(), "--stack", self.name, *options]
         return self._run(command, check=check)
 
     def attempt(self, subcommand: str, *options: str) -> tuple[int, str]:

@@ -16,8 +16,10 @@ from infra.targets.aws.launcher.fleet import Fleet
 from infra.targets.aws.launcher.launch import launch
 from infra.targets.aws.leftovers import search
 from infra.targets.aws.node import parameters
+from infra.targets.aws.node.parameters import Report
 from infra.targets.aws.rehearse.account_resources import list_resources
 from infra.targets.target import Leftovers
+from slurm.config.auth_key import KEY_BYTES
 from tests.infra.targets.aws.with_engine.cloud_stack import CALLS_AT_MOST, SECONDS_AT_MOST, CloudStack
 from tests.infra.targets.aws.with_engine.conftest import MakeStack
 from tests.infra.targets.aws.with_engine.controller import find_controller, terminate
@@ -112,6 +114,19 @@ def test_a_lost_controller_is_replaced_with_its_address_and_state(pair: CloudSta
     assert {resource.split()[0] for resource in list_resources(pair.cloud) ^ resources} == {"Instances", "Volumes"}
 
 
+@pytest.mark.nightly
+def test_a_rotation_replaces_the_slurm_key_in_its_parameter(pair: CloudStack) -> None:
+    """The machines that run read it again, as their new bundle tells."""
+    before, resources = (read_slurm_key(pair), read_bundle(pair)), list_resources(pair.cloud)
+    output = pair.muster("rotate keys")
+    assert "step 3 of 3: no node accepts the old key any more" in output
+    after = (read_slurm_key(pair), read_bundle(pair))
+    assert [new for new, old in zip(after, before, strict=True) if new == old] == []
+    assert len(b64decode(after[0])) == KEY_BYTES, "a single key, not a set"
+    assert list_resources(pair.cloud) == resources
+    pair.unchanged()
+
+
 def test_slurm_launches_a_node(pair: CloudStack) -> None:
     """ResumeProgram launches it outside the engine's state; the teardown below removes it."""
     bucket = names.bucket(CLUSTER, pair.cloud.account, pair.cloud.region)
@@ -141,6 +156,17 @@ def test_number_of_api_calls_is_within_its_limit(pair: CloudStack) -> None:
 def test_engine_time_is_within_its_limit(pair: CloudStack) -> None:
     assert set(pair.seconds) == set(SECONDS_AT_MOST)
     assert {what: took for what, took in pair.seconds.items() if took > SECONDS_AT_MOST[what]} == {}
+
+
+def read_slurm_key(stack: CloudStack) -> str:
+    name = parameters.slurm_key(CLUSTER)
+    return str(stack.cloud.client("ssm").get_parameter(Name=name, WithDecryption=True)["Parameter"]["Value"])
+
+
+def read_bundle(stack: CloudStack) -> str:
+    """Return the bundle that the controller has applied."""
+    parameter = stack.cloud.client("ssm").get_parameter(Name=parameters.node(CLUSTER, "controller"))["Parameter"]
+    return Report.model_validate_json(parameter["Value"]).bundle
 
 
 def list_instances(stack: CloudStack) -> set[str]:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
+import pytest
+
 from tests.harness import Stack, wait_until
 
 # Someone who copied a key earlier runs a sackd of their own with it: it signs requests of Slurm's commands. A private
@@ -84,3 +89,21 @@ def test_a_rotation_loses_no_job_and_the_old_key_is_refused(cluster: Stack) -> N
     assert "accepted" not in refusal
     assert cluster.ssh("controller", "sinfo -h -N -n cpu-1 -o %T", user="root").split() == ["idle"]
     assert "nothing to change" in cluster.up().stdout
+
+
+@pytest.mark.nightly
+def test_up_finishes_a_rotation_that_was_killed(cluster: Stack) -> None:
+    old = read_key(cluster)
+    process = cluster.start("rotate keys")
+    look = "ls /etc/slurm/slurm.jwks 2>/dev/null || true"
+    wait_until(lambda: cluster.ssh("gpu-1", look, user="root") != "", "gpu-1 has both keys", 300)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    printed = cluster.up("--wait").stdout
+    assert "a rotation was interrupted: it goes on where it stopped" in printed
+    assert "has a new Slurm key" in printed
+    assert read_key(cluster) != old
+    nodes = [node["name"] for node in cluster.inventory["nodes"]]
+    assert [node for node in nodes if cluster.ssh(node, look, user="root")] == []
+    assert "refused" in act_with_key(cluster, old, DRAIN)
+    assert cluster.ssh("login", "srun -p gpu -N2 hostname", user="alice").split() != []

@@ -40,6 +40,9 @@ elif [ "$(stat -fc %T /sys/fs/cgroup)" = cgroup2fs ] && grep -qw memory /sys/fs/
   kind=v2
 fi
 echo "cgroup$tab$kind"
+network=$(cat /run/muster/job-network 2>/dev/null)
+if [ "$network" = closed ] && ! nft list table inet muster_jobs >/dev/null 2>&1; then network=; fi
+echo "job_network$tab$network"
 echo "hostname$tab$(cat /proc/sys/kernel/hostname)"
 echo "container$tab$(if [ -e /run/systemd/container ] || [ -e /.dockerenv ]; then echo yes; else echo no; fi)"
 echo "hosts$tab$(if [ -x /etc/muster/merge-hosts ] && /etc/muster/merge-hosts --check; then echo merged; else echo stale; fi)"

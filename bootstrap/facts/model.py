@@ -78,6 +78,8 @@ class Facts:
     associations: frozenset[tuple[str, str, str]] = frozenset()
     """Cluster, account and user of each association in the accounting database."""
     admins: frozenset[str] = frozenset()
+    job_network: str = ""
+    """`closed` if the rules between users are loaded, `open: <reason>` if the kernel cannot; empty if not tried."""
     distribution: str = ""
     """Name and version, e.g. `ubuntu 22.04`. This and the fields below are read only from cloud machines."""
     kernel: str = ""

@@ -36,6 +36,7 @@ def parse_facts(text: str) -> Facts:
         slurm_nodes=parse_nodes("\n".join(f[0] for f in lines["node"])) if lines["assoc"] else None,
         associations=frozenset(_association(f[0]) for f in lines["assoc"]),
         admins=frozenset(f[0].split("|")[0] for f in lines["admin"] if f[0].endswith("|Administrator")),
+        job_network=_first(lines["job_network"]),
         distribution=_first(lines["distribution"]),
         kernel=_first(lines["kernel"]),
         mounts=dict(f for f in lines["mount"] if len(f) == 2),  # noqa: PLR2004

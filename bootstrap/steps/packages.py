@@ -13,11 +13,21 @@ from bootstrap.action import Action, install_packages
 from bootstrap.desired import Desired
 from bootstrap.facts.model import Facts
 from bootstrap.image_contents import ImageContents
-from bootstrap.steps.cloud import disks, lustre_client, metadata, mounts, slurm_packages
+from bootstrap.steps.cloud import disks, lustre_client, mounts, slurm_packages
 from bootstrap.steps.step import Step
 from cluster.inventory import Node, Role
 
-COMMON = ("openssh-server", "sudo", "iproute2", "procps", "python3", "python3-venv", "ca-certificates", "slurm-client")
+COMMON = (
+    "openssh-server",
+    "sudo",
+    "iproute2",
+    "procps",
+    "python3",
+    "python3-venv",
+    "ca-certificates",
+    "nftables",
+    "slurm-client",
+)
 BY_ROLE: dict[Role, tuple[str, ...]] = {
     "controller": ("slurmctld", "slurmdbd", "slurm-wlm-mysql-plugin", "mariadb-server"),
     "login": ("sackd",),
@@ -48,7 +58,7 @@ def bake_packages(facts: Facts, contents: ImageContents) -> list[Action]:
     distributed = _choose_distributed(facts, contents.slurm, (*COMMON, *roles))
     if not contents.cloud:
         return _install(facts, distributed, contents.roles, contents.slurm, lustre=False)
-    cloud = (*disks.SCRATCH_PACKAGES, *mounts.list_clients(contents.filesystems), metadata.PACKAGE)
+    cloud = (*disks.SCRATCH_PACKAGES, *mounts.list_clients(contents.filesystems))
     lustre = "lustre" in contents.filesystems
     return _install(facts, (*distributed, *COMPILER, *cloud), contents.roles, contents.slurm, lustre=lustre)
 
@@ -92,7 +102,6 @@ def _list_of_cloud_steps(facts: Facts, node: Node, desired: Desired) -> tuple[st
     return (
         *(() if disks.skip_scratch(facts, node, desired) else disks.SCRATCH_PACKAGES),
         *(() if mounts.skip(facts, node, desired) else mounts.list_clients(mounts.list_kinds(desired))),
-        *(() if metadata.skip(facts, node, desired) else (metadata.PACKAGE,)),
     )
 
 

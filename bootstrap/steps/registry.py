@@ -14,6 +14,7 @@ from bootstrap.steps import (
     health,
     hosts,
     isolation,
+    job_network,
     limits,
     members,
     packages,
@@ -54,6 +55,7 @@ BASE: tuple[Step, ...] = (
     fabric.STEP,
     health.STEP,
     isolation.STEP,
+    job_network.STEP,
 )
 # Run on the controller after BASE.
 CONTROL: tuple[Step, ...] = (accounting.STEP, restored_jobs.STEP, controller.STEP, alerts.STEP)

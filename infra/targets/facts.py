@@ -14,7 +14,7 @@ from slurm.hostlist import expand
 
 DAEMONS = ("slurmctld", "slurmdbd", "mariadb")
 _MARK = "---muster---"
-_PARTS = 5
+_PARTS = 6
 _MOST_JOBS = 100
 # Equal nodes share a line and the queue is cut off, because the output of AWS Run Command is limited; users choose how
 # long the names of their jobs are.
@@ -25,7 +25,8 @@ jobs=$({LIST_JOBS} 2>&1)
 printf '%s\\n' "$jobs" | head -n {_MOST_JOBS} | {CUT_ROWS}; echo {_MARK}
 printf '%s\\n' "$jobs" | wc -l; echo {_MARK}
 for unit in {" ".join(DAEMONS)}; do echo "$unit|$(systemctl is-active $unit)"; done; echo {_MARK}
-sed -n 's/^ProctrackType=//p' /etc/slurm/slurm.conf 2>/dev/null || true
+sed -n 's/^ProctrackType=//p' /etc/slurm/slurm.conf 2>/dev/null; echo {_MARK}
+cat /run/muster/job-network 2>/dev/null || echo missing
 """
 
 
@@ -60,6 +61,9 @@ class Slurm:
     daemons: dict[str, str] = field(default_factory=dict)
     tracking: str = ""
     """ProctrackType in the controller's slurm.conf; empty if the controller did not answer."""
+    job_network: str = ""
+    """`closed` if the controller has loaded the rules between users, `open: <reason>` if its kernel cannot, `missing` if
+    nothing has tried to; empty if the controller did not answer."""
     problem: str = ""
     """Why the controller did not answer; empty if it did."""
 
@@ -80,7 +84,7 @@ def parse(text: str) -> Slurm:
     parts = [split_rows(part.strip()) for part in re.split(rf"^{_MARK}$", text, flags=re.MULTILINE)]
     if len(parts) != _PARTS:
         return Slurm(problem="its answer is incomplete")
-    nodes, jobs, total, daemons, tracking = parts
+    nodes, jobs, total, daemons, tracking, job_network = parts
     errors = [line for line in (*nodes, *jobs) if "error" in line and "|" not in line]
     return Slurm(
         nodes=dict(_nodes(nodes)),
@@ -89,6 +93,7 @@ def parse(text: str) -> Slurm:
         more_jobs=max(0, int("".join(total) or 0) - max(1, len(jobs))),
         daemons=dict(line.split("|", 1) for line in daemons if "|" in line),
         tracking="".join(tracking),
+        job_network="".join(job_network),
         problem=errors[0] if errors else "",
     )
 

@@ -53,6 +53,8 @@ def status(name: str, *, as_json: bool = False) -> None:
     broken += _health(stack, facts.slurm)
     if unlimited := describe_limits(facts.slurm):
         screen.out().print(f"limits  [yellow]{unlimited}[/yellow]")
+    if reachable := describe_job_network(facts.slurm):
+        screen.out().print(f"network [yellow]{escape(reachable)}[/yellow]")
     screen.out().print(f"cost    {_cost(stack, facts)}", markup=False)
     if broken:
         raise Stop(
@@ -189,6 +191,18 @@ def describe_limits(slurm: Slurm) -> str:
     return "none: jobs can use more CPUs and memory than they requested (slurm.cgroups)" if unlimited else ""
 
 
+def describe_job_network(slurm: Slurm) -> str:
+    """Return that jobs can reach those of others; empty if they cannot, or if the controller does not answer.
+
+    The controller stands for all nodes: they run the same kernel, or the same image.
+    """
+    if slurm.job_network in ("", "closed"):
+        return ""
+    if slurm.job_network == "missing":
+        return "open: jobs can connect to those of other users until the next `up`"
+    return f"{slurm.job_network}: jobs can connect to those of other users"
+
+
 def _cost(stack: StackHome, facts: Facts) -> str:
     try:
         spec = read_spec(stack.file)
@@ -251,6 +265,7 @@ def _as_json(stack: StackHome, facts: Facts) -> dict[str, Any]:
         "controller_problem": facts.slurm.problem,
         "last_up": asdict(last) if last else None,
         "limits": describe_limits(facts.slurm),
+        "job_network": describe_job_network(facts.slurm),
         "cost": _cost(stack, facts),
         "usd_per_hour": _usd_per_hour(stack, facts),
     }

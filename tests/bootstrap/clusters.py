@@ -99,6 +99,7 @@ def _done(member: Node, facts: Facts, planned: Plan, target: Desired) -> Facts:
         active=facts.active | units,
         users=users,
         hosts_merged=True,
+        job_network="closed",
     )
     if member.role != "controller":
         return facts

@@ -40,7 +40,7 @@ def node(name: str, role: Any = "compute") -> Node:
 SINFO = "gpu-[1,3-4]|idle|none\ngpu-2|down*|Not responding\n---muster---\n"
 SQUEUE = "7|alice|gpu|PENDING|0:00|2|(Resources)|train\n8|b|gpu|RUNNING|1:02|1|gpu-1|a\n---muster---\n"
 TOTAL = "2\n---muster---\n"
-UNITS = "slurmctld|active\nslurmdbd|failed\nmariadb|active\n---muster---\nproctrack/cgroup\n"
+UNITS = "slurmctld|active\nslurmdbd|failed\nmariadb|active\n---muster---\nproctrack/cgroup\n---muster---\nclosed\n"
 UP = Machine("running", 60.0)
 
 

@@ -39,6 +39,8 @@ slurmdbd|active
 mariadb|active
 ---muster---
 proctrack/cgroup
+---muster---
+closed
 """
 
 

@@ -1,0 +1,130 @@
+"""Job network: programs of one user cannot connect to those of another, on compute nodes and between nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from ipaddress import IPv4Network, collapse_addresses
+from pathlib import Path
+
+from bootstrap.action import Action, enable_unit, write_file
+from bootstrap.desired import Desired
+from bootstrap.facts.model import Facts
+from bootstrap.steps.cloud.at_boot import DAEMONS, LOGINS, UNIT
+from bootstrap.steps.step import Step
+from cluster.inventory import Node
+
+SCRIPT = (Path(__file__).parent.parent / "scripts" / "job-network.sh").read_text()
+PATH = "/etc/muster/job-network"
+UNIT_NAME = "muster-job-network"
+# The rules are loaded again before each start of slurmd, which fails without them, so that no job can run.
+LOAD_BEFORE_SLURMD = f"[Service]\nExecStartPre={PATH}\n"
+OPEN = "open"
+"""How the state of a node begins on which the rules cannot be loaded."""
+SYSTEM = 1
+"""Number of connections that root or a system user opens; those of other users have their uid."""
+# Addresses that a machine of a cluster may have; clouds launch machines whose addresses nobody knows before.
+PRIVATE = ("10.0.0.0/8", "100.64.0.0/10", "169.254.0.0/16", "172.16.0.0/12", "192.168.0.0/16", "224.0.0.0/4")
+# Connections by address and port of both ends, for a few seconds, in IPv4 and IPv6.
+_SET = "  set {name} {{ type {kind} . inet_service . {kind} . inet_service; flags dynamic,timeout; timeout 10s; size 65535; }}"
+_OPENED = "{ip} saddr . tcp sport . {ip} daddr . tcp dport"
+_ANSWERED = "{ip} daddr . tcp dport . {ip} saddr . tcp sport"
+_FAMILIES = {"ip": ("ipv4_addr", "id", ""), "ip6": ("ipv6_addr", "flowlabel", "6")}
+_SYN = "tcp flags & (fin | syn | rst | ack) == syn"
+
+
+def plan_job_network(facts: Facts, node: Node, desired: Desired) -> list[Action]:
+    """Load the firewall rules, now, at every boot, and before every start of slurmd."""
+    unit = UNIT.format(
+        description="Users' programs cannot connect to those of others",
+        after="local-fs.target",
+        before=f"{DAEMONS} {LOGINS}",
+        name="job-network",
+    )
+    script = write_file(facts, PATH, render_script(node, desired), 0o755)
+    units = write_file(facts, f"/etc/systemd/system/{UNIT_NAME}.service", unit)
+    if node.role == "compute":
+        units += write_file(facts, f"/etc/systemd/system/slurmd.service.d/{UNIT_NAME}.conf", LOAD_BEFORE_SLURMD)
+    todo = [*script, *units]
+    if units or UNIT_NAME not in facts.enabled:
+        reload = "\nsystemctl daemon-reload" if {"slurmd", "muster-hosts", UNIT_NAME} & facts.loaded else ""
+        todo.append(Action(f"enable {UNIT_NAME}", f"{enable_unit(UNIT_NAME)}{reload}"))
+    if script or not facts.job_network:
+        fix = "compare with `nft list ruleset` on that machine, then run again"
+        todo.append(Action("load the rules for connections between users", PATH, fix=fix))
+    return todo
+
+
+def render_script(node: Node, desired: Desired) -> str:
+    """Return the script that loads the rules; only compute nodes, which run the jobs, check connections to them."""
+    uids = sorted(user.uid for user in desired.spec.users.values())
+    check = node.role == "compute"
+    hook = f"  chain in {{\n    type filter hook input priority mangle\n    {_SYN} jump note\n  }}"
+    parts = {
+        "USERS": ", ".join(map(str, uids)),
+        "PRIVATE": ", ".join(map(str, list_private(each.address for each in desired.inventory.nodes))),
+        "SYSTEM": str(SYSTEM),
+        "SETS": _render_sets((SYSTEM, *uids)),
+        "CHECK_ANSWERS": f"    {_SYN} | ack jump answer" if check else "",
+        "INPUT": hook if check else "",
+        "SIGN": "\n".join(_render_sign(uids)),
+        "FORGET": _per_opener((SYSTEM, *uids), "delete @from{suffix}_{number} {{ " + _OPENED + " }}"),
+        "NOTE": _per_opener((SYSTEM, *uids), "{ip} {field} {number} add @from{suffix}_{number} {{ " + _OPENED + " }}"),
+        "ANSWER": _per_opener((SYSTEM,), f"{_ANSWERED} @from{{suffix}}_{{number}} return")
+        + "\n"
+        + _per_opener(uids, f"meta skuid {{number}} {_ANSWERED} @from{{suffix}}_{{number}} return"),
+    }
+    text = SCRIPT
+    for name, value in parts.items():
+        text = text.replace(f"@{name}@", value)
+    return "".join(line for line in text.splitlines(keepends=True) if line.strip() or line == "\n")
+
+
+def list_private(addresses: Iterable[str]) -> list[IPv4Network]:
+    """Return the networks in which machines of a cluster may be, with the addresses of its nodes."""
+    networks = [IPv4Network(network) for network in PRIVATE]
+    for address in addresses:
+        try:
+            networks.append(IPv4Network(address))
+        except ValueError:
+            # A name: the addresses of cloud machines change.
+            continue
+    return list(collapse_addresses(networks))
+
+
+def skip(facts: Facts, node: Node, desired: Desired) -> str:
+    """Skip nodes whose kernel cannot load the rules; `muster status` shows it too."""
+    if not facts.job_network.startswith(OPEN):
+        return ""
+    return f"users' jobs can connect to each other: the kernel has no nftables ({facts.job_network})"
+
+
+def _render_sets(numbers: Iterable[int]) -> str:
+    return "\n".join(
+        _SET.format(name=f"from{suffix}_{number}", kind=kind)
+        for number in numbers
+        for kind, _, suffix in _FAMILIES.values()
+    )
+
+
+def _render_sign(uids: Iterable[int]) -> list[str]:
+    return [
+        f"    meta skuid {uid} {ip} {field} set {uid}" for uid in uids for ip, (_, field, _) in _FAMILIES.items()
+    ]
+
+
+def _per_opener(numbers: Iterable[int], rule: str) -> str:
+    """Return a rule for each of those who open connections, in IPv4 and in IPv6."""
+    return "\n".join(
+        "    " + rule.format(ip=ip, field=field, suffix=suffix, number=number)
+        for number in numbers
+        for ip, (_, field, suffix) in _FAMILIES.items()
+    )
+
+
+STEP = Step(
+    "job-network",
+    "no connections between programs of different users",
+    plan_job_network,
+    skip=skip,
+    units=(UNIT_NAME,),
+)

@@ -2,7 +2,8 @@
 
     python -m benchmarks.job_start [--jobs 15] [--rounds 3] [--json FILE]
 
-Jobs on both nodes start with the cluster's settings, and without private folders, the epilog and PrivateData, in turn.
+Jobs on both nodes start with the cluster's settings, and without private folders, the epilog, PrivateData and the rules for
+connections between users, in turn.
 The clock runs from `srun` to the first task. A job starts on idle nodes, or as soon as the job before has ended.
 """
 
@@ -18,6 +19,7 @@ from statistics import median
 from benchmarks.bringup import Cluster, cluster, parse_positive, print_progress
 from benchmarks.figures import Figure, report
 from benchmarks.recovery import run_script, wait_for
+from bootstrap.steps import job_network
 from bootstrap.verify import CONF
 from slurm.control.nodes import parse_nodes, show_nodes
 
@@ -28,6 +30,8 @@ SWITCH = {
     True: f"[ ! -e {CONF}.isolated ] || cp -p {CONF}.isolated {CONF}",
     False: f"cp -pn {CONF} {CONF}.isolated; sed -Ei '/^({SETTINGS})=/d' {CONF}",
 }
+# After slurmd has started: it loads the rules.
+NETWORK = {True: job_network.PATH, False: "nft delete table inet muster_jobs"}
 # Prints the seconds from srun to the first task. `gap` is how long the nodes are left alone before.
 START = """for _ in $(seq {jobs}); do
   sleep {gap}
@@ -76,6 +80,8 @@ def switch(ours: Cluster, *, isolated: bool) -> None:
     run_script(ours, "controller", f"{SWITCH[isolated]}\nsystemctl restart slurmctld", "root")
     for number in range(NODES):
         run_script(ours, f"gpu-{number + 1}", "systemctl restart slurmd", "root")
+    for node in ("controller", "login", *(f"gpu-{number + 1}" for number in range(NODES))):
+        run_script(ours, node, NETWORK[isolated], "root")
     wait_for(lambda: _list_states(ours) == ["idle"] * NODES, "idle nodes")
     run_script(ours, "login", f"srun -N{NODES} true")
 

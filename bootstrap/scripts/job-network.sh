@@ -3,9 +3,9 @@
 # this node and on others. Who opens a connection is in its first packet, where only the kernel of the sending node can
 # write: in the identification field of IPv4, which has no other use in a packet that is not divided, and in the flow
 # label of IPv6. Whose program accepts it is known when the kernel sends the answer, which is dropped if the two differ;
-# the next attempt is rejected, so that programs fail after a second. UDP has no such answer: users' programs can send
-# to no port from 1024 on of this node or a private address. All rules are loaded, or none.
-# With a kernel that has no nftables, nothing is loaded, and $STATE says so.
+# the next attempt is rejected, so that programs fail after a second. UDP, UDP-Lite, SCTP and DCCP are not checked like
+# this: users' programs can send nothing to a port from 1024 on of this node or of a private address.
+# All rules are loaded, or none. With a kernel that has no nftables, nothing is loaded, and $STATE says so.
 set -eu
 STATE=/run/muster/job-network
 mkdir -p "${STATE%/*}"
@@ -39,13 +39,14 @@ table inet muster_jobs {
     type filter hook output priority mangle
     tcp flags & (fin | syn | rst | ack) == syn jump sign
 @CHECK_ANSWERS@
-    meta skuid @users meta l4proto { udp, udplite, sctp, dccp } th dport >= 1024 jump datagram
+    meta skuid @users meta l4proto { 17, 33, 132, 136 } th dport >= 1024 jump datagram
   }
   chain sign {
     ip id set 0
     ip6 flowlabel set 0
     meta skuid { 0-999, 60001-65535 } goto sign_system
 @SIGN@
+    # Everyone else who has an id stays nobody.
     meta skuid >= 0 return
     # The kernel's own connections, such as those to NFS servers, have no owner but a port that users cannot have. Older
     # kernels do not show the owner of multipath TCP connections either: these stay nobody's.

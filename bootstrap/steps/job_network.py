@@ -25,7 +25,8 @@ SYSTEM = 1
 # Addresses that a machine of a cluster may have; clouds launch machines whose addresses nobody knows before.
 PRIVATE = ("10.0.0.0/8", "100.64.0.0/10", "169.254.0.0/16", "172.16.0.0/12", "192.168.0.0/16", "224.0.0.0/4")
 # Connections by address and port of both ends, for a few seconds, in IPv4 and IPv6.
-_SET = "  set {name} {{ type {kind} . inet_service . {kind} . inet_service; flags dynamic,timeout; timeout 10s; size 65535; }}"
+_ENDS = "{kind} . inet_service . {kind} . inet_service"
+_SET = f"  set {{name}} {{{{ type {_ENDS}; flags dynamic,timeout; timeout 10s; size 65535; }}}}"
 _OPENED = "{ip} saddr . tcp sport . {ip} daddr . tcp dport"
 _ANSWERED = "{ip} daddr . tcp dport . {ip} saddr . tcp sport"
 _FAMILIES = {"ip": ("ipv4_addr", "id", ""), "ip6": ("ipv6_addr", "flowlabel", "6")}
@@ -107,9 +108,7 @@ def _render_sets(numbers: Iterable[int]) -> str:
 
 
 def _render_sign(uids: Iterable[int]) -> list[str]:
-    return [
-        f"    meta skuid {uid} {ip} {field} set {uid}" for uid in uids for ip, (_, field, _) in _FAMILIES.items()
-    ]
+    return [f"    meta skuid {uid} {ip} {field} set {uid}" for uid in uids for ip, (_, field, _) in _FAMILIES.items()]
 
 
 def _per_opener(numbers: Iterable[int], rule: str) -> str:

@@ -62,8 +62,8 @@ class Slurm:
     tracking: str = ""
     """ProctrackType in the controller's slurm.conf; empty if the controller did not answer."""
     job_network: str = ""
-    """`closed` if the controller has loaded the rules between users, `open: <reason>` if its kernel cannot, `missing` if
-    nothing has tried to; empty if the controller did not answer."""
+    """`closed` if the controller has loaded the rules between users, `open: <reason>` if its kernel cannot, `missing`
+    before anything has tried to; empty if the controller did not answer."""
     problem: str = ""
     """Why the controller did not answer; empty if it did."""
 

@@ -23,6 +23,7 @@ package\tsudo\t1.9\tconfig-files
 user\talice\t2001\tmuster\t/shared/home/alice\t/bin/bash
 user\tdebian\t1000\t\t/home/debian\t/bin/sh
 cgroup\tv1
+job_network\topen: not supported
 hostname\tgpu-1
 container\tyes
 hosts\tmerged
@@ -59,6 +60,7 @@ def test_every_kind_of_line_is_parsed() -> None:
     assert (facts.environment_complete, facts.bundle, facts.clock) == (True, "0123", 1700000000.5)
     assert facts.associations == {("toy", "muster", ""), ("toy", "muster", "alice")}
     assert facts.admins == {"alice"}
+    assert facts.job_network == "open: not supported"
     assert (facts.distribution, facts.kernel) == ("ubuntu 22.04", "6.8.0-1021-aws")
     assert facts.mounts == {"/": "ext4", "/shared": "lustre"}
     assert facts.disks == (Disk("/dev/nvme1n1", "AWS1", "Amazon EC2 NVMe Instance Storage"),)

@@ -53,6 +53,20 @@ def test_status_says_that_jobs_are_not_limited(tracking: str, expected: str) -> 
     assert bool(status.describe_limits(slurm)) is bool(expected)
 
 
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        ("closed", ""),
+        ("missing", "open: jobs can connect to those of other users until the next `up`"),
+        ("open: not supported", "open: not supported: jobs can connect to those of other users"),
+    ],
+)
+def test_status_says_that_jobs_of_different_users_can_connect(state: str, expected: str) -> None:
+    slurm = parse(SINFO + SQUEUE + TOTAL + UNITS.replace("closed", state))
+    assert status.describe_job_network(slurm) == expected
+    assert status.describe_job_network(parse("an error")) == ""
+
+
 def test_controller_answer_is_parsed() -> None:
     slurm = parse(SINFO + SQUEUE + TOTAL + UNITS)
     idle = SlurmNode("idle")

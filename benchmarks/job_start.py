@@ -2,9 +2,9 @@
 
     python -m benchmarks.job_start [--jobs 15] [--rounds 3] [--json FILE]
 
-Jobs on both nodes start with the cluster's settings, and without private folders, the epilog, PrivateData and the rules for
-connections between users, in turn.
-The clock runs from `srun` to the first task. A job starts on idle nodes, or as soon as the job before has ended.
+Jobs on both nodes start with the cluster's settings, and without private folders, the epilog, PrivateData and the rules
+for connections between users, in turn. The clock runs from `srun` to the first task. A job starts on idle nodes, or as
+soon as the job before has ended.
 """
 
 from __future__ import annotations

@@ -31,6 +31,7 @@ _OPENED = "{ip} saddr . tcp sport . {ip} daddr . tcp dport"
 _ANSWERED = "{ip} daddr . tcp dport . {ip} saddr . tcp sport"
 _FAMILIES = {"ip": ("ipv4_addr", "id", ""), "ip6": ("ipv6_addr", "flowlabel", "6")}
 _SYN = "tcp flags & (fin | syn | rst | ack) == syn"
+_SYN_ACK = "tcp flags & (fin | syn | rst | ack) == (syn | ack)"
 
 
 def plan_job_network(facts: Facts, node: Node, desired: Desired) -> list[Action]:
@@ -65,7 +66,7 @@ def render_script(node: Node, desired: Desired) -> str:
         "PRIVATE": ", ".join(map(str, list_private(each.address for each in desired.inventory.nodes))),
         "SYSTEM": str(SYSTEM),
         "SETS": _render_sets((SYSTEM, *uids)),
-        "CHECK_ANSWERS": f"    {_SYN} | ack jump answer" if check else "",
+        "CHECK_ANSWERS": f"    {_SYN_ACK} jump answer" if check else "",
         "INPUT": hook if check else "",
         "SIGN": "\n".join(_render_sign(uids)),
         "FORGET": _per_opener((SYSTEM, *uids), "delete @from{suffix}_{number} {{ " + _OPENED + " }}"),

@@ -5,18 +5,21 @@
 # label of IPv6. Whose program accepts it is known when the kernel sends the answer, which is dropped if the two differ;
 # the next attempt is rejected, so that programs fail after a second. UDP, UDP-Lite, SCTP and DCCP are not checked like
 # this: users' programs can send nothing to a port from 1024 on of this node or of a private address.
-# All rules are loaded, or none. With a kernel that has no nftables, nothing is loaded, and $STATE says so.
+# All rules are loaded, or none. If the kernel lacks nftables, or a part of it, nothing is loaded, and $STATE says so; any
+# other error is one.
 set -eu
 STATE=/run/muster/job-network
 mkdir -p "${STATE%/*}"
-
-if ! error=$(nft list tables 2>&1 >/dev/null); then
-  echo "open: $(echo "$error" | head -n 1)" >$STATE
-  echo "warning: users' jobs can connect to each other: $error" >&2
-  exit 0
-fi
 rm -f $STATE
-nft -f - <<'RULES'
+
+leave_open() {
+  echo "open: $(echo "$1" | head -n 1)" >$STATE
+  echo "warning: users' jobs can connect to each other: $1" >&2
+  exit 0
+}
+
+error=$(nft list tables 2>&1 >/dev/null) || leave_open "$error"
+error=$(nft -f - 2>&1 <<'RULES'
 table inet muster_jobs
 delete table inet muster_jobs
 table inet muster_jobs {
@@ -91,4 +94,8 @@ table inet muster_jobs {
   }
 }
 RULES
+) || case $error in
+  *"not supported"* | *"No such file or directory"*) leave_open "$error" ;;
+  *) echo "$error" >&2 && exit 1 ;;
+esac
 echo closed >$STATE

@@ -97,7 +97,7 @@ def skip(facts: Facts, node: Node, desired: Desired) -> str:
     """Skip nodes whose kernel cannot load the rules; `muster status` shows it too."""
     if not facts.job_network.startswith(OPEN):
         return ""
-    return f"users' jobs can connect to each other: the kernel has no nftables ({facts.job_network})"
+    return f"users' jobs can connect to each other: the kernel lacks nftables ({facts.job_network})"
 
 
 def _render_sets(numbers: Iterable[int]) -> str:

@@ -109,6 +109,4 @@ def test_a_kernel_without_nftables_is_named() -> None:
     assert job_network.skip(Facts(job_network="closed"), COMPUTE, TARGET) == ""
     assert job_network.skip(Facts(), COMPUTE, TARGET) == ""
     reason = job_network.skip(Facts(job_network="open: Protocol not supported"), COMPUTE, TARGET)
-    assert reason == (
-        "users' jobs can connect to each other: the kernel has no nftables (open: Protocol not supported)"
-    )
+    assert reason == ("users' jobs can connect to each other: the kernel lacks nftables (open: Protocol not supported)")

@@ -29,10 +29,16 @@ for _ in 1 2; do sh /tmp/rules; ip netns exec far sh /tmp/rules; done
 [ "$(cat /run/muster/job-network)" = closed ]
 timeout 300 python3 -c "$2"
 nft list ruleset >/dev/null
-# As with a kernel that has no nftables.
-printf '#!/bin/sh\\necho no nftables >&2\\nexit 1\\n' >/usr/sbin/nft
+# As with a kernel that has no nftables, with one that lacks an expression, and with another error.
+fail() { printf '#!/bin/sh\\nif [ "$*" = "%s" ]; then echo "Error: %s" >&2; exit 1; fi\\n' "$1" "$2" >/usr/sbin/nft; }
+fail "list tables" "no nftables"
 sh /tmp/rules
 cat /run/muster/job-network
+fail "-f -" "Could not process rule: No such file or directory"
+sh /tmp/rules
+cat /run/muster/job-network
+fail "-f -" "syntax error"
+if sh /tmp/rules || [ -e /run/muster/job-network ]; then echo loaded; fi
 """
 # Prints a line per attempt: the protocol, who, from where, the address, and whether the program was reached.
 ATTEMPTS = """
@@ -144,8 +150,9 @@ def test_programs_of_a_user_are_reached_by_the_same_user_and_the_system_only() -
     command = ["docker", "run", *options, label, names.IMAGE, "-ec", NODES, "sh", rules, ATTEMPTS]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    *attempts, state = [line.split("|") for line in done.stdout.splitlines()]
-    assert state == ["open: no nftables"]
+    *attempts, without, incomplete = [line.split("|") for line in done.stdout.splitlines()]
+    assert without == ["open: Error: no nftables"]
+    assert incomplete == ["open: Error: Could not process rule: No such file or directory"]
     connected = [attempt for attempt in attempts if "tcp" in attempt[0]]
     assert len(connected) == 5 * 5 + 2 * 5 + 3
     for protocol, who, place, address, reached in connected:

@@ -57,8 +57,9 @@ def victim(cluster: Stack) -> Iterator[Victim]:
 
 
 def run_job(stack: Stack, user: str, script: str, *options: str) -> str:
+    # On a busy machine, srun would also print that it waits for the node.
     return stack.ssh(
-        "login", f"srun -p gpu -w {NODE} -n1 {' '.join(options)} bash <<'JOB' 2>&1 || true\n{script}\nJOB", user=user
+        "login", f"srun -Q -p gpu -w {NODE} -n1 {' '.join(options)} bash <<'JOB' 2>&1 || true\n{script}\nJOB", user=user
     )
 
 

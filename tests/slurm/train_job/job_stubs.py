@@ -51,7 +51,8 @@ STUBS = {
         code=0
         for id in 1 2; do SLURM_NODEID=$((2 - id)) SLURMD_NODENAME=gpu-$id "$@" || code=1; done
         exit $code""",
-    # The trainer: runs for TICKS, then writes an outcome; a stop file makes it stop, and its text becomes the reason.
+    # The trainer: runs for TICKS, or until its folder has the file UNTIL, then writes an outcome; a stop file makes it
+    # stop, and its text becomes the reason.
     # It does not end before the job has recorded that its node has joined, which real ones do within a second.
     # The lock of the run folder is real.
     "python": f"""case "$*" in "-S -m trainer.checkpoint.claim "*) PYTHONPATH={REPO} exec {sys.executable} "$@" ;; esac
@@ -60,7 +61,11 @@ STUBS = {
     """echo "$SLURMD_NODENAME: $*"
         [ "$SLURMD_NODENAME" = "${CUT_OFF:-}" ] || until [ -e "$joined/$SLURMD_NODENAME" ]; do sleep 0.01; done
         [ "$SLURMD_NODENAME" = gpu-1 ] || exit ${TORCHRUN:-0}
-        for _ in $(seq "${TICKS:-0}"); do sleep 0.05; [ ! -e "$run/stop" ] || OUTCOME=requeue; done
+        for _ in $(seq "${TICKS:-0}"); do
+            sleep 0.05
+            [ ! -e "$run/stop" ] || OUTCOME=requeue
+            [ ! -e "$run/${UNTIL:-none}" ] || break
+        done
         [ ! -e "$run/stop" ] || REASON=$(cat "$run/stop")
         [ -z "${CHECKPOINT:-}" ] || mkdir -p "$run/checkpoints/step-$CHECKPOINT"
         [ -z "${OUTCOME:-}" ] || printf '{"outcome": "%s", "reason": "%s", "step": 7, "time": 1.5%s}\\n' \\

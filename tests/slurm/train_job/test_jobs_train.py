@@ -101,7 +101,7 @@ def test_an_admin_may_use_a_folder_of_another_user_whose_job_slurm_has_forgotten
 
 def test_a_silent_scontrol_does_not_open_the_folder_of_a_running_job(job: Run, start: Start, tmp_path: Path) -> None:
     """The files of the running job stay as they are; once it has ended, its folder is free."""
-    running = start(RUN_FOLDER="shared", OUTCOME="finished", SLURM_JOB_ID="777", TICKS="160")
+    running = start(RUN_FOLDER="shared", OUTCOME="finished", SLURM_JOB_ID="777", TICKS="1200", UNTIL="end")
     assert running.stdout is not None
     seen = ""
     while "gpu-1: " not in seen:
@@ -117,16 +117,18 @@ def test_a_silent_scontrol_does_not_open_the_folder_of_a_running_job(job: Run, s
     assert (tmp_path / "shared" / "job").read_text() == "777\n"
     assert (tmp_path / "shared" / "stop").read_text() == "preempted"
     assert list((tmp_path / "shared").glob(".joined-777.0")) != []
+    (tmp_path / "shared" / "end").touch()
     finish(running)
     assert job(RUN_FOLDER="shared", OUTCOME="finished", SILENT="1").returncode == 0
 
 
-def test_a_killed_job_script_gives_the_folder_back(job: Run, start: Start) -> None:
-    running = start(RUN_FOLDER="shared", OUTCOME="finished", SLURM_JOB_ID="777", TICKS="100")
+def test_a_killed_job_script_gives_the_folder_back(job: Run, start: Start, tmp_path: Path) -> None:
+    running = start(RUN_FOLDER="shared", OUTCOME="finished", SLURM_JOB_ID="777", TICKS="1200", UNTIL="end")
     assert running.stdout is not None
     while "gpu-1: " not in running.stdout.readline():
         pass
     running.kill()
+    (tmp_path / "shared" / "end").touch()
     finish(running)
     assert job(RUN_FOLDER="shared", OUTCOME="finished", SILENT="1").returncode == 0
 

@@ -16,7 +16,7 @@ def test_a_warning_signal_stops_the_run_and_requeues_the_job(
     start: Start, tmp_path: Path, seconds_left: int, reason: str
 ) -> None:
     end = str(int(time.time()) + seconds_left)
-    done = send_signal(start(TICKS="20", OUTCOME="finished", SLURM_JOB_END_TIME=end), signal.SIGUSR1)
+    done = send_signal(start(TICKS="1200", UNTIL="stop", OUTCOME="finished", SLURM_JOB_END_TIME=end), signal.SIGUSR1)
     assert f"train: stopping ({reason})" in done.stdout
     assert f"train: {reason} at step 7; newest checkpoint: none; requeue 1" in done.stdout
     assert done.returncode == 0
@@ -35,7 +35,7 @@ def test_a_short_job_is_not_stopped_by_a_warning_at_its_start(start: Start, tmp_
 def test_a_short_job_that_is_preempted_stops_at_once(start: Start, tmp_path: Path) -> None:
     now = int(time.time())
     times = {"SLURM_JOB_START_TIME": str(now - 1), "SLURM_JOB_END_TIME": str(now + 59)}
-    done = send_signal(start(TICKS="20", PREEMPTED="2026-11-15T09:50:04", **times), signal.SIGUSR1)
+    done = send_signal(start(TICKS="1200", UNTIL="stop", PREEMPTED="2026-11-15T09:50:04", **times), signal.SIGUSR1)
     assert "train: stopping (preempted)" in done.stdout
     assert is_requeued(tmp_path)
 
@@ -43,7 +43,7 @@ def test_a_short_job_that_is_preempted_stops_at_once(start: Start, tmp_path: Pat
 @pytest.mark.parametrize(("mode", "by_script"), [("REQUEUE", False), ("CANCEL", True)])
 def test_a_preempted_job_is_requeued_once(start: Start, tmp_path: Path, mode: str, by_script: bool) -> None:
     end, preempted = str(int(time.time()) + 5000), "2026-11-15T10:37:06"
-    process = start(TICKS="20", PREEMPTED=preempted, PREEMPT_MODE=mode, SLURM_JOB_END_TIME=end)
+    process = start(TICKS="1200", UNTIL="stop", PREEMPTED=preempted, PREEMPT_MODE=mode, SLURM_JOB_END_TIME=end)
     done = send_signal(process, signal.SIGUSR1)
     assert done.returncode == 0, done.stderr
     assert "train: preempted at step 7; newest checkpoint: none; requeue 1 of at most 100" in done.stdout
@@ -79,14 +79,14 @@ def test_a_warning_does_not_replace_a_persons_stop_file(start: Start, run_folder
 
 
 def test_a_job_that_gets_sigterm_while_it_is_running_is_requeued(start: Start, tmp_path: Path) -> None:
-    done = send_signal(start(TICKS="20"), signal.SIGTERM)
+    done = send_signal(start(TICKS="1200", UNTIL="stop"), signal.SIGTERM)
     assert "train: stopping (preempted)" in done.stdout
     assert is_requeued(tmp_path)
 
 
 def test_a_cancelled_job_is_not_requeued(start: Start, tmp_path: Path) -> None:
     (tmp_path / "states" / "12345").write_text("COMPLETING")
-    done = send_signal(start(TICKS="20"), signal.SIGTERM)
+    done = send_signal(start(TICKS="1200", UNTIL="stop"), signal.SIGTERM)
     assert done.returncode == 77
     assert "train: stopping (cancelled)" in done.stdout
     assert "train: Slurm ended the job; not requeued by this script. Newest checkpoint: none" in done.stdout

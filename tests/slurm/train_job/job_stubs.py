@@ -110,7 +110,7 @@ def start_job(folder: Path, *arguments: str, **env: str) -> subprocess.Popen[str
 
 
 def finish(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=120)
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
@@ -118,12 +118,26 @@ def is_requeued(tmp_path: Path) -> bool:
     return "scontrol requeue 12345" in (tmp_path / "calls").read_text()
 
 
-def send_signal(process: subprocess.Popen[str], number: int) -> subprocess.CompletedProcess[str]:
-    """Send a signal to the job while its step is running, wait for the job, and return it."""
-    assert process.stdout is not None
-    seen = ""
-    while "gpu-1: " not in seen:
-        seen += process.stdout.readline()
+def send_signal(
+    process: subprocess.Popen[str], number: int, answer: str = "", end: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Send a signal to the job while its step is running, wait for the job, and return it.
+
+    With `end`, the step runs until the job has answered the signal, which ends the wait for this file (see UNTIL).
+    """
+    seen = read_until(process, "gpu-1: ")
     process.send_signal(number)
+    if end is not None:
+        seen += read_until(process, answer)
+        end.touch()
     done = finish(process)
     return subprocess.CompletedProcess(done.args, done.returncode, seen + done.stdout, done.stderr)
+
+
+def read_until(process: subprocess.Popen[str], text: str) -> str:
+    """Read the output of the job until it contains a text, or to its end, and return it."""
+    assert process.stdout is not None
+    seen = ""
+    while text not in seen and (line := process.stdout.readline()):
+        seen += line
+    return seen

@@ -23,10 +23,12 @@ def test_a_warning_signal_stops_the_run_and_requeues_the_job(
     assert is_requeued(tmp_path)
 
 
-def test_a_short_job_is_not_stopped_by_a_warning_at_its_start(start: Start, tmp_path: Path) -> None:
+def test_a_short_job_is_not_stopped_by_a_warning_at_its_start(start: Start, tmp_path: Path, run_folder: Path) -> None:
     now = int(time.time())
-    times = {"SLURM_JOB_START_TIME": str(now - 1), "SLURM_JOB_END_TIME": str(now + 59)}
-    done = send_signal(start(OUTCOME="finished", TICKS="10", **times), signal.SIGUSR1)
+    # As long as a short job may be: the signal must arrive in its first half, also on a busy machine.
+    times = {"SLURM_JOB_START_TIME": str(now - 1), "SLURM_JOB_END_TIME": str(now + 239)}
+    process = start(OUTCOME="finished", TICKS="1200", UNTIL="end", **times)
+    done = send_signal(process, signal.SIGUSR1, "the ranks stop when it is near", run_folder / "end")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "the ranks stop when it is near" in done.stdout
     assert not is_requeued(tmp_path)

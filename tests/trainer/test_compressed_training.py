@@ -34,12 +34,17 @@ METHODS = {
     "fp8": ["communication.compression=fp8"],
     "int8": ["communication.compression=int8"],
 }
-CASES = [
+CASES: list[Any] = [
     (f"ddp bucket_mb=1 {option}", method)
     for method in METHODS
     for option in ("", "find_unused_parameters=true")[: 1 + (method == "topk")]
 ]
-CASES += [("hsdp shard=2", method) for method in METHODS if method != "powersgd"]
+CASES += [
+    pytest.param("hsdp shard=2", method, marks=() if method == "topk" else pytest.mark.nightly)
+    for method in METHODS
+    if method != "powersgd"
+]
+SHARDED = pytest.param("hsdp shard=2", marks=pytest.mark.nightly)
 
 
 def config_for(strategy: str, method: str, *more: str) -> dict[str, Any]:
@@ -83,7 +88,7 @@ def test_ranks_agree_and_gradients_are_close(strategy: str, method: str) -> None
         assert 0 < figures["compression_residual"] < 20
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "hsdp shard=2"])
+@pytest.mark.parametrize("strategy", ["ddp", SHARDED])
 def test_gradients_are_sent_whole_until_the_first_compressed_step(strategy: str) -> None:
     config = config_for(strategy, "topk", "communication.warmup_steps=2")
     results = on_ranks(f"{HERE}:train", config=config, steps=4)
@@ -140,7 +145,10 @@ def describe_residuals(trainer: Trainer) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("strategy", "method"),
-    [("ddp", "topk"), ("ddp", "randomk"), ("ddp", "powersgd"), ("ddp", "int8"), ("hsdp shard=2", "topk")],
+    [
+        *(("ddp", method) for method in ("topk", "randomk", "powersgd", "int8")),
+        pytest.param("hsdp shard=2", "topk", marks=pytest.mark.nightly),
+    ],
 )
 def test_a_resumed_run_has_the_same_bits(strategy: str, method: str, tmp_path: Path) -> None:
     config = config_for(strategy, method, "communication.warmup_steps=1", "batch.micro=1")
@@ -152,7 +160,7 @@ def test_a_resumed_run_has_the_same_bits(strategy: str, method: str, tmp_path: P
         assert after == before
 
 
-@pytest.mark.parametrize("method", ["topk", "randomk", "powersgd"])
+@pytest.mark.parametrize("method", ["topk", pytest.param("randomk", marks=pytest.mark.nightly), "powersgd"])
 def test_other_buckets_keep_the_residuals(method: str, tmp_path: Path) -> None:
     config = config_for("ddp", method, "batch.micro=1", "model.vocab_size=16384", "parallel.bucket_mb=1")
     straight = on_ranks(f"{HERE}:train_and_save", ranks=2, config=config, folder=str(tmp_path), resumes=False)

@@ -29,7 +29,7 @@ from trainer.parallel.engine import Engine, Recipe
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.same_model import check_device, describe_difference, describe_tensors
 
-STEPS = 50
+STEPS, DAILY_STEPS = 50, 10
 MODELS = {name: FAMILIES[name] for name in ("mlp", "resnet", "llama", "gpt2", "llama, LoRA", "mixtral")}
 PRECISIONS = {
     "fp32": "precision=fp32",
@@ -56,16 +56,19 @@ DAILY = [
 
 
 @pytest.mark.parametrize(
-    ("model", "precision", "accumulation", "ranks"),
-    [pytest.param(*cell, marks=() if cell in DAILY else pytest.mark.nightly) for cell in TABLE],
+    ("model", "precision", "accumulation", "ranks", "steps"),
+    [
+        *((*cell, DAILY_STEPS) for cell in DAILY),
+        *(pytest.param(*cell, STEPS, marks=pytest.mark.nightly) for cell in TABLE),
+    ],
 )
-def test_every_bit_is_that_of_torch(model: str, precision: str, accumulation: str, ranks: int) -> None:
+def test_every_bit_is_that_of_torch(model: str, precision: str, accumulation: str, ranks: int, steps: int) -> None:
     """With the same buckets, both engines sum in the same order."""
     row, (count, accumulate) = MODELS[model], ACCUMULATION[accumulation]
     base = [*row.settings, *settings(f"ddp accumulate={accumulate}"), PRECISIONS[precision]]
     # The global batch has a size that all of them divide.
     size = ranks * row.micro * count
-    compare_engines(row.preset, [*base, f"batch.size={size}"], ranks=ranks, micro=row.micro)
+    compare_engines(row.preset, [*base, f"batch.size={size}"], ranks=ranks, micro=row.micro, steps=steps)
 
 
 def test_several_buckets_have_the_bits_of_torch() -> None:

@@ -74,7 +74,13 @@ def test_a_long_evaluation_reports_its_progress_and_can_be_interrupted(
     assert capfd.readouterr().err.splitlines()[-1].startswith("trainer: interrupted; evaluation.samples=N")
 
 
-@pytest.mark.parametrize("settings", ["single pipeline=2", "single context=2", "ddp expert=2"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        "single pipeline=2",
+        *(pytest.param(name, marks=pytest.mark.nightly) for name in ("single context=2", "ddp expert=2")),
+    ],
+)
 def test_one_process_evaluates_what_several_ranks_have_trained(
     settings: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

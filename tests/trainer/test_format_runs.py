@@ -15,7 +15,7 @@ from tests.trainer.test_stored_formats import DAILY
 CPU = torch.device("cpu")
 
 
-COMPILED_DAILY = [("bf16 weights", "blocks"), ("bf16 weights, fp32 gradients", "whole")]
+COMPILED_DAILY = [("bf16 weights", "blocks")]
 COMPILED_CASES = [
     pytest.param(name, mode, marks=[] if (name, mode) in COMPILED_DAILY else [pytest.mark.nightly])
     for name in DAILY

@@ -121,7 +121,7 @@ def test_a_skipped_step_leaves_the_history_as_it_was() -> None:
     assert [name for name in NAMES if not step.tensors()[name][2].all()] == []
 
 
-@pytest.mark.parametrize("preset", ["tiny-llama", "tiny-gpt2"])
+@pytest.mark.parametrize("preset", ["tiny-llama", pytest.param("tiny-gpt2", marks=pytest.mark.nightly)])
 def test_a_run_follows_one_with_dynamic_scales(preset: str) -> None:
     tensor, delayed = (
         curve(config_of(preset, [*TINY, SINGLE, f"fp8.scaling={way}"]), 4, steps=50) for way in ("tensor", "delayed")
@@ -142,7 +142,7 @@ def test_recomputed_layers_count_once(recompute: str) -> None:
     assert plain == recomputed
 
 
-@pytest.mark.parametrize("recompute", ["none", "full"])
+@pytest.mark.parametrize("recompute", ["none", pytest.param("full", marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("mode", ["blocks", pytest.param("whole", marks=pytest.mark.nightly)])
 def test_a_compiled_run_has_no_graph_break_and_compiles_nothing_later(mode: str, recompute: str) -> None:
     settings = [*TINY, SINGLE, DELAYED, "compile.backend=aot_eager", f"parallel.recompute={recompute}"]

@@ -133,8 +133,10 @@ def test_ranks_train_alike(settings: str) -> None:
         assert together["loss"] == pytest.approx(alone["loss"], abs=0.02)
 
 
-def test_a_compiled_run_has_no_graph_break() -> None:
-    settings = [*TINY, SINGLE, TENSOR, HEAD, "compile.backend=aot_eager"]
+# Compiling takes a time for each layer, and only the head is new here.
+@pytest.mark.parametrize("layers", [1, pytest.param(2, marks=pytest.mark.nightly)])
+def test_a_compiled_run_has_no_graph_break(layers: int) -> None:
+    settings = [*TINY, SINGLE, TENSOR, HEAD, "compile.backend=aot_eager", f"model.layers={layers}"]
     torch.compiler.reset()
     counters.clear()
     losses = []

@@ -108,7 +108,9 @@ def answer_with_path() -> tuple[str, str]:
     raise AssertionError("no error")
 
 
-@pytest.mark.parametrize("strategy", ["ddp pipeline=2", "fsdp tensor=2", "hsdp shard=2"])
+@pytest.mark.parametrize(
+    "strategy", ["ddp pipeline=2", "fsdp tensor=2", pytest.param("hsdp shard=2", marks=pytest.mark.nightly)]
+)
 def test_training_saves_and_resumes_without_pickled_objects(strategy: str, tmp_path: Path) -> None:
     config = make_config(strategy, ())
     for saved, loaded in on_ranks(f"{HERE}:train_and_reload", ranks=4, config=config, path=tmp_path):

@@ -27,7 +27,7 @@ STRATEGIES = {
     "tensor with hsdp, tied": "hsdp shard=2 tensor=2",
 }
 
-DAILY = [("tensor", 10), ("tensor with pipeline", 0), ("tensor with hsdp, tied", 10)]
+DAILY = [("tensor with pipeline", 0), ("tensor with hsdp, tied", 10)]
 CASES = [
     pytest.param(name, tokens, marks=() if (name, tokens) in DAILY else pytest.mark.nightly)
     for name in STRATEGIES

@@ -160,8 +160,8 @@ def test_two_pipeline_stages_compute_the_same_as_the_whole_model(config: Any) ->
     assert names == {name for name, _ in whole.named_parameters()}
 
 
-# By day, one model of each shape; the others differ in sizes, or in parts that trace alike.
-COMPILED = ("llama", "mistral", "qwen3", "gpt2", "resnet18", "mlp")
+# By day, one model of each kind; the others differ in sizes, or in parts that trace alike.
+COMPILED = ("llama", "gpt2", "resnet18", "mlp")
 # Mixtures of experts are left out of graphs.
 DENSE_MODELS = {name: config for name, config in MODELS.items() if not isinstance(config, MoeConfig)}
 

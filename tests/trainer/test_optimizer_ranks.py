@@ -75,7 +75,7 @@ def test_muon_needs_no_more_memory_than_estimated_on_any_number_of_replicas(stra
 @pytest.mark.parametrize(
     ("strategy", "steps"),
     [
-        ("hsdp shard=2", 8),
+        # By day, the test above compares the updates that make the difference.
         *(nightly(strategy, 20) for strategy in ("ddp", "fsdp zero=1", "fsdp", "hsdp shard=2", "ddp pipeline=2")),
     ],
 )

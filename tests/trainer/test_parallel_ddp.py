@@ -65,7 +65,16 @@ def first_backward(config: dict[str, Any]) -> tuple[int, int, int]:
     return len(starts), after, len(nodes) - after
 
 
-@pytest.mark.parametrize("mode", ["plain", "static graph", "compiled whole", "muster", "muster, compiled blocks"])
+@pytest.mark.parametrize(
+    "mode",
+    [
+        "plain",
+        "static graph",
+        pytest.param("compiled whole", marks=pytest.mark.nightly),
+        "muster",
+        "muster, compiled blocks",
+    ],
+)
 def test_buckets_are_sent_during_backward_in_the_first_step(mode: str) -> None:
     for count, after, before in on_ranks(f"{__name__}:first_backward", ranks=ranks_of(mode), config=config(mode)):
         assert count == 2
@@ -98,7 +107,13 @@ def compare_resumed(config: dict[str, Any]) -> bool:
     return repeated == expected and all(torch.equal(value, other) for value, other in pairs)
 
 
-@pytest.mark.parametrize("mode", MODES)
+# By day, models are compiled by each of the engines once, here or in the test above.
+AT_NIGHT = ("compiled whole, static graph, recomputed", "muster, compiled blocks")
+
+
+@pytest.mark.parametrize(
+    "mode", [pytest.param(mode, marks=pytest.mark.nightly if mode in AT_NIGHT else ()) for mode in MODES]
+)
 def test_a_resumed_run_changes_no_bit(mode: str) -> None:
     ranks = ranks_of(mode)
     assert on_ranks(f"{__name__}:compare_resumed", ranks=ranks, config=config(mode)) == [True] * ranks

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.trainer.curves import BATCHES, STEPS, config_of
@@ -47,18 +49,32 @@ TENSOR_STRATEGIES = {
 }
 
 
+# By day, test_strategy_table.py trains with ddp, fsdp, hsdp, a pipeline, tensor parallelism and both of these together,
+# and the strategies that are left here train in the other pairs.
+NIGHTLY = ("ddp", "fsdp, zero 3", "hsdp", "pipeline, 1f1b", "pipeline with ddp", "pipeline with fsdp")
+NIGHTLY += ("tensor", "tensor with ddp", "tensor with pipeline")
+
+
+def list_cases(cases: dict[str, Any]) -> list[Any]:
+    """Return the parameters of a test by name; some are left to the night."""
+    rows = {name: case if isinstance(case, tuple) else (case,) for name, case in cases.items()}
+    return [
+        pytest.param(*row, id=name, marks=pytest.mark.nightly if name in NIGHTLY else ()) for name, row in rows.items()
+    ]
+
+
 # Differences that grow slowly would show in the longer run.
 LONG = pytest.param(20, marks=pytest.mark.nightly)
 
 
 @pytest.mark.parametrize("steps", [STEPS, LONG])
-@pytest.mark.parametrize("strategy", STRATEGIES.values(), ids=STRATEGIES)
+@pytest.mark.parametrize("strategy", list_cases(STRATEGIES))
 def test_strategy_trains_like_one_rank(strategy: str, steps: int) -> None:
     compare(tuple(LLAMA if "pipeline" in strategy else SHALLOW), strategy, steps=steps)
 
 
 @pytest.mark.parametrize("steps", [BATCHES, LONG])
-@pytest.mark.parametrize(("strategy", "micro"), TENSOR_STRATEGIES.values(), ids=TENSOR_STRATEGIES)
+@pytest.mark.parametrize(("strategy", "micro"), list_cases(TENSOR_STRATEGIES))
 def test_split_layers_train_like_one_rank(strategy: str, micro: int, steps: int) -> None:
     compare(tuple(FEW), strategy, micro=micro, steps=steps)
 
@@ -95,13 +111,17 @@ def test_compiled_blocks_of_split_layers_train_like_one_rank(family: str) -> Non
         assert curves["norm"] == pytest.approx(expected["norm"], rel=NORM_TOLERANCE)
 
 
-@pytest.mark.parametrize("strategy", ["fsdp", "hsdp shard=2 zero=1", "ddp tensor=2"])
+@pytest.mark.parametrize(
+    "strategy", ["fsdp", pytest.param("hsdp shard=2 zero=1", marks=pytest.mark.nightly), "ddp tensor=2"]
+)
 def test_tied_embeddings_stay_one_weight(strategy: str) -> None:
     small = ("model.dim=32", "model.layers=2", "model.vocab_size=64", "batch.size=16", "optimizer.clip_norm=0.3")
     compare(small, strategy, preset="tiny-gpt2", steps=BATCHES)
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "hsdp shard=2"])
+@pytest.mark.parametrize(
+    "strategy", ["fsdp", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("ddp", "hsdp shard=2"))]
+)
 def test_a_repeated_run_gives_the_same_bits(strategy: str) -> None:
     config = config_of("tiny-llama", [*SHALLOW, *settings(strategy)])
     first, second = (on_ranks("tests.trainer.curves:curve", config=config, micro=2, steps=3) for _ in range(2))

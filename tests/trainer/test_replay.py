@@ -57,7 +57,13 @@ def run_in_job(tmp_path: Path, ranks: int, *settings: str, flips: Any) -> Launch
     return run
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+# By day, each engine once and each strategy once; at night, all pairs.
+NIGHTLY = pytest.mark.nightly
+
+
+@pytest.mark.parametrize(
+    "engine", [pytest.param(name, marks=NIGHTLY if name in ("fsdp", "muster ddp") else ()) for name in ENGINES]
+)
 def test_a_run_with_replays_has_the_same_bits(tmp_path: Path, engine: str) -> None:
     for name, every in (("with", EVERY), ("without", 0)):
         assert_finished(run_ranks(tmp_path, name, 2, f"health.replay_every={every}", *ENGINES[engine]))
@@ -66,7 +72,15 @@ def test_a_run_with_replays_has_the_same_bits(tmp_path: Path, engine: str) -> No
     assert [event["step"] for event in events(tmp_path / "with", "replayed")] == [2, 4, 8, 12]
 
 
-@pytest.mark.parametrize(("engine", "ranks"), [*((engine, 2) for engine in ENGINES), ("ddp", 3), ("fsdp", 3)])
+@pytest.mark.parametrize(
+    ("engine", "ranks"),
+    [
+        ("ddp", 2),
+        ("muster fsdp", 2),
+        ("ddp", 3),
+        *(pytest.param(*case, marks=NIGHTLY) for case in (("muster ddp", 2), ("fsdp", 2), ("fsdp", 3))),
+    ],
+)
 def test_a_rank_whose_gradients_are_wrong_is_named(tmp_path: Path, engine: str, ranks: int) -> None:
     """In a job, the run ends, and what it resumes from is the newest checkpoint that was confirmed."""
     run_in_job(tmp_path, ranks, *ENGINES[engine], flips=[{"what": "gradients", "rank": 1, "step": 6}])
@@ -78,7 +92,7 @@ def test_a_rank_whose_gradients_are_wrong_is_named(tmp_path: Path, engine: str, 
     assert (tmp_path / "run" / "checkpoints" / "step-00000006.suspect").is_dir()
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=NIGHTLY)])
 def test_a_single_wrong_result_in_a_replayed_step_is_blamed_on_its_rank(tmp_path: Path, ranks: int) -> None:
     """The flip is in the step itself, not in the replay of another rank's step."""
     flips = [{"what": "gradients", "rank": 0, "step": EVERY, "repeats": False}]
@@ -86,7 +100,7 @@ def test_a_single_wrong_result_in_a_replayed_step_is_blamed_on_its_rank(tmp_path
     assert_first_cause(tmp_path / "run", Cause.CORRUPTION, rank=0, host="node-0")
 
 
-@pytest.mark.parametrize("what", ["weights", "moments"])
+@pytest.mark.parametrize("what", ["weights", pytest.param("moments", marks=NIGHTLY)])
 def test_a_copy_of_the_weights_that_differs_is_found_and_undone(tmp_path: Path, what: str) -> None:
     """Outside of a job, the run goes back and repeats the steps: it ends with the bits of a run without the flip."""
     flips = [{"what": what, "rank": 2, "step": 5, "bit": 20}]

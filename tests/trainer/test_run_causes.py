@@ -53,7 +53,14 @@ def test_a_run_names_the_rank_that_failed_first(tmp_path: Path, mode: str, cause
     assert event["reason"] == ended["reason"]
 
 
-@pytest.mark.parametrize("file", ["state.json", "rank-00001.json", "index.json", "shard-00001.safetensors"])
+@pytest.mark.parametrize(
+    "file",
+    [
+        "index.json",
+        "shard-00001.safetensors",
+        *(pytest.param(name, marks=pytest.mark.nightly) for name in ("state.json", "rank-00001.json")),
+    ],
+)
 def test_a_resumed_run_names_the_rank_that_cannot_read_its_checkpoint(tmp_path: Path, file: str) -> None:
     """The others do not wait until the hang limit, and are not blamed."""
     folder = tmp_path / "run"

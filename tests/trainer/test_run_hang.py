@@ -28,7 +28,7 @@ SILENT = f"silent, because their process or node is dead or stuck: rank 1 on {HO
 
 
 @pytest.mark.fault(31)
-@pytest.mark.parametrize("phase", ["step", "data"])
+@pytest.mark.parametrize("phase", ["step", pytest.param("data", marks=pytest.mark.nightly)])
 def test_a_rank_that_hangs_is_named(tmp_path: Path, phase: str) -> None:
     """In a step, it has made the same progress as the rank that waits for it, and only its stack tells them apart."""
     mode = "hang" if phase == "step" else "hang in data"
@@ -50,7 +50,9 @@ def test_a_rank_that_hangs_is_named(tmp_path: Path, phase: str) -> None:
     assert checkpoint_steps(tmp_path / "run") == [2, 4, 6]
 
 
+@pytest.mark.nightly
 def test_a_frozen_rank_is_named(tmp_path: Path) -> None:
+    """By day, test_life_ranks.py freezes a rank without a whole run."""
     with forked(2, ["freeze", "1", str(STEP), *RUN, *RANKS, "watchdog.hang_s=5"], tmp_path, program=PROGRAM) as run:
         processes = wait_until_stuck(run, tmp_path)
         first, frozen = run.rank_pids()

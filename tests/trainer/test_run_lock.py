@@ -90,13 +90,14 @@ def list_files(folder: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
+@pytest.mark.parametrize("races", [10, pytest.param(50, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("is_fresh", [True, False], ids=["fresh", "dead owner"])
-def test_one_of_two_processes_wins_each_of_fifty_races(
-    start: Callable[..., Holder], tmp_path: Path, is_fresh: bool
+def test_one_of_two_processes_wins_each_race(
+    start: Callable[..., Holder], tmp_path: Path, is_fresh: bool, races: int
 ) -> None:
     """In a fresh folder, and for that of an owner on another host that has died: both see it at the same moment."""
     racers = [start(), start()]
-    for number in range(50):
+    for number in range(races):
         folder = tmp_path / str(number)
         if not is_fresh:
             write_owner(folder, OTHER_HOST, epoch=7)

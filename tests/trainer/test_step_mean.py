@@ -49,6 +49,6 @@ def test_equal_weights_of_micro_batches_give_another_loss() -> None:
     assert abs(curves["loss"][0] - train_unsplit()["loss"][0]) > 100 * LOSS_TOLERANCE
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "hsdp shard=2"])
+@pytest.mark.parametrize("strategy", ["ddp", pytest.param("hsdp shard=2", marks=pytest.mark.nightly)])
 def test_without_ignored_targets_no_bit_changes(strategy: str) -> None:
     assert train_curves(strategy, count_targets=True) == train_curves(strategy)

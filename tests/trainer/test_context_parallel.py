@@ -56,7 +56,7 @@ STRATEGIES = {
     "context with tensor": ("qwen3", "single context=2 tensor=2"),
     "context with pipeline": ("llama", "single context=2 pipeline=2"),
 }
-DAILY = ("context, sliding window", "context with fsdp", "context with tensor", "context with pipeline")
+DAILY = ("context, sliding window", "context with fsdp", "context with pipeline")
 # By number of ranks.
 NIGHTLY_STRATEGIES = {
     2: ["single context=2", "fsdp context=2", "ddp context=2 recompute=full"],

@@ -47,7 +47,7 @@ def test_ranks_layers_micro_batches_and_steps_have_masks_of_their_own(strategy: 
         assert rank["share"] == pytest.approx(SHARE, abs=0.03)
 
 
-@pytest.mark.parametrize("strategy", CASES)
+@pytest.mark.parametrize("strategy", [pytest.param("tensor", marks=pytest.mark.nightly), *CASES[1:]])
 def test_a_resumed_run_draws_the_same_masks(strategy: str) -> None:
     results = on_ranks("tests.trainer.test_parallel_ddp:compare_resumed", **arguments(strategy))
     assert results == [True] * STRATEGIES[strategy][1]

@@ -155,7 +155,7 @@ def make_config(ranks: int) -> dict[str, Any]:
     return config_of("tiny-llama", [*MODEL, *settings(f"single pipeline={ranks} engine=muster")])
 
 
-@pytest.mark.parametrize("end", ["dies", "hangs"])
+@pytest.mark.parametrize("end", ["dies", pytest.param("hangs", marks=pytest.mark.nightly)])
 def test_neighbours_name_a_rank_that_does_not_answer(end: str) -> None:
     context = fork_context()
     with tempfile.TemporaryDirectory() as folder:

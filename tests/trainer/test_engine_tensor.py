@@ -38,7 +38,8 @@ def test_it_trains_like_one_rank(model: str, ranks: int) -> None:
         assert curves["norm"] == pytest.approx(expected["norm"], rel=NORM_TOLERANCE)
 
 
-@pytest.mark.parametrize("precision", ["bf16", pytest.param("fp16", marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("precision", SHORT_TOLERANCE)
 def test_short_formats_train_like_one_rank(precision: str) -> None:
     base = (*FAMILIES["llama"].settings, "batch.micro=2", f"precision={precision}")
     expected = train_alone("tiny-llama", base, 2, STEPS)

@@ -28,7 +28,9 @@ WEIGHT_TOLERANCE = 1e-5
 @pytest.mark.parametrize(
     ("preset", "model", "strategy", "ranks"),
     [
-        ("tiny-llama", (*LLAMA, "lora.layers=[attention.*, ffn.*, head]"), "fsdp tensor=2", 4),
+        pytest.param(
+            "tiny-llama", (*LLAMA, "lora.layers=[attention.*, ffn.*, head]"), "fsdp tensor=2", 4, marks=NIGHTLY
+        ),
         # It has biases, and its norms have two weights.
         ("tiny-gpt2", DECODER, "single tensor=2", 2),
         ("tiny-moe", MIXTURE, "fsdp expert=2", 2),

@@ -35,7 +35,9 @@ def train_unsplit() -> dict[str, list[float]]:
     return curves
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.nightly if "compiled" in name else ()) for name in STRATEGIES]
+)
 def test_a_split_step_equals_an_unsplit_step(name: str) -> None:
     # Each rank compiles for itself, so two are enough.
     more, ranks = (COMPILED, 2) if "compiled" in name else ((), 4)

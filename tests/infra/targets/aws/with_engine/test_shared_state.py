@@ -79,7 +79,9 @@ def give_passphrase(giver: StackHome, taker: StackHome) -> None:
     taker.home.passphrase.write_bytes(giver.home.passphrase.read_bytes())
 
 
-@pytest.mark.parametrize("name", ["alias/team", "Arn", "KeyId"])
+@pytest.mark.parametrize(
+    "name", ["KeyId", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("alias/team", "Arn"))]
+)
 def test_key_of_kms_replaces_the_passphrase(
     make: MakeStack, aws: Moto, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

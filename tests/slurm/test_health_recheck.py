@@ -75,7 +75,10 @@ def test_a_good_repetition_after_the_reset_returns_the_node(drained: StubbedNode
     assert (drained.state, read_remedies(drained)) == ("gpu-1|idle|none", ["reset"])
 
 
-@pytest.mark.parametrize("output", [record(fail(0, "bad", 2)), "Error: unable to establish a connection"])
+@pytest.mark.parametrize(
+    "output",
+    [record(fail(0, "bad", 2)), pytest.param("Error: unable to establish a connection", marks=pytest.mark.nightly)],
+)
 def test_a_repetition_without_a_good_result_goes_on_to_the_reboot_and_another_machine(
     drained: StubbedNode, output: str
 ) -> None:

@@ -17,7 +17,7 @@ from slurm.control.nodes import parse_listed, set_comment, update_nodes
 from slurm.control.snapshot import TAKE, parse_snapshot
 
 # Like squeue, this prints names byte by byte.
-SQUEUE = """#!{python}
+SQUEUE = """#!{python} -SE
 import json, re, sys
 for id_, name in json.load(open("{jobs}")).items():
     values = {{"i": id_, "j": name, "u": "carol", "U": "2002", "P": "gpu", "T": "RUNNING", "S": "2026-11-16T19:00:00"}}
@@ -107,6 +107,7 @@ def test_snapshot_of_an_upgrade_cannot_be_forged(names: dict[str, str]) -> None:
     assert snapshot.total == 3
 
 
+@pytest.mark.parametrize("names", ["any"], indirect=True)
 def test_failing_squeue_is_an_error(names: dict[str, str], tmp_path: Path) -> None:
     assert names
     (tmp_path / "squeue").write_text("#!/bin/sh\necho 'slurm_load_jobs error: Unable to contact' >&2\nexit 1\n")

@@ -14,7 +14,7 @@ from tests.seeds import check_orders, list_seeds
 from tests.slurm.power.cluster import TYPE, ZONES, Clock, FakeSlurm, make_context, make_fleet, with_retry_s
 from tests.slurm.power.drawn_order import OFF, DrawnOrder, Job
 
-SEEDS_BY_DAY, DIFFERENT = 2, 20
+SEEDS_BY_DAY, DIFFERENT = 1, 20
 DAY_S = 4 * 3600.0
 JOBS_AT_MOST_S, LOST_WITHIN_S = 400.0, 600.0
 # EC2 lists some instances after much longer than the table says, as in the scenario `late-listing`.

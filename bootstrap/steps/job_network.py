@@ -20,6 +20,14 @@ UNIT_NAME = "muster-job-network"
 LOAD_BEFORE_SLURMD = f"[Service]\nExecStartPre={PATH}\n"
 OPEN = "open"
 """How the state of a node begins on which the rules cannot be loaded."""
+OPEN_BY_SPEC = f"{OPEN}: slurm.connections is all"
+UNLOAD = f"""#!/bin/sh
+# Lets users' programs accept connections from everyone, because slurm.connections is `all`.
+set -eu
+if nft list table inet muster_jobs >/dev/null 2>&1; then nft delete table inet muster_jobs; fi
+mkdir -p /run/muster
+echo "{OPEN_BY_SPEC}" >/run/muster/job-network
+"""
 SYSTEM = 1
 """Number of connections that root or a system user opens; those of other users have their uid."""
 # Addresses that a machine of a cluster may have; clouds launch machines whose addresses nobody knows before.
@@ -35,14 +43,15 @@ _SYN_ACK = "tcp flags & (fin | syn | rst | ack) == (syn | ack)"
 
 
 def plan_job_network(facts: Facts, node: Node, desired: Desired) -> list[Action]:
-    """Load the firewall rules, now, at every boot, and before every start of slurmd."""
+    """Load the firewall rules now, at every boot, and before every start of slurmd; unload them if the spec says so."""
     unit = UNIT.format(
         description="Users' programs cannot connect to those of others",
         after="local-fs.target",
         before=f"{DAEMONS} {LOGINS}",
         name="job-network",
     )
-    script = write_file(facts, PATH, render_script(node, desired), 0o755)
+    connects_all = desired.spec.slurm.connections == "all"
+    script = write_file(facts, PATH, UNLOAD if connects_all else render_script(node, desired), 0o755)
     units = write_file(facts, f"/etc/systemd/system/{UNIT_NAME}.service", unit)
     if node.role == "compute":
         units += write_file(facts, f"/etc/systemd/system/slurmd.service.d/{UNIT_NAME}.conf", LOAD_BEFORE_SLURMD)
@@ -95,7 +104,7 @@ def list_private(addresses: Iterable[str]) -> list[IPv4Network]:
 
 def skip(facts: Facts, node: Node, desired: Desired) -> str:
     """Skip nodes whose kernel cannot load the rules; `muster status` shows it too."""
-    if not facts.job_network.startswith(OPEN):
+    if not facts.job_network.startswith(OPEN) or facts.job_network == OPEN_BY_SPEC:
         return ""
     return f"users' jobs can connect to each other: the kernel lacks nftables ({facts.job_network})"
 

@@ -286,6 +286,11 @@ class SlurmOptions(SpecModel):
         "safe",
         default="auto",
     )
+    connections: Literal["same-user", "all"] = field(
+        "`same-user`: users' programs on compute nodes accept connections only from the same user; `all`: from anyone",
+        "safe",
+        default="same-user",
+    )
     kill_wait_s: int = field("seconds between SIGTERM and SIGKILL", "safe", default=30, ge=1, le=600)
     suspend_s: int = field(
         "seconds of idle time after which an autoscaled node is released", "safe", default=600, ge=60, le=86400

@@ -110,3 +110,16 @@ def test_a_kernel_without_nftables_is_named() -> None:
     assert job_network.skip(Facts(), COMPUTE, TARGET) == ""
     reason = job_network.skip(Facts(job_network="open: Protocol not supported"), COMPUTE, TARGET)
     assert reason == ("users' jobs can connect to each other: the kernel lacks nftables (open: Protocol not supported)")
+
+
+def test_the_spec_can_open_the_network_and_close_it_again() -> None:
+    open_to_all = desired(users=USERS, slurm={"connections": "all"})
+    opened = job_network.plan_job_network(done_all(TARGET)["gpu-1"], COMPUTE, open_to_all)
+    assert [action.title for action in opened] == ["write /etc/muster/job-network", opened[-1].title]
+    assert b"nft delete table inet muster_jobs" in opened[0].data
+    facts = replace(done_all(open_to_all)["gpu-1"], job_network="open: slurm.connections is all")
+    assert facts.job_network.encode() in opened[0].data
+    assert job_network.skip(facts, COMPUTE, TARGET) == ""
+    assert job_network.plan_job_network(facts, COMPUTE, open_to_all) == []
+    closed = job_network.plan_job_network(facts, COMPUTE, TARGET)
+    assert [action.title for action in closed] == [action.title for action in opened]

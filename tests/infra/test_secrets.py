@@ -17,7 +17,7 @@ def apply(olds: dict[str, Any], rotation: str) -> dict[str, Any]:
     news = {"cluster": "demo", "rotation": rotation}
     difference = PROVIDER.diff("id", olds, news)
     assert not difference.replaces
-    return PROVIDER.update("id", olds, news).outs if difference.changes else olds
+    return PROVIDER.update("id", olds, news).outs or {} if difference.changes else olds
 
 
 def test_three_steps_replace_the_slurm_key_only() -> None:

@@ -132,8 +132,9 @@ def test_stolen_credentials_are_useless_outside_of_the_vpc(role: Role, source: d
         ("s3:PutObject", f"{SCOPE.bucket_arn}/{parameters.stored(NODES[_role_name(role)], MACHINE)}"),
     ]
     machine = {"ec2:SourceInstanceARN": MACHINE}
-    assert [call for call in calls if not may(role, *call, **INSIDE, **machine)] == []
-    assert [call for call in calls if may(role, *call, **source, **machine)] == []
+    inside, elsewhere = INSIDE | machine, source | machine
+    assert [call for call in calls if not may(role, *call, **inside)] == []
+    assert [call for call in calls if may(role, *call, **elsewhere)] == []
 
 
 @pytest.mark.parametrize("role", [iam.controller, iam.login, iam.compute])

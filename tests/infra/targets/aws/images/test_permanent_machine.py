@@ -80,7 +80,8 @@ def test_a_machine_that_aws_does_not_terminate_works_on(  # noqa: PLR0913, PLR09
     code: str,
     fix: str,
 ) -> None:
-    machine, ran = launch(aws, node), []
+    machine = launch(aws, node)
+    ran: list[str] = []
 
     def run(_region: str, _instance: str, script: str, _timeout_s: float) -> Completed:
         ran.append(script)

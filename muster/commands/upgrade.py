@@ -208,8 +208,14 @@ def _drill(cluster: Cluster, nodes: UpgradeNodes, to: str) -> None:
 
 
 def _publish(cluster: Cluster, nodes: UpgradeNodes, release: str) -> PublishedPackages:
-    with screen.status(f"packages of Slurm {release}: built or copied, which may take minutes"):
-        return cluster.target.publish_packages(cluster.spec, cluster.stack, nodes, release)
+    name = cluster.stack.name
+    try:
+        with screen.status(f"packages of Slurm {release}: built or copied, which may take minutes"):
+            return cluster.target.publish_packages(cluster.spec, cluster.stack, nodes, release)
+    except TransportError as failure:
+        what = f"the controller did not publish packages of Slurm {release}: {rewrite_commands(str(failure), name)}"
+        fix = f"check the cluster with `{format_command('status', name)}`, then run it again; nothing has changed"
+        raise Stop(what, fix, FAILED) from None
 
 
 def _carry_out(cluster: Cluster, nodes: UpgradeNodes, old: str, to: str, record: Path) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from bootstrap.transport.base import Completed, Transport
+from bootstrap.transport.base import Completed, Transport, TransportError
 from bootstrap.upgrade.steps import DISTRIBUTION, PublishedPackages
 from cluster.inventory import Inventory, Node
 from cluster.spec import ClusterSpec
@@ -136,6 +136,23 @@ def test_packages_come_before_the_pause_and_up_after_all_nodes(tmp_path: Path, m
     command.upgrade("toy", to="26.05", drill=False)
     assert site.target.events == ["packages of 26.05", "hold", "controller backup", *CONTROL, *NODES, "up"]
     assert site.written_release == "26.05"
+
+
+def test_a_controller_that_does_not_answer_stops_the_upgrade_before_it_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = make_site(tmp_path, monkeypatch, "24.11")
+
+    def fail(*_: object) -> None:
+        raise TransportError("controller", "Systems Manager does not reach it (ThrottlingException)")
+
+    monkeypatch.setattr(RecordedTarget, "publish_packages", fail)
+    with pytest.raises(Stop) as caught:
+        command.upgrade("toy", to="26.05", drill=False)
+    assert "Systems Manager does not reach it (ThrottlingException)" in caught.value.what
+    assert "`make status STACK=toy`" in caught.value.fix
+    assert site.target.events == []
+    assert site.written_release == "24.11"
 
 
 def test_a_failed_upgrade_ends_the_pause_and_continues_with_the_first_snapshot(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,6 +16,12 @@ from infra.targets.aws.client import create_client
 from infra.targets.aws.launcher.errors import classify_error
 from infra.targets.aws.launcher.instances import STATES
 from infra.targets.aws.launcher.node_names import read_node_name
+from slurm.power.launcher import FaultKind
+
+_FIXES: Mapping[FaultKind, str] = {
+    "permission": "use credentials of the cluster's account (`aws sts get-caller-identity` shows whose are in use)",
+    "throttle": "run the command again in a minute; check the network if this persists",
+}
 
 _QUERIES = ("Describe", "Get", "List", "Head")
 
@@ -58,12 +64,14 @@ def translate_errors(what: str, region: str) -> Iterator[None]:
         yield
     except (ClientError, BotoCoreError) as error:
         reason = error.response["Error"]["Code"] if isinstance(error, ClientError) else str(error)
+        kind = classify_error(error).kind
+        if kind == "broken" and isinstance(error, BotoCoreError):
+            # AWS's library has no credentials or no region.
+            kind = "permission"
+        fix = _FIXES.get(kind, "remove the cause that it names, then run the command again")
         problem = f"{what} cannot be queried in {region}: {reason}"
-        fix = "use credentials of the cluster's account (`aws sts get-caller-identity` shows whose are in use)"
         if isinstance(error, ClientError) and not error.operation_name.startswith(_QUERIES):
             problem = f"{what}: AWS refused {error.operation_name} in {region}: {reason}"
-            if classify_error(error).kind != "permission":
-                fix = "remove the cause and run the command again"
         raise ResourceError("", problem, fix) from error
 
 

@@ -255,7 +255,7 @@ class S3StateStore(StateStore):
             command = f".venv/bin/muster state create '{self.url}'"
             return Stop(f"{where}: bucket '{self.parts.bucket}' does not exist", f"check the name, or `{command}`")
         if code in ("AccessDenied", "403", "Forbidden", "AllAccessDisabled"):
-            what = f"{where}: these credentials may not {action}"
+            what = f"{where}: these credentials may not {action} ({code})"
             return Stop(what, f"use others (AWS_PROFILE), or allow them {_RIGHTS}")
         if code in ("PermanentRedirect", "301", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"):
             return Stop(f"{where}: the bucket is in another region than {self.parts.region}", "correct `region`")

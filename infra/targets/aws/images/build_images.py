@@ -80,15 +80,14 @@ class ImageBuilds:
             machine.stop()
             name = aws_names.prefixed(self.site.cluster, image.purpose, tags[baked_images.BUILT_TAG].replace(":", "-"))
             built = machine.create_image(name, tags)
-        raw = self._require(built)
-        try:
+            with self._removed_after_error(built):
+                machine.wait_for_image(built)
+        with self._removed_after_error(built):
+            raw = self._require(built)
             with self._machine(image, f"testing {built}") as machine:
                 machine.launch(raw, image.builder_type, self._render_user_data(image, bundle, "bake --check"))
                 machine.wait_until_ready()
-        except BaseException:
-            baked_images.remove(self.account, raw)
-            raise
-        baked_images.keep(self.account, raw)
+            baked_images.keep(self.account, raw)
         path = baked_images.write_record(self.home, Record(built, self.site.region, tags, packages))
         self.console.say(f"{image.purpose} image {built}: built from {base} and tested; contents: {path}")
         return baked_images.parse_image(raw)
@@ -110,6 +109,22 @@ class ImageBuilds:
             return raw
         what = f"image '{image}' does not exist in {self.site.region}, or this account may not use it"
         raise ResourceError("", what, "name a base image that `aws ec2 describe-images` lists, or remove `aws.ami`")
+
+    @contextmanager
+    def _removed_after_error(self, image: str) -> Iterator[None]:
+        """Remove an image that was not tested: its snapshot costs money."""
+        try:
+            yield
+        except BaseException:
+            try:
+                if raw := baked_images.describe(self.account, image):
+                    baked_images.remove(self.account, raw)
+            except (ClientError, BotoCoreError) as refusal:
+                self.console.say(
+                    f"the image {image}, which was not tested, still costs money ({classify_error(refusal).code}): "
+                    "the next `muster image build` or `muster teardown` removes it"
+                )
+            raise
 
     @contextmanager
     def _machine(self, image: PlannedImage, text: str) -> Iterator[BuilderMachine]:

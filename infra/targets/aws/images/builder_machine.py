@@ -130,15 +130,17 @@ class BuilderMachine:
         self._wait(lambda: self._read_state() == "stopped", STOP_TIMEOUT_S, f"{self.id} did not stop")
 
     def create_image(self, name: str, tags: Mapping[str, str]) -> str:
-        """Create an image of the stopped machine, wait until it is available, and return its id."""
+        """Create an image of the stopped machine and return its id; it is not available yet."""
         kinds = ("image", "snapshot")
         specifications = [{"ResourceType": kind, "Tags": list_tags(tags)} for kind in kinds]
         answer = self.api.call(
             "ec2", "create_image", InstanceId=self.id, Name=name, Description=name, TagSpecifications=specifications
         )
-        image = str(answer["ImageId"])
+        return str(answer["ImageId"])
+
+    def wait_for_image(self, image: str) -> None:
+        """Wait until an image is available; raise ResourceError if EC2 could not create it, or it is late."""
         self._wait(lambda: self._is_available(image), IMAGE_TIMEOUT_S, f"{image} did not become available")
-        return image
 
     def end(self) -> str:
         """Terminate the machine, if it was launched, and delete its report; return why AWS did not terminate it."""

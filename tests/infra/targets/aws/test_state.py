@@ -101,8 +101,23 @@ def test_access_to_another_account_is_an_error(aws: Moto) -> None:  # noqa: F811
     ):
         target.check_access(other)
     aws.fail("GetCallerIdentity", "ExpiredToken")
-    with pytest.raises(ResourceError, match=f"the account cannot be queried in {REGION}: ExpiredToken"):
+    with pytest.raises(ResourceError, match=f"the account cannot be queried in {REGION}: ExpiredToken. Fix: use cred"):
         target.check_access(other)
+
+
+@pytest.mark.parametrize(
+    ("code", "fix"),
+    [
+        ("AccessDenied", "use credentials of the cluster's account"),
+        ("Throttling", "run the command again in a minute"),
+        ("OptInRequired", "use credentials of the cluster's account"),
+        ("NeverHeardOf", "remove the cause that it names, then run the command again"),
+    ],
+)
+def test_the_fix_fits_the_error(aws: Moto, code: str, fix: str) -> None:  # noqa: F811
+    aws.interfere = lambda *_: code
+    with pytest.raises(ResourceError, match=f"the account cannot be queried in {REGION}: {code}. Fix: {fix}"):
+        AwsTarget().check_access(Deployment("pair", "s", REGION, ACCOUNT))
 
 
 def test_teardown_in_another_account_keeps_the_state(

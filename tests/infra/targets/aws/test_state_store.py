@@ -255,6 +255,7 @@ def test_missing_permission_error_lists_the_needed_ones(
     bucket.fail(action, "AccessDenied", times=5)
     stop = explain(lambda: use(S3StateStore(URL)))
     assert stop.what.startswith(f"state: {URL}: these credentials may not ")
+    assert stop.what.endswith("(403)" if action.startswith("HEAD") else "(AccessDenied)")
     assert "s3:ListBucket" in stop.fix
     assert "s3:PutObject" in stop.fix
 

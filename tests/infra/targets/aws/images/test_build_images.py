@@ -8,6 +8,8 @@ import gzip
 import json
 from base64 import b64decode
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -79,6 +81,19 @@ class Machine(BuilderMachine):
         report = {"instance": self.id, "state": state, "step": "slurm", "line": "no space left", "bundle": "b"}
         ssm = self.api._client("ssm")
         ssm.put_parameter(Name=self.parameter, Value=json.dumps(report), Type="String", Overwrite=True)
+
+
+@dataclass
+class Notes:
+    """A console that keeps what a build says."""
+
+    lines: list[str] = field(default_factory=list)
+
+    def say(self, text: str) -> None:
+        self.lines.append(text)
+
+    def status(self, text: str) -> AbstractContextManager[Any]:
+        return get_quiet_console().status(text)
 
 
 @pytest.fixture
@@ -331,6 +346,29 @@ def test_an_image_that_aws_does_not_remove_is_no_failed_query(home: Home, aws: M
     aws.fail("DeregisterImage", "UnauthorizedOperation")
     with pytest.raises(ResourceError, match=f"images: AWS refused DeregisterImage in {REGION}: UnauthorizedOperation"):
         remove_cluster_image(HERE, image)
+
+
+def test_an_image_that_cannot_be_marked_as_tested_is_removed(home: Home, aws: Moto) -> None:
+    aws.fail("CreateTags", "UnauthorizedOperation")
+    with pytest.raises(ResourceError, match="UnauthorizedOperation"):
+        build(home)
+    assert list_alive(aws) == []
+    assert list_own(aws) == ([], [])
+
+
+def test_an_untested_image_that_cannot_be_removed_is_named(
+    home: Home,
+    aws: Moto,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Machine, "fails_at", "--check")
+    aws.fail("DeregisterImage", "UnauthorizedOperation")
+    notes = Notes()
+    with pytest.raises(ResourceError, match="the plain image failed at slurm: no space left"):
+        build_images.build_images(SPEC, home, HERE, notes, ("plain",))
+    ((image,), _) = list_own(aws)
+    line = f"the image {image['ImageId']}, which was not tested, still costs money (UnauthorizedOperation)"
+    assert any(note.startswith(line) for note in notes.lines)
 
 
 def test_the_next_build_and_teardown_end_the_machine_of_a_killed_build(

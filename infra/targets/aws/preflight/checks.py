@@ -98,19 +98,18 @@ def run_preflight(spec: ClusterSpec, account: Account, options: PreflightOptions
         return PreflightResult(None, tuple(account.explain_failure(failure)), time.monotonic() - started)
     if mismatch := tuple(ownership.check_same_account(identity, options.existing_account or "")):
         return PreflightResult(identity, mismatch, time.monotonic() - started)
-    subject = Subject(
-        spec, account, identity, _list_running(account, spec.name), exists=options.existing_account is not None
-    )
-    issues = tuple(_run_checks(subject, options, started + options.deadline_s))
+    running, unlisted = _list_running(account, spec.name)
+    subject = Subject(spec, account, identity, running, exists=options.existing_account is not None)
+    issues = (*unlisted, *_run_checks(subject, options, started + options.deadline_s))
     return PreflightResult(identity, issues, time.monotonic() - started, dict(subject.fallbacks))
 
 
-def _list_running(account: Account, cluster: str) -> tuple[RunningInstance, ...]:
-    """Return the running instances; without the permission to list them, the cluster is checked as if it were new."""
+def _list_running(account: Account, cluster: str) -> tuple[tuple[RunningInstance, ...], list[Issue]]:
+    """Return the running instances; if AWS does not list them, none and a warning: quotas then count them again."""
     try:
-        return tuple(list_running_instances(account.client("ec2"), cluster))
-    except (ClientError, BotoCoreError):
-        return ()
+        return tuple(list_running_instances(account.client("ec2"), cluster)), []
+    except (ClientError, BotoCoreError) as failure:
+        return (), [_report_failure("what the cluster already uses", "groups", failure)]
 
 
 def _run_checks(subject: Subject, options: PreflightOptions, deadline: float) -> Iterator[Issue]:
@@ -140,21 +139,21 @@ def _run_check(check: Check, subject: Subject) -> list[Issue]:
         for issue in check.run(subject):
             issues.append(issue)  # noqa: PERF402  # list() would lose the issues before a failure
     except (ClientError, BotoCoreError) as failure:
-        issues.append(_report_failure(check, failure))
+        issues.append(_report_failure(check.what, check.where, failure))
     except (LookupError, TypeError, ValueError) as failure:
         message = f"{check.what} could not be checked (unexpected response from AWS: {failure!r})"
         issues.append(warning("not_judged", check.where, message, "check it yourself, and report a bug"))
     return issues
 
 
-def _report_failure(check: Check, failure: ClientError | BotoCoreError) -> Issue:
+def _report_failure(what: str, where: str, failure: ClientError | BotoCoreError) -> Issue:
     """Return a warning with the error code only: AWS's messages contain the whole encoded request."""
     fault = classify_error(failure)
     call = f"{failure.operation_name}: " if isinstance(failure, ClientError) else ""
     fix = _FIXES.get(fault.kind, "check it yourself; `make up` may fail on it")
     if fault.code == _NOT_SIMULATED:
         fix = "not simulated; it is checked in an account"
-    return warning("not_judged", check.where, f"{check.what} could not be checked ({call}{fault.code})", fix)
+    return warning("not_judged", where, f"{what} could not be checked ({call}{fault.code})", fix)
 
 
 _NOT_SIMULATED = "NotImplemented"

@@ -90,6 +90,16 @@ def test_a_refused_call_is_a_warning(canned_aws: CannedAws, code: str, fix: str)
     assert format_issues(report.issues) == [message]
 
 
+def test_machines_that_cannot_be_listed_are_a_warning(canned_aws: CannedAws) -> None:
+    """Otherwise a cluster that uses most of a quota would fail its check without a reason."""
+    canned_aws.refuse("ec2", "DescribeInstances", "UnauthorizedOperation")
+    report = run_preflight(spec(), canned_aws.account, PreflightOptions(checks=()))
+    assert format_issues(report.issues) == [
+        "warning not_judged groups: what the cluster already uses could not be checked (DescribeInstances: "
+        "UnauthorizedOperation); fix: allow the caller to make this call, or check it yourself"
+    ]
+
+
 def test_issues_reported_before_a_failure_are_kept(canned_aws: CannedAws) -> None:
     def breaks(_: Subject) -> Iterator[Issue]:
         yield make_warning("found")

@@ -69,7 +69,7 @@ def test_the_daemons_of_a_controller_stop_first(
     ("code", "fix"),
     [
         ("UnauthorizedOperation", "use credentials of the cluster's account"),
-        ("OperationNotPermitted", "remove the cause and run the command again"),
+        ("OperationNotPermitted", "remove the cause that it names, then run the command again"),
     ],
 )
 def test_a_machine_that_aws_does_not_terminate_works_on(  # noqa: PLR0913, PLR0917  # two tables

@@ -110,6 +110,20 @@ class SshTransport:
         return Completed(code, out, err)
 
 
+def describe_failure(where: str, error: Exception) -> str:
+    """Return why no SSH session could be started at an address and port."""
+    if isinstance(error, ConnectionRefusedError):
+        return f"SSH at {where}: connection refused"
+    if isinstance(error, ConnectionResetError | EOFError):
+        return f"SSH at {where}: connection reset"
+    if isinstance(error, TimeoutError):
+        return f"SSH at {where}: no answer (timeout)"
+    if isinstance(error, paramiko.SSHException):
+        # paramiko's own message depends on when the connection failed.
+        return f"SSH at {where}: connected, but could not start an SSH session"
+    return f"SSH at {where}: {error}"
+
+
 class _NotReadyError(Exception):
     """A failure to connect to a node that may still be booting."""
 
@@ -145,7 +159,7 @@ def _attempt(node: Node, key: paramiko.PKey, user: str, left: float) -> paramiko
         ) from None
     except (OSError, EOFError, paramiko.SSHException) as error:
         client.close()
-        raise _NotReadyError(_describe(node, error)) from None
+        raise _NotReadyError(describe_failure(f"{node.address}:{node.ssh_port}", error)) from None
     transport = client.get_transport()
     if transport is not None:
         transport.set_keepalive(KEEPALIVE_S)
@@ -159,20 +173,6 @@ def _pinned_key(node: Node) -> paramiko.PKey:
     except (ValueError, paramiko.SSHException, paramiko.pkey.UnknownKeyType):
         fix = "the inventory must contain the node's public host key in the form `ssh-ed25519 AAAA...`"
         raise TransportError(node.name, "the pinned host key cannot be read", fix) from None
-
-
-def _describe(node: Node, error: Exception) -> str:
-    where = f"{node.address}:{node.ssh_port}"
-    if isinstance(error, ConnectionRefusedError):
-        return f"SSH at {where}: connection refused"
-    if isinstance(error, ConnectionResetError | EOFError):
-        return f"SSH at {where}: connection reset"
-    if isinstance(error, TimeoutError):
-        return f"SSH at {where}: no answer (timeout)"
-    if isinstance(error, paramiko.SSHException):
-        # paramiko's own message depends on when the connection failed.
-        return f"SSH at {where}: connected, but could not start an SSH session"
-    return f"SSH at {where}: {error}"
 
 
 def _fix(node: Node) -> str:

@@ -9,12 +9,17 @@ from contextlib import suppress
 
 import paramiko
 
+Address = tuple[str, int]
+Stream = socket.socket | paramiko.Channel
+
 
 # paramiko fixes these signatures, so some arguments are unused.
 # ruff: noqa: ARG002
 class KeyOnlyServer(paramiko.ServerInterface):
     def __init__(self, allowed: str) -> None:
         self.allowed = allowed
+        self.forwarded: dict[int, socket.socket] = {}
+        """Connections of clients to other servers, by channel."""
 
     def check_auth_publickey(self, username: str, key: paramiko.PKey) -> int:
         good = key.get_base64() == self.allowed
@@ -26,6 +31,14 @@ class KeyOnlyServer(paramiko.ServerInterface):
     def check_channel_request(self, kind: str, chanid: int) -> int:
         return paramiko.common.OPEN_SUCCEEDED
 
+    def check_channel_direct_tcpip_request(self, chanid: int, origin: Address, destination: Address) -> int:
+        """Forward a connection, as a jump host does."""
+        try:
+            self.forwarded[chanid] = socket.create_connection(destination, timeout=60)
+        except OSError:
+            return paramiko.common.OPEN_FAILED_CONNECT_FAILED
+        return paramiko.common.OPEN_SUCCEEDED
+
     def check_channel_exec_request(self, channel: paramiko.Channel, command: bytes) -> bool:
         threading.Thread(target=_serve, args=(channel, command), daemon=True).start()
         return True
@@ -34,8 +47,9 @@ class KeyOnlyServer(paramiko.ServerInterface):
 class Sshd:
     """An SSH server on `port`; `drop()` cuts every connection, as a dying node would."""
 
-    def __init__(self, host_key: paramiko.PKey, allowed: str, port: int = 0) -> None:
-        self._host_key, self._allowed = host_key, allowed
+    def __init__(self, host_key: paramiko.PKey, allowed: str, port: int = 0, *other_keys: paramiko.PKey) -> None:
+        self._host_keys, self._allowed = (host_key, *other_keys), allowed
+        self.logins = 0
         self._socket = socket.create_server(("127.0.0.1", port))
         self.port: int = self._socket.getsockname()[1]
         self._transports: list[paramiko.Transport] = []
@@ -56,12 +70,34 @@ class Sshd:
             except OSError:
                 return
             transport = paramiko.Transport(connection)
-            transport.add_server_key(self._host_key)
+            for key in self._host_keys:
+                transport.add_server_key(key)
             self._transports.append(transport)
+            server = KeyOnlyServer(self._allowed)
             try:
-                transport.start_server(server=KeyOnlyServer(self._allowed))
+                transport.start_server(server=server)
             except (paramiko.SSHException, EOFError, OSError):
                 continue
+            self.logins += 1
+            threading.Thread(target=_forward, args=(transport, server), daemon=True).start()
+
+
+def _forward(transport: paramiko.Transport, server: KeyOnlyServer) -> None:
+    """Pass on what arrives in forwarded channels; other channels have their own threads."""
+    while transport.is_active():
+        channel = transport.accept(timeout=1)
+        if channel is None or channel.chanid not in server.forwarded:
+            continue
+        target = server.forwarded[channel.chanid]
+        for source, sink in ((channel, target), (target, channel)):
+            threading.Thread(target=_pass_on, args=(source, sink), daemon=True).start()
+
+
+def _pass_on(source: Stream, sink: Stream) -> None:
+    with suppress(OSError):
+        while chunk := source.recv(65536):
+            sink.sendall(chunk)
+    sink.close()
 
 
 def _serve(channel: paramiko.Channel, command: bytes) -> None:

@@ -1,0 +1,1 @@
+"""The hosts target: machines that somebody already owns, reached over SSH."""

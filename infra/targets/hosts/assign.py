@@ -1,0 +1,64 @@
+"""Which host is which node: roles by name, groups by pattern. Pure functions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from cluster import names
+from cluster.inventory import Role
+from infra.targets.hosts.spec import Hosts
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """A host and the node that it becomes."""
+
+    host: str
+    node: str
+    role: Role
+    group: str | None = None
+
+
+def assign_hosts(section: Hosts) -> tuple[Assignment, ...]:
+    """Return the nodes of a valid section: controller, login, then the groups by name.
+
+    Nodes of a group are numbered in the natural order of their hosts' names: rack1-2 comes before rack1-10.
+    """
+    roles = [Assignment(section.controller, names.CONTROLLER, "controller")]
+    if section.login:
+        roles.append(Assignment(section.login, names.LOGIN, "login"))
+    for group, hosts in sorted(match_groups(section).items()):
+        members = zip(hosts, names.members(group, len(hosts)), strict=True)
+        roles += [Assignment(host, node, "compute", group) for host, node in members]
+    return tuple(roles)
+
+
+def match_groups(section: Hosts) -> Mapping[str, tuple[str, ...]]:
+    """Return the hosts of each group, in natural order."""
+    return {group: match_hosts(described.match, section.machines) for group, described in section.groups.items()}
+
+
+def match_hosts(patterns: Iterable[str], machines: Iterable[str]) -> tuple[str, ...]:
+    """Return the names that match a pattern, in natural order, each once."""
+    listed = tuple(patterns)
+    return tuple(sorted((n for n in machines if any(fnmatchcase(n, p) for p in listed)), key=natural_order))
+
+
+def list_claims(section: Hosts) -> Mapping[str, tuple[str, ...]]:
+    """Return the properties that claim each host, by the host's name; hosts without a claim are not in it."""
+    claims: dict[str, list[str]] = {section.controller: ["hosts.controller"]}
+    if section.login:
+        claims.setdefault(section.login, []).append("hosts.login")
+    for group, hosts in match_groups(section).items():
+        for host in hosts:
+            claims.setdefault(host, []).append(f"hosts.groups.{group}")
+    return {host: tuple(properties) for host, properties in claims.items()}
+
+
+def natural_order(name: str) -> list[tuple[int, str]]:
+    """Return a key that sorts numbers in names by their value."""
+    parts = re.findall(r"\d+|\D+", name)
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in parts]

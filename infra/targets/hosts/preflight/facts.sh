@@ -1,0 +1,168 @@
+#!/bin/sh
+# Prints the facts of a host that its future role depends on, one JSON list of texts per line. Changes nothing, and needs
+# neither root nor Python: what only root can read is read with sudo where that needs no password.
+# Set by the caller: the lists MOUNTS, ACCOUNTS (names and uids of users) and NAMES (those that the cluster will give its
+# nodes), and PEERS (one line per connection to try: host, address, port).
+set -u
+export LC_ALL=C PATH="$PATH:/usr/sbin:/sbin"
+tab=$(printf '\t')
+PEER_TIMEOUT_S=3
+PEERS_AT_ONCE=64
+started=0
+# A mount whose server is gone blocks whoever looks at it.
+MOUNT_TIMEOUT_S=5
+
+# Not echo, which gives backslashes a meaning; one write per line, because several processes print.
+fact() {
+  text=$1
+  shift
+  for value in "$@"; do text=$text$tab$value; done
+  printf '%s\n' "$text"
+}
+
+# What waits for the network runs at the same time, but not for a thousand hosts at once.
+start() {
+  started=$((started + 1))
+  if [ $((started % PEERS_AT_ONCE)) = 0 ]; then wait; fi
+  "$@" &
+}
+
+as_root() {
+  if [ "$(id -u)" = 0 ]; then "$@"; else sudo -n "$@"; fi
+}
+
+read_system() {
+  # shellcheck source=/dev/null
+  (. /etc/os-release 2>/dev/null && fact os "${ID:-}" "${VERSION_ID:-}" "${PRETTY_NAME:-}")
+  fact arch "$(uname -m)"
+  fact init "$(cat /proc/1/comm)"
+  fact hostname "$(cat /proc/sys/kernel/hostname)"
+  # Two addresses of one machine show the same pair: containers share the first, machines never do.
+  fact machine "$(cat /proc/sys/kernel/random/boot_id)" "$(readlink /proc/self/ns/net)"
+  fact cpus "$(getconf _NPROCESSORS_ONLN)"
+  awk -v OFS='\t' '/^MemTotal:/ { print "memory_mb", int($2 / 1024) }' /proc/meminfo
+  python=$(python3 -c 'import sys; print("%d.%d.%d" % sys.version_info[:3])' 2>/dev/null)
+  fact python "$python"
+  # Not print, which writes large numbers with an exponent.
+  df -Pk / | awk 'NR == 2 { printf "disk\t/\t%.0f\n", $4 / 1024 }'
+}
+
+read_rights() {
+  if [ "$(id -u)" = 0 ]; then
+    fact root yes ""
+  elif message=$(sudo -n true 2>&1); then
+    fact root yes ""
+  else
+    fact root no "$(echo "$message" | tail -n 1)"
+  fi
+}
+
+read_services() {
+  for unit in slurmctld slurmdbd slurmd sackd munge mariadb mysql nfs-server firewalld ufw nftables; do
+    if systemctl -q is-active "$unit" 2>/dev/null; then fact active "$unit"; fi
+  done
+  if as_root test -s /etc/slurm/slurm.conf 2>/dev/null; then fact file /etc/slurm/slurm.conf; fi
+  for program in slurmctld slurmd srun; do
+    if path=$(command -v $program) && version=$($path -V 2>/dev/null); then
+      fact slurm "${version#* }"
+      break
+    fi
+  done
+  if [ -e /etc/muster ]; then fact muster /etc/muster; fi
+  # ufw's service is active even if its rules are not, and rules may be loaded without any service.
+  if as_root nft list ruleset 2>/dev/null | grep -Eq 'hook input .*policy drop'; then fact filter nftables; fi
+  if as_root iptables -S INPUT 2>/dev/null | grep -Eq -- '-P INPUT DROP|-j (DROP|REJECT)'; then fact filter iptables; fi
+}
+
+read_ports() {
+  awk -v OFS='\t' '$4 == "0A" { sub(/.*:/, "", $2); print "listens", $2 }' /proc/net/tcp /proc/net/tcp6 2>/dev/null
+}
+
+read_users() {
+  for account in $ACCOUNTS; do
+    getent passwd "$account" | awk -F: -v OFS='\t' -v account="$account" '{ print "account", account, $1, $3 }'
+  done
+}
+
+read_mounts() {
+  for mount in $MOUNTS; do
+    # The last line counts: a mount may cover an earlier one.
+    awk -v OFS='\t' -v path="$mount" \
+      '$2 == path { line = "mount" OFS path OFS $1 OFS $3 OFS ($4 ~ /(^|,)ro(,|$)/ ? "ro" : "rw") } END { if (line) print line }' \
+      /proc/mounts
+    if free=$(timeout "$MOUNT_TIMEOUT_S" df -Pk "$mount" 2>/dev/null); then
+      echo "$free" | awk -v path="$mount" 'NR == 2 { printf "disk\t%s\t%.0f\n", path, $4 / 1024 }'
+    elif [ $? = 124 ]; then
+      fact hangs "$mount"
+    fi
+  done
+}
+
+read_gpus() {
+  for device in /sys/bus/pci/devices/*; do
+    if [ "$(cat "$device/vendor" 2>/dev/null)" = 0x10de ]; then
+      case $(cat "$device/class") in 0x0300* | 0x0302*) fact gpu "${device##*/}" ;; esac
+    fi
+  done
+  for gpu in /proc/driver/nvidia/gpus/*/information; do
+    if [ -r "$gpu" ]; then fact gpu_model "$(sed -n 's/^Model:[[:space:]]*//p' "$gpu")"; fi
+  done
+  if [ -r /proc/driver/nvidia/version ]; then fact driver "$(head -n 1 /proc/driver/nvidia/version)"; fi
+  if [ -d /sys/module/nouveau ]; then fact module nouveau; fi
+}
+
+read_rdma() {
+  for port in /sys/class/infiniband/*/ports/*; do
+    if [ -r "$port/state" ]; then
+      device=${port%/ports/*}
+      fact rdma "${device##*/}" "${port##*/}" "$(cat "$port/state")" "$(cat "$port/rate")" "$(cat "$port/link_layer")"
+    fi
+  done
+}
+
+read_name() {
+  if line=$(timeout "$PEER_TIMEOUT_S" getent ahostsv4 "$1"); then fact resolves "$1" "${line%% *}"; fi
+}
+
+# A closed port answers too, with a reset: only silence or an ICMP message is a firewall or a missing route.
+try_peer() {
+  message=$(timeout "$PEER_TIMEOUT_S" bash -c "exec 3<>/dev/tcp/$2/$3" 2>&1)
+  code=$?
+  case $code,$message in
+    0,*) result=open ;;
+    124,*) result=silent ;;
+    *refused*) result=closed ;;
+    *resolve* | *"not known"* | *"Invalid argument"*) result=unresolved ;;
+    *) result=unreachable ;;
+  esac
+  fact peer "$1" "$2" "$3" "$result"
+}
+
+{
+  fact clock "$(date +%s.%N)"
+  read_system
+  read_rights
+  read_services
+  read_ports
+  read_users
+  read_mounts
+  read_gpus
+  read_rdma
+  for name in $NAMES; do start read_name "$name"; done
+  wait
+  echo "$PEERS" | {
+    while read -r host address port; do
+      if [ -n "$host" ]; then start try_peer "$host" "$address" "$port"; fi
+    done
+    wait
+  }
+  fact end
+} | awk -F "$tab" '{
+  line = ""
+  for (i = 1; i <= NF; i++) {
+    gsub(/[\\"]/, "\\\\&", $i)
+    gsub(/[[:cntrl:]]/, "", $i)
+    line = line (i > 1 ? ", " : "") "\"" $i "\""
+  }
+  print "[" line "]"
+}'

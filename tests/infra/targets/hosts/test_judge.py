@@ -1,0 +1,321 @@
+"""What the pre-flight says about one host, by its facts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from infra.targets.hosts.preflight.facts import Mount
+from infra.targets.hosts.preflight.judge import judge_host
+from tests.infra.targets.hosts.specs import NOW, changed, subject
+
+GPUS = changed("groups", "gpu", "gpus", value={"count": 8, "kind": "real"})
+DRIVER = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {}  Release Build"
+CLOCK_FIX = "set it: `timedatectl set-ntp true`, or `chronyc makestep`; if all hosts differ, set this machine's clock"
+MODELS = ("NVIDIA H100 80GB HBM3",) * 8
+
+CASES: dict[str, tuple[str, dict[str, Any], list[tuple[str, str, str]]]] = {
+    "unsupported system": (
+        "rack1-1",
+        {"os": "rocky 9.4", "os_title": "Rocky Linux 9.4 (Blue Onyx)"},
+        [
+            (
+                "host_os",
+                "runs Rocky Linux 9.4 (Blue Onyx); allowed: Debian 12 or 13, Ubuntu 22.04 or 24.04",
+                "install one of these on it, or leave it out",
+            )
+        ],
+    ),
+    "architecture": (
+        "rack1-1",
+        {"arch": "riscv64"},
+        [("host_arch", "is a machine of type riscv64; allowed: x86_64, aarch64", "leave it out")],
+    ),
+    "no systemd": (
+        "rack1-1",
+        {"init": "tini"},
+        [
+            (
+                "host_init",
+                "process 1 is tini; allowed: systemd, which runs Slurm's daemons",
+                "start the machine with systemd",
+            )
+        ],
+    ),
+    "sudo needs a password": (
+        "rack1-1",
+        {"root": False, "root_error": "sudo: a password is required"},
+        [
+            (
+                "host_sudo",
+                "the user cannot become root (sudo: a password is required)",
+                "log in as root, or allow the user `NOPASSWD: ALL` in a file in /etc/sudoers.d",
+            )
+        ],
+    ),
+    "old Python": (
+        "rack1-1",
+        {"python": "3.6.8"},
+        [
+            (
+                "host_python",
+                "python3 is 3.6.8; allowed: 3.9 or later, or none (it is installed)",
+                "make the distribution's own python3 the first in root's PATH",
+            )
+        ],
+    ),
+    "no Python": ("rack1-1", {"python": ""}, []),
+    "full disks": (
+        "rack1-1",
+        {"free_mb": {"/": 4_900, "/shared": 1_000}},
+        [
+            (
+                "host_disk",
+                "/ has 4.9 GB free; allowed: 5 GB or more",
+                "free space there (`du -xh / | sort -h | tail` shows what uses it)",
+            ),
+            (
+                "host_disk",
+                "/shared has 1.0 GB free; allowed: 20 GB or more",
+                "free space there (`du -xh /shared | sort -h | tail` shows what uses it)",
+            ),
+        ],
+    ),
+    "the controller needs more space": (
+        "head",
+        {"free_mb": {"/": 9_900}},
+        [
+            (
+                "host_disk",
+                "/ has 9.9 GB free; allowed: 10 GB or more",
+                "free space there (`du -xh / | sort -h | tail` shows what uses it)",
+            )
+        ],
+    ),
+    "clock ahead": (
+        "rack1-1",
+        {"clock": NOW + 3601},
+        [
+            (
+                "host_clock",
+                "its clock is 3600 s ahead; allowed: 5 s",
+                CLOCK_FIX,
+            )
+        ],
+    ),
+    "clock behind": (
+        "rack1-1",
+        {"clock": NOW - 61},
+        [
+            (
+                "host_clock",
+                "its clock is 60 s behind; allowed: 5 s",
+                CLOCK_FIX,
+            )
+        ],
+    ),
+    "clock within the tolerance": ("rack1-1", {"clock": NOW + 5.5}, []),
+    "node of another cluster of ours": (
+        "rack1-1",
+        {"muster": True, "active": frozenset({"slurmd"}), "ports": frozenset({6818})},
+        [
+            (
+                "host_taken",
+                "is or was a node of a muster cluster (/etc/muster exists)",
+                "remove that cluster with `muster teardown` where it was created, or leave the host out",
+            )
+        ],
+    ),
+    "node of another Slurm cluster": (
+        "rack1-1",
+        {"active": frozenset({"slurmd", "munge"}), "ports": frozenset({6818})},
+        [
+            (
+                "host_slurm",
+                "already belongs to a Slurm cluster (slurmd active)",
+                "remove it from that cluster, stop its daemons and move /etc/slurm away; or leave the host out",
+            )
+        ],
+    ),
+    "configuration of another Slurm cluster": (
+        "rack1-1",
+        {"files": frozenset({"/etc/slurm/slurm.conf"})},
+        [
+            (
+                "host_slurm",
+                "already belongs to a Slurm cluster (/etc/slurm/slurm.conf exists)",
+                "remove it from that cluster, stop its daemons and move /etc/slurm away; or leave the host out",
+            )
+        ],
+    ),
+    "another release of Slurm": (
+        "rack1-1",
+        {"slurm": "22.05.8"},
+        [
+            (
+                "host_slurm_release",
+                "has Slurm 22.05.8; allowed: none, or 26.05 (software.slurm)",
+                "remove its packages, or change `software: {slurm: ...}`",
+            )
+        ],
+    ),
+    "the same release of Slurm": ("rack1-1", {"slurm": "26.05.5"}, []),
+    "port in use on the controller": (
+        "head",
+        {"ports": frozenset({22, 3306, 6818})},
+        [
+            (
+                "host_port",
+                "port 3306, which MariaDB needs, is in use",
+                "stop the program that `ss -ltnp sport = :3306` shows",
+            )
+        ],
+    ),
+    "port in use on a compute node": (
+        "rack1-1",
+        {"ports": frozenset({22, 3306, 6818})},
+        [
+            (
+                "host_port",
+                "port 6818, which slurmd needs, is in use",
+                "stop the program that `ss -ltnp sport = :6818` shows",
+            )
+        ],
+    ),
+    "uid of somebody else": (
+        "rack1-1",
+        {"accounts": frozenset({("ubuntu", 2000)})},
+        [
+            (
+                "host_account",
+                "has the account 'ubuntu' with uid 2000; the spec has 'muster' with uid 2000",
+                "change `users.muster`, or the account on the host",
+            )
+        ],
+    ),
+    "name with another uid": (
+        "rack1-1",
+        {"accounts": frozenset({("muster", 1000)})},
+        [
+            (
+                "host_account",
+                "has the account 'muster' with uid 1000; the spec has 'muster' with uid 2000",
+                "change `users.muster`, or the account on the host",
+            )
+        ],
+    ),
+    "the same account": ("rack1-1", {"accounts": frozenset({("muster", 2000)})}, []),
+    "nothing mounted": (
+        "rack1-1",
+        {"mounts": {}},
+        [
+            (
+                "host_mount",
+                "nothing is mounted at /shared",
+                "mount the shared filesystem at /shared, with a line in /etc/fstab so that it is there after a restart",
+            )
+        ],
+    ),
+    "mount that does not answer": (
+        "rack1-1",
+        {"hanging": frozenset({"/shared"})},
+        [
+            (
+                "host_mount",
+                "/shared (nas:/export) does not answer",
+                "check the file server, and the network between it and the host",
+            )
+        ],
+    ),
+    "read-only mount": (
+        "rack1-1",
+        {"mounts": {"/shared": Mount("nas:/export", "nfs4", read_only=True)}},
+        [
+            (
+                "host_mount",
+                "/shared (nas:/export) is mounted read-only; allowed: read-write",
+                "run `mount -o remount,rw /shared` and correct /etc/fstab",
+            )
+        ],
+    ),
+}
+GPU_CASES: dict[str, tuple[dict[str, Any], list[tuple[str, str, str]]]] = {
+    "as described": ({"gpus": 8, "gpu_models": MODELS, "driver": DRIVER.format("595.91.07")}, []),
+    "too few": (
+        {"gpus": 4},
+        [
+            (
+                "host_gpus",
+                "has 4 NVIDIA GPUs; groups.gpu.gpus.count is 8",
+                "write `gpus: {count: 4}`, or leave the host out",
+            )
+        ],
+    ),
+    "no driver": (
+        {"gpus": 8, "modules": frozenset({"nouveau"})},
+        [
+            (
+                "host_driver",
+                "has 8 NVIDIA GPUs, but not their driver; nouveau is loaded instead",
+                "install the NVIDIA driver 580 or later, and restart",
+            )
+        ],
+    ),
+    "old driver": (
+        {"gpus": 8, "gpu_models": MODELS, "driver": DRIVER.format("535.183.01")},
+        [
+            (
+                "host_driver",
+                "has NVIDIA driver 535.183.01; allowed: 580 or newer "
+                "(the training environment has CUDA 13, which older branches cannot run)",
+                "install a newer driver, and restart",
+            )
+        ],
+    ),
+    "a GPU that the driver has lost": (
+        {"gpus": 8, "gpu_models": MODELS[:7], "driver": DRIVER.format("595.91.07")},
+        [
+            (
+                "host_driver",
+                "the driver has only 7 of 8 GPUs",
+                "look for Xid errors in `dmesg`; a GPU may have failed",
+            )
+        ],
+    ),
+    "more than described": (
+        {"gpus": 10, "gpu_models": (*MODELS, "x", "x"), "driver": DRIVER.format("595.91.07")},
+        [
+            (
+                "host_gpus_unused",
+                "has 10 NVIDIA GPUs, of which Slurm uses 8 (groups.gpu.gpus.count)",
+                "write `gpus: {count: 10}` to use all",
+            )
+        ],
+    ),
+}
+
+
+def test_a_calm_host_has_no_problem() -> None:
+    assert [list(judge_host(subject(host))) for host in ("head", "rack1-1", "rack1-2")] == [[], [], []]
+
+
+@pytest.mark.parametrize("title", CASES)
+def test_host(title: str) -> None:
+    host, facts, expected = CASES[title]
+    assert [(p.code, p.message, p.fix) for p in judge_host(subject(host, **facts))] == expected
+
+
+@pytest.mark.parametrize("title", GPU_CASES)
+def test_gpus(title: str) -> None:
+    facts, expected = GPU_CASES[title]
+    assert [(p.code, p.message, p.fix) for p in judge_host(subject(data=GPUS, **facts))] == expected
+
+
+def test_the_controller_needs_no_gpus() -> None:
+    assert list(judge_host(subject("head", GPUS, gpus=0))) == []
+
+
+@pytest.mark.parametrize("system", ["debian 12", "debian 13", "ubuntu 22.04", "ubuntu 24.04"])
+def test_supported_systems(system: str) -> None:
+    assert list(judge_host(subject(os=system))) == []

@@ -117,10 +117,12 @@ class Flight:
 
 
 class Preflight(ABC):
-    """A target that can check in an account whether a spec can be built there."""
+    """A target that can check in an account, or on machines that exist, whether a spec can be built there."""
 
     not_checked: ClassVar[str]
     """A sentence that names what is not checked without credentials."""
+    refusal: ClassVar[str] = "this account cannot create it"
+    """Why a valid spec cannot be built, in words that follow `is valid, but`."""
 
     @abstractmethod
     def preflight(self, spec: ClusterSpec, issues: list[Issue], stack: StackHome, console: Console) -> Flight | None:

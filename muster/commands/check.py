@@ -99,7 +99,7 @@ def _examine(name: str, console: Console) -> _CheckResult:
 def _print(result: _CheckResult) -> None:
     stack, spec, flight = result.stack, result.spec, result.flight
     if spec is None or not result.is_valid:
-        what = "is valid, but this account cannot create it" if flight else "is invalid"
+        what = _describe_refusal(spec) if flight else "is invalid"
         raise Stop(f"{stack.file.name} {what}\n{render(result.issues)}", code=BAD_INPUT)
     target = target_of(spec)
     if result.issues:
@@ -110,6 +110,11 @@ def _print(result: _CheckResult) -> None:
         screen.say(note)
     price = describe_cost(spec, flight.quote.cost if flight and flight.quote else None)
     screen.print_success(f"{stack.file.name}: cluster {spec.name}, {describe_machines(target.plan(spec))}, {price}")
+
+
+def _describe_refusal(spec: ClusterSpec | None) -> str:
+    target = target_of(spec) if spec else None
+    return f"is valid, but {target.refusal}" if isinstance(target, Preflight) else "is invalid"
 
 
 def _as_json(result: _CheckResult) -> dict[str, Any]:

@@ -51,8 +51,10 @@ TENSOR_STRATEGIES = {
 
 # By day, test_strategy_table.py trains with ddp, fsdp, hsdp, a pipeline, tensor parallelism and both of these together,
 # and the strategies that are left here train in the other pairs.
-NIGHTLY = ("ddp", "fsdp, zero 3", "hsdp", "pipeline, 1f1b", "pipeline with ddp", "pipeline with fsdp")
-NIGHTLY += ("tensor", "tensor with ddp", "tensor with pipeline")
+NIGHTLY = (
+    *("ddp", "fsdp, zero 3", "hsdp", "pipeline, 1f1b", "pipeline with ddp", "pipeline with fsdp"),
+    *("tensor", "tensor with ddp", "tensor with pipeline"),
+)
 
 
 def list_cases(cases: dict[str, Any]) -> list[Any]:

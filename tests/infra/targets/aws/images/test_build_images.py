@@ -323,15 +323,13 @@ def test_a_build_that_fails_leaves_nothing(
 
 
 def test_a_machine_that_aws_does_not_terminate_is_named(home: Home, aws: Moto) -> None:
-    lines: list[str] = []
-    console = get_quiet_console()
-    console.say = lines.append  # type: ignore[method-assign]  # what it prints is the subject
+    notes = Notes()
     aws.fail("TerminateInstances", "UnauthorizedOperation", times=4)
-    build_images.build_images(SPEC, home, HERE, console)
+    build_images.build_images(SPEC, home, HERE, notes)
     left = list_alive(aws)
     assert len(left) == 4
     for id_ in left:
-        (line,) = [line for line in lines if id_ in line]
+        (line,) = [line for line in notes.lines if id_ in line]
         assert f"warning: AWS refused to terminate {id_}, which built the " in line
         assert "UnauthorizedOperation" in line
     aws.fail("TerminateInstances", "UnauthorizedOperation")

@@ -40,6 +40,7 @@ class HostsTarget(Target, Preflight):
 
     name = "hosts"
     section = Hosts
+    examples = ("hosts-full",)
     capabilities = Capabilities(gpus=frozenset({"real"}), storage=frozenset({"existing"}))
     setup_phases = ("apt", "venv", "pulumi")
     not_checked = "the hosts are not checked"

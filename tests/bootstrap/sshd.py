@@ -84,8 +84,10 @@ class Sshd:
 
 def _forward(transport: paramiko.Transport, server: KeyOnlyServer) -> None:
     """Pass on what arrives in forwarded channels; other channels have their own threads."""
+    accepted: list[paramiko.Channel | None] = []  # paramiko closes a channel that nothing refers to.
     while transport.is_active():
         channel = transport.accept(timeout=1)
+        accepted.append(channel)
         if channel is None or channel.chanid not in server.forwarded:
             continue
         target = server.forwarded[channel.chanid]

@@ -95,4 +95,4 @@ def test_every_compute_node_is_probed_from_the_controller() -> None:
             return super().run(script, **more)
 
     verify(TARGET, lambda n: (Recording if n == controller else Answering)(n, IDLE), retry_for_s=0)  # type: ignore[arg-type,return-value]
-    assert "for node in gpu-1:10.1.0.21 gpu-2:10.1.0.22; do" in scripts[-1]
+    assert "printf '%s\\n' gpu-1:10.1.0.21 gpu-2:10.1.0.22 | xargs" in scripts[-1]

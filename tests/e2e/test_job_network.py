@@ -27,7 +27,8 @@ if os.environ["SLURMD_NODENAME"] == sys.argv[1]:
     os.rename(home + "/port.new", home + "/port")
     received = 0
     while True:
-        for ready in select.select([server, datagrams], [], [])[0]:
+        # A datagram that was sent before a connection is counted before the answer.
+        for ready in select.select([datagrams, server], [], [])[0]:
             if ready is datagrams:
                 datagrams.recv(100)
                 received += 1

@@ -31,7 +31,7 @@ timeout 300 python3 -c "$2"
 nft list ruleset >/dev/null
 # As with a kernel that has no nftables, with one that lacks an expression, and with another error.
 fail() { printf '#!/bin/sh\\nif [ "$*" = "%s" ]; then echo "Error: %s" >&2; exit 1; fi\\n' "$1" "$2" >/usr/sbin/nft; }
-fail "list tables" "no nftables"
+fail "list tables" "cache initialization failed: Protocol not supported"
 sh /tmp/rules
 cat /run/muster/job-network
 fail "-f -" "Could not process rule: No such file or directory"
@@ -151,7 +151,7 @@ def test_programs_of_a_user_are_reached_by_the_same_user_and_the_system_only() -
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     *attempts, without, incomplete = [line.split("|") for line in done.stdout.splitlines()]
-    assert without == ["open: Error: no nftables"]
+    assert without == ["open: Error: cache initialization failed: Protocol not supported"]
     assert incomplete == ["open: Error: Could not process rule: No such file or directory"]
     connected = [attempt for attempt in attempts if "tcp" in attempt[0]]
     assert len(connected) == 5 * 5 + 2 * 5 + 3

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness import wait_until
 from tests.slurm.test_jobs_smoke import check_rendezvous
 from tests.slurm.train_job.job_stubs import JOB, Run, Start, finish
 
@@ -127,7 +128,10 @@ def test_a_killed_job_script_gives_the_folder_back(job: Run, start: Start, tmp_p
     assert running.stdout is not None
     while "gpu-1: " not in running.stdout.readline():
         pass
+    lock = tmp_path / "shared" / ".lock"
+    held = set(os.listdir(lock))
     running.kill()
+    wait_until(lambda: set(os.listdir(lock)) != held, "the folder is given back")
     (tmp_path / "shared" / "end").touch()
     finish(running)
     assert job(RUN_FOLDER="shared", OUTCOME="finished", SILENT="1").returncode == 0

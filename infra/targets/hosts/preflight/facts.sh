@@ -6,7 +6,7 @@
 set -u
 export LC_ALL=C PATH="$PATH:/usr/sbin:/sbin"
 tab=$(printf '\t')
-PEER_TIMEOUT_S=3
+PEER_TIMEOUT_S=${PEER_TIMEOUT_S:-3}
 PEERS_AT_ONCE=64
 started=0
 # A mount whose server is gone blocks whoever looks at it.

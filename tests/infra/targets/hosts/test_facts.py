@@ -59,7 +59,8 @@ Welcome to this machine!
 
 
 def run_here(probe: Probe, path: str | None = None) -> str:
-    environment = os.environ | ({"PATH": path} if path else {})
+    # A busy machine, or one whose name server does not answer, needs longer than a host may take.
+    environment = os.environ | {"PEER_TIMEOUT_S": "60"} | ({"PATH": path} if path else {})
     command = ["sh", "-c", render_script(probe)]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
 

@@ -96,7 +96,7 @@ def up(
     if name_stack(stack).rotation_mark.exists():
         from muster.commands.rotate import continue_rotation
 
-        continue_rotation(stack)
+        continue_rotation(stack, wait=wait)
 
 
 @app.command()

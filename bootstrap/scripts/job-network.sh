@@ -12,13 +12,17 @@ STATE=/run/muster/job-network
 mkdir -p "${STATE%/*}"
 rm -f $STATE
 
-leave_open() {
+fail() {
+  case $1 in
+    *"not supported"* | *"No such file or directory"*) ;;
+    *) echo "$1" >&2 && exit 1 ;;
+  esac
   echo "open: $(echo "$1" | head -n 1)" >$STATE
   echo "warning: users' jobs can connect to each other: $1" >&2
   exit 0
 }
 
-error=$(nft list tables 2>&1 >/dev/null) || leave_open "$error"
+error=$(nft list tables 2>&1 >/dev/null) || fail "$error"
 error=$(nft -f - 2>&1 <<'RULES'
 table inet muster_jobs
 delete table inet muster_jobs
@@ -94,8 +98,5 @@ table inet muster_jobs {
   }
 }
 RULES
-) || case $error in
-  *"not supported"* | *"No such file or directory"*) leave_open "$error" ;;
-  *) echo "$error" >&2 && exit 1 ;;
-esac
+) || fail "$error"
 echo closed >$STATE

@@ -20,6 +20,7 @@ RESTART_SETTINGS = (
     "AuthType=",
     "ClusterName=",
     "JobContainerType=",
+    "MaxJobCount=",
     "NamespaceType=",
     "ProctrackType=",
     "SelectType=",

@@ -52,13 +52,13 @@ def rotate_keys(name: str, *, wait: bool = False) -> None:
     screen.print_success(f"stack {name} has a new Slurm key; the old one is refused ({time.monotonic() - began:.0f} s)")
 
 
-def continue_rotation(name: str) -> None:
+def continue_rotation(name: str, *, wait: bool = False) -> None:
     """Finish a rotation that was interrupted; do not start one if it had not begun, or if the cluster is another."""
     stack = require_running_stack(name)
     if is_new(list_steps(stack, pulumi.resources(stack))):
         stack.rotation_mark.unlink(missing_ok=True)
     else:
-        rotate_keys(name)
+        rotate_keys(name, wait=wait)
 
 
 def list_steps(stack: StackHome, resources: list[dict[str, Any]]) -> list[RotationStep]:

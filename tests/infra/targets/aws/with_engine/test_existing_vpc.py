@@ -11,6 +11,8 @@ from tests.infra.targets.aws.with_engine.cloud_stack import CloudStack
 from tests.infra.targets.aws.with_engine.conftest import MakeStack
 from tests.moto_server import REGION, Moto
 
+pytestmark = pytest.mark.nightly
+
 
 @pytest.fixture(scope="module")
 def stack(make_stack: MakeStack, account: Moto) -> CloudStack:
@@ -58,7 +60,6 @@ def test_a_smaller_count_terminates_only_the_extra_nodes(stack: CloudStack) -> N
 
 
 # By day, test_pair.py and test_other_examples.py have a second `up`.
-@pytest.mark.nightly
 def test_second_up_changes_nothing(stack: CloudStack) -> None:
     before = list_resources(stack.cloud)
     stack.unchanged()

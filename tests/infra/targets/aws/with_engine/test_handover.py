@@ -24,6 +24,8 @@ from tests.infra.targets.aws.with_engine.cloud import REPO, Cloud, on_moto
 from tests.infra.targets.aws.with_engine.cloud_stack import CloudStack, read_example
 from tests.moto_server import Moto
 
+pytestmark = pytest.mark.nightly
+
 STACK = "aws-g6-pair"
 BUCKET = "operators-state"
 # Only a failure takes as long: what is waited for comes for certain, however slow the machine is.

@@ -10,6 +10,8 @@ from infra.targets.aws.rehearse.account_resources import list_resources
 from tests.infra.targets.aws.with_engine.cloud_stack import CloudStack
 from tests.infra.targets.aws.with_engine.conftest import MakeStack
 
+pytestmark = pytest.mark.nightly
+
 
 @pytest.fixture(scope="module")
 def h200(make_stack: MakeStack) -> CloudStack:
@@ -28,7 +30,6 @@ def test_up(h200: CloudStack, before_up: set[str]) -> None:
 
 
 # By day, test_other_examples.py has a second `up` with storage of both kinds.
-@pytest.mark.nightly
 def test_second_up_changes_nothing(h200: CloudStack) -> None:
     before = list_resources(h200.cloud)
     h200.unchanged()

@@ -85,7 +85,7 @@ def _text(user_data: Any) -> str:
 
 def _slurm(script: str) -> str:
     """Return Slurm's output for a script: idle nodes, and a test job that passes on them."""
-    if query := re.search(r"scontrol show node --oneliner '?([^\s']+)", script):
+    if query := re.search(r"scontrol show node --oneliner '?([^\s'|]+)", script):
         return "\n".join(
             f"NodeName={name} State=IDLE+CLOUD CPUTot=8 CPUAlloc=0 RealMemory=64000 AllocMem=0 FreeMem=60000"
             for name in expand(query[1])

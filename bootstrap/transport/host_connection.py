@@ -167,8 +167,13 @@ class _KeyPolicy(paramiko.MissingHostKeyPolicy):
         """The algorithms of the keys that were refused."""
         return [name for key in self.refused for name in _ALGORITHMS.get(key.get_name(), (key.get_name(),))]
 
-    def missing_host_key(self, client: paramiko.SSHClient, hostname: str, key: paramiko.PKey) -> None:  # noqa: ARG002
-        """Accept the key or raise; ARG002: paramiko fixes the signature."""
+    def missing_host_key(
+        self,
+        client: paramiko.SSHClient,  # noqa: ARG002  # paramiko calls it with three arguments
+        hostname: str,  # noqa: ARG002
+        key: paramiko.PKey,
+    ) -> None:
+        """Accept the key or raise."""
         if self._login.fingerprint or self._listed:
             if not self._is_expected(key):
                 self.refused.append(key)
@@ -235,7 +240,7 @@ def _read_known_keys(login: HostLogin) -> dict[str, paramiko.PKey]:
         fix = "correct `known_hosts`, or write a `fingerprint` for each machine"
         raise TransportError(login.name, f"known_hosts {login.known_hosts}: {reason}", fix) from None
     keys = paramiko.HostKeys()
-    revoked = {line.split()[3] for line in lines if line.startswith("@revoked") and len(line.split()) > 3}  # noqa: PLR2004
+    revoked = {key for line in lines if line.startswith("@revoked") for key in line.split()[3:4]}
     for line in lines:
         for name, key in _parse_known_host(line):
             if key.get_base64() not in revoked:

@@ -27,7 +27,7 @@ UNREADABLE = "unreadable "
 STUCK = Path("stuck")
 
 
-def fail(mode: str, at_step: int) -> None:
+def fail(mode: str) -> None:
     if mode == "memory":
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.\nGPU 0 has 3 GiB free.")
     if mode == "host memory":
@@ -39,13 +39,10 @@ def fail(mode: str, at_step: int) -> None:
     if mode == "crash":
         os.kill(os.getpid(), signal.SIGSEGV)
     if mode in ("hang", "freeze"):
-        stand_still(mode, at_step)
+        stand_still(mode)
 
 
-def stand_still(mode: str, at_step: int) -> None:
-    # The save of the step before ends first, or it would count as the cause, or be missing at the end.
-    while not checkpoint(Path("run"), at_step - 1).exists():
-        time.sleep(0.01)
+def stand_still(mode: str) -> None:
     STUCK.touch()
     if mode == "freeze":
         # Its watchdog publishes where it is. Otherwise the others may believe that it still saves, which takes longer.
@@ -54,13 +51,29 @@ def stand_still(mode: str, at_step: int) -> None:
     time.sleep(600)
 
 
+def wait_for_save_of(step: int) -> None:
+    """Let the save of a step end before the next step, or it could count as the cause, or be missing at the end.
+
+    The wait is part of the save, which has a longer limit than a step: on a busy machine, a writer may take seconds.
+    """
+    trainer_class: Any = Trainer
+    start_save = trainer_class.start_save
+
+    def awaited_save(trainer: Trainer, *arguments: Any) -> None:
+        start_save(trainer, *arguments)
+        while trainer.step == step and not checkpoint(Path("run"), step).exists():
+            time.sleep(0.01)
+
+    trainer_class.start_save = awaited_save
+
+
 def fail_before_step(mode: str, at_step: int) -> None:
     trainer_class: Any = Trainer
     run_step = trainer_class.run_step
 
     def failing_step(trainer: Trainer, batch: Any) -> Any:
         if trainer.step + 1 == at_step:
-            fail(mode, at_step)
+            fail(mode)
         return run_step(trainer, batch)
 
     trainer_class.run_step = failing_step
@@ -72,7 +85,7 @@ def stand_still_before_batch(number: int) -> None:
 
     def failing_batch(loader: Loader) -> Any:
         if next(calls) == number:
-            stand_still("hang", number)
+            stand_still("hang")
         return next_batch(loader)
 
     loader_class.__next__ = failing_batch
@@ -94,6 +107,8 @@ def fail_to_open(name: str) -> None:
 
 if __name__ == "__main__":
     mode, failing_rank, at_step, *arguments = sys.argv[1:]
+    if mode in ("hang", "hang in data", "freeze"):
+        wait_for_save_of(int(at_step) - 1)
     if os.environ["RANK"] == failing_rank:
         if mode == "absent":
             os._exit(0)

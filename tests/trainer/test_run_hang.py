@@ -20,8 +20,8 @@ PROGRAM = "tests.trainer.failing_rank"
 STEP = 7
 RUN = [*SMALL_LLAMA, "run.folder=run", "steps=1000000", "checkpoint.every=2", "checkpoint.asynchronous=true"]
 RANKS = ["parallel.strategy=ddp", "batch.size=2", "batch.micro=1"]
-# A few seconds over the limit of 5 s, on a busy machine.
-SECONDS = "([5-9]|1[0-9])"
+# At least the limit of 5 s; a busy machine notices it later.
+SECONDS = r"([5-9]|\d{2,})"
 # The launcher, two ranks and the writers of their checkpoints.
 PROCESSES = 5
 SILENT = f"silent, because their process or node is dead or stuck: rank 1 on {HOST} "
@@ -34,8 +34,8 @@ def test_a_rank_that_hangs_is_named(tmp_path: Path, phase: str) -> None:
     mode = "hang" if phase == "step" else "hang in data"
     with forked(2, [mode, "1", str(STEP), *RUN, *RANKS, "watchdog.hang_s=5"], tmp_path, program=PROGRAM) as run:
         processes = wait_until_stuck(run, tmp_path)
-        assert run.wait(60) == Code.HANG, run.output
-    wait_until_gone(processes, 20)
+        assert run.wait() == Code.HANG, run.output
+    wait_until_gone(processes)
     ended = assert_first_cause(tmp_path / "run", Cause.HANG, rank=1)
     assert (ended["outcome"], ended["step"]) == ("failed", STEP - 1)
     # The setting is the limit, although steps of a few milliseconds are followed by a limit of a minute otherwise.
@@ -56,11 +56,11 @@ def test_a_frozen_rank_is_named(tmp_path: Path) -> None:
     with forked(2, ["freeze", "1", str(STEP), *RUN, *RANKS, "watchdog.hang_s=5"], tmp_path, program=PROGRAM) as run:
         processes = wait_until_stuck(run, tmp_path)
         first, frozen = run.rank_pids()
-        wait_until_gone([first], 60)
+        wait_until_gone([first])
         # As torchrun does half a minute after the end of a rank.
         os.kill(frozen, signal.SIGKILL)
-        assert run.wait(60) == Code.HANG, run.output
-    wait_until_gone(processes, 20)
+        assert run.wait() == Code.HANG, run.output
+    wait_until_gone(processes)
     assert_frozen(tmp_path, rf"no progress for {SECONDS} s \(limit 5 s\)")
     assert SILENT in run.output
 
@@ -71,7 +71,7 @@ def test_a_frozen_rank_is_named_long_before_the_limit_and_killed_by_torchrun(tmp
     with torchrun(2, ["freeze", "1", str(STEP), *RUN, *RANKS], tmp_path, program=PROGRAM) as run:
         processes = wait_until_stuck(run, tmp_path)
         assert run.wait() == 1, run.output
-    wait_until_gone(processes, 20)
+    wait_until_gone(processes)
     assert_frozen(tmp_path, "1 ranks have been silent for 15 s")
     assert SILENT in run.output
     assert f"failed (exitcode: {int(Code.HANG)}) local_rank: 0 " in run.output
@@ -83,7 +83,7 @@ def test_the_usual_limit_is_a_minute_and_three_steps(tmp_path: Path) -> None:
     with forked(2, ["hang", "1", str(3 * STEP), *RUN, *RANKS], tmp_path, program=PROGRAM) as run:
         processes = wait_until_stuck(run, tmp_path)
         assert run.wait() == Code.HANG, run.output
-    wait_until_gone(processes, 20)
+    wait_until_gone(processes)
     error = assert_first_cause(tmp_path / "run", Cause.HANG, rank=1)["failure"]["error"]
     age_s, limit_s = (int(number) for number in re.findall(r"\d+", error)[:2])
     # Steps take far less than a second each, even on a busy machine.

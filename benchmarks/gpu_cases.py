@@ -73,6 +73,8 @@ SWITCHES: dict[str, dict[str, Any]] = {
     },
     "joint-products": {"trainer.models.projections.can_join": lambda _x, _layers: False},
     "adamw-kernel": {"trainer.optimizers.adamw.has_kernel": lambda _slot: False},
+    "stored-casts": {"trainer.models.fp8.casts_stored_weight": lambda _weight: False},
+    "shared-casts": {"trainer.models.projections.can_share_input": lambda _layers: False},
     "cuda-graph": {"trainer.parallel.apply._find_graph_obstacle": lambda _mesh: "it is left out"},
     "norm-kernels": {"trainer.models.batch_norm.has_kernel": lambda _x, _norm: False},
     "pool-kernels": {"trainer.models.max_pool.has_kernel": lambda _x: False},

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -15,6 +17,7 @@ from tests.trainer.resumed_rank import train_across_save
 from trainer.config.errors import ConfigError
 from trainer.config.load import from_dict, load
 from trainer.fp8_history import STEPS
+from trainer.models import fp8, fp8_cast, projections
 from trainer.models.fp8 import DelayedScales, Fp8Linear, multiply_fp8
 from trainer.models.fp8_cast import cast_fp8
 from trainer.models.fp8_formats import E4M3, E5M2
@@ -129,8 +132,38 @@ def test_a_run_follows_one_with_dynamic_scales(preset: str) -> None:
     assert delayed["loss"] != tensor["loss"]
     assert delayed["loss"][-1] < delayed["loss"][0] - 0.1
     assert delayed["loss"] == pytest.approx(tensor["loss"], abs=0.03)
-    assert delayed["norm"] == pytest.approx(tensor["norm"], rel=0.1)
     assert not any(delayed["skipped"])
+
+
+@pytest.mark.parametrize("preset", ["tiny-llama", "tiny-gpt2"])
+def test_gradients_are_as_exact_as_with_dynamic_scales(preset: str) -> None:
+    """Runs drift apart once a bit differs, so all gradients of a step are computed at the weights of the same run."""
+    ways = ([DELAYED], ["fp8.scaling=tensor"], ["precision=fp32"])
+    steps = [make_step(load(preset, [*TINY, SINGLE, *way])) for way in ways]
+    gradients: list[torch.Tensor] = []
+    for step in steps:
+        step.after_gradients = lambda _batch, _loss, step=step: gradients.append(join(step.optimizer.gradients()))
+    errors = []
+    for index in range(STEPS + 8):
+        for step in steps[1:]:
+            copy_weights(steps[0], step)
+        gradients.clear()
+        losses = [float(run(step, index).loss) for step in steps]
+        delayed, tensor, exact = gradients
+        assert losses[0] == pytest.approx(losses[2], abs=0.01)
+        assert float(delayed.norm()) == pytest.approx(float(exact.norm()), rel=0.03)
+        errors.append([float((each - exact).norm() / exact.norm()) for each in (delayed, tensor)])
+    of_delayed, of_tensor = torch.tensor(errors).mean(0).tolist()
+    assert 0 < of_delayed < 1.1 * of_tensor < 0.15
+
+
+@pytest.mark.parametrize("preset", ["tiny-llama", "tiny-gpt2"])
+def test_casts_of_stored_weights_change_no_bit_of_a_run_that_rounds_gradients_anyway(preset: str) -> None:
+    config = config_of(preset, [*TINY, SINGLE, DELAYED, "batch.micro=8", "optimizer.gradients=bf16"])
+    stored = curve(config, 8, steps=STEPS + 2)
+    with patch.object(fp8, "casts_stored_weight", return_value=False) as asks:
+        assert curve(config, 8, steps=STEPS + 2) == stored
+    assert asks.called
 
 
 @pytest.mark.parametrize("recompute", ["full", "selective"])
@@ -159,6 +192,39 @@ def test_a_compiled_run_has_no_graph_break_and_compiles_nothing_later(mode: str,
     assert losses == pytest.approx([float(run(eager, index).loss) for index in range(4)], abs=0.01)
     for name in NAMES:
         assert torch.allclose(step.tensors()[name], eager.tensors()[name], rtol=0.1)
+
+
+def test_layers_with_the_same_input_share_its_cast_in_a_compiled_graph() -> None:
+    # This backend divides graphs like inductor does, which merges equal operations.
+    settings = [*TINY, SINGLE, DELAYED, "compile.backend=aot_eager_decomp_partition", "compile.mode=blocks"]
+    counts: list[int] = []
+    losses: list[list[float]] = []
+    for can_share in (projections.can_share_input, lambda _layers: False):
+        torch.compiler.reset()
+        step = make_step(load("tiny-llama", settings))
+        losses.append([])
+        with patch.object(projections, "can_share_input", can_share):
+            run(step, 0)
+            with patch.object(fp8_cast, "cast_plainly", side_effect=fp8_cast.cast_plainly) as casts:
+                losses[-1] += [float(run(step, index).loss) for index in (1, 2)]
+        counts.append(casts.call_count)
+        histories = [step.tensors()[f"fp8.layers.0.ffn.{layer}"][:, 0].tolist() for layer in ("gate", "up")]
+        assert histories[0] == histories[1]
+    # The inputs of gate and up: in 2 layers, 2 micro-batches and 2 steps.
+    assert counts[1] - counts[0] == 8
+    assert losses[0] == losses[1]
+
+
+def test_weights_are_cast_as_they_are_stored_and_their_gradients_are_not_rounded() -> None:
+    torch.manual_seed(1)
+    x, weight = torch.randn(32, 64), torch.randn(48, 64, requires_grad=True)
+    results = []
+    for stored in (weight, weight.bfloat16()):
+        y = multiply_fp8(x, stored, None, has_row_scales=False, delayed=make_scales(0.01, 0.01, 1e-4))
+        results.append((y, *torch.autograd.grad(y, weight, torch.ones_like(y))))
+    assert torch.equal(results[0][0], results[1][0])
+    assert not torch.equal(results[0][1], results[1][1])
+    assert torch.equal(results[0][1].bfloat16().float(), results[1][1])
 
 
 def test_an_evaluation_changes_nothing() -> None:
@@ -257,6 +323,17 @@ def run(step: Step, index: int) -> StepResult:
     size = step._config.batch.size // mesh.layout.dp_size
     batch = {key: value[mesh.dp_rank * size :][:size] for key, value in global_batch(step._config, index).items()}
     return step.run(batch, 4)
+
+
+def join(gradients: Iterable[torch.Tensor]) -> torch.Tensor:
+    return torch.cat([gradient.detach().float().flatten() for gradient in gradients])
+
+
+@torch.no_grad()
+def copy_weights(source: Step, target: Step) -> None:
+    weights = dict(source.engine.named_parameters())
+    for name, weight in target.engine.named_parameters():
+        weight.copy_(weights[name])
 
 
 def make_scales(*scales: float) -> DelayedScales:

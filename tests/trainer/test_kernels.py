@@ -126,16 +126,19 @@ def test_adamw_preserves_nan_in_bf16() -> None:
 
 @pytest.fixture
 def exact_casts() -> Iterator[None]:
-    """Let the interpreter round to fp8 like a GPU: its own rounding loses the carry of the mantissa.
+    """Let the interpreter round like a GPU: it truncates to bf16, and its rounding to fp8 loses the mantissa's carry.
 
     A few programs search small matrices; one after the other, those of a GPU take long.
     """
-    formats, convert = {tl.float8e4nv: E4M3, tl.float8e5: E5M2}, interpreter._convert_float
+    formats = {tl.float8e4nv: (E4M3, torch.uint8), tl.float8e5: (E5M2, torch.uint8)}
+    formats[tl.bfloat16] = (torch.bfloat16, torch.uint16)
+    convert = interpreter._convert_float
 
     def round_to_even(values: Any, source: Any, target: Any, mode: Any) -> Any:
-        if target not in formats:
+        if target not in formats or source != tl.float32:
             return convert(values, source, target, mode)
-        return torch.from_numpy(np.ascontiguousarray(values)).to(formats[target]).view(torch.uint8).numpy()
+        dtype, bits = formats[target]
+        return torch.from_numpy(np.ascontiguousarray(values)).to(dtype).view(bits).numpy()
 
     with (
         patch.object(interpreter, "_convert_float", round_to_even),
@@ -160,6 +163,15 @@ def test_a_cast_to_fp8_has_the_same_bits(shape: tuple[int, int], scale: float, d
         assert torch.equal(ours.view(torch.uint8), theirs.view(torch.uint8))
     assert actual[2].tolist() == expected[2].tolist()
     assert actual[2].tolist() == pytest.approx([scale or 5 / torch.finfo(dtype).max, 5.0])
+
+
+@pytest.mark.usefixtures("exact_casts")
+@pytest.mark.parametrize("scale", [0.0, 3e-3])
+def test_a_cast_of_an_fp32_matrix_has_the_bits_of_a_cast_of_its_bf16_copy(scale: float) -> None:
+    x = torch.randn(40, 33, generator=torch.Generator().manual_seed(1))
+    actual, expected = (fp8_cast_kernel.cast_tiles(value, torch.tensor(scale), E4M3) for value in (x, x.bfloat16()))
+    for ours, copied in zip(actual, expected, strict=True):
+        assert torch.equal(ours.view(torch.uint8), copied.view(torch.uint8))
 
 
 @pytest.mark.usefixtures("exact_casts")

@@ -42,10 +42,17 @@ class Fp8Linear(nn.Linear):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.multiply(x, self.weight, self.bias)
 
-    def multiply(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        """Multiply by a weight with this layer's scales; an evaluation derives them from the values."""
+    def multiply(
+        self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, like: Fp8Linear | None = None
+    ) -> torch.Tensor:
+        """Multiply by a weight with this layer's scales; an evaluation derives them from the values.
+
+        With delayed scales, the input can have that of another layer with the same input: the compiler then casts it
+        once for both.
+        """
         delayed = self.delayed if self.training else None
-        return multiply_fp8(x, weight, bias, has_row_scales=self.has_row_scales, delayed=delayed)
+        source = delayed if like is None else like.delayed
+        return multiply_fp8(x, weight, bias, has_row_scales=self.has_row_scales, delayed=delayed, input_source=source)
 
 
 def use_fp8(layer: nn.Linear, *, has_row_scales: bool) -> None:
@@ -55,22 +62,30 @@ def use_fp8(layer: nn.Linear, *, has_row_scales: bool) -> None:
     layer.delayed = None
 
 
-def multiply_fp8(
+def multiply_fp8(  # noqa: PLR0913  # the operands of F.linear and the scales of each
     x: torch.Tensor,
     weight: torch.Tensor,
     bias: torch.Tensor | None,
     *,
     has_row_scales: bool,
     delayed: DelayedScales | None = None,
+    input_source: DelayedScales | None = None,
 ) -> torch.Tensor:
     """Return `F.linear(x, weight, bias)` in bf16, computed in fp8, as are the gradients of `x` and `weight`.
 
-    With delayed scales, their largest values are updated.
+    With delayed scales, their largest values are updated. The input's scale can be that of a layer with the same input.
     """
     rows = flatten_rows(x)
-    y = _multiply_rows(rows, weight.to(torch.bfloat16), has_row_scales=has_row_scales, delayed=delayed)
+    if delayed is None or not casts_stored_weight(weight):
+        weight = weight.to(torch.bfloat16)
+    y = _multiply_rows(rows, weight, has_row_scales=has_row_scales, delayed=delayed, input_source=input_source)
     y = unflatten_rows(y, x)
     return y if bias is None else y + bias.to(y.dtype)
+
+
+def casts_stored_weight(weight: torch.Tensor) -> bool:
+    """Return whether a cast reads the weight as it is stored, so that no copy in bf16 is written and read before."""
+    return weight.dtype == torch.float32
 
 
 def flatten_rows(x: torch.Tensor) -> torch.Tensor:
@@ -86,14 +101,20 @@ def unflatten_rows(rows: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 
 
 def _multiply_rows(
-    x: torch.Tensor, weight: torch.Tensor, *, has_row_scales: bool, delayed: DelayedScales | None
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    *,
+    has_row_scales: bool,
+    delayed: DelayedScales | None,
+    input_source: DelayedScales | None,
 ) -> torch.Tensor:
     y: torch.Tensor
     if delayed is None:
         product = _RowScaledProduct if has_row_scales else _TensorScaledProduct
         y = product.apply(x, weight)
         return y
-    y, maxima = _DelayedProduct.apply(x, weight, delayed.scales, delayed.gradient_maximum)
+    x_scale = (delayed if input_source is None else input_source).scales[0]
+    y, maxima = _DelayedProduct.apply(x, weight, x_scale, delayed.scales, delayed.gradient_maximum)
     record_maxima(delayed, maxima)
     return y
 
@@ -126,12 +147,18 @@ class _DelayedProduct(torch.autograd.Function):
     """x @ weight.T with one scale for each operand, which is given, and the largest values of x and weight."""
 
     @staticmethod
-    def forward(
-        ctx: Any, x: torch.Tensor, weight: torch.Tensor, scales: torch.Tensor, gradient_maximum: torch.Tensor
+    def forward(  # noqa: PLR0913, PLR0917  # autograd passes tensors by position only
+        ctx: Any,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        x_scale: torch.Tensor,
+        scales: torch.Tensor,
+        gradient_maximum: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        x8, x_columns, x_maximum = cast_delayed(x, scales[0], E4M3)
+        x8, x_columns, x_maximum = cast_delayed(x, x_scale, E4M3)
         weight8, weight_columns, weight_maximum = cast_delayed(weight, scales[1], E4M3)
         ctx.save_for_backward(*x_columns, *weight_columns, scales)
+        ctx.weight_type = weight.dtype
         # Not a saved tensor: those must not change until the backward pass has read them.
         ctx.gradient_maximum = gradient_maximum
         maxima = torch.stack((x_maximum, weight_maximum))
@@ -144,8 +171,9 @@ class _DelayedProduct(torch.autograd.Function):
         rows, columns, maximum = cast_delayed(gradient, scales[2], E5M2)
         ctx.gradient_maximum.copy_(torch.maximum(ctx.gradient_maximum, maximum))
         of_x = multiply_scaled(rows, (weight, weight_scale), is_gradient=True)
-        of_weight = multiply_scaled(columns, (x, x_scale), is_gradient=True)
-        return of_x, of_weight, None, None
+        # Written as it will be stored: fp32 weights have fp32 gradients, and their sum is not rounded before.
+        of_weight = multiply_scaled(columns, (x, x_scale), is_gradient=True, dtype=ctx.weight_type)
+        return of_x, of_weight, None, None, None
 
 
 class _RowScaledProduct(torch.autograd.Function):

@@ -13,7 +13,7 @@ from trainer.models.fp8_formats import SMALLEST_SCALE, Cast
 
 @torch.library.custom_op("muster::cast_fp8", mutates_args=())
 def cast_fp8(x: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype) -> Cast:
-    """Return the values of a matrix in fp8.
+    """Return the values of a matrix in fp8, which are rounded to bf16 before if they are not: others have its bits.
 
     Values beyond the range of the format become its largest one. A scale of 0 means that there is none yet: then it is
     derived from the values themselves. NaNs and infinities are visible in the largest value only.
@@ -35,6 +35,7 @@ def _describe(x: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype) -> Cast:
 def cast_plainly(x: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype) -> Cast:
     """Return what `cast_fp8` returns, by torch's operations."""
     limit = torch.finfo(dtype).max
+    x = x.to(torch.bfloat16)
     largest = x.float().abs().amax()
     # Divided by a tensor: on a GPU, torch multiplies by the reciprocal of a number, which may differ in the last bit.
     scale = torch.where(scale == 0, largest / torch.full_like(largest, limit), scale)

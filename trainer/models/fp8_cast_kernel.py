@@ -63,7 +63,7 @@ def _find_largest(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0917  # 
         largest = tl.zeros((block_values,), tl.int32)
         for block in range(blocks):
             at = (block * programs + tl.program_id(0)).to(tl.int64) * block_values + offsets
-            value = tl.load(x + at, mask=at < count, other=0.0).to(tl.float32)
+            value = tl.load(x + at, mask=at < count, other=0.0).to(tl.bfloat16).to(tl.float32)
             largest = tl.maximum(largest, value.to(tl.int32, bitcast=True) & _WITHOUT_SIGN)
         tl.atomic_max(into_bits, tl.max(largest, 0), sem="relaxed")
 
@@ -89,7 +89,9 @@ def _cast_tile(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0917  # a k
     # Only the place of a tile needs 64 bits: places within it take half of the registers.
     place = first_row.to(tl.int64) * columns + first_column
     inside = row_inside[:, None] & column_inside[None, :]
-    value = tl.load(x + place + (row[:, None] * columns + column[None, :]), mask=inside, other=0.0).to(tl.float32)
+    value = tl.load(x + place + (row[:, None] * columns + column[None, :]), mask=inside, other=0.0)
+    # Weights may be read as they are stored, in fp32; they get the bits that a copy in bf16 would give them.
+    value = value.to(tl.bfloat16).to(tl.float32)
     factor = tl.load(scale)
     # Without a scale, the largest value of all tiles is here already, and does not change any more.
     factor = tl.where(factor == 0.0, tl.div_rn(tl.load(figures + 1), limit), factor)

@@ -8,14 +8,15 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-from trainer.report.axes import BLUE, GREEN, ORANGE, RED, add_axes, legend_above
+from trainer.report.axes import BLUE, GREEN, ORANGE, PURPLE, RED, SKY, add_axes, legend_above
 from trainer.report.curve import smooth
 from trainer.report.picture import draw_picture
 
-COLOURS = (ORANGE, BLUE, RED, GREEN)
+COLOURS = (ORANGE, BLUE, PURPLE, RED, GREEN, SKY)
 # The first steps would hide the differences.
 _FIRST_STEP = 50
 
@@ -39,7 +40,7 @@ def draw_curves(curves: dict[str, list[float]]) -> str:
 
     def draw(figure: Any) -> str:
         axes = add_axes(figure, "loss, running mean")
-        for (name, losses), colour in zip(curves.items(), COLOURS, strict=False):
+        for (name, losses), colour in zip(curves.items(), cycle(COLOURS), strict=False):
             steps = range(1, len(losses) + 1)
             style = "--" if name.endswith("reference") else "-"
             axes.plot(steps[_FIRST_STEP:], smooth(losses)[_FIRST_STEP:], style, color=colour, label=name, linewidth=1.2)

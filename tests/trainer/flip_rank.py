@@ -13,14 +13,15 @@ import errno
 import json
 import os
 import random
-import runpy
 import socket
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from trainer import __main__ as program
 from trainer.api import Trainer
 from trainer.checkpoint import confirmed
 from trainer.checkpoint.fence import Fence
@@ -144,4 +145,9 @@ if __name__ == "__main__":
     if "THREADS_OF_THE_LAST" in os.environ and int(os.environ["WORLD_SIZE"]) - 1 == RANK:
         torch.set_num_threads(int(os.environ["THREADS_OF_THE_LAST"]))
     install([Flip(**each) for each in json.loads(os.environ.get("FLIPS", "[]"))])
-    runpy.run_module("trainer", run_name="__main__", alter_sys=True)
+    # No launcher ends the other ranks of a refused start.
+    program.RANK_0_TIMEOUT_S = 0.5
+    status = program.main(sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)

@@ -189,7 +189,7 @@ def test_a_refused_start_of_two_ranks_leaves_no_files(tmp_path: Path) -> None:
         "checkpoint.resume=must",
         f"run.folder={tmp_path / 'runs' / 'new'}",
     ]
-    with forked(2, arguments, tmp_path / "logs") as run:
+    with forked(2, arguments, tmp_path / "logs", program="tests.trainer.quick_rank") as run:
         assert run.wait() != 0
     assert "checkpoint.resume: must, but " in run.output
     assert [path.name for path in tmp_path.iterdir()] == ["logs"]

@@ -34,6 +34,12 @@ def write_run(folder: Path, ranks: int, **other: Any) -> Path:
     return run_factory.run(folder / f"run-{ranks}", run_settings(ranks), times, ranks=ranks, **other)
 
 
+@pytest.fixture
+def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw no pictures, which takes most of the time of a report, for tests that look at its figures and texts only."""
+    monkeypatch.setattr("simulator.report.figures.draw_picture", lambda *_: None)
+
+
 def read_report(out: Path) -> dict[str, Any]:
     report: dict[str, Any] = json.loads((out / "report.json").read_text())
     return report
@@ -176,6 +182,7 @@ ADVICE: list[tuple[dict[str, float | None], list[str], str]] = [
 ]
 
 
+@pytest.mark.usefixtures("without_pictures")
 @pytest.mark.parametrize(("times", "more", "text"), ADVICE)
 def test_advice_names_the_first_change(
     tmp_path: Path, times: dict[str, float | None], more: list[str], text: str
@@ -186,6 +193,7 @@ def test_advice_names_the_first_change(
     assert read_report(run / "predicted")["change_first"].startswith(text)
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_advice_states_the_gain_of_a_setting(tmp_path: Path) -> None:
     profile = profile_factory.write(tmp_path / "profile.json", profile_factory.profile())
     run = write_run(tmp_path, 4)
@@ -221,6 +229,7 @@ def test_run_of_another_machine_is_rejected(tmp_path: Path, capsys: pytest.Captu
     assert f"profile.machine.device: 'NVIDIA H200' in {profile}; allowed: 'cpu', the device that {run} ran on" in error
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_machine_much_slower_than_the_profile_is_noted(tmp_path: Path) -> None:
     profile = profile_factory.write(tmp_path / "profile.json", profile_factory.profile())
     run = write_run(tmp_path, 2, peak={"peak": 1e12, "source": "given", "achieved": 20e9})
@@ -230,6 +239,7 @@ def test_machine_much_slower_than_the_profile_is_noted(tmp_path: Path) -> None:
     assert note == f"tiny-llama on 2 ranks {text}"
 
 
+@pytest.mark.usefixtures("without_pictures")
 @pytest.mark.parametrize(
     ("cpu", "gflops", "expected"),
     [

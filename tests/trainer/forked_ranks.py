@@ -9,9 +9,14 @@ import os
 import runpy
 import socket
 import sys
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed
 
 from tests.trainer.held_rank import hold
-from trainer.world import open_store
+
+dist: Any = torch.distributed
 
 
 def launch(ranks: int, program: str, arguments: list[str]) -> int:
@@ -19,23 +24,26 @@ def launch(ranks: int, program: str, arguments: list[str]) -> int:
 
     Like torchrun, the parent serves the store of all worlds that the ranks form.
     """
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+    port = listener.getsockname()[1]
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), TORCHELASTIC_USE_AGENT_STORE="True")
     sys.argv = [program, *arguments]
-    pids = [_fork(rank, ranks, program) for rank in range(ranks)]
-    # Not earlier, because its threads cannot be forked.
-    store = open_store("127.0.0.1", port, is_master=True, timeout_s=60)
+    pids = [_fork(rank, ranks, program, listener) for rank in range(ranks)]
+    # Not earlier, because its threads cannot be forked. The store takes the listener, which is open since before: a
+    # port that is only looked up could be taken by another test until the store listens.
+    store: Any = dist.TCPStore(
+        "127.0.0.1", port, None, True, timedelta(seconds=60), wait_for_workers=False, master_listen_fd=listener.detach()
+    )
     statuses = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
     del store
     return max(status if status >= 0 else 1 for status in statuses)
 
 
-def _fork(rank: int, ranks: int, program: str) -> int:
+def _fork(rank: int, ranks: int, program: str, listener: socket.socket) -> int:
     pid = os.fork()
     if pid:
         return pid
+    listener.close()
     place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
     os.environ.update({name: str(value) for name, value in place.items()})
     held, _, step = os.environ.get("HOLD", "").partition(":")

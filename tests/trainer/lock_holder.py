@@ -2,7 +2,7 @@
 
 python -S -m tests.trainer.lock_holder BEAT_S STALE_S
 
-    take FOLDER          prints "epoch N" or "refused ..."
+    take FOLDER          prints "epoch N", "epoch N after watching" its last owner, or "refused ..."
     save STEP            writes a checkpoint with the writer's own code; prints the result
     stop_and_save STEP   likewise, but SIGSTOP comes when it has asked the lock for the last time and before it renames
     remove STEP          removes later checkpoints
@@ -35,13 +35,14 @@ class Holder:
 
     def take(self, where: str) -> str:
         self.path = Path(where) / "checkpoints"
+        notes: list[str] = []
         try:
-            self.lock = RunLock.take(Path(where))
+            self.lock = RunLock.take(Path(where), say=notes.append)
         except (FolderInUse, OSError) as error:
             return f"refused {error}"
         self.path.mkdir(exist_ok=True)
         folder.remove_leftovers(self.path, epoch=self.lock.fence.epoch)
-        return f"epoch {self.lock.fence.epoch}"
+        return f"epoch {self.lock.fence.epoch}{' after watching' * bool(notes)}"
 
     def save(self, step: str) -> str:
         assert self.lock is not None

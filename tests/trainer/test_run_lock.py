@@ -22,14 +22,17 @@ from trainer.checkpoint.lock_owner import JOB_SCRIPT, Owner, explain_takeover, n
 from trainer.checkpoint.run_lock import LOCK_FOLDER, FolderInUse, RunLock
 
 BEAT_S, STALE_S = 0.05, 1.0
+# Of owners that live: on a busy machine, one may not run for a second.
+LONG_STALE_S = 5.0
+RACES_AT_ONCE = 10
 OTHER_HOST = Owner(id="there", host="gpu-9", pid=1, process="boot pid:[1] 99", since="2026-11-17 10:00:00 UTC")
 
 
 class Holder:
     """A process of tests.trainer.lock_holder."""
 
-    def __init__(self, **variables: str) -> None:
-        command = [sys.executable, "-S", "-m", "tests.trainer.lock_holder", str(BEAT_S), str(STALE_S)]
+    def __init__(self, stale_s: float = STALE_S, **variables: str) -> None:
+        command = [sys.executable, "-S", "-m", "tests.trainer.lock_holder", str(BEAT_S), str(stale_s)]
         environment = {**os.environ, "PYTHONPATH": str(REPO), **variables}
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(command, cwd=REPO, env=environment, stdin=pipe, stdout=pipe, text=True)
@@ -65,8 +68,8 @@ class Holder:
 def start() -> Iterator[Callable[..., Holder]]:
     holders: list[Holder] = []
 
-    def start_holder(**variables: str) -> Holder:
-        holders.append(Holder(**variables))
+    def start_holder(stale_s: float = STALE_S, **variables: str) -> Holder:
+        holders.append(Holder(stale_s, **variables))
         return holders[-1]
 
     yield start_holder
@@ -96,22 +99,28 @@ def test_one_of_two_processes_wins_each_race(
     start: Callable[..., Holder], tmp_path: Path, is_fresh: bool, races: int
 ) -> None:
     """In a fresh folder, and for that of an owner on another host that has died: both see it at the same moment."""
-    racers = [start(), start()]
+    pairs = [(start(LONG_STALE_S), start(LONG_STALE_S)) for _ in range(RACES_AT_ONCE)]
     for number in range(races):
-        folder = tmp_path / str(number)
-        if not is_fresh:
-            write_owner(folder, OTHER_HOST, epoch=7)
-        for racer in racers:
-            racer.send(f"take {folder}")
+        racers = pairs[number % RACES_AT_ONCE]
+        if racers is pairs[0]:
+            for later, pair in enumerate(pairs, number):
+                send_to_race(pair, tmp_path / str(later), is_fresh)
         answers = [racer.answer() for racer in racers]
         won = [answer.startswith("epoch") for answer in answers]
         assert sorted(won) == [False, True], answers
         winner, loser = racers[won.index(True)], answers[won.index(False)]
-        assert answers[won.index(True)] == ("epoch 1" if is_fresh else "epoch 8")
+        assert answers[won.index(True)] == ("epoch 1" if is_fresh else "epoch 8 after watching")
         assert f"in use by process {winner.process.pid} on " in loser
         assert "it has touched the lock just now" in loser
         assert winner.do(f"save {number}") == "published"
         assert winner.do("release") == "released"
+
+
+def send_to_race(racers: tuple[Holder, Holder], folder: Path, is_fresh: bool) -> None:
+    if not is_fresh:
+        write_owner(folder, OTHER_HOST, epoch=7)
+    for racer in racers:
+        racer.send(f"take {folder}")
 
 
 def test_epochs_only_grow(tmp_path: Path) -> None:
@@ -132,8 +141,8 @@ def test_an_owner_that_was_stopped_changes_nothing_when_it_wakes_up(
     assert old.do("save 1") == "published"
     old.stop()
     began = time.monotonic()
-    assert new.do(f"take {tmp_path}") == "epoch 2"
-    assert STALE_S <= time.monotonic() - began < STALE_S + 20
+    assert new.do(f"take {tmp_path}") == "epoch 2 after watching"
+    assert time.monotonic() - began >= STALE_S
     assert new.do("save 2") == "published"
     unfinished = tmp_path / "checkpoints" / "step-00000003.e2-00000000-3.partial"
     unfinished.mkdir()
@@ -158,7 +167,7 @@ def test_an_owner_that_was_stopped_right_before_it_publishes_cannot(
     assert old.do("save 1") == "published"
     old.send("stop_and_save 5")
     old.wait_until_stopped()
-    assert new.do(f"take {tmp_path}") == "epoch 2"
+    assert new.do(f"take {tmp_path}") == "epoch 2 after watching"
     before = list_files(tmp_path)
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000001"]
     old.resume()
@@ -171,9 +180,7 @@ def test_the_folder_of_a_killed_process_is_taken_at_once(start: Callable[..., Ho
     assert old.do(f"take {tmp_path}") == "epoch 1"
     old.process.kill()
     old.process.wait()
-    began = time.monotonic()
     assert new.do(f"take {tmp_path}") == "epoch 2"
-    assert time.monotonic() - began < STALE_S
 
 
 def test_the_next_attempt_of_a_job_takes_over_at_once_and_the_earlier_one_is_refused(
@@ -181,12 +188,10 @@ def test_the_next_attempt_of_a_job_takes_over_at_once_and_the_earlier_one_is_ref
 ) -> None:
     first = start(SLURM_JOB_ID="777")
     second = start(SLURM_JOB_ID="777", SLURM_RESTART_COUNT="1")
-    other = start(SLURM_JOB_ID="778")
+    other = start(LONG_STALE_S, SLURM_JOB_ID="778")
     assert first.do(f"take {tmp_path}") == "epoch 1"
     assert other.do(f"take {tmp_path}").startswith("refused in use by job 777 (attempt 1), process ")
-    began = time.monotonic()
     assert second.do(f"take {tmp_path}") == "epoch 2"
-    assert time.monotonic() - began < STALE_S
     assert first.do("lost") == "lost"
     assert first.do("save 1").startswith("failed another process has taken over")
     refused = first.do(f"take {tmp_path}")
@@ -236,9 +241,9 @@ def test_an_owner_on_another_host_is_watched(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("short_times")
 def test_a_job_that_has_ended_is_not_watched(tmp_path: Path) -> None:
     write_owner(tmp_path, replace(OTHER_HOST, job="7"), epoch=3)
-    began = time.monotonic()
-    RunLock.take(tmp_path, ended_jobs=("7",)).release()
-    assert time.monotonic() - began < STALE_S
+    notes: list[str] = []
+    RunLock.take(tmp_path, ended_jobs=("7",), say=notes.append).release()
+    assert notes == []
 
 
 def test_the_number_of_a_dead_process_may_be_used_again(tmp_path: Path) -> None:

@@ -46,7 +46,9 @@ def test_a_second_run_in_the_same_folder_is_refused_and_the_first_one_finishes(t
         (owner,) = (folder / LOCK_FOLDER).iterdir()
         pid = json.loads(owner.read_text())["pid"]
         started = len(events(folder, "started"))
-        with forked(2, settings(folder, 7, "parallel.strategy=ddp"), tmp_path, program=QUICK) as second:
+        # The first one, which trains on a busy machine, need not touch its lock within two seconds.
+        arguments = settings(folder, 7, "parallel.strategy=ddp")
+        with forked(2, arguments, tmp_path, program=QUICK, STALE_S="60") as second:
             assert second.wait() == Code.BAD_INPUT, second.output
         assert f"run.folder: {folder} is in use by process {pid} on {socket.gethostname()} since 20" in second.output
         assert f"wait for it, stop it (`kill {pid} on {socket.gethostname()}`), or use another run" in second.output
@@ -64,7 +66,8 @@ def test_a_second_run_in_the_same_folder_is_refused_and_the_first_one_finishes(t
 def test_a_run_that_was_stopped_and_taken_over_ends_and_changes_nothing(tmp_path: Path, ranks: int) -> None:
     folder = tmp_path / "run"
     strategy = "parallel.strategy=ddp" if ranks > 1 else "parallel.strategy=auto"
-    arguments = settings(folder, 1_000_000, strategy)
+    # While it is stopped, the limit of a hang passes: it must be longer than the second run takes.
+    arguments = settings(folder, 1_000_000, strategy, "watchdog.hang_s=600")
     with forked(ranks, arguments, tmp_path, program=QUICK) as first:
         wait_for_checkpoint(first, folder)
         everything = first.pids()

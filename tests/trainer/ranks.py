@@ -16,22 +16,25 @@ from typing import Any
 from tests.trainer.forks import fork_context
 
 RANKS = 4
-_GRACE_S = 3.0
+# Of ranks that answer after another one has failed: most do, and on a busy machine it may take them a while.
+_GRACE_S = 60.0
 # Each process group has a thread of gloo that wakes up a hundred times a second until its process ends, and torch
 # keeps the groups of every mesh: ranks that served a hundred tests keep a core busy while they wait.
 _MOST_THREADS = 40
 
 
-def on_ranks(target: str, *, ranks: int = RANKS, timeout_s: float = 300, **kwargs: Any) -> list[Any]:
+def on_ranks(
+    target: str, *, ranks: int = RANKS, timeout_s: float = 300, grace_s: float = _GRACE_S, **kwargs: Any
+) -> list[Any]:
     """Run "module:function" with these arguments on each rank of a world and return the results by rank.
 
     Arguments and results are pickled. A rank that raises fails the test with its traceback, and so does one that is
-    not done in time; the next call then starts new ranks.
+    not done in time, or `grace_s` after another one has failed; the next call then starts new ranks.
     """
     pool = _POOLS.get(ranks) or _Pool(ranks)
     _POOLS[ranks] = pool
     try:
-        results = pool.run(target, timeout_s, kwargs)
+        results = pool.run(target, timeout_s, grace_s, kwargs)
     except RanksError:
         _POOLS.pop(ranks).close()
         raise
@@ -68,10 +71,10 @@ class _Pool:
         """The threads of the rank that has most."""
         return max(len(os.listdir(f"/proc/{process.pid}/task")) for process in self._processes)
 
-    def run(self, target: str, timeout_s: float, kwargs: dict[str, Any]) -> list[Any]:
+    def run(self, target: str, timeout_s: float, grace_s: float, kwargs: dict[str, Any]) -> list[Any]:
         for end in self._ends:
             end.send((target, kwargs))
-        answers = self._answers(time.monotonic() + timeout_s)
+        answers = self._answers(time.monotonic() + timeout_s, grace_s)
         failed = {rank: text for rank, (is_good, text) in sorted(answers.items()) if not is_good}
         if failed:
             raise RanksError("\n".join(f"rank {rank}: {text}" for rank, text in failed.items()))
@@ -84,7 +87,7 @@ class _Pool:
             process.join()
         self._folder.cleanup()
 
-    def _answers(self, deadline: float) -> dict[int, tuple[bool, Any]]:
+    def _answers(self, deadline: float, grace_s: float) -> dict[int, tuple[bool, Any]]:
         """Return the answers of all ranks; once a rank has failed, the others, which may wait for it, get less time."""
         answers: dict[int, tuple[bool, Any]] = {}
         while len(answers) < len(self._ends):
@@ -95,7 +98,7 @@ class _Pool:
             for end in ready:
                 answers[missing[end]] = self._answer(missing[end])
             if not all(is_good for is_good, _ in answers.values()):
-                deadline = min(deadline, time.monotonic() + _GRACE_S)
+                deadline = min(deadline, time.monotonic() + grace_s)
         return answers
 
     def _answer(self, rank: int) -> tuple[bool, Any]:

@@ -131,7 +131,7 @@ def test_a_file_that_one_rank_cannot_read_fails_on_all_of_them(
     shutil.copytree(path / "step-00000001", damaged)
     damage(damaged / file)
     pattern = cause.format(file=re.escape(str(damaged / file)))
-    errors = on_ranks(f"{HERE}:read_damaged", ranks=2, timeout_s=60, path=path, damaged=damaged, reads=reads)
+    errors = on_ranks(f"{HERE}:read_damaged", ranks=2, path=path, damaged=damaged, reads=reads)
     assert re.match(pattern, errors[1]), errors
     assert re.match(f"PeerError: rank 1 on {re.escape(socket.gethostname())} failed: {pattern}", errors[0]), errors
 
@@ -209,7 +209,7 @@ def test_a_killed_writer_is_replaced(checkpoints: Checkpoints) -> None:
     checkpoints.save(2, tensors, {})
     checkpoints.before_update()
     os.kill(writer, signal.SIGKILL)
-    assert checkpoints.wait(30)
+    assert checkpoints.wait(240)
     (event,) = checkpoints.poll()
     assert event.kind == "failed"
     assert f"the writer process {writer} was killed by SIGKILL" in event.message
@@ -243,7 +243,7 @@ def test_a_save_without_memory_to_stage_it_fails_and_no_process_dies(
         ):
             checkpoints.check_folder(tensors)
         checkpoints.save(1, tensors, {})
-        assert checkpoints.wait(30)
+        assert checkpoints.wait(240)
         (event,) = checkpoints.poll()
     assert event.kind == "failed"
     assert "was NOT saved: cannot be started: 8.4 MB of memory needed, 4.0 MB available" in event.message
@@ -258,7 +258,7 @@ def test_signals_to_the_whole_job_do_not_stop_a_write(checkpoints: Checkpoints) 
     checkpoints.save(2, tensors, {})
     for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT, signal.SIGHUP):
         os.kill(writer, number)
-    assert checkpoints.wait(30)
+    assert checkpoints.wait(240)
     assert [event.kind for event in checkpoints.poll()] == ["published"]
 
 

@@ -306,7 +306,7 @@ def calls_that_differ() -> list[str]:
 
 
 def test_calls_that_differ_between_ranks_are_refused_on_all_of_them() -> None:
-    by_rank = on_ranks(f"{HERE}:calls_that_differ", ranks=WORLD, timeout_s=60)
+    by_rank = on_ranks(f"{HERE}:calls_that_differ", ranks=WORLD)
     assert all(messages == by_rank[0] for messages in by_rank)
     size, pattern, dtype, root, operation = by_rank[0]
     assert size == (

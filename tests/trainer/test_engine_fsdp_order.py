@@ -41,7 +41,7 @@ PARTING = "all-gather of block 2 (layers.1)", "reduce-scatter of block 3 (layers
 def test_a_layer_that_one_rank_leaves_out_is_named(steps: int, options: dict[str, Any]) -> None:
     """In the first step always, and after others if the setting is on."""
     with pytest.raises(RanksError) as error:
-        on_ranks(f"{__name__}:branch", ranks=3, timeout_s=60, steps=steps, options=options)
+        on_ranks(f"{__name__}:branch", ranks=3, steps=steps, options=options)
     here, there = PARTING
     expected = f"BlockOrderError: ranks run different blocks (ranks 0, 2: {here}; rank 1: {there}), but they exchange"
     # All ranks raise it.
@@ -64,7 +64,7 @@ def test_a_replica_that_leaves_out_a_layer_is_named(count: int) -> None:
     Replicas exchange gradients in the last of the step's micro-batches only.
     """
     with pytest.raises(RanksError) as error:
-        on_ranks(f"{__name__}:branch_replica", ranks=4, timeout_s=60, count=count)
+        on_ranks(f"{__name__}:branch_replica", ranks=4, count=count)
     here, there = "all-reduce of block 2 (layers.1)", "all-reduce of block 1 (layers.0)"
     for first, second in ((0, 2), (1, 3)):
         assert f"ranks run different blocks (rank {first}: {here}; rank {second}: {there})" in str(error.value)
@@ -117,7 +117,7 @@ def count_comparisons() -> list[int]:
 def test_an_error_of_a_collective_names_its_block(function: str, collective: str) -> None:
     """Block 2 of 0 to 4 is the third, forward and backward."""
     with pytest.raises(RanksError) as error:
-        on_ranks(f"{__name__}:fail_in_third_wait", ranks=4, timeout_s=60, function=function)
+        on_ranks(f"{__name__}:fail_in_third_wait", ranks=4, function=function)
     expected = f"It was the {collective} of block 2 (layers.1). If other ranks name another block, they"
     assert str(error.value).count("RuntimeError: connection closed by peer") == 4
     assert str(error.value).count(expected) == 4

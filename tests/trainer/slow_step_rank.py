@@ -1,12 +1,14 @@
-"""A rank whose micro-batches take long.
+"""A rank whose micro-batches take long; one rank is warned by a signal in its micro-batch of a given number.
 
-MICRO_S=0.5 python -m tests.trainer.slow_step_rank CONFIG ...
+MICRO_S=0.5 WARNED=1:22 python -m tests.trainer.slow_step_rank CONFIG ...
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import runpy
+import signal
 import time
 from typing import Any
 
@@ -16,11 +18,13 @@ from trainer.models.head import Head
 from trainer.objective import CrossEntropy
 
 
-def slow_down(seconds: float) -> None:
-    compute = CrossEntropy.from_hidden
+def slow_down(seconds: float, warned_in: int) -> None:
+    compute, numbers = CrossEntropy.from_hidden, itertools.count(1)
 
     def compute_slowly(self: CrossEntropy, hidden: torch.Tensor, head: Head, targets: torch.Tensor) -> torch.Tensor:
         time.sleep(seconds)
+        if next(numbers) == warned_in:
+            os.kill(os.getpid(), signal.SIGUSR1)
         return compute(self, hidden, head, targets)
 
     objective: Any = CrossEntropy
@@ -28,5 +32,6 @@ def slow_down(seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    slow_down(float(os.environ["MICRO_S"]))
+    rank, _, number = os.environ["WARNED"].partition(":")
+    slow_down(float(os.environ["MICRO_S"]), int(number) if os.environ["RANK"] == rank else 0)
     runpy.run_module("trainer", run_name="__main__", alter_sys=True)

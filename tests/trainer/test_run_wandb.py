@@ -42,7 +42,8 @@ def server() -> Iterator[str]:
 
 
 def test_a_run_without_a_key_records_offline(tmp_path: Path, server: str) -> None:
-    with alone([*ONLINE, f"steps={STEPS}"], tmp_path, **make_place(tmp_path, server, key="")) as run:
+    place = make_place(tmp_path, server, key="", INIT_S="30", CLOSE_S="240")
+    with alone([*ONLINE, f"steps={STEPS}"], tmp_path, program=QUICK, **place) as run:
         assert_finished(run)
     message = "cannot reach Weights & Biases (UsageError: No API key configured. Use `wandb login` to log in.); "
     assert_message(run, message + describe_offline(tmp_path))
@@ -52,12 +53,12 @@ def test_a_run_without_a_key_records_offline(tmp_path: Path, server: str) -> Non
 
 
 def test_ranks_without_a_network_train_on_and_record_offline(tmp_path: Path, server: str) -> None:
-    # Long enough for ten steps on a busy machine.
-    place = make_place(tmp_path, server, INIT_S="20", CLOSE_S="60")
+    place = make_place(tmp_path, server, INIT_S="3", CLOSE_S="240", OPENED=str(tmp_path / "opened"))
     settings = [*ONLINE, "steps=1000000", "parallel.strategy=ddp", "metrics.every=10"]
     with forked(2, settings, tmp_path, program=QUICK, **place) as run:
         wait_for_step(run, tmp_path / "run", 10)
         assert SETTING not in run.output
+        (tmp_path / "opened").touch()
         run.until(lambda: SETTING in run.output, "message of the tracker")
         wait_for_step(run, tmp_path / "run", max(losses(tmp_path / "run")) + 50)
         processes = run.pids()
@@ -74,7 +75,7 @@ def test_ranks_without_a_network_train_on_and_record_offline(tmp_path: Path, ser
 @pytest.mark.parametrize(
     ("program", "variables"),
     [
-        pytest.param(QUICK, {"INIT_S": "60", "CLOSE_S": "1"}, id="1 s"),
+        pytest.param(QUICK, {"INIT_S": "600", "CLOSE_S": "1"}, id="1 s"),
         pytest.param("trainer", {}, id="15 s", marks=pytest.mark.nightly),
     ],
 )

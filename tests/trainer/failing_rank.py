@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,13 @@ import torch
 
 from tests.trainer.launch import checkpoint
 from trainer import __main__ as program
+from trainer import world
 from trainer.api import Trainer
 from trainer.checkpoint import read_retry
 from trainer.data.loader import Loader
 
 UNREADABLE = "unreadable "
+PRESENT_S = 240.0
 # Marks the moment from which a rank stands still.
 STUCK = Path("stuck")
 
@@ -105,8 +108,32 @@ def fail_to_open(name: str) -> None:
     read_retry.RETRY_WAITS_S = (0.01,)
 
 
+class PatientStore:
+    """A store in which the time to wait for an absent rank begins when all others have registered."""
+
+    def __init__(self, store: Any, absent: str) -> None:
+        self._store, self._absent = store, absent
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def wait(self, keys: list[str], timeout: timedelta) -> None:
+        self._store.wait([key for key in keys if key != f"member/{self._absent}"], timedelta(seconds=PRESENT_S))
+        self._store.wait(keys, timeout)
+
+
+def join_without(absent: str) -> None:
+    """Give the ranks that are present time to find each other: on a busy machine they do not start at once."""
+    module: Any = world
+    register, open_store = world._register, world.open_store
+    module._register = lambda store, *arguments: register(PatientStore(store, absent), *arguments)
+    module.open_store = lambda address, port, is_master, _: open_store(address, port, is_master, PRESENT_S)
+
+
 if __name__ == "__main__":
     mode, failing_rank, at_step, *arguments = sys.argv[1:]
+    if mode == "absent":
+        join_without(failing_rank)
     if mode in ("hang", "hang in data", "freeze"):
         wait_for_save_of(int(at_step) - 1)
     if os.environ["RANK"] == failing_rank:

@@ -224,8 +224,11 @@ def _stopped_at_the_end(run: Launched) -> Iterator[Launched]:
 
 
 def _next_log(cwd: Path) -> Path:
+    """Create the file, which a test may read before the process writes to it."""
     cwd.mkdir(parents=True, exist_ok=True)
-    return cwd / f"log-{len(list(cwd.glob('log-*')))}"
+    log = cwd / f"log-{len(list(cwd.glob('log-*')))}"
+    log.touch()
+    return log
 
 
 def _environment(variables: dict[str, str]) -> dict[str, str]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.trainer.launch import alone, assert_finished, forked
+from tests.trainer.launch import Launched, alone, assert_finished, forked
 from trainer import world
 from trainer.gate import MIN_TIMEOUT_S, remaining
 from trainer.world import Member
@@ -19,23 +19,30 @@ from trainer.world import Member
 VARIABLES = {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "FATAL", "CUDA_VISIBLE_DEVICES": "0,1"}
 
 
-def gate(folder: Path, ranks: range, world: int, *options: str, job: int, timeout_s: int = 60) -> dict[int, list[dict]]:
-    """Return the reports of each rank; the hosts are made-up names, n-<rank>, and n-0 serves the store."""
+def start_gate(
+    folder: Path, rank: int, world: int, *options: str, job: int, timeout_s: int
+) -> AbstractContextManager[Launched]:
+    """Start a rank; the hosts are made-up names, n-<rank>, and n-0 serves the store."""
+    return alone(
+        ["n-0", "127.0.0.1", str(timeout_s), *options],
+        folder / f"rank-{rank}",
+        program="trainer.gate",
+        SLURM_PROCID=str(rank),
+        SLURMD_NODENAME=f"n-{rank}",
+        SLURM_NTASKS=str(world),
+        SLURM_JOB_ID=str(job),
+        **VARIABLES,
+    )
+
+
+def gate(
+    folder: Path, ranks: range, world: int, *options: str, job: int, timeout_s: int = 240
+) -> dict[int, list[dict]]:
+    """Return the reports of each rank."""
     reports: dict[int, list[dict]] = {}
     with ExitStack() as stack:
         started = [
-            stack.enter_context(
-                alone(
-                    ["n-0", "127.0.0.1", str(timeout_s), *options],
-                    folder / f"rank-{rank}",
-                    program="trainer.gate",
-                    SLURM_PROCID=str(rank),
-                    SLURMD_NODENAME=f"n-{rank}",
-                    SLURM_NTASKS=str(world),
-                    SLURM_JOB_ID=str(job),
-                    **VARIABLES,
-                )
-            )
+            stack.enter_context(start_gate(folder, rank, world, *options, job=job, timeout_s=timeout_s))
             for rank in ranks
         ]
         for run in started:
@@ -65,7 +72,10 @@ def test_a_node_without_a_gpu_fails_before_it_joins(tmp_path: Path) -> None:
 
 
 def test_a_rank_that_does_not_join_is_named(tmp_path: Path) -> None:
-    reports = gate(tmp_path, range(2), 3, job=3, timeout_s=8)
+    # The other one waits for rank 0: on a busy machine it could otherwise start after the time of rank 0.
+    with start_gate(tmp_path, 1, 3, job=3, timeout_s=240) as other:
+        other.until(lambda: '"imported"' in other.output, "import")
+        reports = gate(tmp_path, range(1), 3, job=3, timeout_s=8)
     assert reports[0][-1]["stage"] == "failed"
     assert reports[0][-1]["missing"] == [2]
     waited = re.fullmatch(r"did not join within (\d+(?:\.\d)?) s: rank 2", reports[0][-1]["error"])

@@ -10,7 +10,6 @@ import json
 import os
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -217,7 +216,7 @@ class StuckTracker:
         self.answered = threading.Event()
 
     def open(self) -> str:
-        self.answered.wait(60)
+        self.answered.wait(600)
         return "recording"
 
     def log(self, step: int, values: Any) -> None:
@@ -232,11 +231,10 @@ def test_a_tracker_that_is_stuck_delays_neither_a_step_nor_the_end(monkeypatch: 
     messages: list[str] = []
     stuck = StuckTracker()
     tracker = trackers.BackgroundTracker(stuck, messages.append)
-    began = time.monotonic()
     for step in range(trackers._MAX_WAITING + 5):
         tracker.log(step, {"loss": 1.0, "source": "text is left out"})
     trackers.close_trackers([tracker], "finished")
-    assert time.monotonic() - began < 5
+    assert not stuck.answered.is_set()
     assert messages == [
         "metrics.stuck: the tracker is too slow; it misses steps from 1000 on",
         f"metrics.stuck: not everything was sent within 0.1 s; {NOT_SENT}",
@@ -245,16 +243,25 @@ def test_a_tracker_that_is_stuck_delays_neither_a_step_nor_the_end(monkeypatch: 
 
 
 def test_trackers_share_the_time_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trackers, "_CLOSE_TIMEOUT_S", 0.5)
+    # The quick one ends within this time, also on a busy machine.
+    monkeypatch.setattr(trackers, "_CLOSE_TIMEOUT_S", 2.0)
     messages: list[str] = []
     stuck, quick = StuckTracker(), StuckTracker()
     quick.setting = "metrics.quick"
     quick.answered.set()
-    began = time.monotonic()
-    both = [trackers.BackgroundTracker(tracker, messages.append) for tracker in (stuck, stuck, quick)]
-    trackers.close_trackers(both, "finished")
-    assert time.monotonic() - began < 0.9, "each of two stuck trackers would take 0.5 s"
-    late = f"metrics.stuck: not everything was sent within 0.5 s; {NOT_SENT}"
+    deadlines: list[float] = []
+    wait = trackers.BackgroundTracker.wait
+
+    def record(tracker: trackers.BackgroundTracker, deadline: float) -> None:
+        deadlines.append(deadline)
+        wait(tracker, deadline)
+
+    monkeypatch.setattr(trackers.BackgroundTracker, "wait", record)
+    all_three = [trackers.BackgroundTracker(tracker, messages.append) for tracker in (stuck, stuck, quick)]
+    trackers.close_trackers(all_three, "finished")
+    assert len(deadlines) == 3
+    assert len(set(deadlines)) == 1, "each of two stuck trackers would take 2 s"
+    late = f"metrics.stuck: not everything was sent within 2 s; {NOT_SENT}"
     assert messages == ["metrics.quick: recording", late, late]
     stuck.answered.set()
 

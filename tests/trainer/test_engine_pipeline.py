@@ -188,7 +188,8 @@ def stop_in_backward(rank: int, folder: str, end: str) -> None:
     join(rank, folder, timeout_s=100)
     make_step(config).run(batch, 1)
     dist.destroy_process_group()
-    join(rank, folder, timeout_s=8)
+    # A rank that has died is noticed at once.
+    join(rank, folder, timeout_s=99 if end == "dies" else 8)
     step = make_step(config)
     if rank == 1:
         (_, weight), *_ = step.engine.named_parameters()

@@ -19,7 +19,7 @@ def include(tmp_path: Path) -> Path:
 
 
 def test_a_compiled_function_is_run_and_compared() -> None:
-    check_compile("cpu", 60, backend="aot_eager")
+    check_compile("cpu", 6000, backend="aot_eager")
 
 
 def test_a_node_without_a_compiler_is_reported(tmp_path: Path, include: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,7 +28,7 @@ def test_a_node_without_a_compiler_is_reported(tmp_path: Path, include: Path, mo
     message = "torch.compile needs a C compiler, but gcc and clang are not installed; install g++"
     assert find_obstacle(include) == message
     with pytest.raises(CompileError, match="needs a C compiler"):
-        check_compile("cpu", 60)
+        check_compile("cpu", 600)
 
 
 def test_a_node_without_headers_is_reported(tmp_path: Path, include: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,12 +40,12 @@ def test_a_node_without_headers_is_reported(tmp_path: Path, include: Path, monke
 
 def test_a_compiler_that_hangs_is_stopped() -> None:
     def hang(*_: Any) -> Any:
-        time.sleep(60)
+        time.sleep(600)
 
     before, began = signal.getsignal(signal.SIGALRM), time.monotonic()
     with pytest.raises(CompileError, match=r"took longer than 0\.3 s"):
         check_compile("cpu", 0.3, backend=hang)
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 300
     assert signal.getsignal(signal.SIGALRM) == before
 
 
@@ -54,7 +54,7 @@ def test_the_cause_of_a_compilers_error_is_named() -> None:
         raise RuntimeError("fatal error: Python.h\nmore")
 
     with pytest.raises(CompileError, match=r"^torch\.compile failed: RuntimeError: fatal error: Python\.h$"):
-        check_compile("cpu", 60, backend=fail)
+        check_compile("cpu", 600, backend=fail)
 
 
 def test_a_wrong_result_is_reported() -> None:
@@ -65,4 +65,4 @@ def test_a_wrong_result_is_reported() -> None:
         return run
 
     with pytest.raises(CompileError, match="AssertionError: Tensor-likes are not close"):
-        check_compile("cpu", 60, backend=break_graph)
+        check_compile("cpu", 600, backend=break_graph)

@@ -63,13 +63,14 @@ def is_allowed(hint: Any, value: Any) -> bool:
 
 
 def find_rejections(preset: str, overrides: list[str]) -> list[str]:
-    began = time.monotonic()
+    # Of this process, however busy the machine is.
+    began = time.process_time()
     try:
         load(preset, overrides)
         places = []
     except ConfigError as error:
         places = [problem.where for problem in error.problems]
-    assert time.monotonic() - began < SLOWEST_S, overrides
+    assert time.process_time() - began < SLOWEST_S, overrides
     return places
 
 

@@ -28,7 +28,7 @@ class Numbers:
     def fetch(self, ids, epoch):  # noqa: ARG002
         self.fetched_by.append(threading.current_thread().name)
         if self.gate:
-            self.gate.wait(10)
+            self.gate.wait(240)
         if self.broken is not None and self.broken in ids:
             raise OSError(f"sample {self.broken} cannot be read")
         return {"inputs": ids.astype(np.float32)[:, None] * np.ones(3, np.float32), "targets": ids.copy()}

@@ -298,7 +298,15 @@ def _start(arguments: list[str]) -> subprocess.Popen[str]:
 
 
 def _workers(parent: int) -> list[int]:
-    return [pid for pid in _children(parent) if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return [pid for pid in _children(parent) if b"spawn_main" in _command_line(pid)]
+
+
+def _command_line(pid: int) -> bytes:
+    """Return nothing if the process has ended meanwhile."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 def _children(parent: int) -> list[int]:

@@ -35,7 +35,7 @@ def test_every_command_prints_its_usage(case: str, tmp_path: Path) -> None:
     code = f"import sys; sys.path.insert(0, {str(REPO)!r}); sys.modules |= dict.fromkeys(('torch', 'matplotlib')); "
     code += "from trainer.__main__ import main; sys.exit(main(sys.argv[1:]))"
     done = subprocess.run(
-        [sys.executable, "-c", code, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", code, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=240
     )
     assert done.returncode == status, done.stderr
     assert expected in (done.stderr if status else done.stdout)
@@ -68,6 +68,6 @@ def test_an_unexpected_error_ends_the_process_without_waiting_for_exit_handlers(
     (tmp_path / "outcome.json").write_text("{")  # unexpected: the trainer writes this file itself
     variables = {"PYTHONPATH": f"{tmp_path}:{REPO}", "MUSTER_OUTCOME_FILE": str(tmp_path / "outcome.json")}
     command = [sys.executable, "-m", "trainer", "tiny-mlp"]
-    done = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, timeout=240)
     assert done.returncode == 1
     assert "JSONDecodeError" in done.stderr

@@ -67,7 +67,7 @@ def test_a_full_disk_at_the_last_save_is_blamed_on_its_rank(rank: int, tmp_path:
     folder = tmp_path / "run"
     settings = [*SMALL_LLAMA, f"run.folder={folder}", "steps=2", "checkpoint.every=0", "parallel.strategy=ddp"]
     with forked(2, [str(rank), *settings], tmp_path, program="tests.trainer.full_disk_rank") as run:
-        assert run.wait(60) == Code.BROKEN, run.output
+        assert run.wait() == Code.BROKEN, run.output
     ended = assert_first_cause(folder, Cause.DISK_FULL, rank=rank)
     assert ended["failure"]["error"].startswith("step 2 was not saved: No space left on device (")
     lost = f"all 2 steps done, but the last state could not be saved: rank {rank} on {HOST}: disk full: "

@@ -30,7 +30,8 @@ def test_the_last_save_takes_at_most_its_time(tmp_path: Path) -> None:
     began = time.monotonic()
     with alone(settings, tmp_path, program=SLOW_WRITER, STALL_S="600") as run:
         assert run.wait() == Code.BROKEN, run.output
-    assert time.monotonic() - began < 60
+    # The writer would go on after 600 s.
+    assert time.monotonic() - began < 300
     assert "SAVE FAILED" in run.output
     assert "earlier save, that of step 2, has not ended within" in run.output
     ended = assert_first_cause(tmp_path / "run", Cause.STORAGE, rank=0)

@@ -47,11 +47,14 @@ def test_every_check_declares_when_it_runs_whom_it_blames_and_what_undoes_it(che
 def test_all_commands_of_a_round_share_a_time_limit(stubbed: StubbedNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each one alone would have answered in time."""
     monkeypatch.setenv("PATH", str(stubbed.folder / "bin"), prepend=":")
-    monkeypatch.setattr(own_node, "ACT_LIMIT_S", 2.9)
-    stubbed.write_tool("sinfo", f"sleep 1; cat {stubbed.folder / 'node'}")
+    monkeypatch.setattr(own_node, "ACT_LIMIT_S", 20.0)
+    now = [100.0]
+    monkeypatch.setattr(own_node.time, "monotonic", lambda: now[0])
     node = own_node.OwnNode(Expected(), stubbed.folder)
-    node.is_in_maintenance()
-    node.is_in_maintenance()
+    for _ in range(2):
+        node.is_in_maintenance()
+        now[0] += 9.0
+    stubbed.write_tool("sinfo", f"sleep 5; cat {stubbed.folder / 'node'}")
     with pytest.raises(subprocess.TimeoutExpired):
         node.is_in_maintenance()
 

@@ -37,7 +37,7 @@ class StubbedSlurm:
     def ask(self) -> list[str]:
         """Run the program and return the nodes that it asked."""
         environment = {"PATH": f"{self.folder / 'bin'}:/usr/bin:/bin"}
-        subprocess.run(["bash", str(PROGRAM)], env=environment, check=True, capture_output=True, timeout=30)
+        subprocess.run(["bash", str(PROGRAM)], env=environment, check=True, capture_output=True, timeout=240)
         updated = self.folder / "updated"
         return [line.removeprefix("NodeName=") for line in updated.read_text().split()] if updated.exists() else []
 

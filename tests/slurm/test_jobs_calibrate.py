@@ -29,7 +29,7 @@ def run(tmp_path: Path) -> Run:
 
     def run(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
         command = ["bash", str(JOB), *arguments]
-        return subprocess.run(command, env=base | env, capture_output=True, text=True, timeout=30)
+        return subprocess.run(command, env=base | env, capture_output=True, text=True, timeout=240)
 
     return run
 

@@ -61,7 +61,7 @@ def run_job(tmp_path: Path) -> RunJob:
             env=environment | variables,
             text=True,
             capture_output=True,
-            timeout=60,
+            timeout=240,
         )
 
     return run

@@ -76,7 +76,7 @@ def job(tmp_path: Path):
             "SLURM_NNODES": "2",
             "SLURM_CPUS_ON_NODE": "2",
         }
-        return subprocess.run(["bash", str(JOB)], env=base | env, capture_output=True, text=True, timeout=30)
+        return subprocess.run(["bash", str(JOB)], env=base | env, capture_output=True, text=True, timeout=240)
 
     return run
 

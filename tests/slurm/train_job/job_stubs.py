@@ -110,7 +110,7 @@ def start_job(folder: Path, *arguments: str, **env: str) -> subprocess.Popen[str
 
 
 def finish(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=240)
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from setup import run as setup_run
 from setup.run import SetupError, StoppedError, ask, run, stop_on, tail
 
 REPO = Path(__file__).resolve().parents[2]
@@ -46,7 +47,7 @@ def test_passwords_in_urls_are_not_logged(tmp_path: Path, word: str, logged: str
 
 def test_a_timeout_is_reported(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match="`sleep` did not finish within 0 s and was stopped\n  the last lines of"):
-        run(["sleep", "30"], tmp_path / "log", timeout=0.1)
+        run(["sleep", "300"], tmp_path / "log", timeout=0.1)
 
 
 @pytest.mark.parametrize("stubborn", ["", "trap '' TERM; "])
@@ -54,10 +55,17 @@ def test_a_timeout_ends_the_command_and_its_children(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stubborn: str
 ) -> None:
     monkeypatch.setattr("setup.run.KILL_GRACE_S", 0.3)
-    script = f"{stubborn}sleep 300 & echo $! > {tmp_path}/child; wait; sleep 300"
+    child, communicate = tmp_path / "child", setup_run._communicate
+
+    def communicate_later(process: subprocess.Popen[bytes], timeout: float) -> tuple[bytes, bytes]:
+        _wait_for(child)
+        return communicate(process, timeout)
+
+    monkeypatch.setattr(setup_run, "_communicate", communicate_later)
+    script = f"{stubborn}sleep 300 & echo $! > {child}.new && mv {child}.new {child}; wait; sleep 300"
     with pytest.raises(SetupError, match="`bash` did not finish within"):
-        run(["bash", "-c", script], tmp_path / "log", timeout=0.7)
-    assert _has_ended(int((tmp_path / "child").read_text()))
+        run(["bash", "-c", script], tmp_path / "log", timeout=0.2)
+    assert _has_ended(int(child.read_text()))
 
 
 @pytest.mark.parametrize("command", [run, ask])
@@ -77,7 +85,7 @@ def test_stopping_a_phase_ends_its_command_and_children(tmp_path: Path, command:
     thread.start()
     _wait_for(child)
     stop.set()
-    thread.join(5)
+    thread.join(120)
     assert ended == [StoppedError]
     assert _has_ended(int(child.read_text()))
 
@@ -103,7 +111,7 @@ def test_an_interrupted_setup_leaves_no_child(tmp_path: Path, number: signal.Sig
     for child in children:
         _wait_for(child)
     setup.send_signal(number)
-    _, stderr = setup.communicate(timeout=20)
+    _, stderr = setup.communicate(timeout=120)
     assert (setup.returncode, stderr.decode().strip()) == (130, "setup: interrupted; run it again to continue")
     assert all(_has_ended(int(child.read_text())) for child in children)
     phases = json.loads((tmp_path / "logs" / "setup.json").read_text())["phases"]
@@ -118,7 +126,7 @@ def test_a_missing_program_is_reported(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match="`no-such-program` is not installed"):
         run(["no-such-program"], tmp_path / "log")
     assert ask(["no-such-program"]).code == 127
-    assert ask(["sleep", "9"], timeout=0.05).code == 124
+    assert ask(["sleep", "300"], timeout=0.05).code == 124
 
 
 def test_tail_returns_the_last_state_of_a_rewritten_line(tmp_path: Path) -> None:
@@ -129,8 +137,8 @@ def test_tail_returns_the_last_state_of_a_rewritten_line(tmp_path: Path) -> None
 
 
 def _has_ended(pid: int) -> bool:
-    """Return whether the process ends within 4 seconds; a zombie counts as ended."""
-    for _ in range(200):
+    """Return whether the process ends within a minute; a zombie counts as ended."""
+    for _ in range(3000):
         try:
             state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
         except (FileNotFoundError, ProcessLookupError):
@@ -142,6 +150,6 @@ def _has_ended(pid: int) -> bool:
 
 
 def _wait_for(path: Path) -> None:
-    until = time.monotonic() + 20
+    until = time.monotonic() + 120
     while not path.exists() and time.monotonic() < until:
         time.sleep(0.01)

@@ -101,13 +101,13 @@ def test_docker_host_overrides_the_context(docker_log: Path, monkeypatch: pytest
 
 def test_stop_ends_only_the_engine_that_setup_started(tmp_path: Path) -> None:
     paths = Paths(tmp_path, tmp_path)
-    bystander = subprocess.Popen(["sleep", "60"])
+    bystander = subprocess.Popen(["sleep", "600"])
     try:
-        ours = engine.launch(paths, ["sleep", "60"], tmp_path / "log")
+        ours = engine.launch(paths, ["sleep", "600"], tmp_path / "log")
         _wait_for_file(tmp_path / "dockerd.pid")
         assert os.getsid(ours.pid) == ours.pid
         assert engine.stop(paths) == f"stopped the Docker engine that setup had started (process {ours.pid})"
-        assert ours.wait(5) != 0
+        assert ours.wait(120) != 0
         assert bystander.poll() is None
         assert engine.stop(paths) == "no Docker engine started by setup is running: nothing to stop"
     finally:
@@ -116,7 +116,7 @@ def test_stop_ends_only_the_engine_that_setup_started(tmp_path: Path) -> None:
 
 
 def test_a_pid_reused_by_another_process_is_not_stopped(tmp_path: Path) -> None:
-    bystander = subprocess.Popen(["sleep", "60"])
+    bystander = subprocess.Popen(["sleep", "600"])
     try:
         (tmp_path / "dockerd.pid").write_text(str(bystander.pid))
         assert "nothing to stop" in engine.stop(Paths(tmp_path, tmp_path))
@@ -162,13 +162,13 @@ def test_a_real_engine_is_started_and_stopped(monkeypatch: pytest.MonkeyPatch, s
         assert engine.inspect_engine().data == short_path / "data"
     finally:
         assert "stopped the Docker engine" in engine.stop(paths)
-        process.wait(10)
+        process.wait(120)
     assert engine.inspect_engine().state == "unreachable"
     assert DOCKER0.exists() == before
 
 
 def _wait_for_file(path: Path) -> None:
-    for _ in range(500):
+    for _ in range(6000):
         if path.exists():
             return
         subprocess.run(["sleep", "0.01"], check=True)

@@ -93,7 +93,7 @@ def test_help_has_escape_codes_only_on_a_terminal(clone: Path) -> None:
         while chunk := os.read(terminal, 4096):
             shown += chunk
     os.close(terminal)
-    assert process.wait(10) == 0
+    assert process.wait(120) == 0
     assert b"\x1b[1mteardown        \x1b[0m" in shown
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from setup.paths import exclusive_lock
 with exclusive_lock(Path(sys.argv[1]), print):
     print("held", flush=True)
-    time.sleep(60)
+    time.sleep(600)
 """
 
 
@@ -38,11 +38,11 @@ def test_a_second_run_waits_until_the_holder_is_killed(tmp_path: Path) -> None:
 
     thread = threading.Thread(target=second)
     thread.start()
-    assert waiting.wait(10)
+    assert waiting.wait(120)
     assert not entered.is_set()
     assert messages == [f"another setup (process {holder.pid}) is running; waiting for it to finish (0 s)"]
     holder.send_signal(signal.SIGKILL)
-    assert entered.wait(10)
+    assert entered.wait(120)
     thread.join()
     holder.wait()
     holder.stdout.close()

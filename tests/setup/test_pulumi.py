@@ -57,7 +57,7 @@ class Server:
                     self.wfile.write(content[: len(content) // 2])
                     self.wfile.flush()
                     server.half_sent.set()
-                    threading.Event().wait(30)
+                    threading.Event().wait(240)
                 else:
                     self.wfile.write(content)
 
@@ -160,7 +160,7 @@ def test_a_run_recovers_from_a_killed_download(server: Server, paths: Paths) -> 
     server.stalled = {ARCHIVE}
     command = [sys.executable, "-c", INSTALL, server.url, str(paths.cache), _sha256(server.files[ARCHIVE])]
     victim = subprocess.Popen(command, cwd=REPO)
-    assert server.half_sent.wait(20)
+    assert server.half_sent.wait(120)
     victim.kill()
     victim.wait()
     assert not paths.pulumi.exists()

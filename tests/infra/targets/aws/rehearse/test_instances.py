@@ -120,7 +120,7 @@ def test_after_the_end_nothing_is_started(engine: Engine) -> None:
     began = time.monotonic()
     all_instances.close()
     all_instances.launch(make_raw("i-2"), "role")
-    assert time.monotonic() - began < 2  # Boots take more than 20 s.
+    assert time.monotonic() - began < 15  # Boots take more than 20 s.
     assert engine.running == set()
     assert all_instances.failures == []
 
@@ -161,7 +161,7 @@ def test_a_spot_instance_is_announced_two_minutes_before_it_ends() -> None:
     def sleep(seconds: float) -> None:
         slept.append(seconds)
         if seconds == rehearsed.SPOT_NOTICE_S:
-            notice_over.wait(5)
+            notice_over.wait(240)
 
     all_instances = make_instances(sleep)
     raw = make_raw("i-1")

@@ -113,7 +113,7 @@ def test_an_address_is_given_away_only_when_its_instance_has_ended(account: Acco
 
     def sleep(_seconds: float) -> None:
         if is_blocking.is_set():
-            may_end.wait(5)
+            may_end.wait(240)
 
     instances = connect(sleep)
     first = account.launch()

@@ -38,7 +38,7 @@ def test_files_are_served_under_the_names_of_their_hosts(tmp_path: Path) -> None
     key = urlsplit(LUSTRE_CLIENT.key_url)
     with serve_files(mirror, "127.0.0.1", authority.issue(mirror.hosts, tmp_path)) as port:
         for path, status in ((key.path, 200), ("/other", 404)):
-            connection = http.client.HTTPSConnection("127.0.0.1", port, context=trusted, timeout=5)
+            connection = http.client.HTTPSConnection("127.0.0.1", port, context=trusted, timeout=60)
             connection.request("GET", path, headers={"Host": key.hostname or ""})
             answer = connection.getresponse()
             assert answer.status == status

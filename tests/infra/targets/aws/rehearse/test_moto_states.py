@@ -27,7 +27,8 @@ def end() -> threading.Event:
 def delayed(aws: Moto, end: threading.Event) -> Iterator[Moto]:  # noqa: F811
     """Yield an account in which all delays end together."""
     moto_gaps.apply()
-    with delay_resources(Clock(1, 1, sleep=lambda _: end.wait(5)), Timeline()):
+    # Longer than a test takes on a busy machine.
+    with delay_resources(Clock(1, 1, sleep=lambda _: end.wait(240)), Timeline()):
         yield aws
     end.set()
 
@@ -39,7 +40,7 @@ def subnet(delayed: Moto) -> str:
 
 
 def wait_for(read: Any, value: object) -> None:
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 120
     while read() != value:
         assert time.monotonic() < deadline, read()
         time.sleep(0.01)

@@ -78,14 +78,19 @@ def test_layers_run_two_at_a_time_and_by_night_one(
 ) -> None:
     running = threading.Semaphore(0)
     most: list[int] = []
+    # Layers come in groups of the expected number; more at a time would be seen, and with fewer nothing would go on.
+    together = threading.Barrier(expected, timeout=60)
 
     def hold(_runner: Runner, _name: str) -> None:
         running.release()
+        together.wait()
         time.sleep(0.05)
         most.append(running._value)
+        together.wait()
         running.acquire()
 
     monkeypatch.setattr(Runner, "_run_and_print", hold)
+    assert len(ORDER) % expected == 0
     Runner((), tmp_path, nightly=nightly).run(ORDER)
     assert max(most) == expected
 

@@ -35,7 +35,7 @@ def muster(*arguments: str, home: Path, **env: str) -> subprocess.CompletedProce
 def start_muster(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the command line in a new Python, as a shell does."""
     command = [sys.executable, "-m", "muster.cli", *arguments]
-    return subprocess.run(command, cwd=REPO, text=True, capture_output=True, timeout=60)
+    return subprocess.run(command, cwd=REPO, text=True, capture_output=True, timeout=240)
 
 
 @pytest.fixture

@@ -145,7 +145,7 @@ def run_agent(key: Path) -> Iterator[None]:
     with subprocess.Popen(start, stdout=subprocess.DEVNULL) as agent, pytest.MonkeyPatch.context() as environment:
         environment.setenv("SSH_AUTH_SOCK", str(socket))
         try:
-            wait_until(socket.exists, "ssh-agent listens", 10)
+            wait_until(socket.exists, "ssh-agent listens")
             subprocess.run(["ssh-add", "-q", key], check=True)
             key.unlink()
             yield

@@ -148,7 +148,7 @@ def cut_off(head: str) -> str:
 HEAL = "nft delete table inet fault"
 
 
-def wait_until(met: Callable[[], bool], what: str, seconds: float = 60) -> None:
+def wait_until(met: Callable[[], bool], what: str, seconds: float = 240) -> None:
     """Wait until `met` returns true; fail with `what` after `seconds`."""
     deadline = time.monotonic() + seconds
     while not met():

@@ -87,7 +87,7 @@ def cloud_slurm(moto: Moto, fleet: Fleet, sets: tuple[NodeSet, ...], folder: Pat
         with listening(moto, gateway) as url:
             _write_files(folder, fleet, sets, url)
             slurm = CloudSlurm(folder)
-            wait_until(lambda: "UP" in slurm.run("scontrol ping", check=False), "slurmctld answers", 30)
+            wait_until(lambda: "UP" in slurm.run("scontrol ping", check=False), "slurmctld answers")
             yield slurm
 
 

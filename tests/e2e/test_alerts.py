@@ -124,4 +124,4 @@ def heal(cluster: Stack) -> None:
     restore = f"cp /root/expected.json {EXPECTED}; for round in 1 2 3; do /etc/muster/health; done"
     cluster.ssh("gpu-2", restore, user="root", check=False)
     idle = "sinfo -h -p cpu,gpu -t idle -o %D | awk '{ n += $1 } END { print n }'"
-    wait_until(lambda: cluster.ssh("login", idle) == "5", "all nodes are idle", 60)
+    wait_until(lambda: cluster.ssh("login", idle) == "5", "all nodes are idle")

@@ -138,7 +138,7 @@ def test_a_new_cluster_is_as_before(stack: Stack, archive: Path, before: dict[st
     queue = stack.ssh("controller", QUEUE, user="root")
     assert "alice waits PENDING JobHeldUser" in queue
     # The machine of this job is gone. Slurm notices that and requeues it.
-    wait_until(lambda: "bob runs PENDING" in stack.ssh("controller", QUEUE, user="root"), "the job is requeued", 150)
+    wait_until(lambda: "bob runs PENDING" in stack.ssh("controller", QUEUE, user="root"), "the job is requeued")
     stack.ssh("controller", "scancel --user=bob", user="root")
     held = queue.split()[0]
     stack.ssh("controller", f"scontrol release {held}", user="root")
@@ -162,7 +162,7 @@ def test_a_newer_slurm_restores_the_archive_of_an_older_one(
 
 def test_the_newer_slurm_restores_its_own_archive(stack: Stack, before: dict[str, str]) -> None:
     stack.ssh("controller", "scancel --user=bob", user="root")
-    wait_until(lambda: "runs" not in stack.ssh("controller", QUEUE, user="root"), "the job ended", 150)
+    wait_until(lambda: "runs" not in stack.ssh("controller", QUEUE, user="root"), "the job ended")
     stack.muster("backup", "--no-files", "--to", str(stack.home / "newer"))
     (archive,) = (stack.home / "newer").iterdir()
     stack.ssh("controller", "scancel --user=alice", user="root")

@@ -86,7 +86,7 @@ def test_forced_shrinking_drains_the_nodes_requeues_the_job_and_keeps_the_others
     assert times_drained(growing, "gpu-3") == drains + 1
     assert growing.machine_ids() == {n: i for n, i in before.items() if n not in ("gpu-3", "gpu-4")}
     assert growing.ssh("login", "sinfo -h -N -o %N | sort").splitlines() == ["gpu-1", "gpu-2"]
-    wait_until(lambda: job_state(growing, job) == "RUNNING", f"job {job} runs again on a node that stayed", 60)
+    wait_until(lambda: job_state(growing, job) == "RUNNING", f"job {job} runs again on a node that stayed")
     assert growing.ssh("login", f"scontrol show job {job} | grep -o Restarts=1") == "Restarts=1"
     growing.ssh("login", f"scancel {job}")
 

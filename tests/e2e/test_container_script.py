@@ -37,7 +37,7 @@ def test_what_was_printed_before_the_container_ended_is_returned(container: Cont
     """Nothing follows on the connection, as when Docker loses the output."""
 
     def end() -> None:
-        wait_until(lambda: container.exec_run(["test", "-e", "/var/tmp/began"]).exit_code == 0, "the script runs", 30)
+        wait_until(lambda: container.exec_run(["test", "-e", "/var/tmp/began"]).exit_code == 0, "the script runs")
         container.kill()
 
     ending = threading.Thread(target=end)

@@ -93,9 +93,7 @@ def server(cluster: Stack) -> Iterator[Server]:
     listed = f"squeue -h -j {job} 2>/dev/null || true"
     try:
         answered = "cat ~/job-network/answer 2>/dev/null || true"
-        wait_until(
-            lambda: cluster.ssh("login", answered, user="alice") != "", "the nodes of the job are connected", 180
-        )
+        wait_until(lambda: cluster.ssh("login", answered, user="alice") != "", "the nodes of the job are connected")
         assert cluster.ssh("login", answered, user="alice") == SECRET
         yield Server(cluster, job, cluster.ssh("login", "cat ~/job-network/port", user="alice"))
     finally:

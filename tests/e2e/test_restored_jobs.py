@@ -52,13 +52,13 @@ class Slurm:
         return fields.get("JobState", ""), int(fields.get("Restarts", 0))
 
     def wait_for_state(self, state: str, *jobs: str) -> None:
-        wait_until(lambda: all(self.read_job(job)[0] == state for job in jobs), f"{jobs} are {state}", 30)
+        wait_until(lambda: all(self.read_job(job)[0] == state for job in jobs), f"{jobs} are {state}")
 
     def wait_for_node(self, state: str) -> None:
-        wait_until(lambda: self.run("sinfo --noheader --format=%T") == state, f"the node is {state}", 60)
+        wait_until(lambda: self.run("sinfo --noheader --format=%T") == state, f"the node is {state}")
 
     def wait_for_answer(self) -> None:
-        wait_until(lambda: "is UP" in self.run("scontrol ping", check=False), "slurmctld answers", 30)
+        wait_until(lambda: "is UP" in self.run("scontrol ping", check=False), "slurmctld answers")
 
     def read_log(self) -> str:
         return self.run("tail -n 40 /var/log/slurm/slurmctld.log", check=False)
@@ -125,7 +125,7 @@ def restart_from_earlier_state(slurm: Slurm, *jobs: str) -> float:
     """Kill slurmctld after the jobs have ended, restore its state from before, and return when it answers again."""
     saved_before = slurm.run(f"stat --format=%Y.%Z {STATE}/job_state", check=False)
     slurm.submit("true", "--hold")
-    wait_until(lambda: slurm.run(f"stat --format=%Y.%Z {STATE}/job_state", check=False) != saved_before, "saved", 30)
+    wait_until(lambda: slurm.run(f"stat --format=%Y.%Z {STATE}/job_state", check=False) != saved_before, "saved")
     slurm.run(f"cp -a {STATE} /tmp/earlier && touch /srv/end")
     slurm.wait_for_state("COMPLETED", *jobs)
     slurm.run(f"pkill -KILL --exact slurmctld; rm -r {STATE} && cp -a /tmp/earlier {STATE} && slurmctld")

@@ -76,7 +76,7 @@ def test_a_rotation_loses_no_job_and_the_old_key_is_refused(cluster: Stack) -> N
         "step 3 of 3: no node accepts the old key any more",
     ]
     assert after == before, "it neither ended nor started again"
-    wait_until(lambda: read_states(cluster, running, queued) == ["COMPLETED"] * 2, "both jobs complete", 120)
+    wait_until(lambda: read_states(cluster, running, queued) == ["COMPLETED"] * 2, "both jobs complete")
     assert cluster.ssh("login", "cat ~/rotation-step", user="alice").startswith("gpu-")
 
     new = read_key(cluster)

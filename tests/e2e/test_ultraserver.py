@@ -63,7 +63,7 @@ class UltraServers:
         self.nodes: dict[str, Container] = {}
         _write_files(folder, release)
         self.controller = self._start("controller", "slurmctld -D")
-        wait_until(lambda: "UP" in self.run("scontrol ping", check=False), "slurmctld answers", 30)
+        wait_until(lambda: "UP" in self.run("scontrol ping", check=False), "slurmctld answers")
 
     def run(self, script: str, *, node: str = "", check: bool = True) -> str:
         container = self.nodes[node] if node else self.controller
@@ -80,13 +80,13 @@ class UltraServers:
     def placed(self, job: str) -> str:
         """Return the nodes of a job once it has some."""
         listed = f"squeue -h -j {job} -o %N"
-        wait_until(lambda: bool(self.run(listed)), f"job {job} has nodes", 30)
+        wait_until(lambda: bool(self.run(listed)), f"job {job} has nodes")
         return self.run(listed)
 
     def cancel_all(self) -> None:
         """End all jobs."""
         self.run("scancel -u root")
-        wait_until(lambda: not self.run("squeue -h"), "no job is left", 60)
+        wait_until(lambda: not self.run("squeue -h"), "no job is left")
 
     def boot(self, name: str) -> None:
         self.nodes[name] = self._start(name, f"slurmd -D -b -N {name} --conf-server controller:6817")
@@ -95,7 +95,7 @@ class UltraServers:
         return self.run(f"sinfo -h -N -n {node} -p {names.group_of(node)} -o '%T|%E'")
 
     def wait_until_idle(self, node: str) -> None:
-        wait_until(lambda: self.state(node).startswith("idle|"), f"{node} is idle", 60)
+        wait_until(lambda: self.state(node).startswith("idle|"), f"{node} is idle")
 
     def _start(self, name: str, daemon: str) -> Container:
         prepare = (
@@ -147,7 +147,7 @@ def test_the_prolog_starts_imex_for_the_job_and_a_failure_says_why(slurm: UltraS
         slurm.wait_until_idle(name)
     job = slurm.submit("-w gb-b-[1-2] -p gb -N 2")
     # While the prolog runs, the state is RUNNING too, and the reason is Prolog.
-    wait_until(lambda: slurm.run(f"squeue -h -j {job} -o '%T %r'") == "RUNNING None", "the job runs", 90)
+    wait_until(lambda: slurm.run(f"squeue -h -j {job} -o '%T %r'") == "RUNNING None", "the job runs")
     addresses = [slurm.run("hostname -i", node=name) for name in ("gb-b-1", "gb-b-2")]
     for name in ("gb-b-1", "gb-b-2"):
         assert slurm.run("cat /etc/nvidia-imex/nodes_config.cfg", node=name).split() == addresses
@@ -159,9 +159,9 @@ def test_the_prolog_starts_imex_for_the_job_and_a_failure_says_why(slurm: UltraS
     slurm.run("touch /broken", node="gb-b-2")
     slurm.submit("-w gb-b-[1-2] -p gb -N 2")
     reason = "health: imex: nvidia-imex did not start: Job for nvidia-imex.service failed."
-    wait_until(lambda: slurm.state("gb-b-2") == f"drained|{reason}", "the broken node is drained", 90)
+    wait_until(lambda: slurm.state("gb-b-2") == f"drained|{reason}", "the broken node is drained")
     # The other node is in service; the job was requeued and waits.
-    wait_until(lambda: slurm.state("gb-b-1").startswith(("idle|", "mixed|")), "the other node is in service", 60)
+    wait_until(lambda: slurm.state("gb-b-1").startswith(("idle|", "mixed|")), "the other node is in service")
     assert slurm.run("squeue -h -o %T") == "PENDING"
 
 

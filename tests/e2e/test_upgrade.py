@@ -87,12 +87,12 @@ def test_jobs_from_before_the_upgrade_run_to_their_end(upgraded: Stack) -> None:
     upgraded.ssh("login", "touch ~/enough")
     ended = "sacct -X -n -P -o JobName,State,Restarts -S now-1hour | grep -E 'running|dependent|waiting' | sort"
     expected = ["dependent|COMPLETED|0", "running|COMPLETED|0", "waiting|COMPLETED|0"]
-    wait_until(lambda: upgraded.ssh("login", ended).splitlines() == expected, "the jobs have ended", 120)
+    wait_until(lambda: upgraded.ssh("login", ended).splitlines() == expected, "the jobs have ended")
     ticks = [int(line) for line in upgraded.ssh("login", "cat ~/ticks").splitlines()]
     assert max(later - earlier for earlier, later in pairwise(ticks)) < LONGEST_GAP_S
     assert upgraded.ssh("login", "squeue -h -o '%j %r'") == "held JobHeldUser"
     upgraded.ssh("login", "scontrol release $(squeue -h -n held -o %i)")
-    wait_until(lambda: upgraded.ssh("login", "ls ~/held 2>/dev/null || true") != "", "the released job has run", 60)
+    wait_until(lambda: upgraded.ssh("login", "ls ~/held 2>/dev/null || true") != "", "the released job has run")
 
 
 def test_a_lost_node_comes_back_with_the_new_release(upgraded: Stack) -> None:
@@ -110,7 +110,7 @@ def test_the_backup_can_be_restored(upgraded: Stack) -> None:
     assert "held JobHeldUser" in upgraded.ssh("login", "squeue -h -o '%j %r'").splitlines()
     # To the restored queue, jobs that ended since the backup are still running or waiting.
     upgraded.ssh("login", "scancel -u $USER")
-    wait_until(lambda: upgraded.ssh("login", "squeue -h") == "", "the queue is empty", 90)
+    wait_until(lambda: upgraded.ssh("login", "squeue -h") == "", "the queue is empty")
     assert upgraded.ssh("login", "srun -N2 --mem=100 hostname </dev/null | sort").split() == ["gpu-1", "gpu-2"]
 
 

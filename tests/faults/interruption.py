@@ -19,11 +19,11 @@ def kill_at(stack: Stack, description: str, point: Point, *command: str) -> None
     """Start a command (`up` by default) and kill it as soon as `point` holds."""
     clear_progress(stack)
     process = stack.start(*(command or ("up",)))
-    wait_until(lambda: point(stack) or process.poll() is not None, description, 120)
+    wait_until(lambda: point(stack) or process.poll() is not None, description)
     assert process.poll() is None, f"the command ended before: {description}"
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    wait_until(lambda: not leftover_processes(stack), "no process of the killed command is left", 20)
+    wait_until(lambda: not leftover_processes(stack), "no process of the killed command is left")
 
 
 def containers(stack: Stack) -> int:

@@ -68,7 +68,7 @@ def test_up_repairs_all_earlier_faults_and_a_dead_node(healthy: Stack) -> None:
 
 @pytest.mark.fault(2, 3)
 def test_killed_slurm_daemons_restart(healthy: Stack) -> None:
-    job = healthy.ssh("controller", "cd ~ && sbatch --parsable -p gpu -w gpu-1,gpu-2 -N2 --wrap 'srun sleep 120'")
+    job = healthy.ssh("controller", "cd ~ && sbatch --parsable -p gpu -w gpu-1,gpu-2 -N2 --wrap 'srun sleep 1200'")
     wait_until(lambda: healthy.ssh("controller", f"squeue -h -j {job} -o %T") == "RUNNING", "job runs")
     time.sleep(STATE_SAVED_S)
     healthy.ssh("controller", "systemctl kill -s KILL slurmctld", user="root")
@@ -76,12 +76,10 @@ def test_killed_slurm_daemons_restart(healthy: Stack) -> None:
     wait_until(
         lambda: healthy.ssh("controller", f"squeue -h -j {job} -o %T 2>/dev/null || true") == "RUNNING",
         "job still runs",
-        20,
     )
     wait_until(
         lambda: healthy.ssh("gpu-2", "systemctl is-active slurmd || true", user="root") == "active",
         "slurmd is back",
-        20,
     )
     assert healthy.ssh("controller", f"scontrol show job {job} | grep -o Restarts=0") == "Restarts=0"
     healthy.ssh("controller", f"scancel {job}")

@@ -23,7 +23,7 @@ def test_jobs_run_without_the_database_and_their_records_arrive_later(healthy: S
         began = time.monotonic()
     assert state == "COMPLETED"
     ask = f"sacct -X -n -P -o JobName,State -j {job} 2>/dev/null || true"
-    wait_until(lambda: healthy.ssh("controller", ask) == "without-database|COMPLETED", "the record arrives", 120)
+    wait_until(lambda: healthy.ssh("controller", ask) == "without-database|COMPLETED", "the record arrives")
     record(4, recover_s=time.monotonic() - began)
 
 

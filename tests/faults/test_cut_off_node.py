@@ -41,7 +41,7 @@ def test_a_short_cut_is_not_noticed_by_the_job(healthy: Stack) -> None:
     wait_until(lambda: read_state(healthy, job) == "RUNNING", "the job runs")
     with cut_off(healthy, "gpu-2"):
         time.sleep(SHORT_S)
-    wait_until(lambda: read_state(healthy, job) == "COMPLETED", "the job completes", 60)
+    wait_until(lambda: read_state(healthy, job) == "COMPLETED", "the job completes")
     assert healthy.ssh("controller", f"scontrol show job {job} | grep -o 'Restarts=[0-9]*'") == "Restarts=0"
     assert sorted(healthy.ssh("controller", "cat ~/short-cut.out").split()) == ["gpu-1", "gpu-2"]
     assert not read_node(healthy, "gpu-2").out_of_service

@@ -21,15 +21,15 @@ POINTS: dict[str, Point] = {
     "bootstrap has begun": lambda stack: '"bootstrap"' in progress(stack),
     "the ready job runs": lambda stack: '"ready"' in progress(stack),
 }
-# An SSH timeout detects a dead node; this is much longer.
-UP_FAILS_WITHIN_S = 150
+# An SSH timeout detects a dead node; this is much longer, also for an `up` on a busy machine.
+UP_FAILS_WITHIN_S = 450
 
 
 def test_docker_that_does_not_answer_is_a_clear_error(make_stack: MakeStack) -> None:
     stack = make_stack("dead", small_spec())
     stack.env["DOCKER_HOST"] = "unix:///nonexistent/docker.sock"
     for command in (("up",), ("status",), ("teardown", "--yes")):
-        done = stack.muster(*command, check=False, timeout=60)
+        done = stack.muster(*command, check=False, timeout=240)
         output = done.stdout + done.stderr
         assert done.returncode != 0
         assert "Docker" in output
@@ -42,9 +42,9 @@ def test_docker_stops_while_machines_are_created(broken: Stack, tmp_path: Path) 
     broken.env["DOCKER_HOST"] = f"unix://{tmp_path}/docker.sock"
     try:
         up = broken.start("up")
-        wait_until(lambda: bool(existing(broken.cluster)) or up.poll() is not None, "the first part exists", 60)
+        wait_until(lambda: bool(existing(broken.cluster)) or up.poll() is not None, "the first part exists")
         proxy.stop()
-        assert up.wait(timeout=120) != 0
+        assert up.wait(timeout=450) != 0
     finally:
         del broken.env["DOCKER_HOST"]
     output = (broken.home / "started.log").read_text()
@@ -74,7 +74,7 @@ def test_error_names_a_node_that_dies_during_bootstrap(broken: Stack) -> None:
     clear_progress(broken)
 
     def kill_when_bootstrapping() -> None:
-        wait_until(lambda: '"bootstrap"' in progress(broken), "bootstrap begins", 90)
+        wait_until(lambda: '"bootstrap"' in progress(broken), "bootstrap begins")
         broken.container("gpu-2").kill()
 
     killer = threading.Thread(target=kill_when_bootstrapping)

@@ -32,7 +32,7 @@ def test_a_node_with_a_full_disk_is_drained_and_comes_back(healthy: Stack) -> No
         healthy.ssh(NODE, f"{EMPTY_TMP}; {ROUNDS}", user="root")
     assert drained.out_of_service
     assert drained.reason == "health: disk: /tmp has 0 MB free of 32"
-    wait_until(lambda: read_node(healthy).state == "IDLE" and not read_node(healthy).out_of_service, "it is back", 30)
+    wait_until(lambda: read_node(healthy).state == "IDLE" and not read_node(healthy).out_of_service, "it is back")
 
 
 @pytest.mark.fault(16)

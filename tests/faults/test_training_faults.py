@@ -105,7 +105,7 @@ def test_a_full_disk_costs_a_checkpoint_and_not_the_run(healthy: Stack) -> None:
         job.wait_for(f"grep -q 'No space left on device' ~/train-{job.number}.out", "report of the failed save")
         during = list_checkpoints(healthy, node, folder)
         healthy.ssh(node, f"rm {folder}/fill", user="root")
-        wait_until(lambda: list_checkpoints(healthy, node, folder)[-1:] > during[-1:], "a later checkpoint", 120)
+        wait_until(lambda: list_checkpoints(healthy, node, folder)[-1:] > during[-1:], "a later checkpoint")
         healthy.ssh(node, f"echo enough >{folder}/stop", user="root")
         assert job.wait() == "FAILED", job.log
     finally:

@@ -99,7 +99,7 @@ def test_a_machine_from_an_image_of_another_one_does_not_end(cloud: Machines, gp
     own, machine.instance = machine.instance, "i-of-the-new-machine"
     cloud.do(gpu, f"{PASSED}; {START_AGAIN}")
     # The service has read the id, and sleeps forever instead of ending the machine.
-    wait_until(lambda: get_command(cloud, gpu) == "sleep infinity", "the service does nothing", 120)
+    wait_until(lambda: get_command(cloud, gpu) == "sleep infinity", "the service does nothing")
     assert cloud.is_running(gpu)
     # Its own user data has an end, or none.
     run(cloud, gpu, in_hours(5))
@@ -113,13 +113,13 @@ def test_a_machine_from_an_image_of_another_one_does_not_end(cloud: Machines, gp
 
 def test_a_time_that_cannot_be_read_ends_the_machine(cloud: Machines, gpu: str) -> None:
     cloud.do(gpu, f"rm -rf /etc/muster /opt/muster /run/muster; {GARBAGE}; {START_AGAIN}")
-    wait_until(lambda: not cloud.is_running(gpu), "the machine has ended", 120)
+    wait_until(lambda: not cloud.is_running(gpu), "the machine has ended")
 
 
 def test_a_machine_that_starts_after_the_end_ends_at_once(cloud: Machines, gpu: str) -> None:
     del gpu
     boot(cloud, "gpu-2", in_hours(-1))
-    wait_until(lambda: not cloud.is_running("gpu-2"), "the machine has ended", 120)
+    wait_until(lambda: not cloud.is_running("gpu-2"), "the machine has ended")
 
 
 @pytest.mark.nightly
@@ -130,7 +130,7 @@ def test_a_machine_that_is_switched_on_after_the_end_ends_again(cloud: Machines,
     assert cloud.do("gpu-3", PASSED).code == 0
     cloud.cut_power("gpu-3")
     engine_client.connect().start(names.container(CLUSTER, "gpu-3"))
-    wait_until(lambda: not cloud.is_running("gpu-3"), "the machine has ended", 120)
+    wait_until(lambda: not cloud.is_running("gpu-3"), "the machine has ended")
 
 
 @pytest.mark.nightly
@@ -140,11 +140,11 @@ def test_a_machine_that_cannot_read_its_metadata_ends_too(cloud: Machines, gpu: 
     first = get_pid(cloud, "gpu-4")
     assert cloud.do("gpu-4", f"{UNREADABLE}; {START_AGAIN}").code == 0
     # The service of the changed unit has looked at the clock, and waits: its shell has a child.
-    wait_until(lambda: get_pid(cloud, "gpu-4") not in ("", "0", first), "the service runs again", 120)
-    wait_until(lambda: is_waiting(cloud, "gpu-4"), "the service waits for the end", 120)
+    wait_until(lambda: get_pid(cloud, "gpu-4") not in ("", "0", first), "the service runs again")
+    wait_until(lambda: is_waiting(cloud, "gpu-4"), "the service waits for the end")
     assert cloud.is_running("gpu-4")
     assert cloud.do("gpu-4", f"{PASSED}; {START_AGAIN}").code == 0
-    wait_until(lambda: not cloud.is_running("gpu-4"), "the machine has ended", 120)
+    wait_until(lambda: not cloud.is_running("gpu-4"), "the machine has ended")
 
 
 @pytest.mark.nightly
@@ -156,7 +156,7 @@ def test_a_machine_that_cannot_be_given_its_end_ends_at_once(cloud: Machines, gp
     assert "muster: failed at end: " in cloud.run("gpu-5", render(in_hours(5))).out
     report = cloud.report("compute")
     assert (report.state, report.step, report.instance) == ("failed", "end", "i-gpu-5")
-    wait_until(lambda: not cloud.is_running("gpu-5"), "the machine has ended", 120)
+    wait_until(lambda: not cloud.is_running("gpu-5"), "the machine has ended")
 
 
 @pytest.mark.nightly

@@ -86,7 +86,7 @@ def test_bundles_with_the_same_packages_share_an_environment(cloud: Machines, bu
 
 def test_the_programs_of_slurm_s_user_are_compiled_on_the_controller(cloud: Machines, controller: str) -> None:
     compiled = "ls /opt/muster/current/venv/lib/python3*/site-packages/botocore/__pycache__/session.*.pyc"
-    wait_until(lambda: cloud.do("controller", compiled).code == 0, "botocore is compiled", 120)
+    wait_until(lambda: cloud.do("controller", compiled).code == 0, "botocore is compiled")
 
 
 def test_a_job_cannot_read_the_credentials_of_its_node(cloud: Machines, compute: str) -> None:
@@ -143,5 +143,5 @@ def test_a_machine_that_must_restart_continues_its_set_up(cloud: Machines, bundl
     assert (report.state, report.step, report.line) == ("working", "restart", "restart with another kernel")
     wait_until(lambda: not cloud.is_running("gpu-1"), "gpu-1 is down")
     cloud.power_on("gpu-1")
-    wait_until(lambda: cloud.report("gpu-1").state == "ready", "gpu-1 has continued", 120)
+    wait_until(lambda: cloud.report("gpu-1").state == "ready", "gpu-1 has continued")
     assert cloud.do("gpu-1", "test -e /etc/systemd/system/multi-user.target.wants/muster-continue.service").code != 0

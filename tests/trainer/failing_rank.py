@@ -23,6 +23,7 @@ from trainer import world
 from trainer.api import Trainer
 from trainer.checkpoint import read_retry
 from trainer.data.loader import Loader
+from trainer.life import outcome
 
 UNREADABLE = "unreadable "
 PRESENT_S = 240.0
@@ -144,6 +145,8 @@ if __name__ == "__main__":
         if mode == "hang in data":
             stand_still_before_batch(int(at_step))
         fail_before_step(mode, int(at_step))
+    # The wait ends when all ranks but the lost one have a record, which may take one of them seconds on a busy machine.
+    outcome._RECORD_TIMEOUT_S = 60.0
     # No launcher ends the other ranks of a refused start.
     program.RANK_0_TIMEOUT_S = 0.5
     status = program.main(arguments)

@@ -77,7 +77,7 @@ class Stack:
             input=script,
             text=True,
             capture_output=True,
-            timeout=300,
+            timeout=600,
         )
         if check and done.returncode != 0:
             raise AssertionError(f"on {node}: {script}\nexited {done.returncode}\n{done.stdout}\n{done.stderr}")

@@ -34,7 +34,7 @@ def invocation(stack: Stack, node: str) -> str:
 def start_on_last_node(stack: Stack) -> str:
     """A job that happens to run on gpu-4, and would run anywhere."""
     stack.ssh("controller", "scontrol update nodename=gpu-[1-3] state=drain reason=test", user="root")
-    job = stack.ssh("login", "cd ~ && sbatch --parsable -p gpu -N1 --wrap 'srun sleep 300'")
+    job = stack.ssh("login", "cd ~ && sbatch --parsable -p gpu -N1 --wrap 'srun sleep 1800'")
     wait_until(lambda: job_state(stack, job) == "RUNNING", f"job {job} runs")
     stack.ssh("controller", "scontrol update nodename=gpu-[1-3] state=resume", user="root")
     return job
@@ -42,7 +42,7 @@ def start_on_last_node(stack: Stack) -> str:
 
 def start_job(stack: Stack, nodes: str) -> str:
     job = stack.ssh(
-        "login", f"cd ~ && sbatch --parsable -p gpu -w {nodes} -N{nodes.count(',') + 1} --wrap 'srun sleep 300'"
+        "login", f"cd ~ && sbatch --parsable -p gpu -w {nodes} -N{nodes.count(',') + 1} --wrap 'srun sleep 1800'"
     )
     wait_until(lambda: job_state(stack, job) == "RUNNING", f"job {job} runs")
     return job
@@ -118,7 +118,7 @@ def test_a_new_user_is_added_without_replacing_anything(growing: Stack) -> None:
 
 
 def test_a_user_whose_job_runs_is_not_removed(growing: Stack) -> None:
-    job = growing.ssh("login", "cd ~ && sbatch --parsable -p gpu -N1 --wrap 'srun sleep 300'", user="carol")
+    job = growing.ssh("login", "cd ~ && sbatch --parsable -p gpu -N1 --wrap 'srun sleep 1800'", user="carol")
     wait_until(lambda: job_state(growing, job) == "RUNNING", f"job {job} runs")
     users = growing.spec["users"]
     growing.spec["users"] = {"muster": users["muster"]}

@@ -6,7 +6,7 @@ from tests.harness import Stack
 
 
 def test_status_shows_nodes_queue_health_and_cost(cluster: Stack) -> None:
-    job = cluster.ssh("login", "sbatch --parsable -p cpu -J waiting --wrap 'sleep 60'")
+    job = cluster.ssh("login", "sbatch --parsable -p cpu -J waiting --wrap 'sleep 600'")
     try:
         out = cluster.muster("status").stdout
     finally:

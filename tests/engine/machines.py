@@ -65,7 +65,7 @@ class Machines:
 
     def pulumi(self, *arguments: str, check: bool = True) -> str:
         process = self.start(*arguments)
-        text, _ = process.communicate(timeout=120)
+        text, _ = process.communicate(timeout=600)
         assert not check or process.returncode == 0, text
         assert check or process.returncode != 0, f"this should have failed\n{text}"
         return str(text)

@@ -40,7 +40,7 @@ def test_nodes_answer_ssh_with_the_pinned_host_key(cluster: Machines) -> None:
         client = paramiko.SSHClient()
         client.set_missing_host_key_policy(paramiko.RejectPolicy())
         client.get_host_keys().add(node["address"], kind, paramiko.Ed25519Key(data=base64.b64decode(blob)))
-        client.connect(node["address"], username="root", pkey=key, look_for_keys=False, allow_agent=False, timeout=10)
+        client.connect(node["address"], username="root", pkey=key, look_for_keys=False, allow_agent=False, timeout=60)
         _, out, _ = client.exec_command("hostname")
         assert out.read().decode().strip() == name
         client.close()

@@ -63,7 +63,7 @@ ip -n far route add default via 10.2.0.1
 ip netns exec far python3 -c "
 import socket, time
 servers = [socket.create_server(('10.2.0.2', port)) for port in (2049, 8080)]
-time.sleep(60)" &
+time.sleep(600)" &
 reach() { ip netns exec near python3 -c "import socket; socket.create_connection(('10.2.0.2', $1), 5)" 2>/dev/null; }
 until reach 8080; do sleep 0.1; done
 for port in 2049 8080; do if reach $port; then echo $port; fi; done

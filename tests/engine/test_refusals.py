@@ -81,7 +81,7 @@ def test_port_in_use_is_an_error_and_leaves_no_login_node(make: MakeMachines) ->
     assert "login" not in machines.containers()
     assert f"container muster-{machines.spec['name']}-login" not in machines.leftovers()
     machines.up()
-    with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         assert connection.recv(4) == b"SSH-"
 
 

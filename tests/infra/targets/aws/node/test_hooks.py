@@ -100,10 +100,10 @@ def test_a_program_with_another_hash_is_not_run(bucket: Moto, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("script", "timeout_s", "line"),
     [
-        ("#!/bin/sh\necho starting\necho 'no licence' >&2\nexit 3\n", 20, "exit code 3: no licence"),
-        ("#!/bin/sh\nexit 1\n", 20, "exit code 1: no output"),
-        ("#!/bin/sh\necho waiting\nexec sleep 60\n", 1, "not finished after 1 s: waiting"),
-        ("#!/no/such/shell\n", 20, "cannot be executed: No such file or directory: no output"),
+        ("#!/bin/sh\necho starting\necho 'no licence' >&2\nexit 3\n", 240, "exit code 3: no licence"),
+        ("#!/bin/sh\nexit 1\n", 240, "exit code 1: no output"),
+        ("#!/bin/sh\necho waiting\nexec sleep 600\n", 3, "not finished after 3 s: waiting"),
+        ("#!/no/such/shell\n", 240, "cannot be executed: No such file or directory: no output"),
     ],
     ids=["exit code", "silent", "timeout", "no interpreter"],
 )

@@ -20,7 +20,7 @@ from tests.moto_server import ACCOUNT, REGION, Call, Moto
 
 REPO = Path(__file__).resolve().parents[5]
 # Real instances take minutes to start; moto's start at once.
-_REAL_TIMEOUT_S, _MOTO_TIMEOUT_S = 3600, 300
+_REAL_TIMEOUT_S, _MOTO_TIMEOUT_S = 3600, 600
 
 
 @dataclass(frozen=True)

@@ -256,14 +256,15 @@ def steps_with_a_slow_rank(delay_s: float) -> list[tuple[float, float]]:
 
 
 def test_the_delay_of_a_slow_rank_is_exposed_on_the_other_ranks_only():
-    ranks = on_ranks(f"{__name__}:steps_with_a_slow_rank", delay_s=0.2)
+    # Half of the delay decides: on a busy machine, any rank may be late by a tenth of a second.
+    ranks = on_ranks(f"{__name__}:steps_with_a_slow_rank", delay_s=0.5)
     slow = ranks.pop(SLOW)
-    assert min(median(exposed for exposed, _ in steps) for steps in ranks) > 100
+    assert min(median(exposed for exposed, _ in steps) for steps in ranks) > 250
     # A wait counts even if its message is recorded after the thread woke; the median hides a very late record.
     shares = sorted(exposed / total for steps in ranks for exposed, total in steps)
     assert shares[len(shares) // 4] > 0.7
     # The minimum is checked, because on a busy machine this rank sometimes waits for ranks that wait for a core.
-    assert min(exposed for exposed, _ in slow) < 100
+    assert min(exposed for exposed, _ in slow) < 250
 
 
 def test_a_profile_without_its_messages_is_repeated():

@@ -31,10 +31,12 @@ STUBS = {
         while [ "$1" != bash ]; do shift; done
         code=0
         for id in 1 2; do SLURM_NODEID=$((2 - id)) SLURMD_NODENAME=gpu-$id "$@" || code=1; done
-        sleep 0.2
         exit $code""",
 }
 
+# A real torchrun does not end before the job has recorded that its node has joined, which takes a second at most.
+WAIT_UNTIL_JOINED = """[ "$SLURMD_NODENAME" = "${CUT_OFF:-}" ] ||
+    until [ -e "$joined/$SLURMD_NODENAME" ]; do sleep 0.01; done"""
 # Printed by the stub of torchrun, which gets id and address of the rendezvous in its environment.
 SHOW_RENDEZVOUS = 'echo "rendezvous $PET_RDZV_ID $PET_RDZV_ENDPOINT"'
 
@@ -62,7 +64,7 @@ def job(tmp_path: Path):
     python = tmp_path / "root" / "env" / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.write_text(
-        f'#!/bin/bash\n{SHOW_RENDEZVOUS}\necho "$SLURMD_NODENAME: $*"; sleep 0.1; exit ${{TORCHRUN:-0}}\n'
+        f'#!/bin/bash\n{SHOW_RENDEZVOUS}\necho "$SLURMD_NODENAME: $*"\n{WAIT_UNTIL_JOINED}\nexit ${{TORCHRUN:-0}}\n'
     )
     python.chmod(0o755)
 

@@ -55,17 +55,20 @@ def stand_still(mode: str) -> None:
     time.sleep(600)
 
 
-def wait_for_save_of(step: int) -> None:
-    """Let the save of a step end before the next step, or it could count as the cause, or be missing at the end.
+def wait_for_saves() -> None:
+    """Let each save end before the next step, or it could count as the cause, or be missing at the end.
 
-    The wait is part of the save, which has a longer limit than a step: on a busy machine, a writer may take seconds.
+    A step is not saved while an earlier one is being saved. The wait is part of the save, which has a longer limit than
+    a step: on a busy machine, a writer may take seconds.
     """
     trainer_class: Any = Trainer
     start_save = trainer_class.start_save
 
     def awaited_save(trainer: Trainer, *arguments: Any) -> None:
         start_save(trainer, *arguments)
-        while trainer.step == step and not checkpoint(Path("run"), step).exists():
+        trainer.finish_save(None)
+        # Rank 0 publishes it when all ranks have written their parts.
+        while not checkpoint(Path("run"), trainer.step).exists():
             time.sleep(0.01)
 
     trainer_class.start_save = awaited_save
@@ -136,7 +139,7 @@ if __name__ == "__main__":
     if mode == "absent":
         join_without(failing_rank)
     if mode in ("hang", "hang in data", "freeze"):
-        wait_for_save_of(int(at_step) - 1)
+        wait_for_saves()
     if os.environ["RANK"] == failing_rank:
         if mode == "absent":
             os._exit(0)

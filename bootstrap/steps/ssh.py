@@ -34,8 +34,8 @@ def render_sshd(node: Node, desired: Desired) -> str:
 
 
 def render_known_hosts(inventory: Inventory) -> str:
-    """Return ssh_known_hosts: a line per node, and a pattern per set of nodes that do not exist yet."""
-    sets = "".join(f"{s.group}-* {s.host_key}\n" for s in inventory.sets if s.host_key)
+    """Return ssh_known_hosts: a line per node, also for those that do not exist yet."""
+    sets = "".join(f"{name} {key}\n" for node_set in inventory.sets for name, key in node_set.known_hosts.items())
     return "".join(f"{n.name},{_address(n)} {n.host_key}\n" for n in inventory.nodes) + sets
 
 

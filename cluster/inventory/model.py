@@ -71,7 +71,20 @@ class NodeSet(InventoryModel):
     busbw: dict[int, float] = {}
     """Expected bus bandwidth of an all-reduce across nodes, in GB/s, by message size in bytes."""
     host_key: str = ""
-    """Public SSH host key that all nodes of the set share."""
+    """Public SSH host key that all nodes of the set share; only in inventories that older versions wrote."""
+    host_keys: tuple[str, ...] = ()
+    """Public SSH host keys of the nodes, that of `<group>-1` first."""
+
+    def find_host_key(self, name: str) -> str:
+        """Return the public SSH host key of a node of the set."""
+        return self.host_keys[int(name.rpartition("-")[2]) - 1] if self.host_keys else self.host_key
+
+    @property
+    def known_hosts(self) -> dict[str, str]:
+        """Public SSH host keys by node name, or by the pattern of all names if the nodes share one."""
+        if self.host_keys:
+            return {f"{self.group}-{number}": key for number, key in enumerate(self.host_keys, 1)}
+        return {f"{self.group}-*": self.host_key} if self.host_key else {}
 
 
 class Inventory(InventoryModel):

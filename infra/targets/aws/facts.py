@@ -62,7 +62,7 @@ def to_node(node_set: NodeSet, name: str) -> Node:
         role="compute",
         group=node_set.group,
         address="",
-        host_key=node_set.host_key,
+        host_key=node_set.find_host_key(name),
         machine_id="",
         cpus=node_set.cpus,
         memory_mb=node_set.memory_mb,

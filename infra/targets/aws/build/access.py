@@ -72,8 +72,9 @@ def render_files(folder: Path, props: Properties) -> access.Files:
     spec = ClusterSpec.model_validate_json(props["spec"])
     files = access.files(folder, inventory, spec, props["ssh_private_key"])
     ssh_config = "\n".join(_ssh_config(folder, inventory, spec, props["region"])) + "\n"
-    # All compute nodes share a host key: the machine behind a name may change, its key must not.
-    compute_hosts = "".join(f"{group.group}-* {group.host_key}\n" for group in inventory.sets)
+    # The machine behind a name may change, its key does not.
+    keys = {name: key for node_set in inventory.sets for name, key in node_set.known_hosts.items()}
+    compute_hosts = "".join(f"{name} {key}\n" for name, key in keys.items())
     known_hosts, mode = files["known_hosts"]
     return files | {
         "ssh_config": (ssh_config, files["ssh_config"][1]),

@@ -45,8 +45,8 @@ class Bucket(AwsComponent):
             opts=self.child_options(*self._protections, retain_on_delete=True),
         )
 
-    def put_json(self, key: str, text: pulumi.Input[str]) -> aws.s3.BucketObjectv2:
-        """Upload a JSON document."""
+    def put_json(self, key: str, text: pulumi.Input[str], *, secret: bool = False) -> aws.s3.BucketObjectv2:
+        """Upload a JSON document; one that is secret is encrypted in the state, too."""
         return aws.s3.BucketObjectv2(
             key,
             bucket=self.name,
@@ -55,7 +55,9 @@ class Bucket(AwsComponent):
             content_type="application/json",
             server_side_encryption="aws:kms",
             kms_key_id=self._key_arn,
-            opts=self.child_options(*self._protections),
+            opts=self.child_options(
+                *self._protections, **({"additional_secret_outputs": ["content"]} if secret else {})
+            ),
         )
 
     def _secure(self) -> list[pulumi.Resource]:

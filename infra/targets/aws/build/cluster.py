@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import pulumi
 
+from cluster import names
 from cluster.catalog.instances import InstanceType
 from cluster.inventory import Role
 from cluster.spec import ClusterSpec, NodeGroup
@@ -17,7 +18,7 @@ from infra.targets.aws.build.bundle import NodeFiles, create_node_files
 from infra.targets.aws.build.component import Site, create_provider
 from infra.targets.aws.build.fleet import TemplateArgs, create_fleet
 from infra.targets.aws.build.foundation import Foundation, create_foundation
-from infra.targets.aws.build.inventory import build_inventory
+from infra.targets.aws.build.inventory import build_inventory, compute_names
 from infra.targets.aws.build.permanent_machines import Controller, Login, PermanentMachines, StartArgs
 from infra.targets.aws.build.resolved import Resolved, ResolvedArgs
 from infra.targets.aws.build.roles import Roles, resolve_scope
@@ -26,7 +27,6 @@ from infra.targets.aws.build.state_snapshots import StateSnapshots
 from infra.targets.aws.fallback_images import read_fallbacks
 from infra.targets.aws.plan import capacity, images, machines, network, security
 from infra.targets.aws.plan.hooks import objects_by_role
-from infra.targets.aws.plan.iam import NODE_ROLES
 from infra.targets.aws.spec import region_of
 from infra.targets.target import Context
 
@@ -57,7 +57,7 @@ class AwsCluster(pulumi.ComponentResource):
         super().__init__("muster:aws:Cluster", plan.cluster, None, pulumi.ResourceOptions(providers=[provider]))
         after_guard = pulumi.ResourceOptions(parent=self, depends_on=[context.guard])
         resolved = Resolved("resolved", _lookups(context.spec, context.stack), after_guard)
-        host_keys = HostKeys("host-keys", cluster=plan.cluster, roles=NODE_ROLES, opts=after_guard)
+        host_keys = HostKeys("host-keys", cluster=plan.cluster, names=_list_host_names(plan), opts=after_guard)
         site = Site(context.spec, context.stack, resolved, self)
 
         foundation = create_foundation(site, context.secrets, host_keys, context.webhook)
@@ -86,6 +86,7 @@ class AwsCluster(pulumi.ComponentResource):
             foundation.network,
             node_files.upload,
             *foundation.parameters.all,
+            foundation.host_keys,
             *foundation.file_systems.prerequisites,
             fleet.upload,
         )
@@ -206,9 +207,13 @@ def _render_inventory(
         role: {"address": machine.address, "host_key": keys[role], "machine_id": ids[role]}
         for role, machine in permanent.by_role.items()
     }
-    return pulumi.Output.all(machines=fields, compute=keys["compute"]).apply(
-        lambda values: build_inventory(plan, values["machines"], values["compute"]).model_dump_json()
+    return pulumi.Output.all(machines=fields, keys=keys).apply(
+        lambda values: build_inventory(plan, values["machines"], values["keys"]).model_dump_json()
     )
+
+
+def _list_host_names(plan: BuildPlan) -> list[str]:
+    return [names.CONTROLLER, names.LOGIN, *compute_names(plan)]
 
 
 def _group_image(site: Site, group: NodeGroup) -> pulumi.Input[str]:

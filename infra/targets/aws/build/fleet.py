@@ -149,8 +149,17 @@ def create_fleet(
             tags=spec.tags,
             groups=tuple(values["groups"]),
             budget_name=site.name() if spec.budget.usd_per_month else None,
+            bucket=values["bucket"],
+            machine_arns=f"arn:{values['partition']}:ec2:{site.aws.region}:{values['account']}:instance/",
         ).model_dump_json()
 
     groups = list(templates.groups.values())
-    text = pulumi.Output.all(groups=groups, zone=zone.zone_id, bundle=bundle_digest).apply(render)
+    text = pulumi.Output.all(
+        groups=groups,
+        zone=zone.zone_id,
+        bundle=bundle_digest,
+        bucket=foundation.bucket.name,
+        partition=site.resolved.partition,
+        account=site.resolved.account,
+    ).apply(render)
     return FleetDocument(text, foundation.bucket.put_json(parameters.FLEET, text))

@@ -13,6 +13,7 @@ from infra.targets.aws.build.file_systems import FileSystems
 from infra.targets.aws.build.network import NameZone, Network
 from infra.targets.aws.build.secrets import HostKeys, Key, Parameters
 from infra.targets.aws.build.security_groups import SecurityGroups
+from infra.targets.aws.node import parameters
 from infra.targets.aws.plan import security
 
 
@@ -25,6 +26,8 @@ class Foundation:
     key_arn: pulumi.Output[str]
     parameters: Parameters
     bucket: Bucket
+    host_keys: pulumi.Resource
+    """Document with the host keys of compute nodes, which only those who launch them read."""
     file_systems: FileSystems
     zone: NameZone
 
@@ -39,12 +42,14 @@ def create_foundation(
     if security.ENDPOINTS in groups.ids:
         network.add_endpoints(groups.ids[security.ENDPOINTS])
     network.add_flow_log(key_arn)
+    bucket = Bucket(site, key_arn)
     return Foundation(
         network=network,
         groups=groups,
         key_arn=key_arn,
         parameters=Parameters(site, key_arn, secrets, host_keys, webhook),
-        bucket=Bucket(site, key_arn),
+        bucket=bucket,
+        host_keys=bucket.put_json(parameters.HOST_KEYS, host_keys.of_compute_nodes, secret=True),
         file_systems=FileSystems(site, network, groups, key_arn),
         zone=NameZone(site, network.vpc_id),
     )

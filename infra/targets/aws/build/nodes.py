@@ -21,6 +21,7 @@ from infra.targets.aws.images.builder_machine import end_earlier
 from infra.targets.aws.launcher.api import AwsApi
 from infra.targets.aws.launcher.error_codes import FIXES
 from infra.targets.aws.launcher.fleet import Fleet
+from infra.targets.aws.launcher.host_keys import hand_over
 from infra.targets.aws.launcher.instances import CLOSED_TAG, ENDING, HELD_TAG, list_instances, terminate
 from infra.targets.aws.launcher.launch import launch
 from infra.targets.aws.launcher.launcher import AwsLauncher
@@ -111,6 +112,9 @@ class Group:
         if surplus:
             _emit((machine.name for machine in surplus), "remove", "changed")
             terminate(self.api, surplus)
+        # A version of muster whose nodes shared a key may have launched them.
+        current = {machine.name: machine for machine in self._members(instances) if machine not in surplus}
+        hand_over(self.api, self.fleet, {name: machine for name, machine in current.items() if name})
         launched = self._launch(self._missing(instances))
         existing = {name: machine for name, machine in instances.by_name().items() if name in self.static_names}
         if static := existing | launched:

@@ -15,7 +15,7 @@ from infra.resources.secrets import ClusterSecrets
 from infra.targets.aws.build.component import AwsComponent, Site
 from infra.targets.aws.node import parameters
 from infra.targets.aws.plan import iam
-from infra.targets.aws.plan.iam import NODE_ROLES
+from infra.targets.aws.plan.iam import FIXED_ROLES
 
 # The shortest that AWS allows; until then a key, and with it what it encrypts, can be restored.
 _KEY_DELETION_DAYS = 7
@@ -53,7 +53,7 @@ class Key(AwsComponent):
 
 
 class HostKeysProvider(ResourceProvider):
-    """Pulumi provider of host keys; its inputs are cluster and roles. Roles that have a key keep it."""
+    """Pulumi provider of host keys; its inputs are cluster and names. Hosts that have a key keep it."""
 
     serialize_as_secret_always = False
 
@@ -61,30 +61,38 @@ class HostKeysProvider(ResourceProvider):
         return CreateResult(f"host-keys-{props['cluster']}", props | _generate_host_keys(props, {}))
 
     def diff(self, _id: str, olds: Properties, news: Properties) -> DiffResult:
-        return DiffResult(changes=bool(set(news["roles"]) - set(olds.get("public") or {})))
+        return DiffResult(changes=bool(set(news["names"]) - set(olds.get("public") or {})))
 
     def update(self, _id: str, olds: Properties, news: Properties) -> UpdateResult:
         return UpdateResult(news | _generate_host_keys(news, olds))
 
 
 class HostKeys(Resource, module="muster", name="AwsHostKeys"):
-    """SSH host keys by role, generated before the machines exist, so that the first login can check them."""
+    """SSH host keys by node name, generated before the machines exist, so that the first login can check them."""
 
     private: pulumi.Output[dict[str, str]]
     public: pulumi.Output[dict[str, str]]
 
-    def __init__(self, name: str, *, cluster: str, roles: Sequence[str], opts: pulumi.ResourceOptions) -> None:
+    def __init__(self, name: str, *, cluster: str, names: Sequence[str], opts: pulumi.ResourceOptions) -> None:
         secret = pulumi.ResourceOptions(additional_secret_outputs=["private"])
-        props = {"cluster": cluster, "roles": list(roles), "private": None, "public": None}
+        props = {"cluster": cluster, "names": list(names), "private": None, "public": None}
         super().__init__(HostKeysProvider(), name, props, pulumi.ResourceOptions.merge(opts, secret))
+
+    @property
+    def of_compute_nodes(self) -> pulumi.Output[str]:
+        """The private keys of compute nodes by name, as a JSON document and a secret."""
+        document = self.private.apply(
+            lambda keys: json.dumps({name: key for name, key in sorted(keys.items()) if "-" in name})
+        )
+        return pulumi.Output.secret(document)
 
 
 def _generate_host_keys(props: Properties, olds: Properties) -> Properties:
     private, public = dict(olds.get("private") or {}), dict(olds.get("public") or {})
-    for role in props["roles"]:
-        if role not in public:
-            key = ssh_key.generate(f"{role}.{props['cluster']}")
-            private[role], public[role] = key.private, key.public
+    for name in props["names"]:
+        if name not in public:
+            key = ssh_key.generate(f"{name}.{props['cluster']}")
+            private[name], public[name] = key.private, key.public
     return {"private": private, "public": public}
 
 
@@ -114,7 +122,7 @@ class Parameters(AwsComponent):
                     host_keys.private[role],
                     f"SSH host key of {role}",
                 )
-                for role in NODE_ROLES
+                for role in FIXED_ROLES
             ),
         ]
         if webhook is not None:

@@ -73,6 +73,10 @@ class Fleet(InventoryModel):
     tags: dict[str, str]
     groups: tuple[FleetGroup, ...]
     budget_name: str | None = None
+    bucket: str = ""
+    """Bucket with the host keys; empty in fleets that older versions wrote, whose nodes share a key."""
+    machine_arns: str = ""
+    """What the ARN of every machine begins with; its id follows."""
 
     def group(self, name: str) -> FleetGroup:
         """Return the group called `name`."""

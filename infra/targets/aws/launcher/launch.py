@@ -14,6 +14,7 @@ from typing import Any
 from cluster import names
 from infra.targets.aws.launcher.api import AwsApi
 from infra.targets.aws.launcher.fleet import Fleet, Interface, LaunchOption
+from infra.targets.aws.launcher.host_keys import hand_over
 from infra.targets.aws.launcher.instances import parse_instance, terminate
 from infra.targets.aws.launcher.node_names import MAX_PER_CALL, NUMBERS_TAG, TAG_MAX_CHARS, write_numbers
 from slurm.power.launcher import Fault, LauncherError, LaunchResult, Machine, Shortage, Unit
@@ -42,6 +43,12 @@ def launch(
         used = {name for unit in whole for name in unit}
         result.machines |= {name: machine for name, machine in machines.items() if name in used}
         terminate(api, [machine for name, machine in machines.items() if name not in used])
+    try:
+        hand_over(api, fleet, result.machines)
+    except LauncherError:
+        # Without its key, a machine would wait for it and fail, at the price of its GPUs.
+        terminate(api, result.machines.values())
+        raise
     return result
 
 

@@ -61,7 +61,7 @@ def _member(node_set: NodeSet, name: str, instance: str, address: str) -> Node:
         memory_mb=node_set.memory_mb,
         gpus=node_set.gpus,
         fabric=node_set.fabric,
-        host_key=node_set.host_key,
+        host_key=node_set.find_host_key(name),
         machine_id=instance,
         address=address,
     )

@@ -11,6 +11,8 @@ from cluster.inventory import InventoryModel, Role
 
 NODE_TAG = "muster.node"
 """Tag that holds a machine's node name; the name is its key in the inventory."""
+HOST_KEYS = "host-keys.json"
+"""Object key of the private host keys of compute nodes by name, which only those who launch nodes read."""
 FLEET = "fleet.json"
 """Object key of the Fleet, which only the controller reads."""
 
@@ -87,8 +89,13 @@ def webhook(cluster: str) -> str:
 
 
 def host_key(cluster: str, role: Role) -> str:
-    """Return the SecureString parameter with the private SSH host key that all machines of a role share."""
+    """Return the SecureString parameter with the private SSH host key of the controller or the login node."""
     return f"{root(cluster)}/host-keys/{role}"
+
+
+def own_host_key(machine_arn: str) -> str:
+    """Return the object key of the private SSH host key of a compute node, which only its machine can read."""
+    return f"host-keys/{machine_arn}"
 
 
 def builder(purpose: str) -> str:

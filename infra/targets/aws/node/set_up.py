@@ -172,7 +172,7 @@ def _load_desired(node: Node, inventory: Inventory, cloud: AwsCloud) -> Desired:
     public_key = (ROOT / bundle.PUBLIC_KEY).read_text().strip()
     spec = ClusterSpec.model_validate_json((ROOT / bundle.SPEC).read_text())
     alerts = bool(spec.alerts.webhook)
-    secrets = read_secrets(cloud.region, inventory.cluster, node.role, public_key, alerts=alerts)
+    secrets = read_secrets(cloud, inventory.cluster, node.role, public_key, alerts=alerts)
     desired = Desired(identity.add_node(inventory, node), spec, secrets, ROOT, cloud=cloud)
     if node.role != "controller" or not inventory.sets:
         return desired

@@ -19,6 +19,8 @@ from infra.targets.aws.plan.policy import CLUSTER_TAG, Conditions, Scope, Statem
 
 Role = Literal["controller", "login", "compute", "budget", "flow-logs", "snapshots"]
 NODE_ROLES: tuple[NodeRole, ...] = ("controller", "login", "compute")
+FIXED_ROLES: tuple[NodeRole, ...] = ("controller", "login")
+"""Roles of a single machine, whose host key is in a parameter that only the role reads."""
 _OWN_ARN = "${ec2:SourceInstanceARN}"
 JOBS = "jobs"
 """The role whose credentials the users' programs get; machines assume it for them."""
@@ -59,6 +61,8 @@ def controller(scope: Scope) -> tuple[Statement, ...]:
         *(_webhook(scope) if scope.alerts else ()),
         Statement("Fleet", ("s3:GetObject",), _objects(scope, parameters.FLEET)),
         Statement("Packages", ("s3:PutObject",), _objects(scope, parameters.packages("*"))),
+        Statement("HostKeys", ("s3:GetObject",), _objects(scope, parameters.HOST_KEYS)),
+        Statement("HandOver", ("s3:PutObject",), _objects(scope, parameters.own_host_key("*"))),
         Statement("ReadReports", ("ssm:GetParameters",), (scope.parameter(parameters.node(scope.cluster, "*")),)),
         *allow_launches(scope),
         *allow_managing_nodes(scope),
@@ -74,7 +78,8 @@ def login(scope: Scope) -> tuple[Statement, ...]:
 
 def compute(scope: Scope) -> tuple[Statement, ...]:
     """Return the permissions of compute nodes."""
-    return (*_node(scope, "compute"), *_become_jobs(scope))
+    own_key = _objects(scope, parameters.own_host_key(_OWN_ARN))
+    return (*_node(scope, "compute"), Statement("HostKey", ("s3:GetObject",), own_key), *_become_jobs(scope))
 
 
 def trust_job_hosts(machine_roles: Iterable[str]) -> dict[str, Any]:
@@ -211,7 +216,8 @@ def _webhook(scope: Scope) -> tuple[Statement, ...]:
 
 def _node(scope: Scope, role: NodeRole) -> tuple[Statement, ...]:
     """Return the permissions of every node: its bundle, its secrets, its report, Session Manager."""
-    secrets = (parameters.slurm_key(scope.cluster), parameters.host_key(scope.cluster, role))
+    host_key = (parameters.host_key(scope.cluster, role),) if role in FIXED_ROLES else ()
+    secrets = (parameters.slurm_key(scope.cluster), *host_key)
     return (
         Statement("Bundle", ("s3:GetObject",), _objects(scope, parameters.bundle("*"), parameters.packages("*"))),
         Statement("Secrets", ("ssm:GetParameter",), tuple(scope.parameter(path) for path in secrets)),

@@ -185,8 +185,8 @@ class _Mocks(Mocks):
                 },
             },
             "AwsHostKeys": {
-                "private": {role: f"{SECRETS['host']}-{role}" for role in inputs.get("roles", [])},
-                "public": {role: f"ssh-ed25519 PUBLIC-{role}" for role in inputs.get("roles", [])},
+                "private": {name: f"{SECRETS['host']}-{name}" for name in inputs.get("names", [])},
+                "public": {name: f"ssh-ed25519 PUBLIC-{name}" for name in inputs.get("names", [])},
             },
             "ClusterSecrets": {key: SECRETS[key] for key in ("ssh_private_key", "slurm_key", "db_password")}
             | {"ssh_public_key": "ssh-ed25519 PUBLIC"},

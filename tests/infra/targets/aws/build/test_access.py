@@ -14,7 +14,7 @@ from cluster.spec import ClusterSpec
 from infra.targets.aws import run_command
 from infra.targets.aws.build import gate
 from infra.targets.aws.build.access import AccessProvider
-from infra.targets.aws.build.inventory import add_static_nodes, build_inventory, static_names
+from infra.targets.aws.build.inventory import add_static_nodes, build_inventory, compute_names, static_names
 from infra.targets.registry import plan_of as plan
 from infra.targets.registry import read_spec as read
 from tests.infra.targets.aws.build.capture import ROOT
@@ -31,7 +31,8 @@ def inventory_of(cluster_spec: ClusterSpec) -> Inventory:
         name: {"address": f"10.0.0.{number}", "host_key": f"ssh-ed25519 {name}", "machine_id": f"i-{name}"}
         for number, name in enumerate(("controller", "login"), 10)
     }
-    return build_inventory(plan(cluster_spec), machines, "ssh-ed25519 compute")
+    built = plan(cluster_spec)
+    return build_inventory(built, machines, {name: f"ssh-ed25519 {name}" for name in compute_names(built)})
 
 
 def props(cluster_spec: ClusterSpec) -> dict[str, Any]:
@@ -67,7 +68,7 @@ def test_nodes_launched_by_name_have_a_known_host_key(tmp_path: Path, monkeypatc
     result = subprocess.run(
         ["ssh-keygen", "-F", "h200-2", "-f", str(tmp_path / "s" / "known_hosts")], text=True, capture_output=True
     )
-    assert "h200-* ssh-ed25519 compute" in result.stdout
+    assert "h200-2 ssh-ed25519 h200-2" in result.stdout.splitlines()
 
 
 def test_missing_files_are_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,8 +97,8 @@ def test_the_gate_tests_the_static_nodes() -> None:
     result = add_static_nodes("h200.muster.internal", inventory_of(cluster_spec))
     assert static_names(plan(cluster_spec)) == ["h200-1", "h200-2"]
     assert [(n.name, n.address, n.gpus.count, n.fabric, n.host_key) for n in result.compute] == [
-        ("h200-1", "h200-1.h200.muster.internal", 8, "efa", "ssh-ed25519 compute"),
-        ("h200-2", "h200-2.h200.muster.internal", 8, "efa", "ssh-ed25519 compute"),
+        ("h200-1", "h200-1.h200.muster.internal", 8, "efa", "ssh-ed25519 h200-1"),
+        ("h200-2", "h200-2.h200.muster.internal", 8, "efa", "ssh-ed25519 h200-2"),
     ]
 
 

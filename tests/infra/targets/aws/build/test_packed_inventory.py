@@ -10,6 +10,7 @@ import pytest
 from bootstrap import bundle
 from bootstrap.steps.ssh import render_known_hosts
 from cluster.inventory import Inventory
+from cluster.names import members
 from infra.targets.aws.build import bundle as build_bundle
 from infra.targets.aws.build.bundle import PackedBundle
 from infra.targets.registry import read_spec as read
@@ -30,7 +31,9 @@ def test_every_node_knows_all_host_keys(stack: str) -> None:
     (inventory,) = packed
     keys = dict(line.split(" ", 1) for line in render_known_hosts(inventory).splitlines())
     fixed = {f"{node.name},{node.address}": f"ssh-ed25519 PUBLIC-{node.role}" for node in inventory.nodes}
-    assert keys == fixed | {f"{group}-*": "ssh-ed25519 PUBLIC-compute" for group in spec.groups}
+    launched = [name for node_set in inventory.sets for name in members(node_set.group, node_set.count)]
+    assert keys == fixed | {name: f"ssh-ed25519 PUBLIC-{name}" for name in launched}
+    assert {node_set.group for node_set in inventory.sets} == set(spec.groups)
 
 
 def test_another_slurm_key_is_another_bundle_which_does_not_hold_it(monkeypatch: pytest.MonkeyPatch) -> None:

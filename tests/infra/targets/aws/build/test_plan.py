@@ -172,13 +172,13 @@ def test_a_pool_of_reservations_is_allowed_with_its_reason() -> None:
     assert [item.sid for item in iam.controller(single) if item.sid == "LaunchIntoPool"] == []
 
 
-def test_only_the_controller_reads_the_fleet_and_no_role_the_whole_bucket() -> None:
+def test_only_the_controller_reads_the_fleet_and_host_keys_and_no_role_the_whole_bucket() -> None:
     read = {role: _objects(role(SCOPE), "s3:GetObject") for role in (iam.controller, iam.login, iam.compute)}
     for_all_roles = {"arn:aws:s3:::b/bundle/*.tar", "arn:aws:s3:::b/packages/*.tar"}
     assert read == {
-        iam.controller: for_all_roles | {"arn:aws:s3:::b/fleet.json"},
+        iam.controller: for_all_roles | {"arn:aws:s3:::b/fleet.json", "arn:aws:s3:::b/host-keys.json"},
         iam.login: for_all_roles,
-        iam.compute: for_all_roles,
+        iam.compute: for_all_roles | {"arn:aws:s3:::b/host-keys/${ec2:SourceInstanceARN}"},
     }
 
 

@@ -136,13 +136,13 @@ def test_a_missing_filesystem_is_an_error(aws: Moto) -> None:  # noqa: F811
         resolve(replace(ARGS, instance_types=[], filesystem_ids=["fs-0123456789abcdef0"]))
 
 
-def test_host_keys_are_generated_once_per_role() -> None:
+def test_host_keys_are_generated_once_per_node() -> None:
     provider = HostKeysProvider()
-    first = provider.create({"cluster": "c", "roles": ["controller"]}).outs
+    first = provider.create({"cluster": "c", "names": ["controller"]}).outs
     assert first["public"]["controller"].startswith("ssh-ed25519 ")
-    assert not provider.diff("id", first, {"cluster": "c", "roles": ["controller"]}).changes
-    both = {"cluster": "c", "roles": ["controller", "login"]}
+    assert not provider.diff("id", first, {"cluster": "c", "names": ["controller"]}).changes
+    both = {"cluster": "c", "names": ["controller", "login", "gpu-1"]}
     assert provider.diff("id", first, both).changes
     after = provider.update("id", first, both).outs
     assert after["private"]["controller"] == first["private"]["controller"]
-    assert after["private"]["login"] != first["private"]["controller"]
+    assert len(set(after["private"].values())) == 3

@@ -20,7 +20,8 @@ EFS = Filesystem(kind="efs", mount="/users", host="fs-02.efs.us-east-1.amazonaws
 NFS = Filesystem(kind="nfs", mount="/archive", host="10.0.0.9", export="/vol")
 STORE = Disk("/dev/nvme1n1", "AWS1", "Amazon EC2 NVMe Instance Storage")
 ROOT_DISK = Disk("/dev/nvme0n1", "vol0aaa", "Amazon Elastic Block Store")
-SETS = (NodeSet(group="gpu", count=4, static=2, cpus=8, memory_mb=65536, fabric="efa", host_key="ssh-ed25519 AAAAgpu"),)
+HOST_KEYS = tuple(f"ssh-ed25519 AAAAgpu{number}" for number in range(1, 5))
+SETS = (NodeSet(group="gpu", count=4, static=2, cpus=8, memory_mb=65536, fabric="efa", host_keys=HOST_KEYS),)
 
 
 def fixed(name: str, role: Role, last: int) -> Node:

@@ -160,8 +160,11 @@ class Machines:
         secrets = {
             parameters.slurm_key(CLUSTER): base64.b64encode(os.urandom(1024)).decode(),
             parameters.db_password(CLUSTER): "a-password",
-            **{parameters.host_key(CLUSTER, role): key.private for role, key in self.keys.items()},
+            parameters.host_key(CLUSTER, "controller"): self.keys["controller"].private,
         }
+        for machine in (each for each in self.by_address.values() if each.tags[names.ROLE] == "compute"):
+            key = parameters.own_host_key(f"arn:aws:ec2:{REGION}:123456789012:instance/{machine.instance}")
+            s3.put_object(Bucket=BUCKET, Key=key, Body=self.keys["compute"].private.encode())
         for name, value in secrets.items():
             ssm.put_parameter(Name=name, Value=value, Type="SecureString")
         return bundle
@@ -187,7 +190,9 @@ class Machines:
             name="controller", role="controller", address=self.addresses["controller"], cpus=1, memory_mb=1024,
             host_key=self.keys["controller"].public, machine_id="eni-controller",
         )  # fmt: skip
-        group = NodeSet(group="gpu", count=1, static=1, cpus=2, memory_mb=1024, host_key=self.keys["compute"].public)
+        group = NodeSet(
+            group="gpu", count=1, static=1, cpus=2, memory_mb=1024, host_keys=(self.keys["compute"].public,)
+        )
         shared = Filesystem(kind="nfs", mount="/shared", host="mounted-already")
         cloud = describe_cloud(
             region=REGION, bucket=BUCKET, domain=f"{CLUSTER}.muster.internal", filesystems=(shared,),

@@ -21,6 +21,7 @@ from cluster.catalog.interpreter import PYTHON
 from infra.targets.aws.launcher import node_names
 from infra.targets.aws.node import cluster_secrets, early, imds, package_store, set_up, signed
 from infra.targets.aws.node import parameters as names
+from infra.targets.aws.node.cloud import describe_cloud
 from infra.targets.aws.node.signed import Call
 from infra.targets.aws.plan import user_data as module
 from infra.targets.aws.plan.user_data import EARLY_FILES, MAX_BYTES, user_data
@@ -100,22 +101,25 @@ def test_a_machine_of_a_large_launch_derives_its_name_from_its_launch_index(mach
 
 
 def test_secrets_and_reports_go_through_aws(aws: Moto, machine: Machine) -> None:
-    ssm = aws.client("ssm")
+    ssm, cloud = aws.client("ssm"), describe_cloud(region=REGION, bucket="keys", domain="d")
     for name, value in {
         names.slurm_key("toy"): "a2V5",
         names.db_password("toy"): "word",
         names.webhook("toy"): "https://example.com/hook",
         names.host_key("toy", "controller"): "private\n",
-        names.host_key("toy", "compute"): "other\n",
     }.items():
         ssm.put_parameter(Name=name, Value=value, Type="SecureString")
-    secrets = cluster_secrets.read_secrets(REGION, "toy", "controller", "public")
+    secrets = cluster_secrets.read_secrets(cloud, "toy", "controller", "public")
     assert (secrets.slurm_key, secrets.db_password, secrets.host_key) == (b"key", "word", "private\n")
     assert secrets.webhook == ""
-    alerted = cluster_secrets.read_secrets(REGION, "toy", "controller", "public", alerts=True)
+    alerted = cluster_secrets.read_secrets(cloud, "toy", "controller", "public", alerts=True)
     assert alerted.webhook == "https://example.com/hook"
     aws.calls.clear()
-    assert cluster_secrets.read_secrets(REGION, "toy", "compute", "public", alerts=True).webhook == ""
+    own = names.own_host_key(f"arn:aws:ec2:{REGION}:123456789012:instance/{machine.instance}")
+    aws.client("s3").create_bucket(Bucket=cloud.bucket)
+    aws.client("s3").put_object(Bucket=cloud.bucket, Key=own, Body=b"own\n")
+    compute = cluster_secrets.read_secrets(cloud, "toy", "compute", "public", alerts=True)
+    assert (compute.webhook, compute.host_key) == ("", "own\n")
     requests = " ".join(call.params["body"] for call in aws.of("GetParameter"))
     assert names.db_password("toy") not in requests
     assert names.webhook("toy") not in requests

@@ -39,4 +39,12 @@ def test_a_controller_without_nodes_yet_uses_its_own_kind_of_cgroup() -> None:
 
 
 def test_nodes_that_do_not_exist_yet_are_in_known_hosts() -> None:
-    assert ssh.render_known_hosts(inventory()).splitlines()[-1] == "gpu-* ssh-ed25519 AAAAgpu"
+    lines = ssh.render_known_hosts(inventory()).splitlines()[-4:]
+    assert lines == [f"gpu-{number} ssh-ed25519 AAAAgpu{number}" for number in range(1, 5)]
+
+
+def test_an_inventory_of_an_older_version_has_a_key_for_all_nodes_of_a_set() -> None:
+    shared = inventory().sets[0].model_copy(update={"host_keys": (), "host_key": "ssh-ed25519 AAAA"})
+    assert shared.known_hosts == {"gpu-*": "ssh-ed25519 AAAA"}
+    assert shared.find_host_key("gpu-3") == "ssh-ed25519 AAAA"
+    assert inventory().sets[0].find_host_key("gpu-3") == "ssh-ed25519 AAAAgpu3"

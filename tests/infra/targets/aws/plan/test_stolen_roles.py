@@ -126,7 +126,7 @@ def test_other_stolen_roles_launch_and_see_nothing(role: Role, action: str) -> N
 def test_stolen_credentials_are_useless_outside_of_the_vpc(role: Role, source: dict[str, str]) -> None:
     calls = [
         ("ssm:GetParameter", SCOPE.parameter(parameters.slurm_key("demo"))),
-        ("ssm:GetParameter", SCOPE.parameter(parameters.host_key("demo", _role_name(role)))),
+        _read_host_key(_role_name(role)),
         ("ssm:PutParameter", SCOPE.parameter(parameters.node("demo", _role_name(role)))),
         ("s3:GetObject", f"{SCOPE.bucket_arn}/{parameters.bundle('0' * 64)}"),
         ("s3:PutObject", f"{SCOPE.bucket_arn}/{parameters.stored(NODES[_role_name(role)], MACHINE)}"),
@@ -195,6 +195,13 @@ def test_efs_admits_only_tls_through_its_mount_targets(
     assert is_allowed(iam.file_system_policy(arn)["Statement"], needed) is expected
 
 
+def _read_host_key(role: NodeRole) -> tuple[str, str]:
+    """Return the call with which a machine reads its host key."""
+    if role == "compute":
+        return "s3:GetObject", f"{SCOPE.bucket_arn}/{parameters.own_host_key(MACHINE)}"
+    return "ssm:GetParameter", SCOPE.parameter(parameters.host_key("demo", role))
+
+
 def _role_name(role: Role) -> NodeRole:
     names: dict[Role, NodeRole] = {iam.controller: "controller", iam.login: "login", iam.compute: "compute"}
     return names[role]
@@ -220,3 +227,30 @@ def test_a_role_cannot_forge_the_report_of_another_role(role: Role, own: list[st
 
     assert [node for node in own if not may_report(node)] == []
     assert [node for node in others if may_report(node)] == []
+
+
+@pytest.mark.parametrize("role", [iam.controller, iam.login, iam.compute])
+def test_a_stolen_role_reads_the_host_key_of_its_own_machine_only(role: Role) -> None:
+    def may_call(action: str, resource: str) -> bool:
+        return may(role, action, resource, **INSIDE, **{"ec2:SourceInstanceARN": MACHINE})
+
+    own, victim = _read_host_key(_role_name(role)), SCOPE.ec2("instance", "i-victim")
+    others = [
+        *(_read_host_key(other) for other in NODES if other != _role_name(role)),
+        ("ssm:GetParameter", SCOPE.parameter(parameters.host_key("demo", "compute"))),
+        *(
+            ("s3:GetObject", f"{SCOPE.bucket_arn}/{parameters.own_host_key(arn)}")
+            for arn in (victim, "*", f"{MACHINE}/x")
+        ),
+        ("s3:GetObject", f"{SCOPE.bucket_arn}/{parameters.HOST_KEYS}"),
+        ("s3:PutObject", f"{SCOPE.bucket_arn}/{parameters.HOST_KEYS}"),
+        ("s3:PutObject", f"{SCOPE.bucket_arn}/{parameters.own_host_key(victim)}"),
+    ]
+    assert may_call(*own)
+    allowed = [call for call in others if may_call(*call)]
+    # The controller launches the machines and hands them their keys.
+    handed_over = [
+        ("s3:GetObject", f"{SCOPE.bucket_arn}/{parameters.HOST_KEYS}"),
+        ("s3:PutObject", f"{SCOPE.bucket_arn}/{parameters.own_host_key(victim)}"),
+    ]
+    assert allowed == (handed_over if role is iam.controller else [])

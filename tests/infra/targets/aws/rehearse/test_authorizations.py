@@ -67,7 +67,8 @@ def denied(
 def test_every_node_may_read_its_bundle_and_secrets_and_report(role: str) -> None:
     own = statements({"controller": iam.controller, "login": iam.login, "compute": iam.compute}[role])
     assert denied(own, "s3", "GET /bucket/bundle/abc.tar") == []
-    for name in (parameters.slurm_key(CLUSTER), parameters.host_key(CLUSTER, role)):  # type: ignore[arg-type]
+    host_key = [parameters.host_key(CLUSTER, role)] if role != "compute" else []  # type: ignore[arg-type]
+    for name in (parameters.slurm_key(CLUSTER), *host_key):
         assert denied(own, "ssm", "GetParameter", Name=name, WithDecryption=True) == []
     node = "gpu-1" if role == "compute" else role
     assert denied(own, "ssm", "PutParameter", Name=parameters.node(CLUSTER, node), Value="{}") == []

@@ -5,6 +5,7 @@ It runs on moto with the test plugin, and with `make test-aws` in a real account
 
 from __future__ import annotations
 
+import json
 from base64 import b64decode
 
 import pytest
@@ -67,7 +68,7 @@ def test_second_up_changes_nothing(pair: CloudStack) -> None:
     assert list_resources(pair.cloud) == before
 
 
-def test_secrets_are_readable_only_in_parameter_store(pair: CloudStack) -> None:
+def test_secrets_are_readable_only_in_parameter_store_and_bucket(pair: CloudStack) -> None:
     """They are neither in the state nor in the user data of instances and launch templates."""
     ssm, ec2 = pair.cloud.client("ssm"), pair.cloud.client("ec2")
     pages = ssm.get_paginator("get_parameters_by_path").paginate(
@@ -75,9 +76,14 @@ def test_secrets_are_readable_only_in_parameter_store(pair: CloudStack) -> None:
     )
     parameters_of_cluster = [parameter for page in pages for parameter in page["Parameters"]]
     secure_parameters = [parameter for parameter in parameters_of_cluster if parameter["Type"] == "SecureString"]
-    assert len(secure_parameters) == 5, "Slurm's key, the database's password, host keys of three roles"
+    assert len(secure_parameters) == 4, "Slurm's key, the database's password, host keys of controller and login"
     # All PEM keys have the same first and last line, so compare the longest one.
     secrets = {parameter["Name"]: max(parameter["Value"].splitlines(), key=len) for parameter in secure_parameters}
+    bucket = names.bucket(CLUSTER, pair.cloud.account, pair.cloud.region)
+    host_keys = pair.cloud.client("s3").get_object(Bucket=bucket, Key=parameters.HOST_KEYS)["Body"].read()
+    of_nodes = json.loads(host_keys)
+    assert sorted(of_nodes) == ["gpu-1", "gpu-2"]
+    secrets |= {node: max(key.splitlines(), key=len) for node, key in of_nodes.items()}
     of_cluster = [{"Name": "tag:muster.cluster", "Values": [CLUSTER]}]
     machine = ec2.describe_instances(Filters=of_cluster)["Reservations"][0]["Instances"][0]["InstanceId"]
     user_data = ec2.describe_instance_attribute(InstanceId=machine, Attribute="userData")["UserData"]["Value"]
@@ -134,6 +140,10 @@ def test_slurm_launches_a_node(pair: CloudStack) -> None:
     fleet = Fleet.model_validate_json(written)
     assert not launch(AwsApi(pair.cloud.region), fleet, fleet.groups[0].options, [("gpu-1",)], "token").missing
     assert len(list_instances(pair)) == 2
+    handed_over = pair.cloud.client("s3").list_objects_v2(Bucket=bucket, Prefix=parameters.own_host_key(""))["Contents"]
+    assert [
+        item["Key"].rpartition("/")[2] for item in handed_over if item["Key"].rpartition("/")[2] in list_instances(pair)
+    ]
 
 
 def test_teardown_removes_everything_and_writes_a_receipt(pair: CloudStack, before_up: set[str]) -> None:

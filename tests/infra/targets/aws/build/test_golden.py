@@ -51,4 +51,4 @@ def test_a_larger_group_changes_only_resources_that_count_nodes() -> None:
     after = {(e["type"], e["name"]): e for e in json.loads(golden.text(capture(larger, "aws-p5en-lustre")))}
     assert before.keys() == after.keys()
     differing = {kind.rpartition(":")[2] for (kind, name) in before if before[kind, name] != after[kind, name]}
-    assert differing <= {"AwsAccess", "AwsReadyGate", "ChangeGuard", "Nodes", "AwsReported"}
+    assert differing <= {"AwsAccess", "AwsHostKeys", "AwsReadyGate", "ChangeGuard", "Nodes", "AwsReported"}

@@ -204,7 +204,7 @@ class _Faulty:
         self.lock = threading.Lock()
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+        body = _read_body(environ)
         service, action, params = _parse_request(environ, body)
         if denial := self._judge(environ, service, action, params):
             answer = render_error(service, denial_code(service), denial)
@@ -285,6 +285,13 @@ class _Faulty:
         except NotImplementedError as missing:
             return render_error(service, "NotImplemented", f"moto: {missing}")
         return (*seen[0], data)
+
+
+def _read_body(environ: dict[str, Any]) -> bytes:
+    # A body in chunks, which botocore sends to S3 over TLS, has no length and an end that the server recognizes.
+    length = -1 if environ.get("wsgi.input_terminated") else int(environ.get("CONTENT_LENGTH") or 0)
+    body: bytes = environ["wsgi.input"].read(length)
+    return body
 
 
 def _parse_request(environ: dict[str, Any], body: bytes) -> tuple[str, str, dict[str, str]]:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import subprocess
+from pathlib import Path
 
 import pytest
 
+from infra.resources import ssh_key
 from infra.targets.aws.build.nodes import Group
 from infra.targets.aws.launcher.api import AwsApi
 from infra.targets.aws.launcher.fleet import Fleet
 from infra.targets.aws.launcher.launch import launch
 from infra.targets.aws.node import parameters
+from infra.targets.aws.rehearse.certificates import Authority
 from slurm.power.launcher import LauncherError
-from tests.moto_server import ACCOUNT, REGION, Moto
+from tests.moto_server import ACCOUNT, REGION, Moto, listening
 from tests.slurm.power.cluster import Clock, list_running
 
 ARNS = f"arn:aws:ec2:{REGION}:{ACCOUNT}:instance/"
@@ -61,3 +65,27 @@ def test_up_hands_keys_to_machines_that_an_older_version_launched(
     api = AwsApi(REGION, sleep=clock.sleep, clock=clock.now)
     Group(api, keyed, "gpu", 0, 8, sleep=clock.sleep, clock=clock.now).ensure()
     assert read_keys(aws) == {old.id: "private of gpu-7"}
+
+
+def test_a_key_that_was_handed_over_by_tls_is_the_private_half_of_the_public_key(
+    aws: Moto, keyed: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over TLS, AWS's library uploads in chunks, with a checksum at the end and without the length of the request."""
+    key, authority = ssh_key.generate("gpu-1.demo"), Authority.create()
+    aws.client("s3").put_object(Bucket=BUCKET, Key=parameters.HOST_KEYS, Body=json.dumps({"gpu-1": key.private}))
+    authority_file, settings = tmp_path / "authority.pem", tmp_path / "config"
+    authority_file.write_bytes(authority.pem)
+    # No name server has an entry for a bucket on this machine.
+    settings.write_text("[default]\ns3 =\n  addressing_style = path\n")
+    with listening(aws, tls=authority.issue(["localhost"], tmp_path)) as url:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", url.replace("127.0.0.1", "localhost"))
+        monkeypatch.setenv("AWS_CA_BUNDLE", str(authority_file))
+        monkeypatch.setenv("AWS_CONFIG_FILE", str(settings))
+        launch(AwsApi(REGION), keyed, keyed.group("gpu").options, [("gpu-1",)], "token")
+
+    (stored,) = read_keys(aws).values()
+    private = tmp_path / "ssh_host_ed25519_key"
+    private.touch(mode=0o600)
+    private.write_text(stored)
+    public = subprocess.run(["ssh-keygen", "-y", "-f", private], capture_output=True, text=True, check=True).stdout
+    assert public.split()[:2] == key.public.split()[:2]

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from ipaddress import IPv4Network, collapse_addresses
 from pathlib import Path
 
-from bootstrap.action import Action, enable_unit, write_file
+from bootstrap.action import Action, enable_unit, remove_file, write_file
 from bootstrap.desired import Desired
 from bootstrap.facts.model import Facts
-from bootstrap.steps.cloud.at_boot import DAEMONS, LOGINS, UNIT
+from bootstrap.steps.cloud.at_boot import DAEMONS, LOGINS, REQUIRED_FOR_LOGINS, UNIT
 from bootstrap.steps.step import Step
 from cluster.inventory import Node
 
@@ -18,6 +18,10 @@ PATH = "/etc/muster/job-network"
 UNIT_NAME = "muster-job-network"
 # The rules are loaded again before each start of slurmd, which fails without them, so that no job can run.
 LOAD_BEFORE_SLURMD = f"[Service]\nExecStartPre={PATH}\n"
+LOGIN_DROP_IN = f"/etc/systemd/system/{LOGINS}.d/{UNIT_NAME}.conf"
+# Without the rules on a login node, its users could pretend to be others towards compute nodes: if a boot could not
+# load them, only root can log in until now.
+ADMIT_USERS = f"if [ -e /run/nologin ]; then systemctl start --no-block {LOGINS}; fi"
 OPEN = "open"
 """How the state of a node begins on which the rules cannot be loaded."""
 OPEN_BY_SPEC = f"{OPEN}: slurm.connections is all"
@@ -43,7 +47,10 @@ _SYN_ACK = "tcp flags & (fin | syn | rst | ack) == (syn | ack)"
 
 
 def plan_job_network(facts: Facts, node: Node, desired: Desired) -> list[Action]:
-    """Load the firewall rules now, at every boot, and before every start of slurmd; unload them if the spec says so."""
+    """Load the firewall rules now, at every boot, and before every start of slurmd; unload them if the spec says so.
+
+    After a boot that could not load them, users cannot log in.
+    """
     unit = UNIT.format(
         description="Users' programs cannot connect to those of others",
         after="local-fs.target",
@@ -53,6 +60,11 @@ def plan_job_network(facts: Facts, node: Node, desired: Desired) -> list[Action]
     connects_all = desired.spec.slurm.connections == "all"
     script = write_file(facts, PATH, UNLOAD if connects_all else render_script(node, desired), 0o755)
     units = write_file(facts, f"/etc/systemd/system/{UNIT_NAME}.service", unit)
+    if node.ssh_user == "root":
+        units += write_file(facts, LOGIN_DROP_IN, REQUIRED_FOR_LOGINS.format(name="job-network"))
+    else:
+        # Nobody could log in to repair a machine on which muster itself is an ordinary user.
+        units += remove_file(facts, LOGIN_DROP_IN)
     if node.role == "compute":
         units += write_file(facts, f"/etc/systemd/system/slurmd.service.d/{UNIT_NAME}.conf", LOAD_BEFORE_SLURMD)
     todo = [*script, *units]
@@ -61,7 +73,8 @@ def plan_job_network(facts: Facts, node: Node, desired: Desired) -> list[Action]
         todo.append(Action(f"enable {UNIT_NAME}", f"{enable_unit(UNIT_NAME)}{reload}"))
     if script or not facts.job_network:
         fix = "compare with `nft list ruleset` on that machine, then run again"
-        todo.append(Action("load the rules for connections between users", PATH, fix=fix))
+        load = f"{PATH}\n{ADMIT_USERS}"
+        todo.append(Action("load the rules for connections between users", load, fix=fix))
     return todo
 
 

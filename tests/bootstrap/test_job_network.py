@@ -105,6 +105,28 @@ def test_slurmd_does_not_start_without_the_rules() -> None:
     assert reload.endswith("systemctl daemon-reload")
 
 
+@pytest.mark.parametrize("member", [CONTROLLER, LOGIN, COMPUTE], ids=lambda node: node.role)
+def test_users_log_in_only_after_a_boot_that_has_loaded_the_rules(member: Node) -> None:
+    todo = {action.title: action for action in job_network.plan_job_network(Facts(), member, TARGET)}
+    drop_in = todo["write /etc/systemd/system/systemd-user-sessions.service.d/muster-job-network.conf"]
+    assert drop_in.data.decode() == "[Unit]\nRequires=muster-job-network.service\n"
+    unit = todo["write /etc/systemd/system/muster-job-network.service"].data.decode()
+    assert "systemd-user-sessions.service" in unit.partition("Before=")[2].splitlines()[0]
+    load, then = todo["load the rules for connections between users"].script.splitlines()
+    assert load == "/etc/muster/job-network"
+    assert then == "if [ -e /run/nologin ]; then systemctl start --no-block systemd-user-sessions.service; fi"
+
+
+def test_a_machine_on_which_muster_is_an_ordinary_user_can_always_be_repaired() -> None:
+    facts = done_all(TARGET)["login"]
+    assert job_network.LOGIN_DROP_IN in facts.files
+    reached_by_sudo = LOGIN.model_copy(update={"ssh_user": "ubuntu"})
+    titles = [action.title for action in job_network.plan_job_network(facts, reached_by_sudo, TARGET)]
+    assert titles[0] == f"remove {job_network.LOGIN_DROP_IN}"
+    written = {action.title for action in job_network.plan_job_network(Facts(), reached_by_sudo, TARGET)}
+    assert f"write {job_network.LOGIN_DROP_IN}" not in written
+
+
 def test_a_kernel_without_nftables_is_named() -> None:
     assert job_network.skip(Facts(job_network="closed"), COMPUTE, TARGET) == ""
     assert job_network.skip(Facts(), COMPUTE, TARGET) == ""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from bootstrap.steps.job_network import ADMIT_USERS, PATH, UNIT_NAME
 from tests.harness import Stack, wait_until
 
 HEAD, OTHER = "gpu-1", "gpu-2"
@@ -115,3 +116,32 @@ def test_a_user_cannot_connect_to_the_job_of_another(server: Server) -> None:
         assert server.attempt("alice", node, address) == [SECRET], node
     # Daemons of the system reach it too, with datagrams: Slurm's own must reach the programs that they start.
     assert server.stack.ssh(OTHER, left.partition("-- ")[2], user="root") == SECRET.replace("0", "1")
+
+
+@pytest.fixture
+def login_without_rules(cluster: Stack) -> Iterator[Stack]:
+    """Let the login node be as after a boot at which its rules could not be loaded."""
+    boot = f"""systemctl daemon-reload
+systemctl stop systemd-user-sessions {UNIT_NAME}
+cp -p {PATH} /root/job-network.saved
+printf '#!/bin/sh\nexit 1\n' >{PATH}
+nft delete table inet muster_jobs
+rm -f /run/muster/job-network
+! systemctl start systemd-user-sessions
+"""
+    try:
+        cluster.ssh("login", boot, user="root")
+        yield cluster
+    finally:
+        repair = f"mv /root/job-network.saved {PATH}; {PATH}; systemctl start {UNIT_NAME} systemd-user-sessions"
+        cluster.ssh("login", repair, user="root")
+
+
+def test_users_cannot_log_in_until_the_rules_are_loaded(login_without_rules: Stack) -> None:
+    """They could pretend to be others: nothing would write into their connections who opens them."""
+    stack = login_without_rules
+    assert stack.ssh("login", "id -un", user="alice", check=False) == ""
+    assert stack.ssh("login", "id -un", user="root") == "root"
+    stack.ssh("login", f"cp -p /root/job-network.saved {PATH}\n{PATH}\n{ADMIT_USERS}", user="root")
+    wait_until(lambda: stack.ssh("login", "id -un", user="alice", check=False) == "alice", "alice can log in", 60)
+    assert stack.ssh("login", f"systemctl is-active {UNIT_NAME}", user="root") == "active"

@@ -19,7 +19,7 @@ from bootstrap.transport.base import Completed, TransportError
 from infra.resources.error import ResourceError
 from slurm.control import config, jobs, named_jobs
 from slurm.control.jobs import LEAVING
-from slurm.control.named_jobs import RunningJob
+from slurm.control.named_jobs import RunningJobs
 from slurm.hostlist import expand
 
 QUERY_TIMEOUT_S = 30.0
@@ -39,8 +39,8 @@ class JobQueue(Protocol):
         """Return the ids of the running jobs of these users, by user; users without a job are not in it."""
         ...
 
-    def running(self) -> tuple[RunningJob, ...]:
-        """Return all running jobs."""
+    def running(self) -> RunningJobs:
+        """Return the running jobs; of many, some and the number of the others."""
         ...
 
     def release(self) -> str:
@@ -108,7 +108,7 @@ class SlurmQueue:
         by_user = jobs.parse_pairs(self._run(jobs.list_by_user(users)))
         return {user: by_user[user] for user in users if user in by_user}
 
-    def running(self) -> tuple[RunningJob, ...]:
+    def running(self) -> RunningJobs:
         return named_jobs.parse_running(self._run(named_jobs.LIST_RUNNING))
 
     def release(self) -> str:
@@ -152,8 +152,8 @@ class NoQueue:
     def jobs_of(self, _users: Sequence[str]) -> dict[str, list[str]]:
         return {}
 
-    def running(self) -> tuple[RunningJob, ...]:
-        return ()
+    def running(self) -> RunningJobs:
+        return RunningJobs()
 
     def release(self) -> str:
         return ""
@@ -192,7 +192,7 @@ class UnknownQueue:
             "if none are, run it with `FORCE=1`",
         )
 
-    def running(self) -> tuple[RunningJob, ...]:
+    def running(self) -> RunningJobs:
         raise ResourceError(
             "", f"cannot check whether jobs are running: {self._why}", "if none are, run it with `FORCE=1`"
         )

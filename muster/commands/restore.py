@@ -70,10 +70,12 @@ def find_mismatch(manifest: Manifest, storage: dict[str, int], spec: ClusterSpec
 
 def require_idle(controller: ControllerShell, name: str, changes: str) -> None:
     """Raise Stop if jobs are running; `changes` says what the restore has changed by then."""
-    running = [job.id for job in parse_running(controller.run(LIST_RUNNING))]
-    if running:
-        what = f"jobs are running, which a restore would lose: {' '.join(running)}; {changes}"
-        cancel = format_command("ssh", name, then=f"scancel {' '.join(running)}")
+    jobs = parse_running(controller.run(LIST_RUNNING))
+    if jobs.listed:
+        running = " ".join(job.id for job in jobs.listed)
+        more = f" and {jobs.more} more" if jobs.more else ""
+        what = f"jobs are running, which a restore would lose: {running}{more}; {changes}"
+        cancel = format_command("ssh", name, then="scancel --state=running" if more else f"scancel {running}")
         raise Stop(what, f"wait for them, or `{cancel}`")
 
 

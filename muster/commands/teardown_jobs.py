@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from cluster.inventory import Inventory
@@ -15,7 +14,7 @@ from infra.shell import read_inventory, unattended
 from infra.targets.mixins import OnThisMachine
 from infra.targets.target import Deployment, Target
 from muster.commands.failure import explain_failure
-from slurm.control.named_jobs import LIST_RUNNING, RunningJob, parse_running
+from slurm.control.named_jobs import LIST_RUNNING, RunningJobs, parse_running
 
 _QUERY_TIMEOUT_S = 5.0
 _MAX_SHOWN = 5
@@ -26,6 +25,9 @@ class ClusterJobs:
     """The running jobs of a cluster, or why they are unknown."""
 
     running: tuple[str, ...] = ()
+    """Jobs as messages show them; of very many, some."""
+    more: int = 0
+    """Number of running jobs that are not in `running`."""
     unknown: str = ""
     """Why the jobs could not be listed; empty if they were."""
 
@@ -36,10 +38,8 @@ class ClusterJobs:
             return Stop(f"{self.unknown}; nothing was removed", f"to remove it even if jobs are running: `{forced}`")
         if not self.running:
             return None
-        shown = ", ".join(self.running[:_MAX_SHOWN])
-        shown += f" and {len(self.running) - _MAX_SHOWN} more" if len(self.running) > _MAX_SHOWN else ""
         return Stop(
-            f"stack {name} has {_count(self.running, 'running ')}: {shown}; nothing was removed",
+            f"stack {name} has {self._count}: {self._list(_MAX_SHOWN)}; nothing was removed",
             f"wait until they end, or remove the cluster even if jobs are running: `{forced}`",
         )
 
@@ -50,7 +50,17 @@ class ClusterJobs:
             return (f"removed by force: {self.unknown}",)
         if not self.running:
             return ()
-        return (f"{_count(self.running, 'running ')} ended: {', '.join(self.running)}",)
+        return (f"{self._count} ended: {self._list(len(self.running))}",)
+
+    @property
+    def _count(self) -> str:
+        count = len(self.running) + self.more
+        return f"{count} running {'job' if count == 1 else 'jobs'}"
+
+    def _list(self, at_most: int) -> str:
+        shown = self.running[:at_most]
+        left = len(self.running) + self.more - len(shown)
+        return ", ".join(shown) + (f" and {left} more" if left else "")
 
 
 def list_cluster_jobs(stack: StackHome, target: Target, deployment: Deployment) -> ClusterJobs:
@@ -89,7 +99,7 @@ def _on_this_machine(stack: StackHome) -> ClusterJobs:
         )
     except (OSError, ValueError, subprocess.TimeoutExpired):
         return ClusterJobs()
-    return ClusterJobs(_describe_jobs(parse_running(done.stdout), inventory)) if done.returncode == 0 else ClusterJobs()
+    return _describe_jobs(parse_running(done.stdout), inventory) if done.returncode == 0 else ClusterJobs()
 
 
 def _in_cloud(stack: StackHome, target: Target, deployment: Deployment) -> ClusterJobs:
@@ -100,19 +110,16 @@ def _in_cloud(stack: StackHome, target: Target, deployment: Deployment) -> Clust
         stop = explain_failure(problem)
         return ClusterJobs(unknown=stop.what if stop else str(problem))
     try:
-        return ClusterJobs(_describe_jobs(jobs, read_inventory(stack)))
+        return _describe_jobs(jobs, read_inventory(stack))
     except (OSError, ValueError):
-        return ClusterJobs(_describe_jobs(jobs, None))
+        return _describe_jobs(jobs, None)
 
 
-def _describe_jobs(jobs: Iterable[RunningJob], inventory: Inventory | None) -> tuple[str, ...]:
+def _describe_jobs(jobs: RunningJobs, inventory: Inventory | None) -> ClusterJobs:
     # The test job of an interrupted `up` is not a user's job.
     groups = (
         {*(node.group for node in inventory.nodes), *(nodes.group for nodes in inventory.sets)} if inventory else set()
     )
     tests = {f"ready-{group}" for group in groups}
-    return tuple(f"{job.id} {job.name} ({job.user})" for job in jobs if job.name not in tests)
-
-
-def _count(jobs: tuple[str, ...], kind: str = "") -> str:
-    return f"{len(jobs)} {kind}{'job' if len(jobs) == 1 else 'jobs'}"
+    running = tuple(f"{job.id} {job.name} ({job.user})" for job in jobs.listed if job.name not in tests)
+    return ClusterJobs(running, jobs.more)

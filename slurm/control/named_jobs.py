@@ -6,20 +6,24 @@ from archives, in which there are no files.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+_MAX_LISTED_CHARS = 16_000
+"""Length of a list of running jobs, of which Systems Manager returns 24,000 characters."""
 _LIST_NAMED_JOBS = Path(__file__).with_name("list_named_jobs.py").read_text(encoding="utf-8")
 
 
-def list_named_jobs(columns: str, *options: str) -> str:
+def list_named_jobs(columns: str, *options: str, max_chars: int = 0) -> str:
     """Return the shell command that prints columns of squeue and then the name for each job, one line per job.
 
-    The name comes last because it may contain the separator. `split_rows` splits the output.
+    The name comes last because it may contain the separator. `split_rows` splits the output. With `max_chars`, jobs
+    that exceed it are counted in a last line such as `+250`.
     """
-    return shlex.join(["python3", "-c", _LIST_NAMED_JOBS, columns, *options])
+    return shlex.join(["python3", "-c", _LIST_NAMED_JOBS, str(max_chars), columns, *options])
 
 
 def split_rows(text: str) -> list[str]:
@@ -36,13 +40,24 @@ class RunningJob:
     name: str
 
 
-LIST_RUNNING = list_named_jobs("%i|%u", "-t", "R,S,CF")
+@dataclass(frozen=True)
+class RunningJobs:
+    """The jobs that hold nodes."""
+
+    listed: tuple[RunningJob, ...] = ()
+    more: int = 0
+    """Number of jobs that are not in `listed`."""
 
 
-def parse_running(text: str) -> tuple[RunningJob, ...]:
-    """Parse LIST_RUNNING."""
-    rows = [line.split("|", 2) for line in split_rows(text)]
-    return tuple(RunningJob(*row) for row in rows if len(row) == len(fields(RunningJob)))
+LIST_RUNNING = list_named_jobs("%i|%u", "-t", "R,S,CF", max_chars=_MAX_LISTED_CHARS)
+
+
+def parse_running(text: str) -> RunningJobs:
+    """Parse LIST_RUNNING; skip lines of another form."""
+    lines = split_rows(text)
+    rows = [line.split("|", 2) for line in lines]
+    more = int(lines[-1][1:]) if lines and re.fullmatch(r"\+[0-9]+", lines[-1]) else 0
+    return RunningJobs(tuple(RunningJob(*row) for row in rows if len(row) == len(fields(RunningJob))), more)
 
 
 @dataclass(frozen=True)

@@ -123,7 +123,7 @@ def test_the_name_of_a_job_forges_nothing_in_what_admins_see(victim: Victim) -> 
         snapshot = parse_snapshot(as_root(TAKE))
         assert snapshot.total > 7
         names = {
-            "running": {listed.id: listed.name for listed in parse_running(as_root(LIST_RUNNING))},
+            "running": {listed.id: listed.name for listed in parse_running(as_root(LIST_RUNNING)).listed},
             "status": {listed.id: listed.name for listed in slurm.jobs},
             "snapshot": {listed.id: listed.name for listed in snapshot.queue.values()},
         }

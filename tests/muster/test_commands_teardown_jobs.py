@@ -124,6 +124,20 @@ def test_refusal_names_the_running_jobs_and_the_fix() -> None:
     assert (ClusterJobs().refusal("x"), ClusterJobs().notes) == (None, ())
 
 
+def test_of_very_many_jobs_some_are_named_and_all_are_counted(aws: Moto, stack: StackHome) -> None:
+    start_instance(aws, "controller")
+    start_instance(aws, "compute")
+    put_report(aws, "ready")
+    aws.answer(LIST_RUNNING, "".join(f"{number}|alice|train\n" for number in range(7)) + "+9993\n")
+    jobs = list_cluster_jobs(stack, *AWS)
+    stop = jobs.refusal("x")
+    assert stop is not None
+    first = ", ".join(f"{number} train (alice)" for number in range(5))
+    assert stop.what == f"stack x has 10000 running jobs: {first} and 9995 more; nothing was removed"
+    listed = ", ".join(f"{number} train (alice)" for number in range(7))
+    assert jobs.notes == (f"10000 running jobs ended: {listed} and 9993 more",)
+
+
 def test_unknown_jobs_require_force() -> None:
     unknown = ClusterJobs(unknown="the queue is silent")
     stop = unknown.refusal("x")

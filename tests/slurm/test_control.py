@@ -11,7 +11,7 @@ import pytest
 
 from slurm.control.config import read_next_job_id, read_nodes, read_release, read_seconds
 from slurm.control.jobs import NodeJob, parse_on_node, parse_pairs
-from slurm.control.named_jobs import ListedJob, RunningJob, parse_jobs, parse_running
+from slurm.control.named_jobs import ListedJob, RunningJob, RunningJobs, parse_jobs, parse_running
 from slurm.control.nodes import parse_listed, parse_listed_by_partition, parse_partitions, show_nodes, update_nodes
 
 ROOT = Path(__file__).parents[2]
@@ -106,7 +106,10 @@ def test_node_lists_are_parsed() -> None:
 
 
 def test_job_lists_are_parsed() -> None:
-    assert parse_running("7|ann|a|b\nnonsense\n") == (RunningJob("7", "ann", "a|b"),)
+    ann = RunningJob("7", "ann", "a|b")
+    assert parse_running("7|ann|a|b\nnonsense\n") == RunningJobs((ann,))
+    assert parse_running("7|ann|a|b\n+250\n") == RunningJobs((ann,), 250)
+    assert parse_running("") == RunningJobs()
     assert parse_jobs(["7|ann|gpu|RUNNING|1:00|2|gpu-[1-2]|a", "error"]) == (
         ListedJob("7", "ann", "gpu", "RUNNING", "1:00", "2", "gpu-[1-2]", "a"),
     )

@@ -77,7 +77,7 @@ def check_names(listed: dict[str, str], names: dict[str, str]) -> None:
 
 
 def test_running_jobs_cannot_be_forged(names: dict[str, str]) -> None:
-    jobs = parse_running(run(LIST_RUNNING))
+    jobs = parse_running(run(LIST_RUNNING)).listed
     check_names({job.id: job.name for job in jobs}, names)
     assert {job.user for job in jobs} == {"carol"}
 
@@ -98,6 +98,29 @@ def test_long_names_do_not_make_status_too_long_for_run_command(names: dict[str,
     assert len(text) < run_command._MAX_OUTPUT_CHARACTERS
     assert len(slurm.jobs) > 10
     assert len(slurm.jobs) + slurm.more_jobs == 150
+
+
+@pytest.mark.parametrize("names", ["x"], indirect=True)
+@pytest.mark.parametrize(("count", "name"), [(10_000, "train"), (150, "n" * 1000), (1, "n" * 30_000), (3, "train")])
+def test_running_jobs_fit_into_run_command_and_none_is_missed(
+    names: dict[str, str], tmp_path: Path, count: int, name: str
+) -> None:
+    assert names
+    (tmp_path / "jobs").write_text(json.dumps({str(number): name for number in range(count)}))
+    text = run(LIST_RUNNING)
+    jobs = parse_running(text)
+    assert len(text) < run_command._MAX_OUTPUT_CHARACTERS
+    assert len(jobs.listed) + jobs.more == count
+    assert jobs.listed[0] == RunningJob("0", "carol", jobs.listed[0].name)
+    assert name.startswith(jobs.listed[0].name)
+    assert len(jobs.listed) == count or len(jobs.listed) > 10
+
+
+@pytest.mark.parametrize("names", ["x"], indirect=True)
+def test_a_name_cannot_forge_the_number_of_jobs(names: dict[str, str], tmp_path: Path) -> None:
+    assert names
+    (tmp_path / "jobs").write_text(json.dumps({"7": "+250\n+250"}))
+    assert parse_running(run(LIST_RUNNING)).more == 0
 
 
 def test_snapshot_of_an_upgrade_cannot_be_forged(names: dict[str, str]) -> None:
@@ -121,7 +144,7 @@ def test_failing_squeue_is_an_error(names: dict[str, str], tmp_path: Path) -> No
 def test_rows_end_at_line_feeds_only() -> None:
     assert split_rows("") == []
     assert split_rows("a\u2028b\n\nc\x1ed\n") == ["a\u2028b", "", "c\x1ed"]
-    assert parse_running("7|ann|a\x85b\n") == (RunningJob("7", "ann", "a\x85b"),)
+    assert parse_running("7|ann|a\x85b\n").listed == (RunningJob("7", "ann", "a\x85b"),)
 
 
 @pytest.mark.parametrize("text", ["a file\ngpu-2|idle|none", "a\rb", "a\tb\x1b[2J", "a\u2028b"])

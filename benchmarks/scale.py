@@ -1,6 +1,6 @@
 """Run muster's own queries against a Slurm cluster of a thousand nodes, without a thousand machines.
 
-    python -m benchmarks.scale [--nodes 1000] [--jobs 10000] [--slurm 26.05] [--json FILE]
+    python -m benchmarks.scale [--nodes 1000] [--job-nodes 200] [--jobs 10000] [--slurm 26.05] [--json FILE]
 
 One container has slurmctld, slurmdbd and a slurmd for each node, with the configuration that muster renders. Each line
 of the table is a query or program of muster: its time and its output beside the limits that it has on AWS.
@@ -77,25 +77,28 @@ def main() -> int:
     """Measure, print the table and return 1 if a limit is exceeded."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--nodes", type=parse_positive, default=1000)
+    parser.add_argument("--job-nodes", type=parse_positive, default=JOB_NODES, help="nodes of a job, at most")
     parser.add_argument("--jobs", type=parse_positive, default=10_000, help="jobs that are submitted at once")
     parser.add_argument("--slurm", default=Software().slurm, help="release of Slurm, whose image exists")
     parser.add_argument("--start-s", type=float, default=START_S, help="seconds until all nodes must have registered")
     parser.add_argument("--json", type=Path, help="write the rows to this file")
     options = parser.parse_args()
     with emulated_cluster(options.nodes, names.image(options.slurm)) as cluster:
-        rows = measure(cluster, options.jobs, options.start_s)
+        rows = measure(cluster, options.jobs, options.start_s, options.job_nodes)
     print(render(rows))
     if options.json:
         options.json.write_text(json.dumps([asdict(row) for row in rows]))
     return int(any(row.verdict == "FAIL" for row in rows))
 
 
-def measure(cluster: EmulatedCluster, job_count: int, start_s: float = START_S) -> list[Row]:
+def measure(
+    cluster: EmulatedCluster, job_count: int, start_s: float = START_S, job_nodes: int = JOB_NODES
+) -> list[Row]:
     """Measure everything, in an order in which later parts need earlier ones."""
     parts = (
         measure_start(cluster, start_s),
         measure_nodes(cluster),
-        measure_job(cluster),
+        measure_job(cluster, job_nodes),
         measure_changes(cluster),
         measure_topology_and_power(cluster),
         measure_queue(cluster, job_count),
@@ -157,9 +160,9 @@ def measure_nodes(cluster: EmulatedCluster) -> Iterator[Row]:
     yield Row("alerts: conditions of all nodes", count, time.monotonic() - began, 0, 15)
 
 
-def measure_job(cluster: EmulatedCluster) -> Iterator[Row]:
+def measure_job(cluster: EmulatedCluster, at_most: int) -> Iterator[Row]:
     """Run a job across nodes whose ranks report as those of the ready gate do."""
-    count = min(len(cluster.nodes), JOB_NODES)
+    count = min(len(cluster.nodes), at_most)
     rank = _RANK.replace("SUM", str(count * (count + 1) / 2))
     srun = [
         "srun",

@@ -59,7 +59,7 @@ class FollowedJob:
         if kind == "offset":
             self.offset = int(fields[0])
         if kind == "log":
-            self.log = fields[0]
+            self.log = "|".join(fields)
         if kind != "state":
             return False
         before = (self.state, self.reason)
@@ -175,7 +175,7 @@ def _print_state(followed: FollowedJob) -> None:
 
 
 def _print_how_to_resume(name: str, followed: FollowedJob) -> None:
-    tail = f"tail -n +1 -F {followed.log or f'{FOLDER}/*-{followed.job}.out'}"
+    tail = f"tail -n +1 -F {shlex.quote(followed.log) if followed.log else f'{FOLDER}/*-{followed.job}.out'}"
     screen.out().print(f"\njob {followed.job} is still running; only its log is no longer followed")
     screen.print_next_steps(
         [

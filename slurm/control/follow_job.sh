@@ -20,10 +20,12 @@ while :; do
     state=$(sacct -X -n -P -j "$job" -o State 2>/dev/null | head -n 1 | cut -d' ' -f1)
     now="state|${state:-UNKNOWN}|||"
   else
-    info=$(scontrol show job "$job" --oneliner 2>/dev/null | tr '\n' ' ')
-    field() { printf '%s' "$info" | grep -o " $1=[^ ]*" | head -n 1 | cut -d= -f2-; }
-    log=$(field StdOut)
-    now="state|$state|${reason%% *}|$nodes|$(field ExitCode)"
+    # squeue does not replace the patterns in the path of the log. Paths and names may contain blanks, so that only the
+    # end of a line ends a field; the last line counts, because the name of the job comes first.
+    info=$(scontrol show job "$job" 2>/dev/null)
+    log=$(printf '%s\n' "$info" | sed -n 's/^ *StdOut=//p' | tail -n 1)
+    code=$(printf '%s\n' "$info" | sed -n 's/^ *Requeue=.* ExitCode=//p' | tail -n 1)
+    now="state|$state|${reason%% *}|$nodes|$code"
   fi
   if [ "$now" != "$last" ]; then
     report "$now"

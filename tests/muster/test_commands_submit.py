@@ -34,6 +34,8 @@ def test_job_file_is_searched_here_and_in_the_repository(tmp_path: Path) -> None
 def test_update_reports_changes_of_state_or_reason() -> None:
     job = submit.FollowedJob("7")
     assert job.update("state|PENDING|Resources||0:0")
+    assert not job.update("log|/shared/home/a/jobs/x | y.out")
+    assert job.log == "/shared/home/a/jobs/x | y.out"
     assert not job.update("log|/shared/home/a/jobs/x.out")
     assert not job.update("offset|42")
     assert job.update("state|RUNNING|None|gpu-1|0:0")

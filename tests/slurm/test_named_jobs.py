@@ -157,14 +157,25 @@ def test_reasons_of_nodes_are_one_line(text: str) -> None:
         assert listed.node == "gpu-1"
 
 
-@pytest.mark.parametrize("name", ["a\nb", "x JobState=FAILED Reason=forged NodeList=forged", "plain"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a\nb",
+        "x JobState=FAILED Reason=forged NodeList=forged",
+        "x\n   Requeue=1 ExitCode=7:0\n   StdOut=/forged",
+        "plain",
+    ],
+)
+@pytest.mark.parametrize("log_name", ["log", "my logs StdOut=1.out"])
 def test_name_does_not_change_the_state_of_a_followed_job(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, log_name: str
 ) -> None:
-    log = tmp_path / "log"
+    log = tmp_path / log_name
     log.write_text("step 1\n")
     (tmp_path / "info").write_text(
-        f"JobId=7 JobName={name} JobState=COMPLETED Reason=None ExitCode=0:0 NodeList=gpu-1 StdOut={log}\n"
+        f"JobId=7 JobName={name}\n   JobState=COMPLETED Reason=None Dependency=(null)\n"
+        "   Requeue=1 Restarts=0 BatchFlag=1 Reboot=0 ExitCode=0:0\n   NodeList=gpu-1\n"
+        f"   StdErr=\n   StdIn=/dev/null\n   StdOut={log}\n"
     )
     (tmp_path / "scontrol").write_text(f"#!/bin/sh\ncat {tmp_path}/info\n")
     (tmp_path / "squeue").write_text("#!/bin/sh\necho 'COMPLETED|None|gpu-1'\n")

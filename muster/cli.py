@@ -91,7 +91,7 @@ def up(
     from muster.commands.up import list_next_steps
     from muster.commands.up import up as run
 
-    if run(stack, force=force, wait=wait, preflight=not no_preflight).created:
+    if run(stack, force=force, wait=wait, preflight=not no_preflight, launched=True).created:
         screen.print_next_steps(list_next_steps(stack))
     if name_stack(stack).rotation_mark.exists():
         from muster.commands.rotate import continue_rotation

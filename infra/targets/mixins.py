@@ -48,8 +48,13 @@ class Pushes:
 class RotatesKeys:
     """A target whose `up` gives a changed Slurm key to every node, so that `muster rotate keys` can replace it."""
 
-    def wait_for_launched_nodes(self, spec: ClusterSpec, stack: StackHome, console: Console) -> None:
-        """Wait until nodes that `up` does not wait for, because Slurm launched them, have the key of the last `up`."""
+    def wait_for_launched_nodes(
+        self, spec: ClusterSpec, stack: StackHome, console: Console, *, starting: bool = True
+    ) -> None:
+        """Wait until nodes that Pulumi does not know, because Slurm launched them, have what the last `up` changed.
+
+        Without `starting`, nodes that have not been ready yet are not waited for.
+        """
 
 
 @dataclass(frozen=True)

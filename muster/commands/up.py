@@ -17,7 +17,7 @@ from infra.home import StackHome
 from infra.plan import BuildPlan
 from infra.resources.error import ResourceError
 from infra.targets.cost import Quote
-from infra.targets.mixins import HostFacts, Preflight
+from infra.targets.mixins import HostFacts, Preflight, RotatesKeys
 from infra.targets.registry import target_of
 from infra.targets.target import Target
 from muster.commands import last_up, screen
@@ -38,10 +38,13 @@ from muster.commands.stacks import require_stack_file
 _CANCELLED = "update canceled"
 
 
-def up(name: str, *, force: bool, wait: bool, preflight: bool = True, rotation: str = "") -> LastUp:
+def up(  # noqa: PLR0913  # each is an option of its own
+    name: str, *, force: bool, wait: bool, preflight: bool = True, rotation: str = "", launched: bool = False
+) -> LastUp:
     """Create or update the cluster of a stack and return the result; raise Stop if it fails.
 
-    `rotation` is a step of a rotation of the Slurm key that is taken at the same time.
+    `rotation` is a step of a rotation of the Slurm key that is taken at the same time. With `launched`, running nodes
+    that Slurm launched are updated too.
     """
     stack = require_stack_file(name)
     spec, issues = examine_spec(stack, _query_host(stack))
@@ -61,7 +64,10 @@ def up(name: str, *, force: bool, wait: bool, preflight: bool = True, rotation: 
         # Another command may have claimed it before this one had the lock.
         claim_folder(stack)
         record_owner(stack)
-        return _run(stack, target, target.plan(spec), held, options)
+        ended = _run(stack, target, built := target.plan(spec), held, options)
+        if launched:
+            _update_launched_nodes(stack, target, spec, built)
+        return ended
 
 
 def _query_host(stack: StackHome) -> HostFacts | None:
@@ -102,6 +108,16 @@ def _run(stack: StackHome, target: Target, built: BuildPlan, held: int, options:
         screen.out().print(build_nodes_table(watcher.board, time.time(), screen.out().size.height))
     screen.print_success(f"ready: {describe_machines(built)} in {seconds:.1f} s")
     return ended
+
+
+def _update_launched_nodes(stack: StackHome, target: Target, spec: ClusterSpec, built: BuildPlan) -> None:
+    """Let the nodes that Slurm launched before this `up` apply it; an interrupted one is continued by the next."""
+    if not isinstance(target, RotatesKeys) or all(nodes.count == nodes.static for nodes in built.sets):
+        return
+    try:
+        target.wait_for_launched_nodes(spec, stack, screen, starting=False)
+    except KeyboardInterrupt:
+        raise build_interruption(stack) from None
 
 
 def describe_price(name: str, target: Target, spec: ClusterSpec, quote: Quote | None) -> str:

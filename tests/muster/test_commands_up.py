@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from bootstrap.progress import Event
+from cluster.inventory import NodeSet
 from cluster.spec import ClusterSpec
 from infra.engine.environment import RunOptions
 from infra.engine.events import Failure, Result
@@ -19,6 +20,7 @@ from infra.targets.aws.target import AwsTarget
 from infra.targets.local.target import LocalTarget
 from infra.targets.registry import plan_of as plan
 from infra.targets.registry import read_spec as read
+from infra.targets.target import Console
 from muster.commands import last_up, output, stack_spec, up
 from tests.harness import small_spec
 
@@ -222,3 +224,37 @@ def test_created_is_set_only_for_new_machines(
 )
 def test_machines_are_described(stack: str, description: str) -> None:
     assert stack_spec.describe_machines(plan(read(REPO / "stacks" / f"Pulumi.{stack}.yaml"))) == description
+
+
+class WaitingTarget(LocalTarget):
+    """A target that records for which stacks `up` has waited, or is interrupted meanwhile."""
+
+    def __init__(self, problem: BaseException | None = None) -> None:
+        self.waits, self.problem = list[tuple[str, bool]](), problem
+
+    def wait_for_launched_nodes(
+        self, _spec: ClusterSpec, stack: StackHome, _console: Console, *, starting: bool = True
+    ) -> None:
+        self.waits.append((stack.name, starting))
+        if self.problem:
+            raise self.problem
+
+
+@pytest.mark.parametrize(("static", "waits"), [(0, [("s", False)]), (2, [])])
+def test_up_updates_nodes_that_slurm_may_have_launched(tmp_path: Path, static: int, waits: list[object]) -> None:
+    spec = ClusterSpec.model_validate(small_spec(name="s"))
+    nodes = NodeSet(group="gpu", count=2, static=static, cpus=8, memory_mb=1024)
+    built = plan(spec).model_copy(update={"sets": (nodes,)})
+    target = WaitingTarget()
+    up._update_launched_nodes(Home.of({"MUSTER_HOME": str(tmp_path)}).stack("s"), target, spec, built)
+    assert target.waits == waits
+
+
+def test_up_that_is_interrupted_while_it_waits_for_nodes_can_be_continued(tmp_path: Path) -> None:
+    spec = ClusterSpec.model_validate(small_spec(name="s"))
+    nodes = NodeSet(group="gpu", count=2, static=0, cpus=8, memory_mb=1024)
+    built = plan(spec).model_copy(update={"sets": (nodes,)})
+    stack = Home.of({"MUSTER_HOME": str(tmp_path)}).stack("s")
+    with pytest.raises(Stop, match="up was interrupted") as stop:
+        up._update_launched_nodes(stack, WaitingTarget(KeyboardInterrupt()), spec, built)
+    assert stop.value.code == 130

@@ -1,4 +1,4 @@
-"""Compute nodes that Slurm launched: `up` does not wait for them, a rotation of the Slurm key does.
+"""Compute nodes that Slurm launched: they set themselves up again after an `up` and a rotation of the Slurm key.
 
 A machine reads the key from its parameter when it sets itself up. The bundle holds a digest of the key, so that the
 report of a machine tells which key it has. Machines that are launched later read the key of their time.
@@ -27,18 +27,27 @@ _LOG = "/var/log/muster/node.log"
 
 
 def wait_for_launched_nodes(
-    deployment: Deployment, console: Console, timeout_s: float = TIMEOUT_S, poll_s: float = _POLL_S
+    deployment: Deployment,
+    console: Console,
+    timeout_s: float = TIMEOUT_S,
+    poll_s: float = _POLL_S,
+    *,
+    starting: bool = True,
 ) -> None:
     """Let every running compute node apply the bundle of the last `up`; raise ResourceError if one does not.
 
-    A node that its job has left, and that Slurm ends meanwhile, is not waited for.
+    A node that its job has left, and that Slurm ends meanwhile, is not waited for. Without `starting`, nor are nodes
+    that have not been ready yet: they may take long, or never be.
     """
     fleet = _read_fleet(deployment)
     deadline, notified = time.monotonic() + timeout_s, set[str]()
     with console.status("waiting for the nodes that Slurm has launched") as line:
         while True:
             instances, reports = _read_machines(deployment)
-            if not (outdated := find_outdated(instances, reports, fleet.bundle)):
+            outdated = find_outdated(instances, reports, fleet.bundle)
+            if not starting:
+                outdated = [each for each in outdated if each.id in notified or _was_ready(each, reports)]
+            if not outdated:
                 return
             line.update(f"waiting for {', '.join(instance.name or instance.id for instance in outdated)}")
             _check_failures(outdated, reports, fleet.bundle)
@@ -67,6 +76,11 @@ def is_set_up(instance: Instance, reports: Mapping[str, Report]) -> bool:
     """Return whether a machine has ended its set-up, with success or not: only then another one is started."""
     report = reports.get(instance.name)
     return report is not None and report.instance == instance.id and report.state in ("ready", "failed")
+
+
+def _was_ready(instance: Instance, reports: Mapping[str, Report]) -> bool:
+    report = reports.get(instance.name)
+    return report is not None and (report.instance, report.state) == (instance.id, "ready")
 
 
 def _is_ready(report: Report | None, instance: Instance, bundle: str) -> bool:

@@ -258,10 +258,12 @@ class AwsTarget(
 
         check_release(spec, release, fallback_images.list_unnamed_images(stack, spec))
 
-    def wait_for_launched_nodes(self, spec: ClusterSpec, stack: StackHome, console: Console) -> None:
+    def wait_for_launched_nodes(
+        self, spec: ClusterSpec, stack: StackHome, console: Console, *, starting: bool = True
+    ) -> None:
         from infra.targets.aws.launched_nodes import wait_for_launched_nodes
 
-        wait_for_launched_nodes(self.deployment(stack, spec.name, spec), console)
+        wait_for_launched_nodes(self.deployment(stack, spec.name, spec), console, starting=starting)
 
     def reach_nodes(self, spec: ClusterSpec, stack: StackHome, inventory: Inventory) -> UpgradeNodes:
         from infra.targets.aws.upgrade import reach_nodes

@@ -123,3 +123,20 @@ def test_a_node_that_still_starts_is_not_told_to_start_again(machines: Machines)
     with pytest.raises(ResourceError, match="gpu-2: it has not set itself up again within 0 minutes"):
         wait(timeout_s=0.0)
     assert machines.sent == []
+
+
+def test_up_updates_nodes_that_were_ready_and_does_not_wait_for_others(machines: Machines) -> None:
+    """A node that never gets ready, which Slurm replaces, must not stop an `up`."""
+    machines.launch("gpu-1", "working", OLD)
+    outdated = machines.launch("gpu-2", "ready", OLD)
+    machines.launch("gpu-3", "failed", OLD)
+    machines.launch("gpu-4", "failed", NEW)
+    wait(starting=False)
+    assert [instances for instances, _ in machines.sent] == [(outdated,)]
+
+
+def test_up_names_a_node_that_fails_to_apply_it(machines: Machines) -> None:
+    machines.launch("gpu-2", "ready", OLD)
+    machines.outcome = "failed"
+    with pytest.raises(ResourceError, match=r"gpu-2: its set-up failed at slurm"):
+        wait(starting=False)

@@ -57,7 +57,8 @@ CUT_ROWS = f"""awk 'NR == 1 || total + length($0) < {_MAX_LISTED_CHARS} {{ print
 """Filter that prints rows until they are too long; the first is always there, so that no queue looks empty."""
 _LIST_ON_NODES = f"""jobs=$(squeue -h -t R,S,CF -w "$list" -o '%i %N')
 [ -z "$jobs" ] || printf '%s\\n' "$jobs" | {CUT_ROWS}"""
-# A node that someone else drained keeps its reason and is not resumed later; one that an earlier run drained is.
+# A node that someone else drained keeps its reason and is not resumed later; one that an earlier run drained is. A node
+# that is leaving is drained again, because the sweep compares the time of the drain with the launch of its machine.
 _DRAIN = f"""shown=$(scontrol -o show node "$list")
 ours= fresh=
 while IFS= read -r node; do
@@ -66,8 +67,9 @@ while IFS= read -r node; do
   case "${{state%% *}}" in
     *DRAIN*)
       case "$node" in
+        *"Reason={LEAVING}"*) ours="$ours $name" fresh="$fresh,$name" ;;
         *"Reason=@REASON@"*) ours="$ours $name" ;;
-        *"Reason={LEAVING}"* | *"Reason={EMPTYING}"*) ours="$ours $name" fresh="$fresh,$name" ;;
+        *"Reason={EMPTYING}"*) ours="$ours $name" fresh="$fresh,$name" ;;
       esac
       ;;
     *) ours="$ours $name" fresh="$fresh,$name" ;;

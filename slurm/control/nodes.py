@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 
 from slurm.hostlist import expand
 
@@ -19,7 +20,7 @@ _BUSY = frozenset({"ALLOCATED", "MIXED"})
 # Starts of reasons that another bootstrap run resolves: those that Slurm itself sets, and ours.
 _SLURMS = ("gres/", "Low ", "Not responding", "Node unexpectedly rebooted")
 _OURS = "muster: "
-_REASON = re.compile(r" Reason=(.*?)(?: \[(\S+)@\S+\])?(?: Comment=.*)?$")
+_REASON = re.compile(r" Reason=(.*?)(?: \[(\S+)@(\S+)\])?(?: Comment=.*)?$")
 _COMMENT = re.compile(r" Comment=(.*)$")
 # The user (SlurmUser) that slurmctld shows for changes that it made by itself.
 _SLURM_USER = "slurm"
@@ -36,6 +37,8 @@ class NodeState:
     reason: str = ""
     by: str = ""
     """User who set the reason."""
+    since: float = 0.0
+    """Time of the reason in seconds since the epoch, read in this machine's time zone; 0 if it is not known."""
     free_cpus: int = 0
     free_mb: int = 0
     address: str = ""
@@ -143,6 +146,7 @@ def parse_nodes(text: str) -> dict[str, NodeState]:
             flags=frozenset(flags) | silent,
             reason=reason[1].strip() if reason else "",
             by=(reason[2] or "") if reason else "",
+            since=_parse_time(reason[3] or "") if reason else 0.0,
             free_cpus=int(fields.get("CPUTot", 0)) - int(fields.get("CPUAlloc", 0)),
             free_mb=int(fields.get("RealMemory", 0)) - int(fields.get("AllocMem", 0)),
             address=fields.get("NodeAddr", ""),
@@ -153,6 +157,13 @@ def parse_nodes(text: str) -> dict[str, NodeState]:
         )
         nodes |= dict.fromkeys(expand(fields["NodeName"]), node)
     return nodes
+
+
+def _parse_time(text: str) -> float:
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        return 0.0
 
 
 def update_nodes(hostlist: str, state: str, reason: str = "") -> list[str]:

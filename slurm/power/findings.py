@@ -48,7 +48,7 @@ _RECOVERY_S = 300.0
 # Two rounds after a reset, then a reboot, which takes large machines up to ten minutes.
 _REMEDIES_S = 1200.0
 _START_S = 60.0
-# `up` drains the nodes that it will remove some time before Slurm forgets them.
+# `up` drains the nodes that it will remove or replace some time before it ends their machines.
 _RETURN_S = 180.0
 
 
@@ -122,15 +122,18 @@ def find_failed_set_ups(launcher: Launcher, existing: MachineList, nodes: Nodes)
             yield Finding("failed-set-up", name, set_up_failed(failure.step, failure.line), 0.0)
 
 
-def find_to_return(existing: MachineList, nodes: Nodes, closed: Collection[str]) -> Iterator[Finding]:
+def find_to_return(
+    existing: MachineList, nodes: Nodes, static: Collection[str], closed: Collection[str]
+) -> Iterator[Finding]:
     """Yield nodes that are still drained for a change of their group, which is over; `closed` are being changed.
 
     To power them down would clear the drain too, but end machines that `muster up` has just launched.
     """
-    running = _list_running(existing)
+    machines = {name: machine for name, machine in existing.by_name().items() if machine.running}
     for name, node in nodes.items():
-        if name not in closed and _returns(node, name in running):
-            yield Finding("return", name, "its group is open again", _RETURN_S)
+        if name not in closed and _returns(node, name in machines):
+            replaced = name in static and not node.powered_down and _is_newer(machines[name], node)
+            yield Finding("return", name, "its group is open again", 0.0 if replaced else _RETURN_S)
 
 
 def find_to_start(
@@ -161,6 +164,15 @@ def _returns(node: NodeState, has_machine: bool) -> bool:
     is_drained = "DRAIN" in node.flags and node.reason.startswith(LEAVING)
     answers = has_machine and node.state != "DOWN" and not node.flags & {"NOT_RESPONDING"}
     return is_drained and not node.powering_up and (node.powered_down or answers)
+
+
+def _is_newer(machine: Machine, node: NodeState) -> bool:
+    """Return whether a machine was launched after its node was drained.
+
+    Only `muster up` launches a static node that is drained, so the drain was for the machine before. Another node may
+    have been drained while Slurm was launching it, and `up` is about to end that machine.
+    """
+    return 0.0 < node.since < machine.launched
 
 
 def _choose_grace(reason: str) -> float:

@@ -49,7 +49,7 @@ def sweep(context: Context) -> list[Finding]:
             *find_orphans(existing, nodes, static),
             *find_replacements(existing, nodes, waiting),
             *_read_failed_set_ups(context, existing, nodes),
-            *find_to_return(existing, nodes, closed),
+            *find_to_return(existing, nodes, static, closed),
             *find_to_start(existing, nodes, static, held_back),
         ]
         due, first_seen = select_due(findings, context.memory.load(_FIRST_SEEN), context.now())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 import pytest
 
 from slurm.control.nodes import NodeState, parse_nodes
@@ -29,6 +31,13 @@ def test_states_and_reasons_are_parsed():
     assert str(nodes["b"]) == "down+not_responding"
     assert (nodes["c"].usable, nodes["c"].reason) == (True, "")
     assert (nodes["d"].reason, nodes["d"].by) == ("bad fan, row=7", "bob")
+    assert nodes["d"].since == datetime(2026, 11, 15, 3).timestamp()  # Slurm prints local times
+    assert nodes["c"].since == 0.0
+
+
+def test_a_time_of_another_form_is_not_known():
+    assert node("State=IDLE+DRAIN Reason=bad fan [bob@3 hours ago]").since == 0.0
+    assert node("State=IDLE+DRAIN Reason=bad fan [bob@Unknown]").since == 0.0
 
 
 @pytest.mark.parametrize(

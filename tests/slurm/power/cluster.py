@@ -31,6 +31,7 @@ class FakeSlurm:
     states: dict[str, str] = field(default_factory=dict)
     """State of each node, for example `IDLE+CLOUD+POWERED_DOWN`."""
     reasons: dict[str, str] = field(default_factory=dict)
+    reason_time: str = "2026-11-15T10:00:00"
     addresses: dict[str, str] = field(default_factory=dict)
     static: str = "(null)"
     """Value of SuspendExcNodes."""
@@ -59,7 +60,7 @@ class FakeSlurm:
         return ""
 
     def _line(self, name: str) -> str:
-        reason = f" Reason={self.reasons[name]} [slurm@2026-11-15T10:00:00]" if self.reasons.get(name) else ""
+        reason = f" Reason={self.reasons[name]} [slurm@{self.reason_time}]" if self.reasons.get(name) else ""
         address = self.addresses.get(name, name)
         return f"NodeName={name} NodeAddr={address} CPUTot=192 Gres=gpu:h100:8 State={self.states[name]}{reason}"
 

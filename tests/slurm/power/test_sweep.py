@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -187,8 +188,28 @@ def test_which_static_nodes_have_been_up(
 def test_a_node_returns_when_its_group_was_replaced(state: str, reason: str, has_machine: bool, returns: bool) -> None:
     """Slurm clears the drain of a node only when it powers the node down, which would end its new machine."""
     existing, nodes = MachineList((machine(),) if has_machine else ()), {"gpu-1": node(state, reason)}
-    assert bool(list(find_to_return(existing, nodes, ()))) == returns
-    assert list(find_to_return(existing, nodes, ["gpu-1"])) == []
+    assert bool(list(find_to_return(existing, nodes, (), ()))) == returns
+    assert list(find_to_return(existing, nodes, (), ["gpu-1"])) == []
+
+
+@pytest.mark.parametrize(
+    ("launched", "drained", "static", "state", "grace_s"),
+    [
+        (200.0, 100.0, True, DRAINED, 0),
+        (100.0, 200.0, True, DRAINED, 180),
+        (200.0, 0.0, True, DRAINED, 180),
+        (200.0, 100.0, False, DRAINED, 180),
+        (200.0, 100.0, True, f"{OFF}+DRAIN", 180),
+    ],
+    ids=["new machine", "machine is leaving", "time not known", "launched by Slurm", "not registered"],
+)
+def test_a_static_node_returns_at_once_if_its_machine_is_newer_than_its_drain(
+    launched: float, drained: float, static: bool, state: str, grace_s: float
+) -> None:
+    existing = MachineList((machine(launched=launched),))
+    nodes = {"gpu-1": replace(node(state, LEAVING), since=drained)}
+    (finding,) = find_to_return(existing, nodes, ["gpu-1"] if static else (), ())
+    assert finding.grace_s == grace_s
 
 
 def test_a_finding_is_due_after_its_grace_period() -> None:
@@ -263,6 +284,19 @@ def test_a_node_of_a_replaced_group_is_resumed(context: Context, slurm: FakeSlur
     slurm.states, slurm.reasons = {"gpu-1": f"{OFF}+DRAIN"}, {"gpu-1": LEAVING}
     assert sweep(context) == []
     clock.sleep(181)
+    assert [finding.rule for finding in sweep(context)] == ["return"]
+    assert slurm.commands == [["update", "nodename=gpu-1", "state=RESUME"]]
+
+
+def test_a_replaced_static_node_is_resumed_by_the_first_sweep_that_sees_it_answer(
+    aws: Moto, context: Context, slurm: FakeSlurm
+) -> None:
+    """Until then it is drained, and its machine is billed."""
+    resume(context, ["gpu-1"], [])
+    slurm.static, slurm.reasons, slurm.reason_time = "gpu-1", {"gpu-1": LEAVING}, "2020-11-15T10:00:00"
+    slurm.states = {"gpu-1": f"{DRAINED}+NOT_RESPONDING"}
+    assert sweep(context) == []
+    slurm.states = {"gpu-1": DRAINED}
     assert [finding.rule for finding in sweep(context)] == ["return"]
     assert slurm.commands == [["update", "nodename=gpu-1", "state=RESUME"]]
 

@@ -17,8 +17,9 @@ from slurm.control.nodes import ABSENT, parse_nodes, show_nodes
 STEP = "verify"
 # slurmctld sees a new node shortly after slurmd has started.
 RETRY_FOR_S = 90.0
-# A static node that replaces another one is drained like that one at first. The sweep, which runs every minute, returns
-# it three minutes after the change; on a busy controller it may be late.
+# A static node that replaces another one is drained like that one at first. The next sweep after slurmd has registered
+# returns it, or, if the time of the drain is not known, the first one after three minutes. On a busy controller either
+# may be late.
 RETURNED_S = 420.0
 PAUSE_S = 0.5
 # All replaced nodes wait at the same time and for minutes, and each look asks slurmctld twice.

@@ -95,17 +95,26 @@ def find_orphans(existing: MachineList, nodes: Nodes, static: Collection[str]) -
             yield Finding("orphan", machine.id, f"Slurm has {machine.name} powered down", grace_s)
 
 
-def find_replacements(existing: MachineList, nodes: Nodes, waiting: Collection[str] = ()) -> Iterator[Finding]:
+def find_replacements(
+    existing: MachineList, nodes: Nodes, static: Collection[str] = (), waiting: Collection[str] = ()
+) -> Iterator[Finding]:
     """Yield nodes that need a new machine, except those in `waiting`, whose machine is still being launched."""
     running = _list_running(existing)
     for name, node in nodes.items():
         if node.powered_off or name in waiting:
             continue
+        leaves = node.reason.startswith(LEAVING)
+        # Between the machines of such a node, `up` has ended one and is about to launch the other: to power the node
+        # down would end that one.
+        if leaves and name in static and group_of(name) in existing.closed:
+            continue
         if node.out_of_service:
             if not node.busy and may_be_replaced(node.reason) and not _returns(node, name in running):
                 # The machine of a node that left its group is a new one, which may still be starting.
-                is_new = node.reason.startswith(LEAVING) and name in running
-                yield Finding("replace", name, node.reason, _STARTING_S if is_new else _choose_grace(node.reason))
+                is_new = leaves and name in running
+                is_unlisted = leaves and name in static and name not in running
+                grace_s = _LOST_S if is_unlisted else _choose_grace(node.reason)
+                yield Finding("replace", name, node.reason, _STARTING_S if is_new else grace_s)
         elif name not in running and node.powering_up:
             yield Finding("never-came", name, NEVER_CAME, _NEVER_CAME_S)
         elif name not in running:

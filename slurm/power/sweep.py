@@ -47,7 +47,7 @@ def sweep(context: Context) -> list[Finding]:
         held_back |= static - _update_been_up(context, existing, nodes, static)
         findings = [
             *find_orphans(existing, nodes, static),
-            *find_replacements(existing, nodes, waiting),
+            *find_replacements(existing, nodes, static, waiting),
             *_read_failed_set_ups(context, existing, nodes),
             *find_to_return(existing, nodes, static, closed),
             *find_to_start(existing, nodes, static, held_back),

@@ -119,6 +119,22 @@ def test_a_new_machine_of_a_replaced_group_has_time_to_start() -> None:
 
 
 @pytest.mark.parametrize(
+    ("static", "closed", "grace_s"),
+    [(True, True, None), (True, False, 60.0), (False, True, 0.0), (False, False, 0.0)],
+    ids=["up replaces it", "its machine is not listed yet", "autoscaled, closed", "autoscaled"],
+)
+@pytest.mark.parametrize("state", [DRAINED, f"{DOWN}+DRAIN"])
+def test_a_static_node_between_two_machines_is_not_powered_down(
+    state: str, static: bool, closed: bool, grace_s: float | None
+) -> None:
+    """SuspendProgram runs seconds later and would end the machine that `up` has launched by then."""
+    existing = MachineList((), closed=frozenset({"gpu"} if closed else ()))
+    nodes = {"gpu-1": node(state, LEAVING)}
+    graces = [finding.grace_s for finding in find_replacements(existing, nodes, ["gpu-1"] if static else ())]
+    assert graces == ([] if grace_s is None else [grace_s])
+
+
+@pytest.mark.parametrize(
     ("reason", "grace_s"),
     [
         ("Not responding", 300),

@@ -119,6 +119,14 @@ def enable_unit(unit: str) -> str:
     return f'mkdir -p {wants} && ln -sfn "{source}" {wants}/{unit}.service'
 
 
+def reload_units(facts: Facts, *files: str) -> str:
+    """Return shell text that lets systemd read the files of units again; empty if all of them are new.
+
+    systemd reads a new file when the unit starts. A reload reads all units, which takes a booting machine up to 0.3 s.
+    """
+    return "systemctl daemon-reload\n" if any(f"/etc/systemd/system/{file}" in facts.files for file in files) else ""
+
+
 def join_actions(actions: Iterable[Action]) -> tuple[str, bytes]:
     """Return one script and its standard input for several actions.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bootstrap.action import Action, enable_unit, write_file
+from bootstrap.action import Action, enable_unit, reload_units, write_file
 from bootstrap.facts.model import Facts
 
 UNIT = """\
@@ -52,7 +52,9 @@ def run_at_boot(  # noqa: PLR0913
         todo += write_file(facts, drop_in, REQUIRED_FOR_LOGINS.format(name=name))
     run = bool(todo) or not done
     if todo or f"muster-{name}" not in facts.enabled:
-        todo.append(Action(f"enable muster-{name}", f"{enable_unit(f'muster-{name}')}\nsystemctl daemon-reload"))
+        # The drop-in changes a unit that systemd has read; a caller may have written one for slurmd, too.
+        reload = "systemctl daemon-reload" if required_for_logins else reload_units(facts, f"muster-{name}.service")
+        todo.append(Action(f"enable muster-{name}", f"{enable_unit(f'muster-{name}')}\n{reload}"))
     if run:
         # systemd runs the script, so that units that require this one start without a reboot.
         start = f"systemctl restart muster-{name} || {{ {_print_last_line(name)}; exit 1; }}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from bootstrap.action import Action, enable_unit, write_file
+from bootstrap.action import Action, enable_unit, reload_units, write_file
 from bootstrap.bundle import INSTALLED, INSTALLED_PYTHON
 from bootstrap.desired import Desired
 from bootstrap.facts.model import Facts
@@ -45,7 +45,7 @@ def plan_interruption(facts: Facts, node: Node, desired: Desired) -> list[Action
         *write_file(facts, f"/etc/systemd/system/{NAME}.service", UNIT),
     ]
     if todo or NAME not in facts.enabled:
-        start = f"{enable_unit(NAME)}\nsystemctl daemon-reload\nsystemctl restart {NAME}"
+        start = f"{enable_unit(NAME)}\n{reload_units(facts, f'{NAME}.service')}systemctl restart {NAME}"
         todo.append(Action(f"enable {NAME}", start))
     return todo
 

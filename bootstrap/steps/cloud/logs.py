@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from bootstrap.action import Action, enable_unit, write_file
+from bootstrap.action import Action, enable_unit, reload_units, write_file
 from bootstrap.bundle import INSTALLED
 from bootstrap.desired import Desired
 from bootstrap.facts.model import Facts
@@ -59,11 +59,11 @@ WantedBy=multi-user.target
 """
 _TIMERS = "/etc/systemd/system/timers.target.wants"
 # As `systemctl enable` does, but without SysV scripts and without reading all units a second time.
-_START = (
+_ENABLE = (
     f"{enable_unit(f'{UNIT}-at-stop')}\n"
     f"mkdir -p {_TIMERS} && ln -sfn /etc/systemd/system/{UNIT}.timer {_TIMERS}/{UNIT}.timer\n"
-    f"systemctl daemon-reload\nsystemctl start {UNIT}.timer {UNIT}-at-stop.service"
 )
+_START = f"systemctl start {UNIT}.timer {UNIT}-at-stop.service"
 
 
 def plan_logs(facts: Facts, node: Node, desired: Desired) -> list[Action]:
@@ -80,7 +80,9 @@ def plan_logs(facts: Facts, node: Node, desired: Desired) -> list[Action]:
         )
     ]
     if todo or not {f"{UNIT}.timer", f"{UNIT}-at-stop"} <= facts.active:
-        todo.append(Action(f"start {UNIT}", _START, log=f"journalctl -u {UNIT}"))
+        todo.append(
+            Action(f"start {UNIT}", f"{_ENABLE}{reload_units(facts, *texts)}{_START}", log=f"journalctl -u {UNIT}")
+        )
     return todo
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from bootstrap.action import Action, enable_unit, write_file
+from bootstrap.action import Action, enable_unit, reload_units, write_file
 from bootstrap.desired import Desired
 from bootstrap.facts.model import Facts
 from bootstrap.steps.cloud.at_boot import run_at_boot
@@ -130,7 +130,7 @@ def _plan_tunnel(facts: Facts, filesystem: Filesystem, number: int) -> list[Acti
         *write_file(facts, f"/etc/systemd/system/{unit}.service", unit_text),
     ]
     if todo:
-        start = f"{enable_unit(unit)}\nsystemctl daemon-reload\nsystemctl restart {unit}"
+        start = f"{enable_unit(unit)}\n{reload_units(facts, f'{unit}.service')}systemctl restart {unit}"
         todo.append(Action(f"start {unit}", start, log=f"journalctl -u {unit}"))
     return todo
 

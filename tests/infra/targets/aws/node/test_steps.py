@@ -9,7 +9,7 @@ import pytest
 
 from bootstrap.action import install_packages
 from bootstrap.desired import Desired
-from bootstrap.facts.model import Facts
+from bootstrap.facts.model import Facts, FileFact
 from bootstrap.steps import hosts, registry, time
 from bootstrap.steps.cloud import (
     disks,
@@ -83,6 +83,32 @@ def test_a_step_acts_once(step: Step, node: Node, facts: Facts, target: Desired,
     todo = step.actions(facts, node, target)
     assert todo
     assert [a.title for a in step.actions(replace(apply_actions(facts, todo), **done), node, target)] == []
+
+
+@pytest.mark.parametrize(
+    ("step", "target", "first_reloads"),
+    [
+        (mounts.STEP, desired(LUSTRE, EFS), 0),
+        (interruption.STEP, desired(), 0),
+        (logs.STEP, desired(), 0),
+        (metadata.STEP, desired(), 1),
+        (nfs_access.STEP, desired(EFS), 1),
+    ],
+    ids=lambda value: value.name if isinstance(value, Step) else "",
+)
+def test_systemd_reads_all_units_again_only_if_it_may_have_read_one_of_them(
+    step: Step, target: Desired, first_reloads: int
+) -> None:
+    """At the first boot, only the steps with drop-ins for other units need a reload."""
+    todo = step.actions(ubuntu(), GPU, target)
+    assert sum(action.script.count("daemon-reload") for action in todo) == first_reloads
+    applied = apply_actions(ubuntu(), todo)
+    old = {
+        path: FileFact("0" * 64, 0o644, "root:root") if path.startswith("/etc/systemd/system/") else fact
+        for path, fact in applied.files.items()
+    }
+    again = step.actions(replace(applied, files=old), GPU, target)
+    assert "daemon-reload" in "".join(action.script for action in again)
 
 
 @pytest.mark.parametrize(

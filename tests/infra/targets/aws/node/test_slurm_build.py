@@ -15,7 +15,7 @@ import pytest
 
 from bootstrap.bundle import INSTALLED
 from bootstrap.steps.cloud import slurm_packages
-from bootstrap.steps.cloud.slurm_packages import NAMES, PACKAGES, SOURCES, PackageBuild, list_names
+from bootstrap.steps.cloud.slurm_packages import NAMES, PACKAGES, SOURCES, WORK, PackageBuild, list_names
 from setup import pins
 from setup.image import PROXIES
 
@@ -27,6 +27,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.nightly, pytest.mark.timeout(TIMEOUT_
 RELEASE = "24.11"
 LABEL = "muster.test=slurm-build"
 SHARED = "/built"
+BUILD = PackageBuild(RELEASE, "debian 13", (f"{SHARED}/store",), SHARED)
 # The pool has the archive under the name that the source index gives it; apt checks its sum.
 FETCH = """set -eu
 export DEBIAN_FRONTEND=noninteractive
@@ -48,6 +49,26 @@ STORE = """#!/bin/sh
 [ "$2" = store ] || exit 1
 cp "$3" /built/stored.tar
 """
+STAND_INS = """set -eu
+mkdir -p {installed} {work}/built
+for name in {names}; do
+  folder=$(mktemp -d)
+  mkdir "$folder/DEBIAN"
+  printf '%s\\n' "Package: $name" 'Version: {version}-1' 'Architecture: all' 'Maintainer: muster' \\
+    'Description: stand-in' >"$folder/DEBIAN/control"
+  case $name in
+    slurm-smd) programs='sbin/slurmctld sbin/slurmd sbin/slurmdbd bin/srun' ;;
+    *-adopt) programs=lib/test/security/pam_slurm_adopt.so ;;
+    *) programs= ;;
+  esac
+  for program in $programs; do
+    install -D /dev/null "$folder/usr/$program"
+    printf '#!/bin/sh\\necho slurm {version}\\n' >"$folder/usr/$program"
+  done
+  dpkg-deb -Znone --build "$folder" "{work}/built/${{name}}_{version}-1_all.deb" >/dev/null
+done
+tar -c -f {work}/{key}.tar -C {work}/built .
+"""
 INSTALL = """
 apt-get -q install -y --no-install-recommends {packages}/*.deb >{shared}/install.log 2>&1 ||
   {{ cat {shared}/install.log; exit 1; }}
@@ -66,21 +87,35 @@ def test_the_pinned_source_becomes_packages_that_install_and_start(
     # The same archive, checked against the same sum, from a file: nothing but the mirror is downloaded from.
     local = replace(source, addresses=(f"file://{SHARED}/source.tar.gz",))
     monkeypatch.setitem(slurm_packages.SOURCES, RELEASE, local)
-    build = PackageBuild(RELEASE, "debian 13", (f"{SHARED}/store",), SHARED)
-    roles = list_names(["controller", "compute"])
-    fetch = FETCH.format(shared=SHARED, version=source.version, sha256=source.sha256, installed=INSTALLED)
-    script = f"{fetch}{SHARED}/build.sh\n{INSTALL.format(packages=PACKAGES, shared=SHARED)}"
-    (tmp_path / "build.sh").write_text(f"#!/bin/sh\n{build.render_script('build', roles)}")
-    (tmp_path / "store").write_text(STORE)
-    for name in ("build.sh", "store"):
-        (tmp_path / name).chmod(0o755)
-    done = run_in_debian(tmp_path, script)
-    assert done.returncode == 0, done.stdout[-6000:]
-    assert done.stdout.splitlines()[-5:-1] == [f"slurm {source.version}"] * 4
+    check_installed(
+        tmp_path, FETCH.format(shared=SHARED, version=source.version, sha256=source.sha256, installed=INSTALLED)
+    )
     assert f"{source.sha256} " in (tmp_path / "index.txt").read_text()
+
+
+def test_packages_that_are_built_already_are_stored_and_installed(tmp_path: Path) -> None:
+    """What follows the build, in seconds: with packages that contain only programs which print their version."""
+    names = sorted({name for names in NAMES.values() for name in names})
+    values = {"work": WORK, "key": BUILD.key, "names": " ".join(names), "version": SOURCES[RELEASE].version}
+    check_installed(tmp_path, STAND_INS.format(**values, installed=INSTALLED))
+
+
+def check_installed(folder: Path, prepare: str) -> None:
+    """Run a script and then the one that builds Slurm; check that its packages are stored, install and start."""
+    version = SOURCES[RELEASE].version
+    script = f"{prepare}{SHARED}/build.sh\n{INSTALL.format(packages=PACKAGES, shared=SHARED)}"
+    (folder / "build.sh").write_text(
+        f"#!/bin/sh\n{BUILD.render_script('build', list_names(['controller', 'compute']))}"
+    )
+    (folder / "store").write_text(STORE)
+    for name in ("build.sh", "store"):
+        (folder / name).chmod(0o755)
+    done = run_in_debian(folder, script)
+    assert done.returncode == 0, done.stdout[-6000:]
+    assert done.stdout.splitlines()[-5:-1] == [f"slurm {version}"] * 4
     # Nodes find every package of every role in what the controller has stored.
-    listed = subprocess.run(["tar", "-tf", tmp_path / "stored.tar"], text=True, capture_output=True, check=True).stdout
-    assert [name for names in NAMES.values() for name in names if f"./{name}_{source.version}" not in listed] == []
+    listed = subprocess.run(["tar", "-tf", folder / "stored.tar"], text=True, capture_output=True, check=True).stdout
+    assert [name for names in NAMES.values() for name in names if f"./{name}_{version}" not in listed] == []
 
 
 def run_in_debian(folder: Path, script: str) -> subprocess.CompletedProcess[str]:

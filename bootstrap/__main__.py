@@ -25,6 +25,7 @@ from bootstrap.transport.base import TransportError
 from bootstrap.transport.ssh import SshTransport, public_key
 from bootstrap.verify import RETRY_FOR_S, verify
 from cluster.inventory import Inventory, Node
+from cluster.plural import format_count
 from cluster.spec import ClusterSpec
 from cluster.spec.issue import SpecError
 from cluster.spec.load import load
@@ -71,9 +72,8 @@ def _verify(desired: Desired, connect: Connect, console: Console, retry_for_s: f
     for failure in failures:
         console.print(f"[bold red]failed[/] {failure.error()}", highlight=False, soft_wrap=True)
     if not failures:
-        console.print(
-            f"verified on {len(desired.inventory.nodes)} nodes: daemons, configuration, clock, names, accounting, SSH"
-        )
+        nodes = format_count(len(desired.inventory.nodes), "node")
+        console.print(f"verified on {nodes}: daemons, configuration, clock, names, accounting, SSH")
     return 1 if failures else 0
 
 

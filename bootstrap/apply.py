@@ -22,6 +22,7 @@ from bootstrap.steps.step import Step
 from bootstrap.wait_for_nodes import STEP as NODES_STEP
 from bootstrap.wait_for_nodes import wait_for_nodes
 from cluster.inventory import Node
+from cluster.plural import format_count
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class ApplyResult:
 
     def __str__(self) -> str:
         nodes = len({r.node for r in self.results})
-        return f"{self.changed} change{'' if self.changed == 1 else 's'} on {nodes} node{'' if nodes == 1 else 's'}"
+        return f"{format_count(self.changed, 'change')} on {format_count(nodes, 'node')}"
 
 
 def apply(desired: Desired, connect: Connect, report: Report = emit) -> ApplyResult:

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any, Literal, Protocol
 
 from cluster.inventory import Inventory, Node
+from cluster.plural import format_count
 from slurm.alerts.install import hand_over
 from slurm.control import config
 from slurm.control.condensed import condense_ranks, show_free_nodes
@@ -161,7 +162,7 @@ def _alert(run: Run, text: str) -> None:
 
 def _report_proof(proof: _Proof, report: Report) -> None:
     for name in proof.tested:
-        report(name, "ok", f"sum over {len(proof.tested)} rank{'' if len(proof.tested) == 1 else 's'} is right")
+        report(name, "ok", f"sum over {format_count(len(proof.tested), 'rank')} is right")
     for name in proof.proven_earlier:
         report(name, "skipped", "held by jobs; proven earlier")
     for name, reason in proof.left_out.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from cluster.plural import format_count
 from slurm.control.snapshot import QueuedJob, Snapshot
 
 # The states in which an upgrade, rather than the job or its user, may have ended a job.
@@ -25,7 +26,7 @@ def describe_snapshot(snapshot: Snapshot) -> str:
     running = sum(job.started for job in snapshot.queue.values())
     held = sum(job.held for job in snapshot.queue.values())
     waiting = len(snapshot.queue) - running - held
-    return f"{running} running, {waiting} waiting and {held} held jobs, {snapshot.total} job records"
+    return f"{running} running, {waiting} waiting and {held} held jobs, {format_count(snapshot.total, 'job record')}"
 
 
 def _find_in_queue(before: Snapshot, after: Snapshot) -> Iterator[str]:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from cluster.plural import format_count
+
 Level = Literal["error", "warning"]
 
 
@@ -50,9 +52,5 @@ def render(issues: Sequence[Issue]) -> str:
 
 def _count(issues: Sequence[Issue]) -> str:
     errors = sum(issue.level == "error" for issue in issues)
-    counts = [_plural(errors, "error"), _plural(len(issues) - errors, "warning")]
-    return ", ".join(count for count in counts if count)
-
-
-def _plural(number: int, word: str) -> str:
-    return f"{number} {word}{'' if number == 1 else 's'}" if number else ""
+    counts = {"error": errors, "warning": len(issues) - errors}
+    return ", ".join(format_count(number, level) for level, number in counts.items() if number)

@@ -8,6 +8,7 @@ from typing import Any, get_args, get_origin
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails, to_jsonable_python
 
+from cluster.plural import format_count
 from cluster.spec.base import SpecModel
 from cluster.spec.fields import KEY, Slot, bare, example_part, expected, is_secret, part_of, slot
 from cluster.spec.issue import Issue, SpecError, error
@@ -41,7 +42,7 @@ class _IssueBuilder:
         reported = [detail for detail in details if detail["type"] != "missing" or detail["loc"] not in misspelt]
         issues = [self._issue(detail) for detail in reported[:REPORTED_ERRORS]]
         if (more := len(reported) - REPORTED_ERRORS) > 0:
-            issues.append(error("more_errors", path(()), f"{more} more errors", "fix these first"))
+            issues.append(error("more_errors", path(()), format_count(more, "more error"), "fix these first"))
         return issues
 
     def _meant(self, detail: ErrorDetails) -> Location:

@@ -12,6 +12,7 @@ from pathlib import Path
 from rich.status import Status
 
 from bootstrap import state_backup
+from cluster.plural import format_count
 from cluster.spec import ClusterSpec
 from infra import archive
 from infra.archive import ArchiveError, ArchiveWriter, Manifest
@@ -126,8 +127,10 @@ def _read_files(controller: ControllerShell, storage: str, mount: str) -> Iterat
         if problem.code != _CHANGED:
             raise
         lines = problem.err.strip().splitlines()
-        changed = f"{len(lines)} files changed while they were read, such as {lines[0].removeprefix('tar: ')}"
-        screen.say(f"warning: storage.{storage}: {changed}; a job may have written to them")
+        changed = (
+            f"{format_count(len(lines), 'file')} changed during the backup, such as {lines[0].removeprefix('tar: ')}"
+        )
+        screen.say(f"warning: storage.{storage}: {changed}; a job may have written there")
 
 
 def _row(path: Path, stack: str | None) -> tuple[str, ...] | None:

@@ -12,6 +12,7 @@ from cluster.catalog.bandwidth import GIB, HOST_GB_PER_S, minimum_busbw
 from cluster.catalog.instances import all_types
 from cluster.inventory import NodeSet
 from cluster.names import group_of
+from cluster.plural import format_count
 from infra.engine.stop import BAD_INPUT, Stop
 from muster.commands import screen
 from slurm.control.nodes import ListedNode
@@ -118,6 +119,6 @@ def explain_expectation(partition: str, sets: Sequence[NodeSet]) -> str:
         return f"{unpublished}, which has no GPU; pairs are compared only with each other"
     expected = f"{unpublished}; expected: {least:g} GB/s"
     if least == HOST_GB_PER_S:
-        return f"{expected}, a tenth of the PCIe bandwidth of its {instance.gpus.count} GPUs"
+        return f"{expected}, a tenth of the PCIe bandwidth of its {format_count(instance.gpus.count, 'GPU')}"
     cards = sum(card.efa for card in instance.network_cards)
-    return f"{expected}, half of the bandwidth of its {cards} EFA card{'' if cards == 1 else 's'}"
+    return f"{expected}, half of the bandwidth of its {format_count(cards, 'EFA card')}"

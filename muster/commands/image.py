@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from cluster.plural import format_count
 from cluster.spec import ClusterSpec
 from cluster.spec.issue import render
 from infra.engine import lock, pulumi
@@ -28,7 +29,7 @@ def build(name: str) -> None:
     if target.images_need_cluster:
         require_running_stack(name)
     built = build_images(stack)
-    screen.print_success(f"{len(built)} {'image' if len(built) == 1 else 'images'} built and tested")
+    screen.print_success(f"{format_count(len(built), 'image')} built and tested")
     screen.out().print(describe_use(name, built, target.image_use), markup=False, highlight=False)
 
 

@@ -14,6 +14,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from cluster.plural import format_count
 from muster.commands import screen
 from muster.commands.progress_board import PHASES, Board, EventTail, NodeRow, Phase
 from slurm.hostlist import hostlist
@@ -54,10 +55,11 @@ def format_wait(note: str, nodes: Iterable[str]) -> str:
 
 def format_phase(phase: Phase, total: int) -> str:
     """Return the summary of a finished phase."""
-    nodes = f"{len(phase.nodes)} of {total} nodes" if len(phase.nodes) < total else f"{total} nodes"
+    all_nodes = format_count(total, "node")
+    nodes = f"{len(phase.nodes)} of {all_nodes}" if len(phase.nodes) < total else all_nodes
     what = {
         "machines": f"{nodes} started",
-        "bootstrap": f"{nodes}, {phase.steps} steps, {phase.changed or 'nothing'} changed",
+        "bootstrap": f"{nodes}, {format_count(phase.steps, 'step')}, {phase.changed or 'nothing'} changed",
         "ready": "a test job ran on all nodes",
     }[phase.name]
     return f"{phase.name:<10} {what}, {phase.seconds:.1f} s"

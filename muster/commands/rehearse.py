@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from cluster.plural import format_count
 from infra.engine.command_line import format_command
 from infra.engine.stop import BAD_INPUT, FAILED, Stop
 from infra.home import StackHome
@@ -89,9 +90,9 @@ def _rehearse_all(target: Rehearses, stack: StackHome, runs: Sequence[RehearsalO
             failed.append(_format_replay(stack.name, run))
         else:
             screen.print_success(f"{title}: {time.monotonic() - began:.0f} s")
-    screen.say(f"{len(runs) - len(failed)} of {len(runs)} rehearsals passed")
+    screen.say(f"{len(runs) - len(failed)} of {format_count(len(runs), 'rehearsal')} passed")
     if failed:
-        what = "\n  ".join([f"{len(failed)} of {len(runs)} rehearsals failed; to repeat them:", *failed])
+        what = "\n  ".join([f"{len(failed)} of {format_count(len(runs), 'rehearsal')} failed; to repeat:", *failed])
         raise Stop(what, "see the logs of each under rehearsals/failed in muster's home", FAILED)
 
 

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 from bootstrap import state_backup
+from cluster.plural import format_count
 from cluster.spec import ClusterSpec
 from infra import archive
 from infra.archive import ArchiveError, Manifest
@@ -120,7 +121,7 @@ def _require_empty(controller: ControllerShell, spec: ClusterSpec, storage: dict
     """Raise Stop if the cluster has jobs or files of people."""
     present = []
     if count := int(controller.run(COUNT_JOBS)):
-        present.append(f"{count} {'job' if count == 1 else 'jobs'} in the accounting")
+        present.append(f"{format_count(count, 'job')} in the accounting")
     for name in storage:
         mount = spec.storage[name].mount
         if file := controller.run(state_backup.find_files(mount, name)):

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from cluster import names
+from cluster.plural import format_count
 from cluster.spec import ClusterSpec, Issue
 from cluster.spec.issue import SpecError, render
 from cluster.spec.stack_file import cluster_of
@@ -97,16 +98,12 @@ def list_permanent_nodes(built: BuildPlan) -> list[str]:
 def describe_machines(built: BuildPlan) -> str:
     """Return the machines of a cluster in one line."""
     if not built.sets:
-        return _count_nodes(len(built.nodes))
+        return format_count(len(built.nodes), "node")
     static = sum(nodes.static for nodes in built.sets)
     autoscaled = sum(nodes.count - nodes.static for nodes in built.sets)
     parts = [node.name for node in built.nodes]
     if static:
-        parts.append(_count_nodes(static, "static "))
+        parts.append(format_count(static, "static node"))
     if autoscaled:
-        parts.append(f"up to {_count_nodes(autoscaled, 'autoscaled ')}")
+        parts.append(f"up to {format_count(autoscaled, 'autoscaled node')}")
     return ", ".join(parts)
-
-
-def _count_nodes(count: int, kind: str = "") -> str:
-    return f"{count} {kind}{'node' if count == 1 else 'nodes'}"

@@ -7,6 +7,7 @@ import os
 from dataclasses import asdict
 from typing import Any
 
+from cluster.plural import format_count
 from infra.engine import lock, pulumi, remote_lock, remote_state
 from infra.engine.command_line import format_command
 from infra.engine.state_store import StateStore, replace_file
@@ -137,7 +138,7 @@ def restore(name: str, version: str) -> None:
     with lock.held(stack, "state restore", wait=False, say=screen.say):
         pulumi.wait_for_others(stack, wait=False, say=screen.say)
         store.write(key, content)
-    screen.print_success(f"restored version {version} with {len(resources)} resources")
+    screen.print_success(f"restored version {version} with {format_count(len(resources), 'resource')}")
     screen.say(f"`{format_command('up', name)}` compares it with what exists")
 
 

@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from cluster.inventory import Node
+from cluster.plural import format_count
 from cluster.spec import ClusterSpec
 from cluster.spec.issue import SpecError
 from infra.engine.command_line import format_command
@@ -58,7 +59,7 @@ def status(name: str, *, as_json: bool = False) -> None:
     screen.out().print(f"cost    {_cost(stack, facts)}", markup=False)
     if broken:
         raise Stop(
-            f"{_count_problems(len(broken))}: {'; '.join(broken)}",
+            f"{format_count(len(broken), 'problem')}: {'; '.join(broken)}",
             f"`{format_command('up', name)}` repairs it; it changes only what differs",
         )
 
@@ -145,7 +146,7 @@ def _queue(slurm: Slurm) -> None:
         return
     screen.out().print(build_queue_table(slurm), "")
     if slurm.more_jobs:
-        screen.say(f"and {slurm.more_jobs} more jobs")
+        screen.say(f"and {format_count(slurm.more_jobs, 'more job')}")
 
 
 def build_queue_table(slurm: Slurm) -> Table:
@@ -218,7 +219,7 @@ def _cost(stack: StackHome, facts: Facts) -> str:
 def describe_current_cost(spec: ClusterSpec, facts: Facts) -> str:
     """Return the current cost of the nodes that have a machine, from the committed price table."""
     now, up = _current_cost(spec, facts)
-    return f"{format_usd_per_hour(now)} now, with {up} compute {'node' if up == 1 else 'nodes'} up"
+    return f"{format_usd_per_hour(now)} now, with {format_count(up, 'compute node')} up"
 
 
 def _current_cost(spec: ClusterSpec, facts: Facts) -> tuple[Cost, int]:
@@ -239,10 +240,6 @@ def _usd_per_hour(stack: StackHome, facts: Facts) -> dict[str, float] | None:
     whole, now = target_of(spec).cost(spec), _current_cost(spec, facts)[0]
     amounts = {"min": whole.usd_per_hour_min, "max": whole.usd_per_hour, "now": now.usd_per_hour}
     return {name: round(amount, 4) for name, amount in amounts.items()}
-
-
-def _count_problems(number: int) -> str:
-    return "1 problem" if number == 1 else f"{number} problems"
 
 
 def _as_json(stack: StackHome, facts: Facts) -> dict[str, Any]:

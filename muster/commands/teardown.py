@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
+from cluster.plural import format_count
 from infra import receipt as receipts
 from infra.engine import lock, pulumi
 from infra.engine.command_line import format_command
@@ -140,7 +141,7 @@ def _describe_job_ids(cluster: _Cluster, leftovers: list[Leftover], jobs: Cluste
 def _check_complete(stack: StackHome, receipt: Receipt) -> None:
     if receipt.left:
         raise Stop(
-            f"{len(receipt.left)} resources could not be removed, see above",
+            f"{format_count(len(receipt.left), 'resource')} could not be removed, see above",
             f"see {stack.log('destroy')}, then `{format_command('teardown', stack.name)}` again",
         )
     if receipt.unseen:
@@ -164,10 +165,10 @@ def _foreign_error(cluster: _Cluster, leftovers: list[Leftover]) -> Stop | None:
     created_here = any(path.exists() for path in (stack.state, stack.last_up, stack.inventory))
     if isinstance(cluster.target, OnThisMachine) or created_here or not leftovers:
         return None
-    what = f"{len(leftovers)} resources in {deployment.region} carry the names of stack {stack.name} and cluster "
+    count = format_count(len(leftovers), "resource")
+    what = f"{deployment.region} has {count} with the names of stack {stack.name} and cluster {cluster.name}"
     return Stop(
-        f"{what}{cluster.name}, but {stack.home.root} has no record that they were created from here; nothing "
-        "was removed",
+        f"{what}, but {stack.home.root} has no record that they were created from here; nothing was removed",
         f"check who owns them; if they are yours: `{format_command('teardown', stack.name, 'FORCE=1')}`",
     )
 
@@ -301,7 +302,7 @@ def _confirmed(cluster: _Cluster, leftovers: list[Leftover]) -> bool:
     staying = [f"{leftover.kind} {leftover.name}" for leftover in leftovers if leftover.keep_reason]
     stays = f" ({', '.join(staying)} {'stays' if len(staying) == 1 else 'stay'})" if staying else ""
     question = (
-        f"remove stack {cluster.stack.name}: cluster {cluster.name}, {nodes} {'node' if nodes == 1 else 'nodes'} "
+        f"remove stack {cluster.stack.name}: cluster {cluster.name}, {format_count(nodes, 'node')} "
         f"and all data{stays}? [y/N] "
     )
     return screen.out().input(question).strip().lower() in ("y", "yes")

@@ -6,6 +6,7 @@ import subprocess
 from dataclasses import dataclass
 
 from cluster.inventory import Inventory
+from cluster.plural import format_count
 from infra.engine.command_line import format_command
 from infra.engine.stop import Stop
 from infra.home import StackHome
@@ -54,8 +55,7 @@ class ClusterJobs:
 
     @property
     def _count(self) -> str:
-        count = len(self.running) + self.more
-        return f"{count} running {'job' if count == 1 else 'jobs'}"
+        return format_count(len(self.running) + self.more, "running job")
 
     def _list(self, at_most: int) -> str:
         shown = self.running[:at_most]

@@ -33,7 +33,7 @@ def _list_faults(row: list[str]) -> list[str]:
     _index, uncorrected, pending, failed, reasons = row
     faults = []
     if uncorrected not in ("0", *_NOT_AVAILABLE):
-        faults.append(f"has {uncorrected} uncorrectable memory errors")
+        faults.append(f"has {uncorrected} uncorrectable memory error{'' if uncorrected == '1' else 's'}")
     if pending not in ("0", "No", *_NOT_AVAILABLE):
         faults.append("needs a reset to replace bad memory rows")
     if failed not in ("0", "No", *_NOT_AVAILABLE):

@@ -20,7 +20,8 @@ def judge(output: str, expected: Expected) -> list[str]:
             links[current] = 0
         elif current is not None and _LINK.match(line):
             links[current] += 1
-    missing = [f"{expected.gpus - len(links)} GPUs are not listed"] if len(links) < expected.gpus else []
+    unlisted = expected.gpus - len(links)
+    missing = [f"{'1 GPU is' if unlisted == 1 else f'{unlisted} GPUs are'} not listed"] if unlisted > 0 else []
     return missing + [
         f"GPU {gpu} has {count} of {expected.nvlinks} links" for gpu, count in links.items() if count < expected.nvlinks
     ]

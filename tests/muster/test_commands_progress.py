@@ -88,7 +88,7 @@ def test_events_of_other_objects_add_no_rows() -> None:
     ("count", "line"),
     [
         (4, "machines   2 of 3 nodes started, 2.0 s"),
-        (7, "bootstrap  2 of 3 nodes, 1 steps, 1 changed, 0.5 s"),
+        (7, "bootstrap  2 of 3 nodes, 1 step, 1 changed, 0.5 s"),
     ],
 )
 def test_phase_is_formatted_as_one_line(count: int, line: str) -> None:
@@ -139,7 +139,7 @@ def test_log_has_one_line_per_phase_and_failure(
     assert printed == [
         "machines   2 nodes started, 2.0 s",
         "bootstrap  gpu-2: users failed",
-        "bootstrap  2 nodes, 1 steps, 1 changed, 1.5 s",
+        "bootstrap  2 nodes, 1 step, 1 changed, 1.5 s",
     ]
     assert capsys.readouterr().out == ""
 

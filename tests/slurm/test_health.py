@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,7 @@ DF = "Filesystem 1024-blocks Used Available Capacity Mounted on\n" + "/dev/root 
         (HEALTHY, []),
         ("0, 0, 0, 0, 0x0\n", ["1 of 2 GPUs answer"]),
         ("0, 3, 0, 0, 0x0\n1, 0, 0, 0, 0x0\n", ["GPU 0 has 3 uncorrectable memory errors"]),
+        ("0, 0, 0, 0, 0x0\n1, 1, 0, 0, 0x0\n", ["GPU 1 has 1 uncorrectable memory error"]),
         ("0, 0, 1, 0, 0x0\n1, 0, 0, 1, 0x0\n", ["GPU 0 needs a reset to replace bad memory rows",
                                                 "GPU 1 could not replace bad memory rows"]),
         ("0, 0, 0, 0, 0x48\n1, 0, 0, 0, 0x80\n", ["GPU 0 runs slow: hardware slowdown",
@@ -89,6 +91,7 @@ def test_nvlink_counts_active_links() -> None:
     assert nvlink.judge(LINKS, P5) == ["GPU 1 has 2 of 3 links"]
     assert nvlink.judge(LINKS.replace("<inactive>", "26.562 GB/s"), P5) == []
     assert nvlink.judge("", P5) == ["2 GPUs are not listed"]
+    assert nvlink.judge("", replace(P5, gpus=1)) == ["1 GPU is not listed"]
 
 
 def test_efa_counts_amazons_devices() -> None:

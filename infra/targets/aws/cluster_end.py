@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
+from cluster.plural import format_count
 from infra.targets.aws.spec import Aws, read_end
 
 LEAST = timedelta(hours=1)
@@ -31,9 +32,6 @@ def describe_time_left(end: datetime, now: datetime) -> str:
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
     if days:
-        return f"{_count(days, 'day')} {_count(hours, 'hour')}"
-    return f"{_count(hours, 'hour')} {_count(minutes, 'minute')}" if hours else _count(minutes, "minute")
-
-
-def _count(number: int, unit: str) -> str:
-    return f"{number} {unit}" if number == 1 else f"{number} {unit}s"
+        return f"{format_count(days, 'day')} {format_count(hours, 'hour')}"
+    rest_of_hour = format_count(minutes, "minute")
+    return f"{format_count(hours, 'hour')} {rest_of_hour}" if hours else rest_of_hour

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from cluster.catalog import lustre
 from cluster.catalog.prices import Price, instance_price, instances_priced_on, service_price
+from cluster.plural import format_count
 from cluster.spec import ClusterSpec, Purchase, Storage
 from infra.targets.aws.plan import launch_template, machines, network
 from infra.targets.aws.plan.capacity import purchases, type_names
@@ -47,7 +48,9 @@ def _fixed(spec: ClusterSpec, prices: Prices) -> Iterator[Line]:
     yield _service("controller", f"volumes, {root + state} GB gp3", spec, {disk: root + state})
     section = aws_section(spec)
     if section and section.state_backup_days:
-        yield _backups("controller", f"daily snapshots, kept for {section.state_backup_days} days", "ebs-snapshot")
+        yield _backups(
+            "controller", f"daily snapshots, kept for {format_count(section.state_backup_days, 'day')}", "ebs-snapshot"
+        )
     if spec.login.enabled:
         yield _machine("login", machines.login(spec).name, _region(spec), prices)
         yield _service("login", f"volume, {root} GB gp3", spec, {disk: root})
@@ -130,7 +133,9 @@ def _storages(spec: ClusterSpec) -> Iterator[Line]:
         yield _storage(f"storage.{name}", entry, spec)
         if entry.backup_days:
             price = "efs-backup" if entry.kind == "efs" else "fsx-backup"
-            yield _backups(f"storage.{name}", f"daily backups, kept for {entry.backup_days} days", price)
+            yield _backups(
+                f"storage.{name}", f"daily backups, kept for {format_count(entry.backup_days, 'day')}", price
+            )
 
 
 def _backups(part: str, what: str, price: str) -> Line:

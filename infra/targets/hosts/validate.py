@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from difflib import get_close_matches
 
+from cluster.plural import format_count
 from cluster.spec import ClusterSpec
 from cluster.spec.issue import Issue, error, warning
 from infra.plan import node_count
@@ -92,7 +93,8 @@ def check_counts(spec: ClusterSpec, section: Hosts) -> Iterator[Issue]:
         if described is None or described.count is None or not hosts:
             continue
         if len(hosts) != node_count(described):
-            message = f"{described.count} nodes, but {len(hosts)} hosts match: {_list(hosts)}"
+            matching = format_count(len(hosts), "matching host")
+            message = f"{format_count(described.count, 'node')}, but {matching}: {_list(hosts)}"
             fix = f"write `count: {len(hosts)}`, or change `hosts.groups.{group}.match`"
             yield error("host_count", f"groups.{group}.count", message, fix)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from ipaddress import IPv4Address, IPv4Network
 
 from cluster import names
+from cluster.plural import format_count
 
 POOL = IPv4Network("10.88.0.0/16")
 """The range from which clusters without `network.cidr` get a free /24."""
@@ -34,7 +35,7 @@ def assign(old: Mapping[str, str], node_names: Sequence[str], cidr: str) -> dict
         address = _first_free(name, network, taken)
         if address is None:
             raise NoAddressLeft(
-                f"network.cidr: {cidr} has no address left for {name} ({len(node_names)} nodes). "
+                f"network.cidr: {cidr} has no address left for {name} ({format_count(len(node_names), 'node')}). "
                 f"Fix: use a larger range, or fewer nodes"
             )
         taken.add(address)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from cluster import names
+from cluster.plural import format_count
 from cluster.spec.model import SlurmRelease
 from infra.engine.command_line import format_command
 from infra.engine.stop import Stop
@@ -36,7 +37,7 @@ def drop(home: Home) -> tuple[CacheEntry, ...]:
         }
         if users:
             fix = " and ".join(format_command("teardown", stack) for stack in sorted(set(users.values())))
-            raise Stop(f"caches are in use by {len(users)} nodes: {', '.join(sorted(users)[:5])}", fix)
+            raise Stop(f"caches are in use by {format_count(len(users), 'node')}: {', '.join(sorted(users)[:5])}", fix)
         gone = _shared(api, home)
         for entry in gone:
             if entry.what.endswith("image"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import get_args
 
+from cluster.plural import format_count
 from cluster.spec import ClusterSpec
 from cluster.spec.issue import Issue, error, warning
 from cluster.spec.model import SlurmRelease
@@ -30,7 +31,8 @@ def check_range_size(spec: ClusterSpec) -> Iterator[Issue]:
     if nodes > free:
         needed = 32 - (nodes + NOT_FOR_NODES - 1).bit_length()
         larger = network.supernet(new_prefix=needed) if network else f"10.88.0.0/{needed}"
-        message = f"a /{prefix} has room for {free} nodes, the cluster has {nodes}; allowed: /{needed} or larger"
+        room = format_count(free, "node")
+        message = f"a /{prefix} has room for {room}, the cluster has {nodes}; allowed: /{needed} or larger"
         yield error("cidr_small", "network.cidr", message, f"write for example `cidr: {larger}`")
 
 

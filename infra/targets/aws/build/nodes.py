@@ -15,6 +15,7 @@ from pulumi.dynamic import CreateResult, DiffResult, ReadResult, Resource, Resou
 
 from bootstrap.progress import Event, State, emit
 from cluster import names
+from cluster.plural import format_count
 from infra.resources.error import ResourceError
 from infra.resources.properties import Properties, changed
 from infra.targets.aws.images.builder_machine import end_earlier
@@ -210,7 +211,7 @@ def _capacity_problem(group: str, count: int, shortages: Sequence[Shortage], ret
     fixes = [FIXES[kind] for kind in kinds if kind not in TRANSIENT] or [
         "add zones, a fallback or fallback_types under capacity, reserve capacity, or ask for fewer nodes"
     ]
-    what = f"{count} machines could not be launched{waited}: {_join(shortages)}"
+    what = f"{format_count(count, 'machine')} could not be launched{waited}: {_join(shortages)}"
     return ResourceError(f"groups.{group}.capacity", "; ".join([what, *messages]), "; ".join(fixes))
 
 

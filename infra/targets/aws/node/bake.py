@@ -30,6 +30,7 @@ from bootstrap.steps import registry
 from bootstrap.transport.base import Transport, TransportError
 from bootstrap.transport.local import LocalTransport
 from cluster.inventory import InventoryModel
+from cluster.plural import format_count
 from infra.targets.aws.node import identity, parameters, ship_logs, signed
 from infra.targets.aws.node.set_up import EXIT_REPORTED, EXIT_RESTARTING, ROOT, Reporter, restart_machine
 
@@ -78,7 +79,7 @@ def bake(transport: Transport, job: ImageJob, bundle_digest: str, reporter: Repo
     """Install the contents and clean the machine; return why it must restart first."""
     others = [step for step in registry.BAKED if step not in registry.KERNEL]
     for stage in (registry.KERNEL, others):
-        reporter.report("working", stage[0].name, f"{len(stage)} steps to go")
+        reporter.report("working", stage[0].name, f"{format_count(len(stage), 'step')} to go")
         facts = collect_facts(transport, job.name, build_image_probe(job.contents))
         execute_steps(transport, job.name, plan_image(facts, job.contents, stage), reporter)
         if reason := restart.read_request(transport):

@@ -26,6 +26,7 @@ from bootstrap.steps.step import Step
 from bootstrap.transport.base import Transport, TransportError
 from bootstrap.transport.local import LocalTransport
 from cluster.inventory import Inventory, Node, Role
+from cluster.plural import format_count
 from cluster.spec import ClusterSpec
 from infra.targets.aws.node import early, identity, parameters, ship_logs
 from infra.targets.aws.node.check import STEP as VERIFY_STEP
@@ -99,7 +100,7 @@ def set_up(node: Node, desired: Desired, cloud: AwsCloud, reporter: Reporter) ->
             facts = None
         # If hundreds of compute nodes reported each stage, they would exceed the account's request rate.
         if node.role != "compute":
-            reporter.report("working", stage[0].name, f"{len(stage)} steps to go")
+            reporter.report("working", stage[0].name, f"{format_count(len(stage), 'step')} to go")
         facts = _run_stage(transport, node, desired, stage, reporter, facts=facts)
         if reason := restart.read_request(transport):
             return reason

@@ -8,6 +8,7 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
+from cluster.plural import format_count
 from cluster.spec import ClusterSpec, NodeGroup
 from cluster.spec.issue import Issue, error, warning
 from infra.targets.aws.plan.capacity import RESERVED, purchases
@@ -162,8 +163,10 @@ def _check_room(group: NodeGroup, where: str, fit: list[Reservation], in_use: in
     if free + in_use >= count_max_nodes(group):
         return
     ids = ", ".join(_quote_id(reservation) for reservation in fit)
-    own_use = f", and {in_use} are used by this cluster" if in_use else ""
-    message = f"{free} of {total} machines of {ids} are free{own_use}; the group has up to {count_max_nodes(group)}"
+    own_use = f", {in_use} used by this cluster" if in_use else ""
+    message = (
+        f"{ids}: {free} of {format_count(total, 'machine')} free{own_use}; the group has up to {count_max_nodes(group)}"
+    )
     only_kind = len(purchases(group)) == 1
     make = error if only_kind and free + in_use < _count_permanent_nodes(group) else warning
     fix = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime, timedelta
 
+from cluster.plural import format_count
 from infra.engine.stop import FAILED, Stop
 from infra.targets.aws.rehearse.disks import run_in
 from infra.targets.aws.rehearse.instance import Instance
@@ -45,7 +46,8 @@ def wait_for_own_end(rehearsal: Rehearsal) -> None:
     # `teardown` has to work after the end, too.
     passed = datetime.now(UTC) - timedelta(minutes=5)
     rehearsal.rehearsed.change_section("aws", ends_at=passed.strftime(END_FORMAT))
-    rehearsal.console.say(f"{len(machines)} machines ended themselves: {', '.join(m.name for m in machines)}")
+    ended = format_count(len(machines), "machine")
+    rehearsal.console.say(f"{ended} ended without a teardown: {', '.join(m.name for m in machines)}")
 
 
 def _wait_for_ends(rehearsal: Rehearsal, machines: list[Instance]) -> None:

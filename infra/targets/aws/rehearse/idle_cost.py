@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from cluster.catalog.prices import instance_price
 from cluster.names import CONTROLLER
+from cluster.plural import format_count
 from infra.targets.aws.rehearse.instance import Instance
 from infra.targets.aws.rehearse.instances import Instances
 from infra.targets.aws.rehearse.machine import read_installation_s
@@ -44,8 +45,8 @@ def describe_idle_cost(nodes: Sequence[SetUpTime], controller: SetUpTime) -> str
     longest_s = max(node.total_s - node.pending_s for node in nodes)
     saved = f", {1 - actual / together:.0%} less" if together > actual else ""
     return (
-        f"idle GPU nodes: {actual:.2f} USD for {len(nodes)} nodes, up to {longest_s:.0f} s each on AWS before a job "
-        f"could run; {together:.2f} USD if all machines were launched at once{saved}"
+        f"idle GPU nodes: {actual:.2f} USD for {format_count(len(nodes), 'node')}, up to {longest_s:.0f} s each on AWS "
+        f"before a job could run; {together:.2f} USD if all machines were launched at once{saved}"
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from cluster.names import members
+from cluster.plural import format_count
 from infra.engine.stop import FAILED, Stop
 from infra.targets.aws.rehearse.instance import Instance
 from infra.targets.aws.rehearse.rehearsal import Rehearsal, choose_group
@@ -35,7 +36,8 @@ def release_idle_nodes(rehearsal: Rehearsal) -> None:
     rehearsal.cloud.instances.wait_for_ends(_RELEASED_S)
     if problem := find_cost(machines, billed, rehearsal.cloud.moto_account.list_billed()):
         raise Stop(f"idle nodes are released, but {problem}", code=FAILED)
-    rehearsal.console.say(f"{nodes} idle nodes were terminated {idle_s:.0f} s after their job (suspend_s: {IDLE_S})")
+    idle = format_count(nodes, "idle node")
+    rehearsal.console.say(f"{idle} terminated {idle_s:.0f} s after the job (suspend_s: {IDLE_S})")
     rehearsal.run_job(group, nodes)
     again = {rehearsal.cloud.instances.require(name).id for name in members(group, nodes)}
     if reused := again & {machine.id for machine in machines}:

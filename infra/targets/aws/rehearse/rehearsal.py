@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from cluster.plural import format_count
 from cluster.spec import ClusterSpec
 from infra.engine.stop import FAILED, Stop
 from infra.home import StackHome, private_folder
@@ -146,7 +147,7 @@ class Rehearsal:
         if not receipts:
             return ["teardown wrote no receipt"]
         left = json.loads(receipts[-1].read_text())["left"]
-        return [f"the receipt says that {left} resources are left"] if left else []
+        return [f"the receipt lists {format_count(left, 'resource')} as left"] if left else []
 
     def save_logs(self) -> None:
         """Write the logs of every machine that still runs, of its set-up and of Slurm, to the rehearsal's folder."""
@@ -253,7 +254,9 @@ def choose_group(spec: ClusterSpec, nodes: int) -> tuple[str, int]:
 def require_nodes(output: str, nodes: int) -> None:
     """Raise Stop if the output of a job, which prints its hosts, is not of so many nodes."""
     if len(set(output.split())) != nodes:
-        raise Stop(f"the job should have run on {nodes} nodes, but printed {output.split()}", code=FAILED)
+        raise Stop(
+            f"the job should have run on {format_count(nodes, 'node')}, but printed {output.split()}", code=FAILED
+        )
 
 
 @contextmanager

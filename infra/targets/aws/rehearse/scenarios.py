@@ -13,6 +13,7 @@ from typing import get_args
 
 from cluster.names import image as name_node_image
 from cluster.names import members
+from cluster.plural import format_count
 from cluster.spec.model import SlurmRelease
 from infra.engine.stop import FAILED, Stop
 from infra.targets.aws.rehearse.cluster_end import wait_for_own_end
@@ -74,7 +75,7 @@ def train(rehearsal: Rehearsal) -> None:
     group, nodes = choose_group(rehearsal.rehearsed.spec, rehearsal.rehearsed.nodes)
     job = submit_training(rehearsal.slurm, group, nodes, STEPS)
     job.wait_for_end()
-    rehearsal.console.say(f"the trainer did all {STEPS} steps on {nodes} nodes")
+    rehearsal.console.say(f"the trainer did all {STEPS} steps on {format_count(nodes, 'node')}")
     _report_cold_start(rehearsal, job.number)
 
 

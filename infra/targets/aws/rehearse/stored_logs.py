@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 
 from bootstrap.steps.cloud.logs import FIRST_STORED_S
+from cluster.plural import format_count
 from infra.engine.stop import FAILED, Stop
 from infra.targets.aws import names
 from infra.targets.aws.node import parameters
@@ -34,7 +35,9 @@ def check_stored_logs(rehearsal: Rehearsal, machine: Instance) -> None:
     if missing := find_missing(text, [f"muster: {machine.name} is ready", SLURMD_TITLE]):
         raise Stop(f"the stored logs of {machine.name} ({machine.id}) have no line {missing[0]!r}", code=FAILED)
     count = len(text.splitlines())
-    rehearsal.console.say(f"`muster logs` printed {count} lines of {machine.name} ({machine.id}), which is gone")
+    rehearsal.console.say(
+        f"`muster logs` printed {format_count(count, 'line')} of {machine.name} ({machine.id}), which is gone"
+    )
 
 
 def find_missing(text: str, lines: Sequence[str]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from cluster.plural import format_count
 from cluster.spec import ClusterSpec
 from cluster.spec.issue import Issue, error, warning
 from infra.targets.aws.plan.capacity import RESERVED, purchases
@@ -170,6 +171,8 @@ def check_permanent_spot(spec: ClusterSpec) -> Iterator[Issue]:
     """Warn about permanent nodes that are bought as spot without a fallback."""
     for name, group in spec.groups.items():
         if group.capacity.kind == "spot" and "on-demand" not in group.capacity.fallback and group.count:
-            message = f"{group.count} nodes that always exist are bought as spot: AWS can reclaim them at any time"
+            message = (
+                f"{format_count(group.count, 'static node')} bought as spot: AWS can reclaim spot instances at any time"
+            )
             fix = "write `fallback: [on-demand]`, or min and max instead of count"
             yield warning("spot_static", f"groups.{name}.capacity.kind", message, fix)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from cluster.catalog.software import components, find_faults
 from cluster.inventory import Role
+from cluster.plural import format_count
 from cluster.spec import ClusterSpec
 from cluster.spec.issue import Level
 from infra.targets.hosts.assign import Assignment
@@ -175,21 +176,23 @@ def check_gpus(subject: Subject) -> Iterator[Problem]:
     if not required:
         return
     if facts.gpus < required:
-        message = f"has {facts.gpus} NVIDIA GPUs; groups.{group}.gpus.count is {required}"
+        message = f"has {format_count(facts.gpus, 'NVIDIA GPU')}; groups.{group}.gpus.count is {required}"
         yield _error("host_gpus", message, f"write `gpus: {{count: {facts.gpus}}}`, or leave the host out")
     elif not facts.driver:
         loaded = "; nouveau is loaded instead" if "nouveau" in facts.modules else ""
-        message = f"has {facts.gpus} NVIDIA GPUs, but not their driver{loaded}"
+        message = f"has {format_count(facts.gpus, 'NVIDIA GPU')}, but not their driver{loaded}"
         yield _error(
             "host_driver", message, f"install the NVIDIA driver {components()[DRIVER].least} or later, and restart"
         )
     elif faults := find_faults([components()[DRIVER]], {DRIVER: facts.driver}):
         yield _error("host_driver", f"has {faults[0]}", "install a newer driver, and restart")
     elif len(facts.gpu_models) < facts.gpus:
-        message = f"the driver has only {len(facts.gpu_models)} of {facts.gpus} GPUs"
+        message = f"the driver has only {len(facts.gpu_models)} of {format_count(facts.gpus, 'GPU')}"
         yield _error("host_driver", message, "look for Xid errors in `dmesg`; a GPU may have failed")
     elif facts.gpus > required:
-        message = f"has {facts.gpus} NVIDIA GPUs, of which Slurm uses {required} (groups.{group}.gpus.count)"
+        message = (
+            f"has {format_count(facts.gpus, 'NVIDIA GPU')}, of which Slurm uses {required} (groups.{group}.gpus.count)"
+        )
         yield Problem("warning", "host_gpus_unused", message, f"write `gpus: {{count: {facts.gpus}}}` to use all")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from cluster.plural import format_count
 from cluster.spec.issue import Issue
 from infra.targets.hosts.preflight.facts import MachineFacts
 from infra.targets.hosts.preflight.judge import Problem
@@ -29,7 +30,7 @@ def describe_hosts(facts: Mapping[str, MachineFacts]) -> Iterator[str]:
 
 
 def _describe(facts: MachineFacts) -> str:
-    parts = [facts.os or "unknown system", f"{facts.cpus} CPUs", f"{facts.memory_mb / 1024:.0f} GiB"]
+    parts = [facts.os or "unknown system", format_count(facts.cpus, "CPU"), f"{facts.memory_mb / 1024:.0f} GiB"]
     if facts.gpus:
         model = facts.gpu_models[0] if facts.gpu_models else "NVIDIA GPUs without a driver"
         parts.append(f"{facts.gpus} x {model}")

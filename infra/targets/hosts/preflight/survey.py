@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from bootstrap.transport.base import TransportError
 from bootstrap.transport.host_connection import HostConnection, HostConnections
+from cluster.plural import format_count
 from cluster.spec import ClusterSpec
 from infra.targets.hosts.assign import assign_hosts
 from infra.targets.hosts.login import resolve_login
@@ -45,7 +46,7 @@ def survey_hosts(spec: ClusterSpec, section: Hosts, report: Callable[[str], None
     def ask(host: str) -> Answer:
         answer = _ask(connections, section, host, build_probe(spec, section, assigned, host))
         waiting.discard(host)
-        report(f"asking {len(assigned)} hosts over SSH, {len(waiting)} to go")
+        report(f"asking {format_count(len(assigned), 'host')} over SSH, {len(waiting)} to go")
         return answer
 
     try:

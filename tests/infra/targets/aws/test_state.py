@@ -160,7 +160,7 @@ def test_resources_of_another_home_are_not_removed_by_name(
     stack.file.write_text(f"config: {{'muster:cluster': {spec % REGION}}}\n")
     start_instance(aws, "gpu-1", "compute", **{"muster.cluster": "pair"})
     monkeypatch.setattr(teardown, "resolve_stack", lambda _name: stack)
-    with pytest.raises(Stop, match=r"1 resources in us-east-1 carry the names .* nothing was removed") as stopped:
+    with pytest.raises(Stop, match=r"us-east-1 has 1 resource with the names .* nothing was removed") as stopped:
         teardown.teardown("s", yes=True, force=False)
     assert "`make teardown FORCE=1 STACK=s`" in stopped.value.fix
     assert "TerminateInstances" not in aws.count()

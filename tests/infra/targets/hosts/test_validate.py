@@ -133,7 +133,7 @@ BAD: dict[str, tuple[dict[str, Any], list[tuple[str, str, str, str]]]] = {
             (
                 "host_count",
                 "groups.gpu.count",
-                "2 nodes, but 3 hosts match: head, rack1-1, rack1-2",
+                "2 nodes, but 3 matching hosts: head, rack1-1, rack1-2",
                 "write `count: 3`, or change `hosts.groups.gpu.match`",
             ),
             (

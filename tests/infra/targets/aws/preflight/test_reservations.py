@@ -139,19 +139,19 @@ def test_a_fitting_reservation_has_no_issues() -> None:
         (
             reserved_spec(),
             {"AvailableInstanceCount": 1},
-            f"error reservation_full {AT}: 1 of 2 machines of '{ID}' are free; the group has up to 2; "
+            f"error reservation_full {AT}: '{ID}': 1 of 2 machines free; the group has up to 2; "
             "fix: use fewer nodes, or a larger reservation",
         ),
         (
             reserved_spec(capacity={"fallback": ["on-demand"]}),
             {"AvailableInstanceCount": 1},
-            f"warning reservation_full {AT}: 1 of 2 machines of '{ID}' are free; the group has up to 2; "
+            f"warning reservation_full {AT}: '{ID}': 1 of 2 machines free; the group has up to 2; "
             "fix: the others are bought as on-demand",
         ),
         (
             reserved_spec(count=None, min=1, max=4),
             {},
-            f"warning reservation_full {AT}: 2 of 2 machines of '{ID}' are free; the group has up to 4; "
+            f"warning reservation_full {AT}: '{ID}': 2 of 2 machines free; the group has up to 4; "
             "fix: use fewer nodes, or a larger reservation",
         ),
     ],
@@ -176,8 +176,8 @@ def test_instances_in_use_by_this_cluster_count_as_free() -> None:
     taken = reservation(AvailableInstanceCount=0)
     assert judge(reserved_spec(), taken, in_use=2) == []
     (message,) = judge(reserved_spec(count=3), taken, in_use=2)
-    assert "0 of 2 machines of" in message
-    assert "are free, and 2 are used by this cluster; the group has up to 3" in message
+    assert "0 of 2 machines free" in message
+    assert "free, 2 used by this cluster; the group has up to 3" in message
 
 
 def test_only_fitting_reservations_of_a_pool_count() -> None:
@@ -185,7 +185,7 @@ def test_only_fitting_reservations_of_a_pool_count() -> None:
     assert judge(reserved_spec(), reservation(), other) == []
     first = reservation(CapacityReservationId="cr-2", TotalInstanceCount=1, AvailableInstanceCount=1)
     (message,) = judge(reserved_spec(count=3), first, reservation(AvailableInstanceCount=1), other)
-    assert f"2 of 3 machines of 'cr-2', '{ID}' are free" in message
+    assert f"'cr-2', '{ID}': 2 of 3 machines free" in message
 
 
 def subject(canned_aws: CannedAws, described: ClusterSpec, running: tuple[RunningInstance, ...] = ()) -> Subject:

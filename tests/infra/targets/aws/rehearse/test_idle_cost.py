@@ -28,7 +28,7 @@ def test_nodes_that_are_launched_with_the_controller_wait_for_it() -> None:
 
 def test_the_line_compares_both() -> None:
     assert describe_idle_cost([NODE], CONTROLLER) == (
-        "idle GPU nodes: 3.00 USD for 1 nodes, up to 180 s each on AWS before a job could run; "
+        "idle GPU nodes: 3.00 USD for 1 node, up to 180 s each on AWS before a job could run; "
         "30.00 USD if all machines were launched at once, 90% less"
     )
 

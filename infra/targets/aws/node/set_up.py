@@ -30,7 +30,7 @@ from cluster.plural import format_count
 from cluster.spec import ClusterSpec
 from infra.targets.aws.node import early, identity, parameters, ship_logs
 from infra.targets.aws.node.check import STEP as VERIFY_STEP
-from infra.targets.aws.node.check import check_machine
+from infra.targets.aws.node.check import USER_DATA, check_machine
 from infra.targets.aws.node.cloud import AwsCloud
 from infra.targets.aws.node.cluster_secrets import read_fleet, read_secrets
 from infra.targets.aws.node.hooks import run_hooks, select_hooks
@@ -41,8 +41,6 @@ EXIT_REPORTED = 3
 """Exit code of a failure that has already been reported."""
 EXIT_RESTARTING = 4
 IMAGE_RECORD = Path(RECORD)
-USER_DATA = "/opt/muster/user-data.sh"
-"""Copy of the user data, which it makes of itself; it runs again after a restart."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

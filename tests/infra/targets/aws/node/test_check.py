@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from types import SimpleNamespace
 
 import pytest
@@ -17,18 +18,25 @@ NODE = fixed("gpu-1", "compute", 11)
 SWEEP_S = 60.0
 
 
+DRAINED_AT = "2026-11-17T22:56:18"
+BEFORE, AFTER = (datetime.fromisoformat(DRAINED_AT).timestamp() + offset for offset in (-1, 1))
+
+
 class Machine:
     """A machine whose node is in service after some seconds; until then it is drained for a reason."""
 
-    def __init__(self, in_service_s: float, reason: str) -> None:
-        self.now, self.looks = 0.0, 0
-        self.in_service_s, self.reason = in_service_s, reason
+    def __init__(self, in_service_s: float, reason: str, started: float = BEFORE) -> None:
+        self.now, self.looks, self.resumed = 0.0, 0, 0
+        self.in_service_s, self.reason, self.started = in_service_s, reason, started
 
-    def run(self, _script: str, **_options: object) -> Completed:
+    def run(self, script: str, **_options: object) -> Completed:
+        if script == f"scontrol update nodename={NODE.name} state=RESUME":
+            self.in_service_s, self.resumed = self.now, self.resumed + 1
+            return Completed(0, "", "")
         self.looks += 1
-        drained = f"State=IDLE+CLOUD+DRAIN Reason={self.reason} [root@2026-11-17T22:56:18]"
+        drained = f"State=IDLE+CLOUD+DRAIN Reason={self.reason} [root@{DRAINED_AT}]"
         state = "State=IDLE+CLOUD" if self.now >= self.in_service_s else drained
-        return Completed(0, f"NodeName={NODE.name} {state}\n", "")
+        return Completed(0, f"NodeName={NODE.name} {state}\nstarted\t{self.started:.0f}\n", "")
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds
@@ -61,3 +69,22 @@ def test_nodes_that_wait_for_the_sweep_look_seldom(monkeypatch: pytest.MonkeyPat
 def test_other_drains_are_reported_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BootstrapError, match="reason: muster: set-up failed"):
         check_machine(monkeypatch, check.RETRY_FOR_S + 10, "muster: set-up failed")
+
+
+def test_a_node_that_is_newer_than_its_drain_returns_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = run_check(monkeypatch, Machine(300, LEAVING, AFTER))
+    assert (machine.now, machine.resumed) == (0.0, 1)
+
+
+@pytest.mark.parametrize(("name", "started"), [("gpu-1", BEFORE), ("gpu-1", 0.0), ("gpu-3", AFTER)])
+def test_a_node_that_may_be_about_to_leave_waits_for_the_sweep(
+    monkeypatch: pytest.MonkeyPatch, name: str, started: float
+) -> None:
+    """gpu-3 is not one of the two static nodes: Slurm may have launched it when `up` was about to remove it."""
+    monkeypatch.setattr(f"{__name__}.NODE", fixed(name, "compute", 11))
+    machine = run_check(monkeypatch, Machine(300, LEAVING, started))
+    assert (machine.now >= 300, machine.resumed) == (True, 0)
+
+
+def test_a_drain_of_others_is_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run_check(monkeypatch, Machine(20, "muster: set-up failed", AFTER)).resumed == 0

@@ -17,7 +17,6 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from trainer.life import watchdog as watchdog_module
 from trainer.life.stop import StopListener
 from trainer.life.watchdog import Watchdog
 from trainer.world import start
@@ -30,9 +29,6 @@ def main() -> int:
     folder, hang_s, mode = Path(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
     world = start("cpu", 60)
     stop = StopListener(folder, world.rank).listen()
-    if mode == "pause":
-        # The timer in C cannot know that the process did not run.
-        watchdog_module._TIMER_DELAY_ALONE_S = LONG_S
     watchdog = Watchdog(world, folder, LONG_S, lambda: stop.is_terminated).start()
     for step in range(1, STEPS + 1):
         is_wrong = world.rank == world.size - 1 and step == WRONG_STEP
@@ -71,7 +67,7 @@ def misbehave(mode: str) -> None:
     if mode == "lock":
         # A call into C that holds the interpreter's lock: no Python thread can run.
         ctypes.PyDLL(None).sleep(600)
-    if mode in ("freeze", "pause"):
+    if mode == "freeze":
         os.kill(os.getpid(), signal.SIGSTOP)
 
 

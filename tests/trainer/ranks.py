@@ -24,17 +24,18 @@ _MOST_THREADS = 40
 
 
 def on_ranks(
-    target: str, *, ranks: int = RANKS, timeout_s: float = 300, grace_s: float = _GRACE_S, **kwargs: Any
+    target: str, *, ranks: int = RANKS, timeout_s: float = 300, failures: int | None = None, **kwargs: Any
 ) -> list[Any]:
     """Run "module:function" with these arguments on each rank of a world and return the results by rank.
 
     Arguments and results are pickled. A rank that raises fails the test with its traceback, and so does one that is
-    not done in time, or `grace_s` after another one has failed; the next call then starts new ranks.
+    not done in time, or a minute after another one has failed; the next call then starts new ranks. A test that
+    expects only some `failures` does not wait for the other ranks.
     """
     pool = _POOLS.get(ranks) or _Pool(ranks)
     _POOLS[ranks] = pool
     try:
-        results = pool.run(target, timeout_s, grace_s, kwargs)
+        results = pool.run(target, timeout_s, failures or ranks, kwargs)
     except RanksError:
         _POOLS.pop(ranks).close()
         raise
@@ -71,10 +72,10 @@ class _Pool:
         """The threads of the rank that has most."""
         return max(len(os.listdir(f"/proc/{process.pid}/task")) for process in self._processes)
 
-    def run(self, target: str, timeout_s: float, grace_s: float, kwargs: dict[str, Any]) -> list[Any]:
+    def run(self, target: str, timeout_s: float, failures: int, kwargs: dict[str, Any]) -> list[Any]:
         for end in self._ends:
             end.send((target, kwargs))
-        answers = self._answers(time.monotonic() + timeout_s, grace_s)
+        answers = self._answers(time.monotonic() + timeout_s, failures)
         failed = {rank: text for rank, (is_good, text) in sorted(answers.items()) if not is_good}
         if failed:
             raise RanksError("\n".join(f"rank {rank}: {text}" for rank, text in failed.items()))
@@ -87,7 +88,7 @@ class _Pool:
             process.join()
         self._folder.cleanup()
 
-    def _answers(self, deadline: float, grace_s: float) -> dict[int, tuple[bool, Any]]:
+    def _answers(self, deadline: float, failures: int) -> dict[int, tuple[bool, Any]]:
         """Return the answers of all ranks; once a rank has failed, the others, which may wait for it, get less time."""
         answers: dict[int, tuple[bool, Any]] = {}
         while len(answers) < len(self._ends):
@@ -97,8 +98,11 @@ class _Pool:
                 return answers | dict.fromkeys(missing.values(), (False, "did not answer in time"))
             for end in ready:
                 answers[missing[end]] = self._answer(missing[end])
-            if not all(is_good for is_good, _ in answers.values()):
-                deadline = min(deadline, time.monotonic() + grace_s)
+            failed = [rank for rank, (is_good, _) in answers.items() if not is_good]
+            if len(failed) >= failures:
+                break
+            if failed:
+                deadline = min(deadline, time.monotonic() + _GRACE_S)
         return answers
 
     def _answer(self, rank: int) -> tuple[bool, Any]:

@@ -282,7 +282,7 @@ def start_with_scalar() -> None:
 def test_ranks_raise_if_another_one_dies_in_the_backward_pass() -> None:
     with pytest.raises(RanksError) as error:
         # A rank that misses no message of the dead one may wait for the other until the end.
-        on_ranks(f"{__name__}:die_in_backward", ranks=3, grace_s=8)
+        on_ranks(f"{__name__}:die_in_backward", ranks=3, failures=2)
     text = str(error.value)
     assert "rank 2: died with exit code 7" in text
     # The others fail in the collective that the dead rank is missing from, with the traceback of the engine.

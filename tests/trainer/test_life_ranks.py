@@ -154,21 +154,6 @@ def test_a_phase_with_its_own_limit_is_not_a_hang(tmp_path: Path) -> None:
     assert not (tmp_path / "hang").exists()
 
 
-def test_a_process_that_does_not_run_for_a_while_is_no_hang(tmp_path: Path) -> None:
-    """As if the machine stood still, or Slurm suspended the job, for longer than the limit."""
-    (rank,) = start(1, "tests.trainer.hang_rank", tmp_path, "3", "pause")
-    rank.until(lambda: read_state(rank.process.pid) == "T", "a stopped process")
-    time.sleep(4)
-    os.kill(rank.process.pid, signal.SIGCONT)
-    statuses, output = finish([rank])
-    assert statuses == [0], output
-    assert not (tmp_path / "hang").exists()
-
-
-def read_state(pid: int) -> str:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-
-
 def test_steps_that_end_with_a_save_count_for_the_limit(tmp_path: Path) -> None:
     statuses, output = finish(start(1, "tests.trainer.hang_rank", tmp_path, "1", "save and sleep"))
     assert statuses == [76], output

@@ -27,8 +27,6 @@ _SILENT_S = 15.0
 # Silence of other ranks is checked only while this rank makes no progress itself, and not before the first step: a
 # compiler may hold the interpreter's lock for a long time.
 _STALLED_S = 5.0
-# A thread that wakes up so late shows that its process did not run: the machine stood still, or the job was suspended.
-_LATE_S = 0.5
 # Time for the other ranks to see an alarm and write their stacks, and then to read the beats of all ranks.
 _GATHER_S = 4.0
 _LINGER_S = 2.0
@@ -60,7 +58,6 @@ class Watchdog:
         self._silence = SilenceDetector()
         self._place = (0, 0, "start")  # count, step, phase: one tuple, so that the thread never reads half of a change
         self._beat_at = self._armed_at = time.monotonic()
-        self._lost_s = (0, 0.0)  # count of a beat, and the time since then in which this process did not run
         self._step_s = 0.0  # time in this step, without phases that have their own limit
         self._phase_limit_s: float | None = None
         self._user_place = ""
@@ -112,27 +109,11 @@ class Watchdog:
         faulthandler.dump_traceback_later(delay_s, exit=True, file=_STDERR)
 
     def _watch(self) -> None:
-        while True:
-            interval_s = min(_TICK_S, self._limit_s() / 10)
-            due = time.monotonic() + interval_s
-            if self._closed.wait(interval_s):
-                return
-            now = time.monotonic()
-            self._note_delay(now - due)
-            self._check(now)
-
-    def _note_delay(self, late_s: float) -> None:
-        """Do not count time in which this process did not run: the rank made no progress, but does not hang."""
-        if late_s < _LATE_S:
-            return
-        count, lost_s = self._lost_s
-        self._lost_s = (self._place[0], late_s + (lost_s if count == self._place[0] else 0.0))
-        self._answered_at += late_s
-        self._silence = SilenceDetector()
+        while not self._closed.wait(min(_TICK_S, self._limit_s() / 10)):
+            self._check(time.monotonic())
 
     def _check(self, now: float) -> None:
-        count, lost_s = self._lost_s
-        age, limit_s = now - self._beat_at - (lost_s if count == self._place[0] else 0.0), self._limit_s()
+        age, limit_s = now - self._beat_at, self._limit_s()
         if age > limit_s and not self._may_wait(age):
             self._end_hung_rank(f"no progress for {age:.0f} s (limit {limit_s:.0f} s)")
         if self._phase_limit_s is None and age > self._hang_limit.limit_after_term_s() and self._is_terminated():

@@ -24,7 +24,7 @@ from tests.infra.targets.aws.with_engine.cloud import REPO, Cloud
 
 # Limits for the g6 pair, by step. Raise them here if more API calls are needed.
 CALLS_AT_MOST = {"up": 160, "refresh": 100, "change": 225, "teardown": 240}
-# About ten times what an idle machine takes with moto; endless waits or retries take far longer.
+# About twenty times what an idle machine takes with moto; endless waits or retries take far longer.
 SECONDS_AT_MOST = {"up": 300.0, "refresh": 240.0, "change": 320.0, "teardown": 240.0}
 
 

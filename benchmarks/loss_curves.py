@@ -73,7 +73,9 @@ def main() -> int:
         for name in options.cases or CASES:
             ways = curves.setdefault(name, {})
             for label, way in CASES[name].items():
-                if len(ways.get(label, ())) != options.steps:
+                if len(ways.get(label, ())) == options.steps:
+                    print(f"{name}, {label}: taken from {options.json}")
+                else:
                     folder = Path(scratch) / name / label
                     ways[label] = measure_losses(name, way, options.steps, tokens, folder)
                 if options.json:

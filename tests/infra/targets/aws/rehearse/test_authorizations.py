@@ -67,7 +67,7 @@ def denied(
 def test_every_node_may_read_its_bundle_and_secrets_and_report(role: str) -> None:
     own = statements({"controller": iam.controller, "login": iam.login, "compute": iam.compute}[role])
     assert denied(own, "s3", "GET /bucket/bundle/abc.tar") == []
-    host_key = [parameters.host_key(CLUSTER, role)] if role != "compute" else []  # type: ignore[arg-type]
+    host_key = [parameters.host_key(CLUSTER, role)] if role != "compute" else []  # type: ignore[arg-type]  # a Role by the table above
     for name in (parameters.slurm_key(CLUSTER), *host_key):
         assert denied(own, "ssm", "GetParameter", Name=name, WithDecryption=True) == []
     node = "gpu-1" if role == "compute" else role

@@ -43,16 +43,21 @@ class Fp8Linear(nn.Linear):
         return self.multiply(x, self.weight, self.bias)
 
     def multiply(
-        self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, like: Fp8Linear | None = None
+        self,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        input_scales: DelayedScales | None = None,
     ) -> torch.Tensor:
         """Multiply by a weight with this layer's scales; an evaluation derives them from the values.
 
-        With delayed scales, the input can have that of another layer with the same input: the compiler then casts it
-        once for both.
+        `input_scales` are the delayed scales of another layer with the same input: if both cast it with the same scale,
+        the compiler casts it once.
         """
         delayed = self.delayed if self.training else None
-        source = delayed if like is None else like.delayed
-        return multiply_fp8(x, weight, bias, has_row_scales=self.has_row_scales, delayed=delayed, input_source=source)
+        return multiply_fp8(
+            x, weight, bias, has_row_scales=self.has_row_scales, delayed=delayed, input_scales=input_scales
+        )
 
 
 def use_fp8(layer: nn.Linear, *, has_row_scales: bool) -> None:
@@ -69,16 +74,17 @@ def multiply_fp8(  # noqa: PLR0913  # the operands of F.linear and the scales of
     *,
     has_row_scales: bool,
     delayed: DelayedScales | None = None,
-    input_source: DelayedScales | None = None,
+    input_scales: DelayedScales | None = None,
 ) -> torch.Tensor:
     """Return `F.linear(x, weight, bias)` in bf16, computed in fp8, as are the gradients of `x` and `weight`.
 
-    With delayed scales, their largest values are updated. The input's scale can be that of a layer with the same input.
+    With delayed scales, their largest values are updated. `input_scales` are those of another layer with the same
+    input, whose scale the input gets.
     """
     rows = flatten_rows(x)
     if delayed is None or not casts_stored_weight(weight):
         weight = weight.to(torch.bfloat16)
-    y = _multiply_rows(rows, weight, has_row_scales=has_row_scales, delayed=delayed, input_source=input_source)
+    y = _multiply_rows(rows, weight, has_row_scales=has_row_scales, delayed=delayed, input_scales=input_scales)
     y = unflatten_rows(y, x)
     return y if bias is None else y + bias.to(y.dtype)
 
@@ -106,14 +112,14 @@ def _multiply_rows(
     *,
     has_row_scales: bool,
     delayed: DelayedScales | None,
-    input_source: DelayedScales | None,
+    input_scales: DelayedScales | None,
 ) -> torch.Tensor:
     y: torch.Tensor
     if delayed is None:
         product = _RowScaledProduct if has_row_scales else _TensorScaledProduct
         y = product.apply(x, weight)
         return y
-    x_scale = (delayed if input_source is None else input_source).scales[0]
+    x_scale = (input_scales or delayed).scales[0]
     y, maxima = _DelayedProduct.apply(x, weight, x_scale, delayed.scales, delayed.gradient_maximum)
     record_maxima(delayed, maxima)
     return y

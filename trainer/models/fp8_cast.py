@@ -13,7 +13,7 @@ from trainer.models.fp8_formats import SMALLEST_SCALE, Cast
 
 @torch.library.custom_op("muster::cast_fp8", mutates_args=())
 def cast_fp8(x: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype) -> Cast:
-    """Return the values of a matrix in fp8, which are rounded to bf16 before if they are not: others have its bits.
+    """Return the values of a matrix in fp8; wider values are rounded to bf16 first, so that both have the same bits.
 
     Values beyond the range of the format become its largest one. A scale of 0 means that there is none yet: then it is
     derived from the values themselves. NaNs and infinities are visible in the largest value only.

@@ -17,7 +17,7 @@ from trainer.models.attention import attend, merge_heads, split_heads
 from trainer.models.attention_mask import AttentionMask, DocumentKernel, choose_mask
 from trainer.models.experts import MixtureOfExperts
 from trainer.models.head import Head, Objective
-from trainer.models.projections import project_alike, project_jointly
+from trainer.models.projections import project_jointly, project_sharing_input
 from trainer.models.residual import begin_residual
 from trainer.models.rotary import Angles, rotary_table, rotate
 from trainer.models.sequence_part import SequencePart
@@ -143,7 +143,7 @@ class FeedForward(nn.Module):
         self.down = nn.Linear(config.ffn, config.dim, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        gate, up = project_alike(x, (self.gate, self.up))
+        gate, up = project_sharing_input(x, (self.gate, self.up))
         return self.down(F.silu(gate) * up)
 
 

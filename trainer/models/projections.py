@@ -30,12 +30,13 @@ def project_jointly(x: torch.Tensor, layers: tuple[nn.Module, ...]) -> tuple[tor
     return joined.split([layer.out_features for layer in linears], dim=-1)
 
 
-def project_alike(x: torch.Tensor, layers: tuple[nn.Module, ...]) -> tuple[torch.Tensor, ...]:
+def project_sharing_input(x: torch.Tensor, layers: tuple[nn.Module, ...]) -> tuple[torch.Tensor, ...]:
     """Return the output of each layer, by a product each; in a compiled graph, their fp8 input is cast once."""
     if not can_share_input(layers):
         return tuple(layer(x) for layer in layers)
     linears = [layer for layer in layers if isinstance(layer, Fp8Linear)]
-    return tuple(layer.multiply(x, layer.weight, layer.bias, like=linears[0]) for layer in linears)
+    scales = linears[0].delayed
+    return tuple(layer.multiply(x, layer.weight, layer.bias, input_scales=scales) for layer in linears)
 
 
 def can_share_input(layers: tuple[nn.Module, ...]) -> bool:

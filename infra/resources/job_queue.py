@@ -40,7 +40,7 @@ class JobQueue(Protocol):
         ...
 
     def running(self) -> RunningJobs:
-        """Return the running jobs; of many, some and the number of the others."""
+        """Return the running jobs: all of them, or if there are very many, some and the number of the others."""
         ...
 
     def release(self) -> str:

@@ -26,7 +26,7 @@ class ClusterJobs:
     """The running jobs of a cluster, or why they are unknown."""
 
     running: tuple[str, ...] = ()
-    """Jobs as messages show them; of very many, some."""
+    """Jobs as messages show them; not all if there are very many, see `more`."""
     more: int = 0
     """Number of running jobs that are not in `running`."""
     unknown: str = ""

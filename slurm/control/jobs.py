@@ -11,7 +11,7 @@ from slurm.hostlist import expand, hostlist
 
 _POLL_S = 0.5
 _REQUEUED_AT_ONCE = 8
-_MAX_LISTED_CHARS = 16_000
+MAX_LISTED_CHARS = 16_000
 """Length of a list of jobs, of which Systems Manager returns 24,000 characters; what is longer is cut off."""
 LEAVING = "muster: leaving"
 """Reason of nodes that a change is about to remove or replace; the sweep returns them to service afterwards."""
@@ -53,7 +53,7 @@ members=$(printf '%s\\n' "$all" -- "$requested" |
 [ -n "$members" ] || exit 0
 list=$(echo $members | tr ' ' ,)
 """
-CUT_ROWS = f"""awk 'NR == 1 || total + length($0) < {_MAX_LISTED_CHARS} {{ print; total += length($0) + 1 }}'"""
+CUT_ROWS = f"""awk 'NR == 1 || total + length($0) < {MAX_LISTED_CHARS} {{ print; total += length($0) + 1 }}'"""
 """Filter that prints rows until they are too long; the first is always there, so that no queue looks empty."""
 _LIST_ON_NODES = f"""jobs=$(squeue -h -t R,S,CF -w "$list" -o '%i %N')
 [ -z "$jobs" ] || printf '%s\\n' "$jobs" | {CUT_ROWS}"""

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-_MAX_LISTED_CHARS = 16_000
-"""Length of a list of running jobs, of which Systems Manager returns 24,000 characters."""
+from slurm.control.jobs import MAX_LISTED_CHARS
+
 _LIST_NAMED_JOBS = Path(__file__).with_name("list_named_jobs.py").read_text(encoding="utf-8")
 
 
@@ -49,7 +49,7 @@ class RunningJobs:
     """Number of jobs that are not in `listed`."""
 
 
-LIST_RUNNING = list_named_jobs("%i|%u", "-t", "R,S,CF", max_chars=_MAX_LISTED_CHARS)
+LIST_RUNNING = list_named_jobs("%i|%u", "-t", "R,S,CF", max_chars=MAX_LISTED_CHARS)
 
 
 def parse_running(text: str) -> RunningJobs:

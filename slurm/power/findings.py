@@ -110,11 +110,14 @@ def find_replacements(
             continue
         if node.out_of_service:
             if not node.busy and may_be_replaced(node.reason) and not _returns(node, name in running):
-                # The machine of a node that left its group is a new one, which may still be starting.
-                is_new = leaves and name in running
-                is_unlisted = leaves and name in static and name not in running
-                grace_s = _LOST_S if is_unlisted else _choose_grace(node.reason)
-                yield Finding("replace", name, node.reason, _STARTING_S if is_new else grace_s)
+                grace_s = _choose_grace(node.reason)
+                if leaves and name in running:
+                    # This machine is a new one, which may still be starting.
+                    grace_s = _STARTING_S
+                elif leaves and name in static:
+                    # `up` may have launched a machine that is not listed yet.
+                    grace_s = _LOST_S
+                yield Finding("replace", name, node.reason, grace_s)
         elif name not in running and node.powering_up:
             yield Finding("never-came", name, NEVER_CAME, _NEVER_CAME_S)
         elif name not in running:

@@ -15,7 +15,7 @@ from infra.resources.secrets import ClusterSecrets
 from infra.targets.aws.build.component import AwsComponent, Site
 from infra.targets.aws.node import parameters
 from infra.targets.aws.plan import iam
-from infra.targets.aws.plan.iam import FIXED_ROLES
+from infra.targets.aws.plan.iam import FIXED_ROLES, NODE_ROLES
 
 # The shortest that AWS allows; until then a key, and with it what it encrypts, can be restored.
 _KEY_DELETION_DAYS = 7
@@ -81,8 +81,9 @@ class HostKeys(Resource, module="muster", name="AwsHostKeys"):
     @property
     def of_compute_nodes(self) -> pulumi.Output[str]:
         """The private keys of compute nodes by name, as a JSON document and a secret."""
+        # Keys of roles are those of the controller and the login node, and one that compute nodes once shared.
         document = self.private.apply(
-            lambda keys: json.dumps({name: key for name, key in sorted(keys.items()) if "-" in name})
+            lambda keys: json.dumps({name: key for name, key in sorted(keys.items()) if name not in NODE_ROLES})
         )
         return pulumi.Output.secret(document)
 

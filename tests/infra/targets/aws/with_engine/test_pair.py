@@ -138,12 +138,11 @@ def test_slurm_launches_a_node(pair: CloudStack) -> None:
     bucket = names.bucket(CLUSTER, pair.cloud.account, pair.cloud.region)
     written = pair.cloud.client("s3").get_object(Bucket=bucket, Key=parameters.FLEET)["Body"].read()
     fleet = Fleet.model_validate_json(written)
-    assert not launch(AwsApi(pair.cloud.region), fleet, fleet.groups[0].options, [("gpu-1",)], "token").missing
+    launched = launch(AwsApi(pair.cloud.region), fleet, fleet.groups[0].options, [("gpu-1",)], "token")
+    assert not launched.missing
     assert len(list_instances(pair)) == 2
     handed_over = pair.cloud.client("s3").list_objects_v2(Bucket=bucket, Prefix=parameters.own_host_key(""))["Contents"]
-    assert [
-        item["Key"].rpartition("/")[2] for item in handed_over if item["Key"].rpartition("/")[2] in list_instances(pair)
-    ]
+    assert launched.machines["gpu-1"].id in {item["Key"].rpartition("/")[2] for item in handed_over}
 
 
 def test_teardown_removes_everything_and_writes_a_receipt(pair: CloudStack, before_up: set[str]) -> None:

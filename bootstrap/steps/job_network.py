@@ -19,8 +19,8 @@ UNIT_NAME = "muster-job-network"
 # The rules are loaded again before each start of slurmd, which fails without them, so that no job can run.
 LOAD_BEFORE_SLURMD = f"[Service]\nExecStartPre={PATH}\n"
 LOGIN_DROP_IN = f"/etc/systemd/system/{LOGINS}.d/{UNIT_NAME}.conf"
-# Without the rules on a login node, its users could pretend to be others towards compute nodes: if a boot could not
-# load them, only root can log in until now.
+# Without the rules on a login node, its users could pretend to be others towards compute nodes. So, after a boot that
+# could not load them, only root can log in; as soon as they are loaded, users can, too.
 ADMIT_USERS = f"if [ -e /run/nologin ]; then systemctl start --no-block {LOGINS}; fi"
 OPEN = "open"
 """How the state of a node begins on which the rules cannot be loaded."""

@@ -167,12 +167,7 @@ class _KeyPolicy(paramiko.MissingHostKeyPolicy):
         """The algorithms of the keys that were refused."""
         return [name for key in self.refused for name in _ALGORITHMS.get(key.get_name(), (key.get_name(),))]
 
-    def missing_host_key(
-        self,
-        client: paramiko.SSHClient,  # noqa: ARG002  # paramiko calls it with three arguments
-        hostname: str,  # noqa: ARG002
-        key: paramiko.PKey,
-    ) -> None:
+    def missing_host_key(self, _client: paramiko.SSHClient, _hostname: str, key: paramiko.PKey) -> None:
         """Accept the key or raise."""
         if self._login.fingerprint or self._listed:
             if not self._is_expected(key):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 
+from bootstrap.changes import ACCOUNT_FILES, Changes, change_files, journal
 from bootstrap.facts.model import Facts, FileFact
 from bootstrap.transport.base import require_size
 
@@ -18,6 +19,8 @@ APT_GET = "apt-get -q -o APT::Update::Error-Mode=any -o Acquire::Retries=5"
 LISTS_FETCHED = "/run/muster/package-lists"
 """File whose time of change is when all package lists were last fetched."""
 LISTS_MAX_AGE_MIN = 15
+DAEMON_STATE = ("/var/lib/slurm", "/var/lib/mysql")
+"""Folders of the daemons' state, which packages create and do not remove."""
 # Several steps of a set-up need the lists, which take longer to fetch than many installations. They are fetched again
 # if they are old, or if a source was added or removed since.
 FETCH_LISTS = f"""\
@@ -49,6 +52,8 @@ class Action:
     """How to fix a failure."""
     slow: bool = False
     """Whether the action takes minutes: it then gets its own round trip, and each line it prints is reported."""
+    changes: Changes | None = None
+    """What the journal of an adopted machine records; None if the action never runs on one."""
 
 
 def write_file(
@@ -67,7 +72,13 @@ def write_file(
     if owner != "root:root":
         script += f"chown {owner} {new}\n"
     script += f"mv -f {new} {quoted}"
-    return [Action(f"write {path}", script, data, fix=f"free space on the disk that holds {path}, then run again")]
+    fix = f"free space on the disk that holds {path}, then run again"
+    return [Action(f"write {path}", script, data, fix=fix, changes=change_files(path))]
+
+
+def write_access_file(facts: Facts, path: str, content: str) -> list[Action]:
+    """Return the action that writes a file on which logins depend, or nothing if it is already right."""
+    return [replace(action, changes=Changes(access=(path,))) for action in write_file(facts, path, content)]
 
 
 def _umask(mode: int) -> int:
@@ -76,7 +87,9 @@ def _umask(mode: int) -> int:
 
 def remove_file(facts: Facts, path: str) -> list[Action]:
     """Return the action that removes a file, or nothing if it does not exist."""
-    return [Action(f"remove {path}", f"rm -f {shlex.quote(path)}")] if path in facts.files else []
+    if path not in facts.files:
+        return []
+    return [Action(f"remove {path}", f"rm -f {shlex.quote(path)}", changes=change_files(path))]
 
 
 def install_packages(names: Iterable[str], *options: str) -> Action:
@@ -95,7 +108,8 @@ def install_packages(names: Iterable[str], *options: str) -> Action:
     )
     fix = "give the node access to its package mirror (network.egress), or use an image that has the packages"
     log = "/var/log/apt/term.log"
-    return Action(f"install {listed}", script, timeout=INSTALL_TIMEOUT_S, log=log, fix=fix, slow=True)
+    changes = Changes(packages=True, files=ACCOUNT_FILES, trees=DAEMON_STATE)
+    return Action(f"install {listed}", script, timeout=INSTALL_TIMEOUT_S, log=log, fix=fix, slow=True, changes=changes)
 
 
 def write_marker(name: str, digest: str) -> str:
@@ -125,6 +139,13 @@ def reload_units(facts: Facts, *files: str) -> str:
     systemd reads a new file when the unit starts. A reload reads all units, which takes a booting machine up to 0.3 s.
     """
     return "systemctl daemon-reload\n" if any(f"/etc/systemd/system/{file}" in facts.files for file in files) else ""
+
+
+def record_changes(action: Action) -> Action:
+    """Return the action for an adopted machine, whose journal records what it changes."""
+    if action.changes is None:
+        raise ValueError(f"the action '{action.title}' does not declare what it changes")
+    return replace(action, script=journal(action.script, action.changes))
 
 
 def join_actions(actions: Iterable[Action]) -> tuple[str, bytes]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from bootstrap.action import Action
+from bootstrap.action import Action, record_changes
 from bootstrap.desired import Desired
 from bootstrap.errors import BootstrapError
 from bootstrap.facts.model import Facts
@@ -100,4 +100,5 @@ def _describe_missing_cgroups(kinds: Mapping[str, Cgroup]) -> BootstrapError:
 
 def _plan_step(step: Step, facts: Facts, node: Node, desired: Desired) -> PlannedStep:
     reason = step.skip(facts, node, desired)
-    return PlannedStep(step, () if reason else tuple(step.actions(facts, node, desired)), reason)
+    actions = () if reason else tuple(step.actions(facts, node, desired))
+    return PlannedStep(step, tuple(map(record_changes, actions)) if node.adopted else actions, reason)

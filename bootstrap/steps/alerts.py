@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bootstrap.action import Action, enable_unit, remove_file, write_file
+from bootstrap.changes import change_units
 from bootstrap.desired import Desired
 from bootstrap.facts.model import Facts
 from bootstrap.program import pack_program
@@ -24,7 +25,7 @@ def plan_alerts(facts: Facts, node: Node, desired: Desired) -> list[Action]:
         return []  # a stack file has only the encrypted address, so what is installed must stay
     if not webhook:
         files = [action for path in (install.CONFIG, install.UNIT_PATH) for action in remove_file(facts, path)]
-        return [Action(f"stop {install.NAME}", _STOP), *files] if files else []
+        return [Action(f"stop {install.NAME}", _STOP, changes=change_units(install.NAME)), *files] if files else []
     config = install.render_config(webhook, spec.name, spec.alerts.stuck_minutes * 60)
     todo = [
         *write_file(facts, install.PROGRAM, pack_program(desired.root, SOURCES, START)),
@@ -32,7 +33,7 @@ def plan_alerts(facts: Facts, node: Node, desired: Desired) -> list[Action]:
         *write_file(facts, install.UNIT_PATH, install.UNIT),
     ]
     if todo or not (install.NAME in facts.active and install.NAME in facts.enabled):
-        todo.append(Action(f"start {install.NAME}", _START))
+        todo.append(Action(f"start {install.NAME}", _START, changes=change_units(install.NAME)))
     return todo
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from bootstrap.action import Action, enable_unit, write_file
+from bootstrap.changes import change_files, change_units
 from bootstrap.desired import Desired
 from bootstrap.facts.model import Facts
 from bootstrap.steps.step import Step
@@ -34,24 +35,33 @@ WantedBy=multi-user.target
 ANY_ADDRESS = "0.0.0.0 any-address\n"
 
 
-def render_hosts(inventory: Inventory) -> str:
-    """Return the lines of /etc/hosts for all nodes."""
-    return ANY_ADDRESS + "".join(f"{node.address} {node.name}\n" for node in inventory.nodes)
+def render_hosts(inventory: Inventory, own: Node) -> str:
+    """Return the lines of /etc/hosts for all nodes, and on an adopted machine for its own host name.
+
+    Debian gives a machine's own name the address 127.0.1.1, which programs of a job would tell the other nodes.
+    """
+    entries = [(node.address, node.name) for node in inventory.nodes]
+    if own.adopted and own.adopted.hostname not in {node.name for node in inventory.nodes}:
+        entries.append((own.address, own.adopted.hostname))
+    return ANY_ADDRESS + "".join(f"{address} {name}\n" for address, name in entries)
 
 
 def plan_hosts(facts: Facts, node: Node, desired: Desired) -> list[Action]:
-    """Merge the nodes' names into /etc/hosts, now and at every boot, and set the host name."""
+    """Merge the nodes' names into /etc/hosts, now and at every boot, and set the host name of machines of ours."""
     unit = write_file(facts, "/etc/systemd/system/muster-hosts.service", UNIT)
     todo = [
-        *write_file(facts, "/etc/muster/hosts", render_hosts(desired.inventory)),
+        *write_file(facts, "/etc/muster/hosts", render_hosts(desired.inventory, node)),
         *write_file(facts, "/etc/muster/merge-hosts", MERGE, 0o755),
         *unit,
     ]
     if todo or not facts.hosts_merged:
-        todo.append(Action("merge the names into /etc/hosts", "/etc/muster/merge-hosts"))
+        todo.append(
+            Action("merge the names into /etc/hosts", "/etc/muster/merge-hosts", changes=change_files("/etc/hosts"))
+        )
     if unit or "muster-hosts" not in facts.enabled:
-        todo.append(Action("enable muster-hosts", enable_unit("muster-hosts")))
-    if facts.hostname != node.name:
+        enable = enable_unit("muster-hosts")
+        todo.append(Action("enable muster-hosts", enable, changes=change_units("muster-hosts")))
+    if facts.hostname != node.name and not node.adopted:
         todo.append(Action(f"set the host name to {node.name}", f"hostnamectl set-hostname {node.name}"))
     return todo
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bootstrap.action import Action, write_file
+from bootstrap.action import Action, write_access_file, write_file
 from bootstrap.desired import Desired
 from bootstrap.facts.model import Facts
 from bootstrap.steps import health
@@ -37,9 +37,10 @@ EPILOG_SCRIPT = (Path(__file__).parent.parent / "scripts" / "epilog.sh").read_te
 
 
 def list_admins(spec: ClusterSpec, node: Node) -> list[str]:
-    """Return the users who may log in to a node at any time, with the one as whom muster logs in."""
+    """Return the users who may log in to a node at any time, with those as whom muster logs in."""
     admins = (name for name, user in spec.users.items() if user.admin)
-    return list(dict.fromkeys(["root", *admins, node.ssh_user]))
+    owner = [node.adopted.user] if node.adopted else []
+    return list(dict.fromkeys(["root", *admins, node.ssh_user, *owner]))
 
 
 def render_epilog(*, gpus: bool) -> str:
@@ -52,7 +53,7 @@ def plan_isolation(facts: Facts, node: Node, desired: Desired) -> list[Action]:
     gpus = (node.gpus.count > 0 and node.gpus.kind == "real") or not imex.skip(facts, node, desired)
     return [
         *write_file(facts, ADMINS, "".join(f"{name}\n" for name in list_admins(desired.spec, node))),
-        *write_file(facts, PAM_SSHD, PAM.format(admins=ADMINS, node=node.name)),
+        *write_access_file(facts, PAM_SSHD, PAM.format(admins=ADMINS, node=node.name)),
         *write_file(facts, f"{health.ETC}/epilog", render_epilog(gpus=gpus), 0o755),
     ]
 

@@ -7,6 +7,7 @@ from ipaddress import IPv4Network, collapse_addresses
 from pathlib import Path
 
 from bootstrap.action import Action, enable_unit, remove_file, write_file
+from bootstrap.changes import Changes, change_units
 from bootstrap.desired import Desired
 from bootstrap.facts.model import Facts
 from bootstrap.steps.cloud.at_boot import DAEMONS, LOGINS, REQUIRED_FOR_LOGINS, UNIT
@@ -32,6 +33,9 @@ if nft list table inet muster_jobs >/dev/null 2>&1; then nft delete table inet m
 mkdir -p /run/muster
 echo "{OPEN_BY_SPEC}" >/run/muster/job-network
 """
+UNDO = (
+    "rm -rf /run/muster; if nft list table inet muster_jobs >/dev/null 2>&1; then nft delete table inet muster_jobs; fi"
+)
 SYSTEM = 1
 """Number of connections that root or a system user opens; those of other users have their uid."""
 # Addresses that a machine of a cluster may have; clouds launch machines whose addresses nobody knows before.
@@ -70,11 +74,12 @@ def plan_job_network(facts: Facts, node: Node, desired: Desired) -> list[Action]
     todo = [*script, *units]
     if units or UNIT_NAME not in facts.enabled:
         reload = "\nsystemctl daemon-reload" if {"slurmd", "muster-hosts", UNIT_NAME} & facts.loaded else ""
-        todo.append(Action(f"enable {UNIT_NAME}", f"{enable_unit(UNIT_NAME)}{reload}"))
+        enable = f"{enable_unit(UNIT_NAME)}{reload}"
+        todo.append(Action(f"enable {UNIT_NAME}", enable, changes=change_units(UNIT_NAME)))
     if script or not facts.job_network:
         fix = "compare with `nft list ruleset` on that machine, then run again"
-        load = f"{PATH}\n{ADMIT_USERS}"
-        todo.append(Action("load the rules for connections between users", load, fix=fix))
+        load, loads = f"{PATH}\n{ADMIT_USERS}", Changes(undo=UNDO)
+        todo.append(Action("load the rules for connections between users", load, fix=fix, changes=loads))
     return todo
 
 

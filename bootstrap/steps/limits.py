@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bootstrap.action import Action, digest, write_file, write_marker
+from bootstrap.changes import UNRECORDED
 from bootstrap.desired import Desired
 from bootstrap.facts.model import Facts
 from bootstrap.steps.daemon import DAEMONS
@@ -45,7 +46,8 @@ def plan_limits(facts: Facts, node: Node, desired: Desired) -> list[Action]:
     if todo or facts.markers.get("systemd") != units_digest:
         loaded = {*DAEMONS[node.role], "muster-hosts"} & facts.loaded
         reload = "systemctl daemon-reload\n" if loaded else ""
-        todo.append(Action("reload systemd's units", f"{reload}{write_marker('systemd', units_digest)}"))
+        script = f"{reload}{write_marker('systemd', units_digest)}"
+        todo.append(Action("reload systemd's units", script, changes=UNRECORDED))
     # In a container without CAP_SYS_RESOURCE, limits cannot be raised, and PAM would reject the login.
     if not facts.container:
         todo += write_file(facts, "/etc/security/limits.d/muster.conf", LIMITS)

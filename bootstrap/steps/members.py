@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shlex
 
-from bootstrap.action import Action, write_file
+from bootstrap.action import DAEMON_STATE, Action, write_file
+from bootstrap.changes import change_units
 from bootstrap.desired import Desired
 from bootstrap.facts.model import Facts
 from bootstrap.steps.daemon import START_TIMEOUT_S, restart, restart_digest, write_key
@@ -41,9 +42,9 @@ def plan_login(facts: Facts, node: Node, desired: Desired) -> list[Action]:
 
 def plan_compute(facts: Facts, node: Node, desired: Desired) -> list[Action]:
     """Start slurmd, which runs the jobs."""
-    # The host name of a cloud machine may differ from its node name. -b is not passed: a restart of slurmd would then
-    # count as a reboot of the node and its jobs would be lost.
-    name = f"-N {node.name} " if desired.cloud else ""
+    # The host name of a cloud machine, or of one that exists already, may differ from its node name. -b is not passed:
+    # a restart of slurmd would then count as a reboot of the node and its jobs would be lost.
+    name = f"-N {node.name} " if desired.cloud or node.adopted else ""
     options = f'SLURMD_OPTIONS="{name}{_conf_server(desired)}"\n'
     return _plan_daemon(facts, desired, "slurmd", options, log="/var/log/slurm/slurmd.log")
 
@@ -72,7 +73,8 @@ def _plan_daemon(facts: Facts, desired: Desired, unit: str, options: str, log: s
         if desired.cloud:
             todo.append(wait_for_slurmctld(desired.inventory.controller.name, desired.cloud.controller_timeout_s))
         start = restart(unit, desired, options)
-        todo.append(Action(f"start {unit}", start, timeout=START_TIMEOUT_S, log=log))
+        changes = change_units(unit, trees=DAEMON_STATE[:1])
+        todo.append(Action(f"start {unit}", start, timeout=START_TIMEOUT_S, log=log, changes=changes))
     return todo
 
 

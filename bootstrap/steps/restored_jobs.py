@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from bootstrap.action import Action, write_file
+from bootstrap.changes import UNRECORDED
 from bootstrap.desired import Desired
 from bootstrap.facts.model import Facts
 from bootstrap.steps.step import Step
@@ -43,7 +44,7 @@ def plan_restored_jobs(facts: Facts, node: Node, desired: Desired) -> list[Actio
     units = [action for path, text in UNITS.items() for action in write_file(facts, path, text)]
     if units:
         # Other units may have made systemd load that of slurmctld, even if it has never been started.
-        units.append(Action("reload the units of slurmctld", _RELOAD))
+        units.append(Action("reload the units of slurmctld", _RELOAD, changes=UNRECORDED))
     return todo + units
 
 

@@ -6,6 +6,7 @@ import shlex
 from pathlib import Path
 
 from bootstrap.action import Action
+from bootstrap.changes import UNRECORDED
 from bootstrap.desired import Desired
 from bootstrap.facts.model import Facts
 from bootstrap.steps.step import Step
@@ -36,7 +37,8 @@ def plan_bundle(facts: Facts, node: Node, desired: Desired) -> list[Action]:
     }
     script = "".join(f"{name}={shlex.quote(value)}\n" for name, value in values.items()) + BUNDLE_SCRIPT
     fix = f"free space on {desired.shared}; {desired.shared}/muster must be the link that muster created"
-    return [Action(f"ship bundle {bundle.digest}", script, bundle.archive, BUNDLE_TIMEOUT_S, fix=fix)]
+    title = f"ship bundle {bundle.digest}"
+    return [Action(title, script, bundle.archive, BUNDLE_TIMEOUT_S, fix=fix, changes=UNRECORDED)]
 
 
 def plan_environment(facts: Facts, node: Node, desired: Desired) -> list[Action]:
@@ -54,7 +56,8 @@ def plan_environment(facts: Facts, node: Node, desired: Desired) -> list[Action]
         f'sh "$folder/training-env.sh" "$folder/lock" {shlex.quote(desired.environment)}{python} </dev/null'
     )
     data = script + lock + archives
-    return [Action(f"build {desired.environment}", run, data, ENVIRONMENT_TIMEOUT_S, slow=True)]
+    title = f"build {desired.environment}"
+    return [Action(title, run, data, ENVIRONMENT_TIMEOUT_S, slow=True, changes=UNRECORDED)]
 
 
 BUNDLE_STEP = Step("bundle", "trainer and job scripts", plan_bundle, roles=("controller",))

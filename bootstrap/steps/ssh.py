@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shlex
 
-from bootstrap.action import Action, digest, remove_file, write_file, write_marker
+from bootstrap.action import Action, digest, remove_file, write_access_file, write_file, write_marker
+from bootstrap.changes import UNRECORDED, Changes
 from bootstrap.desired import Desired
 from bootstrap.facts.model import Facts
 from bootstrap.steps.isolation import list_admins
@@ -12,6 +13,7 @@ from bootstrap.steps.step import Step
 from cluster.inventory import Inventory, Node
 
 KEYS = "/etc/muster/keys"
+SSHD_CONF = "/etc/ssh/sshd_config.d/10-muster.conf"
 DEFAULT_PORT = 22
 
 SSHD = f"""\
@@ -53,7 +55,20 @@ def plan_ssh(facts: Facts, node: Node, desired: Desired) -> list[Action]:
         folder, _, name = path.rpartition("/")
         if folder == KEYS and name not in {"root", *desired.spec.users}:
             todo += remove_file(facts, path)
-    return todo + _plan_sshd(facts, render_sshd(node, desired))
+    return todo + plan_sshd(facts, render_sshd(node, desired))
+
+
+def plan_sshd(facts: Facts, settings: str) -> list[Action]:
+    """Write sshd's settings and load them; sessions that are open stay open."""
+    todo = write_access_file(facts, SSHD_CONF, settings)
+    if todo or facts.markers.get("ssh") != digest(settings):
+        # Equivalent to `systemctl reload ssh`, which takes a second when many nodes share two cores.
+        reload = (
+            'sshd -t\nif [ -s /run/sshd.pid ]; then kill -HUP "$(cat /run/sshd.pid)"; else systemctl reload ssh; fi'
+        )
+        script = f"{reload}\n{write_marker('ssh', digest(settings))}"
+        todo.append(Action("reload sshd", script, log="journalctl -u ssh", changes=Changes(units=("ssh",))))
+    return todo
 
 
 def _plan_own_key(facts: Facts, desired: Desired, name: str) -> list[Action]:
@@ -74,20 +89,7 @@ touch authorized_keys
 grep -qxFf id_ed25519.pub authorized_keys || cat id_ed25519.pub >> authorized_keys
 chmod 600 authorized_keys
 AS_USER"""
-    return [Action(f"create the key of {name} for SSH between nodes", script)]
-
-
-def _plan_sshd(facts: Facts, settings: str) -> list[Action]:
-    todo = write_file(facts, "/etc/ssh/sshd_config.d/10-muster.conf", settings)
-    if todo or facts.markers.get("ssh") != digest(settings):
-        # Equivalent to `systemctl reload ssh`, which takes a second when many nodes share two cores.
-        reload = (
-            'sshd -t\nif [ -s /run/sshd.pid ]; then kill -HUP "$(cat /run/sshd.pid)"; else systemctl reload ssh; fi'
-        )
-        todo.append(
-            Action("reload sshd", f"{reload}\n{write_marker('ssh', digest(settings))}", log="journalctl -u ssh")
-        )
-    return todo
+    return [Action(f"create the key of {name} for SSH between nodes", script, changes=UNRECORDED)]
 
 
 def _address(node: Node) -> str:

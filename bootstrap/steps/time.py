@@ -41,7 +41,9 @@ def bake_chrony(facts: Facts, contents: ImageContents) -> list[Action]:
 
 
 def skip(facts: Facts, node: Node, desired: Desired) -> str:
-    """Skip containers."""
+    """Skip containers, and machines whose owner sets the clock: chrony would replace the owner's time service."""
+    if node.adopted:
+        return "the machine's owner sets its clock"
     return "a container uses the clock of its host" if facts.container else ""
 
 

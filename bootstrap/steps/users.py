@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 
 from bootstrap.action import Action, remove_file, write_file
+from bootstrap.changes import ACCOUNT_FILES, UNRECORDED, Changes, change_files
 from bootstrap.desired import Desired
 from bootstrap.errors import BootstrapError
 from bootstrap.facts.model import Facts
@@ -27,7 +28,7 @@ def plan_users(facts: Facts, node: Node, desired: Desired) -> list[Action]:
     for name, account in facts.users.items():
         if account.comment == OUR_COMMENT and name not in desired.spec.users and account.shell != NO_SHELL:
             script = f"usermod -L -e 1 -s {NO_SHELL} {name}\npkill -KILL -u {name} || true"
-            todo.append(Action(f"lock out {name}", script))
+            todo.append(Action(f"lock out {name}", script, changes=change_files(*ACCOUNT_FILES)))
     return todo + _plan_sudoers(facts, desired)
 
 
@@ -40,10 +41,10 @@ def _plan_account(facts: Facts, node: Node, name: str, uid: int, home: str) -> l
     if account is None:
         # `*` means no password at all; useradd's default `!` would count as a locked account.
         script = f"useradd -M -U -u {uid} -d {shlex.quote(home)} -s {SHELL} -c {OUR_COMMENT} -p '*' {name}"
-        return [Action(f"add user {name}", script)]
+        return [Action(f"add user {name}", script, changes=Changes(accounts=(name,), files=ACCOUNT_FILES))]
     if (account.home, account.shell, account.comment) != (home, SHELL, OUR_COMMENT):
         script = f"usermod -d {shlex.quote(home)} -s {SHELL} -c {OUR_COMMENT} -e '' -p '*' {name}"
-        return [Action(f"correct user {name}", script)]
+        return [Action(f"correct user {name}", script, changes=change_files(*ACCOUNT_FILES))]
     return []
 
 
@@ -58,7 +59,7 @@ def _plan_home(facts: Facts, name: str, uid: int, path: str) -> list[Action]:
         # chmod comes last: cp gives the folder the mode of /etc/skel.
         f"cd /\nrunuser -u {name} -- cp -an /etc/skel/. {quoted}/\nchmod 750 {quoted}"
     )
-    return [Action(f"create the home of {name}", script)]
+    return [Action(f"create the home of {name}", script, changes=UNRECORDED)]
 
 
 def _plan_sudoers(facts: Facts, desired: Desired) -> list[Action]:

@@ -34,7 +34,7 @@ class HostConnection:
     """An open connection to a machine, and the host key that it has shown."""
 
     transport: SshTransport
-    """Runs scripts as the login's user."""
+    """Runs scripts as the login's user, or as root."""
     host_key: str
     """Public key in the form `ssh-ed25519 AAAA...`."""
     fingerprint: str
@@ -51,13 +51,16 @@ class HostConnections:
         self._jumps: dict[HostLogin, _Jump] = {}
 
     @contextmanager
-    def open(self, login: HostLogin) -> Iterator[HostConnection]:
-        """Connect to a machine for the block; raise TransportError."""
+    def open(self, login: HostLogin, *, as_root: bool = False) -> Iterator[HostConnection]:
+        """Connect to a machine for the block; raise TransportError.
+
+        Scripts run as the login's user, or as root: then a user other than root needs sudo without a password.
+        """
         client, policy = self.connect(login)
         try:
             key = require_transport(client, login).get_remote_server_key()
             public = f"{key.get_name()} {key.get_base64()}"
-            transport = SshTransport(login.name, client, sudo=False)
+            transport = SshTransport(login.name, client, sudo=as_root and login.user != "root")
             yield HostConnection(transport, public, key.fingerprint, policy.first_use)
         finally:
             client.close()

@@ -8,9 +8,10 @@ from cluster.inventory.cloud import (
     JobCredentials,
     PackageRepository,
 )
-from cluster.inventory.model import Inventory, InventoryModel, Node, NodeGpus, NodeSet, Role
+from cluster.inventory.model import Adopted, Inventory, InventoryModel, Node, NodeGpus, NodeSet, Role
 
 __all__ = [
+    "Adopted",
     "Cloud",
     "Filesystem",
     "Interpreter",

@@ -28,6 +28,15 @@ class NodeGpus(InventoryModel):
     """Character devices for gres.conf, one per GPU."""
 
 
+class Adopted(InventoryModel):
+    """The owner's side of a machine that exists before the cluster and is given back after it."""
+
+    hostname: str
+    """Its host name, which it keeps."""
+    user: str
+    """User as whom muster adopts and releases it, who may always log in."""
+
+
 class Node(InventoryModel):
     """One machine of the cluster."""
 
@@ -45,6 +54,8 @@ class Node(InventoryModel):
     memory_mb: int
     gpus: NodeGpus = NodeGpus()
     fabric: Literal["tcp", "efa", "infiniband"] = "tcp"
+    adopted: Adopted | None = None
+    """Set for a machine that muster did not create; None if it is created and removed with the cluster."""
 
 
 class NodeSet(InventoryModel):

@@ -92,6 +92,8 @@ def _make_context(inventory: Inventory, spec: ClusterSpec, cgroup: Cgroup) -> di
     return {
         "cluster": inventory.cluster,
         "controller": inventory.controller,
+        # slurmctld and slurmdbd start only on the host that has this name.
+        "controller_host": _name_host(inventory.controller),
         "single_host": inventory.single_host,
         "cgroup": cgroup,
         "gpus": any(size.gpus.count for size in sizes),
@@ -118,6 +120,10 @@ def _make_context(inventory: Inventory, spec: ClusterSpec, cgroup: Cgroup) -> di
         ],
         "gpu_groups": _list_gpu_groups(inventory),
     }
+
+
+def _name_host(node: Node) -> str:
+    return node.adopted.hostname.partition(".")[0] if node.adopted else node.name
 
 
 def _choose_private_data(extra: dict[str, str]) -> str:

@@ -1,0 +1,83 @@
+"""Steps on machines that their owners get back: what they leave alone, and what they declare for the journal."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from bootstrap.action import Action, record_changes
+from bootstrap.changes import JOURNAL
+from bootstrap.desired import Desired
+from bootstrap.plan import plan_steps
+from bootstrap.steps import registry
+from bootstrap.steps.hosts import render_hosts
+from bootstrap.steps.isolation import list_admins
+from cluster.inventory import Adopted
+from tests.bootstrap.clusters import bare_all, desired, titles
+
+HOSTNAMES = {"controller": "head", "login": "front", "gpu-1": "rack1-1", "gpu-2": "rack1-2.example.com"}
+
+
+def adopted(**spec: object) -> Desired:
+    """Return the small cluster on machines that keep their host names."""
+    target = desired(**spec)
+    nodes = tuple(
+        node.model_copy(update={"adopted": Adopted(hostname=HOSTNAMES[node.name], user="ops")})
+        for node in target.inventory.nodes
+    )
+    return replace(target, inventory=target.inventory.model_copy(update={"nodes": nodes}))
+
+
+def test_every_action_of_every_step_is_recorded() -> None:
+    # The facts of a machine on which nothing is right, so that every step has something to do.
+    target = adopted(alerts={"webhook": "https://example.com/hook"})
+    target = replace(target, secrets=replace(target.secrets, webhook="https://example.com/hook"))
+    facts = {name: replace(each, packages={}, container=False) for name, each in bare_all(target).items()}
+    planned = plan_steps(facts, target)
+    busy = {step for steps in planned.values() for step, planned_step in steps.items() if planned_step.actions}
+    assert busy == {step.name for step in registry.ALL} - {"time"}
+    for steps in planned.values():
+        for step in steps.values():
+            for action in step.actions:
+                assert action.changes is not None, action.title
+                assert action.script.startswith(f"{JOURNAL} before ") == bool(action.changes.subjects), action.title
+
+
+def test_the_owner_keeps_host_name_and_clock() -> None:
+    target = adopted()
+    facts = {name: replace(each, hostname=HOSTNAMES[name], container=False) for name, each in bare_all(target).items()}
+    planned = plan_steps(facts, target)
+    for name in HOSTNAMES:
+        assert not [title for title in titles(planned, name, "hosts") if title.startswith("set the host name")]
+        assert planned[name]["time"].skipped == "the machine's owner sets its clock"
+
+
+def test_host_names_resolve_to_the_address_that_other_nodes_use() -> None:
+    inventory = adopted().inventory
+    lines = render_hosts(inventory, inventory.compute[0]).splitlines()
+    assert lines[-2:] == ["10.1.0.22 gpu-2", "10.1.0.21 rack1-1"]
+    named_alike = inventory.compute[0].model_copy(update={"adopted": Adopted(hostname="gpu-1", user="ops")})
+    assert render_hosts(inventory, named_alike).splitlines() == lines[:-1]
+
+
+def test_slurm_starts_on_the_host_name_of_the_controller() -> None:
+    files = adopted().slurm_files
+    conf = files["/etc/slurm/slurm.conf"].content
+    assert "SlurmctldHost=head(10.1.0.10)\n" in conf
+    assert "NodeName=gpu-1 NodeAddr=10.1.0.21 " in conf
+    assert "DbdHost=head\n" in files["/etc/slurm/slurmdbd.conf"].content
+    assert "AccountingStorageHost=controller\n" in conf
+
+
+def test_slurmd_runs_as_the_node_and_the_owner_may_log_in() -> None:
+    target = adopted()
+    planned = plan_steps(bare_all(target), target)
+    [options] = [a for a in planned["gpu-1"]["compute"].actions if a.title == "write /etc/default/slurmd"]
+    assert options.data == b'SLURMD_OPTIONS="-N gpu-1 --conf-server controller:6817"\n'
+    assert list_admins(target.spec, target.inventory.compute[0]) == ["root", "ops"]
+
+
+def test_an_action_that_declares_nothing_does_not_run_on_an_adopted_machine() -> None:
+    with pytest.raises(ValueError, match="the action 'change something' does not declare what it changes"):
+        record_changes(Action("change something", "true"))

@@ -7,6 +7,7 @@ import subprocess
 
 from cluster.inventory import Inventory
 from infra.home import StackHome
+from infra.targets.facts import SCRIPT, Slurm, parse
 from infra.targets.registry import get_target
 from infra.targets.target import Target
 
@@ -36,6 +37,18 @@ def run(
     return subprocess.CompletedProcess(
         line, done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
     )
+
+
+def ask_slurm(stack: StackHome, controller: str) -> Slurm:
+    """Return the state of Slurm, for `status`, or why the controller does not answer."""
+    try:
+        done = run(stack, controller, SCRIPT, user="root")
+    except subprocess.TimeoutExpired:
+        return Slurm(problem=f"the controller did not answer within {TIMEOUT_S:.0f} s")
+    if done.returncode != 0:
+        lines = done.stderr.strip().splitlines()
+        return Slurm(problem=lines[-1] if lines else f"ssh ended with code {done.returncode}")
+    return parse(done.stdout)
 
 
 def read_inventory(stack: StackHome) -> Inventory:

@@ -265,3 +265,7 @@ class Target(ABC):
     def price_notes(self, remaining: Iterable[Leftover]) -> Sequence[str]:
         """Return remarks on the prices of resources that remain after teardown, for the receipt."""
         return ()
+
+    def removal_notes(self, existed: Iterable[Leftover]) -> Sequence[str]:
+        """Return remarks on how resources were removed that existed before teardown, for the receipt."""
+        return ()

@@ -192,7 +192,12 @@ def _remove(cluster: _Cluster, before: list[Leftover], held: int) -> Receipt:
         items=receipts.mark_removed(
             map(_item, (*before, *swept)), [_measured_item(cluster.target, leftover) for leftover in after.resources]
         ),
-        notes=(*failures, *errors, *cluster.target.price_notes(after.resources)),
+        notes=(
+            *failures,
+            *errors,
+            *cluster.target.removal_notes((*before, *swept)),
+            *cluster.target.price_notes(after.resources),
+        ),
         unseen=after.unseen,
     )
 

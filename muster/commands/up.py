@@ -56,7 +56,7 @@ def up(  # noqa: PLR0913  # each is an option of its own
     spec = require_valid_spec(stack, spec, issues)
     target = target_of(spec)
     check_name_free(spec, name)
-    if flight:
+    if flight and target.capabilities.rents_machines:
         screen.say(describe_price(name, target, spec, flight.quote))
     target.prepare(stack.home, screen)
     with lock.held(stack, "up", wait=wait, say=screen.say) as held:

@@ -47,6 +47,19 @@ def match_hosts(patterns: Iterable[str], machines: Iterable[str]) -> tuple[str, 
     return tuple(sorted((n for n in machines if any(fnmatchcase(n, p) for p in listed)), key=natural_order))
 
 
+def list_concerned(section: Hosts, path: str) -> tuple[str, ...]:
+    """Return the nodes that a field of the section affects, by its path such as `hosts.machines.head.address`."""
+    _section, part, *below = path.split(".")
+    if part not in ("machines", "groups", "login"):
+        return ()
+    name = below[0] if below else None
+    return tuple(
+        entry.node
+        for entry in assign_hosts(section)
+        if (part == "login" and entry.role == "login") or name == (entry.host if part == "machines" else entry.group)
+    )
+
+
 def list_claims(section: Hosts) -> Mapping[str, tuple[str, ...]]:
     """Return the properties that claim each host, by the host's name; hosts without a claim are not in it."""
     claims: dict[str, list[str]] = {section.controller: ["hosts.controller"]}

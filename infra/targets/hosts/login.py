@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
+
 from bootstrap.transport.host_login import HostLogin
 from infra.targets.hosts.spec import DEFAULT_PORT, DEFAULT_USER, Host, Hosts
 
@@ -10,6 +13,17 @@ def resolve_login(section: Hosts, name: str) -> HostLogin:
     """Return how to log in to a machine of a valid section."""
     host = section.machines[name]
     return _resolve(section, name, host, host.jump or section.jump)
+
+
+def dump_login(login: HostLogin) -> str:
+    """Return a login as JSON; it has the path of the private key, not the key."""
+    return json.dumps(asdict(login), sort_keys=True)
+
+
+def parse_login(text: str) -> HostLogin:
+    """Return the login that `dump_login` has written."""
+    fields = json.loads(text)
+    return HostLogin(**fields | {"jump": parse_login(json.dumps(fields["jump"])) if fields["jump"] else None})
 
 
 def resolve_address(host: Host) -> str:

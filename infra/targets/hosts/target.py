@@ -1,38 +1,33 @@
-"""The hosts target: machines that somebody already owns, reached over SSH.
+"""The hosts target: machines that somebody already owns, reached over SSH, adopted for a cluster and given back."""
 
-This version has the spec, its rules and the pre-flight. Everything that would change a machine refuses: see README.md.
-"""
-
-# ruff: noqa: PLC0415, ARG002
-# The SSH library is imported inside methods: every command imports every target's class. Methods that refuse use no
-# argument.
+# ruff: noqa: PLC0415
+# Pulumi's and the SSH library are imported inside methods: every command imports every target's class.
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cluster import names
 from cluster.inventory import Inventory
 from cluster.spec import ClusterSpec, Issue
-from cluster.spec.issue import warning
-from infra.engine.command_line import format_command
-from infra.engine.stop import BAD_INPUT, Stop
-from infra.home import StackHome
+from infra.engine.stop import Stop
+from infra.home import Home, StackHome
 from infra.plan import BuildPlan
-from infra.resources.error import ResourceError
 from infra.targets.cost import Cost
+from infra.targets.hosts.assign import list_concerned
 from infra.targets.hosts.plan import plan_hosts
 from infra.targets.hosts.spec import Hosts, hosts_section
-from infra.targets.hosts.validate import validate_hosts
+from infra.targets.hosts.validate import find_moved_hosts, find_unreachable_logins, validate_hosts
 from infra.targets.mixins import Flight, Preflight
 from infra.targets.target import Built, Capabilities, Console, Context, Deployment, Leftover, Leftovers, Target
 
 if TYPE_CHECKING:
     from infra.resources.job_queue import JobQueue
     from infra.targets.facts import Facts
-
-PREFLIGHT_ONLY = "target 'hosts' can only check machines in this version, not set them up; nothing was changed"
-PREFLIGHT_FIX = "run `{check}`, which asks every host and lists what has to change on it first"
+    from infra.targets.hosts.preflight.facts import MachineFacts
 
 
 class HostsTarget(Target, Preflight):
@@ -46,8 +41,15 @@ class HostsTarget(Target, Preflight):
     not_checked = "the hosts are not checked"
     refusal = "its hosts are not ready; nothing was changed on them"
 
-    def validate(self, spec: ClusterSpec, root: Path | None = None) -> Iterable[Issue]:
+    def validate(self, spec: ClusterSpec, root: Path | None = None) -> Iterable[Issue]:  # noqa: ARG002
         return validate_hosts(spec)
+
+    def change_issues(self, old: ClusterSpec, new: ClusterSpec) -> Iterable[Issue]:
+        return find_moved_hosts(old, new)
+
+    def nodes_concerned(self, path: str, spec: ClusterSpec) -> Sequence[str] | None:
+        section = hosts_section(spec)
+        return list_concerned(section, path) if section and path.startswith(f"{self.name}.") else None
 
     def plan(self, spec: ClusterSpec) -> BuildPlan:
         return plan_hosts(spec)
@@ -55,7 +57,7 @@ class HostsTarget(Target, Preflight):
     def resolve(self, spec: ClusterSpec) -> ClusterSpec:
         return spec
 
-    def cost(self, spec: ClusterSpec) -> Cost:
+    def cost(self, spec: ClusterSpec) -> Cost:  # noqa: ARG002  # the machines cost the same whatever runs on them
         return Cost()
 
     def preflight(self, spec: ClusterSpec, issues: list[Issue], stack: StackHome, console: Console) -> Flight | None:
@@ -74,33 +76,58 @@ class HostsTarget(Target, Preflight):
             answers = survey_hosts(spec, section, status.update)
         for line in describe_hosts({answer.host: answer.facts for answer in answers if answer.facts}):
             console.say(line)
-        only = warning(
-            "preflight_only", "target", PREFLIGHT_ONLY, "wait for a version that does, or use another target"
-        )
-        return Flight([*issues, *list_issues(judge_answers(spec, section, answers)), only])
+        problems = judge_answers(spec, section, answers, partial(_is_ours, spec.name, stack))
+        return Flight([*issues, *find_unreachable_logins(section), *list_issues(problems)])
 
     def clear(
         self, spec: ClusterSpec, issues: list[Issue], stack: StackHome, console: Console, *, full: bool
     ) -> Flight:
-        raise Stop(PREFLIGHT_ONLY, PREFLIGHT_FIX.format(check=format_command("check", stack.name)), BAD_INPUT)
+        section = hosts_section(spec)
+        if section is None or any(issue.level == "error" for issue in issues):
+            return Flight(issues)
+        flight = self.preflight(spec, issues, stack, console) if full else None
+        return flight or Flight([*issues, *find_unreachable_logins(section)])
 
     def build(self, plan: BuildPlan, context: Context) -> Built:
-        raise _refuse()
+        from infra.resources.start import start_slurm
+        from infra.targets.hosts.build.cluster import HostsCluster
+
+        section = hosts_section(context.spec)
+        if section is None:
+            raise ValueError("hosts: the section is missing, although the spec was validated")
+        cluster = HostsCluster(plan, section, context)
+        return Built(cluster.inventory, cluster.addresses, partial(start_slurm, cluster.inventory, context))
 
     def queue(self, deployment: Deployment) -> JobQueue:
-        from infra.resources.job_queue import NoQueue
+        from infra.targets.hosts.queue import open_queue
 
-        return NoQueue()
+        return open_queue(deployment)
 
-    def facts(self, inventory: Inventory, stack: StackHome, deployment: Deployment) -> Facts:
-        raise _refuse()
+    def facts(self, inventory: Inventory, stack: StackHome, deployment: Deployment) -> Facts:  # noqa: ARG002
+        from infra.targets.hosts.facts import gather
+
+        return gather(inventory, stack)
 
     def leftovers(self, deployment: Deployment) -> Leftovers:
-        return Leftovers([])
+        from infra.targets.hosts.leftovers import find_leftovers
 
-    def remove(self, leftover: Leftover, until: float) -> None:
-        raise _refuse()
+        return find_leftovers(deployment)
+
+    def remove(self, leftover: Leftover, until: float) -> None:  # noqa: ARG002  # the journal waits for daemons itself
+        from infra.targets.hosts.leftovers import release_leftover
+
+        release_leftover(leftover)
+
+    def removal_notes(self, existed: Iterable[Leftover]) -> Sequence[str]:
+        from infra.targets.hosts.receipts import describe_receipts
+
+        home = Home.of(os.environ)
+        hosts = dict.fromkeys((leftover.stack, leftover.name) for leftover in existed)
+        return [line for stack, host in hosts for line in describe_receipts(home, stack, host)]
 
 
-def _refuse() -> ResourceError:
-    return ResourceError("target", PREFLIGHT_ONLY, PREFLIGHT_FIX.format(check="make check"))
+def _is_ours(cluster: str, stack: StackHome, facts: MachineFacts) -> bool:
+    from infra.targets.hosts.claim import parse_claim
+
+    claim = parse_claim(facts.claim)
+    return claim is not None and claim.is_of(cluster, stack.name, names.home_labels(stack.home.root)[names.HOME])

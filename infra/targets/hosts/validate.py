@@ -9,7 +9,7 @@ from cluster.plural import format_count
 from cluster.spec import ClusterSpec
 from cluster.spec.issue import Issue, error, warning
 from infra.plan import node_count
-from infra.targets.hosts.assign import list_claims, match_groups, match_hosts
+from infra.targets.hosts.assign import assign_hosts, list_claims, match_groups, match_hosts
 from infra.targets.hosts.login import find_jump_cycle, resolve_address
 from infra.targets.hosts.spec import DEFAULT_PORT, EXAMPLE_FINGERPRINT, Host, Hosts, hosts_section
 
@@ -26,6 +26,31 @@ def validate_hosts(spec: ClusterSpec) -> Iterator[Issue]:
         return
     for rule in RULES:
         yield from rule(spec, section)
+
+
+def find_unreachable_logins(section: Hosts) -> Iterator[Issue]:
+    """Yield an error for each setting with which a host can be checked, but not set up yet."""
+    fix = "run muster on a machine that reaches the hosts directly, at the addresses that they use among each other"
+    if section.jump or any(host.jump for host in section.machines.values()):
+        yield error("host_jump", "hosts.jump", "hosts behind a jump host can be checked, but not set up yet", fix)
+    for name, host in section.machines.items():
+        if host.cluster_address and host.cluster_address != host.address:
+            message = f"'{host.cluster_address}' differs from `address`: the host can be checked, but not set up yet"
+            yield error("host_cluster_address", f"hosts.machines.{name}.cluster_address", message, fix)
+
+
+def find_moved_hosts(old: ClusterSpec, new: ClusterSpec) -> Iterator[Issue]:
+    """Yield an error for each host that a change would make another node while the cluster runs."""
+    before, after = hosts_section(old), hosts_section(new)
+    if before is None or after is None:
+        return
+    nodes = {entry.host: entry.node for entry in assign_hosts(before)}
+    for entry in assign_hosts(after):
+        node = nodes.get(entry.host, entry.node)
+        if node != entry.node:
+            message = f"host '{entry.host}' is node {node} and cannot become {entry.node} while the cluster runs"
+            fix = "remove hosts only from the end of a group, in the natural order of their names; or tear down first"
+            yield error("host_moved", f"hosts.machines.{entry.host}", message, fix)
 
 
 def check_same_address(_spec: ClusterSpec, section: Hosts) -> Iterator[Issue]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,8 +11,8 @@ from docker.errors import NotFound
 from cluster import names
 from cluster.inventory import Inventory
 from infra.home import StackHome
-from infra.shell import TIMEOUT_S, run
-from infra.targets.facts import SCRIPT, Facts, Machine, Slurm, parse
+from infra.shell import ask_slurm
+from infra.targets.facts import Facts, Machine, Slurm
 from infra.targets.local import docker_engine as engine_client
 
 
@@ -24,7 +23,7 @@ def gather(inventory: Inventory, stack: StackHome) -> Facts:
     if controller.state != "running":
         problem = f"the controller's container is {controller.state}"
         return Facts(inventory, inventory.nodes, machines, Slurm(problem=problem))
-    return Facts(inventory, inventory.nodes, machines, _ask_slurm(stack, inventory.controller.name))
+    return Facts(inventory, inventory.nodes, machines, ask_slurm(stack, inventory.controller.name))
 
 
 def _machines(inventory: Inventory) -> dict[str, Machine]:
@@ -32,17 +31,6 @@ def _machines(inventory: Inventory) -> dict[str, Machine]:
         states = {n.name: _inspect(api, names.container(inventory.cluster, n.name)) for n in inventory.nodes}
     now = datetime.now(UTC)
     return {name: _machine(state, now) for name, state in states.items()}
-
-
-def _ask_slurm(stack: StackHome, controller: str) -> Slurm:
-    try:
-        done = run(stack, controller, SCRIPT, user="root")
-    except subprocess.TimeoutExpired:
-        return Slurm(problem=f"the controller did not answer within {TIMEOUT_S:.0f} s")
-    if done.returncode != 0:
-        lines = done.stderr.strip().splitlines()
-        return Slurm(problem=lines[-1] if lines else f"ssh ended with code {done.returncode}")
-    return parse(done.stdout)
 
 
 def _inspect(api: docker.APIClient, container: str) -> Any:

@@ -74,11 +74,11 @@ class LocalTarget(Target, Archives, Images, ManagedStorage, OnThisMachine, Pushe
         return Cost()
 
     def build(self, plan: BuildPlan, context: Context) -> Built:
-        from infra.targets.local.build import start
+        from infra.resources.start import start_slurm
         from infra.targets.local.build.cluster import LocalCluster
 
         cluster = LocalCluster(plan, context)
-        return Built(cluster.inventory, cluster.addresses, partial(start.start, cluster.inventory, context))
+        return Built(cluster.inventory, cluster.addresses, partial(start_slurm, cluster.inventory, context))
 
     def labelled_clusters(self, stack: str) -> Sequence[str]:
         from infra.targets.local import leftovers

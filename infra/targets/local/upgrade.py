@@ -6,7 +6,7 @@ import base64
 import shlex
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -94,6 +94,8 @@ class MachineArgs:
     name: str = _TWIN
     """Name of the container within the cluster."""
     network: str = "none"
+    mounts: tuple[Mapping[str, str | bool], ...] = ()
+    """Volumes, each with `volume`, `target` and perhaps `read_only`."""
 
 
 @contextmanager
@@ -102,7 +104,8 @@ def open_machine(args: MachineArgs) -> Iterator[ContainerTransport]:
     name, tree = names.container(args.cluster, args.name), f"{args.cluster}-{args.name}"
     props: dict[str, Any] = {
         "cluster": args.cluster, "stack": args.stack, "node": args.host, "role": args.name,
-        "image": args.image, "cpus": args.cpus, "memory_mb": args.memory_mb, "mounts": [],
+        "image": args.image, "cpus": args.cpus, "memory_mb": args.memory_mb,
+        "mounts": args.mounts,
     }  # fmt: skip
     with engine_client.api_session(args.name) as api:
         host = node_container.host_config(props, engine_client.engine(), api.api_version)

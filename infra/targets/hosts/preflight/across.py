@@ -42,6 +42,7 @@ def judge_across(section: Hosts, assigned: tuple[Assignment, ...], facts: Facts)
     yield from _check_machines(facts)
     yield from _check_systems(section, facts)
     yield from _check_peers(facts)
+    yield from _check_hostnames(assigned, facts)
     yield from _check_names(section, assigned, facts)
     yield from _check_filesystems(facts)
 
@@ -64,6 +65,16 @@ def _check_systems(section: Hosts, facts: Facts) -> Iterator[tuple[str, Problem]
             message = f"runs {read.os} ({read.arch}), the controller {leader.os} ({leader.arch}); allowed: the same"
             fix = "install the same system: the controller builds Slurm's packages for all hosts"
             yield host, Problem("error", "host_os_mixed", message, fix)
+
+
+def _check_hostnames(assigned: tuple[Assignment, ...], facts: Facts) -> Iterator[tuple[str, Problem]]:
+    """Refuse a host that calls itself like another node: its own name would lead to that node."""
+    hosts = {entry.node: entry.host for entry in assigned}
+    for host, read in facts.items():
+        if hosts.get(read.hostname, host) != host:
+            message = f"its host name '{read.hostname}' is that of a node, which is host '{hosts[read.hostname]}'"
+            fix = "change its host name, or rename the group: nodes are called controller, login and GROUP-1, GROUP-2"
+            yield host, Problem("error", "host_name_taken", message, fix)
 
 
 def _check_peers(facts: Facts) -> Iterator[tuple[str, Problem]]:

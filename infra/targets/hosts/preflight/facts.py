@@ -85,6 +85,8 @@ class MachineFacts:
     """Version of an installed Slurm; empty if there is none."""
     muster: bool = False
     """Whether the host is or was a node of a cluster of ours."""
+    claim: str = ""
+    """The file that says which cluster has adopted the host; empty if there is none."""
     filters: frozenset[str] = frozenset()
     """Packet filters whose rules drop what they do not allow."""
     ports: frozenset[int] = frozenset()
@@ -177,6 +179,7 @@ def _build(rows: _Rows) -> MachineFacts:
         files=rows.firsts("file"),
         slurm=rows.first("slurm"),
         muster=rows.has("muster"),
+        claim=rows.first("claim"),
         filters=rows.firsts("filter"),
         ports=frozenset(int(port, 16) for port in rows.firsts("listens")),
         accounts=frozenset((name, int(uid)) for _account, name, uid in rows.all("account")),

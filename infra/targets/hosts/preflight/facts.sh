@@ -69,6 +69,7 @@ read_services() {
     fi
   done
   if [ -e /etc/muster ]; then fact muster /etc/muster; fi
+  if claim=$(cat /var/lib/muster/record/claim 2>/dev/null); then fact claim "$claim"; fi
   # ufw's service is active even if its rules are not, and rules may be loaded without any service.
   if as_root nft list ruleset 2>/dev/null | grep -Eq 'hook input .*policy drop'; then fact filter nftables; fi
   if as_root iptables -S INPUT 2>/dev/null | grep -Eq -- '-P INPUT DROP|-j (DROP|REJECT)'; then fact filter iptables; fi

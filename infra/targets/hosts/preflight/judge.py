@@ -11,6 +11,7 @@ from cluster.plural import format_count
 from cluster.spec import ClusterSpec
 from cluster.spec.issue import Level
 from infra.targets.hosts.assign import Assignment
+from infra.targets.hosts.claim import parse_claim
 from infra.targets.hosts.preflight.facts import MachineFacts
 
 SUPPORTED = ("debian 12", "debian 13", "ubuntu 22.04", "ubuntu 24.04")
@@ -28,6 +29,9 @@ PORTS: dict[Role, dict[int, str]] = {
     "login": {},
     "compute": {6818: "slurmd"},
 }
+# Systems whose own packages have a release of Slurm.
+DISTRIBUTED = (("debian 13", "24.11"),)
+DISTRIBUTED_WORDS = "Slurm 24.11 on Debian 13, or packages that are installed already"
 SLURM_UNITS = frozenset({"slurmctld", "slurmdbd", "slurmd", "sackd"})
 DRIVER = "driver"
 
@@ -52,6 +56,8 @@ class Subject:
     asked_at: float
     """This machine's time before the script was sent, in seconds since the epoch."""
     answered_at: float
+    ours: bool = False
+    """Whether the host belongs to this cluster already, so that what muster has put there is no problem."""
 
 
 def judge_host(subject: Subject) -> Iterator[Problem]:
@@ -93,6 +99,8 @@ def check_python(subject: Subject) -> Iterator[Problem]:
 
 def check_space(subject: Subject) -> Iterator[Problem]:
     """Require free space for packages, and on shared filesystems for the training environment."""
+    if subject.ours:
+        return
     needed = {"/": ROOT_FREE_MB[subject.assigned.role]} | dict.fromkeys(_list_mounts(subject.spec)[:1], SHARED_FREE_MB)
     for path, least in needed.items():
         free = subject.facts.free_mb.get(path)
@@ -118,7 +126,13 @@ def check_slurm(subject: Subject) -> Iterator[Problem]:
     """Refuse a host that is part of another cluster, or has another release of Slurm."""
     facts, release = subject.facts, subject.spec.software.slurm
     active = sorted(SLURM_UNITS & facts.active)
-    if facts.muster:
+    if subject.ours:
+        return
+    if claim := parse_claim(facts.claim):
+        message = f"belongs to cluster {claim.cluster} (stack {claim.stack}, MUSTER_HOME {claim.home_path})"
+        fix = f"run `muster teardown --stack {claim.stack}` there, or leave the host out"
+        yield _error("host_taken", message, fix)
+    elif facts.muster:
         message = "is or was a node of a muster cluster (/etc/muster exists)"
         fix = "remove that cluster with `muster teardown` where it was created, or leave the host out"
         yield _error("host_taken", message, fix)
@@ -130,12 +144,20 @@ def check_slurm(subject: Subject) -> Iterator[Problem]:
     elif facts.slurm and not facts.slurm.startswith(f"{release}."):
         message = f"has Slurm {facts.slurm}; allowed: none, or {release} (software.slurm)"
         yield _error("host_slurm_release", message, "remove its packages, or change `software: {slurm: ...}`")
+    elif not facts.slurm and (facts.os, release) not in DISTRIBUTED and facts.os in SUPPORTED:
+        message = f"has no Slurm {release}, and its distribution does not offer it; allowed: {DISTRIBUTED_WORDS}"
+        fix = f"install packages of Slurm {release} on all hosts, or write `software: {{slurm: '24.11'}}` on Debian 13"
+        yield _error("host_slurm_source", message, fix)
 
 
 def check_ports(subject: Subject) -> Iterator[Problem]:
     """Refuse ports in use that the daemons of the role need; an existing Slurm is reported as such."""
-    if subject.facts.muster or SLURM_UNITS & subject.facts.active:
+    if subject.ours or subject.facts.muster or SLURM_UNITS & subject.facts.active:
         return
+    databases = sorted({"mariadb", "mysql"} & subject.facts.active)
+    if databases and subject.assigned.role == "controller":
+        message = f"runs a database ({', '.join(databases)}); the controller configures MariaDB for Slurm's accounting"
+        yield _error("host_database", message, "name another host as the controller, or move the database")
     for port, daemon in PORTS[subject.assigned.role].items():
         if port in subject.facts.ports:
             message = f"port {port}, which {daemon} needs, is in use"

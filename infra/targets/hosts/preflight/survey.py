@@ -56,8 +56,16 @@ def survey_hosts(spec: ClusterSpec, section: Hosts, report: Callable[[str], None
         connections.close()
 
 
-def judge_answers(spec: ClusterSpec, section: Hosts, answers: list[Answer]) -> list[tuple[str, Problem]]:
-    """Return host and problem of everything that is wrong, in the order of the nodes."""
+def judge_answers(
+    spec: ClusterSpec,
+    section: Hosts,
+    answers: list[Answer],
+    is_ours: Callable[[MachineFacts], bool] = lambda _facts: False,
+) -> list[tuple[str, Problem]]:
+    """Return host and problem of everything that is wrong, in the order of the nodes.
+
+    `is_ours` tells whether a host belongs to this cluster already.
+    """
     assigned = {entry.host: entry for entry in assign_hosts(section)}
     problems: list[tuple[str, Problem]] = []
     for answer in answers:
@@ -66,7 +74,8 @@ def judge_answers(spec: ClusterSpec, section: Hosts, answers: list[Answer]) -> l
         if answer.first_use:
             problems.append((answer.host, _report_first_use(answer.fingerprint)))
         if answer.facts:
-            subject = Subject(spec, assigned[answer.host], answer.facts, answer.asked_at, answer.answered_at)
+            times = (answer.asked_at, answer.answered_at)
+            subject = Subject(spec, assigned[answer.host], answer.facts, *times, ours=is_ours(answer.facts))
             problems += [(answer.host, problem) for problem in judge_host(subject)]
     facts = {answer.host: answer.facts for answer in answers if answer.facts}
     return [*problems, *judge_across(section, tuple(assigned.values()), facts)]

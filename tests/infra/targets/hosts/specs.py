@@ -42,6 +42,7 @@ CALM = MachineFacts(
     cpus=64,
     memory_mb=524_288,
     python="3.13.5",
+    slurm="26.05.5",
     root=True,
     free_mb={"/": 100_000, "/shared": 900_000},
     mounts={"/shared": Mount("nas:/export", "nfs4", read_only=False)},

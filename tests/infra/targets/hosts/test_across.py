@@ -77,6 +77,17 @@ def test_a_firewall_in_the_way_is_named(result: str, words: str) -> None:
     ]
 
 
+def test_a_host_that_calls_itself_like_another_node() -> None:
+    assert judge(first={"hostname": "gpu-1"}, head={"hostname": "gpu-2"}) == [
+        (
+            "head",
+            "host_name_taken",
+            "its host name 'gpu-2' is that of a node, which is host 'rack1-2'",
+            "change its host name, or rename the group: nodes are called controller, login and GROUP-1, GROUP-2",
+        )
+    ]
+
+
 def test_a_host_that_did_not_answer_us_is_not_reported_by_its_peers() -> None:
     section = section_of(load())
     read = {"rack1-1": replace(CALM, peers={HEAD: "silent"})}

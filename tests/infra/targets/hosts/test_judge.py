@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from infra.targets.hosts.claim import Claim
 from infra.targets.hosts.preflight.facts import Mount
 from infra.targets.hosts.preflight.judge import judge_host
 from tests.infra.targets.hosts.specs import NOW, changed, subject
@@ -13,6 +15,7 @@ from tests.infra.targets.hosts.specs import NOW, changed, subject
 GPUS = changed("groups", "gpu", "gpus", value={"count": 8, "kind": "real"})
 DRIVER = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {}  Release Build"
 CLOCK_FIX = "set it: `timedatectl set-ntp true`, or `chronyc makestep`; if all hosts differ, set this machine's clock"
+CLAIM = Claim("other", "theirs", "0123", "/home/bob/.muster", "gpu-1", "abc", "2026-11-18T09:00:00+00:00")
 MODELS = ("NVIDIA H100 80GB HBM3",) * 8
 
 CASES: dict[str, tuple[str, dict[str, Any], list[tuple[str, str, str]]]] = {
@@ -161,6 +164,41 @@ CASES: dict[str, tuple[str, dict[str, Any], list[tuple[str, str, str]]]] = {
         ],
     ),
     "the same release of Slurm": ("rack1-1", {"slurm": "26.05.5"}, []),
+    "a release that the distribution does not have": (
+        "rack1-1",
+        {"slurm": ""},
+        [
+            (
+                "host_slurm_source",
+                "has no Slurm 26.05, and its distribution does not offer it; allowed: Slurm 24.11 on Debian 13, "
+                "or packages that are installed already",
+                "install packages of Slurm 26.05 on all hosts, or write `software: {slurm: '24.11'}` on Debian 13",
+            )
+        ],
+    ),
+    "claimed by another cluster": (
+        "rack1-1",
+        {"muster": True, "claim": CLAIM.render(), "active": frozenset({"slurmd"})},
+        [
+            (
+                "host_taken",
+                "belongs to cluster other (stack theirs, MUSTER_HOME /home/bob/.muster)",
+                "run `muster teardown --stack theirs` there, or leave the host out",
+            )
+        ],
+    ),
+    "a database on the controller": (
+        "head",
+        {"active": frozenset({"mariadb"})},
+        [
+            (
+                "host_database",
+                "runs a database (mariadb); the controller configures MariaDB for Slurm's accounting",
+                "name another host as the controller, or move the database",
+            )
+        ],
+    ),
+    "a database on a compute node": ("rack1-1", {"active": frozenset({"mariadb"})}, []),
     "port in use on the controller": (
         "head",
         {"ports": frozenset({22, 3306, 6818})},
@@ -294,6 +332,24 @@ GPU_CASES: dict[str, tuple[dict[str, Any], list[tuple[str, str, str]]]] = {
         ],
     ),
 }
+
+
+def test_the_release_of_the_distribution_is_installed() -> None:
+    data = changed(software={"slurm": "24.11"})
+    assert list(judge_host(subject("rack1-1", data, slurm=""))) == []
+    assert [p.code for p in judge_host(subject("rack1-1", data, slurm="", os="debian 12"))] == ["host_slurm_source"]
+
+
+def test_what_muster_has_put_on_its_own_host_is_no_problem() -> None:
+    facts = {
+        "muster": True,
+        "active": frozenset({"slurmctld", "slurmdbd", "mariadb"}),
+        "files": frozenset({"/etc/slurm/slurm.conf"}),
+        "ports": frozenset({6817, 6819}),
+        "free_mb": {"/": 100, "/shared": 100},
+    }
+    assert list(judge_host(replace(subject("head", **facts), ours=True))) == []
+    assert {p.code for p in judge_host(subject("head", **facts))} == {"host_taken", "host_disk"}
 
 
 def test_a_calm_host_has_no_problem() -> None:

@@ -20,10 +20,9 @@ import yaml
 from infra.engine.stop import BAD_INPUT, Stop
 from infra.home import Home
 from infra.resources import ssh_key
-from infra.resources.error import ResourceError
 from infra.targets.hosts.preflight.survey import Answer, judge_answers, survey_hosts
 from infra.targets.mixins import Preflight
-from infra.targets.registry import plan_of, target_of
+from infra.targets.registry import target_of
 from muster.commands import screen
 from tests.bootstrap.sshd import Sshd
 from tests.forked_muster import run_muster
@@ -153,10 +152,9 @@ def test_check_prints_every_problem_of_every_host_with_its_fix(servers: Servers,
         "nothing is mounted at /shared",
         "fix: mount the shared filesystem at /shared, with a line in /etc/fstab so that it is there after a restart",
     ] in list_rows(printed, "error    hosts.machines: head, rack1-1")
-    assert list_rows(printed, "warning  target")[0][0].startswith("target 'hosts' can only check machines")
     report = json.loads(muster(tmp_path, "check", "--json").stdout)
     assert not report["valid"]
-    assert {"host_unreachable", "host_mount", "preflight_only"} <= {issue["code"] for issue in report["issues"]}
+    assert {"host_unreachable", "host_mount"} <= {issue["code"] for issue in report["issues"]}
 
 
 def list_rows(printed: list[str], head: str) -> list[list[str]]:
@@ -172,22 +170,25 @@ def test_an_invalid_spec_asks_no_host(servers: Servers, tmp_path: Path) -> None:
     assert "connection refused" not in done.stderr
 
 
-def test_up_refuses_and_names_the_command_that_works(servers: Servers, tmp_path: Path) -> None:
-    write_stack(tmp_path, servers.describe(servers.first, servers.second))
-    for options in ((), ("--no-preflight",)):
-        done = muster(tmp_path, "up", *options)
-        assert done.returncode == BAD_INPUT
-        assert (
-            "target 'hosts' can only check machines in this version, not set them up; nothing was changed"
-            in done.stderr
-        )
-        assert "make check STACK=rack" in done.stderr
+def test_up_asks_the_hosts_first_and_starts_nothing_if_they_are_not_ready(servers: Servers, tmp_path: Path) -> None:
+    write_stack(tmp_path, servers.describe(servers.first, servers.dead))
+    done = muster(tmp_path, "up")
+    assert done.returncode == BAD_INPUT
+    assert "Pulumi.rack.yaml is invalid; nothing was started" in done.stderr
+    assert f"SSH at 127.0.0.1:{servers.dead}: connection refused" in done.stderr
+    assert "nothing is mounted at /shared" in done.stderr
+    assert not (tmp_path / "home/state").exists()
 
 
-def test_the_program_of_pulumi_refuses_too(servers: Servers) -> None:
-    spec = load(servers.describe(servers.first, servers.second))
-    with pytest.raises(ResourceError, match="can only check machines in this version"):
-        target_of(spec).build(plan_of(spec), None)  # type: ignore[arg-type]  # it must not get that far
+def test_up_refuses_logins_that_bootstrap_cannot_use(servers: Servers, tmp_path: Path) -> None:
+    data = servers.describe(servers.first, servers.second, jump="bastion")
+    data["hosts"]["jump_hosts"] = {"bastion": {"address": "127.0.0.1", "fingerprint": HOST_KEY.fingerprint}}
+    data["hosts"]["machines"]["rack1-1"]["cluster_address"] = "10.9.9.9"
+    write_stack(tmp_path, data)
+    done = muster(tmp_path, "up", "--no-preflight")
+    assert done.returncode == BAD_INPUT
+    assert "hosts behind a jump host can be checked, but not set up yet" in done.stderr
+    assert "'10.9.9.9' differs from `address`: the host can be checked, but not set up yet" in done.stderr
 
 
 def test_a_missing_package_is_explained(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:

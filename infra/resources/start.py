@@ -1,17 +1,19 @@
-"""The resources that turn the machines of a local cluster into a Slurm cluster: bootstrap over SSH, then the gate."""
+"""The resources that turn machines into a Slurm cluster: bootstrap over SSH, then the gate."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pulumi
 
 from infra.resources.ready import ReadyArgs, ReadyGate
 from infra.resources.slurm_cluster import SlurmCluster, SlurmClusterArgs, bundle_digest
-from infra.targets.target import Context
+
+if TYPE_CHECKING:
+    from infra.targets.target import Context
 
 
-def start(inventory: pulumi.Output[str], context: Context) -> pulumi.Output[dict[str, Any]]:
+def start_slurm(inventory: pulumi.Output[str], context: Context) -> pulumi.Output[dict[str, Any]]:
     """Create the resources of the Slurm cluster and its gate; return the result of the gate."""
     spec, secrets = context.spec, context.secrets
     slurm = SlurmCluster(

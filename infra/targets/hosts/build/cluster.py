@@ -1,0 +1,86 @@
+"""The machines of a cluster of hosts as one Pulumi component: a resource for each host that has a role."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pulumi
+
+from cluster.inventory import Adopted, Inventory, Node
+from infra.plan import BuildPlan, PlannedNode
+from infra.targets.hosts.assign import assign_hosts
+from infra.targets.hosts.build.host import Host, HostArgs
+from infra.targets.hosts.login import dump_login, resolve_login
+from infra.targets.hosts.spec import Hosts
+from infra.targets.target import Context
+
+_OUTPUTS = ("address", "host_key", "hostname", "machine_id", "cpus", "memory_mb")
+
+
+class HostsCluster(pulumi.ComponentResource):
+    """The hosts of a cluster, by the names that they have in the spec."""
+
+    inventory: pulumi.Output[str]
+    """The Inventory as JSON."""
+    addresses: pulumi.Output[dict[str, str]]
+    """The IPv4 address of each node, by node name."""
+
+    def __init__(self, plan: BuildPlan, section: Hosts, context: Context) -> None:
+        super().__init__("muster:hosts:Cluster", plan.cluster, None, pulumi.ResourceOptions(depends_on=[context.guard]))
+        options = pulumi.ResourceOptions(parent=self, depends_on=[context.guard])
+        assigned = {entry.node: entry.host for entry in assign_hosts(section)}
+        logins = {node: resolve_login(section, host) for node, host in assigned.items()}
+        machines = {
+            node: Host(
+                HostArgs(
+                    host=host,
+                    node=node,
+                    cluster=plan.cluster,
+                    stack=context.stack,
+                    login=dump_login(logins[node]),
+                    ssh_public_key=context.ssh_public_key,
+                ),
+                options,
+            )
+            for node, host in assigned.items()
+        }
+        users = {node: login.user for node, login in logins.items()}
+        ports = {node: login.port for node, login in logins.items()}
+        outputs = pulumi.Output.all(
+            **{node: {name: getattr(host, name) for name in _OUTPUTS} for node, host in machines.items()}
+        )
+        self.inventory = outputs.apply(lambda facts: build_inventory(plan, facts, users, ports).model_dump_json())
+        self.addresses = outputs.apply(lambda facts: {node: machine["address"] for node, machine in facts.items()})
+        self.register_outputs({"inventory": self.inventory})
+
+
+def build_inventory(
+    plan: BuildPlan, machines: Mapping[str, Mapping[str, Any]], users: Mapping[str, str], ports: Mapping[str, int]
+) -> Inventory:
+    """Return the inventory of a planned cluster; the arguments have what each node's machine is, and how to log in."""
+
+    def describe(node: PlannedNode) -> Node:
+        machine = machines[node.name]
+        return Node(
+            name=node.name,
+            role=node.role,
+            group=node.group,
+            address=machine["address"],
+            host_key=machine["host_key"],
+            machine_id=machine["machine_id"],
+            ssh_port=ports[node.name],
+            # Pulumi passes every number as a float.
+            cpus=int(machine["cpus"]),
+            memory_mb=int(machine["memory_mb"]),
+            gpus=node.gpus,
+            fabric=node.fabric,
+            adopted=Adopted(hostname=machine["hostname"], user=users[node.name]),
+        )
+
+    return Inventory(
+        cluster=plan.cluster,
+        target=plan.target,
+        nodes=tuple(map(describe, plan.nodes)),
+        mounts=tuple(volume.mount for volume in plan.volumes),
+    )

@@ -1,0 +1,89 @@
+"""A cluster on machines that somebody owns: up, a job on two hosts, teardown, and every machine is as it was before."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import docker
+import pytest
+
+from cluster import names
+from infra.resources import ssh_key
+from tests.e2e.bare_machines import BareMachines, differences, open_machines
+from tests.harness import Spec, Stack
+
+pytestmark = pytest.mark.nightly
+
+HEAD, *RACK = HOSTS = ("head", "rack1-1", "rack1-2")
+# The hosts' filesystem is a volume of this machine, which the pre-flight would take for a local one.
+UNCHECKED = "--no-preflight"
+JOB = """set -e
+sbatch --wait -N2 -o job.out --wrap 'srun sh -c "echo \\$SLURMD_NODENAME \\$(hostname)"' >/dev/null
+sort job.out"""
+
+
+@dataclass(frozen=True)
+class Rack:
+    """Three machines, and a stack that describes them."""
+
+    machines: BareMachines
+    stack: Stack
+
+
+@pytest.fixture
+def rack(make_stack: Callable[[str, Spec], Stack], tmp_path: Path) -> Iterator[Rack]:
+    key = ssh_key.generate("me")
+    identity = tmp_path / "id"
+    identity.write_text(key.private)
+    stack = make_stack("rack", {"target": "hosts"})
+    labels = {"muster.cluster": stack.cluster}
+    shared = docker.from_env().volumes.create(names.volume(stack.cluster, "shared"), labels=labels)
+    env_cache = {"volume": names.ENV_CACHE_VOLUME, "target": "/shared/env"}
+    mounts = {
+        host: ({"volume": str(shared.name), "target": "/shared"}, env_cache | {"read_only": host != HEAD})
+        for host in HOSTS
+    }
+    with open_machines(stack.cluster, HOSTS, key.public, mounts) as machines:
+        stack.spec |= {
+            "groups": {"cpu": {"count": 2}},
+            "login": {"enabled": False},
+            "storage": {"shared": {"kind": "existing"}},
+            "hosts": {
+                "machines": dict(machines.described),
+                "controller": HEAD,
+                "groups": {"cpu": {"match": ["rack1-*"]}},
+                "user": "ops",
+                "identity_file": str(identity),
+            },
+        }
+        yield Rack(machines, stack)
+    shared.remove(force=True)
+
+
+def test_machines_run_a_job_and_are_given_back_as_they_were(rack: Rack) -> None:
+    machines, stack = rack.machines, rack.stack
+    before = {host: machines.snapshot(host) for host in HOSTS}
+    stack.up(UNCHECKED)
+    assert stack.ssh("controller", JOB, user="muster").splitlines() == ["cpu-1 rack1-1", "cpu-2 rack1-2"]
+    assert [machines.run(host, "hostname").strip() for host in HOSTS] == list(HOSTS)
+    assert "nothing to change" in stack.up(UNCHECKED).stdout
+    assert re.search(r"cpu-2 .*idle", stack.muster("status").stdout)
+    # The owner edits one of muster's files and one of the machine's, which muster has changed.
+    machines.run("rack1-1", "echo edited >>/etc/muster/fabric.env; echo '# edited' >>/etc/pam.d/sshd")
+
+    printed = stack.muster("teardown", "--yes", "--force").stdout
+    after = {host: machines.snapshot(host) for host in HOSTS}
+    assert differences(before["head"], after["head"]) == {}
+    assert differences(before["rack1-2"], after["rack1-2"]) == {}
+    assert set(differences(before["rack1-1"], after["rack1-1"])) == {
+        *("file /etc/muster", "file /etc/muster/fabric.env"),
+        *("file /var/backups/muster", "file /var/backups/muster/etc", "file /var/backups/muster/etc/pam.d"),
+        "file /var/backups/muster/etc/pam.d/sshd",
+    }
+    assert re.search(r"head: \d+ restored, \d+ removed, 0 left", printed)
+    assert re.search(r"rack1-1: \d+ restored, \d+ removed, 2 left", printed)
+    machines.run("rack1-1", "rm -r /etc/muster /var/backups/muster")
+    assert differences(before["rack1-1"], machines.snapshot("rack1-1")) == {}

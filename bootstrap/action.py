@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 
-from bootstrap.changes import ACCOUNT_FILES, Changes, change_files, journal
+from bootstrap.changes import Changes, change_files, journal
 from bootstrap.facts.model import Facts, FileFact
 from bootstrap.transport.base import require_size
 
@@ -108,7 +108,7 @@ def install_packages(names: Iterable[str], *options: str) -> Action:
     )
     fix = "give the node access to its package mirror (network.egress), or use an image that has the packages"
     log = "/var/log/apt/term.log"
-    changes = Changes(packages=True, files=ACCOUNT_FILES, trees=DAEMON_STATE)
+    changes = Changes(packages=True, trees=DAEMON_STATE)
     return Action(f"install {listed}", script, timeout=INSTALL_TIMEOUT_S, log=log, fix=fix, slow=True, changes=changes)
 
 

@@ -42,7 +42,11 @@ class Changes:
     units: tuple[str, ...] = ()
     """Systemd units that are started, restarted or reloaded."""
     accounts: tuple[str, ...] = ()
+    """Users that are added."""
+    account_files: bool = False
+    """Whether the files of accounts change."""
     packages: bool = False
+    """Whether packages are installed, whose scripts may also add accounts."""
     undo: str = ""
     """Command that ends an effect that is in no file."""
 
@@ -53,6 +57,7 @@ class Changes:
             *(f"unit:{name}" for name in self.units),
             *(("packages:",) if self.packages else ()),
             *(f"account:{name}" for name in self.accounts),
+            *(f"registry:{path}" for path in ACCOUNT_FILES if self.account_files or self.accounts or self.packages),
             *(f"file:{path}" for path in self.files),
             *(f"access:{path}" for path in self.access),
             *(f"tree:{path}" for path in self.trees),

@@ -6,8 +6,8 @@
 #   journal restore             put everything back and print a line per subject: result, kind, subject, remark
 #
 # A subject is `file:PATH`, `access:PATH` (a file that decides who can log in, which is restored even if somebody has
-# changed it since), `tree:PATH` (a folder whose content belongs to a daemon), `unit:NAME`, `account:NAME`, `packages:`
-# or `undo:COMMAND`. An entry is written next to its place and moved there when it is complete. A subject
+# changed it since), `registry:PATH` (a file of accounts, which packages change too), `tree:PATH` (a folder whose content
+# belongs to a daemon), `unit:NAME`, `account:NAME`, `packages:` or `undo:COMMAND`. An entry is written next to its place and moved there when it is complete. A subject
 # without a note of what muster left was being changed when the connection broke, so it counts as changed by muster.
 # Needs no Python: bootstrap installs it later.
 set -eu
@@ -52,17 +52,17 @@ record() {
   what=${1#*:}
   entry=$(locate "$1")
   if [ -d "$entry" ]; then
-    rm -f "$entry/after"
+    rm -f "$entry/after" "$entry/ours"
     return
   fi
   case $kind in
-    file | access | tree)
+    file | access | registry | tree)
       record_parents "$what"
       kind=${1%%:*} what=${1#*:} entry=$(locate "$1")
       ;;
   esac
   case $kind in
-    file | access | tree | folder) before=$(describe "$what") ;;
+    file | access | registry | tree | folder) before=$(describe "$what") ;;
     unit) before=$(systemctl is-active "$what" || true) ;;
     account) before=$(getent passwd "$what" || echo absent) ;;
     undo) before=$what ;;
@@ -111,7 +111,7 @@ note() {
   kind=${1%%:*}
   what=${1#*:}
   case $kind in
-    file | access)
+    file | access | registry)
       entry=$(locate "$1")
       describe "$what" >"$entry/after.new"
       mv "$entry/after.new" "$entry/after"
@@ -164,13 +164,18 @@ undo() {
   rm -rf "$3"
 }
 
+# Packages remove their own accounts, so what is there afterwards says nothing about others.
+mark_unchanged() {
+  if [ -e "$3/after" ] && [ "$(describe "$2")" = "$(cat "$3/after")" ]; then : >"$3/ours"; fi
+}
+
 put_back() {
   kind=$1 what=$2 entry=$3
   before=$(cat "$entry/before")
   current=$(describe "$what")
   remark=
   changed=no
-  if [ -e "$entry/after" ] && [ "$current" != "$(cat "$entry/after")" ]; then changed=yes; fi
+  if [ -e "$entry/after" ] && [ ! -e "$entry/ours" ] && [ "$current" != "$(cat "$entry/after")" ]; then changed=yes; fi
   # With muster's rules and without what they refer to, nobody could log in.
   if [ "$kind,$changed" = access,yes ] && [ "$current" != absent ] && [ "$current" != "$before" ]; then
     save "$what" "$what"
@@ -178,7 +183,7 @@ put_back() {
   fi
   if [ "$kind" != tree ] && [ "$current" = "$before" ]; then
     : # somebody, or an earlier attempt, has done it
-  elif [ "$kind,$changed" = file,yes ]; then
+  elif [ "$kind" != access ] && [ $changed = yes ]; then
     leave "$what" "$entry"
   elif [ "$before" = absent ]; then
     if [ "$current" != absent ]; then
@@ -285,7 +290,10 @@ restore() {
   for_each undo undo
   # Packages come after the files: their own versions of these are then in place, and are removed with them.
   for_each put_back file access tree
+  for_each mark_unchanged registry
   remove_packages
+  # dpkg fails if a file belongs to a user whom it cannot find.
+  for_each put_back registry
   for_each remove_folder folder
   for_each remove_account account
   if [ -d /run/systemd/system ]; then systemctl daemon-reload; fi

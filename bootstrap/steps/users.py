@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 
 from bootstrap.action import Action, remove_file, write_file
-from bootstrap.changes import ACCOUNT_FILES, UNRECORDED, Changes, change_files
+from bootstrap.changes import UNRECORDED, Changes
 from bootstrap.desired import Desired
 from bootstrap.errors import BootstrapError
 from bootstrap.facts.model import Facts
@@ -28,7 +28,7 @@ def plan_users(facts: Facts, node: Node, desired: Desired) -> list[Action]:
     for name, account in facts.users.items():
         if account.comment == OUR_COMMENT and name not in desired.spec.users and account.shell != NO_SHELL:
             script = f"usermod -L -e 1 -s {NO_SHELL} {name}\npkill -KILL -u {name} || true"
-            todo.append(Action(f"lock out {name}", script, changes=change_files(*ACCOUNT_FILES)))
+            todo.append(Action(f"lock out {name}", script, changes=Changes(account_files=True)))
     return todo + _plan_sudoers(facts, desired)
 
 
@@ -41,10 +41,10 @@ def _plan_account(facts: Facts, node: Node, name: str, uid: int, home: str) -> l
     if account is None:
         # `*` means no password at all; useradd's default `!` would count as a locked account.
         script = f"useradd -M -U -u {uid} -d {shlex.quote(home)} -s {SHELL} -c {OUR_COMMENT} -p '*' {name}"
-        return [Action(f"add user {name}", script, changes=Changes(accounts=(name,), files=ACCOUNT_FILES))]
+        return [Action(f"add user {name}", script, changes=Changes(accounts=(name,)))]
     if (account.home, account.shell, account.comment) != (home, SHELL, OUR_COMMENT):
         script = f"usermod -d {shlex.quote(home)} -s {SHELL} -c {OUR_COMMENT} -e '' -p '*' {name}"
-        return [Action(f"correct user {name}", script, changes=change_files(*ACCOUNT_FILES))]
+        return [Action(f"correct user {name}", script, changes=Changes(account_files=True))]
     return []
 
 

@@ -1,8 +1,13 @@
-"""Machines that somebody owns: containers that boot systemd from the node image and run sshd, and what is on them."""
+"""Machines that somebody owns: containers that boot systemd from the node image and run sshd, and what is on them.
+
+MUSTER_TEST_SLURM chooses another release of Slurm than the default. MUSTER_TEST_HOSTS_IMAGE names another image, for
+example one of Debian 13 without Slurm, on which bootstrap installs packages.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -14,6 +19,7 @@ from cluster import names
 from cluster.spec.model import Software
 from infra.targets.local.upgrade import ContainerTransport, MachineArgs, open_machine
 
+SLURM = os.environ.get("MUSTER_TEST_SLURM") or Software().slurm
 # sshd of the image has no keys yet, and no user but root.
 PREPARE = """set -e
 ssh-keygen -q -A >/dev/null
@@ -28,7 +34,7 @@ ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub | cut -d ' ' -f 2
 # Files by path (mode, owner, content), packages, units, rules of the packet filter and the host name. Logs, caches and
 # what does not outlive a restart are left out.
 SNAPSHOT = """python3 - <<'PYTHON'
-import hashlib, json, os, stat, subprocess
+import hashlib, json, os, shutil, stat, subprocess
 IGNORED = {"/proc", "/sys", "/dev", "/run", "/tmp", "/var/tmp", "/var/log", "/var/cache", "/shared", "/var/lib/systemd"}
 seen = {}
 for folder, folders, files in os.walk("/"):
@@ -44,6 +50,8 @@ for folder, folders, files in os.walk("/"):
             content = ""
         seen["file " + path] = f"{facts.st_mode:o} {facts.st_uid}:{facts.st_gid} {content}"
 def run(*command):
+    if shutil.which(command[0]) is None:
+        return []
     return subprocess.run(command, capture_output=True, text=True).stdout.splitlines()
 for line in run("dpkg-query", "-W", "-f", "${Package} ${Version} ${db:Status-Abbrev}\\n"):
     seen["package " + line] = ""
@@ -90,7 +98,7 @@ def open_machines(
     cluster: str, hosts: Sequence[str], public_key: str, mounts: Mapping[str, tuple[Mapping[str, str | bool], ...]]
 ) -> Iterator[BareMachines]:
     """Start machines that a key of user `ops` can log in to; remove them at the end."""
-    image = names.image(Software().slurm)
+    image = os.environ.get("MUSTER_TEST_HOSTS_IMAGE") or names.image(SLURM)
     roots: dict[str, ContainerTransport] = {}
     machines = BareMachines(roots, {})
     described: dict[str, dict[str, Any]] = {}

@@ -12,7 +12,7 @@ import pytest
 
 from cluster import names
 from infra.resources import ssh_key
-from tests.e2e.bare_machines import BareMachines, differences, open_machines
+from tests.e2e.bare_machines import SLURM, BareMachines, differences, open_machines
 from tests.harness import Spec, Stack
 
 pytestmark = pytest.mark.nightly
@@ -51,6 +51,7 @@ def rack(make_stack: Callable[[str, Spec], Stack], tmp_path: Path) -> Iterator[R
             "groups": {"cpu": {"count": 2}},
             "login": {"enabled": False},
             "storage": {"shared": {"kind": "existing"}},
+            "software": {"slurm": SLURM},
             "hosts": {
                 "machines": dict(machines.described),
                 "controller": HEAD,
@@ -63,6 +64,12 @@ def rack(make_stack: Callable[[str, Spec], Stack], tmp_path: Path) -> Iterator[R
     shared.remove(force=True)
 
 
+def shrink(spec: Spec) -> None:
+    """Remove the last host."""
+    del spec["hosts"]["machines"]["rack1-2"]
+    spec["groups"]["cpu"]["count"] = 1
+
+
 def test_machines_run_a_job_and_are_given_back_as_they_were(rack: Rack) -> None:
     machines, stack = rack.machines, rack.stack
     before = {host: machines.snapshot(host) for host in HOSTS}
@@ -71,19 +78,29 @@ def test_machines_run_a_job_and_are_given_back_as_they_were(rack: Rack) -> None:
     assert [machines.run(host, "hostname").strip() for host in HOSTS] == list(HOSTS)
     assert "nothing to change" in stack.up(UNCHECKED).stdout
     assert re.search(r"cpu-2 .*idle", stack.muster("status").stdout)
-    # The owner edits one of muster's files and one of the machine's, which muster has changed.
+
+    shrink(stack.spec)
+    stack.up(UNCHECKED)
+    assert differences(before["rack1-2"], machines.snapshot("rack1-2")) == {}
+    assert stack.ssh("controller", "sinfo -h -N -o %N", user="muster") == "cpu-1"
+
+    # The owner edits one of muster's files and one of the machine's, which muster has changed; one host is cut off.
     machines.run("rack1-1", "echo edited >>/etc/muster/fabric.env; echo '# edited' >>/etc/pam.d/sshd")
 
-    printed = stack.muster("teardown", "--yes", "--force").stdout
-    after = {host: machines.snapshot(host) for host in HOSTS}
-    assert differences(before["head"], after["head"]) == {}
-    assert differences(before["rack1-2"], after["rack1-2"]) == {}
-    assert set(differences(before["rack1-1"], after["rack1-1"])) == {
+    machines.run("head", "systemctl stop ssh")
+    stopped = stack.muster("teardown", "--yes", "--force", check=False)
+    assert stopped.returncode != 0
+    assert "host head: SSH at" in stopped.stdout
+    assert re.search(r"rack1-1: \d+ restored, \d+ removed, 2 left", stopped.stdout)
+    assert set(differences(before["rack1-1"], machines.snapshot("rack1-1"))) == {
         *("file /etc/muster", "file /etc/muster/fabric.env"),
         *("file /var/backups/muster", "file /var/backups/muster/etc", "file /var/backups/muster/etc/pam.d"),
         "file /var/backups/muster/etc/pam.d/sshd",
     }
-    assert re.search(r"head: \d+ restored, \d+ removed, 0 left", printed)
-    assert re.search(r"rack1-1: \d+ restored, \d+ removed, 2 left", printed)
     machines.run("rack1-1", "rm -r /etc/muster /var/backups/muster")
     assert differences(before["rack1-1"], machines.snapshot("rack1-1")) == {}
+
+    machines.run("head", "systemctl start ssh")
+    printed = stack.muster("teardown", "--yes", "--force").stdout
+    assert re.search(r"head: \d+ restored, \d+ removed, 0 left", printed)
+    assert differences(before["head"], machines.snapshot("head")) == {}

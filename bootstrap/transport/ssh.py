@@ -132,14 +132,16 @@ def _attempt(node: Node, key: paramiko.PKey, user: str, left: float) -> paramiko
     client = paramiko.SSHClient()
     client.set_missing_host_key_policy(paramiko.RejectPolicy())
     pinned = _pinned_key(node)
-    name = node.address if node.ssh_port == paramiko.config.SSH_PORT else f"[{node.address}]:{node.ssh_port}"
+    name = (
+        node.login_address if node.ssh_port == paramiko.config.SSH_PORT else f"[{node.login_address}]:{node.ssh_port}"
+    )
     client.get_host_keys().add(name, pinned.get_name(), pinned)
     wait = min(left, ATTEMPT_S)
     try:
-        sock = socket.create_connection((node.address, node.ssh_port), timeout=wait)
+        sock = socket.create_connection((node.login_address, node.ssh_port), timeout=wait)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, DEAD_PEER_MS)
         client.connect(
-            node.address, node.ssh_port, username=user, pkey=key, sock=sock, timeout=wait, banner_timeout=wait,
+            node.login_address, node.ssh_port, username=user, pkey=key, sock=sock, timeout=wait, banner_timeout=wait,
             auth_timeout=max(wait, ATTEMPT_S), allow_agent=False, look_for_keys=False,
         )  # fmt: skip
     except paramiko.BadHostKeyException as error:
@@ -147,19 +149,19 @@ def _attempt(node: Node, key: paramiko.PKey, user: str, left: float) -> paramiko
         raise TransportError(
             node.name,
             f"the host key is not the pinned one: expected {pinned.fingerprint}, got {error.key.fingerprint}",
-            f"check whether another machine uses {node.address}; if the node was replaced outside muster, "
+            f"check whether another machine uses {node.login_address}; if the node was replaced outside muster, "
             "run `muster up`, which reads its new key, or `muster teardown` and `muster up`",
         ) from None
     except paramiko.AuthenticationException:
         client.close()
         raise TransportError(
             node.name,
-            f"SSH at {node.address} rejected the cluster's key for user {user}",
+            f"SSH at {node.login_address} rejected the cluster's key for user {user}",
             "the key in the stack's state and the node's authorized_keys differ: replace the node",
         ) from None
     except (OSError, EOFError, paramiko.SSHException) as error:
         client.close()
-        raise _NotReadyError(describe_failure(f"{node.address}:{node.ssh_port}", error)) from None
+        raise _NotReadyError(describe_failure(f"{node.login_address}:{node.ssh_port}", error)) from None
     transport = client.get_transport()
     if transport is not None:
         transport.set_keepalive(KEEPALIVE_S)

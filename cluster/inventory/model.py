@@ -50,12 +50,19 @@ class Node(InventoryModel):
     """Container or instance id: changes when another machine takes over the name."""
     ssh_user: str = "root"
     ssh_port: int = 22
+    ssh_address: str = ""
+    """Address for SSH from here, if it is another one than the nodes use among each other."""
     cpus: int
     memory_mb: int
     gpus: NodeGpus = NodeGpus()
     fabric: Literal["tcp", "efa", "infiniband"] = "tcp"
     adopted: Adopted | None = None
     """Set for a machine that muster did not create; None if it is created and removed with the cluster."""
+
+    @property
+    def login_address(self) -> str:
+        """The address for SSH from here."""
+        return self.ssh_address or self.address
 
 
 class NodeSet(InventoryModel):

@@ -47,7 +47,7 @@ def _same(path: Path, content: str, mode: int) -> bool:
 
 
 def _known_host(node: Node) -> str:
-    address = node.address if node.ssh_port == _SSH_PORT else f"[{node.address}]:{node.ssh_port}"
+    address = node.login_address if node.ssh_port == _SSH_PORT else f"[{node.login_address}]:{node.ssh_port}"
     return f"{node.name},{address} {node.host_key}\n"
 
 
@@ -57,7 +57,7 @@ def _hosts(folder: Path, inventory: Inventory, spec: ClusterSpec) -> Iterator[st
     restricted = user in spec.users and not spec.users[user].admin
     for node in inventory.nodes:
         yield f"Host {node.name}"
-        yield f"  HostName {node.address}"
+        yield f"  HostName {node.login_address}"
         yield f"  Port {node.ssh_port}"
         if restricted and node != inventory.login:
             yield f"  User {node.ssh_user}"

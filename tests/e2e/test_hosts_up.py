@@ -18,6 +18,7 @@ from tests.harness import Spec, Stack
 pytestmark = pytest.mark.nightly
 
 HEAD, *RACK = HOSTS = ("head", "rack1-1", "rack1-2")
+INSIDE = "10.77.0"
 # The hosts' filesystem is a volume of this machine, which the pre-flight would take for a local one.
 UNCHECKED = "--no-preflight"
 JOB = """set -e
@@ -47,6 +48,10 @@ def rack(make_stack: Callable[[str, Spec], Stack], tmp_path: Path) -> Iterator[R
         for host in HOSTS
     }
     with open_machines(stack.cluster, HOSTS, key.public, mounts) as machines:
+        # A second network, which this machine does not reach: nodes use it among each other.
+        for number, host in enumerate(HOSTS, 1):
+            machines.run(host, f"ip address add {INSIDE}.{number}/24 dev eth0")
+            machines.described[host]["cluster_address"] = f"{INSIDE}.{number}"
         stack.spec |= {
             "groups": {"cpu": {"count": 2}},
             "login": {"enabled": False},

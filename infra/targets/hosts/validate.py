@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from difflib import get_close_matches
+from ipaddress import IPv4Address
 
 from cluster.plural import format_count
 from cluster.spec import ClusterSpec
@@ -30,13 +31,18 @@ def validate_hosts(spec: ClusterSpec) -> Iterator[Issue]:
 
 def find_unreachable_logins(section: Hosts) -> Iterator[Issue]:
     """Yield an error for each setting with which a host can be checked, but not set up yet."""
-    fix = "run muster on a machine that reaches the hosts directly, at the addresses that they use among each other"
     if section.jump or any(host.jump for host in section.machines.values()):
-        yield error("host_jump", "hosts.jump", "hosts behind a jump host can be checked, but not set up yet", fix)
+        message = "hosts behind a jump host can be checked, but not set up yet"
+        yield error("host_jump", "hosts.jump", message, "run muster on a machine that reaches the hosts directly")
     for name, host in section.machines.items():
-        if host.cluster_address and host.cluster_address != host.address:
-            message = f"'{host.cluster_address}' differs from `address`: the host can be checked, but not set up yet"
-            yield error("host_cluster_address", f"hosts.machines.{name}.cluster_address", message, fix)
+        port = host.port or section.port or DEFAULT_PORT
+        if port != DEFAULT_PORT:
+            message = f"{port}: the host can be checked, but not set up yet: nodes connect to each other on port 22"
+            yield error("host_ssh_port", f"hosts.machines.{name}.port", message, "let sshd listen on port 22, too")
+        if host.cluster_address and not _is_ipv4(host.cluster_address):
+            message = f"'{host.cluster_address}' is a name: the host can be checked, but not set up yet"
+            where = f"hosts.machines.{name}.cluster_address"
+            yield error("host_cluster_address", where, message, "write the IPv4 address")
 
 
 def find_moved_hosts(old: ClusterSpec, new: ClusterSpec) -> Iterator[Issue]:
@@ -200,6 +206,14 @@ RULES: tuple[_Rule, ...] = (
     check_jumps,
     check_network,
 )
+
+
+def _is_ipv4(address: str) -> bool:
+    try:
+        IPv4Address(address)
+    except ValueError:
+        return False
+    return True
 
 
 def _locate_login(section: Hosts, host: Host) -> object:

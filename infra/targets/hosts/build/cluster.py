@@ -7,6 +7,7 @@ from typing import Any
 
 import pulumi
 
+from bootstrap.transport.host_login import HostLogin
 from cluster.inventory import Adopted, Inventory, Node
 from infra.plan import BuildPlan, PlannedNode
 from infra.targets.hosts.assign import assign_hosts
@@ -45,20 +46,28 @@ class HostsCluster(pulumi.ComponentResource):
             )
             for node, host in assigned.items()
         }
-        users = {node: login.user for node, login in logins.items()}
-        ports = {node: login.port for node, login in logins.items()}
+        inside = {node: section.machines[host].cluster_address or "" for node, host in assigned.items()}
         outputs = pulumi.Output.all(
             **{node: {name: getattr(host, name) for name in _OUTPUTS} for node, host in machines.items()}
         )
-        self.inventory = outputs.apply(lambda facts: build_inventory(plan, facts, users, ports).model_dump_json())
-        self.addresses = outputs.apply(lambda facts: {node: machine["address"] for node, machine in facts.items()})
+        self.inventory = outputs.apply(lambda facts: build_inventory(plan, facts, logins, inside).model_dump_json())
+        self.addresses = outputs.apply(
+            lambda facts: {node: inside[node] or machine["address"] for node, machine in facts.items()}
+        )
         self.register_outputs({"inventory": self.inventory})
 
 
 def build_inventory(
-    plan: BuildPlan, machines: Mapping[str, Mapping[str, Any]], users: Mapping[str, str], ports: Mapping[str, int]
+    plan: BuildPlan,
+    machines: Mapping[str, Mapping[str, Any]],
+    logins: Mapping[str, HostLogin],
+    inside: Mapping[str, str],
 ) -> Inventory:
-    """Return the inventory of a planned cluster; the arguments have what each node's machine is, and how to log in."""
+    """Return the inventory of a planned cluster.
+
+    The mappings have, by node, what its machine is, how the operator logs in, and the address by which the other nodes
+    reach it, if that is another one than SSH from here uses.
+    """
 
     def describe(node: PlannedNode) -> Node:
         machine = machines[node.name]
@@ -66,16 +75,17 @@ def build_inventory(
             name=node.name,
             role=node.role,
             group=node.group,
-            address=machine["address"],
+            address=inside[node.name] or machine["address"],
+            ssh_address=machine["address"] if inside[node.name] else "",
             host_key=machine["host_key"],
             machine_id=machine["machine_id"],
-            ssh_port=ports[node.name],
+            ssh_port=logins[node.name].port,
             # Pulumi passes every number as a float.
             cpus=int(machine["cpus"]),
             memory_mb=int(machine["memory_mb"]),
             gpus=node.gpus,
             fabric=node.fabric,
-            adopted=Adopted(hostname=machine["hostname"], user=users[node.name]),
+            adopted=Adopted(hostname=machine["hostname"], user=logins[node.name].user),
         )
 
     return Inventory(

@@ -87,11 +87,16 @@ def test_the_inventory_has_what_the_hosts_are() -> None:
     }
     machines = {node.name: machine | {"hostname": f"own-{node.name}"} for node in plan.nodes}
     names = [node.name for node in plan.nodes]
-    inventory = build_inventory(plan, machines, dict.fromkeys(names, "ops"), dict.fromkeys(names, 2222))
+    inside = {"controller": "", "gpu-1": "192.168.7.1", "gpu-2": ""}
+    inventory = build_inventory(plan, machines, dict.fromkeys(names, LOGIN), inside)
     assert [node.name for node in inventory.nodes] == ["controller", "gpu-1", "gpu-2"]
     first = inventory.compute[0]
     assert first.adopted == Adopted(hostname="own-gpu-1", user="ops")
     assert (first.cpus, first.memory_mb, first.ssh_port, first.ssh_user) == (8, 9000, 2222, "root")
+    assert [(n.address, n.login_address) for n in inventory.compute] == [
+        ("192.168.7.1", "10.0.0.9"),
+        ("10.0.0.9", "10.0.0.9"),
+    ]
     assert (inventory.mounts, inventory.single_host) == (("/shared",), False)
 
 

@@ -183,12 +183,13 @@ def test_up_asks_the_hosts_first_and_starts_nothing_if_they_are_not_ready(server
 def test_up_refuses_logins_that_bootstrap_cannot_use(servers: Servers, tmp_path: Path) -> None:
     data = servers.describe(servers.first, servers.second, jump="bastion")
     data["hosts"]["jump_hosts"] = {"bastion": {"address": "127.0.0.1", "fingerprint": HOST_KEY.fingerprint}}
-    data["hosts"]["machines"]["rack1-1"]["cluster_address"] = "10.9.9.9"
+    data["hosts"]["machines"]["rack1-1"]["cluster_address"] = "rack1-1.cluster"
     write_stack(tmp_path, data)
     done = muster(tmp_path, "up", "--no-preflight")
     assert done.returncode == BAD_INPUT
     assert "hosts behind a jump host can be checked, but not set up yet" in done.stderr
-    assert "'10.9.9.9' differs from `address`: the host can be checked, but not set up yet" in done.stderr
+    assert f"{servers.first}: the host can be checked, but not set up yet: nodes connect to each other" in done.stderr
+    assert "'rack1-1.cluster' is a name: the host can be checked, but not set up yet" in done.stderr
 
 
 def test_a_missing_package_is_explained(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:

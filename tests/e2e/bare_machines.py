@@ -31,16 +31,19 @@ echo 'Banner /etc/issue.net' >/etc/ssh/sshd_config.d/90-owner.conf
 systemctl restart ssh
 ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub | cut -d ' ' -f 2
 """
-# Files by path (mode, owner, content), packages, units, rules of the packet filter and the host name. Logs, caches and
-# what does not outlive a restart are left out.
+# Files by path (mode, owner, content), packages, units, rules of the packet filter and the host name. Left out are
+# logs, caches, what does not outlive a restart, and what dpkg and apt keep about earlier installations.
 SNAPSHOT = """python3 - <<'PYTHON'
 import hashlib, json, os, shutil, stat, subprocess
 IGNORED = {"/proc", "/sys", "/dev", "/run", "/tmp", "/var/tmp", "/var/log", "/var/cache", "/shared", "/var/lib/systemd"}
+IGNORED |= {"/var/lib/apt/lists", "/var/lib/dpkg/status-old"}
 seen = {}
 for folder, folders, files in os.walk("/"):
     folders[:] = [name for name in folders if os.path.join(folder, name) not in IGNORED and name != "__pycache__"]
     for name in folders + files:
         path = os.path.join(folder, name)
+        if path in IGNORED:
+            continue
         facts = os.lstat(path)
         if stat.S_ISLNK(facts.st_mode):
             content = os.readlink(path)

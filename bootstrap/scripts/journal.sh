@@ -265,9 +265,12 @@ remove_packages() {
   installed=$(list_packages | cut -f 1)
   ours=$(sed -n "s/^added$tab//p" "$ADDED" | cut -f 1 | sort -u | grep -xF "$installed" || true)
   if [ -n "$ours" ]; then
+    # dpkg names some packages with their architecture, apt does not.
+    plain=$(echo "$ours" | sed 's/:.*//')
     # shellcheck disable=SC2086  # a list
-    others=$(apt-get -s purge $ours | awk '$1 == "Purg" || $1 == "Remv" { print $2 }' | sort -u | grep -vxF "$ours" || true)
-    list=$(echo "$ours" | paste -sd ' ')
+    removes=$(apt-get -s purge $ours | awk '$1 == "Purg" || $1 == "Remv" { sub(/:.*/, "", $2); print $2 }' | sort -u)
+    others=$(echo "$removes" | grep -vxF "$plain" || true)
+    list=$(echo "$plain" | paste -sd ' ')
     if [ -n "$others" ]; then
       say left packages "$list" "needed by $(echo "$others" | paste -sd ' ')"
     elif output=$(purge "$ours" 2>&1); then

@@ -32,7 +32,8 @@ build() {
   cat >"$1/DEBIAN/control" <<END
 Package: $1
 Version: 1
-Architecture: all
+Architecture: $(dpkg --print-architecture)
+Multi-Arch: same
 Maintainer: me <me@example.com>
 Description: test
 END

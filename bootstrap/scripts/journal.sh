@@ -150,8 +150,11 @@ for_each() {
 
 stop_unit() {
   if [ "$(cat "$3/before")" != active ] && systemctl -q is-active "$2"; then
-    systemctl stop "$2"
-    say stopped unit "$2"
+    if output=$(systemctl stop "$2" 2>&1); then
+      say stopped unit "$2"
+    else
+      say left unit "$2" "was not active, and does not stop: $(echo "$output" | tail -n 1)"
+    fi
   fi
 }
 
@@ -254,6 +257,8 @@ start_unit() {
 
 purge() {
   export DEBIAN_FRONTEND=noninteractive NEEDRESTART_SUSPEND=1
+  # The scripts of packages write files that everybody must be able to read.
+  umask 022
   # shellcheck disable=SC2086  # a list
   apt-get -q -y purge $1
 }

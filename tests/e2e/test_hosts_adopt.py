@@ -9,15 +9,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+import yaml
 
 from bootstrap.changes import ACCOUNT_FILES, Changes, Restoration, change_files, change_units, journal
 from bootstrap.transport.host_login import HostLogin
 from bootstrap.transport.ssh import SshTransport
+from cluster import names
 from cluster.inventory import Node
+from infra.home import Home
 from infra.resources import ssh_key
 from infra.resources.error import ResourceError
 from infra.targets.hosts.adopt import HostFacts, adopt_host, read_claim, release_host
 from infra.targets.hosts.claim import Claim
+from infra.targets.hosts.leftovers import find_leftovers, release_leftover
+from infra.targets.hosts.receipts import describe_receipts
+from infra.targets.target import Deployment
 from tests.e2e.bare_machines import BareMachines, differences, open_machines
 
 HOST = "bare"
@@ -158,3 +164,35 @@ def test_what_others_have_done_since_stays(machine: Machine) -> None:
     assert "alice" not in machine.run("cut -d: -f1 /etc/passwd").split()
     assert "muster-test-theirs-user" in machine.run("cut -d: -f1 /etc/passwd").split()
     machine.run("dpkg -P muster-test-theirs muster-test-ours; rm -rf /var/backups/muster")
+
+
+def test_a_host_is_recognized_by_its_claim_if_the_state_is_lost(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MUSTER_HOME", str(tmp_path))
+    monkeypatch.setenv("MUSTER_STACKS", str(tmp_path))
+    described = machine.machines.described[HOST]
+    spec = {
+        "name": CLUSTER,
+        "target": "hosts",
+        "groups": {"cpu": {"count": 1}},
+        "login": {"enabled": False},
+        "storage": {"shared": {"kind": "existing"}},
+        "hosts": {
+            "machines": {HOST: described, "down": described | {"port": 1}},
+            "controller": HOST,
+            "groups": {"cpu": {"match": ["down"]}},
+            "user": "ops",
+            "identity_file": machine.login.identity_file,
+        },
+    }
+    (tmp_path / "Pulumi.mine.yaml").write_text(yaml.safe_dump({"config": {"muster:cluster": spec}}))
+    home = Home.of(os.environ)
+    machine.adopt(replace(CLAIM, home=names.home_labels(home.root)[names.HOME]))
+    search = find_leftovers(Deployment(CLUSTER, "mine"))
+    assert [leftover.name for leftover in search.resources] == [HOST]
+    assert search.unseen == (f"host down: SSH at {described['address']}:1: connection refused",)
+    release_leftover(search.resources[0])
+    assert read_claim(machine.login) is None
+    assert find_leftovers(Deployment(CLUSTER, "mine")).resources == []
+    assert describe_receipts(home, "mine", HOST)[0].startswith(f"{HOST}: ")

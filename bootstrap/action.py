@@ -21,6 +21,8 @@ LISTS_FETCHED = "/run/muster/package-lists"
 LISTS_MAX_AGE_MIN = 15
 DAEMON_STATE = ("/var/lib/slurm", "/var/lib/mysql")
 """Folders of the daemons' state, which packages create and do not remove."""
+PACKAGE_FILES = ("/etc/mysql/debian.cnf",)
+"""Files that scripts of packages write and do not remove."""
 # Several steps of a set-up need the lists, which take longer to fetch than many installations. They are fetched again
 # if they are old, or if a source was added or removed since.
 FETCH_LISTS = f"""\
@@ -108,7 +110,7 @@ def install_packages(names: Iterable[str], *options: str) -> Action:
     )
     fix = "give the node access to its package mirror (network.egress), or use an image that has the packages"
     log = "/var/log/apt/term.log"
-    changes = Changes(packages=True, trees=DAEMON_STATE)
+    changes = Changes(packages=True, files=PACKAGE_FILES, trees=DAEMON_STATE)
     return Action(f"install {listed}", script, timeout=INSTALL_TIMEOUT_S, log=log, fix=fix, slow=True, changes=changes)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 
-from bootstrap.changes import Changes, change_files, journal
+from bootstrap.changes import JOURNAL, Changes, Tree, change_files, journal
 from bootstrap.facts.model import Facts, FileFact
 from bootstrap.transport.base import require_size
 
@@ -15,14 +15,21 @@ MARKERS = "/var/lib/muster"
 DONE = "@@muster-done"
 INSTALL_TIMEOUT_S = 900.0
 # By default `apt-get update` succeeds although it could not fetch a list, and the next installation fails instead.
-APT_GET = "apt-get -q -o APT::Update::Error-Mode=any -o Acquire::Retries=5"
+# Without a timeout it fails at once while another program, such as unattended-upgrades, uses dpkg.
+APT_GET = "apt-get -q -o APT::Update::Error-Mode=any -o Acquire::Retries=5 -o DPkg::Lock::Timeout=300"
 LISTS_FETCHED = "/run/muster/package-lists"
 """File whose time of change is when all package lists were last fetched."""
 LISTS_MAX_AGE_MIN = 15
-DAEMON_STATE = ("/var/lib/slurm", "/var/lib/mysql")
-"""Folders of the daemons' state, which packages create and do not remove."""
-PACKAGE_FILES = ("/etc/mysql/debian.cnf",)
-"""Files that scripts of packages write and do not remove."""
+POLICY = "/usr/sbin/policy-rc.d"
+"""Program that dpkg asks whether a package may start its daemon; a machine's owner may have one."""
+POLICY_ASIDE = f"{POLICY}.muster-old"
+# Starting a daemon that is not configured yet would block the installation. If an earlier attempt was killed, the file
+# is still muster's, and the owner's is still aside.
+KEEP_DAEMONS_STOPPED = f"""\
+if [ -e {POLICY} ] && ! grep -qx '# muster' {POLICY}; then mv -f {POLICY} {POLICY_ASIDE}; fi
+trap 'rm -f {POLICY}; if [ -e {POLICY_ASIDE} ]; then mv -f {POLICY_ASIDE} {POLICY}; fi' EXIT
+printf '#!/bin/sh\\n# muster\\nexit 101\\n' > {POLICY}; chmod 755 {POLICY}
+"""
 # Several steps of a set-up need the lists, which take longer to fetch than many installations. They are fetched again
 # if they are old, or if a source was added or removed since.
 FETCH_LISTS = f"""\
@@ -94,23 +101,25 @@ def remove_file(facts: Facts, path: str) -> list[Action]:
     return [Action(f"remove {path}", f"rm -f {shlex.quote(path)}", changes=change_files(path))]
 
 
-def install_packages(names: Iterable[str], *options: str) -> Action:
+def install_packages(
+    names: Iterable[str], *options: str, files: tuple[str, ...] = (), trees: tuple[Tree, ...] = ()
+) -> Action:
     """Return the action that installs packages, given by name or as a file, and starts none of their daemons.
 
-    `options` are further ones of apt-get.
+    `options` are further ones of apt-get; `files` and `trees` are what scripts of the packages create and do not remove.
     """
     listed = " ".join(names)
+    arguments = f"{' '.join(['--no-install-recommends', *options])} {listed}"
     script = (
         # needrestart would look at every process after each installation; set-up starts the daemons itself.
         "export DEBIAN_FRONTEND=noninteractive NEEDRESTART_SUSPEND=1\n"
-        # Starting a daemon that is not configured yet would block the installation.
-        "printf '#!/bin/sh\\nexit 101\\n' > /usr/sbin/policy-rc.d; chmod +x /usr/sbin/policy-rc.d\n"
-        "trap 'rm -f /usr/sbin/policy-rc.d' EXIT\n"
-        f"{FETCH_LISTS}{APT_GET} install -y {' '.join(['--no-install-recommends', *options])} {listed}"
+        f"{KEEP_DAEMONS_STOPPED}{FETCH_LISTS}"
+        f"if [ -x {JOURNAL} ]; then {JOURNAL} installs {arguments}; fi\n"
+        f"{APT_GET} install -y {arguments}"
     )
     fix = "give the node access to its package mirror (network.egress), or use an image that has the packages"
     log = "/var/log/apt/term.log"
-    changes = Changes(packages=True, files=PACKAGE_FILES, trees=DAEMON_STATE)
+    changes = Changes(packages=True, files=(POLICY, POLICY_ASIDE, *files), trees=trees)
     return Action(f"install {listed}", script, timeout=INSTALL_TIMEOUT_S, log=log, fix=fix, slow=True, changes=changes)
 
 

@@ -19,7 +19,8 @@ from typing import Literal, get_args
 RECORD = "/var/lib/muster/record"
 JOURNAL = f"{RECORD}/journal"
 """Where the script is on the machine."""
-SCRIPT = (Path(__file__).parent / "scripts" / "journal.sh").read_text()
+_SCRIPTS = Path(__file__).parent / "scripts"
+SCRIPT = (_SCRIPTS / "journal.sh").read_text().replace("# @RESTORE@", (_SCRIPTS / "journal-restore.sh").read_text())
 WANTS = "/etc/systemd/system/multi-user.target.wants"
 # With the copies that useradd leaves of the version before.
 ACCOUNT_FILES = tuple(
@@ -31,14 +32,24 @@ Outcome = Literal["restored", "removed", "stopped", "undone", "left"]
 
 
 @dataclass(frozen=True)
+class Tree:
+    """A folder whose content a daemon changes."""
+
+    path: str
+    units: tuple[str, ...]
+    """Units that may be this daemon: while one of them is active before muster's is, the machine is refused."""
+
+
+@dataclass(frozen=True)
 class Changes:
     """What an action changes outside the shared filesystem and muster's own markers; nothing, if all is empty."""
 
     files: tuple[str, ...] = ()
     access: tuple[str, ...] = ()
     """Files that decide who can log in. They are restored even if somebody has changed them since."""
-    trees: tuple[str, ...] = ()
-    """Folders whose content a daemon changes."""
+    blocks: tuple[str, ...] = ()
+    """Files in which only the lines between muster's markers belong to muster."""
+    trees: tuple[Tree, ...] = ()
     units: tuple[str, ...] = ()
     """Systemd units that are started, restarted or reloaded."""
     accounts: tuple[str, ...] = ()
@@ -60,11 +71,15 @@ class Changes:
             *(f"registry:{path}" for path in ACCOUNT_FILES if self.account_files or self.accounts or self.packages),
             *(f"file:{path}" for path in self.files),
             *(f"access:{path}" for path in self.access),
-            *(f"tree:{path}" for path in self.trees),
+            *(f"block:{path}" for path in self.blocks),
+            *(f"tree:{','.join(tree.units)}:{tree.path}" for tree in self.trees),
             *((f"undo:{self.undo}",) if self.undo else ()),
         )
 
 
+SLURM_STATE = Tree("/var/lib/slurm", ("slurmctld", "slurmdbd", "slurmd"))
+DATABASE_STATE = Tree("/var/lib/mysql", ("mariadb", "mysql"))
+"""The folders of the daemons' state, which packages create and do not remove."""
 UNRECORDED = Changes()
 """Changes only the shared filesystem, muster's markers, or what another action of the same step has recorded."""
 
@@ -74,7 +89,7 @@ def change_files(*paths: str) -> Changes:
     return Changes(files=paths)
 
 
-def change_units(*units: str, trees: tuple[str, ...] = ()) -> Changes:
+def change_units(*units: str, trees: tuple[Tree, ...] = ()) -> Changes:
     """Return the changes of an action that enables and starts units."""
     return Changes(files=tuple(f"{WANTS}/{unit}.service" for unit in units), units=units, trees=trees)
 

@@ -1,14 +1,20 @@
 #!/bin/sh
 # The journal of a machine that its owner gets back: what was there before muster changed it, and how to restore that.
 #
-#   journal before SUBJECT...   record each subject, before it is changed; the first record of a subject stays
-#   journal after SUBJECT...    note what muster has left there, by which a later change by somebody else is recognized
-#   journal restore             put everything back and print a line per subject: result, kind, subject, remark
+#   journal before SUBJECT...     record each subject, before it is changed; the first record of a subject stays
+#   journal after SUBJECT...      note what muster has left there, by which a change by somebody else is recognized
+#   journal installs ARGUMENT...  note which packages `apt-get install ARGUMENT...` is about to change
+#   journal restore               put everything back, then print a line per subject: result, kind, subject, remark
 #
-# A subject is `file:PATH`, `access:PATH` (a file that decides who can log in, which is restored even if somebody has
-# changed it since), `registry:PATH` (a file of accounts, which packages change too), `tree:PATH` (a folder whose content
-# belongs to a daemon), `unit:NAME`, `account:NAME`, `packages:` or `undo:COMMAND`. An entry is written next to its place and moved there when it is complete. A subject
-# without a note of what muster left was being changed when the connection broke, so it counts as changed by muster.
+# A subject is
+#   file:PATH           a file
+#   access:PATH         a file that decides who can log in, which is restored even if somebody has changed it since
+#   block:PATH          a file in which only the lines between muster's markers belong to muster
+#   registry:PATH       a file of accounts, which packages change too
+#   tree:UNIT,...:PATH  a folder whose content belongs to a daemon, and the units that may be this daemon
+#   unit:NAME, account:NAME, packages:, undo:COMMAND
+# An entry is written next to its place and moved there when it is complete. A subject without a note of what muster left
+# was being changed when the connection broke, so it counts as changed by muster.
 # Needs no Python: bootstrap installs it later.
 set -eu
 export LC_ALL=C
@@ -17,13 +23,23 @@ BACKUPS=${MUSTER_BACKUPS:-/var/backups/muster}
 ENTRIES=$RECORD/entries
 ADDED=$RECORD/packages-added
 PENDING=$RECORD/packages-pending
-tab=$(printf '\t')
-
-say() { printf '%s\t%s\t%s\t%s\n' "$1" "$2" "$3" "${4:-}"; }
+PLANNED=$RECORD/packages-planned
+TAB=$(printf '\t')
 
 locate() {
   sum=$(printf '%s' "$1" | sha256sum)
   echo "$ENTRIES/${sum%% *}"
+}
+
+# Sets kind, what and, for the folder of a daemon, its units.
+split() {
+  kind=${1%%:*}
+  what=${1#*:}
+  daemons=
+  if [ "$kind" = tree ]; then
+    daemons=$(echo "${what%%:*}" | tr , ' ')
+    what=${what#*:}
+  fi
 }
 
 # Prints in one line what is at a path: content, mode and owner, not times.
@@ -42,27 +58,56 @@ describe() {
   fi
 }
 
+# Prints a path among the backups at which nothing is yet.
+find_place() {
+  place=$BACKUPS$1
+  number=1
+  while [ -e "$place" ] || [ -L "$place" ]; do
+    number=$((number + 1))
+    place=$BACKUPS$1.$number
+  done
+  mkdir -p "${place%/*}"
+  echo "$place"
+}
+
+# Copies a file to the backups, as that of the given path, and prints where it is.
+save() {
+  place=$(find_place "$2")
+  cp -a "$1" "$place"
+  echo "$place"
+}
+
+# Prints the first unit of those given that runs.
+find_active() {
+  for unit in "$@"; do
+    if systemctl -q is-active "$unit"; then echo "$unit" && return; fi
+  done
+}
+
+# Prints every package that has files here, however far its installation came.
 list_packages() {
-  dpkg-query -W -f "\${db:Status-Status}$tab\${binary:Package}$tab\${Version}\n" | sed -n "s/^installed$tab//p" | sort
+  dpkg-query -W -f "\${db:Status-Status}$TAB\${binary:Package}$TAB\${Version}\n" |
+    sed "/^not-installed$TAB/d; /^config-files$TAB/d; s/^[^$TAB]*$TAB//" | sort
 }
 
 # Keeps an entry that exists: it is what was there before the first change.
 record() {
-  kind=${1%%:*}
-  what=${1#*:}
+  split "$1"
   entry=$(locate "$1")
   if [ -d "$entry" ]; then
+    case $kind in file | access | registry) notice_change ;; esac
     rm -f "$entry/after" "$entry/ours"
     return
   fi
   case $kind in
-    file | access | registry | tree)
+    file | access | block | registry | tree)
       record_parents "$what"
-      kind=${1%%:*} what=${1#*:} entry=$(locate "$1")
+      split "$1"
+      entry=$(locate "$1")
       ;;
   esac
   case $kind in
-    file | access | registry | tree | folder) before=$(describe "$what") ;;
+    file | access | block | registry | tree | folder) before=$(describe "$what") ;;
     unit) before=$(systemctl is-active "$what" || true) ;;
     account) before=$(getent passwd "$what" || echo absent) ;;
     undo) before=$what ;;
@@ -75,10 +120,7 @@ record() {
       ;;
     *) echo "journal: unknown subject $1" >&2 && exit 2 ;;
   esac
-  if [ "$kind" != tree ] && [ "$kind" != folder ] && [ "${before%% *}" = folder ]; then
-    echo "journal: $what is a folder, not a file" >&2
-    exit 1
-  fi
+  check_kind
   new=$ENTRIES/.new-$$
   rm -rf "$new"
   mkdir -p "$new"
@@ -97,6 +139,33 @@ record() {
   fi
 }
 
+# Refuses what could not be restored.
+check_kind() {
+  case $kind,${before%% *} in
+    tree,folder | tree,absent)
+      # A copy of files that a daemon writes to is worth nothing, and the daemon is not muster's.
+      # shellcheck disable=SC2086  # a list
+      active=$(find_active $daemons)
+      if [ -n "$active" ]; then
+        echo "journal: $active is active, and muster would change its data in $what:" \
+          "stop it and move that folder away, or leave the machine out" >&2
+        exit 1
+      fi
+      ;;
+    tree,*) echo "journal: $what is not a folder" >&2 && exit 1 ;;
+    folder,*) ;;
+    *,folder) echo "journal: $what is a folder, not a file" >&2 && exit 1 ;;
+  esac
+}
+
+# What somebody has changed since the last note is stored before muster changes it again, and stays on record.
+notice_change() {
+  if [ ! -e "$entry/after" ]; then return; fi
+  current=$(describe "$what")
+  if [ "$current" = "$(cat "$entry/after")" ] || [ "$current" = "$(cat "$entry/before")" ]; then return; fi
+  if [ "$current" = absent ]; then : >>"$entry/touched"; else save "$what" "$what" >>"$entry/touched"; fi
+}
+
 # Folders that are created for a file are removed with it.
 record_parents() {
   parent=${1%/*}
@@ -108,206 +177,43 @@ record_parents() {
 }
 
 note() {
-  kind=${1%%:*}
-  what=${1#*:}
+  split "$1"
   case $kind in
-    file | access | registry)
-      entry=$(locate "$1")
-      describe "$what" >"$entry/after.new"
-      mv "$entry/after.new" "$entry/after"
-      ;;
+    file | access | registry) note_file "$what" "$(locate "$1")" ;;
     packages) note_packages ;;
   esac
 }
 
-# Compares the packages before an installation with those after it, so that what others install is not counted.
+note_file() {
+  describe "$1" >"$2/after.new"
+  mv "$2/after.new" "$2/after"
+}
+
+# Others may install packages at the same time, so only those count that apt-get has announced.
+plan_packages() {
+  apt-get -s install "$@" | awk '$1 == "Inst" || $1 == "Remv" { sub(/:.*/, "", $2); print $2 }' >>"$PLANNED"
+}
+
+# Compares the packages before an installation with those after it.
 note_packages() {
   if [ ! -e "$PENDING" ]; then return; fi
   list_packages >"$PENDING.now"
-  awk -F "$tab" -v OFS="$tab" 'NR == FNR { before[$1] = $2; next } { now[$1] = $2 }
+  : >>"$PLANNED"
+  awk -F "$TAB" -v OFS="$TAB" '
+    FILENAME == ARGV[1] { planned[$1] = 1; next }
+    FILENAME == ARGV[2] { before[$1] = $2; next }
+    { now[$1] = $2 }
+    function is_planned(name) { sub(/:.*/, "", name); return name in planned }
     END {
-      for (name in now) if (!(name in before)) print "added", name, now[name]
-      for (name in before) if (!(name in now)) print "removed", name, before[name]
-      for (name in now) if (name in before && now[name] != before[name]) print "changed", name, before[name]
-    }' "$PENDING" "$PENDING.now" | sort >>"$ADDED"
-  rm -f "$PENDING.now" "$PENDING"
+      for (name in now) if (is_planned(name) && !(name in before)) print "added", name, now[name]
+      for (name in before) if (is_planned(name) && !(name in now)) print "removed", name, before[name]
+      for (name in now)
+        if (is_planned(name) && name in before && now[name] != before[name]) print "changed", name, before[name]
+    }' "$PLANNED" "$PENDING" "$PENDING.now" | sort >>"$ADDED"
+  rm -f "$PENDING.now" "$PENDING" "$PLANNED"
 }
 
-# Calls a command with kind, what and entry of each entry of the given kinds, those inside a folder before the folder.
-for_each() {
-  command=$1
-  shift
-  for kind in "$@"; do
-    for entry in "$ENTRIES"/*; do
-      if [ -d "$entry" ] && subject=$(cat "$entry/subject") && [ "${subject%%:*}" = "$kind" ]; then
-        printf '%s\t%s\n' "${subject#*:}" "$entry"
-      fi
-    done | sort -r | while IFS=$tab read -r what entry; do
-      "$command" "$kind" "$what" "$entry" </dev/null
-    done
-  done
-}
-
-stop_unit() {
-  if [ "$(cat "$3/before")" != active ] && systemctl -q is-active "$2"; then
-    if output=$(systemctl stop "$2" 2>&1); then
-      say stopped unit "$2"
-    else
-      say left unit "$2" "was not active, and does not stop: $(echo "$output" | tail -n 1)"
-    fi
-  fi
-}
-
-end_processes() {
-  if [ "$(cat "$3/before")" = absent ]; then pkill -KILL -u "$2" 2>/dev/null || true; fi
-}
-
-undo() {
-  if output=$(sh -c "$2" 2>&1); then say undone command "$2"; else say left command "$2" "$(echo "$output" | tail -n 1)"; fi
-  rm -rf "$3"
-}
-
-# Packages remove their own accounts, so what is there afterwards says nothing about others.
-mark_unchanged() {
-  if [ -e "$3/after" ] && [ "$(describe "$2")" = "$(cat "$3/after")" ]; then : >"$3/ours"; fi
-}
-
-put_back() {
-  kind=$1 what=$2 entry=$3
-  before=$(cat "$entry/before")
-  current=$(describe "$what")
-  remark=
-  changed=no
-  if [ -e "$entry/after" ] && [ ! -e "$entry/ours" ] && [ "$current" != "$(cat "$entry/after")" ]; then changed=yes; fi
-  # With muster's rules and without what they refer to, nobody could log in.
-  if [ "$kind,$changed" = access,yes ] && [ "$current" != absent ] && [ "$current" != "$before" ]; then
-    save "$what" "$what"
-    remark="changed since; that version is $BACKUPS$what"
-  fi
-  if [ "$kind" != tree ] && [ "$current" = "$before" ]; then
-    : # somebody, or an earlier attempt, has done it
-  elif [ "$kind" != access ] && [ $changed = yes ]; then
-    leave "$what" "$entry"
-  elif [ "$before" = absent ]; then
-    if [ "$current" != absent ]; then
-      rm -rf "$what"
-      say removed "$kind" "$what" "$remark"
-    fi
-  else
-    replace "$what" "$entry/content"
-    say restored "$kind" "$what" "$remark"
-  fi
-  rm -rf "$entry"
-}
-
-# What somebody has changed since stays as it is; the original is stored, so that nothing is lost.
-leave() {
-  if [ -e "$2/content" ]; then
-    save "$2/content" "$1"
-    say left file "$1" "changed since; the original is $BACKUPS$1"
-  else
-    say left file "$1" "changed since; muster created it"
-  fi
-}
-
-save() {
-  mkdir -p "$BACKUPS${2%/*}"
-  cp -a "$1" "$BACKUPS$2"
-}
-
-replace() {
-  rm -rf "$1.muster-old"
-  cp -a "$2" "$1.muster-old"
-  if [ -d "$2" ]; then rm -rf "$1"; fi
-  # A file that is a mount point, as /etc/hosts in a container, can only be written in place.
-  if ! mv -fT "$1.muster-old" "$1" 2>/dev/null; then
-    cat "$2" >"$1"
-    rm -f "$1.muster-old"
-  fi
-}
-
-remove_folder() {
-  if [ -d "$2" ]; then
-    if rmdir "$2" 2>/dev/null; then
-      say removed folder "$2"
-    else
-      say left folder "$2" "not empty: $(find "$2" -mindepth 1 -maxdepth 1 -printf '%f\n' | sort | head -n 3 | paste -sd ' ')"
-    fi
-  fi
-  rm -rf "$3"
-}
-
-remove_account() {
-  if [ "$(cat "$3/before")" = absent ] && getent passwd "$2" >/dev/null; then
-    if output=$(userdel "$2" 2>&1); then say removed account "$2"; else say left account "$2" "$(echo "$output" | tail -n 1)"; fi
-  fi
-  rm -rf "$3"
-}
-
-start_unit() {
-  if [ "$(cat "$3/before")" = active ]; then
-    if output=$(systemctl reload-or-restart "$2" 2>&1); then
-      say restored unit "$2" active
-    else
-      say left unit "$2" "was active, and does not start: $(echo "$output" | tail -n 1)"
-    fi
-  fi
-  rm -rf "$3"
-}
-
-purge() {
-  export DEBIAN_FRONTEND=noninteractive NEEDRESTART_SUSPEND=1
-  # The scripts of packages write files that everybody must be able to read.
-  umask 022
-  # shellcheck disable=SC2086  # a list
-  apt-get -q -y purge $1
-}
-
-# Removes the packages that muster has installed, unless others that were installed since need them.
-remove_packages() {
-  note_packages
-  if [ ! -s "$ADDED" ]; then return; fi
-  installed=$(list_packages | cut -f 1)
-  ours=$(sed -n "s/^added$tab//p" "$ADDED" | cut -f 1 | sort -u | grep -xF "$installed" || true)
-  if [ -n "$ours" ]; then
-    # dpkg names some packages with their architecture, apt does not.
-    plain=$(echo "$ours" | sed 's/:.*//')
-    # shellcheck disable=SC2086  # a list
-    removes=$(apt-get -s purge $ours | awk '$1 == "Purg" || $1 == "Remv" { sub(/:.*/, "", $2); print $2 }' | sort -u)
-    others=$(echo "$removes" | grep -vxF "$plain" || true)
-    list=$(echo "$plain" | paste -sd ' ')
-    if [ -n "$others" ]; then
-      say left packages "$list" "needed by $(echo "$others" | paste -sd ' ')"
-    elif output=$(purge "$ours" 2>&1); then
-      say removed packages "$list"
-    else
-      say left packages "$list" "$(echo "$output" | tail -n 1)"
-    fi
-  fi
-  sed -n "s/^\(removed\|changed\)$tab//p" "$ADDED" | while IFS=$tab read -r name version; do
-    if [ "$(dpkg-query -W -f "\${Version}" "$name" 2>/dev/null)" != "$version" ]; then
-      say left package "$name" "was $version before; \`apt-get install $name=$version\` brings it back"
-    fi
-  done
-  rm -f "$ADDED"
-}
-
-restore() {
-  for_each stop_unit unit
-  for_each end_processes account
-  for_each undo undo
-  # Packages come after the files: their own versions of these are then in place, and are removed with them.
-  for_each put_back file access tree
-  for_each mark_unchanged registry
-  remove_packages
-  # dpkg fails if a file belongs to a user whom it cannot find.
-  for_each put_back registry
-  for_each remove_folder folder
-  for_each remove_account account
-  if [ -d /run/systemd/system ]; then systemctl daemon-reload; fi
-  for_each start_unit unit
-  rm -rf "$ENTRIES"
-}
+# @RESTORE@
 
 umask 077
 mkdir -p "$ENTRIES"
@@ -316,6 +222,7 @@ shift || true
 case $action in
   before) for subject in "$@"; do record "$subject"; done ;;
   after) for subject in "$@"; do note "$subject"; done ;;
+  installs) plan_packages "$@" ;;
   restore) restore ;;
-  *) echo "usage: journal before|after SUBJECT... | journal restore" >&2 && exit 2 ;;
+  *) echo "usage: journal before|after SUBJECT... | installs ARGUMENT... | restore" >&2 && exit 2 ;;
 esac

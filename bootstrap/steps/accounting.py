@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bootstrap.action import DAEMON_STATE, Action, digest, enable_unit, write_file, write_marker
-from bootstrap.changes import UNRECORDED, change_units
+from bootstrap.action import Action, digest, enable_unit, write_file, write_marker
+from bootstrap.changes import DATABASE_STATE, SLURM_STATE, UNRECORDED, change_units
 from bootstrap.desired import Desired
 from bootstrap.facts.model import Facts
 from bootstrap.steps.daemon import START_TIMEOUT_S, print_errors, write_key
@@ -39,7 +39,7 @@ def plan_database(facts: Facts, node: Node, desired: Desired) -> list[Action]:
     """Configure MariaDB and start it without waiting, because that takes longest; `plan_accounting` waits for it."""
     todo = write_file(facts, MARIADB_CONF, MARIADB_SETTINGS)
     if todo or "mariadb" not in facts.active or facts.markers.get(MARIADB_MARKER) != MARIADB_DIGEST:
-        changes = change_units("mariadb", trees=DAEMON_STATE)
+        changes = change_units("mariadb", trees=(SLURM_STATE, DATABASE_STATE))
         todo.append(Action("start MariaDB without waiting", "systemctl restart --no-block mariadb", changes=changes))
     return todo
 
@@ -64,7 +64,7 @@ def plan_accounting(facts: Facts, node: Node, desired: Desired) -> list[Action]:
     )
     enable = f"{enable_unit('mariadb')}\n{enable_unit('slurmdbd')}"
     mariadb_log, slurmdbd_log = "journalctl -u mariadb", "/var/log/slurm/slurmdbd.log"
-    changes = change_units("mariadb", "slurmdbd", trees=DAEMON_STATE)
+    changes = change_units("mariadb", "slurmdbd", trees=(SLURM_STATE, DATABASE_STATE))
     return [
         Action("enable MariaDB and slurmdbd", enable, changes=changes),
         *files,

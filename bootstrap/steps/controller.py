@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shlex
 
-from bootstrap.action import DAEMON_STATE, Action, digest, write_file, write_marker
-from bootstrap.changes import UNRECORDED, change_units
+from bootstrap.action import Action, digest, write_file, write_marker
+from bootstrap.changes import SLURM_STATE, UNRECORDED, change_units
 from bootstrap.desired import Desired
 from bootstrap.facts.model import Facts
 from bootstrap.steps.daemon import START_TIMEOUT_S, print_errors, restart, restart_digest, write_key
@@ -73,7 +73,7 @@ def _plan_slurmctld(facts: Facts, desired: Desired, changed: bool) -> list[Actio
     running = "slurmctld" in facts.active and "slurmctld" in facts.enabled
     if not running or facts.markers.get("slurmctld") != restart_digest(desired):
         start = f"{restart('slurmctld', desired)}\n{WAIT_FOR_CONTROLLER}{marker}"
-        changes = change_units("slurmctld", trees=DAEMON_STATE)
+        changes = change_units("slurmctld", trees=(SLURM_STATE,))
         return [Action("start slurmctld", start, timeout=START_TIMEOUT_S, log=LOG, changes=changes)]
     if changed or facts.markers.get("slurm.conf") != conf_digest:
         reconfigure = f"{shlex.join(config.RECONFIGURE)}\n{marker}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from bootstrap.action import Action, enable_unit, write_file
-from bootstrap.changes import change_files, change_units
+from bootstrap.changes import Changes, change_units
 from bootstrap.desired import Desired
 from bootstrap.facts.model import Facts
 from bootstrap.steps.step import Step
@@ -55,9 +55,8 @@ def plan_hosts(facts: Facts, node: Node, desired: Desired) -> list[Action]:
         *unit,
     ]
     if todo or not facts.hosts_merged:
-        todo.append(
-            Action("merge the names into /etc/hosts", "/etc/muster/merge-hosts", changes=change_files("/etc/hosts"))
-        )
+        merges = Changes(blocks=("/etc/hosts",))
+        todo.append(Action("merge the names into /etc/hosts", "/etc/muster/merge-hosts", changes=merges))
     if unit or "muster-hosts" not in facts.enabled:
         enable = enable_unit("muster-hosts")
         todo.append(Action("enable muster-hosts", enable, changes=change_units("muster-hosts")))

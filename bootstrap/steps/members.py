@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shlex
 
-from bootstrap.action import DAEMON_STATE, Action, write_file
-from bootstrap.changes import change_units
+from bootstrap.action import Action, write_file
+from bootstrap.changes import SLURM_STATE, change_units
 from bootstrap.desired import Desired
 from bootstrap.facts.model import Facts
 from bootstrap.steps.daemon import START_TIMEOUT_S, restart, restart_digest, write_key
@@ -73,7 +73,7 @@ def _plan_daemon(facts: Facts, desired: Desired, unit: str, options: str, log: s
         if desired.cloud:
             todo.append(wait_for_slurmctld(desired.inventory.controller.name, desired.cloud.controller_timeout_s))
         start = restart(unit, desired, options)
-        changes = change_units(unit, trees=DAEMON_STATE[:1])
+        changes = change_units(unit, trees=(SLURM_STATE,))
         todo.append(Action(f"start {unit}", start, timeout=START_TIMEOUT_S, log=log, changes=changes))
     return todo
 

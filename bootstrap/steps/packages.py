@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from bootstrap.action import Action, install_packages
+from bootstrap.changes import DATABASE_STATE, SLURM_STATE
 from bootstrap.desired import Desired
 from bootstrap.facts.model import Facts
 from bootstrap.image_contents import ImageContents
@@ -35,6 +36,8 @@ BY_ROLE: dict[Role, tuple[str, ...]] = {
 }
 # Built by the controller if the distribution's release of Slurm does not match the spec.
 SLURM = frozenset({"slurm-client", *(name for names in BY_ROLE.values() for name in names)} - {"mariadb-server"})
+# Written by the scripts of MariaDB's packages, which do not remove it.
+DATABASE_FILES = ("/etc/mysql/debian.cnf",)
 # torch.compile builds C and C++ code on the nodes, against the headers of the pinned interpreter.
 COMPILER = ("g++",)
 
@@ -81,7 +84,14 @@ def _install(
     if not (missing or files):
         return []
     # An image can have an earlier version of Slurm's release, which is held.
-    action = install_packages([*missing, *files], *(["--allow-change-held-packages"] if files else []))
+    options = ["--allow-change-held-packages"] if files else []
+    database = "controller" in roles
+    action = install_packages(
+        [*missing, *files],
+        *options,
+        files=DATABASE_FILES if database else (),
+        trees=(SLURM_STATE, DATABASE_STATE) if database else (SLURM_STATE,),
+    )
     return [replace(action, title=f"install {' '.join([*missing, *slurm])}", script=action.script + then)]
 
 

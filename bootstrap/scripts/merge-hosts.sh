@@ -1,16 +1,32 @@
 #!/bin/sh
 # Merges /etc/muster/hosts into /etc/hosts; with `--check`, the exit code tells whether that has been done.
-# Other lines with one of our names are removed: with Debian's 127.0.1.1 line, a node would advertise its loopback address.
+# Our names are removed from other lines: with Debian's 127.0.1.1 line, a node would advertise its loopback address. Such
+# a line becomes a comment, from which it is restored before each merge and by journal-restore.sh. What remains of it
+# stands in our block.
 set -eu
+NAMES=${MUSTER_NAMES:-/etc/muster/hosts}
+HOSTS=${MUSTER_HOSTS:-/etc/hosts}
 new=$(mktemp)
 trap 'rm -f "$new"' EXIT
 awk '
-  NR == FNR { ours[$2] = 1; block = block $0 "\n"; next }
+  FILENAME == ARGV[1] { ours[$2] = 1; block = block $0 "\n"; next }
   $0 == "# muster begin" { inside = 1 }
-  !inside { claimed = 0; for (i = 2; i <= NF; i++) if ($i in ours) claimed = 1; if (!claimed) print }
+  !inside { sub(/^# muster replaced: /, ""); merge($0) }
   $0 == "# muster end" { inside = 0 }
-  END { printf "# muster begin\n%s# muster end\n", block }
-' /etc/muster/hosts /etc/hosts >"$new"
-if [ "${1:-}" = --check ]; then exec cmp -s "$new" /etc/hosts; fi
+  END { printf "# muster begin\n%s%s# muster end\n", block, remaining }
+
+  function merge(line,   fields, count, i, others, removed, comment) {
+    count = split(line, fields)
+    for (i = 2; i <= count && fields[1] !~ /^#/; i++) {
+      if (fields[i] ~ /^#/) comment = 1
+      if (!comment && fields[i] in ours) removed = 1
+      else others = others " " fields[i]
+    }
+    if (!removed) { print line; return }
+    print "# muster replaced: " line
+    if (others !~ /^( #.*)?$/) remaining = remaining fields[1] others "\n"
+  }
+' "$NAMES" "$HOSTS" >"$new"
+if [ "${1:-}" = --check ]; then exec cmp -s "$new" "$HOSTS"; fi
 # The file is written in place: in a container, /etc/hosts is a mount and cannot be replaced by a rename.
-cmp -s "$new" /etc/hosts || cat "$new" >/etc/hosts
+cmp -s "$new" "$HOSTS" || cat "$new" >"$HOSTS"

@@ -7,7 +7,7 @@ from ipaddress import IPv4Network, collapse_addresses
 from pathlib import Path
 
 from bootstrap.action import Action, enable_unit, remove_file, write_file
-from bootstrap.changes import Changes, change_units
+from bootstrap.changes import WANTS, Changes, change_files
 from bootstrap.desired import Desired
 from bootstrap.facts.model import Facts
 from bootstrap.steps.cloud.at_boot import DAEMONS, LOGINS, REQUIRED_FOR_LOGINS, UNIT
@@ -75,7 +75,9 @@ def plan_job_network(facts: Facts, node: Node, desired: Desired) -> list[Action]
     if units or UNIT_NAME not in facts.enabled:
         reload = "\nsystemctl daemon-reload" if {"slurmd", "muster-hosts", UNIT_NAME} & facts.loaded else ""
         enable = f"{enable_unit(UNIT_NAME)}{reload}"
-        todo.append(Action(f"enable {UNIT_NAME}", enable, changes=change_units(UNIT_NAME)))
+        # The unit itself is not recorded, so that it is never stopped: systemd would stop what lets users log in too.
+        enables = change_files(f"{WANTS}/{UNIT_NAME}.service")
+        todo.append(Action(f"enable {UNIT_NAME}", enable, changes=enables))
     if script or not facts.job_network:
         fix = "compare with `nft list ruleset` on that machine, then run again"
         load, loads = f"{PATH}\n{ADMIT_USERS}", Changes(undo=UNDO)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from bootstrap.action import Action, record_changes
-from bootstrap.changes import JOURNAL
+from bootstrap.action import KEEP_DAEMONS_STOPPED, MARKERS, POLICY, Action, record_changes
+from bootstrap.changes import DATABASE_STATE, JOURNAL, SLURM_STATE
 from bootstrap.desired import Desired
 from bootstrap.plan import plan_steps
 from bootstrap.steps import registry
 from bootstrap.steps.hosts import render_hosts
 from bootstrap.steps.isolation import list_admins
+from bootstrap.steps.job_network import UNDO
 from cluster.inventory import Adopted
 from tests.bootstrap.clusters import bare_all, desired, titles
 
@@ -42,6 +46,65 @@ def test_every_action_of_every_step_is_recorded() -> None:
             for action in step.actions:
                 assert action.changes is not None, action.title
                 assert action.script.startswith(f"{JOURNAL} before ") == bool(action.changes.subjects), action.title
+
+
+# What does not outlive a restart, or belongs to muster.
+VOLATILE = ("/dev/", "/run/", "/tmp/", f"{MARKERS}/")
+
+
+def test_every_file_that_a_script_writes_to_is_declared() -> None:
+    target = adopted(alerts={"webhook": "https://example.com/hook"})
+    target = replace(target, secrets=replace(target.secrets, webhook="https://example.com/hook"))
+    facts = {name: replace(each, packages={}, container=False) for name, each in bare_all(target).items()}
+    written: set[str] = set()
+    for steps in plan_steps(facts, target).values():
+        for action in (action for step in steps.values() for action in step.actions):
+            assert action.changes is not None
+            redirections = re.findall(r">\s*(/[\w./-]+)", action.script)
+            paths = {path.removesuffix(".muster-new") for path in redirections if not path.startswith(VOLATILE)}
+            assert paths <= {*action.changes.files, *action.changes.access}, action.title
+            written |= paths
+    # The check sees what packages need, and ordinary files.
+    assert {POLICY, "/etc/muster/hosts", "/etc/pam.d/sshd"} <= written
+
+
+def test_an_owners_policy_for_daemons_is_put_back(tmp_path: Path) -> None:
+    policy, aside = tmp_path / "policy-rc.d", tmp_path / "policy-rc.d.muster-old"
+    script = KEEP_DAEMONS_STOPPED.replace(POLICY, str(policy))
+    seen = f"cat {policy}\n{policy} ; echo code $?"
+    policy.write_text("#!/bin/sh\nexit 0\n")
+    for _ in range(2):
+        done = subprocess.run(["sh", "-c", f"{script}\n{seen}"], capture_output=True, text=True, check=True)
+        assert done.stdout == "#!/bin/sh\n# muster\nexit 101\ncode 101\n"
+        assert policy.read_text() == "#!/bin/sh\nexit 0\n"
+        # An installation that is killed leaves both, and the next one puts the owner's back.
+        subprocess.run(["sh", "-c", f"{script}\nkill -KILL $$"], check=False)
+        assert "# muster" in policy.read_text()
+        assert aside.read_text() == "#!/bin/sh\nexit 0\n"
+    subprocess.run(["sh", "-c", script], check=True)
+    assert not aside.exists()
+    policy.unlink()
+    subprocess.run(["sh", "-c", script], check=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_only_the_controller_declares_the_data_of_a_database() -> None:
+    target = adopted()
+    planned = plan_steps({name: replace(each, packages={}) for name, each in bare_all(target).items()}, target)
+    for name, steps in planned.items():
+        declared = [action.changes for step in steps.values() for action in step.actions if action.changes]
+        trees = {tree for changes in declared for tree in changes.trees}
+        files = {path for changes in declared for path in changes.files if path.startswith("/etc/mysql/")}
+        assert trees == ({SLURM_STATE, DATABASE_STATE} if name == "controller" else {SLURM_STATE}), name
+        assert bool(files) == (name == "controller")
+
+
+def test_the_unit_that_logins_wait_for_is_never_stopped() -> None:
+    target = adopted()
+    for steps in plan_steps(bare_all(target), target).values():
+        subjects = [s for step in steps.values() for a in step.actions if a.changes for s in a.changes.subjects]
+        assert "unit:muster-job-network" not in subjects
+        assert f"undo:{UNDO}" in subjects
 
 
 def test_the_owner_keeps_host_name_and_clock() -> None:

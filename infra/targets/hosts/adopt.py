@@ -20,10 +20,10 @@ from bootstrap.transport.base import Completed, Transport, TransportError
 from bootstrap.transport.host_connection import HostConnections
 from bootstrap.transport.host_login import HostLogin
 from infra.resources.error import ResourceError
-from infra.targets.hosts.claim import PATH, Claim, check_claim, parse_claim
+from infra.targets.hosts.claim import GIVEN_BACK, PATH, Claim, ClaimError, check_claim, parse_claim
 
-# A package that is removed may stop daemons that take a minute to end.
-RESTORE_TIMEOUT_S = 600.0
+# apt waits 5 minutes for another program, and a package that is removed may stop daemons that take a minute to end.
+RESTORE_TIMEOUT_S = 900.0
 _TAKEN = 4
 # `ln` fails if the file exists, so that of two operators only one gets the host.
 _CLAIM = f"""set -eu
@@ -75,9 +75,9 @@ def adopt_host(login: HostLogin, claim: Claim, public_key: str) -> HostFacts:
 
 
 def read_claim(login: HostLogin) -> Claim | None:
-    """Return the claim on a host; None if it has none. Raise TransportError if it does not answer."""
+    """Return the claim on a host; None if it has none. Raise TransportError if it does not say."""
     with _open(login) as (transport, _host_key):
-        return parse_claim(transport.run(f"cat {PATH} 2>/dev/null").out)
+        return _read_claim(login, transport)
 
 
 def release_host(login: HostLogin, claim_id: str | None = None) -> tuple[Restoration, ...]:
@@ -86,20 +86,37 @@ def release_host(login: HostLogin, claim_id: str | None = None) -> tuple[Restora
     A host that was installed again, or that another cluster has adopted since, is not touched.
     """
     with _connect(login) as (transport, _host_key):
-        claim = parse_claim(transport.run(f"cat {PATH} 2>/dev/null").out)
+        claim = _read_claim(login, transport)
         if claim is None or (claim_id is not None and claim.id != claim_id):
             return ()
         done = _require(login, transport.run(_RESTORE, timeout=RESTORE_TIMEOUT_S))
     return tuple(parse_restorations(done.out))
 
 
+def _read_claim(login: HostLogin, transport: Transport) -> Claim | None:
+    """Return the claim, None only if the host certainly has none: such a host is forgotten."""
+    done = transport.run(f"if [ -e {PATH} ]; then cat {PATH}; fi")
+    if done.code != 0:
+        last = (done.err.strip().splitlines() or [f"exit code {done.code}"])[-1]
+        fix = "allow the user `NOPASSWD: ALL` in a file in /etc/sudoers.d, then run it again"
+        raise TransportError(login.name, f"{PATH} cannot be read as root: {last}", fix)
+    try:
+        return parse_claim(done.out)
+    except ClaimError as error:
+        fix = f"put the file back, or run `{JOURNAL} restore` on the host and remove {MARKERS}"
+        raise TransportError(login.name, str(error), fix) from None
+
+
 def _claim(login: HostLogin, transport: Transport, claim: Claim) -> Claim:
     done = transport.run(_CLAIM, stdin=claim.render().encode())
     if done.code == _TAKEN:
         what = "is or was a node of a muster cluster (/etc/muster exists), but has no claim"
-        fix = "remove that cluster where it was created, or leave the host out"
+        fix = f"remove that cluster where it was created; {GIVEN_BACK}"
         raise ResourceError(f"hosts.machines.{login.name}", what, fix)
-    existing = parse_claim(_require(login, done).out)
+    try:
+        existing = parse_claim(_require(login, done).out)
+    except ClaimError:
+        existing = None
     if existing is None:
         raise ResourceError(f"hosts.machines.{login.name}", f"{PATH} cannot be read", "leave the host out")
     check_claim(login.name, existing, claim)

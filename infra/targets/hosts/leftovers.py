@@ -2,42 +2,40 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 from bootstrap.transport.base import TransportError
 from bootstrap.transport.host_login import HostLogin
-from cluster import names
 from cluster.spec.issue import SpecError
 from infra.home import Home, StackHome
 from infra.resources.error import ResourceError
 from infra.targets.hosts.adopt import read_claim, release_host
 from infra.targets.hosts.claim import Claim
-from infra.targets.hosts.login import parse_login, resolve_login
+from infra.targets.hosts.login import resolve_login
 from infra.targets.hosts.receipts import save_receipt
 from infra.targets.hosts.spec import hosts_section
+from infra.targets.hosts.state import identify_owner, read_logins
 from infra.targets.registry import read_spec
 from infra.targets.target import Deployment, Leftover, Leftovers
 
 HOSTS_AT_ONCE = 16
 KIND = "host"
-_HOST_RESOURCE = "muster:Host"
 
 
 def find_leftovers(deployment: Deployment) -> Leftovers:
     """Ask every host of a stack whether it belongs to the cluster; a host that does not answer may do so."""
     home = Home.of(os.environ)
-    logins = find_logins(home.stack(deployment.stack))
-    label = names.home_labels(home.root)[names.HOME]
+    stack = home.stack(deployment.stack)
+    logins = find_logins(stack)
+    owner = identify_owner(deployment.cluster, stack)
     with ThreadPoolExecutor(HOSTS_AT_ONCE) as pool:
         answers = dict(zip(logins, pool.map(_ask, logins.values()), strict=True))
     claimed = [
         Leftover(KIND, host, claim.created, claim.stack, claim.home, is_node=True)
         for host, claim in answers.items()
-        if isinstance(claim, Claim) and claim.is_of(deployment.cluster, deployment.stack, label)
+        if isinstance(claim, Claim) and claim.is_of(owner)
     ]
     silent = {host: error for host, error in answers.items() if isinstance(error, TransportError)}
     unseen = tuple(f"host {host}: {error.line}" for host, error in silent.items())
@@ -56,17 +54,7 @@ def release_leftover(leftover: Leftover) -> None:
 
 def find_logins(stack: StackHome) -> Mapping[str, HostLogin]:
     """Return the logins of all hosts that a stack has or may have, by name: those in its state, then in its file."""
-    return _read_file(stack) | read_state(stack.state)
-
-
-def read_state(state: Path) -> dict[str, HostLogin]:
-    """Return the logins of the hosts in a Pulumi state; nothing if it cannot be read."""
-    try:
-        resources = json.loads(state.read_text())["checkpoint"]["latest"].get("resources") or []
-        hosts = [entry["outputs"] for entry in resources if entry.get("type", "").endswith(_HOST_RESOURCE)]
-        return {host["host"]: parse_login(host["login"]) for host in hosts}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return {}
+    return _read_file(stack) | read_logins(stack.state)
 
 
 def _read_file(stack: StackHome) -> dict[str, HostLogin]:

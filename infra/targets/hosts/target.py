@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cluster import names
 from cluster.inventory import Inventory
 from cluster.spec import ClusterSpec, Issue
 from infra.engine.stop import Stop
@@ -98,6 +97,12 @@ class HostsTarget(Target, Preflight):
         cluster = HostsCluster(plan, section, context)
         return Built(cluster.inventory, cluster.addresses, partial(start_slurm, cluster.inventory, context))
 
+    def deployment_in_state(self, stack: StackHome, spec: ClusterSpec | None) -> Deployment | None:
+        from infra.targets.hosts.state import read_cluster
+
+        cluster = read_cluster(stack.state)
+        return self.deployment(stack, cluster, spec) if cluster else None
+
     def queue(self, deployment: Deployment) -> JobQueue:
         from infra.targets.hosts.queue import open_queue
 
@@ -127,7 +132,11 @@ class HostsTarget(Target, Preflight):
 
 
 def _is_ours(cluster: str, stack: StackHome, facts: MachineFacts) -> bool:
-    from infra.targets.hosts.claim import parse_claim
+    from infra.targets.hosts.claim import ClaimError, parse_claim
+    from infra.targets.hosts.state import identify_owner
 
-    claim = parse_claim(facts.claim)
-    return claim is not None and claim.is_of(cluster, stack.name, names.home_labels(stack.home.root)[names.HOME])
+    try:
+        claim = parse_claim(facts.claim)
+    except ClaimError:
+        return False
+    return claim is not None and claim.is_of(identify_owner(cluster, stack))

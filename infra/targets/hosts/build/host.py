@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from uuid import uuid4
 
@@ -19,6 +19,7 @@ from infra.targets.hosts.adopt import adopt_host, read_claim, release_host
 from infra.targets.hosts.claim import Claim
 from infra.targets.hosts.login import parse_login
 from infra.targets.hosts.receipts import forget_receipt, save_receipt
+from infra.targets.hosts.state import identify_owner
 
 _REPLACING = ("cluster", "stack", "host", "node")
 
@@ -99,12 +100,11 @@ def _locate(props: Properties) -> tuple[str, int, object]:
 def _adopt(props: Properties) -> Properties:
     node = props["node"]
     emit(Event("machines", node, "adopt", "start"))
-    home = names.home_labels(Home.of(os.environ).root)
+    home = Home.of(os.environ)
+    owner = identify_owner(props["cluster"], home.stack(props["stack"]), props["ssh_public_key"])
     claim = Claim(
-        cluster=props["cluster"],
-        stack=props["stack"],
-        home=home[names.HOME],
-        home_path=home[names.HOME_PATH],
+        **asdict(owner),
+        home_path=names.home_labels(home.root)[names.HOME_PATH],
         node=node,
         id=uuid4().hex,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -114,7 +114,7 @@ def _adopt(props: Properties) -> Properties:
     except Exception as failed:
         emit(Event("machines", node, "adopt", "failed", str(failed)))
         raise
-    forget_receipt(Home.of(os.environ), props["stack"], props["host"])
+    forget_receipt(home, props["stack"], props["host"])
     emit(Event("machines", node, "adopt", "changed" if facts.claim.id == claim.id else "ok", facts.address))
     return props | {
         "address": facts.address,

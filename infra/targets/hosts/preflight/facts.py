@@ -91,8 +91,8 @@ class MachineFacts:
     """Packet filters whose rules drop what they do not allow."""
     ports: frozenset[int] = frozenset()
     """TCP ports with a listening server."""
-    accounts: frozenset[tuple[str, int]] = frozenset()
-    """Names and uids of existing accounts that have a name or a uid of the spec's users."""
+    accounts: frozenset[tuple[str, int, str]] = frozenset()
+    """Names, uids and comments of existing accounts that have a name or a uid of the spec's users."""
     mounts: Mapping[str, Mount] = field(default_factory=dict)
     hanging: frozenset[str] = frozenset()
     """Mount points that do not answer."""
@@ -182,7 +182,7 @@ def _build(rows: _Rows) -> MachineFacts:
         claim=rows.first("claim"),
         filters=rows.firsts("filter"),
         ports=frozenset(int(port, 16) for port in rows.firsts("listens")),
-        accounts=frozenset((name, int(uid)) for _account, name, uid in rows.all("account")),
+        accounts=frozenset((name, int(uid), comment) for _account, name, uid, comment in rows.all("account")),
         mounts={path: Mount(source, kind, mode == "ro") for path, source, kind, mode in rows.all("mount")},
         hanging=rows.firsts("hangs"),
         gpus=len(rows.all("gpu")),

@@ -81,7 +81,7 @@ read_ports() {
 
 read_users() {
   for account in $ACCOUNTS; do
-    getent passwd "$account" | awk -F: -v OFS='\t' -v account="$account" '{ print "account", account, $1, $3 }'
+    getent passwd "$account" | awk -F: -v OFS='\t' -v account="$account" '{ print "account", account, $1, $3, $5 }'
   done
 }
 

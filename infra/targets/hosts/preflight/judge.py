@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from bootstrap.steps.users import OUR_COMMENT
 from cluster.catalog.software import components, find_faults
 from cluster.inventory import Role
 from cluster.plural import format_count
 from cluster.spec import ClusterSpec
 from cluster.spec.issue import Level
 from infra.targets.hosts.assign import Assignment
-from infra.targets.hosts.claim import parse_claim
+from infra.targets.hosts.claim import GIVEN_BACK, ClaimError, parse_claim
 from infra.targets.hosts.preflight.facts import MachineFacts
 
 SUPPORTED = ("debian 12", "debian 13", "ubuntu 22.04", "ubuntu 24.04")
@@ -128,13 +129,18 @@ def check_slurm(subject: Subject) -> Iterator[Problem]:
     active = sorted(SLURM_UNITS & facts.active)
     if subject.ours:
         return
-    if claim := parse_claim(facts.claim):
+    try:
+        claim = parse_claim(facts.claim)
+    except ClaimError as error:
+        yield _error("host_taken", f"is claimed, but {error}", "restore the file, or leave the host out")
+        return
+    if claim:
         message = f"belongs to cluster {claim.cluster} (stack {claim.stack}, MUSTER_HOME {claim.home_path})"
         fix = f"run `muster teardown --stack {claim.stack}` there, or leave the host out"
         yield _error("host_taken", message, fix)
     elif facts.muster:
         message = "is or was a node of a muster cluster (/etc/muster exists)"
-        fix = "remove that cluster with `muster teardown` where it was created, or leave the host out"
+        fix = f"remove that cluster with `muster teardown` where it was created; {GIVEN_BACK}"
         yield _error("host_taken", message, fix)
     elif active or facts.files:
         what = f"{', '.join(active)} active" if active else f"{', '.join(sorted(facts.files))} exists"
@@ -165,12 +171,16 @@ def check_ports(subject: Subject) -> Iterator[Problem]:
 
 
 def check_accounts(subject: Subject) -> Iterator[Problem]:
-    """Refuse accounts that have the name of a user with another uid, or the uid with another name."""
+    """Refuse accounts that have the name or the uid of a user, unless muster has added them."""
     for name, user in subject.spec.users.items():
-        for existing, uid in sorted(subject.facts.accounts):
+        for existing, uid, comment in sorted(subject.facts.accounts):
             if (existing == name) != (uid == user.uid):
                 message = f"has the account '{existing}' with uid {uid}; the spec has '{name}' with uid {user.uid}"
                 fix = f"change `users.{name}`, or the account on the host"
+                yield _error("host_account", message, fix)
+            elif existing == name and comment != OUR_COMMENT and not subject.ours:
+                message = f"has an account '{name}' of its own, which muster would take over; allowed: none"
+                fix = f"give `users.{name}` another name and uid, or remove the account on the host"
                 yield _error("host_account", message, fix)
 
 

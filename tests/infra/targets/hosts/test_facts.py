@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import pwd
 import socket
 import subprocess
 import time
@@ -41,8 +42,8 @@ Welcome to this machine!
 ["filter", "iptables"]
 ["listens", "0016"]
 ["listens", "1AA2"]
-["account", "2000", "alice", "2000"]
-["account", "alice", "alice", "2000"]
+["account", "2000", "alice", "2000", "Alice"]
+["account", "alice", "alice", "2000", "Alice"]
 ["mount", "/shared", "nas:/export", "nfs4", "ro"]
 ["disk", "/shared", "90000000"]
 ["hangs", "/data"]
@@ -84,7 +85,7 @@ def test_recorded_facts() -> None:
         slurm="23.11.4",
         filters=frozenset({"iptables"}),
         ports=frozenset({22, 6818}),
-        accounts=frozenset({("alice", 2000)}),
+        accounts=frozenset({("alice", 2000, "Alice")}),
         mounts={"/shared": Mount("nas:/export", "nfs4", read_only=True)},
         hanging=frozenset({"/data"}),
         gpus=1,
@@ -140,7 +141,7 @@ def test_the_script_reads_this_machine() -> None:
     assert facts.free_mb["/"] > 0
     assert list(facts.mounts) == ["/"]
     assert open_port in facts.ports
-    assert facts.accounts == {("root", 0)}
+    assert facts.accounts == {("root", 0, pwd.getpwnam("root").pw_gecos)}
     assert facts.resolved == {"localhost": "127.0.0.1"}
     assert facts.peers == {peers[0]: "open", peers[1]: "closed", peers[2]: "unresolved"}
     assert len(facts.machine) == 2

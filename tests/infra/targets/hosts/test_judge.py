@@ -15,7 +15,7 @@ from tests.infra.targets.hosts.specs import NOW, changed, subject
 GPUS = changed("groups", "gpu", "gpus", value={"count": 8, "kind": "real"})
 DRIVER = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {}  Release Build"
 CLOCK_FIX = "set it: `timedatectl set-ntp true`, or `chronyc makestep`; if all hosts differ, set this machine's clock"
-CLAIM = Claim("other", "theirs", "0123", "/home/bob/.muster", "gpu-1", "abc", "2026-11-18T09:00:00+00:00")
+CLAIM = Claim("other", "theirs", "0123", "/home/bob/.muster", "9", "SHA256:K", "gpu-1", "abc", "2026-11-18T09:00:00Z")
 MODELS = ("NVIDIA H100 80GB HBM3",) * 8
 
 CASES: dict[str, tuple[str, dict[str, Any], list[tuple[str, str, str]]]] = {
@@ -126,7 +126,8 @@ CASES: dict[str, tuple[str, dict[str, Any], list[tuple[str, str, str]]]] = {
             (
                 "host_taken",
                 "is or was a node of a muster cluster (/etc/muster exists)",
-                "remove that cluster with `muster teardown` where it was created, or leave the host out",
+                "remove that cluster with `muster teardown` where it was created; if it was given back already, "
+                "move /etc/muster away; or leave the host out",
             )
         ],
     ),
@@ -223,7 +224,7 @@ CASES: dict[str, tuple[str, dict[str, Any], list[tuple[str, str, str]]]] = {
     ),
     "uid of somebody else": (
         "rack1-1",
-        {"accounts": frozenset({("ubuntu", 2000)})},
+        {"accounts": frozenset({("ubuntu", 2000, "")})},
         [
             (
                 "host_account",
@@ -234,7 +235,7 @@ CASES: dict[str, tuple[str, dict[str, Any], list[tuple[str, str, str]]]] = {
     ),
     "name with another uid": (
         "rack1-1",
-        {"accounts": frozenset({("muster", 1000)})},
+        {"accounts": frozenset({("muster", 1000, "muster")})},
         [
             (
                 "host_account",
@@ -243,7 +244,29 @@ CASES: dict[str, tuple[str, dict[str, Any], list[tuple[str, str, str]]]] = {
             )
         ],
     ),
-    "the same account": ("rack1-1", {"accounts": frozenset({("muster", 2000)})}, []),
+    "an account of ours": ("rack1-1", {"accounts": frozenset({("muster", 2000, "muster")})}, []),
+    "an account of the owner": (
+        "rack1-1",
+        {"accounts": frozenset({("muster", 2000, "Me,,,")})},
+        [
+            (
+                "host_account",
+                "has an account 'muster' of its own, which muster would take over; allowed: none",
+                "give `users.muster` another name and uid, or remove the account on the host",
+            )
+        ],
+    ),
+    "a claim that cannot be read": (
+        "rack1-1",
+        {"muster": True, "claim": "{"},
+        [
+            (
+                "host_taken",
+                "is claimed, but /var/lib/muster/record/claim cannot be read",
+                "restore the file, or leave the host out",
+            )
+        ],
+    ),
     "nothing mounted": (
         "rack1-1",
         {"mounts": {}},
@@ -347,9 +370,11 @@ def test_what_muster_has_put_on_its_own_host_is_no_problem() -> None:
         "files": frozenset({"/etc/slurm/slurm.conf"}),
         "ports": frozenset({6817, 6819}),
         "free_mb": {"/": 100, "/shared": 100},
+        # Somebody has changed the comment since.
+        "accounts": frozenset({("muster", 2000, "Me,,,")}),
     }
     assert list(judge_host(replace(subject("head", **facts), ours=True))) == []
-    assert {p.code for p in judge_host(subject("head", **facts))} == {"host_taken", "host_disk"}
+    assert {p.code for p in judge_host(subject("head", **facts))} == {"host_taken", "host_disk", "host_account"}
 
 
 def test_a_calm_host_has_no_problem() -> None:

@@ -106,7 +106,7 @@ def install_packages(
 ) -> Action:
     """Return the action that installs packages, given by name or as a file, and starts none of their daemons.
 
-    `options` are further ones of apt-get; `files` and `trees` are what scripts of the packages create and do not remove.
+    `options` are further ones of apt-get; `files` and `trees` are what the packages create and do not remove.
     """
     listed = " ".join(names)
     arguments = f"{' '.join(['--no-install-recommends', *options])} {listed}"

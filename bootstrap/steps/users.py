@@ -24,7 +24,7 @@ def plan_users(facts: Facts, node: Node, desired: Desired) -> list[Action]:
     for name, user in desired.spec.users.items():
         todo += _plan_account(facts, node, name, user.uid, desired.home(name))
         if node.role == "controller":
-            todo += _plan_home(facts, name, user.uid, desired.home(name))
+            todo += _plan_home(facts, node, name, user.uid, desired.home(name))
     for name, account in facts.users.items():
         if account.comment == OUR_COMMENT and name not in desired.spec.users and account.shell != NO_SHELL:
             script = f"usermod -L -e 1 -s {NO_SHELL} {name}\npkill -KILL -u {name} || true"
@@ -38,6 +38,9 @@ def _plan_account(facts: Facts, node: Node, name: str, uid: int, home: str) -> l
     if holder or (account and account.uid != uid):
         line = f"uid {uid} belongs to {holder}" if holder else f"{name} has uid {account and account.uid}, not {uid}"
         raise BootstrapError(node.name, "users", line, fix=f"give users.{name}.uid another value or replace the node")
+    if node.adopted and account and account.comment != OUR_COMMENT:
+        line = f"the account {name} exists already and is not muster's"
+        raise BootstrapError(node.name, "users", line, fix=f"give users.{name} another name, or remove the account")
     if account is None:
         # `*` means no password at all; useradd's default `!` would count as a locked account.
         script = f"useradd -M -U -u {uid} -d {shlex.quote(home)} -s {SHELL} -c {OUR_COMMENT} -p '*' {name}"
@@ -48,10 +51,15 @@ def _plan_account(facts: Facts, node: Node, name: str, uid: int, home: str) -> l
     return []
 
 
-def _plan_home(facts: Facts, name: str, uid: int, path: str) -> list[Action]:
+def _plan_home(facts: Facts, node: Node, name: str, uid: int, path: str) -> list[Action]:
     home = facts.homes.get(name)
     if home and home.uid == uid:
         return []
+    if home and node.adopted:
+        # The shared filesystem is the owner's, and somebody's files are in there.
+        line = f"{path} exists already and belongs to uid {home.uid}, not {uid}"
+        fix = f"write `users: {{{name}: {{uid: {home.uid}}}}}`, choose another name, or move that folder away"
+        raise BootstrapError(node.name, "users", line, fix=fix)
     quoted = shlex.quote(path)
     # Root creates the folder without following links in it; everything inside is written by the user.
     script = (

@@ -60,6 +60,11 @@ class Node(InventoryModel):
     """Set for a machine that muster did not create; None if it is created and removed with the cluster."""
 
     @property
+    def root_maintains(self) -> bool:
+        """Whether those who repair the machine log in as root, which works even if no user can log in."""
+        return self.ssh_user == "root" and (self.adopted is None or self.adopted.user == "root")
+
+    @property
     def login_address(self) -> str:
         """The address for SSH from here."""
         return self.ssh_address or self.address

@@ -12,6 +12,8 @@ import pytest
 from bootstrap.action import KEEP_DAEMONS_STOPPED, MARKERS, POLICY, Action, record_changes
 from bootstrap.changes import DATABASE_STATE, JOURNAL, SLURM_STATE
 from bootstrap.desired import Desired
+from bootstrap.errors import BootstrapError
+from bootstrap.facts.model import Home, UserFact
 from bootstrap.plan import plan_steps
 from bootstrap.steps import registry
 from bootstrap.steps.hosts import render_hosts
@@ -105,6 +107,40 @@ def test_the_unit_that_logins_wait_for_is_never_stopped() -> None:
         subjects = [s for step in steps.values() for a in step.actions if a.changes for s in a.changes.subjects]
         assert "unit:muster-job-network" not in subjects
         assert f"undo:{UNDO}" in subjects
+
+
+def test_an_account_of_the_owner_is_not_taken_over() -> None:
+    own = UserFact(2000, "Me,,,", "/home/muster", "/bin/zsh")
+    target = adopted()
+    facts = {name: replace(each, users={"muster": own}) for name, each in bare_all(target).items()}
+    with pytest.raises(BootstrapError, match="step users: the account muster exists already and is not muster's"):
+        plan_steps(facts, target)
+    facts = {name: replace(each, users={"muster": replace(own, comment="muster")}) for name, each in facts.items()}
+    assert "correct user muster" in titles(plan_steps(facts, target), "gpu-1", "users")
+
+
+def test_a_home_of_somebody_else_is_not_taken_over() -> None:
+    target = adopted()
+    facts = bare_all(target)
+    facts["controller"] = replace(facts["controller"], homes={"muster": Home(1000, False)})
+    with pytest.raises(BootstrapError) as refused:
+        plan_steps(facts, target)
+    assert str(refused.value) == (
+        "node controller, step users: /shared/home/muster exists already and belongs to uid 1000, not 2000. "
+        "Fix: write `users: {muster: {uid: 1000}}`, choose another name, or move that folder away."
+    )
+    # On machines of ours, the user may have got another uid.
+    assert "create the home of muster" in titles(plan_steps(facts, desired()), "controller", "users")
+
+
+@pytest.mark.parametrize(
+    ("ssh_user", "owner", "root_maintains"),
+    [("root", None, True), ("ubuntu", None, False), ("root", "root", True), ("root", "ops", False)],
+)
+def test_who_repairs_a_machine(ssh_user: str, owner: str | None, root_maintains: bool) -> None:
+    owned = Adopted(hostname="head", user=owner) if owner else None
+    machine = desired().inventory.controller.model_copy(update={"ssh_user": ssh_user, "adopted": owned})
+    assert machine.root_maintains == root_maintains
 
 
 def test_the_owner_keeps_host_name_and_clock() -> None:

@@ -26,6 +26,11 @@ def parse_login(text: str) -> HostLogin:
     return HostLogin(**fields | {"jump": parse_login(json.dumps(fields["jump"])) if fields["jump"] else None})
 
 
+def resolve_user(section: Hosts, host: Host) -> str:
+    """Return the user as whom muster logs in to a host."""
+    return host.user or section.user or DEFAULT_USER
+
+
 def resolve_address(host: Host) -> str:
     """Return the address by which other hosts reach a host."""
     return host.cluster_address or host.address
@@ -52,7 +57,7 @@ def _resolve(section: Hosts, name: str, host: Host, jump: str | None) -> HostLog
         name=name,
         address=host.address,
         port=host.port or section.port or DEFAULT_PORT,
-        user=host.user or section.user or DEFAULT_USER,
+        user=resolve_user(section, host),
         identity_file=host.identity_file or section.identity_file,
         fingerprint=host.fingerprint,
         known_hosts=section.known_hosts,

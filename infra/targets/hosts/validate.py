@@ -11,7 +11,7 @@ from cluster.spec import ClusterSpec
 from cluster.spec.issue import Issue, error, warning
 from infra.plan import node_count
 from infra.targets.hosts.assign import assign_hosts, list_claims, match_groups, match_hosts
-from infra.targets.hosts.login import find_jump_cycle, resolve_address
+from infra.targets.hosts.login import find_jump_cycle, resolve_address, resolve_user
 from infra.targets.hosts.spec import DEFAULT_PORT, EXAMPLE_FINGERPRINT, Host, Hosts, hosts_section
 
 MAX_LISTED = 8
@@ -181,6 +181,16 @@ def check_jumps(_spec: ClusterSpec, section: Hosts) -> Iterator[Issue]:
         yield error("jump_cycle", f"hosts.jump_hosts.{cycle[0]}.jump", message, "remove one `jump` of the circle")
 
 
+def check_login_users(spec: ClusterSpec, section: Hosts) -> Iterator[Issue]:
+    """Refuse a cluster's user who is the owner's login on a host: muster would take over that account."""
+    for name in spec.users:
+        hosts = [host for host in section.machines if resolve_user(section, section.machines[host]) == name]
+        if hosts:
+            message = f"'{name}' is the user as whom muster logs in to {_list(hosts)}; allowed: another name"
+            fix = "rename one of them: the accounts of the cluster's users are added by muster, and removed by teardown"
+            yield error("host_login_user", f"users.{name}", message, fix)
+
+
 def check_network(spec: ClusterSpec, _section: Hosts) -> Iterator[Issue]:
     """Refuse settings of the network, which belongs to the owner of the machines."""
     if spec.login.ssh_port is not None:
@@ -204,6 +214,7 @@ RULES: tuple[_Rule, ...] = (
     check_claims,
     check_host_keys,
     check_jumps,
+    check_login_users,
     check_network,
 )
 

@@ -54,6 +54,17 @@ BAD: dict[str, tuple[dict[str, Any], list[tuple[str, str, str, str]]]] = {
             )
         ],
     ),
+    "user of the cluster as whom muster logs in": (
+        changed("hosts", "machines", "rack1-1", "user", value="muster"),
+        [
+            (
+                "host_login_user",
+                "users.muster",
+                "'muster' is the user as whom muster logs in to rack1-1; allowed: another name",
+                "rename one of them: the accounts of the cluster's users are added by muster, and removed by teardown",
+            )
+        ],
+    ),
     "controller is not a host": (
         changed("hosts", "controller", value="haed"),
         [

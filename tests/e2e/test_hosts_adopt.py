@@ -5,31 +5,44 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import pytest
 import yaml
 
-from bootstrap.changes import ACCOUNT_FILES, Changes, Restoration, change_files, change_units, journal
+from bootstrap.changes import ACCOUNT_FILES, JOURNAL, Changes, Restoration, change_files, change_units, journal
 from bootstrap.transport.host_login import HostLogin
 from bootstrap.transport.ssh import SshTransport
-from cluster import names
 from cluster.inventory import Node
 from infra.home import Home
 from infra.resources import ssh_key
 from infra.resources.error import ResourceError
 from infra.targets.hosts.adopt import HostFacts, adopt_host, read_claim, release_host
-from infra.targets.hosts.claim import Claim
+from infra.targets.hosts.claim import Claim, hash_key
 from infra.targets.hosts.leftovers import find_leftovers, release_leftover
 from infra.targets.hosts.receipts import describe_receipts
+from infra.targets.hosts.state import identify_owner
 from infra.targets.target import Deployment
 from tests.e2e.bare_machines import BareMachines, differences, open_machines
 
 HOST = "bare"
+NETWORK, LOGINS = "muster-test-network", "systemd-user-sessions.service"
 CLUSTER = f"adopt-{os.getpid():x}"
 OPERATOR, CLUSTER_KEY = ssh_key.generate("operator"), ssh_key.generate("cluster")
-CLAIM = Claim(CLUSTER, "mine", "0123", "/home/me/.muster", "cpu-1", "first", "2026-11-18T09:00:00+00:00")
+CLAIM = Claim(
+    cluster=CLUSTER,
+    stack="mine",
+    home="0123",
+    home_path="/home/me/.muster",
+    machine="9",
+    key=hash_key(CLUSTER_KEY.public),
+    node="cpu-1",
+    id="first",
+    created="2026-11-18T09:00:00+00:00",
+)
+OURS = "/root/muster-test-ours.deb"
+INSTALL_OURS = f"{JOURNAL} installs {OURS}\ndpkg -i {OURS}"
 # A package with a conffile that adds an account, and a second one that needs it.
 BUILD_PACKAGES = """set -e
 cd "$(mktemp -d)"
@@ -136,7 +149,7 @@ def test_packages_accounts_and_units_are_as_before(machine: Machine) -> None:
     before = machine.snapshot()
     machine.adopt()
     installs = Changes(packages=True)
-    machine.change("dpkg -i /root/muster-test-ours.deb", installs)
+    machine.change(INSTALL_OURS, installs)
     # Afterwards it is changed, as bootstrap writes the settings of a daemon that it has installed.
     machine.change("echo ours >/etc/muster-test-ours.conf", change_files("/etc/muster-test-ours.conf"))
     machine.change("useradd -M alice", Changes(accounts=("alice",)))
@@ -152,7 +165,7 @@ def test_packages_accounts_and_units_are_as_before(machine: Machine) -> None:
 
 def test_what_others_have_done_since_stays(machine: Machine) -> None:
     machine.adopt()
-    machine.change("dpkg -i /root/muster-test-ours.deb", Changes(packages=True))
+    machine.change(INSTALL_OURS, Changes(packages=True))
     machine.change("useradd -M alice", Changes(accounts=("alice",)))
     machine.run("dpkg -i /root/muster-test-theirs.deb")
     left = {
@@ -164,6 +177,21 @@ def test_what_others_have_done_since_stays(machine: Machine) -> None:
     assert "alice" not in machine.run("cut -d: -f1 /etc/passwd").split()
     assert "muster-test-theirs-user" in machine.run("cut -d: -f1 /etc/passwd").split()
     machine.run("dpkg -P muster-test-theirs muster-test-ours; rm -rf /var/backups/muster")
+
+
+def test_users_can_log_in_if_a_unit_that_logins_require_was_running(machine: Machine) -> None:
+    before = machine.snapshot()
+    machine.adopt()
+    unit, drop_in = f"/etc/systemd/system/{NETWORK}.service", f"/etc/systemd/system/{LOGINS}.d/{NETWORK}.conf"
+    text = "[Service]\\nType=oneshot\\nRemainAfterExit=yes\\nExecStart=true\\n"
+    requires = f"mkdir -p {drop_in.rpartition('/')[0]}; printf '[Unit]\\nRequires={NETWORK}.service\\n' >{drop_in}"
+    machine.change(f"printf '{text}' >{unit}; {requires}", change_files(unit, drop_in))
+    machine.run(f"systemctl daemon-reload; systemctl start {NETWORK} {LOGINS}")
+    release_host(machine.login)
+    # Nothing requires the unit any more, so that ending it has no effect on logins.
+    machine.run(f"systemctl stop {NETWORK}")
+    assert machine.run(f"systemctl is-active {LOGINS}; ls /run/nologin 2>&1 || true").splitlines()[0] == "active"
+    assert differences(before, machine.snapshot()) == {}
 
 
 def test_a_host_is_recognized_by_its_claim_if_the_state_is_lost(
@@ -188,7 +216,8 @@ def test_a_host_is_recognized_by_its_claim_if_the_state_is_lost(
     }
     (tmp_path / "Pulumi.mine.yaml").write_text(yaml.safe_dump({"config": {"muster:cluster": spec}}))
     home = Home.of(os.environ)
-    machine.adopt(replace(CLAIM, home=names.home_labels(home.root)[names.HOME]))
+    # Without the state, the cluster's key is not known.
+    machine.adopt(replace(CLAIM, **asdict(identify_owner(CLUSTER, home.stack("mine")))))
     search = find_leftovers(Deployment(CLUSTER, "mine"))
     assert [leftover.name for leftover in search.resources] == [HOST]
     assert search.unseen == (f"host down: SSH at {described['address']}:1: connection refused",)

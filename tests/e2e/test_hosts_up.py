@@ -100,12 +100,15 @@ def test_machines_run_a_job_and_are_given_back_as_they_were(rack: Rack) -> None:
 
     # The owner edits one of muster's files and one of the machine's, which muster has changed; one host is cut off.
     machines.run("rack1-1", "echo edited >>/etc/muster/fabric.env; echo '# edited' >>/etc/pam.d/sshd")
+    # As after a restart.
+    machines.run("rack1-1", "systemctl start muster-job-network")
 
     machines.run("head", "systemctl stop ssh")
     stopped = stack.muster("teardown", "--yes", "--force", check=False)
     assert stopped.returncode != 0
     assert "host head: SSH at" in stopped.stdout
     assert re.search(r"rack1-1: \d+ restored, \d+ removed, 2 left", stopped.stdout)
+    machines.run("rack1-1", "systemctl stop muster-job-network; test ! -e /run/nologin")
     assert set(differences(before["rack1-1"], machines.snapshot("rack1-1"))) == {
         *("file /etc/muster", "file /etc/muster/fabric.env"),
         *("file /var/backups/muster", "file /var/backups/muster/etc", "file /var/backups/muster/etc/pam.d"),
@@ -117,4 +120,9 @@ def test_machines_run_a_job_and_are_given_back_as_they_were(rack: Rack) -> None:
     machines.run("head", "systemctl start ssh")
     printed = stack.muster("teardown", "--yes", "--force").stdout
     assert re.search(r"head: \d+ restored, \d+ removed, 0 left", printed)
+    # The jobs' history is moved away, not deleted.
+    assert machines.run(
+        "head", "cd /var/backups/muster && find . -maxdepth 3 ! -type d; ls -d var/lib/mysql/slurm_*"
+    ) == ("var/lib/mysql/slurm_acct_db\n")
+    machines.run("head", "rm -r /var/backups/muster")
     assert differences(before["head"], machines.snapshot("head")) == {}

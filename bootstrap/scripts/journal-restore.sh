@@ -69,6 +69,8 @@ put_back() {
   kind=$1 what=$2 entry=$3
   before=$(cat "$entry/before")
   current=$(describe "$what")
+  # Left by a write that was killed.
+  rm -f "$what.muster-new"
   if [ "$current" = "$before" ]; then
     : # somebody, or an earlier attempt, has done it
   elif [ "$kind" != access ] && is_changed "$what" "$entry"; then

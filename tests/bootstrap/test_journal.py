@@ -236,6 +236,7 @@ def test_a_change_that_was_interrupted_is_undone(machine: Machine) -> None:
     machine.run("before", f"file:{machine.path('etc/owned.conf')}", f"file:{machine.path('etc/half.conf')}")
     machine.path("etc/owned.conf").write_text("ours, hal")
     machine.path("etc/half.conf").write_text("hal")
+    machine.path("etc/half.conf.muster-new").write_text("ha")
     assert machine.restore() == {"etc/owned.conf": "restored", "etc/half.conf": "removed"}
     assert machine.snapshot() == before
 

@@ -10,6 +10,8 @@ from uuid import uuid4
 import pulumi
 from pulumi.dynamic import CreateResult, DiffResult, ReadResult, Resource, ResourceProvider, UpdateResult
 
+from bootstrap.action import digest
+from bootstrap.changes import SCRIPT
 from bootstrap.progress import Event, emit
 from bootstrap.transport.base import TransportError
 from cluster import names
@@ -47,7 +49,7 @@ class HostProvider(ResourceProvider):
         replaces = changed(olds, news, _REPLACING)
         if "login" in changed(olds, news, ("login",)) and _locate(olds) != _locate(news):
             replaces.append("login")
-        updates = changed(olds, news, ("login", "ssh_public_key")) or not olds.get("reachable", True)
+        updates = changed(olds, news, ("login", "ssh_public_key", "journal")) or not olds.get("reachable", True)
         return DiffResult(changes=bool(replaces or updates), replaces=replaces, delete_before_replace=True)
 
     def update(self, _id: str, _olds: Properties, news: Properties) -> UpdateResult:
@@ -73,6 +75,8 @@ class HostArgs:
     """A HostLogin as JSON."""
     ssh_public_key: pulumi.Input[str]
     """The cluster's key, which may log in as root."""
+    journal: str = digest(SCRIPT)
+    """Which version of the journal's script the host has: a later one replaces it, because teardown runs it."""
 
 
 class Host(Resource, module="muster", name="Host"):

@@ -138,6 +138,7 @@ def props(**changes: Any) -> dict[str, Any]:
         ({}, {"login": dump_login(replace(LOGIN, address="10.0.0.12"))}, True, ["login"]),
         ({}, {"login": dump_login(replace(LOGIN, port=22))}, True, ["login"]),
         ({}, {"ssh_public_key": "ssh-ed25519 B"}, True, []),
+        ({"journal": "older"}, {"journal": "newer"}, True, []),
         ({"reachable": False}, {}, True, []),
         ({}, {"node": "gpu-2"}, True, ["node"]),
     ],

@@ -83,6 +83,8 @@ class MachineFacts:
     """Files of an earlier Slurm."""
     slurm: str = ""
     """Version of an installed Slurm; empty if there is none."""
+    sshd_includes: bool = True
+    """Whether sshd reads the files in /etc/ssh/sshd_config.d."""
     muster: bool = False
     """Whether the host is or was a node of a cluster of ours."""
     claim: str = ""
@@ -178,6 +180,7 @@ def _build(rows: _Rows) -> MachineFacts:
         active=rows.firsts("active"),
         files=rows.firsts("file"),
         slurm=rows.first("slurm"),
+        sshd_includes=not rows.has("no_include"),
         muster=rows.has("muster"),
         claim=rows.first("claim"),
         filters=rows.firsts("filter"),

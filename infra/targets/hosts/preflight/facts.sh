@@ -68,6 +68,9 @@ read_services() {
       break
     fi
   done
+  # Without it, sshd would not accept the cluster's key. It is a fact only if the file can be read.
+  if settings=$(as_root cat /etc/ssh/sshd_config 2>/dev/null) &&
+    ! echo "$settings" | grep -Eiq '^[[:space:]]*Include[[:space:]].*/etc/ssh/sshd_config\.d/'; then fact no_include; fi
   if [ -e /etc/muster ]; then fact muster /etc/muster; fi
   if claim=$(cat /var/lib/muster/record/claim 2>/dev/null); then fact claim "$claim"; fi
   # ufw's service is active even if its rules are not, and rules may be loaded without any service.

@@ -89,6 +89,14 @@ def check_root(subject: Subject) -> Iterator[Problem]:
         yield _error("host_sudo", message, fix)
 
 
+def check_sshd(subject: Subject) -> Iterator[Problem]:
+    """Require that sshd reads the file by which muster lets the cluster's key log in."""
+    if not subject.facts.sshd_includes:
+        message = "sshd does not read /etc/ssh/sshd_config.d, where muster lets the cluster's key log in"
+        fix = "write `Include /etc/ssh/sshd_config.d/*.conf` as the first line of /etc/ssh/sshd_config"
+        yield _error("host_sshd", message, fix)
+
+
 def check_python(subject: Subject) -> Iterator[Problem]:
     """Refuse a Python that is too old; a missing one is installed."""
     version = subject.facts.python
@@ -231,6 +239,7 @@ def check_gpus(subject: Subject) -> Iterator[Problem]:
 RULES: tuple[Callable[[Subject], Iterator[Problem]], ...] = (
     check_system,
     check_root,
+    check_sshd,
     check_python,
     check_space,
     check_clock,

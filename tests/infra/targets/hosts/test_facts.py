@@ -39,6 +39,7 @@ Welcome to this machine!
 ["active", "munge"]
 ["file", "/etc/slurm/slurm.conf"]
 ["slurm", "23.11.4"]
+["no_include"]
 ["filter", "iptables"]
 ["listens", "0016"]
 ["listens", "1AA2"]
@@ -85,6 +86,7 @@ def test_recorded_facts() -> None:
         slurm="23.11.4",
         filters=frozenset({"iptables"}),
         ports=frozenset({22, 6818}),
+        sshd_includes=False,
         accounts=frozenset({("alice", 2000, "Alice")}),
         mounts={"/shared": Mount("nas:/export", "nfs4", read_only=True)},
         hanging=frozenset({"/data"}),

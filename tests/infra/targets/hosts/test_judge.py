@@ -57,6 +57,17 @@ CASES: dict[str, tuple[str, dict[str, Any], list[tuple[str, str, str]]]] = {
             )
         ],
     ),
+    "sshd without the folder of settings": (
+        "rack1-1",
+        {"sshd_includes": False},
+        [
+            (
+                "host_sshd",
+                "sshd does not read /etc/ssh/sshd_config.d, where muster lets the cluster's key log in",
+                "write `Include /etc/ssh/sshd_config.d/*.conf` as the first line of /etc/ssh/sshd_config",
+            )
+        ],
+    ),
     "old Python": (
         "rack1-1",
         {"python": "3.6.8"},

@@ -156,6 +156,8 @@ class Target(ABC):
     """Timeout for opening an SSH connection to a node."""
     reserved_tags: ClassVar[tuple[str, ...]] = ()
     """Prefixes of tag keys that belong to the platform; no spec may use them, so that it can move between targets."""
+    removal_words: ClassVar[str] = "and all data"
+    """What teardown removes with the nodes, for its question."""
     backup_help: ClassVar[str] = ""
     """How to back up a cluster of a target that has no archives."""
     stable_nodes: ClassVar[frozenset[str]] = frozenset()

@@ -165,8 +165,9 @@ def _foreign_error(cluster: _Cluster, leftovers: list[Leftover]) -> Stop | None:
     created_here = any(path.exists() for path in (stack.state, stack.last_up, stack.inventory))
     if isinstance(cluster.target, OnThisMachine) or created_here or not leftovers:
         return None
+    where = deployment.region or f"target {cluster.target.name}"
     count = format_count(len(leftovers), "resource")
-    what = f"{deployment.region} has {count} with the names of stack {stack.name} and cluster {cluster.name}"
+    what = f"{where} has {count} with the names of stack {stack.name} and cluster {cluster.name}"
     return Stop(
         f"{what}, but {stack.home.root} has no record that they were created from here; nothing was removed",
         f"check who owns them; if they are yours: `{format_command('teardown', stack.name, 'FORCE=1')}`",
@@ -308,7 +309,7 @@ def _confirmed(cluster: _Cluster, leftovers: list[Leftover]) -> bool:
     stays = f" ({', '.join(staying)} {'stays' if len(staying) == 1 else 'stay'})" if staying else ""
     question = (
         f"remove stack {cluster.stack.name}: cluster {cluster.name}, {format_count(nodes, 'node')} "
-        f"and all data{stays}? [y/N] "
+        f"{cluster.target.removal_words}{stays}? [y/N] "
     )
     return screen.out().input(question).strip().lower() in ("y", "yes")
 

@@ -21,6 +21,7 @@ from infra.receipt import Receipt
 from infra.resources.error import ResourceError
 from infra.targets.cost import Cost, Line
 from infra.targets.facts import Machine, Slurm, SlurmNode, parse
+from infra.targets.hosts.target import HostsTarget
 from infra.targets.local import caches as local_caches
 from infra.targets.local.target import LocalTarget
 from infra.targets.registry import plan_of as plan
@@ -177,7 +178,12 @@ def test_teardown_asks_with_the_number_of_nodes(monkeypatch: pytest.MonkeyPatch)
     cluster = teardown._Cluster(stack, LocalTarget(), Deployment("demo", "mine"))
     leftovers = [Leftover("blade", "a", is_node=True), Leftover("disk", "b", keep_reason="keep: true")]
     assert not teardown._confirmed(cluster, leftovers)
-    assert questions == ["remove stack mine: cluster demo, 1 node and all data (disk b stays)? [y/N] "]
+    hosts = teardown._Cluster(stack, HostsTarget(), Deployment("demo", "mine"))
+    assert not teardown._confirmed(hosts, leftovers[:1])
+    assert questions == [
+        "remove stack mine: cluster demo, 1 node and all data (disk b stays)? [y/N] ",
+        "remove stack mine: cluster demo, 1 node (each host is given back as it was; shared files stay)? [y/N] ",
+    ]
 
 
 def test_secrets_of_an_exported_state_are_unwrapped() -> None:

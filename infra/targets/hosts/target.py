@@ -37,6 +37,7 @@ class HostsTarget(Target, Preflight):
     examples = ("hosts-full",)
     capabilities = Capabilities(gpus=frozenset({"real"}), storage=frozenset({"existing"}))
     setup_phases = ("apt", "venv", "pulumi")
+    removal_words = "(each host is given back as it was; shared files stay)"
     not_checked = "the hosts are not checked"
     refusal = "its hosts are not ready; nothing was changed on them"
 

@@ -59,7 +59,9 @@ def run(*command):
 for line in run("dpkg-query", "-W", "-f", "${Package} ${Version} ${db:Status-Abbrev}\\n"):
     seen["package " + line] = ""
 for line in run("systemctl", "list-units", "--type=service", "--state=active", "--no-legend", "--plain"):
-    seen["active " + line.split()[0]] = ""
+    # Those of sessions come and go with logins.
+    if not line.startswith(("user@", "user-runtime-dir@")):
+        seen["active " + line.split()[0]] = ""
 for line in run("systemctl", "list-unit-files", "--no-legend", "--plain"):
     seen["unit " + line.split()[0]] = line.split()[1]
 for line in run("nft", "list", "tables"):

@@ -64,10 +64,10 @@ def plan_job_network(facts: Facts, node: Node, desired: Desired) -> list[Action]
     connects_all = desired.spec.slurm.connections == "all"
     script = write_file(facts, PATH, UNLOAD if connects_all else render_script(node, desired), 0o755)
     units = write_file(facts, f"/etc/systemd/system/{UNIT_NAME}.service", unit)
-    if node.ssh_user == "root":
+    if node.root_maintains:
         units += write_file(facts, LOGIN_DROP_IN, REQUIRED_FOR_LOGINS.format(name="job-network"))
     else:
-        # Nobody could log in to repair a machine on which muster itself is an ordinary user.
+        # Nobody could log in to repair a machine on which muster itself, or its owner, is an ordinary user.
         units += remove_file(facts, LOGIN_DROP_IN)
     if node.role == "compute":
         units += write_file(facts, f"/etc/systemd/system/slurmd.service.d/{UNIT_NAME}.conf", LOAD_BEFORE_SLURMD)

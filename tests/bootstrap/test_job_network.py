@@ -10,7 +10,7 @@ import pytest
 
 from bootstrap.facts.model import Facts
 from bootstrap.steps import job_network
-from cluster.inventory import Node
+from cluster.inventory import Adopted, Node
 from tests.bootstrap.clusters import desired, done_all, node
 
 USERS = {"alice": {"uid": 2001}, "carol": {"uid": 60000}}
@@ -117,10 +117,13 @@ def test_users_log_in_only_after_a_boot_that_has_loaded_the_rules(member: Node) 
     assert then == "if [ -e /run/nologin ]; then systemctl start --no-block systemd-user-sessions.service; fi"
 
 
-def test_a_machine_on_which_muster_is_an_ordinary_user_can_always_be_repaired() -> None:
+@pytest.mark.parametrize(
+    "changes", [{"ssh_user": "ubuntu"}, {"adopted": Adopted(hostname="front", user="ops")}], ids=["muster", "owner"]
+)
+def test_a_machine_that_an_ordinary_user_maintains_can_always_be_repaired(changes: dict[str, object]) -> None:
     facts = done_all(TARGET)["login"]
     assert job_network.LOGIN_DROP_IN in facts.files
-    reached_by_sudo = LOGIN.model_copy(update={"ssh_user": "ubuntu"})
+    reached_by_sudo = LOGIN.model_copy(update=changes)
     titles = [action.title for action in job_network.plan_job_network(facts, reached_by_sudo, TARGET)]
     assert titles[0] == f"remove {job_network.LOGIN_DROP_IN}"
     written = {action.title for action in job_network.plan_job_network(Facts(), reached_by_sudo, TARGET)}

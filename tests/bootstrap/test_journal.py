@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -22,150 +21,14 @@ from bootstrap.changes import (
     journal,
     parse_restorations,
 )
+from tests.bootstrap.journaled_machine import ORIGINAL, Machine, create_machine
 
-ORIGINAL = "the owner's setting\n"
 LIMIT_S = 60.0
-# Units are active if a file of their name exists; accounts are lines of the machine's passwd; packages are lines of
-# `name<TAB>version<TAB>state`. apt-get announces what is in `announces`, and removes packages unless there is `locked`.
-PROGRAMS = {
-    "systemctl": """case $* in
-  "-q is-active "*) test -e "$STAGE/active/$3" ;;
-  "is-active "*) if [ -e "$STAGE/active/$2" ]; then echo active; else echo inactive; exit 3; fi ;;
-  "stop "*) rm "$STAGE/active/$2" ;;
-  "start systemd-user-sessions") rm -f "$MUSTER_NOLOGIN" ;;
-esac""",
-    "getent": 'grep "^$2:" "$STAGE/../root/etc/passwd"',
-    "userdel": 'sed -i "/^$1:/d" "$STAGE/../root/etc/passwd"',
-    "pkill": "exit 1",
-    "dpkg": 'case $1 in --audit) cat "$STAGE/broken" 2>/dev/null || true ;; esac',
-    "dpkg-query": """case $* in
-  *Status-Status*) awk -F '\\t' -v OFS='\\t' '{ print $3, $1, $2 }' "$STAGE/packages" ;;
-  *) shift $(($# - 1)); awk -F '\\t' -v name="$1" '$1 == name { printf "%s", $2 }' "$STAGE/packages" ;;
-esac""",
-    "apt-get": """case $* in
-  "-s install "*) cat "$STAGE/announces" ;;
-  "-s purge "*)
-    shift 2
-    for name in "$@"; do
-      echo "Purg $name [1]"
-      sed -n "s/^$name needed by /Remv /p" "$STAGE/needs" 2>/dev/null || true
-    done ;;
-  *purge*)
-    if [ -e "$STAGE/locked" ]; then echo "E: Could not get lock /var/lib/dpkg/lock-frontend." >&2; exit 100; fi
-    while [ "$1" != purge ]; do shift; done
-    shift
-    for name in "$@"; do sed -i "/^$name\t/d" "$STAGE/packages"; done ;;
-esac""",
-}
-
-
-@dataclass(frozen=True)
-class Machine:
-    """A folder with the journal's record beside it."""
-
-    root: Path
-    record: Path
-    backups: Path
-    stage: Path
-    """Folder with the state of the stand-ins."""
-
-    def path(self, name: str) -> Path:
-        return self.root / name
-
-    @property
-    def environment(self) -> dict[str, str]:
-        return {
-            "MUSTER_RECORD": str(self.record),
-            "MUSTER_BACKUPS": str(self.backups),
-            "MUSTER_NOLOGIN": str(self.stage / "nologin"),
-            "STAGE": str(self.stage),
-            "PATH": f"{self.stage}/bin:{os.environ['PATH']}",
-        }
-
-    def run(self, *arguments: str) -> str:
-        done = self.start(*arguments)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    def start(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            ["sh", "-c", SCRIPT, "journal", *arguments],
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-
-    def change(self, name: str, content: str | None, kind: str = "file") -> None:
-        """Write or remove a file as an action does."""
-        subject = f"{kind}:{self.path(name)}"
-        self.run("before", subject)
-        if content is None:
-            self.path(name).unlink()
-        else:
-            self.path(name).parent.mkdir(parents=True, exist_ok=True)
-            self.path(name).write_text(content)
-        self.run("after", subject)
-
-    def install(self, announced: str, *packages: str) -> None:
-        """Install packages as an action does; `announced` is what apt-get says before."""
-        (self.stage / "announces").write_text(announced)
-        self.run("before", "packages:")
-        self.run("installs", "anything")
-        self.add_packages(*packages)
-        self.run("after", "packages:")
-
-    def add_packages(self, *packages: str) -> None:
-        with (self.stage / "packages").open("a") as listed:
-            listed.writelines(f"{package}\t1\tinstalled\n" for package in packages)
-
-    def list_packages(self) -> list[str]:
-        return [line.split("\t")[0] for line in (self.stage / "packages").read_text().splitlines()]
-
-    def activate(self, unit: str) -> None:
-        (self.stage / "active" / unit).touch()
-
-    def list_calls(self, program: str) -> list[str]:
-        """Return the arguments of each call of a program."""
-        calls = (self.stage / "calls").read_text().splitlines() if (self.stage / "calls").exists() else []
-        return [call.removeprefix(f"{program} ") for call in calls if call.startswith(f"{program} ")]
-
-    def restore(self) -> dict[str, str]:
-        """Restore; return the outcome by path below the root."""
-        restored = list(parse_restorations(self.run("restore")))
-        return {entry.subject.removeprefix(f"{self.root}/"): entry.outcome for entry in restored}
-
-    def backup(self, name: str) -> Path:
-        """Return where a file of the machine is among the backups."""
-        return Path(f"{self.backups}{self.path(name)}")
-
-    def snapshot(self) -> dict[str, tuple[int, str]]:
-        """Return mode and content, or target, of everything in the folder."""
-        return {
-            path.relative_to(self.root).as_posix(): (
-                path.lstat().st_mode,
-                os.readlink(path) if path.is_symlink() else path.read_text() if path.is_file() else "",
-            )
-            for path in sorted(self.root.rglob("*"))
-        }
 
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Machine:
-    root = tmp_path / "root"
-    (root / "etc").mkdir(parents=True)
-    (root / "etc/owned.conf").write_text(ORIGINAL)
-    (root / "etc/owned.conf").chmod(0o640)
-    (root / "etc/link").symlink_to("owned.conf")
-    stage = tmp_path / "stage"
-    (stage / "bin").mkdir(parents=True)
-    (stage / "active").mkdir()
-    (stage / "packages").write_text("base\t1\tinstalled\n")
-    for name, script in PROGRAMS.items():
-        program = stage / "bin" / name
-        program.write_text(f'#!/bin/sh\necho "{name} $*" >>"$STAGE/calls"\n{script}\n')
-        program.chmod(0o755)
-    return Machine(root, tmp_path / "record", tmp_path / "backups", stage)
+    return create_machine(tmp_path)
 
 
 def test_everything_is_as_before(machine: Machine) -> None:
@@ -388,105 +251,6 @@ def test_what_was_being_changed_is_stored_before_it_is_replaced(machine: Machine
     [restored] = parse_restorations(machine.run("restore"))
     assert restored.remark == f"was being changed; that version is {machine.backup('etc/owned.conf')}"
     assert machine.backup("etc/owned.conf").read_text() == "by whom?\n"
-
-
-REGISTRIES = ("etc/passwd", "etc/shadow")
-
-
-def add_account(machine: Machine, name: str) -> None:
-    """Add an account as an action does."""
-    subjects = [f"account:{name}", *(f"registry:{machine.path(path)}" for path in REGISTRIES)]
-    machine.run("before", *subjects)
-    for path in REGISTRIES:
-        with machine.path(path).open("a") as registry:
-            registry.write(f"{name}:\n")
-    machine.run("after", *subjects)
-
-
-@pytest.fixture
-def accounts(machine: Machine) -> Machine:
-    """Return a machine with files of accounts."""
-    for path in REGISTRIES:
-        machine.path(path).write_text("root:\n")
-    return machine
-
-
-def test_files_of_accounts_are_restored(accounts: Machine) -> None:
-    before = accounts.snapshot()
-    add_account(accounts, "alice")
-    assert accounts.restore() == dict.fromkeys(REGISTRIES, "restored")
-    assert accounts.snapshot() == before
-
-
-def test_if_one_file_of_accounts_was_changed_none_is_replaced(accounts: Machine) -> None:
-    add_account(accounts, "alice")
-    with accounts.path("etc/shadow").open("a") as shadow:
-        shadow.write("bob:\n")
-    add_account(accounts, "carol")
-    assert accounts.restore() == {"alice": "removed", "carol": "removed", "etc/shadow": "left"}
-    assert accounts.path("etc/passwd").read_text() == "root:\n"
-    assert "bob:\n" in accounts.path("etc/shadow").read_text()
-
-
-def test_accounts_stay_with_the_packages_that_added_them(accounts: Machine) -> None:
-    accounts.run("before", *(f"registry:{accounts.path(path)}" for path in REGISTRIES))
-    accounts.install("Inst ours (1 Debian)\n", "ours")
-    with accounts.path("etc/passwd").open("a") as passwd:
-        passwd.write("daemon-of-ours:\n")
-    accounts.run("after", *(f"registry:{accounts.path(path)}" for path in REGISTRIES))
-    (accounts.stage / "needs").write_text("ours needed by theirs\n")
-    assert list(parse_restorations(accounts.run("restore"))) == [
-        Restoration("left", "packages", "ours", "needed by theirs"),
-        Restoration(
-            "left",
-            "file",
-            str(accounts.path("etc/passwd")),
-            f"packages that stay need their accounts; the original is {accounts.backup('etc/passwd')}",
-        ),
-    ]
-    assert "daemon-of-ours" in accounts.path("etc/passwd").read_text()
-
-
-def test_only_packages_that_apt_announced_are_removed(machine: Machine) -> None:
-    announced = "Inst ours (1 Debian)\nInst also-ours:amd64 (1 Debian)\nConf ours (1 Debian)\n"
-    machine.install(announced, "ours", "also-ours:amd64", "installed-by-somebody-else-meanwhile")
-    assert machine.restore() == {"also-ours ours": "removed"}
-    assert "installed-by-somebody-else-meanwhile" in machine.list_packages()
-    [purge] = [call for call in machine.list_calls("apt-get") if " purge " in call and "-s" not in call.split()]
-    assert purge == "-q -y -o DPkg::Lock::Timeout=300 purge also-ours ours"
-
-
-def test_a_package_that_is_half_installed_is_configured_and_removed(machine: Machine) -> None:
-    machine.install("Inst ours (1 Debian)\n")
-    (machine.stage / "announces").write_text("Inst ours (1 Debian)\n")
-    machine.run("before", "packages:")
-    machine.run("installs", "ours")
-    with (machine.stage / "packages").open("a") as listed:
-        listed.write("ours\t1\thalf-configured\ngone\t1\tconfig-files\n")
-    (machine.stage / "broken").write_text("ours is not configured\n")
-    assert machine.restore() == {"ours": "removed"}
-    assert machine.list_calls("dpkg") == ["--audit", "--configure -a"]
-
-
-def test_packages_that_others_need_stay_and_the_others_go(machine: Machine) -> None:
-    machine.install("Inst ours (1 Debian)\nInst library (1 Debian)\n", "ours", "library")
-    (machine.stage / "needs").write_text("library needed by theirs\n")
-    assert list(parse_restorations(machine.run("restore"))) == [
-        Restoration("removed", "packages", "ours"),
-        Restoration("left", "packages", "library", "needed by theirs"),
-    ]
-
-
-def test_a_lock_on_packages_ends_the_restore_and_the_next_one_removes_them(machine: Machine) -> None:
-    machine.install("Inst ours (1 Debian)\n", "ours")
-    (machine.stage / "locked").touch()
-    stopped = machine.start("restore")
-    assert (stopped.returncode, stopped.stderr) == (
-        1,
-        "journal: packages cannot be removed now: E: Could not get lock /var/lib/dpkg/lock-frontend.\n",
-    )
-    (machine.stage / "locked").unlink()
-    assert machine.restore() == {"ours": "removed"}
 
 
 def test_who_can_log_in_is_restored_first(machine: Machine) -> None:

@@ -12,11 +12,8 @@ from infra.targets.hosts.preflight.facts import Mount
 from infra.targets.hosts.preflight.judge import judge_host
 from tests.infra.targets.hosts.specs import NOW, changed, subject
 
-GPUS = changed("groups", "gpu", "gpus", value={"count": 8, "kind": "real"})
-DRIVER = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {}  Release Build"
 CLOCK_FIX = "set it: `timedatectl set-ntp true`, or `chronyc makestep`; if all hosts differ, set this machine's clock"
 CLAIM = Claim("other", "theirs", "0123", "/home/bob/.muster", "9", "SHA256:K", "gpu-1", "abc", "2026-11-18T09:00:00Z")
-MODELS = ("NVIDIA H100 80GB HBM3",) * 8
 
 CASES: dict[str, tuple[str, dict[str, Any], list[tuple[str, str, str]]]] = {
     "unsupported system": (
@@ -312,60 +309,6 @@ CASES: dict[str, tuple[str, dict[str, Any], list[tuple[str, str, str]]]] = {
         ],
     ),
 }
-GPU_CASES: dict[str, tuple[dict[str, Any], list[tuple[str, str, str]]]] = {
-    "as described": ({"gpus": 8, "gpu_models": MODELS, "driver": DRIVER.format("595.91.07")}, []),
-    "too few": (
-        {"gpus": 4},
-        [
-            (
-                "host_gpus",
-                "has 4 NVIDIA GPUs; groups.gpu.gpus.count is 8",
-                "write `gpus: {count: 4}`, or leave the host out",
-            )
-        ],
-    ),
-    "no driver": (
-        {"gpus": 8, "modules": frozenset({"nouveau"})},
-        [
-            (
-                "host_driver",
-                "has 8 NVIDIA GPUs, but not their driver; nouveau is loaded instead",
-                "install the NVIDIA driver 580 or later, and restart",
-            )
-        ],
-    ),
-    "old driver": (
-        {"gpus": 8, "gpu_models": MODELS, "driver": DRIVER.format("535.183.01")},
-        [
-            (
-                "host_driver",
-                "has NVIDIA driver 535.183.01; allowed: 580 or newer "
-                "(the training environment has CUDA 13, which older branches cannot run)",
-                "install a newer driver, and restart",
-            )
-        ],
-    ),
-    "a GPU that the driver has lost": (
-        {"gpus": 8, "gpu_models": MODELS[:7], "driver": DRIVER.format("595.91.07")},
-        [
-            (
-                "host_driver",
-                "the driver has only 7 of 8 GPUs",
-                "look for Xid errors in `dmesg`; a GPU may have failed",
-            )
-        ],
-    ),
-    "more than described": (
-        {"gpus": 10, "gpu_models": (*MODELS, "x", "x"), "driver": DRIVER.format("595.91.07")},
-        [
-            (
-                "host_gpus_unused",
-                "has 10 NVIDIA GPUs, of which Slurm uses 8 (groups.gpu.gpus.count)",
-                "write `gpus: {count: 10}` to use all",
-            )
-        ],
-    ),
-}
 
 
 def test_the_release_of_the_distribution_is_installed() -> None:
@@ -396,16 +339,6 @@ def test_a_calm_host_has_no_problem() -> None:
 def test_host(title: str) -> None:
     host, facts, expected = CASES[title]
     assert [(p.code, p.message, p.fix) for p in judge_host(subject(host, **facts))] == expected
-
-
-@pytest.mark.parametrize("title", GPU_CASES)
-def test_gpus(title: str) -> None:
-    facts, expected = GPU_CASES[title]
-    assert [(p.code, p.message, p.fix) for p in judge_host(subject(data=GPUS, **facts))] == expected
-
-
-def test_the_controller_needs_no_gpus() -> None:
-    assert list(judge_host(subject("head", GPUS, gpus=0))) == []
 
 
 @pytest.mark.parametrize("system", ["debian 12", "debian 13", "ubuntu 22.04", "ubuntu 24.04"])

@@ -12,9 +12,12 @@ GO = "1.25.11"
 # By machine, the checksum of Go's toolchain module in that version, as `go mod download -json` prints it. Others must
 # have a Go that is new enough.
 GO_SUMS = {"x86_64": "h1:AUChz5pzC7L9cEGXaGD6Z0N5m2H2JDiTZywfitOXskU="}
-# By machine, the SHA-256 of Pulumi's release. For a machine that is not listed, Pulumi is built from Go modules, whose
-# checksums are in setup/pulumi; docs/release.md says how to add it.
-PULUMI_SHA256: dict[str, str] = {}
+# By machine, the SHA-256 of Pulumi's release. If it cannot be downloaded, Pulumi is built from Go modules, whose
+# checksums are in setup/pulumi.
+PULUMI_SHA256 = {
+    "x86_64": "94ba357acac23d01474084c4b00098dc0f7bc70ce13f34c777459254a5f718e5",
+    "aarch64": "edc8327463a72160bb36cf82cf5062da9c8a244290a706d9980988e7bf486853",
+}
 PULUMI_FILES = ("pulumi", "pulumi-language-python", "pulumi-language-python-exec", "pulumi-resource-pulumi-python")
 
 SUITE = "trixie"

@@ -132,7 +132,10 @@ def _check_go(facts: Facts) -> list[MachineProblem]:
     if not _lacks_pinned_go(facts):
         return []
     name = ARCHITECTURES[facts.machine]
-    what = f"{name} needs Go >= {pins.GO} or Pulumi {pins.PULUMI} on PATH: setup has a checksum of neither for {name}"
+    what = (
+        f"{name} needs Go >= {pins.GO} or Pulumi {pins.PULUMI} on PATH: Pulumi's release cannot be downloaded, "
+        f"and setup has no checksum of Go for {name}"
+    )
     return [MachineProblem(what, INSTALL_GO_OR_PULUMI)]
 
 
@@ -146,11 +149,9 @@ def _check_tools(facts: Facts) -> list[MachineProblem]:
             MachineProblem(what, f"install it, for example `sudo apt-get install python{facts.python}-venv`")
         )
     if "go" in facts.lacking and facts.builds_pulumi and not _lacks_pinned_go(facts):
-        if facts.machine in pins.PULUMI_SHA256:
-            reason = "its release cannot be downloaded"
-        else:
-            reason = "no checksum of Pulumi's release is pinned in setup/pins.py"
-        what = f"Pulumi {pins.PULUMI} is not installed; {reason}, so it is built, which needs Go"
+        what = (
+            f"Pulumi {pins.PULUMI} is not installed; its release cannot be downloaded, so it is built, which needs Go"
+        )
         problems.append(MachineProblem(what, INSTALL_GO_OR_PULUMI))
     if facts.reach.get("base") is False and not (facts.root and "debootstrap" not in facts.lacking):
         what = (

@@ -81,7 +81,6 @@ def is_release_reachable(machine: str) -> bool:
         return False
 
 
-# Only tests run this until pins.PULUMI_SHA256 has a checksum.
 def fetch_release(machine: str, staging: Path, log: Path) -> None:
     """Download the official release, compare it with its pinned checksum and put the executables into staging/bin."""
     name = archive_name(machine)

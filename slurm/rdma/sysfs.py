@@ -1,0 +1,203 @@
+"""Read the RDMA devices of a node from sysfs: a shell function prints the files, and `parse_rdma` makes them data.
+
+The function needs neither Python nor root, because the pre-flight runs it on machines that have nothing of ours.
+https://www.kernel.org/doc/Documentation/ABI/stable/sysfs-class-infiniband describes the files.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+LinkLayer = str
+"""`InfiniBand` or `Ethernet`, as sysfs writes it."""
+COUNTERS = (
+    "symbol_error",
+    "link_error_recovery",
+    "link_downed",
+    "port_rcv_errors",
+    "port_xmit_discards",
+    "local_link_integrity_errors",
+    "excessive_buffer_overrun_errors",
+)
+"""Counters of errors that are read, wherever the driver has them."""
+_DEVICE_FILES = ("fw_ver", "device/numa_node")
+_PORT_FILES = ("state", "phys_state", "rate", "link_layer", "lid", "sm_lid")
+_GID_FILES = ("gids/*", "gid_attrs/types/*", "gid_attrs/ndevs/*", "pkeys/*")
+_COUNTER_FILES = tuple(f"{folder}/{name}" for folder in ("counters", "hw_counters") for name in COUNTERS)
+
+# One `grep` reads all files; those that a driver does not have, and GIDs that are not in use, cannot be read.
+_READER = r"""
+read_rdma() {
+  (
+    cd "${SYSFS:-/sys}/class/infiniband" 2>/dev/null || exit 0
+    for device in *; do
+      if [ -d "$device/ports" ]; then printf 'rdma\t%s/pci\t%s\n' "$device" "$(readlink -f "$device/device")"; fi
+    done
+    grep -sH '' FILES |
+      grep -Ev ':0x0000$|:0000:0000:0000:0000:0000:0000:0000:0000$' | sed 's/^\([^:]*\):/rdma\t\1\t/'
+    cd ../../bus/pci/devices 2>/dev/null || exit 0
+    for gpu in $(grep -sl '^0x10de' */vendor); do
+      case $(cat "${gpu%/*}/class") in
+        0x0300* | 0x0302*) printf 'rdma\tgpu\t%s\n' "$(readlink -f "${gpu%/*}")" ;;
+      esac
+    done
+  )
+}
+"""
+
+
+@dataclass(frozen=True)
+class Gid:
+    """An address of a port."""
+
+    index: int
+    address: str
+    """128 bits in groups of 16, as sysfs writes them."""
+    kind: str = ""
+    """`IB/RoCE v1` or `RoCE v2`."""
+    netdev: str = ""
+
+
+@dataclass(frozen=True)
+class RdmaPort:
+    """A port of an RDMA device."""
+
+    device: str
+    port: int
+    state: str = ""
+    """ACTIVE, INIT (no subnet manager has configured it), ARMED or DOWN."""
+    phys_state: str = ""
+    """LinkUp, Polling (nothing answers at the other end of the cable), Disabled and others."""
+    gbps: float = 0.0
+    link_layer: LinkLayer = ""
+    lid: int = 0
+    """Address in the InfiniBand subnet; 0 on Ethernet."""
+    sm_lid: int = 0
+    gids: tuple[Gid, ...] = ()
+    pkeys: tuple[str, ...] = ()
+    counters: Mapping[str, int] = field(default_factory=dict)
+    pci_path: tuple[str, ...] = ()
+    """PCI addresses from the root port down to the device; empty for a device in software."""
+    numa: int = -1
+    firmware: str = ""
+
+    @property
+    def name(self) -> str:
+        """Device and port as NCCL writes them, e.g. `mlx5_0:1`."""
+        return f"{self.device}:{self.port}"
+
+    @property
+    def active(self) -> bool:
+        return self.state == "ACTIVE"
+
+    def describe_state(self) -> str:
+        """Return the state for a message, with what it means for InfiniBand."""
+        if self.state == "INIT" and self.link_layer == "InfiniBand":
+            return "INIT (no subnet manager has configured it)"
+        state = self.state or "in an unknown state"
+        return f"{state} ({self.phys_state})" if self.phys_state else state
+
+
+@dataclass(frozen=True)
+class RdmaFacts:
+    """The RDMA ports of a node, and where its GPUs are on the PCI bus."""
+
+    ports: tuple[RdmaPort, ...] = ()
+    gpus: tuple[tuple[str, ...], ...] = ()
+    """PCI addresses from the root port down to each NVIDIA GPU."""
+
+
+def render_reader(*, gids: bool = False, counters: bool = False) -> str:
+    """Return the shell function `read_rdma`, which prints `rdma<tab>file<tab>value`; $SYSFS is the root of sysfs.
+
+    GIDs and partition keys are a thousand files and more on a large machine, so they are read only on request.
+    """
+    files = [f"*/{name}" for name in _DEVICE_FILES]
+    files += [f"*/ports/*/{name}" for name in _PORT_FILES]
+    files += [f"*/ports/*/{name}" for name in _GID_FILES if gids]
+    files += [f"*/ports/*/{name}" for name in _COUNTER_FILES if counters]
+    return _READER.replace("FILES", " ".join(files))
+
+
+def split_lines(text: str) -> Iterator[tuple[str, str]]:
+    """Yield file and value of each line that `read_rdma` has printed."""
+    for line in text.splitlines():
+        kind, *fields = line.split("\t", 2)
+        if kind == "rdma" and len(fields) == 2:  # noqa: PLR2004  # file and value
+            yield fields[0], fields[1]
+
+
+def parse_rdma(rows: Iterable[tuple[str, str]]) -> RdmaFacts:
+    """Return the facts in the files of sysfs and their values."""
+    devices: dict[str, dict[str, str]] = defaultdict(dict)
+    ports: dict[tuple[str, int], dict[str, str]] = defaultdict(dict)
+    gpus: list[tuple[str, ...]] = []
+    for path, value in rows:
+        device, _, below = path.partition("/")
+        if path == "gpu":
+            gpus.append(_split_pci(value))
+        elif below.startswith("ports/"):
+            _ports, number, name = below.split("/", 2)
+            ports[device, int(number)][name] = value.strip()
+        else:
+            devices[device][below] = value.strip()
+    return RdmaFacts(
+        tuple(_build_port(*key, ports[key], devices[key[0]]) for key in sorted(ports, key=_natural_order)),
+        tuple(sorted(gpus)),
+    )
+
+
+def _build_port(device: str, port: int, files: Mapping[str, str], of_device: Mapping[str, str]) -> RdmaPort:
+    speed = re.match(r"[\d.]+", files.get("rate", ""))
+    indices = sorted(int(name[len("gids/") :]) for name in files if name.startswith("gids/"))
+    counters = {name: int(_read_counter(name, files)) for name in COUNTERS if _read_counter(name, files).isdigit()}
+    return RdmaPort(
+        device,
+        port,
+        # `4: ACTIVE`
+        state=files.get("state", "").partition(":")[2].strip(),
+        phys_state=files.get("phys_state", "").partition(":")[2].strip(),
+        # `400 Gb/sec (4X NDR)`
+        gbps=float(speed[0]) if speed else 0.0,
+        link_layer=files.get("link_layer", ""),
+        lid=_parse_int(files.get("lid", "")),
+        sm_lid=_parse_int(files.get("sm_lid", "")),
+        gids=tuple(
+            Gid(
+                index,
+                files[f"gids/{index}"],
+                files.get(f"gid_attrs/types/{index}", ""),
+                files.get(f"gid_attrs/ndevs/{index}", ""),
+            )
+            for index in indices
+        ),
+        pkeys=tuple(files[name] for name in sorted(files) if name.startswith("pkeys/")),
+        counters=counters,
+        pci_path=_split_pci(of_device.get("pci", "")),
+        numa=_parse_int(of_device.get("device/numa_node", ""), default=-1),
+        firmware=of_device.get("fw_ver", ""),
+    )
+
+
+def _read_counter(name: str, files: Mapping[str, str]) -> str:
+    return files.get(f"counters/{name}") or files.get(f"hw_counters/{name}", "")
+
+
+def _split_pci(path: str) -> tuple[str, ...]:
+    return tuple(part for part in path.split("/") if re.fullmatch(r"[\da-f]{4,}:[\da-f]{2}:[\da-f]{2}\.[\da-f]", part))
+
+
+def _parse_int(text: str, default: int = 0) -> int:
+    try:
+        return int(text, 0)
+    except ValueError:
+        return default
+
+
+def _natural_order(key: tuple[str, int]) -> tuple[list[tuple[int, str]], int]:
+    """Return a key that sorts mlx5_2 before mlx5_10."""
+    parts = re.findall(r"\d+|\D+", key[0])
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in parts], key[1]

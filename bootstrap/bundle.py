@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 
-SHARED_FOLDERS = ("trainer", "simulator/calibrate", "slurm/jobs", "slurm/fabric")
+SHARED_FOLDERS = ("trainer", "simulator/calibrate", "slurm/jobs", "slurm/fabric", "slurm/rdma")
 NODE_FOLDERS = ("bootstrap", "cluster", "slurm", "trainer", "simulator/calibrate")
 # Scripts of the repository that people run on the nodes, by their path in the shared bundle.
 SHARED_SCRIPTS = {"bin/muster-env": "bootstrap/scripts/muster-env"}

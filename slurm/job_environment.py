@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 Verdict = Literal["harmful", "obsolete", "needless"]
-Fabric = Literal["tcp", "efa", "infiniband"]
-EVERYWHERE: frozenset[Fabric] = frozenset({"tcp", "efa", "infiniband"})
+Fabric = Literal["tcp", "efa", "infiniband", "roce"]
+EVERYWHERE: frozenset[Fabric] = frozenset({"tcp", "efa", "infiniband", "roce"})
 EFA: frozenset[Fabric] = frozenset({"efa"})
-RDMA: frozenset[Fabric] = frozenset({"efa", "infiniband"})
+PORTS: frozenset[Fabric] = frozenset({"infiniband", "roce"})
+RDMA: frozenset[Fabric] = frozenset({"efa", "infiniband", "roce"})
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,8 @@ class Finding:
 RULES: tuple[Rule, ...] = (
     Rule("NCCL_NET", "harmful", "the job would use TCP even though the nodes have a faster fabric", RDMA, "Socket"),
     Rule("NCCL_IB_DISABLE", "harmful", "switches the fabric off; the job would run over TCP", RDMA, "1"),
+    Rule("NCCL_IB_HCA", "harmful", "hides the ports that the node's facts show to be those of the fabric", PORTS),
+    Rule("NCCL_IB_GID_INDEX", "needless", "only affects RoCE, where each node sets it by its own addresses", PORTS),
     Rule("FI_PROVIDER", "harmful", "libfabric would not use EFA", EFA, "(?!efa$).*"),
     Rule("NCCL_NET_PLUGIN", "harmful", "NCCL would not load the EFA plugin", EFA, "none|spcx"),
     Rule("NCCL_ALGO", "harmful", "switches the tuner of NCCL and of the EFA plugin off"),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from slurm.config.render import Cgroup
 from slurm.control.nodes import NodeState
+from slurm.rdma.sysfs import RdmaFacts
 
 
 @dataclass(frozen=True)
@@ -88,5 +89,7 @@ class Facts:
     disks: tuple[Disk, ...] = ()
     software: Mapping[str, str] = field(default_factory=dict)
     """Output of each component's version command, by component of the software table."""
+    rdma: RdmaFacts = field(default_factory=RdmaFacts)
+    """RDMA ports; read only from nodes whose fabric uses them."""
     clock: float = 0.0
     """The node's time when the facts were read, in seconds since the epoch."""

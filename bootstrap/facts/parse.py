@@ -7,6 +7,7 @@ from collections import defaultdict
 from bootstrap.facts.model import Disk, Facts, FileFact, Home, UserFact
 from slurm.config.render import Cgroup
 from slurm.control.nodes import parse_nodes
+from slurm.rdma.sysfs import parse_rdma
 
 INSTALLED = "installed"
 
@@ -42,6 +43,7 @@ def parse_facts(text: str) -> Facts:
         mounts=dict(f for f in lines["mount"] if len(f) == 2),  # noqa: PLR2004
         disks=tuple(Disk(*f) for f in lines["disk"] if len(f) == 3),  # noqa: PLR2004
         software=_software(lines["software"]),
+        rdma=parse_rdma((f[0], f[1]) for f in lines["rdma"] if len(f) == 2),  # noqa: PLR2004
         clock=float(_first(lines["clock"]) or 0),
     )
 

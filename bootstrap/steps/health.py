@@ -9,12 +9,13 @@ from bootstrap.desired import Desired
 from bootstrap.facts.model import Facts
 from bootstrap.program import pack_program
 from bootstrap.steps.cloud.software import read_versions
+from bootstrap.steps.fabric import list_ports
 from bootstrap.steps.step import Step
 from cluster.inventory import Node
 from cluster.names import members
 
 ETC = "/etc/muster"
-SOURCES = ("control", "health")
+SOURCES = ("control", "health", "rdma")
 START = "import sys; from slurm.health.__main__ import main; sys.exit(main(sys.argv[1:]))\n"
 
 
@@ -44,6 +45,7 @@ def describe_expected(facts: Facts, node: Node, desired: Desired) -> str:
             "gpus": node.gpus.count if node.gpus.kind == "real" else 0,
             "nvlinks": node_set.nvlinks if node_set else 0,
             "efa": node_set.efa_devices if node_set else 0,
+            "rdma": {port.name: port.gbps for port in list_ports(facts, node)},
             "ultraserver": members(node_set.group, node_set.count) if node_set and node_set.ultraserver else [],
             "busbw": node_set.busbw if node_set else {},
             "mounts": list(desired.inventory.mounts),

@@ -17,6 +17,7 @@ from bootstrap.image_contents import ImageContents
 from bootstrap.steps.cloud import disks, lustre_client, mounts, slurm_packages
 from bootstrap.steps.step import Step
 from cluster.inventory import Node, Role
+from cluster.spec import Fabric
 
 COMMON = (
     "openssh-server",
@@ -34,6 +35,11 @@ BY_ROLE: dict[Role, tuple[str, ...]] = {
     "login": ("sackd",),
     "compute": ("slurmd", "libpam-slurm-adopt"),
 }
+# Verbs and their drivers, which NCCL loads; perftest for the fabric job, and the tools that show the subnet.
+BY_FABRIC: dict[Fabric, tuple[str, ...]] = {
+    "infiniband": ("rdma-core", "ibverbs-providers", "perftest", "infiniband-diags"),
+    "roce": ("rdma-core", "ibverbs-providers", "perftest"),
+}
 # Built by the controller if the distribution's release of Slurm does not match the spec.
 SLURM = frozenset({"slurm-client", *(name for names in BY_ROLE.values() for name in names)} - {"mariadb-server"})
 # Written by the scripts of MariaDB's packages, which do not remove it.
@@ -43,8 +49,8 @@ COMPILER = ("g++",)
 
 
 def list_packages(node: Node) -> tuple[str, ...]:
-    """Return the packages of a node's role, on a distribution that has the right release of Slurm."""
-    return COMMON + BY_ROLE[node.role]
+    """Return the packages of a node's role and fabric, on a distribution that has the right release of Slurm."""
+    return COMMON + BY_ROLE[node.role] + BY_FABRIC.get(node.fabric, ())
 
 
 def plan_packages(facts: Facts, node: Node, desired: Desired) -> list[Action]:

@@ -55,7 +55,7 @@ class Node(InventoryModel):
     cpus: int
     memory_mb: int
     gpus: NodeGpus = NodeGpus()
-    fabric: Literal["tcp", "efa", "infiniband"] = "tcp"
+    fabric: Literal["tcp", "efa", "infiniband", "roce"] = "tcp"
     adopted: Adopted | None = None
     """Set for a machine that muster did not create; None if it is created and removed with the cluster."""
 
@@ -84,7 +84,7 @@ class NodeSet(InventoryModel):
     """CPU sockets; 0 if unknown, and Slurm then treats each CPU as a core of its own socket."""
     memory_mb: int
     gpus: NodeGpus = NodeGpus()
-    fabric: Literal["tcp", "efa", "infiniband"] = "tcp"
+    fabric: Literal["tcp", "efa", "infiniband", "roce"] = "tcp"
     instance_type: str = ""
     nvlinks: int = 0
     """NVLink links per GPU; 0 for machines without NVLink."""

@@ -12,7 +12,7 @@ from cluster.spec.alerts import WEBHOOK, Alerts
 from cluster.spec.base import SpecModel, SpecModelT, field
 from cluster.spec.health import Health
 
-Fabric = Literal["tcp", "efa", "infiniband"]
+Fabric = Literal["tcp", "efa", "infiniband", "roce"]
 Purchase = Literal["on-demand", "spot", "reservation", "block"]
 # Oldest first: a cluster can only be upgraded to a later one.
 SlurmRelease = Literal["24.11", "26.05"]

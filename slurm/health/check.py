@@ -29,6 +29,8 @@ class Expected:
     """Active NVLink links of each GPU; 0 if the machine has none."""
     efa: int = 0
     """Number of EFA devices."""
+    rdma: Mapping[str, float] = field(default_factory=dict)
+    """Gb/s of each InfiniBand or RoCE port of the fabric when the node was set up, by its name such as `mlx5_0:1`."""
     ultraserver: Sequence[str] = ()
     """Names of all nodes of this node's UltraServer, itself included; empty outside UltraServers."""
     mounts: Sequence[str] = ()

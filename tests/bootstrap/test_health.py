@@ -49,6 +49,7 @@ def test_a_launched_node_is_expected_to_have_the_hardware_of_its_type() -> None:
         "gpus": 8,
         "nvlinks": 18,
         "efa": 16,
+        "rdma": {},
         "ultraserver": [],
         "busbw": {"1073741824": 437.0},
         "mounts": list(target.inventory.mounts),

@@ -105,7 +105,7 @@ specs = st.fixed_dictionaries(
             st.fixed_dictionaries(
                 {"count": st.integers(0, 1024)},
                 optional={
-                    "fabric": st.sampled_from(["tcp", "efa", "infiniband"]),
+                    "fabric": st.sampled_from(["tcp", "efa", "infiniband", "roce"]),
                     "size": st.fixed_dictionaries({"cpus": st.integers(1, 512)}),
                     "gpus": st.fixed_dictionaries({"count": st.integers(0, 16), "type": names}),
                 },

@@ -54,6 +54,10 @@ def test_findings_of_a_job_with_outdated_settings() -> None:
         ("NCCL_SOCKET_IFNAME", "^docker,lo,veth", "efa", []),
         ("NCCL_SOCKET_NTHREADS", "4", "tcp", []),
         ("NCCL_SOCKET_NTHREADS", "4", "infiniband", ["needless"]),
+        ("NCCL_IB_HCA", "mlx5", "infiniband", ["harmful"]),
+        ("NCCL_IB_HCA", "mlx5", "efa", []),
+        ("NCCL_IB_GID_INDEX", "3", "roce", ["needless"]),
+        ("NCCL_NET", "Socket", "roce", ["harmful"]),
         ("NCCL_DEBUG", "WARN", "efa", []),
         ("FI_EFA_USE_HUGE_PAGE", "0", "efa", []),
         ("PATH", "/usr/bin", "efa", []),
@@ -68,7 +72,7 @@ def test_each_variable_has_one_rule() -> None:
 
 
 @pytest.mark.parametrize("job", sorted(JOBS.glob("*.sbatch")), ids=lambda path: path.name)
-@pytest.mark.parametrize("fabric", ["tcp", "efa", "infiniband"])
+@pytest.mark.parametrize("fabric", ["tcp", "efa", "infiniband", "roce"])
 def test_our_own_jobs_have_no_findings(job: Path, fabric: Fabric) -> None:
     """Only the fabric job may set NCCL_DEBUG, because it reads NCCL's log."""
     expected = ["NCCL_DEBUG"] if job.name == "fabric.sbatch" else []

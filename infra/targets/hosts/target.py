@@ -35,7 +35,9 @@ class HostsTarget(Target, Preflight):
     name = "hosts"
     section = Hosts
     examples = ("hosts-full",)
-    capabilities = Capabilities(gpus=frozenset({"real"}), storage=frozenset({"existing"}))
+    capabilities = Capabilities(
+        fabrics=frozenset({"tcp", "infiniband", "roce"}), gpus=frozenset({"real"}), storage=frozenset({"existing"})
+    )
     setup_phases = ("apt", "venv", "pulumi")
     removal_words = "(each host is given back as it was; shared files stay)"
     not_checked = "the hosts are not checked"

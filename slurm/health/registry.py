@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import IO
 
-from slurm.health import clock, dcgm, efa, filesystem, gpu, imex, nvlink, software, xid
+from slurm.health import clock, dcgm, efa, filesystem, gpu, imex, nvlink, rdma, software, xid
 from slurm.health.check import Answer, Check, Context, Expected, HealthProblem, judge_answer
 from slurm.health.drain import list_checks
 
@@ -23,6 +23,8 @@ CHECKS: tuple[Check, ...] = (
     dcgm.DEEP,
     imex.CHECK,
     efa.CHECK,
+    rdma.PORTS,
+    rdma.ERRORS,
     software.CHECK,
     filesystem.MOUNTS,
     filesystem.DISK,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, cast, get_args
+
+from slurm.rdma.sysfs import RdmaFacts, parse_rdma, render_reader
 
 SCRIPT = (Path(__file__).parent / "facts.sh").read_text()
 PeerResult = Literal["open", "closed", "silent", "unreachable", "unresolved"]
@@ -42,17 +43,6 @@ class Mount:
     source: str
     kind: str
     read_only: bool
-
-
-@dataclass(frozen=True)
-class RdmaPort:
-    """A port of an RDMA device."""
-
-    device: str
-    port: int
-    active: bool
-    gbps: float
-    link_layer: str
 
 
 @dataclass(frozen=True)
@@ -105,7 +95,7 @@ class MachineFacts:
     driver: str = ""
     """The driver's own line about its version; empty if it is not loaded."""
     modules: frozenset[str] = frozenset()
-    rdma: tuple[RdmaPort, ...] = ()
+    rdma: RdmaFacts = field(default_factory=RdmaFacts)
     resolved: Mapping[str, str] = field(default_factory=dict)
     """Addresses of names that the cluster will use, as the host resolves them now."""
     peers: Mapping[Peer, PeerResult] = field(default_factory=dict)
@@ -118,14 +108,15 @@ class FactsError(ValueError):
 
 
 def render_script(probe: Probe) -> str:
-    """Return the script with its parameters."""
+    """Return the script with its parameters, and with the function that reads RDMA ports."""
     values = {
         "MOUNTS": " ".join(probe.mounts),
         "ACCOUNTS": " ".join(f"{name} {uid}" for name, uid in probe.users.items()),
         "NAMES": " ".join(probe.names),
         "PEERS": "\n".join(f"{peer.host} {peer.address} {peer.port}" for peer in probe.peers),
     }
-    return "".join(f"{name}={shlex.quote(value)}\n" for name, value in values.items()) + SCRIPT
+    assignments = "".join(f"{name}={shlex.quote(value)}\n" for name, value in values.items())
+    return assignments + render_reader(gids=True) + SCRIPT
 
 
 def parse_facts(output: str) -> MachineFacts:
@@ -192,17 +183,11 @@ def _build(rows: _Rows) -> MachineFacts:
         gpu_models=tuple(values[0] for values in rows.all("gpu_model")),
         driver=rows.first("driver"),
         modules=rows.firsts("module"),
-        rdma=tuple(_parse_port(*values) for values in rows.all("rdma")),
+        rdma=parse_rdma((file, value) for file, value in rows.all("rdma")),
         resolved={name: address for name, address, *_ in rows.all("resolves")},
         peers={Peer(host, address, int(port)): _parse_result(r) for host, address, port, r in rows.all("peer")},
         clock=float(rows.first("clock") or 0),
     )
-
-
-def _parse_port(device: str, port: str, state: str, rate: str, link_layer: str) -> RdmaPort:
-    """Return a port from the texts of sysfs, such as `4: ACTIVE` and `400 Gb/sec (4X NDR)`."""
-    speed = re.match(r"[\d.]+", rate)
-    return RdmaPort(device, int(port), state.endswith("ACTIVE"), float(speed[0]) if speed else 0.0, link_layer)
 
 
 def _parse_result(text: str) -> PeerResult:

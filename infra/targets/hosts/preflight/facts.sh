@@ -2,7 +2,7 @@
 # Prints the facts of a host that its future role depends on, one JSON list of texts per line. Changes nothing, and needs
 # neither root nor Python: what only root can read is read with sudo where that needs no password.
 # Set by the caller: the lists MOUNTS, ACCOUNTS (names and uids of users) and NAMES (those that the cluster will give its
-# nodes), and PEERS (one line per connection to try: host, address, port).
+# nodes), PEERS (one line per connection to try: host, address, port), and the function read_rdma (slurm/rdma/sysfs.py).
 set -u
 export LC_ALL=C PATH="$PATH:/usr/sbin:/sbin"
 tab=$(printf '\t')
@@ -113,15 +113,6 @@ read_gpus() {
   done
   if [ -r /proc/driver/nvidia/version ]; then fact driver "$(head -n 1 /proc/driver/nvidia/version)"; fi
   if [ -d /sys/module/nouveau ]; then fact module nouveau; fi
-}
-
-read_rdma() {
-  for port in /sys/class/infiniband/*/ports/*; do
-    if [ -r "$port/state" ]; then
-      device=${port%/ports/*}
-      fact rdma "${device##*/}" "${port##*/}" "$(cat "$port/state")" "$(cat "$port/rate")" "$(cat "$port/link_layer")"
-    fi
-  done
 }
 
 read_name() {

@@ -34,10 +34,11 @@ def _describe(facts: MachineFacts) -> str:
     if facts.gpus:
         model = facts.gpu_models[0] if facts.gpu_models else "NVIDIA GPUs without a driver"
         parts.append(f"{facts.gpus} x {model}")
-    active = [port for port in facts.rdma if port.active]
-    if facts.rdma:
+    ports = facts.rdma.ports
+    active = [port for port in ports if port.active]
+    if ports:
         speed = f" at {max(port.gbps for port in active):g} Gb/s" if active else ""
-        parts.append(f"{len(active)} of {len(facts.rdma)} RDMA ports active{speed}")
+        parts.append(f"{len(active)} of {len(ports)} RDMA ports active{speed}")
     if services := sorted(facts.active):
         parts.append(f"active: {', '.join(services)}")
     return ", ".join(parts)

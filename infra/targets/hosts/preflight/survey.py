@@ -16,6 +16,7 @@ from infra.targets.hosts.login import resolve_login
 from infra.targets.hosts.preflight.across import build_probe, judge_across
 from infra.targets.hosts.preflight.facts import FactsError, MachineFacts, Probe, parse_facts, render_script
 from infra.targets.hosts.preflight.judge import Problem, Subject, judge_host
+from infra.targets.hosts.preflight.rdma import check_rdma, judge_ports
 from infra.targets.hosts.spec import Hosts
 
 HOSTS_AT_ONCE = 16
@@ -76,9 +77,10 @@ def judge_answers(
         if answer.facts:
             times = (answer.asked_at, answer.answered_at)
             subject = Subject(spec, assigned[answer.host], answer.facts, *times, ours=is_ours(answer.facts))
-            problems += [(answer.host, problem) for problem in judge_host(subject)]
+            problems += [(answer.host, problem) for problem in (*judge_host(subject), *check_rdma(subject))]
     facts = {answer.host: answer.facts for answer in answers if answer.facts}
-    return [*problems, *judge_across(section, tuple(assigned.values()), facts)]
+    nodes = tuple(assigned.values())
+    return [*problems, *judge_across(section, nodes, facts), *judge_ports(spec, nodes, facts)]
 
 
 def _ask(connections: HostConnections, section: Hosts, host: str, probe: Probe) -> Answer:

@@ -10,9 +10,10 @@ import pytest
 from cluster.spec.issue import Issue
 from infra.targets.hosts.assign import assign_hosts
 from infra.targets.hosts.preflight.across import build_probe, judge_across
-from infra.targets.hosts.preflight.facts import MachineFacts, Mount, Peer, Probe, RdmaPort
+from infra.targets.hosts.preflight.facts import MachineFacts, Mount, Peer, Probe
 from infra.targets.hosts.preflight.judge import Problem
 from infra.targets.hosts.preflight.report import describe_hosts, list_issues
+from slurm.rdma.sysfs import RdmaFacts, RdmaPort
 from tests.infra.targets.hosts.specs import CALM, VALID, changed, load, section_of
 
 HEAD = Peer("head", "10.0.0.10", 6817)
@@ -174,7 +175,7 @@ def test_equal_problems_are_one_issue() -> None:
 
 
 def test_equal_hosts_are_one_line() -> None:
-    ports = (RdmaPort("mlx5_0", 1, True, 400.0, "InfiniBand"), RdmaPort("mlx5_1", 1, False, 10.0, "InfiniBand"))
+    ports = RdmaFacts((RdmaPort("mlx5_0", 1, "ACTIVE", gbps=400.0), RdmaPort("mlx5_1", 1, "DOWN", gbps=10.0)))
     gpu = replace(CALM, gpus=8, gpu_models=("NVIDIA H100",) * 8, rdma=ports, active=frozenset({"munge", "ufw"}))
     assert list(
         describe_hosts({"head": CALM, "a": gpu, "b": gpu, "c": replace(CALM, gpus=1), "d": MachineFacts()})

@@ -18,10 +18,10 @@ from infra.targets.hosts.preflight.facts import (
     Mount,
     Peer,
     Probe,
-    RdmaPort,
     parse_facts,
     render_script,
 )
+from slurm.rdma.sysfs import RdmaFacts, RdmaPort
 
 RECORDED = """\
 Welcome to this machine!
@@ -52,8 +52,11 @@ Welcome to this machine!
 ["gpu_model", "NVIDIA H100 80GB HBM3"]
 ["driver", "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05"]
 ["module", "nouveau"]
-["rdma", "mlx5_0", "1", "4: ACTIVE", "400 Gb/sec (4X NDR)", "InfiniBand"]
-["rdma", "rxe0", "1", "1: DOWN", "2.5 Gb/sec (1X SDR)", "Ethernet"]
+["rdma", "mlx5_0/ports/1/state", "4: ACTIVE"]
+["rdma", "mlx5_0/ports/1/rate", "400 Gb/sec (4X NDR)"]
+["rdma", "mlx5_0/ports/1/link_layer", "InfiniBand"]
+["rdma", "rxe0/ports/1/state", "1: DOWN"]
+["rdma", "gpu", "/sys/devices/pci0000:15/0000:15:01.0/0000:1b:00.0"]
 ["resolves", "controller", "192.0.2.1"]
 ["peer", "head", "10.0.0.10", "6817", "silent"]
 ["end"]
@@ -94,9 +97,12 @@ def test_recorded_facts() -> None:
         gpu_models=("NVIDIA H100 80GB HBM3",),
         driver="NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05",
         modules=frozenset({"nouveau"}),
-        rdma=(
-            RdmaPort("mlx5_0", 1, True, 400.0, "InfiniBand"),
-            RdmaPort("rxe0", 1, False, 2.5, "Ethernet"),
+        rdma=RdmaFacts(
+            (
+                RdmaPort("mlx5_0", 1, "ACTIVE", gbps=400.0, link_layer="InfiniBand"),
+                RdmaPort("rxe0", 1, "DOWN"),
+            ),
+            (("0000:15:01.0", "0000:1b:00.0"),),
         ),
         resolved={"controller": "192.0.2.1"},
         peers={Peer("head", "10.0.0.10", 6817): "silent"},

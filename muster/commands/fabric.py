@@ -13,7 +13,13 @@ from infra.resources.job_queue import JobQueue
 from infra.shell import read_inventory, run, target_of_inventory
 from infra.targets.mixins import Launches
 from muster.commands import screen
-from muster.commands.fabric_report import FabricResult, build_pairs_table, explain_expectation, select_nodes
+from muster.commands.fabric_report import (
+    FabricResult,
+    build_pairs_table,
+    describe_links,
+    explain_expectation,
+    select_nodes,
+)
 from muster.commands.stacks import require_running_stack
 from muster.commands.submit import FOLDER, FollowedJob, follow, send
 from muster.deployments import find_deployment
@@ -39,8 +45,9 @@ def fabric(name: str, partition: str | None, nodes: str | None, *, drain: bool) 
     results = [_measure(stack, login, part, members) for part, members in members_by_partition.items()]
     for result in results:
         screen.out().print("", build_pairs_table(result))
-        if note := explain_expectation(result.partition, inventory.sets):
-            screen.say(note)
+        for note in (describe_links(result), explain_expectation(result.partition, inventory.sets)):
+            if note:
+                screen.say(note)
     _conclude(stack, results, drain=drain)
 
 

@@ -33,6 +33,8 @@ class FabricResult:
     pairs: Sequence[Mapping[str, Any]]
     below: Mapping[str, str]
     unclear: str
+    links: Sequence[Mapping[str, Any]] = ()
+    """Measurements of single InfiniBand or RoCE ports; empty on other fabrics."""
 
     @property
     def reasons(self) -> dict[str, str]:
@@ -103,6 +105,16 @@ def build_pairs_table(result: FabricResult) -> Table:
             f"[red]{', '.join(bad)} is too slow[/red]" if bad else "[green]good[/green]",
         )
     return drawn
+
+
+def describe_links(result: FabricResult) -> str:
+    """Return how many single links were measured, and the slowest one; empty on other fabrics."""
+    if not result.links:
+        return ""
+    slowest = min(result.links, key=lambda link: (link["gbps"] or 0.0) / link["rate"])
+    speed = "no connection" if slowest["gbps"] is None else f"{slowest['gbps']:.1f} of {slowest['rate']:g} Gb/s"
+    where = f"{' - '.join(slowest['nodes'])} at {slowest['port']}"
+    return f"{result.partition}: {format_count(len(result.links), 'link')} measured, slowest {where}: {speed}"
 
 
 def explain_expectation(partition: str, sets: Sequence[NodeSet]) -> str:

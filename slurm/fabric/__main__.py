@@ -6,15 +6,19 @@ import json
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from slurm.fabric import measure
 from slurm.fabric.evidence import Network, list_idle_devices, parse_nccl_log, read_counters, subtract_counters
+from slurm.fabric.links import Link, judge_errors, judge_links
 from slurm.fabric.pairs import Blame, Pair, PairSpeed, blame_nodes, list_slow_pairs, plan_rounds
 from slurm.fabric.verdict import Evidence, ExpectedFabric, Finding, compare
 
 EXPECTED = Path("/etc/muster/expected.json")
 RESULT = "result.json"
+PLANNED_LINKS = "links.json"
 # In a run that sends gigabytes, less than this is only management traffic.
 _MIN_BYTES = 2**20
 FAILED = 1
@@ -31,8 +35,39 @@ def main(argv: list[str]) -> int:
 
 def _count(folder: Path, arguments: list[str]) -> int:
     """Save this node's counters; the argument is `before` or `after`."""
-    node = os.environ.get("SLURMD_NODENAME") or os.uname().nodename
-    (folder / f"{node}.{arguments[0]}.json").write_text(json.dumps(read_counters()))
+    # A machine that muster did not create has a name of its own, and NCCL's logs have that.
+    (folder / f"{_name_node()}.host").write_text(os.uname().nodename.partition(".")[0])
+    ports = _read_expected().ports
+    sent = read_counters()
+    # Other ports lead to storage, and may send nothing during the run.
+    used = {name.partition(":")[0] for name in ports} or set(sent)
+    _write(folder / f"{_name_node()}.{arguments[0]}.json", {name: sent[name] for name in sent if name in used})
+    if ports:
+        errors = {port.name: dict(port.counters) for port in measure.read_devices().ports if port.name in ports}
+        _write(folder / f"{_name_node()}.{arguments[0]}.errors", errors)
+    return 0
+
+
+def _links(folder: Path, nodes: list[str]) -> int:
+    """Print the rounds in which the links of RDMA ports are measured; nothing if the fabric has none."""
+    if not _read_expected().ports:
+        return 0
+    planned = [pair for pairs in plan_rounds(nodes) for pair in pairs]
+    for pair in planned:
+        # Of an earlier try of the same job: a server ends as soon as its file is there.
+        (folder / _name_link_file(*pair)).unlink(missing_ok=True)
+    _write(folder / PLANNED_LINKS, planned)
+    return _rounds(folder, nodes)
+
+
+def _link(folder: Path, arguments: list[str]) -> int:
+    """Measure the links of a pair, given as `a,b`: runs on both nodes, and writes what the second one measures."""
+    first, second = arguments[0].split(",")
+    file, rates, facts = folder / _name_link_file(first, second), _read_expected().ports, measure.read_devices()
+    if _name_node() == first:
+        measure.serve_links(rates, facts, file.exists)
+        return 0
+    _write(file, [asdict(link) for link in measure.measure_links((first, second), rates, facts)])
     return 0
 
 
@@ -64,16 +99,27 @@ def _result(folder: Path, _arguments: list[str]) -> int:
     blame = blame_nodes(findings, pairs, expected)
     for pair in pairs:
         print(f"fabric: {' and '.join(pair.nodes)}: {pair.speed(expected):.2f} GB/s")
+    for link in _read_links(folder):
+        latency = "" if link.us is None else f", {link.us:.1f} us"
+        print(f"fabric: {' and '.join(link.nodes)}: {link}{latency}")
     for node, reason in blame.reasons.items():
         print(f"fabric: below: {node}: {reason}")
     if blame.unclear:
         print(f"fabric: {blame.unclear}")
     result = _as_result(blame, findings, pairs, expected, _read_evidence(folder).networks)
-    (folder / RESULT).write_text(json.dumps(result))
+    _write(folder / RESULT, {**result, "links": [asdict(link) for link in _read_links(folder)]})
     return FAILED if blame.reasons or blame.unclear else 0
 
 
-_COMMANDS = {"count": _count, "judge": _judge, "rounds": _rounds, "suspects": _suspects, "result": _result}
+_COMMANDS = {
+    "count": _count,
+    "links": _links,
+    "link": _link,
+    "judge": _judge,
+    "rounds": _rounds,
+    "suspects": _suspects,
+    "result": _result,
+}
 
 
 def _as_result(
@@ -98,9 +144,40 @@ def _as_result(
 
 def _list_findings(folder: Path) -> list[Finding]:
     """Return the findings of the run across all nodes; after a failed run, the pairs show where the fault is."""
+    of_links = [*_list_unmeasured(folder), *judge_links(_read_links(folder)), *_list_error_findings(folder)]
     if not (folder / "all.json").exists():
-        return [Finding("", "the run across all nodes failed")]
-    return compare(_read_evidence(folder), _read_expected())
+        return [Finding("", "the run across all nodes failed"), *of_links]
+    return [*compare(_read_evidence(folder), _read_expected()), *of_links]
+
+
+def _list_unmeasured(folder: Path) -> list[Finding]:
+    """Return the pairs whose links were to be measured and are not: a proof that did not run is no proof."""
+    if not (folder / PLANNED_LINKS).exists():
+        return [Finding("", "no link was measured")] if _read_expected().ports else []
+    return [
+        Finding("", f"the links of {' and '.join(pair)} could not be measured")
+        for pair in _read_json(folder / PLANNED_LINKS)
+        if not (folder / _name_link_file(*pair)).exists()
+    ]
+
+
+def _name_link_file(first: str, second: str) -> str:
+    return f"link.{first},{second}.json"
+
+
+def _list_error_findings(folder: Path) -> list[Finding]:
+    findings = []
+    for file in sorted(folder.glob("*.after.errors")):
+        before = folder / file.name.replace(".after.", ".before.")
+        node = file.name.split(".")[0]
+        grown = judge_errors(_read_json(before) if before.exists() else {}, _read_json(file))
+        findings += [Finding(node, text) for text in grown]
+    return findings
+
+
+def _read_links(folder: Path) -> list[Link]:
+    rows = [row for file in sorted(folder.glob("link.*.json")) for row in _read_json(file)]
+    return [Link(**{**row, "nodes": tuple(row["nodes"])}) for row in rows]
 
 
 def _read_pairs(folder: Path) -> list[PairSpeed]:
@@ -115,10 +192,13 @@ def _read_pairs(folder: Path) -> list[PairSpeed]:
 
 
 def _read_evidence(folder: Path) -> Evidence:
+    nccl = _read_expected().nccl
+    nodes = {file.read_text(): file.name.split(".")[0] for file in sorted(folder.glob("*.host"))}
     networks: dict[str, Network] = {}
     for file in sorted(folder.glob("nccl.*")):
         network = parse_nccl_log(file.read_text(errors="replace"))
-        node = file.name.split(".")[1]
+        host = file.name.split(".")[1]
+        node = nodes.get(host, host)
         # Each process has a log; the first log that names a network decides for the node.
         if node not in networks or not networks[node].name:
             networks[node] = network
@@ -126,19 +206,33 @@ def _read_evidence(folder: Path) -> Evidence:
     for file in sorted(folder.glob("*.after.json")):
         before = folder / file.name.replace(".after.", ".before.")
         sent = subtract_counters(_read_json(before) if before.exists() else {}, _read_json(file))
-        idle[file.name.split(".")[0]] = list_idle_devices(sent, _MIN_BYTES)
+        idle[file.name.split(".")[0]] = list_idle_devices(sent, _MIN_BYTES) if nccl else []
     return Evidence(networks, idle, _read_busbw(folder / "all.json"))
 
 
 def _read_expected() -> ExpectedFabric:
     content = _read_json(EXPECTED)
     busbw = {int(size): speed for size, speed in content.get("busbw", {}).items()}
-    return ExpectedFabric(content["fabric"], content.get("efa", 0), busbw)
+    ports = content.get("rdma", {})
+    # Without GPUs, the ranks of the run use TCP whatever the fabric is.
+    nccl = not ports or bool(content.get("gpus"))
+    return ExpectedFabric(content["fabric"], content.get("efa", 0) or len(ports), busbw, ports, nccl)
 
 
 def _read_busbw(file: Path) -> dict[int, float]:
     """Return GB/s by message size in bytes; empty if the run failed."""
     return {int(size): float(speed) for size, speed in (_read_json(file) if file.exists() else {}).items()}
+
+
+def _name_node() -> str:
+    return os.environ.get("SLURMD_NODENAME") or os.uname().nodename
+
+
+def _write(path: Path, content: object) -> None:
+    """Write a file that other nodes read as soon as it is there."""
+    part = path.with_name(f"{path.name}.part")
+    part.write_text(json.dumps(content))
+    part.replace(path)
 
 
 def _read_json(path: Path) -> Any:

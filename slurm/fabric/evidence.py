@@ -34,7 +34,7 @@ class Network:
     """The network that NCCL chose on a node."""
 
     name: str
-    """`efa`, `infiniband`, `socket`, or empty if the log does not name one."""
+    """`efa`, `infiniband`, `roce`, `socket`, or empty if the log does not name one."""
     devices: int = 0
     complaints: tuple[str, ...] = ()
     """Lines about plugins that could not be used."""
@@ -46,7 +46,9 @@ def parse_nccl_log(log: str) -> Network:
     if match := _PROVIDER.search(log):
         return Network("efa" if match["name"].startswith("efa") else match["name"], int(match["nics"]), complaints)
     if match := _INFINIBAND.search(log):
-        return Network("infiniband", len(match["devices"].split()), complaints)
+        devices = match["devices"].split()
+        name = "roce" if all("/RoCE" in device for device in devices) else "infiniband"
+        return Network(name, len(devices), complaints)
     if "NET/Socket" in log or any(match["name"].strip() == "Socket" for match in _USING.finditer(log)):
         return Network("socket", complaints=complaints)
     return Network("", complaints=complaints)

@@ -10,7 +10,7 @@ from slurm.fabric.verdict import TOLERANCE, ExpectedFabric, Finding, choose_size
 Pair = tuple[str, str]
 # A pair is slow below this share of the best quarter of the pairs; one bad node slows two pairs.
 # Over TCP, speed also depends on the nodes' processors and their other load.
-SLOW_SHARE = {"efa": 0.85, "infiniband": 0.85, "tcp": 0.5}
+SLOW_SHARE = {"efa": 0.85, "infiniband": 0.85, "roce": 0.85, "tcp": 0.5}
 MIN_NODES = 3
 """Smallest number of nodes with which a slow node can be identified."""
 _QUARTER = 4

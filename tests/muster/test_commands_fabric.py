@@ -13,7 +13,13 @@ from cluster.inventory import NodeSet
 from infra.engine.stop import Stop
 from infra.home import Home
 from muster.commands import fabric
-from muster.commands.fabric_report import FabricResult, build_pairs_table, explain_expectation, select_nodes
+from muster.commands.fabric_report import (
+    FabricResult,
+    build_pairs_table,
+    describe_links,
+    explain_expectation,
+    select_nodes,
+)
 from muster.commands.submit import FollowedJob
 from slurm.control.nodes import parse_listed_by_partition
 from slurm.power.reasons import may_be_replaced
@@ -129,3 +135,15 @@ def test_table_shows_network_and_expected_bandwidth() -> None:
     assert result.reasons["gpu-3"].startswith("health: fabric: xxx")
     assert len(result.reasons["gpu-3"]) == 200
     assert may_be_replaced(result.reasons["gpu-3"])
+
+
+def test_the_slowest_link_is_named() -> None:
+    links = [
+        {"nodes": ["gpu-1", "gpu-2"], "port": "mlx5_0:1", "rate": 400.0, "gbps": 391.0, "us": 1.8, "error": ""},
+        {"nodes": ["gpu-2", "gpu-3"], "port": "mlx5_1:1", "rate": 400.0, "gbps": 388.2, "us": 1.8, "error": ""},
+    ]
+    result = FabricResult("gpu", "infiniband", {}, [], [], {}, "", links)
+    assert describe_links(result) == "gpu: 2 links measured, slowest gpu-2 - gpu-3 at mlx5_1:1: 388.2 of 400 Gb/s"
+    broken = FabricResult("gpu", "infiniband", {}, [], [], {}, "", [links[0] | {"gbps": None}])
+    assert describe_links(broken) == "gpu: 1 link measured, slowest gpu-1 - gpu-2 at mlx5_0:1: no connection"
+    assert describe_links(FabricResult("gpu", "efa", {}, [], [], {}, "")) == ""

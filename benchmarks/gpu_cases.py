@@ -75,7 +75,7 @@ SWITCHES: dict[str, dict[str, Any]] = {
     "adamw-kernel": {"trainer.optimizers.adamw.has_kernel": lambda _slot: False},
     "stored-casts": {"trainer.models.fp8.casts_stored_weight": lambda _weight: False},
     "shared-casts": {"trainer.models.projections.can_share_input": lambda _layers: False},
-    "cuda-graph": {"trainer.parallel.apply._find_graph_obstacle": lambda _mesh: "it is left out"},
+    "cuda-graph": {"trainer.parallel.apply._find_graph_obstacle": lambda _recipe, _mesh: "it is left out"},
     "norm-kernels": {"trainer.models.batch_norm.has_kernel": lambda _x, _norm: False},
     "pool-kernels": {"trainer.models.max_pool.has_kernel": lambda _x: False},
     "block-stem": {"trainer.models.resnet.Stem.convolve": lambda stem, x: stem.conv(x)},

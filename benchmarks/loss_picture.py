@@ -6,12 +6,12 @@ python -m benchmarks.loss_picture FILE ... --out loss-curves.svg
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from itertools import cycle
 from pathlib import Path
 from typing import Any
 
+from benchmarks.loss_figures import REFERENCE, read_runs
 from trainer.report.axes import BLUE, GREEN, ORANGE, PURPLE, RED, SKY, add_axes, legend_above
 from trainer.report.curve import smooth
 from trainer.report.picture import draw_picture
@@ -29,8 +29,8 @@ def main() -> int:
     options = parser.parse_args()
     curves: dict[str, list[float]] = {}
     for path in options.files:
-        for preset, ways in json.loads(path.read_text())["curves"].items():
-            curves |= {f"{preset}, {way}": losses for way, losses in ways.items()}
+        for preset, ways in read_runs(path).items():
+            curves |= {f"{preset}, {way}": run.losses for way, run in ways.items()}
     options.out.write_text(draw_curves(curves))
     return 0
 
@@ -42,7 +42,7 @@ def draw_curves(curves: dict[str, list[float]]) -> str:
         axes = add_axes(figure, "loss, running mean")
         for (name, losses), colour in zip(curves.items(), cycle(COLOURS), strict=False):
             steps = range(1, len(losses) + 1)
-            style = "--" if name.endswith("reference") else "-"
+            style = "--" if REFERENCE in name else "-"
             axes.plot(steps[_FIRST_STEP:], smooth(losses)[_FIRST_STEP:], style, color=colour, label=name, linewidth=1.2)
         legend_above(axes)
         return ""

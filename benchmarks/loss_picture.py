@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping
 from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-from benchmarks.loss_figures import REFERENCE, read_runs
+from benchmarks.loss_figures import REFERENCE, Run, read_runs
 from trainer.report.axes import BLUE, GREEN, ORANGE, PURPLE, RED, SKY, add_axes, legend_above
 from trainer.report.curve import smooth
 from trainer.report.picture import draw_picture
@@ -27,23 +28,32 @@ def main() -> int:
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="written by benchmarks.loss_curves --json")
     parser.add_argument("--out", type=Path, default=Path("loss-curves.svg"))
     options = parser.parse_args()
-    curves: dict[str, list[float]] = {}
+    runs: dict[str, dict[str, Run]] = {}
     for path in options.files:
-        for preset, ways in read_runs(path).items():
-            curves |= {f"{preset}, {way}": run.losses for way, run in ways.items()}
-    options.out.write_text(draw_curves(curves))
+        runs |= read_runs(path)
+    options.out.write_text(draw_runs(runs))
     return 0
 
 
-def draw_curves(curves: dict[str, list[float]]) -> str:
-    """Return a picture of the running means as SVG."""
+def draw_runs(runs: Mapping[str, Mapping[str, Run]]) -> str:
+    """Return a picture of the running means as SVG: a colour for each way to compute, and a group for each preset."""
+    ways = list(dict.fromkeys(way for preset in runs.values() for way in preset))
+    colours = dict(zip(ways, cycle(COLOURS), strict=False))
 
     def draw(figure: Any) -> str:
         axes = add_axes(figure, "loss, running mean")
-        for (name, losses), colour in zip(curves.items(), cycle(COLOURS), strict=False):
-            steps = range(1, len(losses) + 1)
-            style = "--" if REFERENCE in name else "-"
-            axes.plot(steps[_FIRST_STEP:], smooth(losses)[_FIRST_STEP:], style, color=colour, label=name, linewidth=1.2)
+        labels = set(ways)
+        for preset, of_preset in runs.items():
+            for way, run in of_preset.items():
+                steps, means = range(1, len(run.losses) + 1)[_FIRST_STEP:], smooth(run.losses)[_FIRST_STEP:]
+                style = "--" if way.startswith(REFERENCE) else "-"
+                # A way is in the legend once, even if several presets have it.
+                label = way if way in labels else None
+                labels.discard(way)
+                axes.plot(steps, means, style, color=colours[way], label=label, linewidth=1.2)
+            first = next(iter(of_preset.values()))
+            middle = len(first.losses) // 2
+            axes.annotate(preset, (middle, smooth(first.losses)[middle]), xytext=(0, 8), textcoords="offset points")
         legend_above(axes)
         return ""
 

@@ -45,6 +45,7 @@ _TORCHTITAN_1B, _TORCHTITAN_3B = ("torchtitan", 61_679), ("torchtitan", 24_229)
 _SMALL_STATE = ("optimizer.gradients=bf16", "optimizer.moments=bf16")
 _8B = ("parallel.strategy=single", "parallel.recompute=none", "data.seq_len=4096", *_SMALL_STATE)
 _SINGLE, _GRAPH, _FP8 = "parallel.strategy=single", "compile.cuda_graph=true", "fp8.scaling=tensor"
+_LARGE_CHUNKS = "loss.chunk_tokens=16384"
 CASES = {
     "llama-1b": Case("llama-1b", 8, (_SINGLE,), *_TORCHTITAN_1B),
     "llama-1b-whole": Case("llama-1b", 8, (_SINGLE, "compile.mode=whole"), *_TORCHTITAN_1B),
@@ -52,7 +53,7 @@ CASES = {
     "llama-1b-fp8": Case("llama-1b", 8, (_SINGLE, _FP8), "torchtitan fp8", 73_096),
     "llama-1b-fp8-delayed": Case("llama-1b", 8, (_SINGLE, "fp8.scaling=delayed"), "torchtitan fp8", 73_096),
     "llama-1b-fp8-head": Case(
-        "llama-1b", 8, (_SINGLE, "fp8.scaling=delayed", "fp8.head=true"), "torchtitan fp8", 73_096
+        "llama-1b", 8, (_SINGLE, "fp8.scaling=delayed", "fp8.head=true", _LARGE_CHUNKS), "torchtitan fp8", 73_096
     ),
     "llama-1b-fp8-rows": Case("llama-1b", 8, (_SINGLE, "fp8.scaling=row")),
     "llama-3b-fp8": Case("llama-3b", 8, (_SINGLE, _FP8), "torchtitan fp8", 31_930),
@@ -61,7 +62,7 @@ CASES = {
     "llama-8b-fp8": Case("llama-8b", 2, (*_8B, _FP8)),
     "llama-8b-fp8-delayed": Case("llama-8b", 2, (*_8B, "fp8.scaling=delayed")),
     "llama-8b-fp8-head": Case("llama-8b", 2, (*_8B, "fp8.scaling=delayed", "fp8.head=true")),
-    "gpt2-124m": Case("gpt2-124m", 64, (_SINGLE, _GRAPH), "nanoGPT", 525_680),
+    "gpt2-124m": Case("gpt2-124m", 64, (_SINGLE, _GRAPH, _LARGE_CHUNKS), "nanoGPT", 525_680),
     "resnet50": Case("resnet50", 256, (_SINGLE, _GRAPH, "compile.mode=none"), "torchvision", 6_814),
 }
 

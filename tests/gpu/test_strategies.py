@@ -33,6 +33,8 @@ def test_a_strategy_on_one_rank_trains_like_single(strategy: str) -> None:
 def test_offloaded_state_lives_on_the_host() -> None:
     wide = ("model.dim=1024", "model.ffn=4096", "model.heads=16", "model.kv_heads=16", "batch.size=4")
     config = load("tiny-llama", [*wide, *parallel("fsdp offload=true")])
+    # Other tests of this process may have left some: compiled code and process groups outlive their tests.
+    before = torch.cuda.memory_allocated(DEVICE)
     step = make_step(config)
     step.run(batch(config, 0), MICRO)
     homes = {name: to_local(tensor).device.type for name, tensor in step.tensors().items() if name != "optim.updates"}
@@ -40,7 +42,7 @@ def test_offloaded_state_lives_on_the_host() -> None:
     # Less memory is in use between steps than the weights alone would need.
     torch.cuda.synchronize()
     weights = sum(4 * to_local(p).numel() for _, p in step.engine.named_parameters())
-    assert torch.cuda.memory_allocated(DEVICE) < weights
+    assert torch.cuda.memory_allocated(DEVICE) - before < weights
 
 
 @pytest.mark.parametrize("strategy", ["single", "fsdp", "fsdp offload=true"])

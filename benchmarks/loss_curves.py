@@ -10,7 +10,8 @@ half an hour, has bf16 products with a residual stream, a loss and an update in 
 losses may differ by 1 % at the end: that of text that is not trained on, and the mean of the last tenth of the steps.
 
 A preset's learning rate is meant for batches with hundreds of times as many tokens, so it is multiplied by --rate.
-Runs that FILE has already are not measured again, so that time on a GPU can end between two runs.
+Runs that FILE has already, with the same steps and rate, are not measured again, so that time on a GPU can end between
+two runs.
 """
 
 from __future__ import annotations
@@ -83,7 +84,8 @@ def main() -> int:
         for name in options.cases or CASES:
             ways = runs.setdefault(name, {})
             for label, way in CASES[name].items():
-                if label in ways and len(ways[label].losses) == options.steps:
+                earlier = ways.get(label)
+                if earlier and (len(earlier.losses), earlier.rate) == (options.steps, options.rate):
                     print(f"{name}, {label}: taken from {options.json}")
                     continue
                 folder = Path(scratch) / name / label.replace(" ", "-")
@@ -109,7 +111,7 @@ def measure_run(preset: str, way: Way, options: argparse.Namespace, tokens: Path
         raise SystemExit(f"{preset} ended with status {status}; its settings: {' '.join(arguments)}")
     records = folder / "metrics"
     losses = [line["loss"] for line in read_lines(records / "rank-00000.jsonl") if "loss" in line]
-    return Run(losses, held_out=read_lines(records / "evaluation-00000.jsonl")[-1]["loss"])
+    return Run(losses, read_lines(records / "evaluation-00000.jsonl")[-1]["loss"], options.rate)
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:

@@ -24,6 +24,8 @@ class Run:
     """Of each step, on text that the run has not seen before."""
     held_out: float
     """After the last step, on text that all runs are evaluated on and none is trained on."""
+    rate: float
+    """Factor of the preset's learning rate."""
 
     @property
     def last(self) -> float:

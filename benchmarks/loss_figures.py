@@ -13,7 +13,7 @@ from benchmarks.figures import Figure
 BOUND_PERCENT = 1.0
 REFERENCE = "reference"
 OTHER_SEED = "reference with seed 2"
-"""The reference with other initial weights and another order of the text: how far two right runs are apart."""
+"""The reference with other initial weights and another order of the text: how far two correct runs are apart."""
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from infra.engine.stop import FAILED, Stop
+from infra.targets.aws.rehearse.cold_start import MAX_AFTER_BOOT_S
 from infra.targets.aws.rehearse.idle_cost import convert_to_aws, read_slept
 from infra.targets.aws.rehearse.instance import Instance
 from infra.targets.aws.rehearse.instances import Instances
@@ -43,6 +45,13 @@ def compare_images(unbaked: FirstJob, baked: FirstJob) -> str:
         f"{baked.total_s / unbaked.total_s:.0%}; {same_boot:.0%} with the same boot, "
         f"{baked.after_boot_s / unbaked.after_boot_s:.0%} without it"
     )
+
+
+def check_baked_node(first_job: FirstJob) -> None:
+    """Raise Stop if a node from a baked image could run a job too late after its boot."""
+    if first_job.after_boot_s > MAX_AFTER_BOOT_S:
+        limit = f"at most {MAX_AFTER_BOOT_S:.0f} s are allowed after the boot"
+        raise Stop(f"from a baked image: {first_job}, {limit}", code=FAILED)
 
 
 def measure_first_job(

@@ -11,7 +11,7 @@ from cluster.names import members
 from infra.engine.stop import FAILED, Stop
 from infra.targets.aws.plan import images
 from infra.targets.aws.rehearse.cold_start import check_baked_start, report_cold_start
-from infra.targets.aws.rehearse.first_job import FirstJob, compare_images, measure_first_job
+from infra.targets.aws.rehearse.first_job import FirstJob, check_baked_node, compare_images, measure_first_job
 from infra.targets.aws.rehearse.idle_cost import read_slept
 from infra.targets.aws.rehearse.rehearsal import Rehearsal, choose_group, require_nodes
 from infra.targets.aws.rehearse.rehearsed_slurm import REPLACED_S
@@ -51,9 +51,11 @@ def refresh_images(rehearsal: Rehearsal) -> None:
 
 
 def _run_on_new_nodes(rehearsal: Rehearsal, group: str, nodes: int) -> FirstJob:
-    """Run a job on the nodes that `up` has launched, or on ones that Slurm launches, which must start soon."""
+    """Run a job on the nodes that `up` has launched, or on ones that Slurm launches; both must be ready soon."""
     if rehearsal.rehearsed.spec.groups[group].count is not None:
-        return _measure_first_job(rehearsal, group, nodes)[0]
+        from_baked = _measure_first_job(rehearsal, group, nodes)[0]
+        check_baked_node(from_baked)
+        return from_baked
     for name in members(group, nodes):
         # Slurm launches a node again only when its time to shut down is over.
         rehearsal.slurm.wait_for_node(name, "is powered down", lambda node: node.powered_down, REPLACED_S)

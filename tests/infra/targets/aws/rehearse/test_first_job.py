@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from infra.engine.stop import Stop
 from infra.targets.aws.rehearse import first_job
-from infra.targets.aws.rehearse.first_job import FirstJob, compare_images, measure_first_job
+from infra.targets.aws.rehearse.first_job import FirstJob, check_baked_node, compare_images, measure_first_job
 
 # At speed 20, 2 s of sleep are 40 s of package installation.
 INSTANCES: Any = SimpleNamespace(clock=SimpleNamespace(speed=20.0))
@@ -54,3 +55,9 @@ def test_the_ratio_does_not_depend_on_the_luck_of_two_boots() -> None:
         "30 s (20 boot, 0 package installation, 10 other) from a baked image: "
         "25%; 58% with the same boot, 17% without it"
     )
+
+
+def test_a_node_from_a_baked_image_must_be_ready_soon_after_its_boot() -> None:
+    check_baked_node(FirstJob(boot_s=116, install_s=0, other_s=30))
+    with pytest.raises(Stop, match=r"168 s \(116 boot, 0 package installation, 52 other\), at most 30 s are allowed"):
+        check_baked_node(FirstJob(boot_s=116, install_s=0, other_s=52))

@@ -14,6 +14,16 @@ attach() { # KIND OPTIONS SOURCE WHERE
   exit 1
 }
 
+# Waits until a tunnel listens at a port of this machine, because mount.nfs4 pauses for at least a second after a refused
+# connection. If the tunnel does not start, the attempts to mount show the error.
+await_tunnel() { # PORT
+  listening=$(printf ':%04X 00000000:0000 0A ' "$1")
+  for _ in $(seq 100); do
+    if grep -q "$listening" /proc/net/tcp; then return; fi
+    sleep 0.05
+  done
+}
+
 # Adds EFA to Lustre's network, preferred over TCP; must run before anything is mounted. At most eight cards are used: more
 # would exceed the machine's PCI lanes (https://docs.aws.amazon.com/fsx/latest/LustreGuide/configure-efa-clients.html).
 use_efa() {

@@ -118,7 +118,10 @@ def _mount_lines(filesystem: Filesystem, tunnels: list[Filesystem], node: Node) 
         return [*efa, f"attach lustre {LUSTRE_OPTIONS} {source} {mount}", *LUSTRE_TUNING]
     if filesystem.kind == "efs":
         port = FIRST_TUNNEL_PORT + tunnels.index(filesystem)
-        return [f"attach nfs4 {NFS_OPTIONS},port={port} 127.0.0.1:{filesystem.export or '/'} {mount}"]
+        return [
+            f"mountpoint -q {mount} || await_tunnel {port}",
+            f"attach nfs4 {NFS_OPTIONS},port={port} 127.0.0.1:{filesystem.export or '/'} {mount}",
+        ]
     return [f"attach nfs4 {NFS_OPTIONS} {filesystem.host}:{filesystem.export or '/'} {mount}"]
 
 

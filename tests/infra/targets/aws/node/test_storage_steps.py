@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import subprocess
+from pathlib import Path
+
 import pytest
 
 from bootstrap.desired import Desired
@@ -48,8 +53,26 @@ def test_efs_is_mounted_through_tls_with_a_verified_certificate() -> None:
     assert f"checkHost = {EFS.host}\n" in conf
     assert "verifyChain = yes\n" in conf
     script = written(todo, "/etc/muster/mounts")
-    assert f"port={mounts.FIRST_TUNNEL_PORT} 127.0.0.1:/ /users\n" in script
+    lines = script.splitlines()
+    attach = next(line for line in lines if line.endswith(f"port={mounts.FIRST_TUNNEL_PORT} 127.0.0.1:/ /users"))
+    wait = lines.index(f"mountpoint -q /users || await_tunnel {mounts.FIRST_TUNNEL_PORT}")
+    assert lines.index(attach) == wait + 1
     assert "10.0.0.9:/vol /archive\n" in script
+
+
+def test_mounting_waits_only_for_a_tunnel_that_does_not_listen(tmp_path: Path) -> None:
+    """If it never listens, the filesystem is mounted nevertheless, which shows the error."""
+    sleep = tmp_path / "sleep"
+    sleep.write_text(f"#!/bin/sh\necho >>{tmp_path}/sleeps\n")
+    sleep.chmod(0o755)
+    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    with socket.create_server(("127.0.0.1", 0)) as tunnel, socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        for port, sleeps in ((tunnel.getsockname()[1], 0), (silent.getsockname()[1], 100)):
+            (tmp_path / "sleeps").write_text("")
+            script = mounts.SCRIPT.replace("@MOUNTS@", f"await_tunnel {port}")
+            subprocess.run(["sh", "-c", script], env=environment, check=True)
+            assert len((tmp_path / "sleeps").read_text()) == sleeps
 
 
 def test_the_state_volume_is_found_by_id_and_required_by_daemons() -> None:

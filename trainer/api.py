@@ -361,18 +361,18 @@ class Trainer:
     ) -> str:
         """Load into tensors of this trainer; return a line for the log if weights had to be converted."""
         note = checkpoints.load(checkpoint, tensors, partial=partial)
-        self._step.optimizer.round_master_weights()
+        self._step.after_load({name for name in checkpoints.read_types(checkpoint) if name in tensors})
         return note
 
     @torch.no_grad()
     def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
         """Set all parameters but those of LoRA to whole tensors of these names; fp32 copies take all bits of them."""
         tensors = self._step.tensors()
-        for name, parameter in self.engine.named_parameters():
+        for name, _ in self.engine.named_parameters():
             if not is_adapter(name):
-                target = tensors.get(name_master(name), parameter)
+                target = tensors.get(name_master(name), tensors[f"model.{name}"])
                 copy_local_part(weights[name].to(target.dtype), target)
-        self._step.optimizer.round_master_weights()
+        self._step.after_load(())
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Return the whole model under its own names, in host memory on rank 0, to load into a model or to export.

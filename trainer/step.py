@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from trainer.config.schema import Config
+from trainer.engines.outer_step import LOCAL, OuterStep
 from trainer.expert_balance import ExpertBalance
 from trainer.fp8_history import Fp8History
 from trainer.objective import StepMeanLoss
@@ -17,7 +18,7 @@ from trainer.parallel.context import take_part
 from trainer.parallel.engine import Batch, Engine, LossFunction
 from trainer.parallel.gradients import compute_global_norm, to_local
 from trainer.parallel.modules import list_embeddings
-from trainer.precision import LossScale
+from trainer.precision import DTYPES, LossScale
 from trainer.private_tensors import name_private
 from trainer.sample_losses import SampleLosses
 from trainer.schedule import learning_rate
@@ -45,7 +46,7 @@ class StepResult:
     source_sums: torch.Tensor | None = None
     """Loss and targets of each data set of a mixture on this rank, for `average_by_source`; None without a mixture."""
     compression: dict[str, torch.Tensor | float] = field(default_factory=dict)
-    """Bytes that this rank has sent and what it has left over; empty if gradients are not compressed."""
+    """Bytes that this rank has sent and what it has left over; empty if whole gradients are averaged in each step."""
 
 
 class StepAbandoned(Exception):
@@ -71,6 +72,7 @@ class Step:
         self.balance = ExpertBalance(engine.modules, engine.mesh)
         self.fp8 = Fp8History(engine.modules, engine.mesh) if config.fp8.scaling == "delayed" else None
         self.scale = LossScale(engine.mesh.device) if config.precision == "fp16" else None
+        self.outer = _make_outer_step(engine, config) if config.communication.inner_steps else None
         self._config = config
         self._loss_fn = loss_fn
         self._samples = samples
@@ -101,10 +103,13 @@ class Step:
         if self.scale is not None:
             self.scale.update(is_bad)
         self.index += 1
+        if self.outer is not None:
+            self.outer.after_step(self.index, self._config.steps)
         source_sums = None
         if self._samples is not None and "sources" in batch:
             source_sums = self._samples.sum_by_source(batch["sources"])
-        figures = {} if compression is None else compression.measure()
+        sender = compression or self.outer
+        figures = {} if sender is None else sender.measure()
         return StepResult(loss, norm, skipped, rate, self.balance.end(), source_sums, figures)
 
     def replay(self, batch: Batch, micro: int, rank: int) -> torch.Tensor:
@@ -131,10 +136,11 @@ class Step:
     def tensors(self) -> dict[str, torch.Tensor]:
         """Return every tensor of a checkpoint by name, sharded ones as DTensors; loading writes into them."""
         tensors: dict[str, torch.Tensor] = {f"model.{name}": value for name, value in self.engine.named_parameters()}
-        tensors |= {f"optim.{name}": value for name, value in self.optimizer.tensors().items()}
+        tensors |= self._own_tensors()
+        if self.outer is not None:
+            tensors |= {f"model.{name}": value for name, value in self.outer.shared_weights().items()}
+            tensors |= {f"outer.{name}": value for name, value in self.outer.named_momentum()}
         tensors |= {f"buffer.{name}": value for name, value in self.engine.named_buffers()}
-        if self.scale is not None:
-            tensors |= {f"scaler.{name}": value for name, value in self.scale.tensors().items()}
         if self.fp8 is not None:
             tensors |= {f"fp8.{name}": value for name, value in self.fp8.tensors().items()}
         return tensors | self.private_tensors()
@@ -142,7 +148,11 @@ class Step:
     def private_tensors(self) -> dict[str, torch.Tensor]:
         """Return the tensors of a checkpoint that only this rank has; their names contain its number."""
         rank = self.engine.mesh.rank
-        return {name_private(rank, name): value for name, value in self.engine.private_tensors()}
+        tensors = dict(self.engine.private_tensors())
+        if self.outer is not None:
+            parts = {f"{LOCAL}{name}": to_local(value.detach()) for name, value in self._own_tensors().items()}
+            tensors |= {name: part for name, part in parts.items() if part.numel()}
+        return {name_private(rank, name): value for name, value in tensors.items()}
 
     def saved_tensors(self) -> dict[str, torch.Tensor]:
         """Return the tensors that this rank saves; buffers may differ by rank, so only the first rank saves them."""
@@ -154,9 +164,24 @@ class Step:
         """Return the state of a checkpoint that is not a tensor."""
         return {"step": self.index}
 
+    def after_load(self, loaded: Container[str]) -> None:
+        """Derive what follows from tensors that were loaded, given their names."""
+        self.optimizer.round_master_weights()
+        if self.outer is not None and not any(name in loaded for name in self.private_tensors()):
+            self.outer.begin_round()
+
     def load_state(self, state: dict[str, Any]) -> None:
         """Restore the state that `state` returned."""
         self.index = int(state["step"])
+
+    def _own_tensors(self) -> dict[str, torch.Tensor]:
+        """Return the tensors that an update changes, by name; copies differ in them between outer steps."""
+        trained = ((name, value) for name, value in self.engine.named_parameters() if value.requires_grad)
+        tensors: dict[str, torch.Tensor] = {f"model.{name}": value for name, value in trained}
+        tensors |= {f"optim.{name}": value for name, value in self.optimizer.tensors().items()}
+        if self.scale is not None:
+            tensors |= {f"scaler.{name}": value for name, value in self.scale.tensors().items()}
+        return tensors
 
     def _differentiate(self, batch: Batch, micro: int, rank: int) -> torch.Tensor:
         """Compute the gradients of a batch with the random numbers of `rank`, and return the loss."""
@@ -179,6 +204,16 @@ class Step:
             return factor
         excess = ((norm + 1e-6) / limit).clamp(min=1.0)
         return excess if factor is None else excess * factor
+
+
+def _make_outer_step(engine: Engine, config: Config) -> OuterStep:
+    return OuterStep(
+        engine.named_parameters(),
+        config.communication,
+        engine.mesh.group("replicate"),
+        bucket_mb=config.parallel.bucket_mb,
+        sent_dtype=DTYPES[config.parallel.reduce],
+    )
 
 
 class RunningStatistics:

@@ -37,6 +37,7 @@ def list_problems(config: Config, ranks: int) -> list[ConfigProblem]:
         "optimizer.gradients": (optimizer.gradients, "fp32"),
         "communication.compression": (communication.compression, "none"),
         "communication.pattern": (communication.pattern, "backend"),
+        "communication.inner_steps": (communication.inner_steps, 0),
     }
     for where, (value, allowed) in required_values.items():
         if value != allowed:

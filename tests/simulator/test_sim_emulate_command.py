@@ -43,6 +43,10 @@ SMALL = ["tiny-llama", "batch.size=16"]
             ["--ranks", "4", *SMALL, "parallel.strategy=ddp", "communication.pattern=ring"],
             "communication.pattern: ring is not emulated; allowed: backend",
         ),
+        (
+            ["--ranks", "4", *SMALL, "parallel.strategy=ddp", "communication.inner_steps=2"],
+            "communication.inner_steps: 2 is not emulated; allowed: 0",
+        ),
         (["--ranks", "4", *SMALL, "parallel.pipeline=2"], "parallel.pipeline: 2 is not emulated; allowed: 1"),
         (["--ranks", "4", *SMALL, "parallel.accumulate=sync"], "parallel.accumulate: sync is not emulated"),
         (["--ranks", "4", *SMALL, "checkpoint.initial=runs/other"], "checkpoint.initial: runs/other is not loaded"),

@@ -84,6 +84,18 @@ def test_what_compression_stores_takes_these_bytes_per_trained_parameter(
         assert with_residual.total - without.total == expected
 
 
+def test_local_steps_store_shared_weights_and_their_momentum() -> None:
+    frozen, hsdp = replace(SIZES, trainable=SIZES.parameters // 4), ParallelConfig(strategy="hsdp", shard=4)
+    local = CommunicationConfig(inner_steps=50)
+    for parallel, layout, size in (
+        (ParallelConfig(strategy="ddp"), Layout(replicate=8), 8),
+        (ParallelConfig(strategy="ddp"), Layout(), 8),
+        (hsdp, Layout(replicate=2, shard=4), 2),
+    ):
+        need = estimate_memory(frozen, parallel, layout, "bf16", 1, communication=local)
+        assert need.residuals == size * frozen.trainable
+
+
 def test_pipeline_stages_hold_whole_weights_and_gradients_for_a_step() -> None:
     """Only optimizer state and fp32 weights are sharded, as with ZeRO 2 for weights and ZeRO 1 for gradients."""
 

@@ -1,4 +1,4 @@
-"""Settings of compression and communication patterns that conflict with others are rejected."""
+"""Settings of compression, communication patterns and inner steps that conflict with others are rejected."""
 
 from __future__ import annotations
 
@@ -116,6 +116,61 @@ CONFLICTS = [
         "tiny-mlp",
         ["communication.pattern=tree", "parallel.strategy=ddp", "communication.compression=int8"],
         "communication.pattern: tree, but communication.compression=int8 sends gradients in its own way; set communica",
+    ),
+    (
+        "tiny-llama",
+        ["communication.inner_steps=50"],
+        "communication.inner_steps: 50, but the strategy is auto, which may choose one without copies of the model; set",
+    ),
+    (
+        "tiny-llama",
+        ["communication.inner_steps=50", "parallel.strategy=fsdp"],
+        "communication.inner_steps: 50, but the strategy is fsdp, whose ranks share a single copy of the model; set ",
+    ),
+    (
+        "tiny-llama",
+        ["communication.inner_steps=50", "parallel.strategy=single"],
+        "communication.inner_steps: 50, but the strategy is single, which has a single copy of the model; set paral",
+    ),
+    *(
+        (
+            "tiny-llama",
+            ["communication.inner_steps=50", "parallel.strategy=ddp", *options],
+            f"communication.inner_steps: 50, but {message}",
+        )
+        for options, message in (
+            (["parallel.tensor=2"], "parallel.tensor=2 needs its ranks in every step; set parallel.tensor to 1, or "),
+            (["parallel.context=2"], "parallel.context=2 needs its ranks in every step; set parallel.context to 1, o"),
+            (["parallel.pipeline=2"], "parallel.pipeline=2 needs its ranks in every step; set parallel.pipeline to 1"),
+            (["communication.compression=int8"], "communication.compression=int8 compresses gradients, which are not "),
+            (["communication.pattern=ring"], "communication.pattern=ring averages gradients, which are not sent; set"),
+            (["precision=bf16", "optimizer.weights=bf16", "optimizer.gradients=bf16"], "optimizer.weights=bf16 would"),
+            (["health.replay_every=10"], "health.replay_every=10 compares copies, which differ; set health.replay_ev"),
+            (["parallel.static_graph=true"], "parallel.static_graph=true has no effect on gradients that are not se"),
+            (["optimizer.name=muon"], "optimizer.name=muon divides its work between copies with the same gradients; s"),
+            (["steps=20"], "the run has 20 steps, so the copies would meet only at its end; use at most 20"),
+        )
+    ),
+    (
+        "tiny-moe",
+        ["communication.inner_steps=50", "parallel.strategy=ddp", "parallel.expert=2"],
+        "communication.inner_steps: 50, but parallel.expert=2 needs its ranks in every step; set parallel.expert to 1",
+    ),
+    (
+        "tiny-llama",
+        ["communication.inner_steps=20", "parallel.strategy=ddp", "evaluation.share=0.1", "evaluation.every=50"],
+        "evaluation.every: 50 is not a multiple of communication.inner_steps 20, and in between, the copies differ; use "
+        "40 or 60",
+    ),
+    (
+        "tiny-llama",
+        ["communication.outer_lr=0.5"],
+        "communication.outer_lr: 0.5 has no effect, because communication.inner_steps is 0; leave it out, or set commu",
+    ),
+    (
+        "tiny-llama",
+        ["communication.outer_momentum=0.5"],
+        "communication.outer_momentum: 0.5 has no effect, because communication.inner_steps is 0; leave it out, or set",
     ),
     (
         "tiny-llama",

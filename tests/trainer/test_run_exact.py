@@ -85,12 +85,21 @@ CASES = {
         4,
         [*SMALL_LLAMA, "parallel.strategy=hsdp", "parallel.shard=2", "communication.compression=topk"],
     ),
+    "ddp, inner steps": (4, [*SMALL_LLAMA, "parallel.strategy=ddp", "communication.inner_steps=2"]),
+    "hsdp, inner steps, muster": (
+        4,
+        [
+            *SMALL_LLAMA,
+            *("parallel.strategy=hsdp", "parallel.shard=2", "parallel.engine=muster"),
+            *("communication.inner_steps=2", "precision=bf16"),
+        ],
+    ),
     "fsdp, fp8": (2, [*SMALL_LLAMA, "parallel.strategy=fsdp", "precision=bf16", "fp8.scaling=tensor"]),
     "fsdp, delayed fp8": (2, [*SMALL_LLAMA, "parallel.strategy=fsdp", "precision=bf16", "fp8.scaling=delayed"]),
     "fsdp, bf16": (2, [*SMALL_LLAMA, "parallel.strategy=fsdp", "optimizer.moments=bf16"]),
 }
-# By day, test_parallel_ddp.py, test_engine_fsdp.py, test_optimizer_ranks.py, test_run_documents.py, test_dropout.py and
-# test_compressed_training.py show it for the others without a launch.
+# By day, test_parallel_ddp.py, test_engine_fsdp.py, test_optimizer_ranks.py, test_run_documents.py, test_dropout.py,
+# test_compressed_training.py and test_outer_step.py show it for the others without a launch.
 DAILY = ("fsdp, dropout",)
 
 

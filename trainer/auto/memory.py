@@ -200,8 +200,11 @@ def _estimate_residuals(
 ) -> int:
     """Return the bytes of what compressed gradients leave over: the residual, and its new value until the step ends.
 
-    The moving average of top-K (`smoothing`) takes the same again.
+    The moving average of top-K (`smoothing`) takes the same again. With `inner_steps`, nothing is compressed, but a
+    rank has the weights that all copies share, and their momentum.
     """
+    if communication.inner_steps:
+        return 2 * FORMAT_BYTES["fp32"] * trained
     copies = layout.merge_context(uses_fully_shard=parallel.strategy in ("fsdp", "hsdp")).replicate
     if copies == 1 or communication.compression not in METHODS_WITH_RESIDUAL:
         return 0

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 _MAX_NAMED = 3
 # Only fp16 has a loss scale and only fp8 a history, and a run may be resumed in another precision. Without them, it
-# starts anew. So do tensors that belong to one rank, if there are other ranks now.
-_OPTIONAL = ("scaler.", "fp8.", "private.")
+# starts anew. So do the momentum of outer steps, and tensors that belong to one rank, if there are other ranks now.
+_OPTIONAL = ("scaler.", "fp8.", "outer.", "private.")
 _CONVERTED = {"F32", "BF16"}
 """Formats of weights and moments that are converted when they are loaded, so that a run can change their settings."""
 

@@ -11,6 +11,7 @@ from trainer.config.check_effect import check_effect
 from trainer.config.check_engine import check_engine
 from trainer.config.check_formats import check_batch_norm, check_formats
 from trainer.config.check_fp8 import check_fp8
+from trainer.config.check_inner_steps import check_inner_steps
 from trainer.config.check_parallel import (
     LANGUAGE_MODELS,
     check_context_parallel,
@@ -307,6 +308,7 @@ RULES: tuple[Rule, ...] = (
     check_engine,
     check_compression,
     check_pattern,
+    check_inner_steps,
     check_tensor_parallel,
     check_context_parallel,
     check_pipeline,

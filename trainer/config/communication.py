@@ -30,3 +30,18 @@ class CommunicationConfig:
         "auto chooses by message size and nodes; see collectives.md",
         "backend",
     )
+    inner_steps: int = setting(
+        "ddp, hsdp: steps that each copy of the model takes on its own before the copies are averaged (Local SGD, "
+        "DiLoCo); 0 averages gradients in every step; see engines.md",
+        0,
+        low=0,
+    )
+    outer_lr: float = setting(
+        "inner_steps: share of the average change of the copies that is applied; 1 without momentum averages them",
+        0.7,
+        low=0.001,
+        high=10,
+    )
+    outer_momentum: float = setting(
+        "inner_steps: Nesterov's momentum of the average change; 0 for none", 0.9, low=0, high=0.99
+    )

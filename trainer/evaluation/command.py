@@ -40,6 +40,9 @@ _ALONE = (
     "context=1",
     "expert=1",
     "pipeline=1",
+    "engine=torch",
+    "schedule=1f1b",
+    "check_blocks=false",
     "shard=0",
     "offload=false",
     "reduce=fp32",
@@ -132,6 +135,7 @@ def _load_settings(run: Path, overrides: list[str]) -> Config:
     state = checkpoints.read_state(_find(checkpoints, run))
     reject_own_model(run, state, "RUN", "call trainer.evaluate(batches) in that script")
     stored: dict[str, Any] = state["config"]
+    stored.pop("communication", None)  # no gradients are sent, so any strategy may evaluate the run
     held_out = stored.get("evaluation", {}).get("share", 0)
     config = change(stored, overrides)
     if config.evaluation.share not in (0, held_out):

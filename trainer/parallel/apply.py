@@ -62,6 +62,15 @@ def parallelize(model: nn.Module | Factory, recipe: Recipe, mesh: Mesh, fill: Fi
     With a factory and `fill`, the model is built without memory and filled part by part, so it need not fit on one
     device. Otherwise the model's own values are used, and all ranks get those of rank 0.
     """
+    if not recipe.communication.inner_steps:
+        return _make_engine(model, recipe, mesh, fill)
+    # Between outer steps (trainer/engines/outer_step.py), each copy of the model trains as if it were the only one.
+    engine = _make_engine(model, recipe, mesh.without_replicas(), fill)
+    engine.mesh = mesh
+    return engine
+
+
+def _make_engine(model: nn.Module | Factory, recipe: Recipe, mesh: Mesh, fill: Fill | None) -> Engine:
     _check_offload(recipe, mesh.device)
     choices: list[str] = []
     built = build_model(model, mesh.device, fill, choices, recipe)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -35,6 +37,14 @@ class Mesh:
         self._mesh: Any = self._connect() if self._dims else None
         self._context: Any = self._connect_context() if layout.context > 1 else None
         self._expert_mesh: Any = self._connect_experts() if layout.expert > 1 else None
+
+    def without_replicas(self) -> Mesh:
+        """Return this mesh as an engine sees it that averages nothing over the replicate axis."""
+        alone = copy(self)
+        alone.layout = replace(self.layout, replicate=1)
+        alone.weights = replace(self.weights, replicate=1)
+        alone._dims = [(name, n) for name, n in self._dims if name != "replicate"]
+        return alone
 
     def submesh(self, *axes: str) -> Any:
         """Return the DeviceMesh of these axes, without those that are not in use."""

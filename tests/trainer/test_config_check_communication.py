@@ -119,24 +119,24 @@ CONFLICTS = [
     ),
     (
         "tiny-llama",
-        ["communication.inner_steps=50"],
-        "communication.inner_steps: 50, but the strategy is auto, which may choose one without copies of the model; set",
+        ["communication.inner_steps=4"],
+        "communication.inner_steps: 4, but the strategy is auto, which may choose one without copies of the model; ",
     ),
     (
         "tiny-llama",
-        ["communication.inner_steps=50", "parallel.strategy=fsdp"],
-        "communication.inner_steps: 50, but the strategy is fsdp, whose ranks share a single copy of the model; set ",
+        ["communication.inner_steps=4", "parallel.strategy=fsdp"],
+        "communication.inner_steps: 4, but the strategy is fsdp, whose ranks share a single copy of the model; set ",
     ),
     (
         "tiny-llama",
-        ["communication.inner_steps=50", "parallel.strategy=single"],
-        "communication.inner_steps: 50, but the strategy is single, which has a single copy of the model; set paral",
+        ["communication.inner_steps=4", "parallel.strategy=single"],
+        "communication.inner_steps: 4, but the strategy is single, which has a single copy of the model; set paral",
     ),
     *(
         (
             "tiny-llama",
-            ["communication.inner_steps=50", "parallel.strategy=ddp", *options],
-            f"communication.inner_steps: 50, but {message}",
+            ["communication.inner_steps=4", "parallel.strategy=ddp", *options],
+            f"communication.inner_steps: 4, but {message}",
         )
         for options, message in (
             (["parallel.tensor=2"], "parallel.tensor=2 needs its ranks in every step; set parallel.tensor to 1, or "),
@@ -148,19 +148,19 @@ CONFLICTS = [
             (["health.replay_every=10"], "health.replay_every=10 compares copies, which differ; set health.replay_ev"),
             (["parallel.static_graph=true"], "parallel.static_graph=true has no effect on gradients that are not se"),
             (["optimizer.name=muon"], "optimizer.name=muon divides its work between copies with the same gradients; s"),
-            (["steps=20"], "the run has 20 steps, so the copies would meet only at its end; use at most 20"),
+            (["steps=3"], "the run has 3 steps, so the copies would meet only at its end; use at most 3"),
         )
     ),
     (
         "tiny-moe",
-        ["communication.inner_steps=50", "parallel.strategy=ddp", "parallel.expert=2"],
-        "communication.inner_steps: 50, but parallel.expert=2 needs its ranks in every step; set parallel.expert to 1",
+        ["communication.inner_steps=4", "parallel.strategy=ddp", "parallel.expert=2"],
+        "communication.inner_steps: 4, but parallel.expert=2 needs its ranks in every step; set parallel.expert to 1",
     ),
     (
         "tiny-llama",
         ["communication.inner_steps=20", "parallel.strategy=ddp", "evaluation.share=0.1", "evaluation.every=50"],
-        "evaluation.every: 50 is not a multiple of communication.inner_steps 20, and in between, the copies differ; use "
-        "40 or 60",
+        "evaluation.every: 50 is not a multiple of communication.inner_steps 20, and in between, the copies differ; "
+        "use 40 or 60",
     ),
     (
         "tiny-llama",

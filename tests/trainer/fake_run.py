@@ -29,6 +29,8 @@ def make_run(folder: Path, *, steps: int = 400, profiled: bool = True, finished:
         )
     if profiled:
         write(folder / "metrics" / "communication-00000.jsonl", [profile(100)])
+        for rank in range(4):
+            (folder / "metrics" / f"timeline-{rank:05d}.json").write_text(json.dumps(timeline(100, rank)))
     write(folder / "metrics" / "evaluation-00000.jsonl", [evaluation(step) for step in range(100, steps + 1, 100)])
     write(folder / "events.jsonl", events(steps, finished))
     if finished:
@@ -76,11 +78,26 @@ def evaluation(step: int) -> dict[str, Any]:
 
 
 def profile(step: int) -> dict[str, Any]:
-    names = ("collective", "group", "count", "mb", "ms", "exposed_ms")
-    rows = [("all_gather", "shard", 24, 512.0, 18.0, 2.5), ("reduce_scatter", "shard", 12, 256.0, 22.0, 9.0)]
+    names = ("collective", "group", "count", "mb", "ms", "exposed_ms", "link")
+    rows = [
+        ("all_gather", "shard", 24, 512.0, 18.0, 2.5, "node"),
+        ("reduce_scatter", "shard", 12, 256.0, 22.0, 9.0, "node"),
+    ]
     traffic = [dict(zip(names, row, strict=True)) for row in rows]
     times = {"span_ms": 95.0, "compute_ms": 78.0, "communication_ms": 38.0, "exposed_ms": 11.5}
     return {"step": step, **times, "traffic": traffic}
+
+
+def timeline(step: int, rank: int) -> dict[str, Any]:
+    """Return a step of 95 ms in which two collectives overlap."""
+    began = (BEGAN + 30 + rank * 0.0002) * 1e6
+    spans = [("compute", "compute", 0, 60_000), ("all_gather", "communication", 10_000, 28_000)]
+    spans += [("reduce_scatter", "communication", 20_000, 90_000), ("compute", "compute", 91_000, 95_000)]
+    items = []
+    for name, kind, start, end in spans:
+        details = {"group": "shard", "link": "node", "mb": 21.3} if kind == "communication" else {}
+        items.append({"name": name, "kind": kind, "start_us": began + start, "end_us": began + end, **details})
+    return {"step": step, "rank": rank, "events": items}
 
 
 def events(steps: int, finished: bool) -> list[dict[str, Any]]:

@@ -23,6 +23,7 @@ from trainer.metrics.communication import Event, Profile, merge_intervals, name_
 from trainer.metrics.meter import Meter
 from trainer.metrics.profile import Profiler, _profile_host
 from trainer.metrics.recorder import Recorder
+from trainer.metrics.timeline_file import join_compute
 from trainer.metrics.utilisation import read_memory_gb
 from trainer.world import Member, World
 
@@ -79,6 +80,15 @@ def test_traffic_is_grouped_by_collective_and_group():
     ]
     assert (profile.span_ms, profile.compute_ms, profile.communication_ms, profile.exposed_ms) == (100, 40, 60, 30)
     assert profile.exposed_share == 0.3
+
+
+def test_a_timeline_has_every_message_and_few_pieces_of_compute():
+    """Gaps of less than a two-thousandth of the step are filled, so that many short kernels become one piece."""
+    kernels = [Event("", start, start + 10, "compute") for start in range(0, 1000, 15)]
+    late = Event("", 3000, 3100, "compute")
+    sent = [Event("all_reduce", 5, 400, "communication"), Event("all_reduce", 300, 3050, "communication")]
+    joined = join_compute([*kernels, late, *sent], 20_000)
+    assert joined == [Event("", 0, 1000, "compute"), *sent, late]
 
 
 def test_a_step_without_communication_has_no_traffic():
@@ -198,7 +208,7 @@ def profiled_steps() -> dict[str, Any]:
     def profile_of(model: torch.nn.Module) -> dict[str, Any]:
         profiles: list[Any] = []
         # Profile the third step: in the second, DDP reorders its buckets, which is additional traffic.
-        profiler = Profiler(3, torch.device("cpu"), profiles.append)
+        profiler = Profiler(3, torch.device("cpu"), profiles.append, ["a", "a", "b", "b"])
         for step in (1, 2, 3):
             with profiler.around(step):
                 model(torch.ones(8, 128)).sum().backward()
@@ -223,7 +233,7 @@ def test_ddp_on_gloo_reduces_every_gradient_once(profiles: dict[str, Any]):
     profile = profiles["ddp"]
     (row,) = profile["traffic"]
     assert profile["step"] == 3
-    assert (row["collective"], row["group"]) == ("all_reduce", "world")
+    assert (row["collective"], row["group"], row["link"]) == ("all_reduce", "world", "network")
     assert row["mb"] == pytest.approx(3 * 128 * 128 * 4 / 1e6)
     assert 0 < profile["exposed_ms"] <= profile["communication_ms"] <= profile["span_ms"]
     assert 0 < profile["compute_ms"] < profile["span_ms"]
@@ -232,7 +242,7 @@ def test_ddp_on_gloo_reduces_every_gradient_once(profiles: dict[str, Any]):
 def test_fsdp_on_gloo_is_separated_by_collective_and_mesh_dimension(profiles: dict[str, Any]):
     rows = {row["collective"]: row for row in profiles["fsdp"]["traffic"]}
     assert set(rows) == {"all_gather", "reduce_scatter"}
-    assert {row["group"] for row in rows.values()} == {"shard"}
+    assert {(row["group"], row["link"]) for row in rows.values()} == {("shard", "node")}
     assert rows["reduce_scatter"]["count"] == 3
     assert rows["reduce_scatter"]["mb"] == pytest.approx(3 * 128 * 128 * 4 / 1e6)
     # Forward and backward gather; the last layer may stay gathered in between.
@@ -274,8 +284,8 @@ def test_a_profile_without_its_messages_is_repeated():
         ProfilerEvent("aten::mm", 0, 10),
         ProfilerEvent("c10d::allreduce_", 20, 30),
     ]
-    assert _profile_host(1, calls, []) is None
-    profile = _profile_host(1, [*calls, ProfilerEvent("gloo:all_reduce", 25, 95, thread=2)], [])
+    assert _profile_host(1, calls, [], {}) is None
+    profile = _profile_host(1, [*calls, ProfilerEvent("gloo:all_reduce", 25, 95, thread=2)], [], {})
     assert profile is not None
     assert profile.exposed_share == pytest.approx(0.7)
 

@@ -11,7 +11,7 @@ import pytest
 
 from trainer.config.models import MlpConfig
 from trainer.config.schema import Config, MetricsConfig
-from trainer.metrics.communication import Profile, Traffic
+from trainer.metrics.communication import Event, Profile, Traffic
 from trainer.metrics.json_lines import JsonLines, read_lines
 from trainer.metrics.progress import Progress, format_count, format_line
 from trainer.metrics.recorder import Recorder
@@ -126,8 +126,19 @@ def test_a_profile_is_written_as_a_line_and_as_curves(tmp_path: Path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # noqa: PLC0415
 
     recorder = make_recorder(tmp_path)
-    recorder.profile(Profile(3, 10.0, 6.0, 5.0, 2.0, [Traffic("all_reduce", "world", 4, 8.0, 5.0, 2.0)]))
+    events = [
+        Event("", 0, 6_000_000, "compute"),
+        Event("all_reduce", 0, 5_000_000, "communication", "world", 8, "node"),
+    ]
+    traffic = [Traffic("all_reduce", "world", 4, 8.0, 5.0, 2.0, "node")]
+    recorder.profile(Profile(3, 10.0, 6.0, 5.0, 2.0, traffic, events))
     recorder.close()
+    timeline = json.loads((tmp_path / "metrics" / "timeline-00000.json").read_text())
+    assert (timeline["step"], timeline["rank"]) == (3, 0)
+    assert [(event["name"], event["end_us"]) for event in timeline["events"]] == [
+        ("all_reduce", 5000),
+        ("compute", 6000),
+    ]
     (written,) = read_lines(tmp_path / "metrics" / "communication-00000.jsonl")
     assert written["traffic"][0] == {
         "collective": "all_reduce",
@@ -136,7 +147,9 @@ def test_a_profile_is_written_as_a_line_and_as_curves(tmp_path: Path):
         "mb": 8.0,
         "ms": 5.0,
         "exposed_ms": 2.0,
+        "link": "node",
     }
+    assert "events" not in written
     board = EventAccumulator(str(tmp_path / "tensorboard"))
     board.Reload()
     assert board.Scalars("communication/all_reduce on world, exposed_ms")[0].value == 2.0

@@ -218,9 +218,15 @@ def test_fifty_inner_steps_reach_the_loss_of_averaged_gradients(tmp_path: Path) 
     """On 4 ranks, after the same number of steps: within 2 %."""
     final = {}
     for inner in (0, 50):
-        arguments = [*SMALL_LLAMA, *LEARNED, f"run.folder={inner}", "checkpoint.every=never", "parallel.strategy=ddp"]
+        arguments = [
+            *SMALL_LLAMA,
+            *LEARNED,
+            f"run.folder=inner-{inner}",
+            "checkpoint.every=never",
+            "parallel.strategy=ddp",
+        ]
         with forked(4, [*arguments, f"communication.inner_steps={inner}"], tmp_path) as run:
             assert_finished(run)
-        records = lines(tmp_path / str(inner) / "metrics" / "rank-00000.jsonl")
+        records = lines(tmp_path / f"inner-{inner}" / "metrics" / "rank-00000.jsonl")
         final[inner] = sum(record["loss"] for record in records[-20:]) / 20
     assert final[50] < 1.02 * final[0]

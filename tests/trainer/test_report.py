@@ -24,8 +24,19 @@ from trainer.report.figures import draw_pictures
 from trainer.report.findings import list_findings
 from trainer.report.run_folder import open_run
 from trainer.report.summary import summarise
+from trainer.report.timeline import select_timelines
 
-PICTURES = {"loss", "evaluation", "throughput", "time-split", "gradient-norm", "memory", "ranks", "recovery"}
+PICTURES = {
+    "loss",
+    "evaluation",
+    "throughput",
+    "time-split",
+    "gradient-norm",
+    "memory",
+    "ranks",
+    "timeline",
+    "recovery",
+}
 VOID_TAGS = {"meta", "path", "use", "rect", "br"}
 
 
@@ -83,6 +94,36 @@ def test_the_page_is_well_formed_and_self_contained(whole: Path):
     assert "script" not in checker.tags, "the text of an event must be escaped"
     assert "<script>" in "".join(checker.texts)
     assert (whole / "index.html").read_text().count("<svg") == len(PICTURES)
+
+
+def test_the_timeline_of_all_ranks_is_a_trace_for_chrome(whole: Path) -> None:
+    trace = json.loads((whole / "timeline.json").read_text())["traceEvents"]
+    assert [event["args"]["name"] for event in trace if event["ph"] == "M"] == [f"rank {rank}" for rank in range(4)]
+    spans = [event for event in trace if event["ph"] == "X" and event["pid"] == 1]
+    # Collectives that overlap are in rows of their own, below compute.
+    assert [(event["name"], event["tid"]) for event in spans] == [
+        ("compute", 0),
+        ("all_gather", 1),
+        ("reduce_scatter", 2),
+        ("compute", 0),
+    ]
+    assert spans[1]["args"] == {"group": "shard", "link": "node", "mb": 21.3}
+    assert spans[1]["dur"] == pytest.approx(18_000, abs=1)
+    assert spans[1]["ts"] - spans[0]["ts"] == pytest.approx(10_000, abs=1)
+
+
+def test_the_page_has_traffic_by_link_and_its_hidden_share(whole: Path) -> None:
+    text = (whole / "index.html").read_text()
+    cells = "<td>inside the node</td><td>36</td><td>768.00</td><td>40.00</td><td>11.50</td><td>71%</td>"
+    assert cells in text
+
+
+def test_timelines_of_other_steps_are_left_out() -> None:
+    """A rank repeats a profile whose figures differ from its last, and a resumed run may have fewer ranks."""
+    steps = {0: 200, 1: 200, 2: 204, 3: 100}
+    assert list(select_timelines({rank: {"step": step} for rank, step in steps.items()})) == [0, 1]
+    assert list(select_timelines({0: {"step": 100}, 1: {"step": 200}})) == [1]
+    assert select_timelines({}) == {}
 
 
 def test_a_step_that_is_html_is_escaped() -> None:

@@ -156,7 +156,8 @@ class Session:
                 self._recorder.event("save_estimated", seconds=trainer.checkpoints.expected_save_s)
             sampler = TextSampler(trainer.engine, config, resolved.micro) if config.evaluation.prompts else None
             self._accept(trainer, resolved, sources.notes)
-            meter = Meter(self._recorder, config, world.device, world.size, _flops_per_sample(config))
+            hosts = [member.host for member in world.members]
+            meter = Meter(self._recorder, config, world.device, world.size, _flops_per_sample(config), hosts)
             evaluations = Evaluations(
                 config=config,
                 trainer=trainer,
@@ -206,7 +207,7 @@ class Session:
                     stop=stop,
                     vote=vote,
                     stop_check=stop_check,
-                    stragglers=StragglerDetector([member.host for member in world.members], config.watchdog.straggler),
+                    stragglers=StragglerDetector(hosts, config.watchdog.straggler),
                     tracer=tracer,
                     trace_requests=trace_requests,
                     replays=replays,

@@ -1,4 +1,4 @@
-"""Summarise the communication of a profiled step by collective and group, and how much of it compute does not hide."""
+"""Summarise the communication of a profiled step by collective, group and link, and how much compute does not hide."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Literal
 
 Interval = tuple[int, int]
 Kind = Literal["compute", "communication"]
+Link = Literal["node", "network", ""]
+"""Where the messages of a group travel: inside a node, or between nodes; empty if it is unknown."""
 # gloo wakes a waiting thread shortly before it records the end of the message; on a busy machine other threads may run
 # in between.
 _END_DELAY_NS = 1_000_000
@@ -40,6 +42,7 @@ class Event:
     group: str = ""
     size: int = 0
     """Bytes; 0 if unknown."""
+    link: Link = ""
 
 
 @dataclass
@@ -53,6 +56,8 @@ class Traffic:
     """Size of the whole tensors: the larger of input and output of each call."""
     ms: float = 0.0
     exposed_ms: float = 0.0
+    link: Link = ""
+    """Whether all ranks of the group are in one node."""
 
 
 @dataclass
@@ -65,6 +70,8 @@ class Profile:
     communication_ms: float
     exposed_ms: float
     traffic: list[Traffic] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    """What the rank did and when, for its timeline."""
 
     @property
     def exposed_share(self) -> float:
@@ -82,7 +89,7 @@ def summarise(step: int, events: Sequence[Event], span: Interval, *, host: bool)
     waits = _find_waits(compute, sorted(e.end for e in messages), span) if host else _find_gaps(compute, span)
     table: dict[tuple[str, str], Traffic] = {}
     for event in messages:
-        row = table.setdefault((event.name, event.group), Traffic(event.name, event.group))
+        row = table.setdefault((event.name, event.group), Traffic(event.name, event.group, link=event.link))
         row.count += 1
         row.mb += event.size / 1e6
         row.ms += (event.end - event.start) / 1e6
@@ -94,6 +101,7 @@ def summarise(step: int, events: Sequence[Event], span: Interval, *, host: bool)
         communication_ms=_sum_lengths(busy) / 1e6,
         exposed_ms=_sum_lengths(_intersect(busy, waits)) / 1e6,
         traffic=sorted(table.values(), key=lambda row: -row.ms),
+        events=list(events),
     )
 
 

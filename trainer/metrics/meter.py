@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -34,8 +34,14 @@ class Meter:
     `done` returns the values of the previous step, so that no step waits for the device.
     """
 
-    def __init__(
-        self, recorder: Recorder, config: Config, device: torch.device, world_size: int, flops_per_sample: float
+    def __init__(  # noqa: PLR0913, PLR0917 - the facts about a run that its figures depend on
+        self,
+        recorder: Recorder,
+        config: Config,
+        device: torch.device,
+        world_size: int,
+        flops_per_sample: float,
+        hosts: Sequence[str] = (),
     ) -> None:
         self.clock = Clock(device)
         self._recorder = recorder
@@ -44,7 +50,7 @@ class Meter:
         self._world_size = world_size
         self._flops_per_sample = flops_per_sample
         self._values = DeviceValues(device)
-        self._profiler = Profiler(config.metrics.profile_every, device, self._record_profile)
+        self._profiler = Profiler(config.metrics.profile_every, device, self._record_profile, hosts)
         self._nvml = Nvml(device, config.metrics.nvml)
         self._rates: MatmulRates | None = None
         self._has_measured_rates = False

@@ -7,15 +7,16 @@ import os
 import time
 import warnings
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from statistics import median
 from typing import Any
 
 import torch
 
-from trainer.metrics.communication import Event, Interval, Profile, name_collective, summarise
+from trainer.metrics.communication import Event, Interval, Link, Profile, name_collective, summarise
 from trainer.metrics.flight_recorder import FlightEntry, read_flight_recorders, wait_for_gloo
+from trainer.metrics.links import list_links
 
 STEP_EVENT = "trainer::step"
 # Slow ranks can be detected only once a profile has shown how long each rank waits, so the first profile comes early,
@@ -34,8 +35,12 @@ class Profiler:
     therefore late for a step's first collective would seem never to wait.
     """
 
-    def __init__(self, every: int, device: torch.device, done: Callable[[Profile], None]) -> None:
+    def __init__(
+        self, every: int, device: torch.device, done: Callable[[Profile], None], hosts: Sequence[str] = ()
+    ) -> None:
+        """Profile every so many steps; with `hosts`, the host of each rank, collectives have a link."""
         self._every = every
+        self._hosts = hosts
         self._device = device
         self._done = done
         self._count = 0
@@ -69,7 +74,7 @@ class Profiler:
         self._wait_for_device()
         raw = self._stop()
         profile = (_profile_device if self._device.type == "cuda" else _profile_host)(
-            step, raw, read_flight_recorders()
+            step, raw, read_flight_recorders(), list_links(self._hosts)
         )
         if profile is None:
             self._extra = self._count + REPEAT_AFTER_STEPS
@@ -126,7 +131,9 @@ class Profiler:
             self._extra = self._count + REPEAT_AFTER_STEPS
 
 
-def _profile_host(step: int, raw: Sequence[Any], entries: Sequence[FlightEntry]) -> Profile | None:
+def _profile_host(
+    step: int, raw: Sequence[Any], entries: Sequence[FlightEntry], links: Mapping[str, Link]
+) -> Profile | None:
     """Profile a step on a CPU: gloo sends on its own threads, and the thread that entered the step computes.
 
     Returns None if gloo's threads had no time to record their messages: the rank would seem never to wait.
@@ -140,10 +147,13 @@ def _profile_host(step: int, raw: Sequence[Any], entries: Sequence[FlightEntry])
     messages = [event for event in since if event.name().startswith("gloo:")]
     if calls and not messages:
         return None
-    return summarise(step, compute + _match_messages(messages, calls, _select_since(entries, span[0])), span, host=True)
+    matched = _match_messages(messages, calls, _select_since(entries, span[0]), links)
+    return summarise(step, compute + matched, span, host=True)
 
 
-def _profile_device(step: int, raw: Sequence[Any], entries: Sequence[FlightEntry]) -> Profile:
+def _profile_device(
+    step: int, raw: Sequence[Any], entries: Sequence[FlightEntry], links: Mapping[str, Link]
+) -> Profile:
     """Profile a step on a GPU: NCCL messages and compute are kernels on its streams."""
     frame = next(event for event in raw if event.name() == STEP_EVENT and not _on_device(event))
     inside = [event for event in raw if event.start_ns() >= frame.start_ns()]
@@ -153,12 +163,14 @@ def _profile_device(step: int, raw: Sequence[Any], entries: Sequence[FlightEntry
     span = _interval(frame)
     if work:
         span = min(e.start_ns() for e in work), max(_interval(e)[1] for e in work)
-    matched = _match_messages(messages, [], _select_since(entries, frame.start_ns()))
+    matched = _match_messages(messages, [], _select_since(entries, frame.start_ns()), links)
     return summarise(step, compute + matched, span, host=False)
 
 
-def _match_messages(raw: Sequence[Any], calls: Sequence[Any], entries: Sequence[FlightEntry]) -> list[Event]:
-    """Give each message the group and size of the next matching entry of the flight recorder.
+def _match_messages(
+    raw: Sequence[Any], calls: Sequence[Any], entries: Sequence[FlightEntry], links: Mapping[str, Link]
+) -> list[Event]:
+    """Give each message the group, its link, and the size of the next matching entry of the flight recorder.
 
     gloo implements reduce-scatter with an all-reduce, so the name is taken from the call.
     """
@@ -176,7 +188,8 @@ def _match_messages(raw: Sequence[Any], calls: Sequence[Any], entries: Sequence[
         created_ns = entry["time_created_ns"]
         callers = [call.name() for call in calls if call.start_ns() <= created_ns <= _interval(call)[1]]
         name = name_collective(callers[-1] if callers else entry["profiling_name"])
-        events.append(Event(name, *_interval(message), "communication", _name_group(entry), _count_bytes(entry)))
+        link = links.get(entry["process_group"][0], "")
+        events.append(Event(name, *_interval(message), "communication", _name_group(entry), _count_bytes(entry), link))
     return events
 
 

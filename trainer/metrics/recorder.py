@@ -15,6 +15,7 @@ from trainer.metrics.json_lines import JsonLines, drop_after
 from trainer.metrics.progress import Progress
 from trainer.metrics.progress_file import ProgressFile
 from trainer.metrics.tensorboard import TensorBoard
+from trainer.metrics.timeline_file import write_timeline
 from trainer.metrics.trackers import BackgroundTracker, close_trackers, make_trackers
 
 
@@ -74,8 +75,9 @@ class Recorder:
             tracker.log(step, measured)
 
     def profile(self, profile: Profile) -> None:
-        """Write the communication of a profiled step as a line, and as TensorBoard curves by collective and group."""
+        """Write the communication of a profiled step as a line, a timeline, and as TensorBoard curves."""
         self._try(self._write_profile, profile)
+        self._try(write_timeline, self._folder / "metrics", self._rank, profile)
         if self._config.metrics.tensorboard and not self._rank:
             curves = {f"{row.collective} on {row.group or 'unknown'}": row for row in profile.traffic}
             values = {
@@ -153,7 +155,9 @@ class Recorder:
     def _write_profile(self, profile: Profile) -> None:
         if self._profiles is None:
             self._profiles = JsonLines(self._folder / "metrics" / f"communication-{self._rank:05d}.jsonl")
-        self._profiles.append(dataclasses.asdict(profile))
+        line = dataclasses.asdict(dataclasses.replace(profile, events=[]))
+        del line["events"]
+        self._profiles.append(line)
 
     def _write_evaluation(self, step: int, values: Mapping[str, float]) -> None:
         if self._evaluations is None:

@@ -15,6 +15,7 @@ from trainer.report.page import render_page
 from trainer.report.picture import NoMatplotlibError
 from trainer.report.run_folder import NoRunError, open_run
 from trainer.report.summary import summarise
+from trainer.report.timeline import make_chrome_trace, select_timelines
 
 
 def main(argv: list[str]) -> int:
@@ -28,6 +29,9 @@ def main(argv: list[str]) -> int:
         summary = summarise(run)
         for picture in pictures:
             (out / f"{picture.name}.png").write_bytes(picture.png)
+        if timelines := select_timelines(run.timelines):
+            trace = json.dumps(make_chrome_trace(timelines))
+            (out / "timeline.json").write_text(trace, encoding="utf-8")
         (out / "summary.json").write_text(json.dumps(_to_json(summary), indent=2) + "\n", encoding="utf-8")
         (out / "index.html").write_text(render_page(run, summary, pictures), encoding="utf-8")
     except (NoRunError, NoMatplotlibError, OSError) as error:

@@ -30,6 +30,7 @@ from trainer.report.curve import find_not_finite, find_upper_limit, make_curve, 
 from trainer.report.picture import GRID, INK, Picture, draw_picture
 from trainer.report.run_folder import Run
 from trainer.report.summary import PARTS
+from trainer.report.timeline import draw_timeline
 
 PART_COLOURS = {"compute": BLUE, "communication": ORANGE, "data": RED, "checkpoint": PURPLE, "other": GREY}
 SOURCE_COLOURS = (BLUE, ORANGE, GREEN, RED, PURPLE, SKY)
@@ -257,5 +258,6 @@ _DRAWINGS: tuple[tuple[str, str, Callable[..., str | None]], ...] = (
     ("gradient-norm", "Gradient norm", _draw_gradient_norm),
     ("memory", "Memory", _draw_memory),
     ("ranks", "Step time per rank", _draw_ranks),
+    ("timeline", "Timeline of a step", draw_timeline),
     ("recovery", "Starts and recoveries", _draw_attempts),
 )

@@ -14,6 +14,7 @@ from trainer.report.attempts import PHASES, list_attempts
 from trainer.report.findings import BAD_OUTCOMES, list_findings
 from trainer.report.picture import Picture
 from trainer.report.run_folder import Run
+from trainer.report.timeline import LINK_NAMES
 
 GOOD_OUTCOMES = ("finished",)
 # Steps of which the texts are shown: enough to see the progress of a long run.
@@ -201,16 +202,18 @@ def _render_communication(run: Run) -> str:
     if not run.profiles:
         return ""
     last = run.profiles[-1]
-    heads = ["collective", "group", "count", "MB", "ms", "exposed ms"]
+    heads = ["collective", "group", "link", "count", "MB", "ms", "exposed ms", "hidden"]
     rows = [
         [
             row["collective"],
             row["group"] or "unknown",
-            str(row["count"]),
-            *(f"{row[k]:,.2f}" for k in ("mb", "ms", "exposed_ms")),
+            LINK_NAMES.get(row.get("link"), "unknown"),
+            *_format_traffic([row]),
         ]
         for row in last["traffic"]
     ]
+    by_link = {link: [row for row in last["traffic"] if row.get("link") == link] for link in LINK_NAMES}
+    rows += [["all", "", LINK_NAMES[link], *_format_traffic(each)] for link, each in by_link.items() if each]
     text = (
         f"<p>Step {_escape(last['step'])} on rank 0: {last['communication_ms']:.2f} ms of communication in "
         f"{last['span_ms']:.2f} ms, {last['exposed_ms']:.2f} ms of it not hidden by compute. MB counts whole tensors, "
@@ -219,6 +222,13 @@ def _render_communication(run: Run) -> str:
     return _render_details(
         "Communication by collective and group", text + (_render_table(heads, rows) if rows else ""), is_open=bool(rows)
     )
+
+
+def _format_traffic(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Return count, sizes and times of collectives together, and the share of their time that compute hides."""
+    count, size, ms, exposed_ms = (sum(row[key] for row in rows) for key in ("count", "mb", "ms", "exposed_ms"))
+    hidden = f"{1 - exposed_ms / ms:.0%}" if ms else ""
+    return [str(count), f"{size:,.2f}", f"{ms:,.2f}", f"{exposed_ms:,.2f}", hidden]
 
 
 def _render_events(run: Run) -> str:

@@ -28,6 +28,8 @@ class Run:
     config: dict[str, Any] = field(default_factory=dict)
     ranks: dict[int, list[Line]] = field(default_factory=dict)
     profiles: list[Line] = field(default_factory=list)
+    timelines: dict[int, Line] = field(default_factory=dict)
+    """What each rank did in the last step that it profiled."""
     evaluations: list[Line] = field(default_factory=list)
     texts: list[Line] = field(default_factory=list)
     """How the model continued the prompts of `evaluation.prompts`, by step."""
@@ -65,6 +67,10 @@ def open_run(folder: Path) -> Run:
         if lines:
             run.ranks[int(path.stem.removeprefix("rank-"))] = lines
     run.profiles = read_lines(folder / "metrics" / "communication-00000.jsonl")
+    for path in sorted((folder / "metrics").glob("timeline-*.json")):
+        timeline = _parse_mapping(_read_text(path))
+        if isinstance(timeline.get("step"), int) and isinstance(timeline.get("events"), list):
+            run.timelines[int(path.stem.removeprefix("timeline-"))] = timeline
     run.evaluations = read_lines(folder / "metrics" / "evaluation-00000.jsonl")
     run.texts = read_lines(folder / "metrics" / "texts-00000.jsonl")
     run.events = [event for event in read_lines(folder / "events.jsonl") if "time" in event]

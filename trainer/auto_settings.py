@@ -84,7 +84,7 @@ def _apply(config: Config, record: dict[str, Any]) -> tuple[Config, int]:
 
 def _list_choice_inputs(config: Config, world: World) -> dict[str, Any]:
     """Return everything that the choice depends on, except free memory."""
-    optimizer, lora = config.optimizer, config.lora
+    optimizer, lora, communication = config.optimizer, config.lora, config.communication
     settings = {
         "parallel": asdict(config.parallel),
         "batch": asdict(config.batch),
@@ -96,6 +96,10 @@ def _list_choice_inputs(config: Config, world: World) -> dict[str, Any]:
         "formats": [optimizer.weights, optimizer.master, optimizer.gradients],
         "lora": [lora.rank, lora.layers],
     }
+    # Only if they take memory, so that the choices of earlier versions stay valid for all other runs.
+    if communication.compression != "none" or communication.inner_steps:
+        stored = [communication.compression, communication.smoothing > 0, communication.inner_steps > 0]
+        settings["communication"] = stored
     return json.loads(json.dumps({"asked": settings, "precision": config.precision, "ranks": world.size}))
 
 

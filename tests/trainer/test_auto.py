@@ -133,6 +133,18 @@ def test_a_choice_is_kept_unless_a_setting_that_it_depends_on_changes(
     assert all(line.startswith("as before: ") is is_kept for line in resolve(setting).reasons)
 
 
+@pytest.mark.parametrize("setting", ["communication.compression=topk", "communication.inner_steps=4"])
+def test_a_choice_is_made_again_if_communication_takes_other_memory(setting: str, tmp_path: Path) -> None:
+    def resolve(*settings: str) -> ResolvedSettings:
+        config = load("tiny-llama", ["parallel.strategy=ddp", *settings])
+        return resolve_auto(config, world, open_source(config), tmp_path)
+
+    world = World(0, 1, 0, 1, "here", torch.device("cpu"), (), None)
+    resolve().save(tmp_path)
+    assert all(line.startswith("as before: ") for line in resolve().reasons)
+    assert not any(line.startswith("as before: ") for line in resolve(setting).reasons)
+
+
 def resolve_on_rank(folder: str, scarce: int) -> str:
     """Give rank 2 the least memory; only rank 2 knows how much."""
     rank = dist.get_rank()

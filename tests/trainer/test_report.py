@@ -156,7 +156,7 @@ def test_the_page_begins_with_the_outcome_and_the_findings(whole: Path):
     assert "The evaluation loss was lowest at step 300 (2.5) and then rose to 3: train for fewer steps" in opening
     assert "3 on 2,048 held-out samples at the end; lowest 2.5 at step 300; accuracy 31.0%" in text
     assert "No space left on device" in text
-    assert "reduce_scatter shard 12 256.00 22.00 9.00" in text
+    assert "reduce_scatter shard inside the node 12 256.00 22.00 9.00 59%" in text
 
 
 def test_a_mixture_has_a_chart_of_the_loss_of_each_source(tmp_path: Path) -> None:

@@ -152,6 +152,11 @@ CONFLICTS = [
         )
     ),
     (
+        "tiny-llama",
+        ["communication.inner_steps=4", "parallel.strategy=hsdp", "parallel.offload=true"],
+        "communication.inner_steps: 4, but parallel.offload=true has no weights on the device to average; set parallel.",
+    ),
+    (
         "tiny-moe",
         ["communication.inner_steps=4", "parallel.strategy=ddp", "parallel.expert=2"],
         "communication.inner_steps: 4, but parallel.expert=2 needs its ranks in every step; set parallel.expert to 1",

@@ -49,6 +49,7 @@ def _list_conflicts(config: Config) -> Iterator[tuple[str, Any, Any, str]]:
     yield "communication.compression", communication.compression, "none", "compresses gradients, which are not sent"
     yield "communication.pattern", communication.pattern, "backend", "averages gradients, which are not sent"
     yield "optimizer.weights", config.optimizer.weights, "fp32", "would round what the copies have learned"
+    yield "parallel.offload", parallel.offload, False, "has no weights on the device to average"
     yield "health.replay_every", config.health.replay_every, 0, "compares copies, which differ"
     if parallel.strategy == "ddp" and parallel.engine == "torch":
         for name in ("static_graph", "find_unused_parameters"):

@@ -18,7 +18,9 @@ TOO_LARGE = 2.0**36
 STEPS = 40
 
 
-@pytest.mark.parametrize("strategy", ["single", "fsdp", "fsdp zero=2", "fsdp offload=true"])
+@pytest.mark.parametrize(
+    "strategy", ["single", "fsdp", "fsdp zero=2", "fsdp offload=true", "fsdp offload=true engine=muster"]
+)
 def test_an_overflow_is_skipped_and_halves_the_scale(strategy: str) -> None:
     config = load("tiny-llama", [*LLAMA, *parallel(strategy), "precision=fp16"])
     step = make_step(config)

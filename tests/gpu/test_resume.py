@@ -33,6 +33,10 @@ CASES = {
     "ddp": (2, [*DROPOUT, "parallel.strategy=ddp"]),
     "fsdp, one rank": (1, [*DROPOUT, "parallel.strategy=fsdp"]),
     "fsdp, one rank, offload": (1, ["tiny-llama", "parallel.strategy=fsdp", "parallel.offload=true"]),
+    "fsdp, one rank, offload, muster": (
+        1,
+        ["tiny-llama", "parallel.strategy=fsdp", "parallel.offload=true", "parallel.engine=muster"],
+    ),
     "fsdp": (2, ["tiny-llama", "parallel.strategy=fsdp", "precision=bf16"]),
 }
 

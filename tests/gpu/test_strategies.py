@@ -24,15 +24,19 @@ DEEP = ("model.dim=512", "model.ffn=1536", "model.heads=8", "model.kv_heads=8", 
 
 @pytest.mark.parametrize(
     "strategy",
-    ["fsdp", "fsdp zero=1", "fsdp zero=2", "fsdp offload=true", "fsdp offload=true zero=2", "hsdp"],
+    [
+        *("fsdp", "fsdp zero=1", "fsdp zero=2", "fsdp offload=true", "fsdp offload=true zero=2", "hsdp"),
+        *("fsdp engine=muster offload=true", "fsdp engine=muster offload=true zero=2"),
+    ],
 )
 def test_a_strategy_on_one_rank_trains_like_single(strategy: str) -> None:
     compare(curve(parallel(strategy)))
 
 
-def test_offloaded_state_lives_on_the_host() -> None:
+@pytest.mark.parametrize("engine", ["torch", "muster"])
+def test_offloaded_state_lives_on_the_host(engine: str) -> None:
     wide = ("model.dim=1024", "model.ffn=4096", "model.heads=16", "model.kv_heads=16", "batch.size=4")
-    config = load("tiny-llama", [*wide, *parallel("fsdp offload=true")])
+    config = load("tiny-llama", [*wide, *parallel(f"fsdp offload=true engine={engine}")])
     # Other tests of this process may have left some: compiled code and process groups outlive their tests.
     before = torch.cuda.memory_allocated(DEVICE)
     step = make_step(config)
@@ -45,7 +49,7 @@ def test_offloaded_state_lives_on_the_host() -> None:
     assert torch.cuda.memory_allocated(DEVICE) - before < weights
 
 
-@pytest.mark.parametrize("strategy", ["single", "fsdp", "fsdp offload=true"])
+@pytest.mark.parametrize("strategy", ["single", "fsdp", "fsdp offload=true", "fsdp offload=true engine=muster"])
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_half_precision_follows_full_precision(strategy: str, precision: str) -> None:
     result = curve((*parallel(strategy), f"precision={precision}"), steps=5)

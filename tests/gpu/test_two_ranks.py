@@ -32,6 +32,7 @@ MB = 4 * 1e-6
         ("ddp", {"all_reduce"}),
         ("fsdp", {"all_gather", "reduce_scatter"}),
         ("fsdp zero=1", {"all_gather", "reduce_scatter"}),
+        ("fsdp engine=muster offload=true", {"all_gather", "reduce_scatter"}),
         ("hsdp shard=1", {"all_reduce"}),
         ("single tensor=2", {"all_reduce"}),
         ("single pipeline=2", {"send_recv"}),

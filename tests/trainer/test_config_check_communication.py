@@ -154,7 +154,7 @@ CONFLICTS = [
     (
         "tiny-llama",
         ["communication.inner_steps=4", "parallel.strategy=hsdp", "parallel.offload=true"],
-        "communication.inner_steps: 4, but parallel.offload=true has no weights on the device to average; set parallel.",
+        "communication.inner_steps: 4, but parallel.offload=true has no weights on the device to average; set parall",
     ),
     (
         "tiny-moe",

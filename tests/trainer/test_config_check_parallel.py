@@ -83,8 +83,8 @@ CONFLICTS = [
                 )
             ),
             (
-                ["parallel.strategy=hsdp", "parallel.offload=true"],
-                "parallel.offload: true, but parallel.engine=muster moves nothing to the host; set it to false, or",
+                ["parallel.strategy=fsdp", "parallel.offload=true", "parallel.pipeline=2"],
+                "parallel.offload: true, but parallel.engine=muster moves no stages of parallel.pipeline=2 to the host",
             ),
             *(
                 (
@@ -110,7 +110,6 @@ CONFLICTS = [
                 "parallel.check_blocks: true, but parallel.strategy=ddp has no blocks; set it to false, or parallel.s",
             ),
             (["parallel.bucket_view=false"], "parallel.bucket_view: false, but parallel.engine=muster always keeps"),
-            (["parallel.offload=true"], "parallel.offload: true, but parallel.engine=muster moves nothing to the host"),
             (
                 ["compile.cuda_graph=true"],
                 "compile.cuda_graph: true, but the hooks of parallel.engine=muster cannot be",

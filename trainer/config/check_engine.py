@@ -87,8 +87,10 @@ def _check_options(parallel: ParallelConfig) -> Iterator[ConfigProblem]:
     if not parallel.bucket_view:
         message = "false, but parallel.engine=muster always keeps gradients in buckets"
         yield ConfigProblem("parallel.bucket_view", message, "set it to true, or parallel.engine to torch")
-    if parallel.offload and parallel.strategy in ("fsdp", "hsdp", "auto"):
-        message = "true, but parallel.engine=muster moves nothing to the host"
+    if parallel.offload and parallel.pipeline > 1:
+        message = (
+            f"true, but parallel.engine=muster moves no stages of parallel.pipeline={parallel.pipeline} to the host"
+        )
         yield ConfigProblem("parallel.offload", message, "set it to false, or parallel.engine to torch")
 
 

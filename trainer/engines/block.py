@@ -9,6 +9,7 @@ import torch
 import torch.distributed
 from torch import nn
 from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 
 from trainer.config.errors import ConfigError, ConfigProblem
 from trainer.config.layout import DATA_AXES
@@ -47,10 +48,20 @@ class Block:
     and allocated and filled again, without their knowledge.
     """
 
-    def __init__(
-        self, modules: list[nn.Module], parameters: list[Owned], turn: Turn, mesh: Mesh, dtype: torch.dtype | None
+    def __init__(  # noqa: PLR0913 - what a block consists of
+        self,
+        modules: list[nn.Module],
+        parameters: list[Owned],
+        turn: Turn,
+        mesh: Mesh,
+        dtype: torch.dtype | None,
+        *,
+        is_offloaded: bool,
     ) -> None:
-        """Replace the parameters of the modules by DTensors; whole ones have `dtype`, or else the same type."""
+        """Replace the parameters of the modules by DTensors; whole ones have `dtype`, or else the same type.
+
+        If it `is_offloaded`, the shard is in the host's memory, and a copy of it is on the device while it is gathered.
+        """
         self.modules = modules
         self.turn = turn
         self.is_whole = False
@@ -66,7 +77,10 @@ class Block:
         self._dtype = dtype or stored_dtype
         align = ALIGNED_BYTES // min(stored_dtype.itemsize, self._dtype.itemsize)
         self._parts = plan_parts([value.shape for value in values], self._ranks, align)
-        self.shard = torch.zeros(count_values(self._parts, align), dtype=stored_dtype, device=mesh.device)
+        self._device, self._is_offloaded = mesh.device, is_offloaded
+        # The device can read pinned memory while the host continues.
+        home = {"device": "cpu", "pin_memory": True} if is_offloaded else {"device": mesh.device}
+        self.shard = torch.zeros(count_values(self._parts, align), dtype=stored_dtype, **home)
         sharing = RowSharing(mesh)
         self.sharded = [
             nn.Parameter(sharing.join(part.view_shard(self.shard, rank), value.shape), value.requires_grad)
@@ -93,10 +107,10 @@ class Block:
             return
         self.turn.compare(self._group, ALL_GATHER)
         size = self.shard.numel()
-        received = torch.empty(self._ranks * size, dtype=self._dtype, device=self.shard.device)
+        received = torch.empty(self._ranks * size, dtype=self._dtype, device=self._device)
         sent = self.shard
-        if sent.dtype != self._dtype:
-            sent = received[self._rank * size :][:size].copy_(sent)
+        if sent.dtype != self._dtype or self._is_offloaded:
+            sent = received[self._rank * size :][:size].copy_(sent, non_blocking=True)
         work = dist.all_gather_into_tensor(received, sent, group=self._group, async_op=True)
         self._gather = _Gather(work, received)
 
@@ -106,7 +120,8 @@ class Block:
         if self.is_whole or not self._parts:
             return
         self.begin_gather()
-        received = self.shard if self._gather is None else self._wait(self._gather)
+        alone = self.shard.to(self._device, non_blocking=True) if self._gather is None else None
+        received = self._wait(self._gather) if alone is None else alone
         self._memory.resize_(self._bytes)
         rows = received.view(self._ranks, -1)
         torch._foreach_copy_(self._places, [part.view_columns(rows) for part in self._parts])
@@ -144,6 +159,10 @@ class RowSharing:
     def join(self, rows: torch.Tensor, shape: Any) -> torch.Tensor:
         """Return the DTensor with this shape of which this rank has some rows."""
         stride = torch.empty(shape, device="meta").stride()
+        if rows.device.type != self._mesh.device_type:
+            # `from_local` would move offloaded rows to the device.
+            meta = TensorMeta(torch.Size(shape), stride, rows.dtype)
+            return DTensor(rows, DTensorSpec(self._mesh, tuple(self._places), meta), requires_grad=False)
         joined: torch.Tensor = DTensor.from_local(
             rows, self._mesh, self._places, run_check=False, shape=shape, stride=stride
         )

@@ -117,7 +117,8 @@ class BlockGradients:
         return rows
 
     def _hand_out(self, averages: torch.Tensor) -> None:
-        averages = averages.to(self._sharded[0].dtype)
+        # To the host if parameters are offloaded: this waits for the device, so the update may follow.
+        averages = averages.to(self._sharded[0].device, self._sharded[0].dtype)
         for parameter, part in zip(self._sharded, self._parts, strict=True):
             rows = part.view_shard(averages, self._rank)
             if parameter.grad is None:

@@ -19,6 +19,9 @@ update treats each value on its own, so the optimizer works on the rows of its r
    the next one is filled, which limits the memory.
 5. After the backward pass, the engine waits. The gradients of the DTensors are averages.
 
+With `parallel.offload`, rows, their gradients and moments are in the host's memory, and the optimizer runs there. Rows
+are copied to the device when their block is gathered, and averages of gradients to the host.
+
 That is ZeRO 3. Under ZeRO 2, parameters stay whole from their first use in a step to their last, which saves the second
 all-gather. Under ZeRO 1, gradients stay whole too until the last micro-batch, which saves reduce-scatters.
 
@@ -66,7 +69,8 @@ class ShardedEngine(PlainEngine):
 
     def __init__(self, model: nn.Module, units: Units, recipe: Recipe, mesh: Mesh, choices: list[str]) -> None:
         super().__init__(model, units, recipe, mesh, choices)
-        check_device(model, mesh.device)
+        if not recipe.parallel.offload:
+            check_device(model, mesh.device)
         self._passes = find_passes(model)
         copy_first_replica(self._passes.blocks, model, mesh)
         self._gradients = [BlockGradients(block, mesh, DTYPES[recipe.formats.reduced]) for block in self._passes.blocks]
@@ -230,7 +234,7 @@ def shard_blocks(model: nn.Module, units: Units, recipe: Recipe, mesh: Mesh) -> 
     ordered = [root, *owned]
     order = BlockOrder(_list_names(model, [modules for modules, _ in ordered]), mesh.device)
     blocks = [
-        Block(modules, parameters, Turn(order, number), mesh, dtype)
+        Block(modules, parameters, Turn(order, number), mesh, dtype, is_offloaded=recipe.parallel.offload)
         for number, (modules, parameters) in enumerate(ordered)
     ]
     vars(model)[_PASSES] = BlockPasses(
@@ -258,7 +262,9 @@ def copy_first_replica(blocks: list[Block], model: nn.Module, mesh: Mesh) -> Non
     """Give all ranks the values of the first replica: initial values may differ between processors."""
     replicas = mesh.group("replicate")
     for block in blocks if replicas is not None else ():
-        dist.broadcast(block.shard, group=replicas, group_src=0)
+        values = block.shard.to(mesh.device)
+        dist.broadcast(values, group=replicas, group_src=0)
+        block.shard.copy_(values)
     for buffer in model.buffers():
         mesh.broadcast_over_data(buffer)
 

@@ -155,10 +155,17 @@ class Step:
         return {name_private(rank, name): value for name, value in tensors.items()}
 
     def saved_tensors(self) -> dict[str, torch.Tensor]:
-        """Return the tensors that this rank saves; buffers may differ by rank, so only the first rank saves them."""
+        """Return the tensors that this rank saves.
+
+        Buffers may differ by rank, so only the first rank saves them. In inner steps, moments and scales of the loss
+        differ by copy, and those of one weight belong together, so only the first copy saves them under shared names.
+        """
         mesh = self.engine.mesh
         is_first = mesh.dp_rank == 0 and mesh.coordinate("context") == 0
-        return {name: value for name, value in self.tensors().items() if is_first or not name.startswith("buffer.")}
+        omitted = () if is_first else ("buffer.",)
+        if self.outer is not None and mesh.coordinate("replicate"):
+            omitted += ("optim.", "scaler.")
+        return {name: value for name, value in self.tensors().items() if not name.startswith(omitted)}
 
     def state(self) -> dict[str, Any]:
         """Return the state of a checkpoint that is not a tensor."""

@@ -145,6 +145,7 @@ CONFLICTS = [
             (["communication.compression=int8"], "communication.compression=int8 compresses gradients, which are not "),
             (["communication.pattern=ring"], "communication.pattern=ring averages gradients, which are not sent; set"),
             (["precision=bf16", "optimizer.weights=bf16", "optimizer.gradients=bf16"], "optimizer.weights=bf16 would"),
+            (["precision=bf16", "fp8.scaling=delayed"], "fp8.scaling=delayed has one history of scales for all copies"),
             (["health.replay_every=10"], "health.replay_every=10 compares copies, which differ; set health.replay_ev"),
             (["parallel.static_graph=true"], "parallel.static_graph=true has no effect on gradients that are not se"),
             (["optimizer.name=muon"], "optimizer.name=muon divides its work between copies with the same gradients; s"),

@@ -124,15 +124,15 @@ def test_a_run_that_resumes_between_outer_steps_has_the_same_bits(strategy: str,
 
 
 def resume_elsewhere(config: dict[str, Any], folder: str, resumes: bool) -> dict[str, Any]:
-    """Return the notes of a resumed run, and the sum of this copy's weights when it was saved or loaded."""
-    before: list[float] = []
+    """Return the notes of a resumed run, and sums of this copy's weights and moments when it was saved or loaded."""
 
-    def measure(trainer: Any) -> list[str]:
-        before.append(sum_weights(trainer._step))
-        return list(trainer.restore_notes)
+    def measure(trainer: Any) -> dict[str, Any]:
+        moments = trainer._step.optimizer.tensors()
+        sums = {name: float(to_local(value).double().sum()) for name, value in moments.items()}
+        return {"notes": list(trainer.restore_notes), "before": sum_weights(trainer._step), "moments": sums}
 
     _, results = train_across_save(config, folder, resumes, measure)
-    return {"notes": results["measured"], "before": before[0]}
+    return results["measured"]
 
 
 @pytest.mark.parametrize(
@@ -150,12 +150,16 @@ def test_other_ranks_or_settings_continue_from_the_shared_weights(
     initial = on_ranks(f"{HERE}:sum_initial_weights", ranks=2, config=config)[0]
     saved = on_ranks(f"{HERE}:resume_elsewhere", ranks=2, config=config, folder=str(tmp_path), resumes=False)
     assert len({initial, *(result["before"] for result in saved)}) == 3
+    moments = saved[0]["moments"]
+    differing = [name for name, value in saved[1]["moments"].items() if value != moments[name]]
+    assert len(differing) > len(moments) / 2
     config["communication"]["inner_steps"] = inner_steps
     results = on_ranks(f"{HERE}:resume_elsewhere", ranks=ranks, config=config, folder=str(tmp_path), resumes=True)
     for result in results:
         [note] = result["notes"]
         assert note.startswith(f"not restored, because {reason}: local.model.")
         assert result["before"] == initial
+        assert result["moments"] == moments
 
 
 def sum_initial_weights(config: dict[str, Any]) -> float:

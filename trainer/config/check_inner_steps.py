@@ -50,6 +50,8 @@ def _list_conflicts(config: Config) -> Iterator[tuple[str, Any, Any, str]]:
     yield "communication.pattern", communication.pattern, "backend", "averages gradients, which are not sent"
     yield "optimizer.weights", config.optimizer.weights, "fp32", "would round what the copies have learned"
     yield "parallel.offload", parallel.offload, False, "has no weights on the device to average"
+    if config.fp8.scaling == "delayed":
+        yield "fp8.scaling", "delayed", "tensor", "has one history of scales for all copies"
     yield "health.replay_every", config.health.replay_every, 0, "compares copies, which differ"
     if parallel.strategy == "ddp" and parallel.engine == "torch":
         for name in ("static_graph", "find_unused_parameters"):

@@ -123,6 +123,8 @@ def test_timelines_of_other_steps_are_left_out() -> None:
     steps = {0: 200, 1: 200, 2: 204, 3: 100}
     assert list(select_timelines({rank: {"step": step} for rank, step in steps.items()})) == [0, 1]
     assert list(select_timelines({0: {"step": 100}, 1: {"step": 200}})) == [1]
+    fewer_ranks = {rank: {"step": 300 if rank < 2 else 200} for rank in range(8)}
+    assert list(select_timelines(fewer_ranks)) == [0, 1]
     assert select_timelines({}) == {}
 
 

@@ -24,7 +24,7 @@ def select_timelines(timelines: Mapping[int, Timeline]) -> dict[int, Timeline]:
     steps = [timeline["step"] for timeline in timelines.values()]
     if not steps:
         return {}
-    newest = max(set(steps), key=lambda step: (steps.count(step), step))
+    newest = max([step for step in steps if steps.count(step) > 1] or steps)
     return {rank: timeline for rank, timeline in sorted(timelines.items()) if timeline["step"] == newest}
 
 
@@ -60,7 +60,8 @@ def assign_rows(events: Sequence[Mapping[str, Any]]) -> list[int]:
 
 def draw_timeline(figure: Any, run: Run) -> str | None:
     """Draw the step of up to 16 ranks: compute above communication, which has the colour of its link."""
-    timelines = dict(list(select_timelines(run.timelines).items())[:MOST_RANKS])
+    selected = select_timelines(run.timelines)
+    timelines = dict(list(selected.items())[:MOST_RANKS])
     events = [event for timeline in timelines.values() for event in timeline["events"]]
     if not events:
         return None
@@ -89,5 +90,5 @@ def draw_timeline(figure: Any, run: Run) -> str | None:
     legend_above(axes)
     step = next(iter(timelines.values()))["step"]
     parts = [f"step {step}, by the clocks of the nodes", "each rank computes above and communicates below"]
-    parts += [f"the first {MOST_RANKS} ranks"] if len(run.timelines) > MOST_RANKS else []
+    parts += [f"the first {MOST_RANKS} ranks"] if len(selected) > MOST_RANKS else []
     return make_sentence(parts)

@@ -120,10 +120,7 @@ class Block:
         if self.is_whole or not self._parts:
             return
         self.begin_gather()
-        if self._gather is None:
-            received = self.shard.to(self._device, non_blocking=True)
-        else:
-            received = self._wait(self._gather)
+        received = self.shard.to(self._device, non_blocking=True) if self._gather is None else self._wait(self._gather)
         self._memory.resize_(self._bytes)
         rows = received.view(self._ranks, -1)
         torch._foreach_copy_(self._places, [part.view_columns(rows) for part in self._parts])

@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo up status ssh submit fabric teardown backup restore rehearse upgrade check cost plan env test test-quick test-nightly test-aws test-gpu lint
-.PHONY: bench bench-aws bench-simulator bench-trainer golden clean-cache release verify-release
+.PHONY: bench bench-aws bench-simulator bench-trainer soak golden clean-cache release verify-release
 
 help: ## print this list
 	@if [ -t 1 ]; then bold=$$'\033[1m' plain=$$'\033[0m'; fi; \
@@ -116,6 +116,9 @@ bench-simulator: setup ## measure the simulator: refits, and predictions of runs
 
 bench-trainer: setup ## measure the trainer: overhead, start, checkpoints, recovery
 	@.venv/bin/python -m benchmarks.trainer
+
+soak: setup ## run jobs on a cluster whose parts are killed (ARGS="--minutes 30 --mtbf 60 --seed 1")
+	@.venv/bin/python -m benchmarks.soak $(ARGS)
 
 golden: $(MUSTER) ## regenerate schemas, tables in the docs and golden files; review their diff
 	@$(MUSTER) golden

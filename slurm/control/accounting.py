@@ -1,8 +1,9 @@
-"""Slurm's accounting: whether slurmdbd answers, and the accounts and users that may use the cluster."""
+"""Slurm's accounting: whether slurmdbd answers, accounts and users that may use the cluster, records of jobs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 CHECK_ACCOUNTING = "sacct -a -n -X"
 """Shell command that fails if slurmdbd does not answer."""
@@ -13,6 +14,32 @@ LIST_ASSOCIATIONS = "sacctmgr -nP list assoc format=cluster,account,user"
 """Command that prints `cluster|account|user` lines; the user is empty for the account itself."""
 LIST_USERS = "sacctmgr -nP list user format=user,adminlevel"
 """Command that prints `user|level` lines."""
+
+LIST_RECORDS = "sacct -X -n -P -D -S now-1days -o JobID,JobName,State"
+"""Command that prints `id|name|state` lines of the caller's jobs of the last day, one for each attempt."""
+
+
+@dataclass(frozen=True)
+class JobRecord:
+    """An attempt of a job, or of a task of an array, in accounting."""
+
+    name: str
+    task: int
+    """Number in the array; 0 if the job is none."""
+    state: str
+
+
+def parse_records(text: str) -> list[JobRecord]:
+    """Parse LIST_RECORDS; skip array tasks that have not been started, which share a line."""
+    records = []
+    for line in text.splitlines():
+        job, _, others = line.partition("|")
+        name, _, state = others.rpartition("|")
+        task = job.partition("_")[2] or "0"
+        if state and task.isdigit():
+            records.append(JobRecord(name, int(task), state.split()[0]))
+    return records
+
 
 # sacctmgr exits with 1 if there is nothing to do, e.g. on a new controller that has the accounts of the previous one.
 _DEFINE = """\

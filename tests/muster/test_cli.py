@@ -343,7 +343,7 @@ def test_make_help_lists_the_targets() -> None:
         ["make", "--no-print-directory"], cwd=REPO, text=True, capture_output=True
     ).stdout.splitlines()
     daily = "setup demo up status ssh submit fabric teardown check cost plan"
-    rare = "test test-quick test-nightly lint bench bench-simulator bench-trainer golden clean-cache"
+    rare = "test test-quick test-nightly lint bench bench-simulator bench-trainer soak golden clean-cache"
     listed = {line.split()[0] for line in lines if line.strip()}
     assert set(f"{daily} {rare}".split()) <= listed
     assert [line for line in lines if len(line) > 100] == []

@@ -52,7 +52,7 @@ def test_a_fresh_clone_creates_its_environment_once(clone: Path, target: str) ->
     assert calls(clone) == VENV
 
 
-@pytest.mark.parametrize("target", ["demo", "test", "test-nightly", "bench", "bench-aws", "bench-trainer"])
+@pytest.mark.parametrize("target", ["demo", "test", "test-nightly", "bench", "bench-aws", "bench-trainer", "soak"])
 def test_targets_that_create_clusters_run_the_complete_set_up(clone: Path, target: str) -> None:
     make(clone, target)
     assert calls(clone).startswith("-m setup\n")

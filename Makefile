@@ -117,7 +117,7 @@ bench-simulator: setup ## measure the simulator: refits, and predictions of runs
 bench-trainer: setup ## measure the trainer: overhead, start, checkpoints, recovery
 	@.venv/bin/python -m benchmarks.trainer
 
-soak: setup ## run jobs on a cluster whose parts are killed (ARGS="--minutes 30 --mtbf 60 --seed 1")
+soak: setup ## run jobs while parts of a cluster are killed (ARGS="--minutes 30 --mtbf 60")
 	@.venv/bin/python -m benchmarks.soak $(ARGS)
 
 golden: $(MUSTER) ## regenerate schemas, tables in the docs and golden files; review their diff

@@ -106,6 +106,7 @@ def test_not_utf8(tmp_path: Path) -> None:
     assert [i.message for i in caught.value.issues] == ["byte 8 is not UTF-8 text"]
 
 
+@pytest.mark.fault(17)
 def test_every_duplicate_is_named(tmp_path: Path) -> None:
     stack = tmp_path / "Pulumi.x.yaml"
     stack.write_text("config:\n  a: {b: 1, b: 2}\n  c: 3\n  c: 4\n")

@@ -39,19 +39,21 @@ def build_probe(spec: ClusterSpec, section: Hosts, assigned: tuple[Assignment, .
 
 def judge_across(section: Hosts, assigned: tuple[Assignment, ...], facts: Facts) -> Iterator[tuple[str, Problem]]:
     """Yield host and problem, for all hosts that have answered."""
-    yield from _check_machines(facts)
+    yield from _check_machines(section, facts)
     yield from _check_systems(section, facts)
     yield from _check_peers(facts)
-    yield from _check_hostnames(assigned, facts)
+    yield from _check_hostnames(section, assigned, facts)
     yield from _check_names(section, assigned, facts)
     yield from _check_filesystems(facts)
 
 
-def _check_machines(facts: Facts) -> Iterator[tuple[str, Problem]]:
+def _check_machines(section: Hosts, facts: Facts) -> Iterator[tuple[str, Problem]]:
     first: dict[tuple[str, ...], str] = {}
     for host, read in facts.items():
         if read.machine and read.machine in first:
-            message = f"is the same machine as '{first[read.machine]}', by another address"
+            other = first[read.machine]
+            addresses = f"{section.machines[host].address} and {section.machines[other].address}"
+            message = f"is the same machine as '{other}': {addresses} are both its addresses"
             yield host, Problem("error", "host_twice", message, "remove one of the two")
         first.setdefault(read.machine, host)
 
@@ -67,12 +69,14 @@ def _check_systems(section: Hosts, facts: Facts) -> Iterator[tuple[str, Problem]
             yield host, Problem("error", "host_os_mixed", message, fix)
 
 
-def _check_hostnames(assigned: tuple[Assignment, ...], facts: Facts) -> Iterator[tuple[str, Problem]]:
+def _check_hostnames(section: Hosts, assigned: tuple[Assignment, ...], facts: Facts) -> Iterator[tuple[str, Problem]]:
     """Refuse a host that calls itself like another node: its own name would lead to that node."""
     hosts = {entry.node: entry.host for entry in assigned}
     for host, read in facts.items():
-        if hosts.get(read.hostname, host) != host:
-            message = f"its host name '{read.hostname}' is that of a node, which is host '{hosts[read.hostname]}'"
+        other = hosts.get(read.hostname, host)
+        if other != host:
+            own, others = (section.machines[name].address for name in (host, other))
+            message = f"{own} has the host name '{read.hostname}', which is that of a node: host '{other}' at {others}"
             fix = "change its host name, or rename the group: nodes are called controller, login and GROUP-1, GROUP-2"
             yield host, Problem("error", "host_name_taken", message, fix)
 

@@ -35,9 +35,15 @@ def test_calm_hosts_have_no_problem() -> None:
     assert judge(first={"peers": {HEAD: "closed", NEIGHBOUR: "open"}, "resolved": {"controller": "10.0.0.10"}}) == []
 
 
+@pytest.mark.fault(17)
 def test_two_addresses_of_one_machine() -> None:
     assert judge(second={"machine": ("rack1-1",)}) == [
-        ("rack1-2", "host_twice", "is the same machine as 'rack1-1', by another address", "remove one of the two")
+        (
+            "rack1-2",
+            "host_twice",
+            "is the same machine as 'rack1-1': 10.0.0.12 and 10.0.0.11 are both its addresses",
+            "remove one of the two",
+        )
     ]
 
 
@@ -78,12 +84,13 @@ def test_a_firewall_in_the_way_is_named(result: str, words: str) -> None:
     ]
 
 
+@pytest.mark.fault(17)
 def test_a_host_that_calls_itself_like_another_node() -> None:
     assert judge(first={"hostname": "gpu-1"}, head={"hostname": "gpu-2"}) == [
         (
             "head",
             "host_name_taken",
-            "its host name 'gpu-2' is that of a node, which is host 'rack1-2'",
+            "10.0.0.10 has the host name 'gpu-2', which is that of a node: host 'rack1-2' at 10.0.0.12",
             "change its host name, or rename the group: nodes are called controller, login and GROUP-1, GROUP-2",
         )
     ]

@@ -14,7 +14,7 @@ from typing import Any
 from slurm.alerts import install, outbox, webhook
 from slurm.alerts.conditions import View, list_conditions, select_new
 from slurm.alerts.outbox import Outbox
-from slurm.control import jobs, nodes
+from slurm.control import accounting, jobs, nodes
 
 POLL_S = 15.0
 COMMAND_TIMEOUT_S = 30.0
@@ -63,7 +63,7 @@ def read_view() -> View:
         waiting = jobs.parse_waiting(_run(jobs.LIST_WAITING))
     except (OSError, subprocess.SubprocessError):
         return View(answers=False)
-    return View(listed, waiting, describe_spent(BUDGET))
+    return View(listed, waiting, describe_spent(BUDGET), records=_keeps_records())
 
 
 def describe_spent(path: Path) -> str:
@@ -74,6 +74,14 @@ def describe_spent(path: Path) -> str:
     except (OSError, ValueError, KeyError, TypeError):
         return ""
     return f"{spent:,.0f} of {limit:,.0f} USD this month" if spent >= limit else ""
+
+
+def _keeps_records() -> bool:
+    try:
+        _run(accounting.SHOW_CLUSTERS)
+    except (OSError, subprocess.SubprocessError):
+        return False
+    return True
 
 
 def _send(settings: Settings, waiting: Outbox, now: float) -> Outbox:

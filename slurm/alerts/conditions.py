@@ -17,12 +17,13 @@ DRAIN_GRACE_S = 10.0
 LOST_GRACE_S = 60.0
 """How long a node may be silent, for example while its slurmd starts."""
 SILENT_GRACE_S = 120.0
-"""How long slurmctld may be silent, for example during an upgrade."""
+"""How long slurmctld or slurmdbd may be silent, for example during an upgrade."""
 REPEAT_S = 1800.0
 """A condition that ends and returns within this time is not reported again."""
 # Starts of the reasons of jobs that wait for the cluster, and not for a person, a date, a limit or another job.
 _WAITS_FOR_NODES = ("None", "Resources", "Priority", "ReqNodeNotAvail", "Nodes required", "PartitionDown")
 _SLURM_USER = "slurm"
+_NO_RECORDS = "slurmdbd or its database does not answer: jobs run, and slurmctld stores their records until it is back"
 # Nodes without a machine have these reasons for hours, and jobs that wait for them are reported as a stuck queue.
 _NOT_LOST = ("muster: capacity: ", "muster: budget: ", "muster: the group", "muster: nothing was", "muster: no job")
 
@@ -37,6 +38,8 @@ class View:
     """Description of the spent budget; empty if there is none, or if it is not spent."""
     answers: bool = True
     """Whether slurmctld answers."""
+    records: bool = True
+    """Whether slurmdbd and its database answer."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +57,9 @@ def list_conditions(view: View, stuck_s: float) -> list[Condition]:
     """Return the conditions of a moment; `stuck_s` is how long jobs may wait while nothing runs."""
     if not view.answers:
         return [Condition("slurmctld", "slurmctld does not answer", SILENT_GRACE_S)]
+    records = [] if view.records else [Condition("slurmdbd", _NO_RECORDS, SILENT_GRACE_S)]
     budget = [Condition("budget", f"the budget is spent: {view.spent}")] if view.spent else []
-    return [*_list_node_conditions(view.nodes), *_list_stuck_queues(view, stuck_s), *budget]
+    return [*_list_node_conditions(view.nodes), *_list_stuck_queues(view, stuck_s), *records, *budget]
 
 
 def select_new(

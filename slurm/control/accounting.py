@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 CHECK_ACCOUNTING = "sacct -a -n -X"
 """Shell command that fails if slurmdbd does not answer."""
-DATABASE_ANSWERS = "sacctmgr -n show cluster >/dev/null 2>&1"
+SHOW_CLUSTERS = ("sacctmgr", "-n", "show", "cluster")
+"""Command that fails if slurmdbd or its database does not answer."""
+DATABASE_ANSWERS = f"{' '.join(SHOW_CLUSTERS)} >/dev/null 2>&1"
 """Shell command that succeeds once slurmdbd answers."""
 
 LIST_ASSOCIATIONS = "sacctmgr -nP list assoc format=cluster,account,user"

@@ -87,7 +87,10 @@ def test_a_queue_is_stuck_if_jobs_wait_for_nodes_while_nothing_runs(
         assert "is stuck: 2 jobs wait while nothing runs, 7 for " in both.text
 
 
-def test_slurmctld_and_the_budget() -> None:
+def test_slurmctld_slurmdbd_and_the_budget() -> None:
+    (silent,) = list_conditions(View(records=False), STUCK_S)
+    assert silent.text.startswith("slurmdbd or its database does not answer: ")
+    assert silent.grace_s == SILENT_GRACE_S
     assert [c.text for c in list_conditions(View(answers=False), STUCK_S)] == ["slurmctld does not answer"]
     assert list_conditions(View(answers=False), STUCK_S)[0].grace_s == SILENT_GRACE_S
     spent = [c.text for c in list_conditions(View(spent="12 of 10 USD this month"), STUCK_S)]

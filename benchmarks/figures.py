@@ -107,9 +107,9 @@ def report(figures: Sequence[Figure]) -> str:
     rows = [
         (
             f.name,
-            f"{f.value:.2f} {f.unit}",
+            f"{f.value:.2f} {f.unit}" if f.unit else f"{f.value:g}",
             f.reference,
-            "" if f.at_most is None else f"<= {f.at_most:g} {f.unit}",
+            "" if f.at_most is None else f"<= {f.at_most:g} {f.unit}".rstrip(),
             f.verdict,
         )
         for f in figures

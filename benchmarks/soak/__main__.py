@@ -3,7 +3,7 @@
     python -m benchmarks.soak [--minutes 30] [--mtbf 60] [--seed 1] [--json FILE]
 
 Three nodes: a training job on two of them, with checkpoints, and short jobs and arrays on what is free. Ranks, their
-launchers, daemons and whole machines are killed, in an order and at times that follow from the seed. docs/scale.md
+launchers, daemons and whole machines are killed, in an order and at times that follow from the seed. docs/soak.md
 describes the bars.
 """
 

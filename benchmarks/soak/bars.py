@@ -71,10 +71,9 @@ def _judge_jobs(measured: Measured) -> list[Figure]:
 
 def _judge_training(measured: Measured) -> list[Figure]:
     training, interval = measured.training, measured.interval_steps
-    interruptions = sum(hit.hit_training for hit in measured.hits)
-    goodput, expected = 100 * training.goodput, 100 * predict_goodput(training, interval, interruptions)
-    share = 100 * predict_time_share(training, interval, interruptions, measured.slurmd_timeout_s)
-    counts = f"{training.useful} useful, {training.lost} lost, {interruptions} interruptions"
+    goodput, expected = 100 * training.goodput, 100 * predict_goodput(training, interval)
+    share = 100 * predict_time_share(training, interval, measured.slurmd_timeout_s)
+    counts = f"{training.useful} useful, {training.lost} lost, {training.interruptions} interruptions"
     return [
         Figure("training: steps that count", goodput, "%", counts),
         Figure("training: below the failure model", max(0.0, expected - goodput), "points",

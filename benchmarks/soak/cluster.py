@@ -31,7 +31,7 @@ _KILL_DAEMON = 'pid=$(systemctl show -p MainPID --value {0}) && [ "$pid" -gt 0 ]
 # The signals of crashes: SIGKILL leaves no core dump, so the punisher causes none.
 _CRASHES = "code=dumped|status=(4/ILL|6/ABRT|7/BUS|8/FPE|11/SEGV)"
 _LIST_CRASHES = f"""find /var /tmp /run /root {HOME} -type f \\( -name core -o -name 'core.[0-9]*' \\) 2>/dev/null
-    journalctl --quiet --no-pager --output=cat --grep '{_CRASHES}' 2>/dev/null || true"""
+    journalctl --quiet --no-pager --output=cat | grep -E '{_CRASHES}' || true"""
 # slurmstepd belongs to root; all others to the user whose jobs have ended.
 _LIST_PROCESSES = f"""ps -u {USER} -o args= | grep -vE '^(sshd|bash -s|ps|grep|[(]sd-pam|.*systemd --user)' || true
     pgrep -a slurmstepd || true"""
@@ -69,8 +69,9 @@ def kill(stack: Stack, planned: Kill, training: str) -> Hit | None:
 
 
 def _kill_process(stack: Stack, part: Part, node: str, script: str, *, hit_training: bool = False) -> Hit | None:
-    done = run(stack, node, f"{{ {script}; }} && echo killed || true")
-    return Hit(time.time(), part, node, hit_training) if done == "killed" else None
+    # A machine that was killed a moment ago may not run anything yet.
+    done = _run(stack, node, script)
+    return Hit(time.time(), part, node, hit_training) if done.returncode == 0 else None
 
 
 def _restart_machine(stack: Stack, part: Part, name: str, *, hit_training: bool) -> Hit:
@@ -81,11 +82,18 @@ def _restart_machine(stack: Stack, part: Part, name: str, *, hit_training: bool)
     return Hit(killed, part, name, hit_training)
 
 
-def run(stack: Stack, node: str, script: str) -> str:
-    """Run a script as root in the container of a node, which needs neither SSH nor Slurm."""
-    command = ["docker", "exec", "-i", f"muster-{stack.cluster}-{node}", "bash", "-s"]
-    done = subprocess.run(command, input=script, text=True, capture_output=True, check=False, timeout=120)
+def read(stack: Stack, node: str, script: str) -> str:
+    """Run a script as root on a node and return its output; exit if it fails: nothing would look like no problem."""
+    done = _run(stack, node, script)
+    if done.returncode != 0:
+        raise SystemExit(f"on {node}: {script}\nexited {done.returncode}\n{done.stderr}")
     return done.stdout.strip()
+
+
+def _run(stack: Stack, node: str, script: str) -> subprocess.CompletedProcess[str]:
+    """Run a script in the container of a node, which needs neither SSH nor Slurm."""
+    command = ["docker", "exec", "-i", f"muster-{stack.cluster}-{node}", "bash", "-s"]
+    return subprocess.run(command, input=script, text=True, capture_output=True, check=False, timeout=120)
 
 
 def list_compute(stack: Stack) -> list[str]:
@@ -112,8 +120,8 @@ def read_records(stack: Stack) -> list[JobRecord]:
 
 
 def list_queue(stack: Stack) -> list[str]:
-    """Return state and start of every job that has not ended."""
-    return stack.ssh("login", jobs.LIST_STARTS).splitlines()
+    """Return state and start of every job that has not ended; a line that says so if slurmctld does not answer."""
+    return stack.ssh("login", f"{jobs.LIST_STARTS} 2>/dev/null || echo 'slurmctld does not answer'").splitlines()
 
 
 def read_checkpoints(stack: Stack) -> Checkpoints:
@@ -124,20 +132,20 @@ def read_checkpoints(stack: Stack) -> Checkpoints:
 def list_crashes(stack: Stack) -> set[str]:
     """Return the core dumps and the crashed services of all machines."""
     names = ["controller", *list_compute(stack)]
-    return {f"{name}: {line}" for name in names for line in run(stack, name, _LIST_CRASHES).splitlines()}
+    return {f"{name}: {line}" for name in names for line in read(stack, name, _LIST_CRASHES).splitlines()}
 
 
 def read_leftovers(stack: Stack, crashes_before: set[str]) -> Leftovers:
     """Return what is left after the last job has ended."""
     processes = [
-        f"{name}: {line}" for name in list_compute(stack) for line in run(stack, name, _LIST_PROCESSES).splitlines()
+        f"{name}: {line}" for name in list_compute(stack) for line in read(stack, name, _LIST_PROCESSES).splitlines()
     ]
-    nodes = parse_nodes(run(stack, "controller", show_nodes()))
+    nodes = parse_nodes(read(stack, "controller", show_nodes()))
     return Leftovers(
         core_dumps=sorted(list_crashes(stack) - crashes_before),
         processes=processes,
         queued=list_queue(stack),
-        out_of_service=[f"{name} {node.state}" for name, node in nodes.items() if node.out_of_service],
+        out_of_service=[name for name in list_compute(stack) if name not in nodes or nodes[name].out_of_service],
     )
 
 

@@ -22,6 +22,7 @@ class Training:
     lost: int
     """Steps that were computed and lost, because no checkpoint held them when the ranks were killed."""
     attempts: int
+    """Starts of the ranks that completed a step."""
     step_s: float
     """Median time of a step."""
     write_s: float
@@ -30,6 +31,11 @@ class Training:
     """From the first step to the last one."""
     is_whole: bool
     """Whether every step is recorded exactly once."""
+
+    @property
+    def interruptions(self) -> int:
+        """How often steps were interrupted; a kill while the ranks start costs time and no step."""
+        return max(0, self.attempts - 1)
 
     @property
     def goodput(self) -> float:
@@ -63,22 +69,22 @@ def read_training(
     )
 
 
-def predict_goodput(training: Training, interval_steps: int, interruptions: int) -> float:
+def predict_goodput(training: Training, interval_steps: int) -> float:
     """Return the share of the steps that the failure model expects to count: only lost steps, without any waiting."""
-    return _predict(training, interval_steps, interruptions, waiting_s=0.0)
+    return _predict(training, interval_steps, waiting_s=0.0)
 
 
-def predict_time_share(training: Training, interval_steps: int, interruptions: int, slurmd_timeout_s: float) -> float:
+def predict_time_share(training: Training, interval_steps: int, slurmd_timeout_s: float) -> float:
     """Return the share of the time that the failure model expects to count, with the restarts that it assumes."""
-    return _predict(training, interval_steps, interruptions, waiting_s=restart_s(slurmd_timeout_s))
+    return _predict(training, interval_steps, waiting_s=restart_s(slurmd_timeout_s))
 
 
-def _predict(training: Training, interval_steps: int, interruptions: int, waiting_s: float) -> float:
+def _predict(training: Training, interval_steps: int, waiting_s: float) -> float:
     computing_s = (training.useful + training.lost) * training.step_s
     running_s = training.wall_s if waiting_s else computing_s
-    if not interruptions or not running_s:
+    if not training.interruptions or not running_s:
         return 1.0
-    conditions = Conditions(failure_s=running_s / interruptions, write_s=training.write_s, restart_s=waiting_s)
+    conditions = Conditions(failure_s=running_s / training.interruptions, write_s=training.write_s, restart_s=waiting_s)
     factor = stretch(conditions, interval_steps * training.step_s)
     return 0.0 if math.isinf(factor) else 1 / factor
 

@@ -58,8 +58,10 @@ while [ ! -e {FOLDER}/enough ]; do
 done
 END
 setsid bash {FOLDER}/sample >/dev/null 2>&1 </dev/null &"""
-# For all jobs to end, and for a node that died last to return, on a busy machine.
+# For all jobs to end on a busy machine.
 SETTLE_S = 420.0
+# Three rounds of health checks return a node that they have drained; a person would have to return any other.
+RETURN_S = 240.0
 SUBMIT_TIMEOUT_S = 60
 
 
@@ -138,6 +140,7 @@ def soak(stack: Stack, seconds: float, mtbf_s: float, seed: int) -> Measured:
         submitting.result()
     end_training(stack, log)
     machines.wait_for(lambda: machines.list_queue(stack) == [], SETTLE_S)
+    machines.wait_for(lambda: machines.list_out_of_service(stack) == [], RETURN_S)
     stack.ssh("login", f"touch {FOLDER}/enough")
     return measure(stack, log, crashes_before)
 

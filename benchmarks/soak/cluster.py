@@ -140,13 +140,19 @@ def read_leftovers(stack: Stack, crashes_before: set[str]) -> Leftovers:
     processes = [
         f"{name}: {line}" for name in list_compute(stack) for line in read(stack, name, _LIST_PROCESSES).splitlines()
     ]
-    nodes = parse_nodes(read(stack, "controller", show_nodes()))
     return Leftovers(
         core_dumps=sorted(list_crashes(stack) - crashes_before),
         processes=processes,
         queued=list_queue(stack),
-        out_of_service=[name for name in list_compute(stack) if name not in nodes or nodes[name].out_of_service],
+        out_of_service=list_out_of_service(stack),
     )
+
+
+def list_out_of_service(stack: Stack) -> list[str]:
+    """Return the compute nodes that take no jobs, each with its state and the reason of it."""
+    nodes = parse_nodes(stack.ssh("controller", f"{show_nodes()} 2>/dev/null || true", user="root"))
+    missing = [f"{name}: slurmctld does not list it" for name in list_compute(stack) if name not in nodes]
+    return missing + [f"{name}: {node}, {node.reason}" for name, node in nodes.items() if node.out_of_service]
 
 
 def wait_for(happened: Callable[[], bool], seconds: float) -> bool:

@@ -22,9 +22,9 @@ from typing import Any
 from benchmarks.figures import Figure, report
 from benchmarks.process_tree import ResourceUsage, measure_usage
 from infra.targets.aws.rehearse import moto_calls, moto_gaps
+from infra.targets.aws.rehearse.simulated_boot import simulate_boot
 from tests.infra.targets.aws.with_engine.cloud import Cloud, on_moto
 from tests.infra.targets.aws.with_engine.cloud_stack import CALLS_AT_MOST, SECONDS_AT_MOST, CloudStack, example
-from tests.infra.targets.aws.with_engine.simulated_boot import simulate_boot
 from tests.moto_server import Moto, listening
 
 NODES = (64, 256, 512)

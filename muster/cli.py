@@ -109,6 +109,21 @@ def rehearse(  # noqa: PLR0913, PLR0917  # one argument per option
     scenario: Annotated[
         str, typer.Option("--scenario", help="Scenario to rehearse, or `all`; an unknown name lists them.")
     ] = "",
+    errors: Annotated[
+        str,
+        typer.Option(
+            "--errors",
+            help="Instead: let the calls of all commands meet these errors of the cloud: "
+            "`sample` (one of each kind), `all`, or codes separated by commas; list and count them.",
+        ),
+    ] = "",
+    minutes: Annotated[
+        float | None,
+        typer.Option(
+            "--minutes",
+            help="With --errors: stop after this time; the next rehearsal continues. 0 only prints what is covered.",
+        ),
+    ] = None,
 ) -> None:
     """Rehearse the stack in a simulated cloud on this machine.
 
@@ -117,7 +132,8 @@ def rehearse(  # noqa: PLR0913, PLR0917  # one argument per option
     from muster.commands.rehearse import Choice
     from muster.commands.rehearse import rehearse as run
 
-    run(stack, Choice(seed=seed, seeds=seeds, speed=speed, nodes=nodes, scenario=scenario))
+    choice = Choice(seed=seed, seeds=seeds, speed=speed, nodes=nodes, scenario=scenario, errors=errors, minutes=minutes)
+    run(stack, choice)
 
 
 @app.command()

@@ -16,6 +16,7 @@ from cluster.inventory import Inventory
 from cluster.spec import ClusterSpec, Issue
 from infra.home import Home, StackHome
 from infra.targets.cost import Quote
+from infra.targets.error_coverage import ErrorCoverage, ErrorOptions
 from infra.targets.target import Console, Deployment, Leftover
 
 if TYPE_CHECKING:
@@ -168,6 +169,10 @@ class Rehearses(ABC):
     @abstractmethod
     def rehearse(self, stack: StackHome, options: RehearsalOptions, console: Console) -> Path:
         """Create, use and remove the cluster of a stack in a simulated cloud; return the folder with the timeline."""
+
+    @abstractmethod
+    def rehearse_errors(self, stack: StackHome, options: ErrorOptions, console: Console) -> ErrorCoverage:
+        """Let the calls of all commands meet errors of the cloud, and count the pairs of both that were covered."""
 
 
 class Budgeted(ABC):

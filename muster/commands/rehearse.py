@@ -6,11 +6,14 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from rich.table import Table
+
 from cluster.plural import format_count
 from infra.engine.command_line import format_command
 from infra.engine.stop import BAD_INPUT, FAILED, Stop
 from infra.home import StackHome
 from infra.resources.error import ResourceError
+from infra.targets.error_coverage import ErrorCoverage, ErrorOptions
 from infra.targets.mixins import RehearsalOptions, Rehearses
 from infra.targets.registry import target_of, targets
 from muster.commands import screen
@@ -32,6 +35,10 @@ class Choice:
     """Most nodes of a group that run."""
     scenario: str = ""
     """Name of a scenario, or ALL; by default the first one."""
+    errors: str = ""
+    """Errors of the cloud that calls meet, instead of a scenario: ALL, `sample`, or codes separated by commas."""
+    minutes: float | None = None
+    """How long errors are injected; by default until all calls have met all errors."""
 
 
 def rehearse(name: str, choice: Choice) -> None:
@@ -43,12 +50,20 @@ def rehearse(name: str, choice: Choice) -> None:
         raise Stop(f"--nodes: {choice.nodes} is not allowed; allowed: 1 or more", "--nodes 2", BAD_INPUT)
     if choice.seeds < 1:
         raise Stop(f"--seeds: {choice.seeds} is not allowed; allowed: 1 or more", "--seeds 20", BAD_INPUT)
+    if choice.minutes is not None and not (choice.errors and choice.minutes >= 0):
+        allowed = "0 or more" if choice.errors else "only with --errors"
+        raise Stop(
+            f"--minutes: {choice.minutes:g} is not allowed; allowed: {allowed}", "--errors all --minutes 60", BAD_INPUT
+        )
     spec = require_valid_spec(stack, *examine_spec(stack, None, rehearsed=True))
     target = target_of(spec)
     if not isinstance(target, Rehearses):
         able = ", ".join(sorted(other.name for other in targets().values() if isinstance(other, Rehearses)))
         what = f"stack {name} has target {target.name}, which cannot be rehearsed; allowed: {able}"
         raise Stop(what, f"run `{format_command('up', name)}`, or choose a stack of such a target", BAD_INPUT)
+    if choice.errors:
+        _rehearse_errors(target, stack, choice)
+        return
     runs = list_runs(choice, target.scenarios())
     if len(runs) == 1:
         _rehearse_once(target, stack, runs[0])
@@ -68,6 +83,43 @@ def list_runs(choice: Choice, scenarios: Mapping[str, str]) -> list[RehearsalOpt
         for scenario in chosen
         for seed in range(choice.seed, choice.seed + choice.seeds)
     ]
+
+
+def _rehearse_errors(target: Rehearses, stack: StackHome, choice: Choice) -> None:
+    """Print how many pairs of a call and an error are covered; raise Stop if an error was not handled."""
+    if choice.scenario or choice.seeds > 1:
+        option = f"--scenario: '{choice.scenario}'" if choice.scenario else f"--seeds: {choice.seeds}"
+        raise Stop(
+            f"{option} is not allowed with --errors; allowed: --seed, --minutes",
+            f"leave out {option.partition(':')[0]}",
+            BAD_INPUT,
+        )
+    began = time.monotonic()
+    coverage = target.rehearse_errors(stack, ErrorOptions(choice.errors, choice.seed, choice.minutes), screen)
+    for problem in coverage.problems:
+        screen.print_failure(problem)
+    screen.out().print(_render_coverage(coverage))
+    total = coverage.total
+    screen.say(f"calls: {coverage.calls}; record: {coverage.record}")
+    summary = (
+        f"{total.now:,} pairs covered now, {total.ever:,} of {total.pairs:,} with earlier rehearsals "
+        f"({coverage.codes} codes at {total.calls} kinds of calls)"
+    )
+    if coverage.problems:
+        what = f"{len(coverage.problems)} errors were not handled as they should be, see above; {summary}"
+        raise Stop(what, "report it with these lines", FAILED)
+    screen.print_success(f"rehearsed in {time.monotonic() - began:.0f} s: {summary}")
+    if total.ever < total.pairs:
+        screen.say(f"{total.pairs - total.ever:,} pairs are not covered yet: the next rehearsal continues with them")
+
+
+def _render_coverage(coverage: ErrorCoverage) -> Table:
+    columns = ("calls", "pairs", "covered now", "covered ever")
+    table = screen.new_table("command", *columns, right=columns)
+    for entry in (*coverage.commands, coverage.total):
+        counts = (entry.calls, entry.pairs, entry.now, entry.ever)
+        table.add_row(entry.command, *(f"{count:,}" for count in counts))
+    return table
 
 
 def _rehearse_once(target: Rehearses, stack: StackHome, run: RehearsalOptions) -> None:

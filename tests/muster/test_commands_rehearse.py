@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,10 @@ import pytest
 from infra.engine.stop import Stop
 from infra.home import StackHome
 from infra.targets.aws.target import AwsTarget
+from infra.targets.error_coverage import CommandCoverage, ErrorCoverage, ErrorOptions
 from infra.targets.mixins import RehearsalOptions
 from muster.commands.rehearse import Choice, list_runs, rehearse
+from tests.run import REPO
 
 
 @pytest.mark.parametrize("speed", [0, -1, float("nan")])
@@ -88,3 +91,85 @@ def test_failed_rehearsals_do_not_stop_the_others_and_are_printed_with_their_com
     output = capsys.readouterr().out
     assert "2 of 3: resize, seed 2: gpu-1 never came" in output
     assert "3 of 3: resize, seed 3: " in output
+
+
+def rehearse_with(
+    monkeypatch: pytest.MonkeyPatch, *problems: str, ever: int = 2, choice: Choice | None = None
+) -> list[ErrorOptions]:
+    """Rehearse errors with a target that has covered some; return the options that it got."""
+    got: list[ErrorOptions] = []
+    commands = (CommandCoverage("up", 1, 2, now=1, ever=ever), CommandCoverage("teardown", 2, 4, now=0, ever=4))
+    coverage = ErrorCoverage(commands, 2, Path("calls.txt"), Path("covered.jsonl"), problems)
+
+    def cover(_target: AwsTarget, _stack: StackHome, options: ErrorOptions, _console: object) -> ErrorCoverage:
+        got.append(options)
+        return coverage
+
+    monkeypatch.setattr(AwsTarget, "rehearse_errors", cover)
+    rehearse("aws-g6-pair", choice or Choice(errors="SlowDown,Blocked"))
+    return got
+
+
+def test_pairs_of_calls_and_errors_are_counted_for_each_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    choice = Choice(errors="SlowDown,Blocked", seed=7, minutes=5)
+    assert rehearse_with(monkeypatch, choice=choice) == [ErrorOptions("SlowDown,Blocked", 7, 5)]
+    output = capsys.readouterr().out
+    rows = [line.split() for line in output.splitlines()]
+    assert ["up", "1", "2", "1", "2"] in rows
+    assert ["all", "3", "6", "1", "6"] in rows
+    assert "calls: calls.txt; record: covered.jsonl" in output
+    assert "1 pairs covered now, 6 of 6 with earlier rehearsals (2 codes at 3 kinds of calls)" in output
+    assert "not covered yet" not in output
+
+
+def test_what_is_not_covered_is_counted_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rehearse_with(monkeypatch, ever=1)
+    output = capsys.readouterr().out
+    assert "1 pairs covered now, 5 of 6 with earlier rehearsals" in output
+    assert "1 pairs are not covered yet: the next rehearsal continues with them" in output
+
+
+def test_an_error_that_is_not_handled_fails_the_rehearsal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(Stop, match="1 errors were not handled as they should be, see above; 1 pairs covered now"):
+        rehearse_with(monkeypatch, "up: ec2 CreateVpc: SlowDown: the command failed without naming it")
+    assert "SlowDown: the command failed without naming it" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("choice", "message"),
+    [
+        (Choice(errors="SlowDown", scenario="job"), "--scenario: 'job' is not allowed with --errors; allowed: --seed"),
+        (Choice(errors="SlowDown", seeds=2), "--seeds: 2 is not allowed with --errors; allowed: --seed"),
+        (Choice(errors="SlowDown", minutes=-1), "--minutes: -1 is not allowed; allowed: 0 or more"),
+        (Choice(minutes=1), "--minutes: 1 is not allowed; allowed: only with --errors"),
+    ],
+)
+def test_options_that_do_not_fit_errors_are_rejected(
+    monkeypatch: pytest.MonkeyPatch, choice: Choice, message: str
+) -> None:
+    with pytest.raises(Stop, match=message):
+        rehearse_with(monkeypatch, choice=choice)
+
+
+def test_an_unknown_error_is_rejected() -> None:
+    with pytest.raises(Stop, match="--errors: 'Flood' is not allowed; allowed: all, sample"):
+        rehearse("aws-g6-pair", Choice(errors="Flood"))
+
+
+def test_the_documents_have_the_counts_of_the_command(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`--minutes 0` counts and does nothing else."""
+    monkeypatch.setenv("MUSTER_HOME", str(tmp_path))
+    rehearse("aws-full", Choice(errors="all", minutes=0))
+    counted = re.search(r"0 of ([\d,]+) with earlier .* \((\d+) codes at (\d+) kinds of calls", capsys.readouterr().out)
+    assert counted
+    pairs, codes, calls = counted.groups()
+    text = " ".join((REPO / "docs" / "aws.md").read_text().split())
+    assert f"{calls} kinds of calls of all commands and {codes} codes, {pairs} pairs" in text

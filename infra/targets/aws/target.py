@@ -23,6 +23,7 @@ from infra.targets.aws.state import read_state_record
 from infra.targets.aws.validate import registry, update
 from infra.targets.aws.validate.budget import BY_PRICE
 from infra.targets.cost import Cost, Quote
+from infra.targets.error_coverage import ErrorCoverage, ErrorOptions
 from infra.targets.mixins import (
     Budgeted,
     Flight,
@@ -157,6 +158,12 @@ class AwsTarget(
 
         scenario = scenarios[options.scenario or next(iter(scenarios))]
         return rehearse(stack, options, console, scenario.steps)
+
+    def rehearse_errors(self, stack: StackHome, options: ErrorOptions, console: Console) -> ErrorCoverage:
+        _load_scenarios()
+        from infra.targets.aws.rehearse.errors.rehearse_errors import rehearse_errors
+
+        return rehearse_errors(stack, options, console)
 
     def build(self, plan: BuildPlan, context: Context) -> Built:
         from infra.targets.aws.build.cluster import AwsCluster

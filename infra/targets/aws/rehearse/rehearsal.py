@@ -191,7 +191,7 @@ Steps = Callable[[Rehearsal], None]
 
 def rehearse(stack: StackHome, options: RehearsalOptions, console: Console, steps: Steps) -> Path:
     """Run a whole rehearsal and return the folder with its timeline; raise Stop where it fails."""
-    with _lock(stack), interrupt_on_signals(), claim_network(*label_rehearsal(stack)) as cidr:
+    with lock_rehearsal(stack), interrupt_on_signals(), claim_network(*label_rehearsal(stack)) as cidr:
         rehearsed = prepare_stack(stack, cidr, os.cpu_count() or 1, options.nodes)
         require_environment(rehearsed)
         for line in rehearsed.cuts:
@@ -205,7 +205,7 @@ def rehearse(stack: StackHome, options: RehearsalOptions, console: Console, step
 
 
 @contextmanager
-def _lock(stack: StackHome) -> Iterator[None]:
+def lock_rehearsal(stack: StackHome) -> Iterator[None]:
     """Allow one rehearsal of a stack at a time; raise Stop if there is another."""
     folder = stack.home.root / "rehearsals"
     folder.mkdir(parents=True, exist_ok=True)

@@ -56,18 +56,7 @@ class RehearsedStack:
 
     def environment(self, variables: Mapping[str, str], tools: Path) -> dict[str, str]:
         """Return the environment of muster's commands, without the caller's own AWS settings."""
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
-        folders = {
-            "MUSTER_HOME": str(self.home.root),
-            "MUSTER_STACKS": str(self.home.stacks),
-            "MUSTER_CACHE": str(self.home.cache),
-            STATE_VARIABLE: FILE_STATE,
-            "PATH": os.pathsep.join([str(self.home.tools), str(tools), os.environ.get("PATH", os.defpath)]),
-        }
-        # The commands call moto at this address; a proxy may stay in use for everything else.
-        bypass = ",".join(filter(None, [os.environ.get("no_proxy") or os.environ.get("NO_PROXY"), _LOOPBACK]))
-        hidden = {"AWS_CONFIG_FILE": os.devnull, "AWS_SHARED_CREDENTIALS_FILE": os.devnull}
-        return inherited | folders | hidden | {"NO_PROXY": bypass, "no_proxy": bypass} | dict(variables)
+        return render_environment(self.home, variables, tools)
 
     def change_section(self, section: str, **changes: Any) -> None:
         """Change fields of a section of the spec in the stack's file."""
@@ -99,6 +88,22 @@ class RehearsedStack:
         # The example's budget is just enough for its own nodes.
         spec.pop("budget", None)
         file.write_text(yaml.safe_dump(document))
+
+
+def render_environment(home: Home, variables: Mapping[str, str], tools: Path) -> dict[str, str]:
+    """Return the environment of muster's commands in a home, without the caller's own AWS settings."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    folders = {
+        "MUSTER_HOME": str(home.root),
+        "MUSTER_STACKS": str(home.stacks),
+        "MUSTER_CACHE": str(home.cache),
+        STATE_VARIABLE: FILE_STATE,
+        "PATH": os.pathsep.join([str(home.tools), str(tools), os.environ.get("PATH", os.defpath)]),
+    }
+    # The commands call moto at this address; a proxy may stay in use for everything else.
+    bypass = ",".join(filter(None, [os.environ.get("no_proxy") or os.environ.get("NO_PROXY"), _LOOPBACK]))
+    hidden = {"AWS_CONFIG_FILE": os.devnull, "AWS_SHARED_CREDENTIALS_FILE": os.devnull}
+    return inherited | folders | hidden | {"NO_PROXY": bypass, "no_proxy": bypass} | dict(variables)
 
 
 def label_rehearsal(stack: StackHome) -> tuple[str, dict[str, str]]:

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from infra.targets.aws.rehearse import moto_gaps
+from infra.targets.aws.rehearse.simulated_boot import simulate_boot
 from tests.infra.targets.aws.with_engine.cloud import Cloud, in_account, on_moto
 from tests.infra.targets.aws.with_engine.cloud_stack import CloudStack, example
 from tests.infra.targets.aws.with_engine.requirements import ACCOUNT, HOME, REGION
-from tests.infra.targets.aws.with_engine.simulated_boot import simulate_boot
 from tests.moto_server import Moto, moto
 
 __all__ = ["moto"]

@@ -1,4 +1,4 @@
-"""Instances in moto do not boot: this module answers for their user data and for Slurm on the controller."""
+"""Instances in moto do not boot: this module answers for their user data, Slurm on the controller, and sent files."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 from moto.ec2.models import ec2_backends
 from moto.ec2.models.instances import InstanceBackend
+from moto.s3.models import s3_backends
 from moto.ssm.models import Command, ssm_backends
 
 from infra.targets.aws.launcher.node_names import read_node_name
@@ -37,15 +38,17 @@ def simulate_boot() -> Iterator[None]:
         script = self.parameters["commands"][0]
         if "digest=" in script:
             _report(ec2_backends[self.account_id][self.backend_region].get_instance(instance_id), script)
+        if transfer := re.search(r"(\S+) (transfer-[0-9a-f]+) store ", script):
+            s3_backends[self.account_id]["aws"].put_object(transfer[1], parameters.packages(transfer[2]), b"a file")
         response = invocation(self, instance_id, plugin_name)
         return {**response, "StandardOutputContent": response["StandardOutputContent"] or _slurm(script)}
 
-    InstanceBackend.run_instances, Command.invocation_response = run_and_report, respond  # type: ignore[method-assign]
+    InstanceBackend.run_instances, Command.invocation_response = run_and_report, respond
     try:
         yield
     finally:
-        InstanceBackend.run_instances = run_instances  # type: ignore[method-assign]
-        Command.invocation_response = invocation  # type: ignore[method-assign]
+        InstanceBackend.run_instances = run_instances
+        Command.invocation_response = invocation
 
 
 def _report(instance: Any, script: str) -> None:
@@ -54,7 +57,9 @@ def _report(instance: Any, script: str) -> None:
     It goes to moto's backend directly, because a machine's own calls must not be counted with the engine's.
     """
     tags = {tag["key"]: tag["value"] for tag in instance.get_tags()}
-    name = read_node_name(tags, instance.ami_launch_index)
+    # A machine that builds an image is no node, and has its name in the script.
+    named = re.search(r"^name=([\w-]+)$", script, re.MULTILINE)
+    name = read_node_name(tags, instance.ami_launch_index) or (named[1] if named else "")
     cluster, digest = _setting("cluster", script), _setting("digest", script)
     report = Report(instance=instance.id, state="ready", step="report", at=_AT, bundle=digest)
     backend = ssm_backends[instance.ec2_backend.account_id][instance.ec2_backend.region_name]
@@ -75,7 +80,8 @@ def _report(instance: Any, script: str) -> None:
 
 def _setting(name: str, script: str) -> str:
     match = re.search(rf"^{name}=(\S+)$", script, re.MULTILINE)
-    assert match, f"user data does not set {name}"
+    if match is None:
+        raise ValueError(f"user data does not set {name}")
     return match[1]
 
 

@@ -1,0 +1,140 @@
+"""Which error met which call, what came of it, and how many of all pairs that is."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from infra.targets.aws.launcher.error_codes import classify_code
+from infra.targets.aws.rehearse.errors.call_sites import visible_code
+from infra.targets.aws.rehearse.errors.injection import Injection
+from infra.targets.aws.rehearse.errors.pair import Outcome, Pair
+from infra.targets.aws.rehearse.errors.record import Record
+from infra.targets.aws.rehearse.moto_errors import render_error
+from infra.targets.error_coverage import CommandCoverage
+
+_BAD_REQUEST, _SERVER_ERROR = 400, 500
+
+
+@dataclass(frozen=True)
+class Exceptions:
+    """Sites of a command whose errors need not be named."""
+
+    optional: Collection[str] = ()
+    """Their errors never end the command, so that another one did."""
+    quiet: Collection[str] | None = None
+    """Their errors need not be named if the command succeeds; None: those of any site."""
+
+
+@dataclass
+class Coverage:
+    """The outcome of each pair, and what should not have happened."""
+
+    sites: Mapping[str, Sequence[str]]
+    """The listed sites of each command."""
+    record: Record | None = None
+    """Where covered pairs are kept; those that it has are not covered again."""
+    outcomes: dict[Pair, Outcome] = field(default_factory=dict)
+    """Pairs that this rehearsal has covered."""
+    pending: dict[Pair, Outcome] = field(default_factory=dict)
+    """Pairs that count as soon as what follows has succeeded: the next `up`, or the removal of everything."""
+    tried: set[Pair] = field(default_factory=set)
+    problems: list[str] = field(default_factory=list)
+    traced: set[tuple[str, str]] = field(default_factory=set)
+    """Command and site of every call that was made."""
+
+    def __post_init__(self) -> None:
+        self.earlier = self.record.read() if self.record else {}
+
+    def trace(self, command: str, called: Collection[str]) -> None:
+        self.traced |= {(command, site) for site in called}
+
+    def judge(
+        self, command: str, injection: Injection, output: str, *, failed: bool, exceptions: Exceptions | None = None
+    ) -> None:
+        """Judge the errors of a run, which have different codes unless they pass.
+
+        A command that fails has to name an error. Others that it does not name stay open: it may have done without
+        them, or have ended before it would have named them.
+        """
+        quiet, optional = (exceptions.quiet, exceptions.optional) if exceptions else (None, ())
+        codes = {Pair(command, site, code): visible_code(site, code) for site, code in injection.injected.items()}
+        named = {pair for pair, code in codes.items() if is_named(code, output)}
+        self.tried |= set(codes)
+        if failed and codes and not named:
+            pairs = ", ".join(map(str, codes))
+            self.problems.append(f"{pairs}: the command failed without naming it:\n{output}")
+            return
+        for pair in codes:
+            is_optional = pair.site in optional if failed else quiet is None or pair.site in quiet
+            if failed and pair in named:
+                self.pending[pair] = "explained"
+            elif pair.site in injection.repeated and is_retryable(pair.site, pair.code):
+                self.pending[pair] = "retried"
+            elif is_optional or pair in named:
+                self.pending[pair] = "accepted"
+            elif not failed:
+                self.problems.append(f"{pair}: the command succeeded without naming it:\n{output}")
+
+    def confirm(self) -> None:
+        """Count the pending pairs as covered, and record them."""
+        if self.record:
+            self.record.add(self.pending)
+        self.outcomes |= self.pending
+        self.pending.clear()
+
+    def drop_explained(self, command: str) -> None:
+        """Count no pair of a command that failed, although its errors pass."""
+        self.pending = {p: o for p, o in self.pending.items() if p.command != command or o != "explained"}
+
+    def is_open(self, pair: Pair) -> bool:
+        """Return whether a pair was neither tried in this rehearsal nor covered in an earlier one."""
+        return pair not in self.tried and pair not in self.earlier
+
+    def list_open(self, command: str, codes: Sequence[str]) -> list[Pair]:
+        """Return the pairs of a command's listed sites that this rehearsal can still cover."""
+        pairs = (Pair(command, site, code) for site in self.sites.get(command, ()) for code in codes)
+        return [pair for pair in pairs if self.is_open(pair)]
+
+    @property
+    def unlisted(self) -> list[tuple[str, str]]:
+        """Return the calls that were made and are not in the list."""
+        listed = {(command, site) for command, sites in self.sites.items() for site in sites}
+        return sorted(self.traced - listed)
+
+    def count(self, command: str, codes: Sequence[str]) -> CommandCoverage:
+        """Return how many pairs a command's listed sites have with these codes, and how many of them are covered."""
+        pairs = [Pair(command, site, code) for site in self.sites[command] for code in codes]
+        now = sum(pair in self.outcomes for pair in pairs)
+        ever = sum(self._get_outcome(pair) is not None for pair in pairs)
+        return CommandCoverage(command, len(self.sites[command]), len(pairs), now, ever)
+
+    def render(self, codes: Sequence[str]) -> Iterator[str]:
+        """Yield a line for each site with the outcomes of its codes, those of earlier rehearsals too."""
+        for command, sites in self.sites.items():
+            for site in sites:
+                outcomes = (self._get_outcome(Pair(command, site, code)) for code in codes)
+                counts = Counter(outcome for outcome in outcomes if outcome)
+                described = ", ".join(f"{number} {outcome}" for outcome, number in sorted(counts.items()))
+                yield f"{command}: {site}: {described or 'nothing'}; {len(codes) - counts.total()} not covered"
+
+    def _get_outcome(self, pair: Pair) -> Outcome | None:
+        return self.outcomes.get(pair) or self.earlier.get(pair)
+
+
+def is_named(code: str, text: str) -> bool:
+    """Return whether a text names an error code, as a word of its own."""
+    return re.search(rf"(?<![\w.]){re.escape(code)}(?![\w])", text) is not None
+
+
+def is_retryable(site: str, code: str) -> bool:
+    """Return whether AWS's libraries repeat a call after this error.
+
+    After an answer to HEAD with status 400 they ask for the bucket's region and repeat the call there.
+    """
+    service, method = site.split()[:2]
+    status = int(render_error(service, code)[0].split()[0])
+    is_redirected = method == "HEAD" and status == _BAD_REQUEST
+    return status >= _SERVER_ERROR or is_redirected or classify_code(code) == "throttle"

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 VARIABLE = "MUSTER_TEST_SEEDS"
 SEEDS = 20
 """Number of seeds after which both orders of every pair of events must have occurred."""
-# The same variable chooses the error codes of test_errors_everywhere.
+# Repeats the tests of a night that failed: its number, as in `date.toordinal()`.
 NIGHT = "MUSTER_TEST_NIGHT"
 
 
@@ -22,13 +22,18 @@ def list_seeds(by_night: int) -> list[int]:
     """Return the seeds to run: those of MUSTER_TEST_SEEDS, or `by_night` of the first 20, others every night."""
     chosen = os.environ.get(VARIABLE, "")
     if not chosen:
-        night = int(os.environ.get(NIGHT) or datetime.now(UTC).toordinal())
+        night = read_night()
         return [(night * by_night + number) % SEEDS + 1 for number in range(by_night)]
     parts = re.fullmatch(r"(?:(\d+)-)?(\d+)", chosen)
     first, last = (int(parts[1] or 1), int(parts[2])) if parts else (0, 0)
     if not 1 <= first <= last:
         raise ValueError(f"{VARIABLE}: {chosen!r} is not allowed; allowed: a number of seeds (20) or a range (3-7)")
     return list(range(first, last + 1))
+
+
+def read_night() -> int:
+    """Return the number of this night, or of the night that MUSTER_TEST_NIGHT repeats."""
+    return int(os.environ.get(NIGHT) or datetime.now(UTC).toordinal())
 
 
 def check_orders(orders: Mapping[int, Sequence[str]], pairs: Sequence[tuple[str, str]], different: int) -> None:

@@ -19,7 +19,10 @@ from infra.targets.aws.launcher.node_names import read_node_name
 from slurm.power.launcher import FaultKind
 
 _FIXES: Mapping[FaultKind, str] = {
-    "permission": "use credentials of the cluster's account (`aws sts get-caller-identity` shows whose are in use)",
+    "permission": (
+        "use credentials of the cluster's account (`aws sts get-caller-identity` shows whose are in use), "
+        "then run the command again"
+    ),
     "throttle": "run the command again in a minute; check the network if this persists",
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 from base64 import b64decode
@@ -61,6 +62,8 @@ def _report(instance: Any, script: str) -> None:
     named = re.search(r"^name=([\w-]+)$", script, re.MULTILINE)
     name = read_node_name(tags, instance.ami_launch_index) or (named[1] if named else "")
     cluster, digest = _setting("cluster", script), _setting("digest", script)
+    if named and name.startswith(parameters.BUILDER):
+        _store_packages(instance, name, _setting("bucket", script))
     report = Report(instance=instance.id, state="ready", step="report", at=_AT, bundle=digest)
     backend = ssm_backends[instance.ec2_backend.account_id][instance.ec2_backend.region_name]
     backend.put_parameter(
@@ -76,6 +79,13 @@ def _report(instance: Any, script: str) -> None:
         tier=None,
         policies=None,
     )
+
+
+def _store_packages(instance: Any, name: str, bucket: str) -> None:
+    """Store what a machine that builds an image stores before it reports."""
+    account, region = instance.ec2_backend.account_id, instance.ec2_backend.region_name
+    key = parameters.stored(name, f"arn:aws:ec2:{region}:{account}:instance/{instance.id}", parameters.PACKAGE_LIST)
+    s3_backends[account]["aws"].put_object(bucket, key, gzip.compress(json.dumps({"slurm-smd": "1"}).encode()))
 
 
 def _setting(name: str, script: str) -> str:

@@ -33,7 +33,7 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
 RUNS_AT_MOST = 100
 # `teardown` follows the first failed `up` in the first cycle, the second in the second, and so on.
 _DEPTHS = 8
-_CONTINUES = re.compile(r"(muster|make) (up|teardown|check)")
+_CONTINUES = re.compile(r"(muster|make) (up|teardown|check)|run the command again")
 _UNCHANGED = "nothing to change"
 
 

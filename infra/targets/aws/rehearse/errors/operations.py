@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -20,11 +19,9 @@ from infra.targets.aws.facts import gather_facts
 from infra.targets.aws.images.baked_images import PURPOSE_TAG, list_cluster_images, remove_cluster_image
 from infra.targets.aws.images.build_images import build_images
 from infra.targets.aws.images.permanent_machine import end_machine
-from infra.targets.aws.images.planned_images import plan_images
 from infra.targets.aws.launcher.instances import STATES
 from infra.targets.aws.leftovers.search import find_leftovers
 from infra.targets.aws.node import parameters
-from infra.targets.aws.node.bake import PACKAGES_KEY
 from infra.targets.aws.node_logs import list_node_logs
 from infra.targets.aws.queue import open_queue
 from infra.targets.aws.rehearse.errors.failing_cluster import FailingCluster
@@ -131,21 +128,13 @@ def list_jobs(subject: Subject) -> str:
 
 def store_log(subject: Subject) -> None:
     """Store the log of a machine."""
-    key = parameters.logs(cluster_names.CONTROLLER, "i-0123456789abcdef0")
+    key = parameters.stored(cluster_names.CONTROLLER, "arn:aws:ec2:us-east-1:123456789012:instance/i-0123456789abcdef0")
     subject.cluster.client("s3").put_object(Bucket=subject.bucket, Key=key, Body=gzip.compress(b"a line\n"))
 
 
 def read_logs(subject: Subject) -> str:
     """Read the stored logs of the controller."""
     return "".join(log.read() for log in list_node_logs(subject.deployment, cluster_names.CONTROLLER))
-
-
-def store_packages(subject: Subject) -> None:
-    """Store what a machine that builds an image stores before it reports."""
-    for image in plan_images(subject.cluster.spec):
-        key = parameters.logs(parameters.builder(image.purpose), PACKAGES_KEY)
-        body = gzip.compress(json.dumps({"slurm-smd": "1"}).encode())
-        subject.cluster.client("s3").put_object(Bucket=subject.bucket, Key=key, Body=body)
 
 
 def build_image(subject: Subject) -> str:
@@ -271,7 +260,7 @@ OPERATIONS = (
     Operation("status", read_status),
     Operation("jobs", list_jobs),
     Operation("logs", read_logs, store_log),
-    Operation("image build", build_image, store_packages, remove_images),
+    Operation("image build", build_image, clear=remove_images),
     Operation("image remove", remove_image, create_tested_image, remove_images),
     Operation("image refresh", end_spare, launch_spare, end_spares),
     Operation("upgrade", upgrade_slurm),

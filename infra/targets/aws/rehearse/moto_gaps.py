@@ -23,6 +23,8 @@ from moto.efs.responses import EFSResponse
 from moto.fsx import models as fsx
 from moto.fsx.responses import FSxResponse
 from moto.iam.access_control import IAMPolicy
+from moto.iam.exceptions import NotFoundException
+from moto.iam.models import IAMBackend
 from moto.s3.models import FakeBucket
 from moto.ssm.models import Parameter, ssm_backends
 
@@ -55,6 +57,7 @@ def apply() -> None:
         SecurityGroupBackend._delete_security_group = _delete_group
         SubnetBackend.delete_subnet = _delete_subnet
         NetworkInterfaceBackend.create_network_interface = _create_interface
+        IAMBackend.remove_role_from_instance_profile = _remove_role
 
 
 _describe_file_system = fsx.FileSystem.to_dict
@@ -63,6 +66,7 @@ _add_disk, _attach = Instance.add_block_device, Instance.attach_eni
 _end = NatGatewayBackend.delete_nat_gateway
 _make_image = AmiBackend.create_image
 _make_interface = NetworkInterfaceBackend.create_network_interface
+_take_role = IAMBackend.remove_role_from_instance_profile
 _remove_group, _remove_subnet = SecurityGroupBackend._delete_security_group, SubnetBackend.delete_subnet
 
 
@@ -125,6 +129,13 @@ def _create_interface(
         holder = self.get_subnet(subnet) if isinstance(subnet, str) else subnet
         private_ip_address = holder.get_available_subnet_ip(None)
     return _make_interface(self, subnet, private_ip_address, private_ip_addresses, *args, **kwargs)
+
+
+def _remove_role(self: IAMBackend, profile_name: str, role_name: str) -> None:
+    """Refuse to remove a role that the profile does not have as AWS does; moto fails with a server error."""
+    if self.get_role(role_name) not in self.get_instance_profile(profile_name).roles:
+        raise NotFoundException(f"Role {role_name} is not in instance profile {profile_name}")
+    _take_role(self, profile_name, role_name)
 
 
 def _end_nat(self: NatGatewayBackend, nat_gateway_id: str) -> NatGateway:

@@ -20,11 +20,11 @@ def delete(service: str, operation: str, parameter: str) -> Callable[[Aws, str, 
     return delete_resource
 
 
-def wait_until_available(read_state: Callable[[], str], state: str) -> None:
-    """Wait until a new resource is available, as the real provider does; `state` is the one it was created with."""
-    while state.lower() != "available":
+def wait_until_available(read_row: Callable[[], Props], state_key: str) -> Props:
+    """Return the row of a new resource once it is available, as the real provider does."""
+    while (row := read_row())[state_key].lower() != "available":
         time.sleep(_POLL_S)
-        state = read_state()
+    return row
 
 
 def wait_until_gone(read_state: Callable[[], str | None]) -> None:

@@ -13,7 +13,6 @@ from infra.targets.aws.rehearse.plugin.kind import (
     Props,
     Tags,
     call_parameters,
-    completing,
     delete_if_exists,
     get_if_exists,
     tag_list,
@@ -93,13 +92,15 @@ def simple_kind(  # noqa: PLR0913
     def create(aws: Aws, props: Props, tags: Tags) -> Created:
         parameters = call_parameters(props, " ".join(name for name in sent.split() if name not in _SET_AFTER_CREATION))
         answer = getattr(aws.ec2, f"create{call}")(**parameters, TagSpecifications=tagging(word, tags))
-        row = answer.get(what[:-1], answer)
-        with completing(row[id_key]):
-            if waits:
-                wait_until_available(lambda: str((find_row(aws, what, row[id_key]) or {})["State"]), row["State"])
-            if after:
-                after(aws, row[id_key], props)
-            return row[id_key], read(aws, row[id_key], props) or {}
+        return answer.get(what[:-1], answer)[id_key], {}
+
+    def complete(aws: Aws, id_: str, props: Props, _tags: Tags) -> Props:
+        if after:
+            after(aws, id_, props)
+        if waits:
+            row = wait_until_available(lambda: find_row(aws, what, id_) or {}, "State")
+            return read_properties(row, f"{readable} {computed}")
+        return read(aws, id_, props) or {}
 
     def read(aws: Aws, id_: str, _props: Props) -> Props | None:
         row = find_row(aws, what, id_)
@@ -117,4 +118,15 @@ def simple_kind(  # noqa: PLR0913
             after(aws, id_, news)
         return retag(aws, id_, news, tags)
 
-    return Kind(token, replace, create, delete, read, change=change, update=update, computed=computed, tagged=True)
+    return Kind(
+        token,
+        replace,
+        create,
+        delete,
+        read,
+        change=change,
+        update=update,
+        complete=complete,
+        computed=computed,
+        tagged=True,
+    )

@@ -10,7 +10,6 @@ from infra.targets.aws.rehearse.plugin.kind import (
     Props,
     Tags,
     call_parameters,
-    completing,
     delete_if_exists,
     get_if_exists,
     tag_list,
@@ -23,11 +22,14 @@ def _create_efs(aws: Aws, props: Props, tags: Tags) -> Created:
         Tags=tag_list(tags), **call_parameters(props, "performanceMode throughputMode encrypted kmsKeyId")
     )
     id_ = filesystem["FileSystemId"]
+    return id_, {"dnsName": f"{id_}.efs.{aws.region}.amazonaws.com", "arn": filesystem["FileSystemArn"]}
+
+
+def _put_lifecycle(aws: Aws, id_: str, props: Props, _tags: Tags) -> Props:
     policies = [to_api(policy) for policy in props["lifecyclePolicies"]]
     rules = [{_ia(key): value for key, value in policy.items()} for policy in policies]
-    with completing(id_):
-        aws.efs.put_lifecycle_configuration(FileSystemId=id_, LifecyclePolicies=rules)
-    return id_, {"dnsName": f"{id_}.efs.{aws.region}.amazonaws.com", "arn": filesystem["FileSystemArn"]}
+    aws.efs.put_lifecycle_configuration(FileSystemId=id_, LifecyclePolicies=rules)
+    return {}
 
 
 def _ia(key: str) -> str:
@@ -66,13 +68,16 @@ def _update_efs(aws: Aws, id_: str, _news: Props, tags: Tags) -> Props:
 
 def _create_target(aws: Aws, props: Props, _tags: Tags) -> Created:
     target = aws.efs.create_mount_target(**call_parameters(props, "fileSystemId subnetId securityGroups"))
-    id_ = target["MountTargetId"]
+    return target["MountTargetId"], {}
 
-    def read_state() -> str:
-        return str(aws.efs.describe_mount_targets(MountTargetId=id_)["MountTargets"][0]["LifeCycleState"])
 
-    wait_until_available(read_state, target["LifeCycleState"])
-    return id_, {}
+def _await_target(aws: Aws, id_: str, _props: Props, _tags: Tags) -> Props:
+    def read_row() -> Props:
+        row: Props = aws.efs.describe_mount_targets(MountTargetId=id_)["MountTargets"][0]
+        return row
+
+    wait_until_available(read_row, "LifeCycleState")
+    return {}
 
 
 def _delete_target(aws: Aws, id_: str, props: Props) -> None:
@@ -94,6 +99,7 @@ KINDS = (
         read_existence("efs", "describe_file_systems", "FileSystemId"),
         change="throughputMode lifecyclePolicies",
         update=_update_efs,
+        complete=_put_lifecycle,
         computed="dnsName arn",
         tagged=True,
         nested={"lifecyclePolicies": "transitionToIa transitionToPrimaryStorageClass"},
@@ -124,5 +130,6 @@ KINDS = (
         _delete_target,
         read_existence("efs", "describe_mount_targets", "MountTargetId"),
         change="securityGroups",
+        complete=_await_target,
     ),
 )

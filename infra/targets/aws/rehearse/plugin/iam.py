@@ -9,7 +9,6 @@ from infra.targets.aws.rehearse.plugin.kind import (
     Kind,
     Props,
     Tags,
-    completing,
     delete_if_exists,
     get_if_exists,
     tag_list,
@@ -82,9 +81,12 @@ def _delete_attachment(aws: Aws, _id: str, props: Props) -> None:
 def _create_profile(aws: Aws, props: Props, tags: Tags) -> Created:
     name = props["name"]
     profile = aws.iam.create_instance_profile(InstanceProfileName=name, Tags=tag_list(tags))["InstanceProfile"]
-    with completing(name):
-        aws.iam.add_role_to_instance_profile(InstanceProfileName=name, RoleName=props["role"])
     return name, {"arn": profile["Arn"]}
+
+
+def _add_role(aws: Aws, id_: str, props: Props, _tags: Tags) -> Props:
+    aws.iam.add_role_to_instance_profile(InstanceProfileName=id_, RoleName=props["role"])
+    return {}
 
 
 def _retag_profile(aws: Aws, id_: str, _news: Props, tags: Tags) -> Props:
@@ -153,6 +155,7 @@ KINDS = (
         _delete_profile,
         read_existence("iam", "get_instance_profile", "InstanceProfileName"),
         update=_retag_profile,
+        complete=_add_role,
         computed="arn",
         tagged=True,
     ),

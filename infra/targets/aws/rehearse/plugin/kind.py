@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import boto3
 from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import ClientError
 
 from infra.targets.aws.launcher.errors import classify_error
 
@@ -62,6 +61,11 @@ class Kind:
     """Properties that can be changed in place."""
     update: Callable[[Aws, str, Props, Tags], Props] = lambda *_: {}
     """Takes the new properties and returns changed computed ones."""
+    complete: Callable[[Aws, str, Props, Tags], Props] = lambda *_: {}
+    """Makes the calls that follow the creation, and returns the computed properties that they read.
+
+    If one of them fails, the resource stays in the state, and the next `up` makes all of them again.
+    """
     computed: str = ""
     """Outputs that are not inputs, other than the id."""
     tagged: bool = False
@@ -85,23 +89,6 @@ class Kind:
     @property
     def outputs(self) -> tuple[str, ...]:
         return (*self.computed.split(), *(["tagsAll"] if self.tagged else []))
-
-
-class PartlyCreatedError(Exception):
-    """A call failed after its resource was created."""
-
-    def __init__(self, id_: str, error: Exception) -> None:
-        super().__init__(str(error))
-        self.id = id_
-
-
-@contextmanager
-def completing(id_: str) -> Iterator[None]:
-    """Raise PartlyCreatedError if a call fails that completes a resource which exists already."""
-    try:
-        yield
-    except (ClientError, BotoCoreError) as error:
-        raise PartlyCreatedError(id_, error) from error
 
 
 def upper(name: str) -> str:

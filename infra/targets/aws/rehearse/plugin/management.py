@@ -10,7 +10,6 @@ from infra.targets.aws.rehearse.plugin.kind import (
     Props,
     Tags,
     call_parameters,
-    completing,
     delete_if_exists,
     get_if_exists,
     tag_list,
@@ -37,9 +36,12 @@ def _parameter(aws: Aws, id_: str, _props: Props) -> Props | None:
 def _create_log_group(aws: Aws, props: Props, tags: Tags) -> Created:
     name = props["name"]
     aws.logs.create_log_group(logGroupName=name, kmsKeyId=props["kmsKeyId"], tags=tags)
-    with completing(name):
-        aws.logs.put_retention_policy(logGroupName=name, retentionInDays=props["retentionInDays"])
-        return name, {"arn": _log_group_arn(aws, name)}
+    return name, {}
+
+
+def _set_retention(aws: Aws, id_: str, props: Props, _tags: Tags) -> Props:
+    aws.logs.put_retention_policy(logGroupName=id_, retentionInDays=props["retentionInDays"])
+    return {"arn": _log_group_arn(aws, id_)}
 
 
 def _log_group_arn(aws: Aws, name: str) -> str:
@@ -60,7 +62,7 @@ def _update_log_group(aws: Aws, id_: str, news: Props, tags: Tags) -> Props:
     return {}
 
 
-def _create_zone(aws: Aws, props: Props, tags: Tags) -> Created:
+def _create_zone(aws: Aws, props: Props, _tags: Tags) -> Created:
     zone = aws.route53.create_hosted_zone(
         Name=props["name"],
         CallerReference=props["name"],
@@ -68,8 +70,6 @@ def _create_zone(aws: Aws, props: Props, tags: Tags) -> Created:
         VPC={"VPCRegion": aws.region, "VPCId": props["vpcs"][0]["vpcId"]},
     )["HostedZone"]
     id_ = zone["Id"].rpartition("/")[2]
-    with completing(id_):
-        aws.route53.change_tags_for_resource(ResourceType="hostedzone", ResourceId=id_, AddTags=tag_list(tags))
     return id_, {"zoneId": id_}
 
 
@@ -222,6 +222,7 @@ KINDS = (
         _log_group,
         change="kmsKeyId retentionInDays",
         update=_update_log_group,
+        complete=_set_retention,
         computed="arn",
         tagged=True,
     ),
@@ -233,6 +234,7 @@ KINDS = (
         read_existence("route53", "get_hosted_zone", "Id"),
         change="comment forceDestroy",
         update=_retag_zone,
+        complete=_retag_zone,
         computed="zoneId",
         tagged=True,
         nested={"vpcs": "vpcId"},

@@ -11,7 +11,6 @@ from infra.targets.aws.rehearse.plugin.kind import (
     Props,
     Tags,
     call_parameters,
-    completing,
     delete_if_exists,
     upper,
 )
@@ -27,19 +26,18 @@ def _set_subnet(aws: Aws, id_: str, props: Props) -> None:
     aws.ec2.modify_subnet_attribute(SubnetId=id_, MapPublicIpOnLaunch=setting)
 
 
-def _attach_gateway(aws: Aws, id_: str, props: Props) -> None:
+def _attach_gateway(aws: Aws, id_: str, props: Props, _tags: Tags) -> Props:
     if not (find_row(aws, "InternetGateways", id_) or {}).get("Attachments"):
         aws.ec2.attach_internet_gateway(InternetGatewayId=id_, VpcId=props["vpcId"])
+    return {}
 
 
 def _detach_gateway(aws: Aws, id_: str, props: Props) -> None:
     aws.ec2.detach_internet_gateway(InternetGatewayId=id_, VpcId=props["vpcId"])
 
 
-def _create_gateway(aws: Aws, props: Props, tags: Tags) -> Created:
+def _create_gateway(aws: Aws, _props: Props, tags: Tags) -> Created:
     gateway = aws.ec2.create_internet_gateway(TagSpecifications=tagging("internet-gateway", tags))["InternetGateway"]
-    with completing(gateway["InternetGatewayId"]):
-        _attach_gateway(aws, gateway["InternetGatewayId"], props)
     return gateway["InternetGatewayId"], {}
 
 
@@ -62,18 +60,21 @@ def _default_group(aws: Aws, props: Props, tags: Tags) -> Created:
 
 
 def _create_group(aws: Aws, props: Props, tags: Tags) -> Created:
-    """Create a group without AWS's default egress rule, as the real provider does."""
     id_ = aws.ec2.create_security_group(
         GroupName=props["name"],
         Description=props["description"],
         VpcId=props["vpcId"],
         TagSpecifications=tagging("security-group", tags),
     )["GroupId"]
-    with completing(id_):
-        group = aws.ec2.describe_security_groups(GroupIds=[id_])["SecurityGroups"][0]
-        if group["IpPermissionsEgress"]:
-            aws.ec2.revoke_security_group_egress(GroupId=id_, IpPermissions=group["IpPermissionsEgress"])
     return id_, {}
+
+
+def _remove_default_rule(aws: Aws, id_: str, _props: Props, _tags: Tags) -> Props:
+    """Remove AWS's default egress rule of a new group, as the real provider does."""
+    group = aws.ec2.describe_security_groups(GroupIds=[id_])["SecurityGroups"][0]
+    if group["IpPermissionsEgress"]:
+        aws.ec2.revoke_security_group_egress(GroupId=id_, IpPermissions=group["IpPermissionsEgress"])
+    return {}
 
 
 def _group(aws: Aws, id_: str, _props: Props) -> Props | None:
@@ -229,6 +230,7 @@ KINDS = (
         _delete_gateway,
         read_existence("InternetGateways"),
         update=retag,
+        complete=_attach_gateway,
         tagged=True,
     ),
     Kind(
@@ -247,6 +249,7 @@ KINDS = (
         delete("ec2", "delete_security_group", "GroupId"),
         _group,
         update=retag,
+        complete=_remove_default_rule,
         tagged=True,
     ),
     _rule("Ingress"),

@@ -6,21 +6,24 @@ import json
 import os
 import sys
 from concurrent import futures
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 from botocore.exceptions import BotoCoreError, ClientError
 from google.protobuf import empty_pb2, struct_pb2
 from google.protobuf.json_format import MessageToDict
-from pulumi.runtime.proto import plugin_pb2
+from pulumi.runtime.proto import plugin_pb2, status_pb2
 from pulumi.runtime.proto import provider_pb2 as pb
 from pulumi.runtime.proto import provider_pb2_grpc as pb_grpc
 
-from infra.targets.aws.rehearse.plugin.kind import Aws, Kind, PartlyCreatedError, Props, Tags
+from infra.targets.aws.rehearse.plugin.kind import Aws, Kind, Props, Tags
 from infra.targets.aws.rehearse.plugin.registry import KINDS
 
 VERSION = "7.51.1"
 UNKNOWN = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
+PARTLY_CREATED = "__partlyCreated"
+"""Output of a resource that exists but is not complete. It stays in the state when Pulumi reads the resource again."""
+_ERRORS = (ClientError, BotoCoreError)
 # Settings that the program's provider may have.
 _SETTINGS = ("region", "defaultTags", "version", "maxRetries", "s3UsePathStyle", *(f"skip{x}" for x in (
     "CredentialsValidation", "MetadataApiCheck", "RegionValidation")))  # fmt: skip
@@ -83,14 +86,11 @@ class Provider(pb_grpc.ResourceProviderServicer):
         return pb.CheckResponse(inputs=request.news, failures=check_failures)
 
     def Diff(self, request: Any, _context: Any) -> Any:
-        kind, olds, news = KINDS[_token(request.urn)], to_properties(request.olds), to_properties(request.news)
-        before = to_properties(request.old_inputs) or olds
-        changed = {key for key in kind.properties if before.get(key) != news.get(key)}
-        if kind.tagged and olds.get("tagsAll") != self._tags(news):
-            changed.add("tags")
+        kind, olds = KINDS[_token(request.urn)], to_properties(request.olds)
+        changed = self._changed(kind, request)
         replaces = sorted(changed & kind.replacing)
         return pb.DiffResponse(
-            changes=_change_kind(changed),
+            changes=_change_kind(changed or olds.get(PARTLY_CREATED)),
             diffs=sorted(changed),
             replaces=replaces,
             # Two resources cannot have the same name.
@@ -102,11 +102,12 @@ class Provider(pb_grpc.ResourceProviderServicer):
         if request.preview:
             return pb.CreateResponse(properties=to_message(props | dict.fromkeys(kind.outputs, UNKNOWN)))
         with _reporting_errors(context, request.urn):
+            id_, computed = kind.create(self.aws, props, self._tags(props))
             try:
-                id_, computed = kind.create(self.aws, props, self._tags(props))
-            except PartlyCreatedError as error:
-                _remove(kind, self.aws, error.id, props)
-                raise
+                computed |= kind.complete(self.aws, id_, props, self._tags(props))
+            except _ERRORS as error:
+                outputs = self._outputs(kind, id_, props, computed) | {PARTLY_CREATED: True}
+                _abort_partly_created(context, id_, outputs, _describe(request.urn, error))
         return pb.CreateResponse(id=id_, properties=to_message(self._outputs(kind, id_, props, computed)))
 
     def Read(self, request: Any, context: Any) -> Any:
@@ -125,9 +126,15 @@ class Provider(pb_grpc.ResourceProviderServicer):
     def Update(self, request: Any, context: Any) -> Any:
         kind, olds, news = KINDS[_token(request.urn)], to_properties(request.olds), to_properties(request.news)
         computed = {key: olds[key] for key in kind.outputs if key in olds}
-        if not request.preview:
+        if request.preview:
+            # What completes a resource may read more of its outputs.
+            computed = dict.fromkeys(kind.outputs, UNKNOWN) | computed
+        else:
             with _reporting_errors(context, request.urn):
-                computed |= kind.update(self.aws, request.id, news, self._tags(news))
+                if olds.get(PARTLY_CREATED):
+                    computed |= kind.complete(self.aws, request.id, news, self._tags(news))
+                if self._changed(kind, request):
+                    computed |= kind.update(self.aws, request.id, news, self._tags(news))
         return pb.UpdateResponse(properties=to_message(self._outputs(kind, request.id, news, computed)))
 
     def Delete(self, request: Any, context: Any) -> Any:
@@ -137,6 +144,15 @@ class Provider(pb_grpc.ResourceProviderServicer):
 
     def Invoke(self, request: Any, context: Any) -> Any:
         context.abort(grpc.StatusCode.UNIMPLEMENTED, f"{request.tok}: the program asks nothing of the provider")
+
+    def _changed(self, kind: Kind, request: Any) -> set[str]:
+        """Return the properties that differ between the state and the program."""
+        olds, news = to_properties(request.olds), to_properties(request.news)
+        before = to_properties(request.old_inputs) or olds
+        changed = {key for key in kind.properties if before.get(key) != news.get(key)}
+        if kind.tagged and olds.get("tagsAll") != self._tags(news):
+            changed.add("tags")
+        return changed
 
     def _tags(self, props: Props) -> Tags:
         return self.defaults | (props.get("tags") or {})
@@ -156,19 +172,29 @@ class _reporting_errors:
         pass
 
     def __exit__(self, _type: Any, error: BaseException | None, _trace: Any) -> None:
-        if isinstance(error, (ClientError, BotoCoreError, PartlyCreatedError)):
-            self.context.abort(grpc.StatusCode.UNKNOWN, f"{self.urn.rpartition('::')[2]}: {error}")
+        if isinstance(error, _ERRORS):
+            self.context.abort(grpc.StatusCode.UNKNOWN, _describe(self.urn, error))
 
 
-def _remove(kind: Kind, aws: Aws, id_: str, props: Props) -> None:
-    """Remove what was created only in part; the real provider keeps it in the state and completes it later."""
-    for is_last in (False, False, True):
-        try:
-            return kind.delete(aws, id_, props)
-        except (ClientError, BotoCoreError):
-            if is_last:
-                raise
-    return None
+def _describe(urn: str, error: BaseException) -> str:
+    return f"{urn.rpartition('::')[2]}: {error}"
+
+
+class _Status(NamedTuple):
+    """A status of gRPC with details."""
+
+    code: grpc.StatusCode
+    details: str
+    trailing_metadata: tuple[tuple[str, bytes], ...]
+
+
+def _abort_partly_created(context: Any, id_: str, outputs: Props, reason: str) -> None:
+    """Report that a resource exists but is not complete, as the real provider does: it stays in Pulumi's state."""
+    failure = pb.ErrorResourceInitFailed(id=id_, properties=to_message(outputs), reasons=[reason])
+    status = status_pb2.Status(code=grpc.StatusCode.UNKNOWN.value[0], message=reason)
+    status.details.add().Pack(failure)
+    metadata = (("grpc-status-details-bin", status.SerializeToString()),)
+    context.abort_with_status(_Status(grpc.StatusCode.UNKNOWN, reason, metadata))
 
 
 def to_properties(struct: Any) -> Props:

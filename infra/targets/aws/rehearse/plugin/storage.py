@@ -13,7 +13,6 @@ from infra.targets.aws.rehearse.plugin.kind import (
     Props,
     Tags,
     call_parameters,
-    completing,
     delete_if_exists,
     get_if_exists,
     tag_list,
@@ -24,12 +23,10 @@ from infra.targets.aws.rehearse.plugin.kind import (
 _ASSET_PATH = "path"
 
 
-def _create_bucket(aws: Aws, props: Props, tags: Tags) -> Created:
+def _create_bucket(aws: Aws, props: Props, _tags: Tags) -> Created:
     name = props["bucket"]
     location = {"CreateBucketConfiguration": {"LocationConstraint": aws.region}} if aws.region != "us-east-1" else {}
     aws.s3.create_bucket(Bucket=name, **location)
-    with completing(name):
-        aws.s3.put_bucket_tagging(Bucket=name, Tagging={"TagSet": tag_list(tags)})
     return name, {"arn": f"arn:aws:s3:::{name}"}
 
 
@@ -151,10 +148,13 @@ def _create_key(aws: Aws, props: Props, tags: Tags) -> Created:
         Policy=props["policy"],
         Tags=[{"TagKey": key, "TagValue": value} for key, value in tags.items()],
     )["KeyMetadata"]
-    if props.get("enableKeyRotation"):
-        with completing(created["KeyId"]):
-            aws.kms.enable_key_rotation(KeyId=created["KeyId"])
     return created["KeyId"], {"arn": created["Arn"], "keyId": created["KeyId"]}
+
+
+def _rotate_key(aws: Aws, id_: str, props: Props, _tags: Tags) -> Props:
+    if props.get("enableKeyRotation"):
+        aws.kms.enable_key_rotation(KeyId=id_)
+    return {}
 
 
 def _key(aws: Aws, id_: str, _props: Props) -> Props | None:
@@ -199,22 +199,24 @@ def _create_lustre(aws: Aws, props: Props, tags: Tags) -> Created:
         Tags=tag_list(tags),
         **call_parameters(props, "storageCapacity storageType securityGroupIds kmsKeyId fileSystemTypeVersion"),
     )["FileSystem"]
-    id_ = filesystem["FileSystemId"]
+    return filesystem["FileSystemId"], {}
 
-    def read_state() -> str:
-        return str(aws.fsx.describe_file_systems(FileSystemIds=[id_])["FileSystems"][0]["Lifecycle"])
 
-    with completing(id_):
-        wait_until_available(read_state, filesystem["Lifecycle"])
-        return id_, _lustre(aws, id_, props) or {}
+def _await_lustre(aws: Aws, id_: str, _props: Props, _tags: Tags) -> Props:
+    def read_row() -> Props:
+        row: Props = aws.fsx.describe_file_systems(FileSystemIds=[id_])["FileSystems"][0]
+        return row
+
+    return _read_lustre(wait_until_available(read_row, "Lifecycle"))
 
 
 def _lustre(aws: Aws, id_: str, _props: Props) -> Props | None:
     answer = get_if_exists(lambda: aws.fsx.describe_file_systems(FileSystemIds=[id_]))
     rows = (answer or {}).get("FileSystems") or []
-    if not rows:
-        return None
-    row = rows[0]
+    return _read_lustre(rows[0]) if rows else None
+
+
+def _read_lustre(row: Props) -> Props:
     mount = row["LustreConfiguration"]["MountName"]
     seen = {"storageCapacity": row["StorageCapacity"], "dnsName": row["DNSName"], "mountName": mount}
     return seen | {"arn": row["ResourceARN"]}
@@ -258,6 +260,7 @@ KINDS = (
         _bucket,
         change="forceDestroy",
         update=_update_bucket,
+        complete=_update_bucket,
         computed="arn",
         tagged=True,
     ),
@@ -303,6 +306,7 @@ KINDS = (
         _key,
         change="description enableKeyRotation deletionWindowInDays policy",
         update=_update_key,
+        complete=_rotate_key,
         computed="arn keyId",
         tagged=True,
     ),
@@ -317,6 +321,7 @@ KINDS = (
         change="storageCapacity perUnitStorageThroughput dataCompressionType metadataConfiguration skipFinalBackup "
         "automaticBackupRetentionDays",
         update=_update_lustre,
+        complete=_await_lustre,
         computed="dnsName mountName arn",
         tagged=True,
         nested={"metadataConfiguration": "mode"},

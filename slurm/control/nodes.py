@@ -131,6 +131,12 @@ def show_nodes(nodes: Iterable[str] = ()) -> str:
     return shlex.join([*SHOW_NODES, *filter(None, [",".join(nodes)])])
 
 
+def parse_queried_nodes(script: str) -> tuple[str, ...]:
+    """Return the names of the nodes that a script shows; none if it shows all nodes or none."""
+    query = re.search(rf"{shlex.join(SHOW_NODES)} '?([a-zA-Z][^\s'|;&>]*)", script)
+    return expand(query[1]) if query else ()
+
+
 def parse_nodes(text: str) -> dict[str, NodeState]:
     """Parse `Key=value` pairs, one node or hostlist per line; the reason may contain spaces and equal signs."""
     nodes: dict[str, NodeState] = {}

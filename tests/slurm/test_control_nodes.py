@@ -6,13 +6,23 @@ from datetime import datetime
 
 import pytest
 
-from slurm.control.nodes import NodeState, parse_nodes
+from slurm.control.condensed import show_free_nodes
+from slurm.control.nodes import NodeState, parse_nodes, parse_queried_nodes, show_nodes
 
 SIZE = "CPUAlloc=0 CPUEfctv=2 CPUTot=2 CPULoad=0.75 RealMemory=1920 AllocMem=0 FreeMem=15238"
 
 
 def node(state: str) -> NodeState:
     return parse_nodes(f"NodeName=gpu-1 Arch=x86_64 {SIZE} ThreadsPerCore=1 {state}\n")["gpu-1"]
+
+
+def test_the_names_in_a_query_of_nodes_are_parsed():
+    names = ("gpu-1", "gpu-2", "login")
+    assert parse_queried_nodes(f"set -e\n{show_nodes(names)}; date") == names
+    assert sorted(parse_queried_nodes(show_free_nodes(names, 8, 64_000))) == sorted(names)
+    assert parse_queried_nodes(show_free_nodes(["gpu-1"], 8, 64_000)) == ("gpu-1",)
+    assert parse_queried_nodes(f"{show_nodes()} 2>&1 | sort") == ()
+    assert parse_queried_nodes("date") == ()
 
 
 def test_states_and_reasons_are_parsed():

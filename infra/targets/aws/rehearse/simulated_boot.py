@@ -18,6 +18,7 @@ from moto.ssm.models import Command, ssm_backends
 from infra.targets.aws.launcher.node_names import read_node_name
 from infra.targets.aws.node import parameters
 from infra.targets.aws.node.parameters import Report
+from slurm.control.nodes import parse_queried_nodes
 from slurm.gate_verdict import PREFIX
 from slurm.hostlist import expand
 
@@ -101,10 +102,10 @@ def _text(user_data: Any) -> str:
 
 def _slurm(script: str) -> str:
     """Return Slurm's output for a script: idle nodes, and a test job that passes on them."""
-    if query := re.search(r"scontrol show node --oneliner '?([^\s'|]+)", script):
+    if queried := parse_queried_nodes(script):
         return "\n".join(
             f"NodeName={name} State=IDLE+CLOUD CPUTot=8 CPUAlloc=0 RealMemory=64000 AllocMem=0 FreeMem=60000"
-            for name in expand(query[1])
+            for name in queried
         )
     if job := re.search(r"--nodelist=([^\s']+)", script):
         nodes = expand(job[1])

@@ -87,13 +87,16 @@ def list_runs(choice: Choice, scenarios: Mapping[str, str]) -> list[RehearsalOpt
 
 def _rehearse_errors(target: Rehearses, stack: StackHome, choice: Choice) -> None:
     """Print how many pairs of a call and an error are covered; raise Stop if an error was not handled."""
-    if choice.scenario or choice.seeds > 1:
-        option = f"--scenario: '{choice.scenario}'" if choice.scenario else f"--seeds: {choice.seeds}"
-        raise Stop(
-            f"{option} is not allowed with --errors; allowed: --seed, --minutes",
-            f"leave out {option.partition(':')[0]}",
-            BAD_INPUT,
-        )
+    default = Choice()
+    for option, value, unused in (
+        ("--scenario", f"'{choice.scenario}'", choice.scenario == default.scenario),
+        ("--seeds", choice.seeds, choice.seeds == default.seeds),
+        ("--speed", f"{choice.speed:g}", choice.speed == default.speed),
+        ("--nodes", choice.nodes, choice.nodes == default.nodes),
+    ):
+        if not unused:
+            what = f"{option}: {value} is not allowed with --errors; allowed: --seed, --minutes"
+            raise Stop(what, f"leave out {option}", BAD_INPUT)
     began = time.monotonic()
     coverage = target.rehearse_errors(stack, ErrorOptions(choice.errors, choice.seed, choice.minutes), screen)
     for problem in coverage.problems:
@@ -102,15 +105,15 @@ def _rehearse_errors(target: Rehearses, stack: StackHome, choice: Choice) -> Non
     total = coverage.total
     screen.say(f"calls: {coverage.calls}; record: {coverage.record}")
     summary = (
-        f"{total.now:,} pairs covered now, {total.ever:,} of {total.pairs:,} with earlier rehearsals "
-        f"({coverage.codes} codes at {total.calls} kinds of calls)"
+        f"pairs covered: {total.now:,} now, {total.ever:,} of {total.pairs:,} with earlier rehearsals "
+        f"({format_count(coverage.codes, 'code')} at {format_count(total.calls, 'kind')} of call)"
     )
     if coverage.problems:
-        what = f"{len(coverage.problems)} errors were not handled as they should be, see above; {summary}"
+        what = f"not handled as expected: {format_count(len(coverage.problems), 'error')}, see above; {summary}"
         raise Stop(what, "report it with these lines", FAILED)
     screen.print_success(f"rehearsed in {time.monotonic() - began:.0f} s: {summary}")
     if total.ever < total.pairs:
-        screen.say(f"{total.pairs - total.ever:,} pairs are not covered yet: the next rehearsal continues with them")
+        screen.say(f"pairs not covered yet: {total.pairs - total.ever:,}; the next rehearsal continues with them")
 
 
 def _render_coverage(coverage: ErrorCoverage) -> Table:

@@ -120,7 +120,7 @@ def test_pairs_of_calls_and_errors_are_counted_for_each_command(
     assert ["up", "1", "2", "1", "2"] in rows
     assert ["all", "3", "6", "1", "6"] in rows
     assert "calls: calls.txt; record: covered.jsonl" in output
-    assert "1 pairs covered now, 6 of 6 with earlier rehearsals (2 codes at 3 kinds of calls)" in output
+    assert "pairs covered: 1 now, 6 of 6 with earlier rehearsals (2 codes at 3 kinds of call)" in output
     assert "not covered yet" not in output
 
 
@@ -129,14 +129,14 @@ def test_what_is_not_covered_is_counted_too(
 ) -> None:
     rehearse_with(monkeypatch, ever=1)
     output = capsys.readouterr().out
-    assert "1 pairs covered now, 5 of 6 with earlier rehearsals" in output
-    assert "1 pairs are not covered yet: the next rehearsal continues with them" in output
+    assert "pairs covered: 1 now, 5 of 6 with earlier rehearsals" in output
+    assert "pairs not covered yet: 1; the next rehearsal continues with them" in output
 
 
 def test_an_error_that_is_not_handled_fails_the_rehearsal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(Stop, match="1 errors were not handled as they should be, see above; 1 pairs covered now"):
+    with pytest.raises(Stop, match="not handled as expected: 1 error, see above; pairs covered: 1 now"):
         rehearse_with(monkeypatch, "up: ec2 CreateVpc: SlowDown: the command failed without naming it")
     assert "SlowDown: the command failed without naming it" in capsys.readouterr().out
 
@@ -146,6 +146,8 @@ def test_an_error_that_is_not_handled_fails_the_rehearsal(
     [
         (Choice(errors="SlowDown", scenario="job"), "--scenario: 'job' is not allowed with --errors; allowed: --seed"),
         (Choice(errors="SlowDown", seeds=2), "--seeds: 2 is not allowed with --errors; allowed: --seed"),
+        (Choice(errors="SlowDown", speed=20), "--speed: 20 is not allowed with --errors; allowed: --seed"),
+        (Choice(errors="SlowDown", nodes=4), "--nodes: 4 is not allowed with --errors; allowed: --seed"),
         (Choice(errors="SlowDown", minutes=-1), "--minutes: -1 is not allowed; allowed: 0 or more"),
         (Choice(minutes=1), "--minutes: 1 is not allowed; allowed: only with --errors"),
     ],
@@ -168,7 +170,9 @@ def test_the_documents_have_the_counts_of_the_command(
     """`--minutes 0` counts and does nothing else."""
     monkeypatch.setenv("MUSTER_HOME", str(tmp_path))
     rehearse("aws-full", Choice(errors="all", minutes=0))
-    counted = re.search(r"0 of ([\d,]+) with earlier .* \((\d+) codes at (\d+) kinds of calls", capsys.readouterr().out)
+    counted = re.search(
+        r"0 of ([\d,]+) with earlier .* \((\d+) codes at (\d+) kinds of call\)", capsys.readouterr().out
+    )
     assert counted
     pairs, codes, calls = counted.groups()
     text = " ".join((REPO / "docs" / "aws.md").read_text().split())

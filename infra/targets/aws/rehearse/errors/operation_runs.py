@@ -11,12 +11,13 @@ from itertools import count
 
 from botocore import session as sessions
 
+from cluster.plural import format_count
 from infra.engine.stop import FAILED, Stop
 from infra.resources.error import ResourceError
 from infra.targets.aws.leftovers.kind import AccountRegion
 from infra.targets.aws.leftovers.search import find_leftovers, remove_leftover
 from infra.targets.aws.rehearse.errors.call_sites import name_site, visible_code
-from infra.targets.aws.rehearse.errors.coverage import Coverage, Exceptions, is_named
+from infra.targets.aws.rehearse.errors.coverage import Coverage, Exceptions, is_named, is_retryable
 from infra.targets.aws.rehearse.errors.failing_cluster import MACHINE
 from infra.targets.aws.rehearse.errors.injection import Injection
 from infra.targets.aws.rehearse.errors.operations import Operation, Subject
@@ -132,7 +133,8 @@ class _OperationRuns:
         if len(self.coverage.problems) > problems:
             self.coverage.pending.clear()
         self.coverage.confirm()
-        self.show(f"{operation.name}: {len(self.coverage.outcomes) - self.covered_before} errors at its calls")
+        covered = format_count(len(self.coverage.outcomes) - self.covered_before, "error")
+        self.show(f"{operation.name}: {covered} at its calls")
         return errors
 
     def _check_left(self, prepared: set[str], errors: Injection, text: str) -> None:
@@ -213,7 +215,9 @@ def _remove(leftover: Leftover, account: AccountRegion, subject: Subject, barrag
         *passed, last = barrage.injected
         coverage.tried |= {Pair(SWEEP, *entry) for entry in barrage.injected}
         for site, code in passed if failure else barrage.injected:
-            coverage.pending[Pair(SWEEP, site, code)] = "retried"
+            # Any other error that the removal went on after was neither repeated nor named: it is not covered.
+            if is_retryable(site, code):
+                coverage.pending[Pair(SWEEP, site, code)] = "retried"
         if not failure:
             return
         if is_named(visible_code(*last), failure):

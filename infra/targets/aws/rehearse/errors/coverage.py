@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from infra.targets.aws.launcher.error_codes import classify_code
-from infra.targets.aws.rehearse.errors.call_sites import visible_code
+from infra.targets.aws.rehearse.errors.call_sites import read_sites, visible_code
 from infra.targets.aws.rehearse.errors.injection import Injection
 from infra.targets.aws.rehearse.errors.pair import Outcome, Pair
 from infra.targets.aws.rehearse.errors.record import Record
@@ -41,6 +41,7 @@ class Coverage:
     pending: dict[Pair, Outcome] = field(default_factory=dict)
     """Pairs that count as soon as what follows has succeeded: the next `up`, or the removal of everything."""
     tried: set[Pair] = field(default_factory=set)
+    """Pairs that were judged, which this rehearsal does not repeat."""
     problems: list[str] = field(default_factory=list)
     traced: set[tuple[str, str]] = field(default_factory=set)
     """Command and site of every call that was made."""
@@ -62,8 +63,8 @@ class Coverage:
         quiet, optional = (exceptions.quiet, exceptions.optional) if exceptions else (None, ())
         codes = {Pair(command, site, code): visible_code(site, code) for site, code in injection.injected.items()}
         named = {pair for pair, code in codes.items() if is_named(code, output)}
-        self.tried |= set(codes)
         if failed and codes and not named:
+            self.tried |= set(codes)
             pairs = ", ".join(map(str, codes))
             self.problems.append(f"{pairs}: the command failed without naming it:\n{output}")
             return
@@ -75,8 +76,11 @@ class Coverage:
                 self.pending[pair] = "retried"
             elif is_optional or pair in named:
                 self.pending[pair] = "accepted"
-            elif not failed:
+            elif failed:
+                continue
+            else:
                 self.problems.append(f"{pair}: the command succeeded without naming it:\n{output}")
+            self.tried.add(pair)
 
     def confirm(self) -> None:
         """Count the pending pairs as covered, and record them."""
@@ -122,6 +126,11 @@ class Coverage:
 
     def _get_outcome(self, pair: Pair) -> Outcome | None:
         return self.outcomes.get(pair) or self.earlier.get(pair)
+
+
+def restrict_sites(*commands: str) -> dict[str, tuple[str, ...]]:
+    """Return the listed sites of some commands."""
+    return {command: sites for command, sites in read_sites().items() if command in commands}
 
 
 def is_named(code: str, text: str) -> bool:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from cluster.plural import format_count
 from infra.engine.stop import FAILED, Stop
 from infra.targets.aws.rehearse.errors.call_sites import read_sites
 from infra.targets.aws.rehearse.errors.coverage import Coverage, Exceptions
@@ -29,8 +30,8 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     TEARDOWN: ("teardown", "--yes"),
 }
 """The commands with the engine, in the order of a cycle."""
-# More than any command has kinds of calls: each run that fails has met an error at one more.
-RUNS_AT_MOST = 100
+# Each run that fails has met an error at one more kind of call, and may have made calls that are not in the list.
+_RUNS_PER_SITE, _MORE_RUNS = 2, 10
 # `teardown` follows the first failed `up` in the first cycle, the second in the second, and so on.
 _DEPTHS = 8
 _CONTINUES = re.compile(r"(muster|make) (up|teardown|check)|run the command again")
@@ -99,19 +100,23 @@ class EngineCycle:
         self.coverage.confirm()
 
     def _repeat(self, name: str) -> None:
-        output = ""
-        for run in range(1, RUNS_AT_MOST + 1):
+        output, limit = "", _RUNS_PER_SITE * len(self.coverage.sites.get(name, ())) + _MORE_RUNS
+        for run in range(1, limit + 1):
             errors = self._inject(name)
             title = f"{self.cycle}: {name}, run {run}"
             with self.console.status(title):
                 code, output = self.cluster.run(*COMMANDS[name], errors=errors)
             self.met.setdefault(name, set()).update(errors.injected)
             self.coverage.judge(name, errors, output, failed=code != 0, exceptions=self._except_listings(name))
-            self.console.say(f"{title}: {len(errors.injected)} errors, {'failed' if code else 'succeeded'}")
+            if name == RESIZE and not errors.injected:
+                # `up` and `teardown` are traced without errors, before the other commands.
+                self.coverage.trace(name, errors.called)
+            count = format_count(len(errors.injected), "error")
+            self.console.say(f"{title}: {count}, {'failed' if code else 'succeeded'}")
             if code == 0:
                 return
             self._check_failure(name, errors, output)
-        raise Stop(f"`muster {name}` still fails after {RUNS_AT_MOST} runs:\n{output}", code=FAILED)
+        raise Stop(f"`muster {name}` still fails after {limit} runs:\n{output}", code=FAILED)
 
     def _require_unchanged(self) -> None:
         code, output = self.cluster.run(*COMMANDS[UP])

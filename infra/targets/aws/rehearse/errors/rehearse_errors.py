@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from cluster.plural import format_count
 from infra.engine.stop import FAILED, Stop
 from infra.home import StackHome
 from infra.targets.aws.rehearse.errors.call_sites import read_sites, render_sites
@@ -62,19 +63,24 @@ def cover_operations(cluster: FailingCluster, coverage: Coverage, share: Share, 
                 before = len(coverage.outcomes)
                 with console.status(operation.name) as line:
                     cover_operation(subject, operation, coverage, half, line.update)
-                console.say(f"{operation.name}: {len(coverage.outcomes) - before} errors at its calls")
+                console.say(f"{operation.name}: {format_count(len(coverage.outcomes) - before, 'error')} at its calls")
         if _is_open(coverage, (SWEEP,), share) and not share.is_over:
             before = len(coverage.outcomes)
             with console.status(SWEEP):
                 cover_sweep(subject, coverage, share)
-            console.say(f"{SWEEP}: {len(coverage.outcomes) - before} errors at its calls")
+            console.say(f"{SWEEP}: {format_count(len(coverage.outcomes) - before, 'error')} at its calls")
     with console.status("`muster teardown` without errors"):
         _run(cluster, TEARDOWN, coverage)
         cluster.require_nothing_left("after all other commands")
 
 
-def cover_engine(cluster: FailingCluster, coverage: Coverage, share: Share, cycle: Cycle, console: Console) -> None:
-    """Create, change and remove the cluster while each call meets one error; what cannot go on is a problem."""
+def cover_engine(
+    cluster: FailingCluster, coverage: Coverage, share: Share, cycle: Cycle, console: Console
+) -> EngineCycle:
+    """Create, change and remove the cluster while each call meets one error; what cannot go on is a problem.
+
+    Return the cycle with the sites that have met an error.
+    """
     engine = EngineCycle(cluster, coverage, share, cycle, console)
     try:
         engine.up()
@@ -83,6 +89,7 @@ def cover_engine(cluster: FailingCluster, coverage: Coverage, share: Share, cycl
     except Stop as stop:
         coverage.pending.clear()
         coverage.problems.append(f"{cycle}: {stop.what}")
+    return engine
 
 
 def check_list(stack: StackHome, coverage: Coverage) -> list[str]:

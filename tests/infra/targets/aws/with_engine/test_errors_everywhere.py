@@ -1,77 +1,116 @@
-"""Every error code of AWS at every call of every command: retried, done without, or named with a fix; nothing is left.
+"""An error at every call of `up` and `teardown`: each is named with a fix, `up` continues, `teardown` leaves nothing.
 
-All codes take hours: some are met every night, others the next, all of them in a week. `muster rehearse
---stack aws-full --errors all` does the same in one go and prints the counts. That each code has its fix is shown in
-test_refusals.py, and that Slurm's launcher handles each code at each of its calls in launcher/test_error_matrix.py.
+Every code of the table is injected somewhere, and each call site meets one code per night: another one every night, all
+of them in as many nights as there are codes. That each code has its fix is shown in test_refusals.py, and that Slurm's
+launcher handles each code at each of its calls in launcher/test_error_matrix.py.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
 
 import pytest
 
-from infra.home import Home
-from infra.targets.aws.rehearse.errors.call_sites import read_sites
-from infra.targets.aws.rehearse.errors.coverage import Coverage
-from infra.targets.aws.rehearse.errors.engine_commands import COMMANDS, Cycle, plan_cycles
-from infra.targets.aws.rehearse.errors.failing_cluster import FailingCluster, open_failing_cluster
-from infra.targets.aws.rehearse.errors.operations import Notes
-from infra.targets.aws.rehearse.errors.rehearse_errors import OPERATION_NAMES, cover_engine, cover_operations
-from infra.targets.aws.rehearse.errors.share import ALL_CODES, Share
-from tests.seeds import read_night
+from infra.targets.aws.launcher.error_codes import CODES
+from infra.targets.aws.rehearse.account_resources import list_resources
+from infra.targets.aws.rehearse.moto_server import Interference
+from tests.infra.targets.aws.with_engine.call_sites import OneErrorPerSite, visible_code
+from tests.infra.targets.aws.with_engine.cloud_stack import CloudStack
+from tests.infra.targets.aws.with_engine.conftest import MakeStack
+from tests.moto_server import Moto
 
-STACK = "aws-full"
-NIGHTS = 7
-"""Nights in which every cycle runs once, and other commands meet every code."""
-CYCLES = plan_cycles(ALL_CODES)[read_night() % NIGHTS :: NIGHTS]
-CODES = ALL_CODES[read_night() % NIGHTS :: NIGHTS]
+UP, TEARDOWN = ("up",), ("teardown", "--yes")
+# `gone` is left out: for the engine it is no error but the answer that a resource does not exist.
+ERRORS = [code for kind, codes in CODES.items() if kind != "gone" for code in codes]
+# Each run creates or removes at least one more layer of resources; more runs mean that an error is permanent.
+RUNS_AT_MOST = 60
+# The number of the night chooses the code of each site; set it to repeat a night that failed.
+NIGHT = "MUSTER_TEST_NIGHT"
 
 
 @dataclass
-class Console(Notes):
-    """Prints progress, which pytest shows if the test fails."""
+class FailingAccount:
+    """A stack whose commands meet errors of AWS."""
 
-    lines: list[str] = field(default_factory=list)
+    stack: CloudStack
+    moto: Moto
 
-    def say(self, text: str) -> None:
-        print(text)
+    def __post_init__(self) -> None:
+        self.before = list_resources(self.stack.cloud)
+
+    def run(self, command: Sequence[str], errors: Interference) -> tuple[int, str]:
+        """Run a command of muster with these errors, and return its exit code and output."""
+        self.moto.interfere = errors
+        code, output = self.stack.attempt(*command)
+        self.moto.interfere = None
+        assert "Traceback" not in output
+        return code, output
+
+    def repeat(
+        self, command: Sequence[str], errors: OneErrorPerSite, after_odd: Callable[[], None] | None = None
+    ) -> int:
+        """Repeat a command until it succeeds, and return the number of runs; each failure must be explained.
+
+        `after_odd` is called after the first failure, the third, and so on.
+        """
+        output = ""
+        for run in range(1, RUNS_AT_MOST + 1):
+            earlier = len(errors.injected)
+            code, output = self.run(command, errors)
+            if code == 0:
+                return run
+            check_explained(output, [visible_code(*pair) for pair in list(errors.injected.items())[earlier:]])
+            if after_odd and run % 2:
+                after_odd()
+        pytest.fail(f"`muster {command[0]}` still fails after {RUNS_AT_MOST} runs:\n{output}")
+
+    def list_left(self) -> set[str]:
+        """Return what the account has besides what it had before, whatever its tags."""
+        return list_resources(self.stack.cloud) - self.before
+
+    def check_nothing_left(self) -> None:
+        """Assert that neither the receipt nor the account has anything of the cluster."""
+        assert self.stack.receipt["left"] == 0
+        assert self.list_left() == set()
+
+
+def check_explained(output: str, codes: Sequence[str]) -> None:
+    """Assert that a command that failed names one of these codes, and the command that continues."""
+    assert any(re.search(rf"\b{re.escape(code)}\b", output) for code in codes), f"none of {codes} in:\n{output}"
+    assert re.search(r"(muster|make) (up|teardown|check)", output), output
 
 
 @pytest.fixture
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FailingCluster]:
-    here = Home.of(os.environ)
-    folder = tmp_path_factory.mktemp("errors")
-    home = Home(repo=here.repo, root=folder, cache=here.cache, stacks=here.stacks)
-    with open_failing_cluster(home.stack(STACK)) as cluster:
-        yield cluster
-
-
-def restrict_sites(*commands: str) -> Coverage:
-    return Coverage({command: sites for command, sites in read_sites().items() if command in commands})
-
-
-@pytest.mark.nightly
-@pytest.mark.timeout(3600)
-def test_errors_at_every_call_of_other_commands(cluster: FailingCluster) -> None:
-    coverage = restrict_sites(*OPERATION_NAMES)
-    cover_operations(cluster, coverage, Share(CODES), Console())
-    print(*coverage.render(CODES), sep="\n")
-    assert coverage.problems == []
-    assert coverage.unlisted == [], "add these calls to call_sites.txt"
-    assert [pair for name in coverage.sites for pair in coverage.list_open(name, CODES)] == []
+def failing(make_stack: MakeStack, account: Moto) -> FailingAccount:
+    return FailingAccount(make_stack("aws-g6-pair", name="errors"), account)
 
 
 @pytest.mark.fault(23)
 @pytest.mark.nightly
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize("cycle", CYCLES, ids=str)
-def test_an_error_at_each_call_of_the_engine(cluster: FailingCluster, cycle: Cycle) -> None:
-    """In all cycles together, each call meets every code."""
-    coverage = restrict_sites(*COMMANDS)
-    cover_engine(cluster, coverage, Share(cycle.codes), cycle, Console())
-    print(*coverage.render(cycle.codes), sep="\n")
-    assert coverage.problems == []
-    assert {pair.command for pair in coverage.outcomes} == set(COMMANDS)
+@pytest.mark.timeout(3600)
+def test_an_error_at_every_call(failing: FailingAccount) -> None:
+    """After a failed `up`, alternately `teardown` removes what there is, or the next `up` continues."""
+    errors = OneErrorPerSite(ERRORS, int(os.environ.get(NIGHT) or datetime.now(UTC).toordinal()))
+    print(f"night {errors.night % len(ERRORS)}; {NIGHT}={errors.night} repeats it")
+    teardowns: list[int] = []
+
+    def tear_down() -> None:
+        if failing.list_left():
+            teardowns.append(failing.repeat(TEARDOWN, errors))
+            failing.check_nothing_left()
+
+    ups = failing.repeat(UP, errors, after_odd=tear_down)
+    failing.stack.unchanged()
+    tear_down()
+    codes = set(errors.injected.values())
+    print(
+        f"errors at {len(errors.injected)} of {len(errors.sites)} call sites with {len(codes)} of {len(ERRORS)} codes, "
+        f"{len(errors.injected)} of {len(errors.sites) * len(ERRORS)} pairs of both: `up` {ups} times, "
+        f"`teardown` {sum(teardowns)} times, nothing left {len(teardowns)} times"
+    )
+    assert errors.unlisted == [], "add these sites to call_sites.txt"
+    assert codes == set(ERRORS)

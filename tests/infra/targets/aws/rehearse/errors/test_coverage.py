@@ -101,7 +101,10 @@ def test_of_two_errors_the_command_names_the_one_that_ended_it() -> None:
     retried = {Pair("up", VPC, "RequestLimitExceeded"): "retried"}
     assert judge_two("RequestLimitExceeded", "CreateVpc", "CreateVpc", "CreateSubnet").pending == explained | retried
     # Whether the command did without it or hides it is open.
-    assert judge_two("AccessDenied", "CreateVpc", "CreateVpc", "CreateSubnet").pending == explained
+    hidden = judge_two("AccessDenied", "CreateVpc", "CreateVpc", "CreateSubnet")
+    assert hidden.pending == explained
+    assert hidden.is_open(Pair("up", VPC, "AccessDenied"))
+    assert not hidden.is_open(Pair("up", SUBNET, "Blocked"))
     assert judge_two("AccessDenied", "CreateVpc", "CreateSubnet").pending == explained
 
 

@@ -36,11 +36,14 @@ class Commands:
     names_errors: bool = True
     left: Sequence[str] = ()
     """What `teardown` leaves."""
+    more_calls: Sequence[str] = ()
+    """Calls of `up` after a change of sizes, besides the others."""
     runs: list[str] = field(default_factory=list)
 
     def run(self, command: str, *_options: str, errors: Injection | None = None) -> tuple[int, str]:
         self.runs.append(command)
-        for action in CALLS[command]:
+        more = self.more_calls if command == "up" and "+1" in self.runs else ()
+        for action in (*CALLS[command], *more):
             code = errors("ec2", action, {}) if errors else ""
             if code in TRANSIENT and self.retries and errors:
                 code = errors("ec2", action, {})
@@ -82,6 +85,17 @@ def test_a_command_is_repeated_until_every_call_has_met_an_error_and_it_succeeds
     assert {(pair.command, pair.site) for pair in coverage.outcomes} == {(c, site) for c in SITES for site in SITES[c]}
 
 
+def test_a_cycle_knows_which_calls_have_met_an_error() -> None:
+    coverage = Coverage(SITES)
+    engine = cover_engine(cast(FailingCluster, Commands()), coverage, Share(PERMANENT.codes), PERMANENT, Notes())
+    assert engine.met == {name: set(sites) for name, sites in SITES.items()}
+    assert coverage.unlisted == []
+
+
+def test_a_call_after_a_change_of_sizes_that_is_not_listed_is_reported() -> None:
+    assert cover(Commands(more_calls=("RunInstances",))).unlisted == [("resize", "ec2 RunInstances")]
+
+
 def test_the_next_cycle_covers_what_is_missing() -> None:
     coverage = Coverage(SITES)
     for cycle in plan_cycles(PERMANENT.codes):
@@ -108,6 +122,13 @@ def test_a_failure_that_does_not_name_its_error_is_a_problem() -> None:
     coverage = cover(Commands(names_errors=False))
     assert "up: ec2 CreateVpc: Blocked: the command failed without naming it" in coverage.problems[0]
     assert coverage.outcomes == {}
+
+
+def test_a_command_that_fails_at_ever_new_calls_is_given_up() -> None:
+    """Two runs for each of the two listed kinds of calls, and ten more."""
+    more = [f"Create{number}" for number in range(20)]
+    coverage = cover(Commands(more_calls=more))
+    assert "`muster resize` still fails after 14 runs" in coverage.problems[0]
 
 
 def test_what_is_left_is_a_problem_and_the_errors_before_it_do_not_count() -> None:

@@ -1,0 +1,73 @@
+"""Call sites: the kinds of calls that muster makes of AWS, and an error that is injected once at each of them."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from infra.targets.aws.rehearse.moto_errors import render_error
+
+_SITES = Path(__file__).with_name("call_sites.txt")
+# Parts of a path that are ids or names: of zones, filesystems, mount targets, access points and objects.
+_ID = re.compile(r"(?:[A-Z0-9]{8,}|(?:fs|fsmt|fsap|subnet|sg|vpc|eni)-[0-9a-f]+|arn:.*)$")
+
+
+def name_site(service: str, action: str, params: dict[str, str]) -> str:
+    """Return the name of a kind of call, the same whichever resource it is for."""
+    method, _, path = action.partition(" ")
+    if not path:
+        return f"{service} {action}"
+    option = params.get("query", "").split("&")[0].partition("=")[0]
+    if service == "s3":
+        parts = [part for part in path.split("/") if part]
+        path = "/".join(["", "bucket", "object"][: len(parts[:2]) + 1])
+    else:
+        path = "/".join("*" if _ID.match(part) else part for part in path.rstrip("/").split("/"))
+    return f"{service} {method} {path or '/'}{f'?{option}' if option else ''}"
+
+
+def read_sites() -> tuple[str, ...]:
+    """Return the sites that are known for `up` and `teardown` of the g6 pair."""
+    return tuple(_SITES.read_text().splitlines())
+
+
+def choose_code(codes: Sequence[str], position: int, night: int) -> str:
+    """Return the code for a site of the list; in as many nights as there are codes, it meets each of them once."""
+    return codes[(position + night) % len(codes)]
+
+
+def visible_code(site: str, code: str) -> str:
+    """Return what a caller learns of an error: an answer to HEAD has no body, so only its status is known."""
+    service, method = site.split()[:2]
+    return render_error(service, code)[0].split()[0] if method == "HEAD" else code
+
+
+@dataclass
+class OneErrorPerSite:
+    """Fails the first call of each kind, with another code every night. Given to `Moto.interfere`."""
+
+    codes: Sequence[str]
+    night: int
+    sites: Sequence[str] = field(default_factory=read_sites)
+    injected: dict[str, str] = field(default_factory=dict)
+    """Code by site."""
+    unlisted: list[str] = field(default_factory=list)
+    """Sites that are not in the list, which has to be extended by them."""
+
+    def __post_init__(self) -> None:
+        self._lock = threading.Lock()
+        self._positions = {site: position for position, site in enumerate(self.sites)}
+
+    def __call__(self, service: str, action: str, params: dict[str, str]) -> str:
+        site = name_site(service, action, params)
+        with self._lock:
+            if site in self.injected:
+                return ""
+            if site not in self._positions:
+                self.unlisted.append(site)
+                self._positions[site] = len(self._positions)
+            self.injected[site] = choose_code(self.codes, self._positions[site], self.night)
+            return self.injected[site]

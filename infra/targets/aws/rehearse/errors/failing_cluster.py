@@ -55,6 +55,10 @@ class FailingCluster:
     original: ClusterSpec
     """The spec with the images and the key of the account that the stack's file does not name any more."""
     before: set[str] = field(default_factory=set)
+    earlier_receipts: dict[Path, int] = field(default_factory=dict)
+    """Receipts before the last `teardown`, with their times in ns: two within a second have the same name."""
+    expects_receipt: bool = False
+    """Whether there was anything to remove before the last `teardown`."""
 
     @property
     def account(self) -> str:
@@ -87,6 +91,9 @@ class FailingCluster:
     def run(self, command: str, *options: str, errors: Interference | None = None) -> tuple[int, str]:
         """Run a command of muster with errors; return its exit code and output."""
         lines: list[str] = []
+        if command == "teardown":
+            self.earlier_receipts = self._list_receipts()
+            self.expects_receipt = self.stack.state.exists() or bool(self.list_left())
         line = [sys.executable, "-m", "muster.cli", *command.split(), "--stack", self.stack.name, *options]
         with self.interfere(errors):
             code = run_command(line, self.environment() | _MANY_ERRORS, self.stack.home.repo, lines.append)
@@ -124,13 +131,22 @@ class FailingCluster:
         }
 
     def require_nothing_left(self, when: str) -> None:
-        """Raise Stop if the account or the last receipt still has anything of the cluster."""
-        receipts = sorted(self.stack.home.receipts.glob("*.json"), key=lambda path: path.stat().st_mtime_ns)
-        in_receipt = json.loads(receipts[-1].read_text())["left"] if receipts else 0
+        """Raise Stop if the account or the receipt of the last `teardown` still has anything of the cluster.
+
+        There is no receipt if there was nothing to remove.
+        """
+        new = [path for path, time_ns in self._list_receipts().items() if self.earlier_receipts.get(path) != time_ns]
+        if len(new) > 1 or (not new and self.expects_receipt):
+            names = ", ".join(sorted(path.name for path in new)) or "none"
+            raise Stop(f"{when}: `teardown` has to write one receipt; new are: {names}", code=FAILED)
+        in_receipt = json.loads(new[0].read_text())["left"] if new else 0
         left = sorted(self.list_left())
         if left or in_receipt:
             what = f"{when}: the account has {', '.join(left) or 'nothing'}, the receipt says {in_receipt} left"
             raise Stop(what, code=FAILED)
+
+    def _list_receipts(self) -> dict[Path, int]:
+        return {path: path.stat().st_mtime_ns for path in self.stack.home.receipts.glob("*.json")}
 
 
 @contextmanager

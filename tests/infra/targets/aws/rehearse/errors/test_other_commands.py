@@ -29,7 +29,8 @@ class Cluster:
 
     def run(self, command: str, *_options: str, errors: Injection) -> tuple[int, str]:
         self.runs.append(command)
-        refused = [errors(*call.split(" ", 1), {}) for call in self.calls[command]]
+        calls = (call.partition(" ") for call in self.calls[command])
+        refused = [errors(service, action, {}) for service, _, action in calls]
         return self.code or int(any(refused)), "refused"
 
     def environment(self) -> dict[str, str]:

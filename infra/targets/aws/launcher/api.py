@@ -18,9 +18,11 @@ from slurm.power.launcher import LauncherError
 Answer = dict[str, Any]
 
 DEADLINE_S = 120.0
+AT_ONCE = 16
+"""Most calls that one launcher makes at the same time."""
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 1.0, 20.0
 # botocore would retry server errors by itself, and EC2 reports a shortage as one: it would be requested repeatedly.
-_CONFIG = Config(retries={"total_max_attempts": 1}, connect_timeout=10, read_timeout=60)
+_CONFIG = Config(retries={"total_max_attempts": 1}, connect_timeout=10, read_timeout=60, max_pool_connections=AT_ONCE)
 
 
 class AwsApi:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 
-from infra.targets.aws.launcher.api import AwsApi
+from infra.targets.aws.launcher.api import AT_ONCE, AwsApi
 from infra.targets.aws.launcher.fleet import Fleet
 from infra.targets.aws.node import parameters
 from slurm.power.launcher import Fault, LauncherError, Machine
@@ -24,6 +25,11 @@ def hand_over(api: AwsApi, fleet: Fleet, machines: Mapping[str, Machine]) -> Non
     if missing := sorted(set(machines) - set(keys)):
         fault = Fault("broken", "NoHostKey", f"{parameters.HOST_KEYS} has no host key of {', '.join(missing)}")
         raise LauncherError("hand_over", fault, "run `muster up`")
-    for name, machine in machines.items():
-        key = parameters.own_host_key(f"{fleet.machine_arns}{machine.id}")
+
+    def store(name: str) -> None:
+        key = parameters.own_host_key(f"{fleet.machine_arns}{machines[name].id}")
         api.call("s3", "put_object", Bucket=fleet.bucket, Key=key, Body=keys[name].encode())
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        # Reading the results raises the first error, and cancels the calls that have not begun.
+        list(pool.map(store, machines))

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import json
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
 
 from infra.resources import ssh_key
 from infra.targets.aws.build.nodes import Group
-from infra.targets.aws.launcher.api import AwsApi
+from infra.targets.aws.launcher.api import AT_ONCE, AwsApi
 from infra.targets.aws.launcher.fleet import Fleet
+from infra.targets.aws.launcher.host_keys import hand_over
 from infra.targets.aws.launcher.launch import launch
 from infra.targets.aws.node import parameters
 from infra.targets.aws.rehearse.certificates import Authority
 from slurm.power.launcher import LauncherError
 from tests.moto_server import ACCOUNT, REGION, Moto, listening
 from tests.slurm.power.cluster import Clock, list_running
+from tests.slurm.power.states import machine
 
 ARNS = f"arn:aws:ec2:{REGION}:{ACCOUNT}:instance/"
 BUCKET = "host-keys-of-demo"
@@ -65,6 +68,43 @@ def test_up_hands_keys_to_machines_that_an_older_version_launched(
     api = AwsApi(REGION, sleep=clock.sleep, clock=clock.now)
     Group(api, keyed, "gpu", 0, 8, sleep=clock.sleep, clock=clock.now).ensure()
     assert read_keys(aws) == {old.id: "private of gpu-7"}
+
+
+def test_keys_are_handed_over_at_the_same_time_but_not_all_at_once(aws: Moto, keyed: Fleet) -> None:
+    """A group of thousands of nodes would otherwise wait for one call after another."""
+    machines = {f"node-{number}": machine(f"node-{number}", number) for number in range(2 * AT_ONCE)}
+    aws.client("s3").put_object(
+        Bucket=BUCKET, Key=parameters.HOST_KEYS, Body=json.dumps({name: f"private of {name}" for name in machines})
+    )
+    # Each call waits until as many as allowed have arrived; with fewer at once, none would ever go on.
+    together, lock = threading.Barrier(AT_ONCE), threading.Lock()
+    under_way: set[str] = set()
+    most: list[int] = []
+
+    def meet(_service: str, action: str, _params: dict[str, str]) -> str:
+        if action.startswith("PUT "):
+            with lock:
+                under_way.add(action)
+                most.append(len(under_way))
+            together.wait(timeout=120)
+            with lock:
+                under_way.discard(action)
+        return ""
+
+    aws.interfere = meet
+    hand_over(AwsApi(REGION), keyed, machines)
+    aws.interfere = None
+    assert read_keys(aws) == {new.id: f"private of {name}" for name, new in machines.items()}
+    assert max(most) == AT_ONCE
+
+
+def test_a_refused_key_ends_the_launch_with_its_code(aws: Moto, keyed: Fleet) -> None:
+    aws.interfere = lambda _service, action, _params: "AccessDenied" if action.startswith("PUT ") else ""
+    with pytest.raises(LauncherError, match="AccessDenied"):
+        launch(AwsApi(REGION), keyed, keyed.group("gpu").options, [("gpu-2", "gpu-5")], "token")
+    aws.interfere = None
+    assert list_running(aws) == []
+    assert read_keys(aws) == {}
 
 
 def test_a_key_that_was_handed_over_by_tls_is_the_private_half_of_the_public_key(

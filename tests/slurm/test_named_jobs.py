@@ -6,9 +6,15 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from bootstrap.sessions import Sessions
+from bootstrap.transport.base import Completed
+from bootstrap.transport.local import LocalTransport
+from bootstrap.upgrade import execute
+from cluster.inventory import Node
 from infra.targets import facts
 from infra.targets.aws import run_command
 from slurm.control.follow import follow_job
@@ -128,6 +134,31 @@ def test_snapshot_of_an_upgrade_cannot_be_forged(names: dict[str, str]) -> None:
     check_names({id_: job.name for id_, job in snapshot.queue.items()}, names)
     assert {(job.uid, job.state) for job in snapshot.queue.values()} == {("2002", "RUNNING")}
     assert snapshot.total == 3
+
+
+@pytest.mark.parametrize("names", ["x"], indirect=True)
+def test_the_snapshot_of_an_upgrade_may_be_longer_than_the_output_of_run_command(
+    names: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is the list of all jobs, none of which may be left out: it comes as a file."""
+    assert names
+    jobs = {str(number): "train" for number in range(10_000)}
+    (tmp_path / "jobs").write_text(json.dumps(jobs))
+    monkeypatch.setattr(execute, "SNAPSHOT", str(tmp_path / "snapshot"))
+    node = Node(name="ctl", role="controller", address="a", host_key="k", machine_id="m", cpus=2, memory_mb=2048)
+    outputs: list[str] = []
+
+    class RecordingTransport(LocalTransport):
+        def run(self, *args: Any, **kwargs: Any) -> Completed:
+            done = super().run(*args, **kwargs)
+            outputs.append(done.out)
+            return done
+
+    with Sessions(lambda _node: RecordingTransport()) as sessions:
+        text = execute.take_snapshot(sessions, node)
+    assert len(text) > run_command._MAX_OUTPUT_CHARACTERS
+    assert parse_snapshot(text).queue.keys() == jobs.keys()
+    assert outputs == [""]
 
 
 @pytest.mark.parametrize("names", ["any"], indirect=True)

@@ -18,6 +18,8 @@ from bootstrap.progress import Event, emit
 from cluster.names import CONTROLLER
 from infra.resources.error import ResourceError
 from infra.resources.properties import Properties, changed, unknown
+from infra.targets.aws.build import absences
+from infra.targets.aws.build.absences import Absences, describe_loss, find_absent
 from infra.targets.aws.client import create_client
 from infra.targets.aws.instances import list_instances
 from infra.targets.aws.node import parameters
@@ -34,13 +36,10 @@ TIMEOUT_S = 3600.0
 POLL_S = 3.0
 # A terminated machine cannot report, so EC2 is asked as well, less often.
 EC2_POLL_S = 30.0
-# EC2 lists a new machine only some time after its launch; the sweep waits as long.
-LISTING_S = 180.0
 # Limits of Systems Manager per call.
 COMMAND_BATCH, PARAMETER_BATCH = 50, 10
 # Not registered with Systems Manager yet, or not any more.
 _ABSENT = "InvalidInstanceId"
-_ALIVE = ("pending", "running")
 _INPUTS = ("cluster", "region", "bundle", "nodes")
 
 
@@ -161,17 +160,8 @@ def find_lost_machines(ec2: Any, instances: Mapping[str, str], *, are_listed: bo
         for instance in reservation["Instances"]
     }
     judged = {node: id_ for node, id_ in instances.items() if are_listed or id_ in described}
-    losses = {node: _describe_loss(id_, described.get(id_)) for node, id_ in judged.items()}
+    losses = {node: describe_loss(id_, described.get(id_)) for node, id_ in judged.items()}
     return {node: text for node, text in losses.items() if text}
-
-
-def _describe_loss(id_: str, raw: Mapping[str, Any] | None) -> str:
-    """Return why a machine will not report; empty if it still may."""
-    if raw is None:
-        return f"{id_} does not exist any more"
-    state = raw["State"]["Name"]
-    reason = raw.get("StateReason", {}).get("Message", "")
-    return "" if state in _ALIVE else f"{id_} is {state}" + (f" ({reason})" if reason else "")
 
 
 def _wait(props: Properties, timeout_s: float = TIMEOUT_S, poll_s: float = POLL_S) -> Properties:
@@ -182,6 +172,7 @@ def _wait(props: Properties, timeout_s: float = TIMEOUT_S, poll_s: float = POLL_
     began = time.monotonic()
     deadline, ec2_poll = began + timeout_s, began + EC2_POLL_S
     shown: Mapping[str, Report] = {}
+    gone = Absences(in_use_before=before)
     while True:
         reports = read_reports(ssm, props["cluster"])
         _show_progress(expected, shown, reports)
@@ -194,7 +185,8 @@ def _wait(props: Properties, timeout_s: float = TIMEOUT_S, poll_s: float = POLL_
         if time.monotonic() > ec2_poll:
             ec2_poll = time.monotonic() + EC2_POLL_S
             instances = {node: expected.nodes[node] for node in unfinished if expected.nodes[node]}
-            _check_machines(props["region"], instances, are_listed=time.monotonic() > began + LISTING_S)
+            _check_machines(props["region"], instances, are_listed=time.monotonic() > began + absences.LISTING_S)
+            _check_names(props, [node for node in unfinished if not expected.nodes[node]], gone)
         if time.monotonic() > deadline:
             raise _timeout_problem(unfinished, reports, timeout_s)
         time.sleep(poll_s)
@@ -264,6 +256,19 @@ def _check_machines(region: str, instances: Mapping[str, str], *, are_listed: bo
     node, reason = next(iter(lost.items()))
     fix = "`muster up` replaces a terminated machine; start a stopped one with `aws ec2 start-instances`"
     raise ResourceError("", f"the machine of node {node} will not report: {reason}", fix)
+
+
+def _check_names(props: Properties, nodes: Sequence[str], gone: Absences) -> None:
+    """Raise ResourceError if a node that any machine may become will not get one."""
+    absent = find_absent(props["region"], props["cluster"], props["stack"], nodes)
+    given_up = gone.update(absent, time.monotonic())
+    if not given_up:
+        return
+    for node in given_up:
+        emit(Event("bootstrap", node, "boot", "failed", absent[node]))
+    more = f", and {len(given_up) - 1} more" if len(given_up) > 1 else ""
+    what = f"node {given_up[0]} has no machine: {absent[given_up[0]]}{more}"
+    raise ResourceError("", what, "remove the cause, if EC2 names one; `muster up` launches it again")
 
 
 def _timeout_problem(unfinished: Sequence[str], reports: Mapping[str, Report], timeout_s: float) -> ResourceError:

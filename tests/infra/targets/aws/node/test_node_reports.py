@@ -8,7 +8,8 @@ import pytest
 
 from cluster import names
 from infra.resources.error import ResourceError
-from infra.targets.aws.build import reports
+from infra.targets.aws.build import absences, reports
+from infra.targets.aws.build.absences import Absences
 from infra.targets.aws.build.reports import ExpectedNodes, NodeReportsProvider
 from infra.targets.aws.node import parameters
 from infra.targets.aws.node.parameters import Report, parse_report
@@ -156,9 +157,48 @@ def test_an_instance_that_is_not_listed_is_lost_only_after_a_while(
     new = props | {"nodes": {"controller": "i-0123456789abcdef0"}}
     with pytest.raises(ResourceError, match="node controller has not reported yet after 0 minutes"):
         reports._wait(new, timeout_s=0, poll_s=0)
-    monkeypatch.setattr(reports, "LISTING_S", 0.0)
+    monkeypatch.setattr(absences, "LISTING_S", 0.0)
     with pytest.raises(ResourceError, match="i-0123456789abcdef0 does not exist any more"):
         reports._wait(new, poll_s=0)
+
+
+def test_a_static_node_whose_machine_ended_before_it_reported_is_not_waited_for(
+    aws: Moto, props: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sweep launches no node that has never been up: all others would wait for it, at the price of their GPUs."""
+    monkeypatch.setattr(reports, "EC2_POLL_S", 0.0)
+    static = props | {"nodes": {"gpu-1": ""}}
+    with pytest.raises(ResourceError, match="node gpu-1 has not reported yet after 0 minutes"):
+        reports._wait(static, timeout_s=0, poll_s=0)
+    monkeypatch.setattr(absences, "LISTING_S", 0.0)
+    with pytest.raises(ResourceError, match="node gpu-1 has no machine: EC2 lists none with its name"):
+        reports._wait(static, poll_s=0)
+    first = _start_instance(aws, "gpu-1")
+    _start_instance(aws, "gpu-1", "other-stack")
+    with pytest.raises(ResourceError, match="node gpu-1 has not reported yet after 0 minutes"):
+        reports._wait(static, timeout_s=0, poll_s=0)
+    aws.client("ec2").terminate_instances(InstanceIds=[first])
+    with pytest.raises(ResourceError) as caught:
+        reports._wait(static, poll_s=0)
+    assert f"node gpu-1 has no machine: {first} is terminated (Client.UserInitiatedShutdown" in str(caught.value)
+    assert "`muster up` launches it again" in str(caught.value)
+    _start_instance(aws, "gpu-1")
+    with pytest.raises(ResourceError, match="node gpu-1 has not reported yet after 0 minutes"):
+        reports._wait(static, timeout_s=0, poll_s=0)
+
+
+def test_a_node_that_reported_before_is_left_to_the_sweep_for_a_while() -> None:
+    gone = Absences(in_use_before={"gpu-2"})
+    assert gone.update(["gpu-1", "gpu-2"], 1000.0) == []
+    assert gone.update(["gpu-1", "gpu-2"], 1000.0 + absences.LISTING_S) == ["gpu-1"]
+    assert gone.update(["gpu-2"], 1000.0 + absences.REPLACEMENT_S) == ["gpu-2"]
+
+
+def test_a_node_that_got_another_machine_is_waited_for_again() -> None:
+    gone = Absences(in_use_before=())
+    assert gone.update(["gpu-1"], 0.0) == []
+    assert gone.update([], absences.LISTING_S) == []
+    assert gone.update(["gpu-1"], absences.LISTING_S + 1) == []
 
 
 def test_a_refresh_finds_nodes_that_are_no_longer_ready(aws: Moto, props: dict[str, object]) -> None:

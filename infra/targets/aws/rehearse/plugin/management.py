@@ -53,7 +53,8 @@ def _log_group_arn(aws: Aws, name: str) -> str:
 def _log_group(aws: Aws, id_: str, _props: Props) -> Props | None:
     rows = aws.logs.describe_log_groups(logGroupNamePrefix=id_)["logGroups"]
     row = next((row for row in rows if row["logGroupName"] == id_), None)
-    return None if row is None else {"retentionInDays": row["retentionInDays"]}
+    # AWS leaves it out as long as nothing expires; the real provider then reads 0.
+    return None if row is None else {"retentionInDays": row.get("retentionInDays", 0)}
 
 
 def _update_log_group(aws: Aws, id_: str, news: Props, tags: Tags) -> Props:

@@ -19,6 +19,8 @@ from tests.moto_server import REGION, Moto, aws, moto  # noqa: F401  # fixtures
 
 PROFILE = "urn:pulumi:s::muster::aws:iam/instanceProfile:InstanceProfile::login"
 INPUTS: Props = {"name": "full-login", "role": "full-login", "tags": {"a": "b"}}
+LOG_GROUP = "urn:pulumi:s::muster::aws:cloudwatch/logGroup:LogGroup::flow-logs"
+LOG_INPUTS: Props = {"name": "flow-logs", "kmsKeyId": "arn:aws:kms:us-east-1:123456789012:key/1", "retentionInDays": 30}
 
 
 @pytest.fixture
@@ -42,10 +44,10 @@ def plugin(account: Moto) -> Iterator[Any]:
     server.stop(None)
 
 
-def create_in_part(plugin: Any) -> pb.ErrorResourceInitFailed:
-    """Create a profile that must fail, and return what Pulumi stores of it."""
+def create_in_part(plugin: Any, urn: str = PROFILE, inputs: Props = INPUTS) -> pb.ErrorResourceInitFailed:
+    """Create a resource that must fail, and return what Pulumi stores of it."""
     with pytest.raises(grpc.RpcError) as error:
-        plugin.Create(pb.CreateRequest(urn=PROFILE, properties=to_message(INPUTS)))
+        plugin.Create(pb.CreateRequest(urn=urn, properties=to_message(inputs)))
     # grpc.RpcError does not declare the methods that every error of a call has.
     details = dict(error.value.trailing_metadata())["grpc-status-details-bin"]  # type: ignore[attr-defined]
     failure = pb.ErrorResourceInitFailed()
@@ -82,6 +84,17 @@ def test_a_profile_without_its_role_stays_in_the_state_and_is_completed(plugin: 
     assert list_roles(account) == [["full-login"]]
     assert to_properties(updated.properties)["arn"].endswith("instance-profile/full-login")
     assert diff(plugin, updated.properties).changes == pb.DiffResponse.DIFF_NONE
+
+
+def test_a_log_group_without_its_retention_is_read_and_completed(plugin: Any, account: Moto) -> None:
+    account.fail("PutRetentionPolicy", "AccessDenied")
+    failure, inputs = create_in_part(plugin, LOG_GROUP, LOG_INPUTS), to_message(LOG_INPUTS)
+    read = plugin.Read(pb.ReadRequest(id=failure.id, urn=LOG_GROUP, properties=failure.properties, inputs=inputs))
+    assert to_properties(read.inputs)["retentionInDays"] == 0
+    request = pb.UpdateRequest(id=failure.id, urn=LOG_GROUP, olds=read.properties, news=inputs, old_inputs=read.inputs)
+    updated = to_properties(plugin.Update(request).properties)
+    (group,) = account.client("logs").describe_log_groups()["logGroups"]
+    assert (group["retentionInDays"], group["arn"].removesuffix(":*")) == (30, updated["arn"])
 
 
 def test_an_error_while_it_is_completed_leaves_it_as_it_was(plugin: Any, account: Moto) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,14 @@ def test_every_test_in_a_folder_that_the_pure_layer_ignores_is_marked(folder: st
     assert marker in (REPO / folder / "conftest.py").read_text()
     assert f"--ignore={folder}" in pytest_options("pure", nightly=False)
     assert f"--ignore={folder}" not in pytest_options(name, nightly=False)
+
+
+def test_pytest_enters_every_folder_with_tests(pytestconfig: pytest.Config) -> None:
+    """By default it passes over folders with names such as `build`, without a word."""
+    tests = Path(__file__).parent
+    folders = {folder for file in tests.rglob("test_*.py") for folder in file.relative_to(tests).parents}
+    patterns = pytestconfig.getini("norecursedirs")
+    assert [str(folder) for folder in folders if any(fnmatch(folder.name, pattern) for pattern in patterns)] == []
 
 
 def test_an_unknown_layer_is_refused_with_the_list_of_layers() -> None:

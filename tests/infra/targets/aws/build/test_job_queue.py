@@ -86,7 +86,7 @@ def test_the_controller_is_queried_through_run_command(aws: Moto, monkeypatch: p
 
     def answer(region: str, instance: str, script: str, timeout_s: float) -> Completed:
         calls.append((region, instance))
-        return Completed(0, "h200-1 17\n", "")
+        return Completed(0, "17 h200-1\n", "")
 
     monkeypatch.setattr(run_command, "run", answer)
     queue = open_queue("us-east-1", SPEC.name, "s")

@@ -12,7 +12,7 @@ from tests.statements import walk_statements
 ROOT = Path(__file__).parents[1]
 ROOMS = (
     *("cluster", "slurm", "bootstrap", "infra", "muster", "trainer", "simulator"),
-    *("setup", "benchmarks", "policy", "release"),
+    *("k8s", "setup", "benchmarks", "policy", "release"),
 )
 
 # The rooms that each room may import; the longest matching prefix of a module applies. A module may always import its
@@ -22,10 +22,13 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "slurm": ("cluster",),
     "bootstrap": ("cluster", "slurm"),
     "infra": ("cluster", "slurm", "bootstrap"),
-    # The command line also starts the simulator and the trainer, each in one file.
-    "muster": ("cluster", "slurm", "bootstrap", "infra"),
+    # The command line also starts the simulator and the trainer, and checks settings for Kubernetes, each in one file.
+    "muster": ("cluster", "slurm", "bootstrap", "infra", "k8s"),
     "muster.cli": ("muster", "cluster", "infra", "simulator.__main__"),
     "muster.commands.train": ("infra", "trainer.__main__", "trainer.config"),
+    "muster.commands.kubernetes": ("muster", "infra", "k8s", "trainer.config"),
+    # Pods run the trainer's own image, which has nothing of this room.
+    "k8s": (),
     "trainer": (),
     "simulator": (
         *("cluster", "infra.targets", "trainer.config", "trainer.models.shape", "trainer.table"),

@@ -107,7 +107,7 @@ def test_following_up_takes_at_most_25_files() -> None:
 
 def test_paths_in_the_architecture_page_exist() -> None:
     """Look up the paths in backticks; `<name>` stands for a target."""
-    rooms = "cluster|slurm|bootstrap|infra|muster|trainer|simulator|setup|tests|stacks|examples"
+    rooms = "cluster|slurm|bootstrap|infra|k8s|muster|trainer|simulator|setup|tests|stacks|examples"
     named = re.findall(rf"`((?:{rooms})/[\w./<>-]*)`", (ROOT / "docs" / "architecture.md").read_text())
     assert named
     missing = [path for path in named if "<" not in path and not list(ROOT.glob(path.rstrip("/")))]

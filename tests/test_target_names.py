@@ -10,7 +10,7 @@ from pathlib import Path
 from infra.targets.registry import targets
 
 ROOT = Path(__file__).parents[1]
-ROOMS = ("cluster", "slurm", "bootstrap", "infra", "muster", "trainer", "simulator", "setup", "release")
+ROOMS = ("cluster", "slurm", "bootstrap", "infra", "muster", "trainer", "simulator", "k8s", "setup", "release")
 # Files in which the name of a target has another meaning: the step that writes /etc/hosts, and the hosts of ranks.
 OTHER_MEANINGS = {
     "hosts": {

@@ -12,7 +12,7 @@ import pytest
 from bootstrap.bundle import Bundle, pack_node, pack_shared
 
 ROOT = Path(__file__).resolve().parents[2]
-ROOMS = {"bootstrap", "cluster", "infra", "muster", "setup", "simulator", "slurm", "trainer"}
+ROOMS = {"bootstrap", "cluster", "infra", "k8s", "muster", "setup", "simulator", "slurm", "trainer"}
 
 
 def read_sources(bundle: Bundle) -> dict[str, str]:

@@ -14,6 +14,7 @@ from typer.core import TyperCommand
 
 from infra.engine.stop import INTERRUPTED
 from infra.home import DEFAULT_STACK
+from muster.kubernetes_app import kubernetes_app
 from muster.options import Json, Stack, chosen_stack
 from muster.rotate_app import rotate_app
 from muster.state_app import state_app
@@ -30,6 +31,7 @@ cache_app = typer.Typer(no_args_is_help=True, help="List or delete cached images
 app.add_typer(cache_app, name="cache")
 app.add_typer(state_app, name="state")
 app.add_typer(rotate_app, name="rotate")
+app.add_typer(kubernetes_app, name="kubernetes")
 image_app = typer.Typer(no_args_is_help=True, help="Build images from which nodes start with everything installed.")
 app.add_typer(image_app, name="image")
 backup_app = typer.Typer(

@@ -20,9 +20,13 @@ def load(path_or_preset: str, overrides: list[str]) -> Config:
 
     A file may extend another one with `base: PRESET` or `base: FILE`; the result does not record the base.
     """
+    return change(read_tree(path_or_preset), overrides)
+
+
+def read_tree(path_or_preset: str) -> dict[str, Any]:
+    """Return the settings of a YAML file or preset, merged over those of its bases, as a tree of plain values."""
     is_preset = path_or_preset in list_presets()
-    tree = _load_tree(PRESETS / f"{path_or_preset}.yaml" if is_preset else Path(path_or_preset), path_or_preset)
-    return change(tree, overrides)
+    return _load_tree(PRESETS / f"{path_or_preset}.yaml" if is_preset else Path(path_or_preset), path_or_preset)
 
 
 def change(tree: dict[str, Any], overrides: list[str]) -> Config:

@@ -9,14 +9,13 @@ its pods again, and they resume from the newest checkpoint. Imports no torch.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import resource
-import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -29,14 +28,23 @@ from trainer.checkpoint.lock_owner import name_self
 from trainer.checkpoint.run_lock import FolderInUse, RunLock
 from trainer.life.outcome import FILE_VARIABLE, Code
 from trainer.life.stop import StopReason
+from trainer.pod_signals import TermListener, list_children, warn_ranks
 
 MAX_RANK_RESTARTS = 3
 """How often torchrun starts the ranks again inside the pods after one of them died."""
 MAX_STALLED_RESTARTS = 3
-"""How often the pods start again without a newer checkpoint; preemptions do not count."""
+"""How often the pods start again without a newer checkpoint; preemptions and pods that never met do not count."""
 _FINAL_CODES = {code.name.lower(): code for code in (Code.FINISHED, Code.STOPPED, Code.BROKEN, Code.BAD_INPUT)}
 # Stop files that the cluster wrote apply to one start of the pods; a person's stays until it is obeyed.
 _CLUSTER_REQUESTS = frozenset(reason.text for reason in StopReason if reason.requeue) | {StopReason.CANCELLED.text}
+# What `_wait_for_ranks` requests, as the reason of an outcome, and what the trainer adds if it saves no checkpoints.
+_PREEMPTIONS = (StopReason.PREEMPTED.text, StopReason.WARNED.text)
+_NOT_REQUEUED = "; not requeued: "
+# Errors of a claim that no restart mends; others, such as of a server that does not answer, may be over by then.
+_PERMANENT_ERRORS = frozenset((errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTSUP, errno.ENOSYS, errno.ENOTDIR))
+# The first pod creates it when its ranks begin.
+_BEGAN = ".ranks-began"
+_NEVER_BEGAN = "the ranks did not begin"
 _POLL_S = 0.5
 # Ranks are gone for a moment while torchrun starts them again.
 _RANKS_GONE_S = 10.0
@@ -71,6 +79,8 @@ class Node:
     @classmethod
     def read(cls, env: Mapping[str, str]) -> Node:
         """Return the node that the variables describe, or raise a PodError that names the first missing one."""
+        # A variable is empty if the pod does not have the label that it refers to.
+        env = {name: value for name, value in env.items() if value}
         try:
             node = cls(
                 index=int(env["JOB_COMPLETION_INDEX"]),
@@ -86,7 +96,7 @@ class Node:
             )
         except KeyError as missing:
             raise PodError(
-                f"{missing.args[0]} is not set; `muster kubernetes render` sets it", Code.BAD_INPUT
+                f"{missing.args[0]} is not set, or empty; `muster kubernetes render` sets it", Code.BAD_INPUT
             ) from None
         except ValueError as error:
             raise PodError(f"a variable is not a number: {error}", Code.BAD_INPUT) from None
@@ -96,26 +106,6 @@ class Node:
     def is_head(self) -> bool:
         """Whether this pod holds the rendezvous, and prepares the run folder."""
         return self.index == 0
-
-
-class TermListener:
-    """Records SIGTERM, which Kubernetes sends before it ends a pod: eviction, preemption, drain or deletion."""
-
-    def __init__(self) -> None:
-        self._event = threading.Event()
-
-    def listen(self) -> TermListener:
-        """Start listening and return self."""
-        signal.signal(signal.SIGTERM, lambda *_: self._event.set())
-        return self
-
-    @property
-    def is_terminated(self) -> bool:
-        return self._event.is_set()
-
-    def wait(self, seconds: float) -> bool:
-        """Wait for SIGTERM and return whether it has arrived."""
-        return self._event.wait(seconds)
 
 
 def main(arguments: Sequence[str], env: Mapping[str, str] = os.environ) -> int:
@@ -146,7 +136,7 @@ def run_node(node: Node, arguments: Sequence[str], env: Mapping[str, str], term:
         return int(Code.REQUEUE)
     _say(f"node {node.index} of {node.nodes}, {node.ranks} ranks, rendezvous at {node.head}:{node.port}, {node.folder}")
     torchrun = subprocess.Popen(build_command(node, arguments), env={**env, **build_variables(node, env)})
-    _wait_for_ranks(torchrun, node.folder, term)
+    _wait_for_ranks(torchrun, node, term)
     return conclude(node)
 
 
@@ -166,8 +156,12 @@ def find_final_code(node: Node) -> Code | None:
 
     A pod that Kubernetes replaces after the others have ended would wait for them in vain.
     """
-    outcome = _read_outcome(node.folder)
-    return _FINAL_CODES.get(outcome.get("outcome", "")) if _read_job(node.folder) == node.job else None
+    # In this order: the first pod sets the outcome of an earlier job aside before it writes the id of this one.
+    if _read_text(node.folder / "job") != node.job:
+        return None
+    with suppress(OSError):
+        os.utime(node.folder)  # NFS clients remember names for up to a minute; those of a touched folder are read again
+    return _choose_final_code(_read_outcome(node.folder))
 
 
 def prepare_folder(node: Node) -> None:
@@ -180,17 +174,21 @@ def prepare_folder(node: Node) -> None:
     except FolderInUse as error:
         raise PodError(f"{node.folder} is {error}", Code.REQUEUE) from None
     except OSError as error:
+        if error.errno not in _PERMANENT_ERRORS:
+            raise
         fix = "the claim must be writable for the pod's user and group"
         raise PodError(f"cannot write to {node.folder}: {error.strerror}; {fix}", Code.BAD_INPUT) from None
     try:
-        if _read_job(node.folder) == node.job:
+        is_restart = _read_text(node.folder / "job") == node.job
+        if is_restart:
             _count_restart(node)
-        else:
-            (node.folder / "job").write_text(f"{node.job}\n", encoding="utf-8")
         _set_outcome_aside(node.folder)
-        stop = node.folder / "stop"
-        if _read_text(stop).lower() in _CLUSTER_REQUESTS:
-            stop.unlink(missing_ok=True)
+        (node.folder / _BEGAN).unlink(missing_ok=True)
+        if _read_cluster_request(node.folder):
+            (node.folder / "stop").unlink(missing_ok=True)
+        if not is_restart:
+            # Last: with this id, an outcome that is still there would be taken for that of this job.
+            (node.folder / "job").write_text(f"{node.job}\n", encoding="utf-8")
     finally:
         lock.release()
 
@@ -227,8 +225,9 @@ def build_variables(node: Node, env: Mapping[str, str]) -> dict[str, str]:
 def conclude(node: Node) -> int:
     """Print how this start of the pods ended, and return the exit code."""
     outcome = _read_outcome(node.folder)
-    code = _FINAL_CODES.get(outcome.get("outcome", ""), Code.REQUEUE)
-    reason = outcome.get("reason", "no outcome: a rank or a node was lost")
+    final = _choose_final_code(outcome)
+    code = Code.REQUEUE if final is None else final  # 0 is a code
+    reason = _read_reason(node.folder, outcome)
     _say(f"{code.name.lower()} at step {outcome.get('step', 'unknown')}: {reason}")
     before = node.folder / ".outcome-before.json"
     if code is Code.BAD_INPUT and node.is_head and before.exists():
@@ -250,22 +249,26 @@ def _wait_for_head(node: Node, term: TermListener) -> bool:
     return False
 
 
-def _wait_for_ranks(torchrun: subprocess.Popen[bytes], folder: Path, term: TermListener) -> None:
+def _wait_for_ranks(torchrun: subprocess.Popen[bytes], node: Node, term: TermListener) -> None:
     """Wait until torchrun has ended; after SIGTERM, let all ranks of the job save and end.
 
     If this pod has no ranks that could obey, because torchrun waits for other pods, then torchrun is ended.
     """
-    requested, ranks_seen = False, 0.0
+    requested, ranks_seen, have_begun = False, 0.0, not node.is_head
     while torchrun.poll() is None:
+        if not have_begun and list_children(torchrun.pid):
+            have_begun = True
+            with suppress(OSError):
+                (node.folder / _BEGAN).touch()
         if not term.is_terminated:
             term.wait(_POLL_S)
             continue
         if not requested:
             requested, ranks_seen = True, time.monotonic()
-            _request_save(folder)
-            _warn_ranks(torchrun.pid)
-        is_decided = _read_outcome(folder).get("outcome") in {code.name.lower() for code in Code}
-        if is_decided or _list_children(torchrun.pid):
+            _request_save(node.folder)
+            warn_ranks(torchrun.pid)
+        is_decided = _read_outcome(node.folder).get("outcome") in {code.name.lower() for code in Code}
+        if is_decided or list_children(torchrun.pid):
             ranks_seen = time.monotonic()
         elif time.monotonic() - ranks_seen > _RANKS_GONE_S:
             torchrun.terminate()
@@ -285,38 +288,14 @@ def _request_save(folder: Path) -> None:
         _say(f"cannot write {stop}: {error.strerror}")
 
 
-def _warn_ranks(torchrun: int) -> None:
-    """Send the ranks of this pod the signal that makes all ranks of the job save.
-
-    On NFS, the first rank may see a file that another node wrote only after a minute. The signal would kill a rank that
-    does not catch it yet.
-    """
-    for pid in _list_children(torchrun):
-        with suppress(OSError, IndexError, ValueError):
-            status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
-            caught = int(status.partition("\nSigCgt:")[2].split()[0], 16)
-            if caught >> (signal.SIGUSR1 - 1) & 1:
-                os.kill(pid, signal.SIGUSR1)
-
-
-def _list_children(parent: int) -> list[int]:
-    children = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            state, parent_pid = stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[:2]
-            if int(parent_pid) == parent and state != "Z":
-                children.append(int(stat.parent.name))
-    return children
-
-
 def _count_restart(node: Node) -> None:
     """Record that the pods start again, in the format of train.sbatch; raise a PodError if they make no progress."""
     published = list_published(node.folder / CHECKPOINTS_FOLDER)
-    step = str(published[0].step) if published else "none"
-    reason = str(_read_outcome(node.folder).get("reason", "a pod was lost"))
+    step = f"{published[0].step:08d}" if published else "none"
+    reason = _read_reason(node.folder, _read_outcome(node.folder))
     lines = [line for line in _read_text(node.folder / "requeues").splitlines() if line.startswith(f"{node.job} ")]
-    stalled = [line for line in lines if f" step={step} " in line and not _is_preemption(line.split(" ", 4)[-1])]
-    if len(stalled) >= MAX_STALLED_RESTARTS and not _is_preemption(reason):
+    stalled = [line for line in lines if f" step={step} " in line and _is_to_blame(line.split(" ", 4)[-1])]
+    if len(stalled) >= MAX_STALLED_RESTARTS and _is_to_blame(reason):
         message = f"{reason}; not started again: no newer checkpoint than {step} in {len(stalled)} restarts"
         raise PodError(message, Code.BROKEN)
     stamp = time.strftime("%Y-%m-%dT%H:%M:%S")
@@ -325,15 +304,46 @@ def _count_restart(node: Node) -> None:
     _say(f"restart {len(lines) + 1}, newest checkpoint: {step}; {reason}")
 
 
-def _is_preemption(reason: str) -> bool:
-    """Return whether the cluster ended the pods, by the stop file or the signal of `_wait_for_ranks`."""
-    return reason.startswith((StopReason.PREEMPTED.text, StopReason.WARNED.text))
+def _read_reason(folder: Path, outcome: Mapping[str, Any]) -> str:
+    """Return why a start of the pods ended."""
+    reason, request = str(outcome.get("reason", "")), _read_cluster_request(folder)
+    if not reason:
+        return request or ("a rank or a node was lost" if (folder / _BEGAN).exists() else _NEVER_BEGAN)
+    if _choose_final_code(outcome) is not None:
+        return reason
+    reason = reason.partition(_NOT_REQUEUED)[0]
+    # A JobSet also ends the other pods after a failure; only a request that came before the failure led to it.
+    is_cause = request and not reason.startswith(request) and _is_older(folder / "stop", folder / "outcome.json")
+    return f"{request}: {reason}" if is_cause else reason
+
+
+def _is_to_blame(reason: str) -> bool:
+    """Return whether a restart for this reason counts: not if the cluster ended the pods, or they never met."""
+    return not reason.startswith((*_PREEMPTIONS, _NEVER_BEGAN))
+
+
+def _is_older(path: Path, other: Path) -> bool:
+    with suppress(OSError):
+        return path.stat().st_mtime_ns < other.stat().st_mtime_ns
+    return False
+
+
+def _choose_final_code(outcome: Mapping[str, Any]) -> Code | None:
+    """Return the code of an outcome after which the pods do not start again, None for any other."""
+    # If a run without checkpoints obeys the signal before the stop file, the trainer stops it: under Slurm, the signal
+    # may mean the time limit, which the run would reach again.
+    if str(outcome.get("reason", "")).partition(_NOT_REQUEUED)[0].lower() in _PREEMPTIONS:
+        return None
+    return _FINAL_CODES.get(outcome.get("outcome", ""))
 
 
 def _set_outcome_aside(folder: Path) -> None:
-    """Keep the outcome of an ended run until the trainer accepts this start, which deletes it; remove any other."""
+    """Keep the outcome of an ended run until the trainer accepts this start, which deletes it; remove any other.
+
+    That of a refused start is removed: it is not the run's.
+    """
     outcome = folder / "outcome.json"
-    if _read_outcome(folder).get("outcome") in _FINAL_CODES:
+    if _choose_final_code(_read_outcome(folder)) not in (None, Code.BAD_INPUT):
         outcome.replace(folder / ".outcome-before.json")
     else:
         outcome.unlink(missing_ok=True)
@@ -347,13 +357,15 @@ def _read_outcome(folder: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def _read_job(folder: Path) -> str:
-    return _read_text(folder / "job")
+def _read_cluster_request(folder: Path) -> str:
+    """Return the text of a stop file that the cluster wrote, empty if there is none or a person's."""
+    text = _read_text(folder / "stop").lower()
+    return text if text in _CLUSTER_REQUESTS else ""
 
 
 def _read_text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8").strip()
+        return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
         return ""
 

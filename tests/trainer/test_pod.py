@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import resource
 import signal
-import socket
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -25,8 +26,12 @@ from tests.trainer.launch import (
     torchrun,
     wait_for_step,
 )
+from tests.trainer.test_life_ranks import free_port
 from trainer import pod
+from trainer.checkpoint.run_lock import RunLock
 from trainer.life.outcome import Code
+from trainer.life.stop import StopReason
+from trainer.loop.end import End
 from trainer.pod import Node, PodError
 
 # With a constant rate, a run with more steps is the same up to there. So a run that must not end before it is stopped
@@ -37,10 +42,8 @@ ENDLESS = 1_000_000
 
 @pytest.fixture
 def port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        number: int = probe.getsockname()[1]
-    return number
+    """Return a port that stays free from one start of the pods to the next."""
+    return free_port()
 
 
 def make_node(folder: Path, *, index: int = 0, job: str = "job-1", attempt: str = "attempt-1") -> Node:
@@ -70,7 +73,14 @@ def start_pod(
     """Start a pod with the variables of its manifest; what still runs at the end of the block is killed."""
     cwd = folder.parent / f"pod-{index}"
     cwd.mkdir(exist_ok=True)
-    variables = {
+    variables = make_variables(folder, port, index, nodes=nodes, attempt=attempt)
+    with started([sys.executable, "-m", "trainer.pod", *settings], cwd, **variables) as run:
+        yield run
+
+
+def make_variables(folder: Path, port: int, index: int, *, nodes: int = 2, attempt: str = "1") -> dict[str, str]:
+    """Return the variables of a pod's manifest."""
+    return {
         "JOB_COMPLETION_INDEX": str(index),
         "MUSTER_NODES": str(nodes),
         "MUSTER_RANKS": "1",
@@ -82,8 +92,6 @@ def start_pod(
         "MUSTER_RUN_FOLDER": str(folder),
         "MUSTER_JOIN_TIMEOUT_S": "240",
     }
-    with started([sys.executable, "-m", "trainer.pod", *settings], cwd, **variables) as run:
-        yield run
 
 
 def start_pods(stack: ExitStack, folder: Path, port: int, steps: int, attempt: str) -> list[Launched]:
@@ -123,7 +131,7 @@ def test_an_evicted_pod_saves_and_the_next_pods_continue_bit_for_bit(tmp_path: P
     with ExitStack() as stack:
         pods = start_pods(stack, folder, port, steps, "2")
         assert [run.wait() for run in pods] == [0, 0], pods[0].output + pods[1].output
-    assert (folder / "requeues").read_text().startswith(f"job step={saved} requeue=1 ")
+    assert (folder / "requeues").read_text().startswith(f"job step={saved:08d} requeue=1 ")
     assert_same_as_undisturbed(folder, steps)
 
     # A pod that is replaced after the end does not wait for the others.
@@ -159,9 +167,10 @@ def test_a_pod_that_waits_for_others_ends_at_sigterm(tmp_path: Path, port: int) 
         run.until(lambda: "node 0 of 2" in run.output, "start")
         run.process.send_signal(signal.SIGTERM)
         assert run.wait() == Code.REQUEUE, run.output
-    # The request was for these pods: the next ones do not obey it.
+    # The request was for these pods: the next ones do not obey it. Their restart does not count as lack of progress.
     pod.prepare_folder(make_node(folder, job="job"))
     assert not (folder / "stop").exists()
+    assert (folder / "requeues").read_text().endswith(" preempted\n")
 
 
 def test_settings_that_the_trainer_refuses_end_the_job(tmp_path: Path, port: int) -> None:
@@ -174,7 +183,7 @@ def test_settings_that_the_trainer_refuses_end_the_job(tmp_path: Path, port: int
 @pytest.mark.parametrize(
     ("variables", "message"),
     [
-        ({}, "JOB_COMPLETION_INDEX is not set; `muster kubernetes render` sets it"),
+        ({}, "JOB_COMPLETION_INDEX is not set, or empty; `muster kubernetes render` sets it"),
         ({"JOB_COMPLETION_INDEX": "a"}, "a variable is not a number: invalid literal for int() with base 10: 'a'"),
     ],
 )
@@ -187,6 +196,15 @@ def test_missing_variables_are_named(
     finally:
         signal.signal(signal.SIGTERM, before)
     assert capsys.readouterr().err == f"pod: FAILED: {message}\n"
+
+
+@pytest.mark.parametrize("name", ["MUSTER_JOB", "MUSTER_ATTEMPT"])
+def test_a_missing_label_is_refused(tmp_path: Path, name: str) -> None:
+    """An empty id would equal that of a folder without a job."""
+    variables = {**make_variables(tmp_path, 29_400, 0), name: ""}
+    with pytest.raises(PodError, match=f"{name} is not set, or empty") as error:
+        Node.read(variables)
+    assert error.value.code is Code.BAD_INPUT
 
 
 def test_an_error_of_the_storage_starts_the_pods_again(
@@ -231,6 +249,69 @@ def test_without_an_outcome_the_pods_start_again(tmp_path: Path) -> None:
     assert pod.conclude(make_node(tmp_path)) == Code.REQUEUE
 
 
+@pytest.mark.parametrize(
+    "reason",
+    [
+        End.after_stop(StopReason.WARNED, "", can_resume=False).reason,
+        # The first rank read the stop file after the ranks had agreed on the signal.
+        End.after_stop(StopReason.WARNED, StopReason.PREEMPTED.text, can_resume=False).reason,
+    ],
+)
+def test_an_evicted_run_without_checkpoints_starts_again(
+    tmp_path: Path, reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node = make_node(tmp_path)
+    pod.prepare_folder(node)
+    write_outcome(tmp_path, "stopped", reason)
+    assert pod.conclude(node) == Code.REQUEUE
+    assert "not requeued" not in capsys.readouterr().out
+    assert pod.find_final_code(node) is None
+    pod.prepare_folder(node)
+    assert not (tmp_path / ".outcome-before.json").exists()
+
+
+def test_a_persons_stop_that_mentions_a_preemption_ends_the_job(tmp_path: Path) -> None:
+    write_outcome(tmp_path, "stopped", "preempted twice, and the loss is flat")
+    assert pod.conclude(make_node(tmp_path)) == Code.STOPPED
+
+
+def test_a_head_that_is_killed_early_does_not_end_the_new_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_outcome(tmp_path, "stopped")
+
+    def die(_: Path) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pod, "_set_outcome_aside", die)
+    with pytest.raises(KeyboardInterrupt):
+        pod.prepare_folder(make_node(tmp_path, job="job-2"))
+    assert pod.find_final_code(make_node(tmp_path, job="job-2")) is None
+
+
+def test_a_pod_that_starts_while_the_head_prepares_does_not_see_the_old_outcome(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_outcome(tmp_path, "stopped")
+    read = pod._read_text
+
+    def prepare_and_read(path: Path) -> str:
+        if path.name == "job":
+            monkeypatch.setattr(pod, "_read_text", read)
+            pod.prepare_folder(make_node(tmp_path, job="job-2"))
+        return read(path)
+
+    monkeypatch.setattr(pod, "_read_text", prepare_and_read)
+    assert pod.find_final_code(make_node(tmp_path, index=1, job="job-2")) is None
+
+
+def test_a_second_refused_start_shows_its_own_reason(tmp_path: Path) -> None:
+    for number in (1, 2):
+        node = make_node(tmp_path, job=f"job-{number}")
+        pod.prepare_folder(node)
+        write_outcome(tmp_path, "bad_input", f"reason {number}")
+        assert pod.conclude(node) == Code.BAD_INPUT
+    assert outcome(tmp_path)["reason"] == "reason 2"
+
+
 def test_a_refused_start_gives_the_outcome_from_before_back(tmp_path: Path) -> None:
     write_outcome(tmp_path, "finished")
     node = make_node(tmp_path, job="job-2")
@@ -261,13 +342,74 @@ def test_a_job_without_progress_is_broken_but_preemptions_do_not_count(tmp_path:
     pod.prepare_folder(make_node(tmp_path, job="job-2"))
 
 
+def test_pods_that_are_evicted_or_never_meet_do_not_count_as_lack_of_progress(tmp_path: Path) -> None:
+    node = make_node(tmp_path)
+    (tmp_path / "checkpoints" / "step-00000020").mkdir(parents=True)
+    pod.prepare_folder(node)
+    for _ in range(pod.MAX_STALLED_RESTARTS + 1):  # torchrun waits for pods in vain
+        pod.prepare_folder(node)
+    for _ in range(pod.MAX_STALLED_RESTARTS + 1):  # evicted before the ranks listen
+        (tmp_path / ".ranks-began").touch()
+        (tmp_path / "stop").write_text("preempted\n")
+        pod.prepare_folder(node)
+    for _ in range(pod.MAX_STALLED_RESTARTS):
+        (tmp_path / ".ranks-began").touch()
+        pod.prepare_folder(node)
+    lines = (tmp_path / "requeues").read_text().splitlines()
+    assert lines[0].startswith("job-1 step=00000020 requeue=1 ")
+    assert [line.split(" ", 4)[4] for line in lines] == [
+        *["the ranks did not begin"] * 4,
+        *["preempted"] * 4,
+        *["a rank or a node was lost"] * 3,
+    ]
+    (tmp_path / ".ranks-began").touch()
+    with pytest.raises(PodError, match="a rank or a node was lost; not started again"):
+        pod.prepare_folder(node)
+
+
+@pytest.mark.parametrize(("stop_age", "reason"), [(60, "preempted: rank 1 was lost"), (0, "rank 1 was lost")])
+def test_a_failure_is_a_preemption_only_if_the_request_came_first(tmp_path: Path, stop_age: int, reason: str) -> None:
+    """After a failure, a JobSet ends the other pods, which then request a save."""
+    node = make_node(tmp_path)
+    pod.prepare_folder(node)
+    (tmp_path / "stop").write_text("preempted\n")
+    write_outcome(tmp_path, "failed", "rank 1 was lost")
+    os.utime(tmp_path / "stop", (1000 - stop_age, 1000 - stop_age))
+    os.utime(tmp_path / "outcome.json", (970, 970))
+    pod.prepare_folder(node)
+    assert (tmp_path / "requeues").read_text().split(" ", 4)[4] == f"{reason}\n"
+
+
 def test_a_persons_stop_file_stays(tmp_path: Path) -> None:
-    (tmp_path / "stop").write_text("seen enough\n")
+    text = b"seen enough, it\x92s flat\n"  # not UTF-8
+    (tmp_path / "stop").write_bytes(text)
     pod.prepare_folder(make_node(tmp_path))
-    assert (tmp_path / "stop").read_text() == "seen enough\n"
+    assert (tmp_path / "stop").read_bytes() == text
 
 
-def test_a_claim_that_is_not_writable_is_named() -> None:
-    with pytest.raises(PodError, match=r"cannot write to /proc/run: .*; the claim must be writable") as error:
-        pod.prepare_folder(make_node(Path("/proc/run")))
+def test_a_claim_that_is_not_writable_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(PodError, match=r"cannot write to .*/file/run: .*; the claim must be writable") as error:
+        pod.prepare_folder(make_node(tmp_path / "file" / "run"))
     assert error.value.code is Code.BAD_INPUT
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [
+        *((number, Code.BAD_INPUT) for number in (errno.EACCES, errno.EROFS, errno.ENOTSUP)),
+        *((number, Code.REQUEUE) for number in (errno.EIO, errno.ESTALE, errno.ENOSPC, errno.ENOENT)),
+    ],
+)
+def test_only_permanent_errors_of_the_lock_end_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, code: Code
+) -> None:
+    def fail(*_: object, **__: object) -> RunLock:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(RunLock, "take", fail)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        assert pod.main(["tiny-llama"], make_variables(tmp_path / "run", 29_400, 0)) == code
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -16,8 +16,10 @@ SAVE_S = 120
 """Seconds that the ranks have to save before the pod ends, as many as train.sbatch asks Slurm for."""
 END_S = 30
 """Seconds for torchrun and the pod to end after the save."""
+EFA_RESOURCE = "vpc.amazonaws.com/efa"
 RUNS_MOUNT = "/runs"
 DATA_MOUNT = "/data"
+TMP_MOUNT = "/tmp"  # noqa: S108 - an empty volume of each pod, on its node's disk
 _NAME = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
 _DNS_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
 _LABEL_KEY = re.compile(r"([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
@@ -151,6 +153,11 @@ def _check_numbers(job: TrainingJob) -> Iterator[Problem]:
     for resource, count in job.rdma.items():
         if count < 1:
             yield Problem("--rdma", f"{resource}={count} requests nothing", "request at least 1, or leave it out")
+    if job.rdma and not job.gpus:
+        yield Problem("--rdma", "has no effect without GPUs: ranks on CPUs use TCP", "request --gpus, or leave it out")
+    if EFA_RESOURCE in job.rdma and len(job.rdma) > 1:
+        fix = f"use only {EFA_RESOURCE}, or leave it out"
+        yield Problem("--rdma", f"NCCL uses one fabric, but {', '.join(job.rdma)} are of different ones", fix)
 
 
 def _check_storage(job: TrainingJob) -> Iterator[Problem]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from k8s.job import DATA_MOUNT, INDEXED_JOB, JOBSET, RUNS_MOUNT, TrainingJob
+from k8s.job import DATA_MOUNT, EFA_RESOURCE, INDEXED_JOB, JOBSET, RUNS_MOUNT, TMP_MOUNT, TrainingJob
 from k8s.names import CONTAINER, TRAINER, make_labels, name_head
 
 Manifest = dict[str, Any]
@@ -12,7 +12,6 @@ Manifest = dict[str, Any]
 SETTINGS_MOUNT = "/settings"
 SETTINGS_FILE = f"{SETTINGS_MOUNT}/run.yaml"
 RENDEZVOUS_PORT = 29_400
-EFA_RESOURCE = "vpc.amazonaws.com/efa"
 # As on the nodes of a Slurm cluster (bootstrap/steps/fabric.py): NCCL fails if the fabric does not work, instead of
 # using TCP. Without huge pages, the pod need not request any.
 EFA_VARIABLES = {"NCCL_NET": "Libfabric", "FI_PROVIDER": "efa", "FI_EFA_USE_HUGE_PAGE": "0"}
@@ -38,7 +37,7 @@ def build_pod_template(job: TrainingJob) -> Manifest:
         "tolerations": _build_tolerations(job),
     }
     if job.form == INDEXED_JOB:
-        # Of a JobSet, the controller sets it.
+        # The controller of JobSet sets the subdomain of its pods itself.
         spec["subdomain"] = job.name
     if job.node_selector:
         spec["nodeSelector"] = dict(job.node_selector)
@@ -74,8 +73,8 @@ def build_container_security() -> Manifest:
 def _build_container(job: TrainingJob) -> Manifest:
     mounts: list[Manifest] = [
         {"name": "runs", "mountPath": RUNS_MOUNT},
-        {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - an empty volume of this pod
-        {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108 - likewise
+        {"name": "tmp", "mountPath": TMP_MOUNT},
+        {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108 - an empty volume of this pod
     ]
     if job.data_claim:
         mounts.append({"name": "data", "mountPath": DATA_MOUNT, "readOnly": True})
@@ -105,7 +104,7 @@ def _build_environment(job: TrainingJob) -> list[Manifest]:
         "MUSTER_RUN_FOLDER": job.run_folder,
         "MUSTER_JOIN_TIMEOUT_S": str(job.join_timeout_s),
         # The root filesystem is read-only, and the user may have no entry in /etc/passwd.
-        "HOME": "/tmp",  # noqa: S108 - an empty volume of this pod
+        "HOME": TMP_MOUNT,
         "USER": "muster",
         **_choose_fabric_variables(job),
     }

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import yaml
 
-from k8s.job import JOBSET, RUNS_MOUNT, TrainingJob
+from k8s.job import JOBSET, RUNS_MOUNT, TMP_MOUNT, TrainingJob
 from k8s.names import (
     CONTAINER,
     REPLICATED_JOB,
@@ -36,7 +36,7 @@ def render(job: TrainingJob) -> list[Manifest]:
     return [
         *([_build_claim(job)] if not job.claim else []),
         *([_build_settings(job)] if job.settings else []),
-        _build_network_policy(job),
+        _build_trainer_policy(job),
         *([_build_job_set(job)] if job.form == JOBSET else [_build_service(job), _build_indexed_job(job)]),
         *(_build_tensorboard(job) if job.tensorboard_image else []),
     ]
@@ -71,14 +71,19 @@ def _build_settings(job: TrainingJob) -> Manifest:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": _build_metadata(job, job.name, TRAINER), "data": data}
 
 
-def _build_network_policy(job: TrainingJob) -> Manifest:
+def _build_trainer_policy(job: TrainingJob) -> Manifest:
     """Return the rule that only pods of the job reach its pods: whoever joins torch's rendezvous can run code there."""
-    own = {"matchLabels": make_labels(job.name, TRAINER)}
+    own = {"podSelector": {"matchLabels": make_labels(job.name, TRAINER)}}
+    return _build_network_policy(job, job.name, TRAINER, [{"from": [own]}])
+
+
+def _build_network_policy(job: TrainingJob, name: str, component: str, ingress: list[Manifest]) -> Manifest:
+    selector = {"matchLabels": make_labels(job.name, component)}
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
-        "metadata": _build_metadata(job, job.name, TRAINER),
-        "spec": {"podSelector": own, "policyTypes": ["Ingress"], "ingress": [{"from": [{"podSelector": own}]}]},
+        "metadata": _build_metadata(job, name, component),
+        "spec": {"podSelector": selector, "policyTypes": ["Ingress"], "ingress": ingress},
     }
 
 
@@ -162,7 +167,7 @@ def _build_tensorboard(job: TrainingJob) -> list[Manifest]:
         "securityContext": build_container_security(),
         "volumeMounts": [
             {"name": "runs", "mountPath": RUNS_MOUNT, "readOnly": True},
-            {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - an empty volume of this pod
+            {"name": "tmp", "mountPath": TMP_MOUNT},
         ],
     }
     pod: Manifest = {
@@ -193,4 +198,6 @@ def _build_tensorboard(job: TrainingJob) -> list[Manifest]:
         "metadata": _build_metadata(job, name, TENSORBOARD),
         "spec": {"selector": labels, "ports": [{"name": "http", "port": TENSORBOARD_PORT, "targetPort": "http"}]},
     }
-    return [deployment, service]
+    # It has no password. `kubectl port-forward` connects inside of the pod, where no policy applies.
+    policy = _build_network_policy(job, name, TENSORBOARD, ingress=[])
+    return [policy, deployment, service]

@@ -15,7 +15,7 @@ import yaml
 from bootstrap.steps import fabric
 from k8s.job import INDEXED_JOB, JOBSET, TrainingJob
 from k8s.manifests import PERMANENT_EXIT_CODES, dump_manifests, render
-from k8s.names import select
+from k8s.names import make_labels, select
 from k8s.pod import EFA_VARIABLES, TCP_VARIABLES
 from tests.k8s.schema import check_manifest
 from trainer.life.outcome import Code
@@ -165,6 +165,18 @@ def test_fabric_variables_are_those_of_slurm_nodes() -> None:
     assert read_variables(find_pod(render(JOBS["jobset"])))["NCCL_NET"] == "Libfabric"
     assert read_variables(find_pod(render(JOBS["rdma"])))["NCCL_NET"] == "IB"
     assert read_variables(find_pod(render(JOBS["job"])))["NCCL_NET"] == "Socket"
+
+
+def test_only_the_jobs_own_pods_reach_its_pods() -> None:
+    manifests = render(JOBS["jobset"])
+    policies = [manifest["spec"] for manifest in manifests if manifest["kind"] == "NetworkPolicy"]
+    by_labels = {yaml.dump(policy["podSelector"]["matchLabels"]): policy["ingress"] for policy in policies}
+    trainer, tensorboard = (yaml.dump(make_labels("llama", component)) for component in ("trainer", "tensorboard"))
+    assert by_labels == {
+        trainer: [{"from": [{"podSelector": {"matchLabels": make_labels("llama", "trainer")}}]}],
+        tensorboard: [],
+    }
+    assert {tuple(policy["policyTypes"]) for policy in policies} == {("Ingress",)}
 
 
 def test_dollars_in_settings_are_not_expanded() -> None:

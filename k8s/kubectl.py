@@ -11,6 +11,7 @@ JOBSET_RESOURCE = "jobsets.jobset.x-k8s.io"
 JOB_RESOURCE = "jobs.batch"
 TIMEOUT_S = 120.0
 """Seconds for a call; kubectl itself waits forever for a cluster that does not answer."""
+_PARTIAL_LIST = "unable to retrieve the complete list of server APIs"
 
 
 class KubectlError(Exception):
@@ -40,26 +41,38 @@ class Kubectl:
         """Return a command line for the user to type."""
         return " ".join(["kubectl", *self.options, *arguments])
 
-    def run(self, *arguments: str, data: str = "") -> str:
+    def run(self, *arguments: str, data: str = "", timeout_s: float = TIMEOUT_S) -> str:
         """Run kubectl and return its output, or raise a KubectlError with its message."""
-        program = shutil.which("kubectl")
-        if program is None:
-            raise KubectlMissing("kubectl is not installed, or not in PATH")
-        command = [program, *self.options, *arguments]
-        try:
-            done = subprocess.run(command, input=data, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
-        except subprocess.TimeoutExpired:
-            raise KubectlError(f"the cluster did not answer within {TIMEOUT_S:.0f} s") from None
+        done = self._run(*arguments, data=data, timeout_s=timeout_s)
         if done.returncode != 0:
-            raise KubectlError(done.stderr.strip() or f"kubectl ended with exit code {done.returncode}")
+            raise _make_error(done)
         return done.stdout
 
     def has_resource(self, resource: str) -> bool:
         """Return whether the cluster has a kind of objects, such as jobsets.jobset.x-k8s.io."""
         group = resource.partition(".")[2]
-        return resource in self.run("api-resources", f"--api-group={group}", "--output=name").split()
+        done = self._run("api-resources", f"--api-group={group}", "--output=name")
+        # kubectl prints what it can list, and fails if the server of any other group does not answer.
+        is_other_group = _PARTIAL_LIST in done.stderr and group not in done.stderr
+        if resource in done.stdout.split() or done.returncode == 0 or is_other_group:
+            return resource in done.stdout.split()
+        raise _make_error(done)
 
     def list_objects(self, resources: Sequence[str], selector: str) -> list[str]:
         """Return the objects with these labels as KIND/NAME."""
         arguments = ("get", ",".join(resources), f"--selector={selector}", "--ignore-not-found", "--output=name")
         return self.run(*arguments).split()
+
+    def _run(self, *arguments: str, data: str = "", timeout_s: float = TIMEOUT_S) -> subprocess.CompletedProcess[str]:
+        program = shutil.which("kubectl")
+        if program is None:
+            raise KubectlMissing("kubectl is not installed, or not in PATH")
+        command = [program, *self.options, *arguments]
+        try:
+            return subprocess.run(command, input=data, capture_output=True, text=True, timeout=timeout_s, check=False)
+        except subprocess.TimeoutExpired:
+            raise KubectlError(f"the cluster did not answer within {timeout_s:.0f} s") from None
+
+
+def _make_error(done: subprocess.CompletedProcess[str]) -> KubectlError:
+    return KubectlError(done.stderr.strip() or f"kubectl ended with exit code {done.returncode}")

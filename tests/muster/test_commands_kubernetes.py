@@ -16,9 +16,12 @@ OPTIONS = ("--image", "registry.example.org/trainer:1", "--claim", "runs")
 KUBECTL = """#!/bin/sh
 echo "$*" >>"$CALLS/calls"
 case "$*" in
-  *api-resources*) cat "$CALLS/api-resources" ;;
-  *"get jobs.batch"*) cat "$CALLS/existing" ;;
-  *"get persistentvolumeclaims"*) echo persistentvolumeclaim/llama-runs ;;
+  *api-resources*) cat "$CALLS/api-resources" && . "$CALLS/api-resources.sh" ;;
+  *"get pods"*jsonpath*) if [ -e "$CALLS/pods" ]; then echo "150 150"; fi ;;
+  *"get pods"*) cat "$CALLS/pods" ;;
+  *"wait pods"*) . "$CALLS/wait.sh" ;;
+  *"get persistentvolumeclaims"*) cat "$CALLS/claims" ;;
+  *"get jobs"*--output=name) cat "$CALLS/existing" ;;
   *apply*) cat >"$CALLS/applied" && echo "jobset.jobset.x-k8s.io/tiny-llama created" ;;
   *delete*) echo 'jobset.jobset.x-k8s.io "llama" deleted' ;;
 esac
@@ -33,7 +36,9 @@ def kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program.write_text(KUBECTL)
     program.chmod(0o755)
     (tmp_path / "api-resources").write_text("jobsets.jobset.x-k8s.io\n")
+    (tmp_path / "api-resources.sh").write_text("")
     (tmp_path / "existing").write_text("")
+    (tmp_path / "claims").write_text("")
     monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
     monkeypatch.setenv("CALLS", str(tmp_path))
     return tmp_path
@@ -82,6 +87,10 @@ def test_a_settings_file_is_mounted_with_all_that_it_extends(tmp_path: Path) -> 
             ("tiny-llama", "data.kind=tokens", "data.path=/home/me/shards"),
             "data.path: '/home/me/shards' is not a folder of the pods; use /runs/... (the claim for runs) or /data/...",
         ),
+        (
+            ("tiny-llama", "data.kind=tokens", "data.path=s3://bucket/a", "data.cache=/data/copies"),
+            "data.cache: '/data/copies' is not a folder of the pods; use /tmp/... (a disk of the node)",
+        ),
         (("tiny-llama", "batch.size=7"), "batch.size"),
         (("tiny-llama", "--nodes", "0"), "--nodes: 0 is not allowed; use 1 to 10000"),
         (("tiny-llama", "--rdma", "efa"), "--rdma: 'efa' is not a pair"),
@@ -93,6 +102,16 @@ def test_bad_values_are_refused_before_kubectl_runs(kubectl: Path, arguments: tu
     stop = fail("apply", *arguments, *OPTIONS)
     assert (message in stop.what, stop.code) == (True, BAD_INPUT), stop.what
     assert not (kubectl / "calls").exists()
+
+
+def test_the_run_folder_of_a_settings_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text("base: tiny-llama\nrun: {folder: /home/me/run}\n")
+    stop = fail("render", str(tmp_path / "run.yaml"), *OPTIONS)
+    assert "run.folder: is /runs/run in the pods; leave it out, and choose the name with --name" in stop.what
+
+
+def test_copies_of_shards_may_be_on_the_disk_of_the_node() -> None:
+    run("render", "tiny-llama", "data.kind=tokens", "data.path=s3://bucket/a", "data.cache=/tmp/copies", *OPTIONS)
 
 
 def test_apply_passes_the_manifests_to_kubectl(kubectl: Path) -> None:
@@ -115,6 +134,18 @@ def test_apply_without_jobset_names_the_other_form(kubectl: Path) -> None:
     assert "kind: Job\n" in (kubectl / "applied").read_text()
 
 
+def test_another_api_that_is_down_does_not_matter(kubectl: Path) -> None:
+    error = "error: unable to retrieve the complete list of server APIs: metrics.k8s.io/v1beta1: not available"
+    (kubectl / "api-resources.sh").write_text(f"echo '{error}' >&2; exit 1")
+    run("apply", "tiny-llama", *OPTIONS)
+    assert "kind: JobSet\n" in (kubectl / "applied").read_text()
+    (kubectl / "api-resources").write_text("")
+    assert fail("apply", "tiny-llama", *OPTIONS).what == "--form jobset: the cluster has no jobsets.jobset.x-k8s.io"
+    down = error.replace("metrics.k8s.io", "jobset.x-k8s.io")
+    (kubectl / "api-resources.sh").write_text(f"echo '{down}' >&2; exit 1")
+    assert fail("apply", "tiny-llama", *OPTIONS).what == f"kubectl: {down}"
+
+
 def test_apply_does_not_change_a_job_that_exists(kubectl: Path) -> None:
     (kubectl / "existing").write_text("jobset.jobset.x-k8s.io/tiny-llama\n")
     stop = fail("apply", "tiny-llama", *OPTIONS)
@@ -123,15 +154,40 @@ def test_apply_does_not_change_a_job_that_exists(kubectl: Path) -> None:
     assert not (kubectl / "applied").exists()
 
 
+def list_deletions(kubectl: Path) -> list[str]:
+    """Return the calls that delete or wait, in their order."""
+    calls = (kubectl / "calls").read_text().splitlines()
+    return [call.partition(" --selector")[0] for call in calls if call.startswith(("delete", "wait"))]
+
+
 def test_delete_keeps_the_claim(kubectl: Path) -> None:
+    (kubectl / "claims").write_text("persistentvolumeclaim/llama-runs\n")
     output = run("delete", "llama")
-    *_, last = (kubectl / "calls").read_text().splitlines()
-    assert last.startswith("delete jobsets.jobset.x-k8s.io,jobs.batch,")
-    assert "persistentvolumeclaims" not in last
+    first, last = list_deletions(kubectl)
+    assert first.startswith("delete jobsets.jobset.x-k8s.io,jobs.batch,")
+    assert last == "delete networkpolicies.networking.k8s.io"
     assert "kept with all checkpoints: persistentvolumeclaim/llama-runs" in output
     run("delete", "llama", "--delete-storage")
-    *_, last = (kubectl / "calls").read_text().splitlines()
-    assert "persistentvolumeclaims" in last
+    assert list_deletions(kubectl)[-1] == "delete networkpolicies.networking.k8s.io,persistentvolumeclaims"
+
+
+def test_delete_protects_pods_that_still_save(kubectl: Path) -> None:
+    (kubectl / "existing").write_text("jobset.jobset.x-k8s.io/llama\n")
+    (kubectl / "pods").write_text("pod/llama-node-0-0\n")
+    (kubectl / "wait.sh").write_text("exit 1")
+    stop = fail("delete", "llama")
+    assert stop.what == "llama: pods have not ended within 180 s: pod/llama-node-0-0"
+    assert not any("networkpolicies" in call for call in list_deletions(kubectl))
+    # They end after kubectl has listed them.
+    (kubectl / "wait.sh").write_text(': >"$CALLS/pods"; exit 1')
+    run("delete", "llama")
+    assert list_deletions(kubectl)[-2:] == ["wait pods", "delete networkpolicies.networking.k8s.io"]
+
+
+def test_delete_of_an_unknown_job_names_the_namespace(kubectl: Path) -> None:
+    stop = fail("delete", "lama", "-n", "research")
+    assert (stop.what, stop.code) == ("lama: no such job in namespace research", BAD_INPUT)
+    assert "delete" not in (kubectl / "calls").read_text()
 
 
 def test_status_of_an_unknown_job_names_the_namespace(kubectl: Path) -> None:

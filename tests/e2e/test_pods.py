@@ -153,7 +153,8 @@ def wait_until(condition: Callable[[], bool], what: str, *containers: str) -> No
 
 
 def wait_for_exit(container: str) -> int:
-    return int(docker("wait", container))
+    wait_until(lambda: docker("inspect", "--format", "{{.State.Running}}", container) == "false", "end", container)
+    return int(docker("inspect", "--format", "{{.State.ExitCode}}", container))
 
 
 def test_a_lost_pod_and_an_evicted_one_continue_bit_for_bit(pods: Pods) -> None:

@@ -122,6 +122,7 @@ def test_an_evicted_pod_saves_and_the_next_pods_continue_bit_for_bit(tmp_path: P
         wait_for_step(first, folder, 3)
         evicted.process.send_signal(signal.SIGTERM)
         assert [evicted.wait(), first.wait()] == [Code.REQUEUE, Code.REQUEUE], first.output + evicted.output
+    assert (folder / ".ranks-began").exists()
     saved = checkpoint_steps(folder)[-1]
     assert (outcome(folder)["outcome"], outcome(folder)["step"]) == ("requeue", saved)
     # The stop file and the signal race.
@@ -167,6 +168,7 @@ def test_a_pod_that_waits_for_others_ends_at_sigterm(tmp_path: Path, port: int) 
         run.until(lambda: "node 0 of 2" in run.output, "start")
         run.process.send_signal(signal.SIGTERM)
         assert run.wait() == Code.REQUEUE, run.output
+    assert not (folder / ".ranks-began").exists()
     # The request was for these pods: the next ones do not obey it. Their restart does not count as lack of progress.
     pod.prepare_folder(make_node(folder, job="job"))
     assert not (folder / "stop").exists()

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.trainer.first_cause import assert_first_cause
-from tests.trainer.launch import SMALL_LLAMA, losses, outcome, torchrun
-from tests.trainer.token_shards import write_shards
+from tests.trainer.launch import losses, outcome, torchrun
 from trainer.data import order
 from trainer.life.cause import Cause
 
 SAMPLES, BATCH, STEP = 64, 8, 5
-TOKENS, SHORT_BYTES = 100_000, 4096
 
 
 @pytest.mark.fault(37)
@@ -49,19 +45,3 @@ def test_a_bad_file_on_one_rank_ends_the_run(tmp_path: Path) -> None:
     assert "rank      : 1" in summary, "torchrun names the same rank"
     assert str(bad) in summary
     assert max(losses(folder)) < STEP
-
-
-@pytest.mark.fault(37)
-def test_a_shard_that_becomes_shorter_ends_the_run_with_its_name(tmp_path: Path) -> None:
-    """A rank that reads a mapped file behind its end would be killed without a word."""
-    shards = write_shards(tmp_path / "shards", np.arange(TOKENS) % 100)
-    folder, shard = tmp_path / "run", shards / "shard-00000.bin"
-    arguments = [*SMALL_LLAMA, "data.kind=tokens", f"data.path={shards}", "batch.size=2", "steps=1000000"]
-    with torchrun(1, [*arguments, f"run.folder={folder}"], tmp_path) as run:
-        run.until(lambda: len(losses(folder)) > STEP, "the first steps")
-        os.truncate(shard, SHORT_BYTES)
-        assert run.wait() == 1, run.output
-    reason = outcome(folder)["reason"]
-    assert outcome(folder)["outcome"] == "bad_input"
-    assert f"{shard} became shorter while it was read: it has {SHORT_BYTES} bytes instead of {2 * TOKENS}" in reason
-    assert re.search(r"the next sample is tokens \d+ to \d+", reason)

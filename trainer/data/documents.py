@@ -87,11 +87,11 @@ class PackedDocuments:
         numbers = np.searchsorted(self._ends, ids, side="right").tolist()
         for row, (number, sample) in enumerate(zip(numbers, ids.tolist(), strict=True)):
             packing: Packing = self._packings[number]
-            filled = 0
+            tokens, filled = self._shards.tokens[number], 0
             for start, length in packing.list_pieces(sample - int(self._ends[number]) + packing.samples):
                 own = slice(filled, filled + length)
-                tokens = self._shards.tokens.read(number, start, start + length + 1)
-                inputs[row, own], targets[row, own] = tokens[:-1], tokens[1:]
+                inputs[row, own] = tokens[start : start + length]
+                targets[row, own] = tokens[start + 1 : start + length + 1]
                 filled += length
                 documents[row, filled:] += 1
         return {"inputs": inputs, "targets": targets, "documents": documents}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 import sys
 import threading
@@ -14,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.config.errors import ConfigError, ConfigProblem
+from trainer.config.errors import ConfigError
 from trainer.data.index import DTYPES, Index
 from trainer.data.remote import TransientError
 from trainer.data.shard_folder import CachedFolder, Reading, ShardFolder, count_bytes
@@ -65,19 +64,6 @@ class ShardArrays:
             while len(self._mapped) > self._max_mapped:
                 self._mapped.popitem(last=False)
         return array
-
-    def read(self, number: int, start: int, stop: int) -> Tokens:
-        """Return some tokens of a shard; raise a ConfigError if its file has become too short to have them.
-
-        The kernel ends a process that reads a mapped file behind its end (SIGBUS), without a word about the file.
-        """
-        tokens = self[number]
-        if isinstance(tokens.base, mmap.mmap) and tokens.base.size() < stop * tokens.itemsize:
-            path = self._folder.get(self._contents.shards[number], tokens.nbytes)
-            message = f"{path} became shorter while it was read: it has {tokens.base.size()} bytes instead of "
-            message += f"{tokens.nbytes}, and the next sample is tokens {start} to {stop - 1}"
-            raise ConfigError([ConfigProblem("data.path", message, "copy it again, or prepare the folder again")])
-        return tokens[start:stop]
 
     def read_ahead(self, number: int, epoch: int) -> None:
         """Start to download the shards that are needed next, given one that is in use now."""

@@ -62,7 +62,7 @@ class TokenShards:
             self.tokens.read_ahead(numbers[0], epoch)
         for row, number, sample in zip(tokens, numbers, ids.tolist(), strict=True):
             start = (sample - (int(self._ends[number - 1]) if number else 0)) * self.seq_len
-            row[:] = self.tokens.read(number, start, start + self.seq_len + 1)
+            row[:] = self.tokens[number][start : start + self.seq_len + 1]
         return {"inputs": tokens[:, :-1], "targets": tokens[:, 1:]}
 
 

@@ -13,7 +13,8 @@ from benchmarks.gpu_cases import SWITCHES
 
 
 @pytest.mark.parametrize(
-    ("target", "replacement"), [pair for targets in SWITCHES.values() for pair in targets.items()], ids=str
+    ("target", "replacement"),
+    [pytest.param(*pair, id=pair[0]) for targets in SWITCHES.values() for pair in targets.items()],
 )
 def test_a_replacement_is_called_like_what_it_replaces(target: str, replacement: Callable[..., Any]) -> None:
     assert len(signature(replacement).parameters) == len(signature(resolve_name(target)).parameters)

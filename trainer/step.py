@@ -162,7 +162,7 @@ class Step:
         """
         mesh = self.engine.mesh
         is_first = mesh.dp_rank == 0 and mesh.coordinate("context") == 0
-        omitted = () if is_first else ("buffer.",)
+        omitted: tuple[str, ...] = () if is_first else ("buffer.",)
         if self.outer is not None and mesh.coordinate("replicate"):
             omitted += ("optim.", "scaler.")
         return {name: value for name, value in self.tensors().items() if not name.startswith(omitted)}

@@ -63,7 +63,7 @@ def read_view() -> View:
         waiting = jobs.parse_waiting(_run(jobs.LIST_WAITING))
     except (OSError, subprocess.SubprocessError):
         return View(answers=False)
-    return View(listed, waiting, describe_spent(BUDGET), records=_keeps_records())
+    return View(listed, waiting, describe_spent(BUDGET), keeps_records=_keeps_records())
 
 
 def describe_spent(path: Path) -> str:

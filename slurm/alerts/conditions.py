@@ -38,7 +38,7 @@ class View:
     """Description of the spent budget; empty if there is none, or if it is not spent."""
     answers: bool = True
     """Whether slurmctld answers."""
-    records: bool = True
+    keeps_records: bool = True
     """Whether slurmdbd and its database answer."""
 
 
@@ -57,7 +57,7 @@ def list_conditions(view: View, stuck_s: float) -> list[Condition]:
     """Return the conditions of a moment; `stuck_s` is how long jobs may wait while nothing runs."""
     if not view.answers:
         return [Condition("slurmctld", "slurmctld does not answer", SILENT_GRACE_S)]
-    records = [] if view.records else [Condition("slurmdbd", _NO_RECORDS, SILENT_GRACE_S)]
+    records = [] if view.keeps_records else [Condition("slurmdbd", _NO_RECORDS, SILENT_GRACE_S)]
     budget = [Condition("budget", f"the budget is spent: {view.spent}")] if view.spent else []
     return [*_list_node_conditions(view.nodes), *_list_stuck_queues(view, stuck_s), *records, *budget]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from slurm.alerts import install, outbox, webhook
-from slurm.alerts.__main__ import Settings, describe_spent, watch_once
+from slurm.alerts.__main__ import Settings, describe_spent, read_view, watch_once
 from slurm.alerts.conditions import (
     DRAIN_GRACE_S,
     LOST_GRACE_S,
@@ -88,7 +88,7 @@ def test_a_queue_is_stuck_if_jobs_wait_for_nodes_while_nothing_runs(
 
 
 def test_slurmctld_slurmdbd_and_the_budget() -> None:
-    (silent,) = list_conditions(View(records=False), STUCK_S)
+    (silent,) = list_conditions(View(keeps_records=False), STUCK_S)
     assert silent.text.startswith("slurmdbd or its database does not answer: ")
     assert silent.grace_s == SILENT_GRACE_S
     assert [c.text for c in list_conditions(View(answers=False), STUCK_S)] == ["slurmctld does not answer"]
@@ -297,6 +297,26 @@ def test_commands_of_slurm_are_parsed() -> None:
         JOB,
         WaitingJob("8", "a,b", "ReqNodeNotAvail, May be reserved"),
     )
+
+
+@pytest.mark.parametrize(
+    ("codes", "answers", "keeps_records"),
+    [
+        ({"scontrol": 0, "squeue": 0, "sacctmgr": 0}, True, True),
+        ({"scontrol": 0, "squeue": 0, "sacctmgr": 1}, True, False),
+        ({"scontrol": 0, "squeue": 0}, True, False),
+        ({"scontrol": 1, "squeue": 0, "sacctmgr": 0}, False, True),
+    ],
+)
+def test_the_daemons_answer_if_the_commands_of_slurm_do(
+    codes: dict[str, int], answers: bool, keeps_records: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, code in codes.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\nexit {code}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    view = read_view()
+    assert (view.answers, view.keeps_records) == (answers, keeps_records)
 
 
 def test_the_unit_gives_no_secret_to_the_command_line() -> None:

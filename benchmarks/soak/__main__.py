@@ -169,9 +169,10 @@ def submit_all(stack: Stack, submissions: Sequence[Submission], began: float, lo
             array = f"--array=1-{submission.tasks}"
         script = write_job_script(f"{FOLDER}/ledger", submission.sleep_s)
         line = f"timeout {SUBMIT_TIMEOUT_S} sbatch --parsable -J {submission.name} -n 1 --mem=50 -o /dev/null {array}"
+        submitted_at = time.time()
         answer = stack.ssh("login", f"cd ~ && {line} 2>/dev/null <<'END' || true\n{script}END")
         if answer.isdigit():
-            log.accepted += [Accepted(task, time.time()) for task in tasks]
+            log.accepted += [Accepted(task, submitted_at, time.time()) for task in tasks]
         else:
             log.refused += tasks
 

@@ -24,7 +24,8 @@ class Accepted:
     """A task of a job for which sbatch returned an id."""
 
     task: Task
-    at: float
+    submitted_at: float
+    answered_at: float
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ def _judge(entry: Accepted, attempts: Sequence[Attempt], *, is_recorded: bool, h
     if any(later.began < (earlier.ended or earlier.began) for earlier, later in pairwise(attempts)):
         return "run twice"
     if not ended:
-        is_excused = not attempts and any(_forgets(hit, entry.at) for hit in hits)
+        is_excused = not attempts and any(_forgets(hit, entry) for hit in hits)
         return "forgotten" if is_excused else "lost"
     if not all(any(_loses_the_end(hit, attempt) for hit in hits) for attempt in ended[:-1]):
         return "run twice"
@@ -112,9 +113,9 @@ def _judge(entry: Accepted, attempts: Sequence[Attempt], *, is_recorded: bool, h
     return "done" if len(ended) == 1 else "repeated"
 
 
-def _forgets(hit: Hit, at: float) -> bool:
-    """Return whether slurmctld died before it had saved what happened at a moment."""
-    return hit.part in OF_QUEUE and 0 <= hit.at - at <= STATE_SAVED_S
+def _forgets(hit: Hit, entry: Accepted) -> bool:
+    """Return whether slurmctld died before it had saved a task: while it was submitted, or soon after its answer."""
+    return hit.part in OF_QUEUE and entry.submitted_at <= hit.at <= entry.answered_at + STATE_SAVED_S
 
 
 def _loses_the_end(hit: Hit, attempt: Attempt) -> bool:

@@ -10,8 +10,6 @@ from typing import Literal, get_args
 Part = Literal["rank", "torchrun", "srun", "slurmd", "slurmctld", "node", "controller"]
 """What is killed: a process of the training job, a daemon, or a whole machine, which starts again at once."""
 PARTS: tuple[Part, ...] = get_args(Part)
-OF_TRAINING: tuple[Part, ...] = ("rank", "torchrun", "srun", "node")
-"""Parts whose loss interrupts the training job, if it has them at that moment; a node may also be another one."""
 OF_QUEUE: tuple[Part, ...] = ("slurmctld", "controller")
 """Parts whose loss costs what slurmctld has not saved yet."""
 

@@ -75,7 +75,7 @@ ROWS: dict[int, Row] = {
         CLUSTER,
         "jobs run; slurmctld stores their records and sends them when the database is back",
         "nothing",
-        "the alert on a cluster: only unit tests show that slurmdbd is reported after two minutes",
+        "the alert on a cluster: unit tests show that a silent slurmdbd is reported after two minutes",
     ),
     5: Row(
         "one node is cut off from the network, briefly or for long",
@@ -178,6 +178,7 @@ ROWS: dict[int, Row] = {
         "use is terminated, and instances that are listed late are not launched twice. Pre-flight of your own hosts "
         "refuses a machine that has the name of another node, or that is listed twice, with both addresses",
         "nothing",
+        "both addresses on a real cluster: only unit tests show them in the message",
     ),
     18: Row(
         "the Slurm configuration of a node differs",
@@ -336,9 +337,10 @@ ROWS: dict[int, Row] = {
         "a file of training data is missing or short",
         "the error names shard and position, and the resumed run continues with the same sample",
         PROCESSES,
-        "the run ends with the file and what is wrong with it, and is not requeued, also if a shard becomes shorter "
-        "while the run reads it; a resumed run neither skips nor repeats a sample",
+        "the run ends with the file and what is wrong with it, and is not requeued; a resumed run neither skips nor "
+        "repeats a sample",
         "nothing",
+        "a shard that becomes shorter while a run reads it, which maps shards into memory: no test shows it",
     ),
     38: Row(
         "credentials are missing or expired",

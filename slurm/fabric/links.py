@@ -15,8 +15,15 @@ from slurm.fabric.verdict import TOLERANCE, Finding
 # Latency differs by the number of switches on the way, and by the processor; three times the usual one is a fault.
 _SLOW_LATENCY = 3.0
 _MIN_LINKS_FOR_LATENCY = 3
-# Growth of a counter during the run that is a finding; a link that goes down ends a job.
-ERROR_LIMITS = {"symbol_error": 10, "port_rcv_errors": 10, "link_error_recovery": 1, "link_downed": 1}
+# Growth of a counter during the run that is a finding; a link that goes down ends a job. On a good network, a run
+# discards few packets; with RoCE, many mean that flow control does not work.
+ERROR_LIMITS = {
+    "symbol_error": 10,
+    "port_rcv_errors": 10,
+    "port_xmit_discards": 100,
+    "link_error_recovery": 1,
+    "link_downed": 1,
+}
 
 
 @dataclass(frozen=True)

@@ -13,16 +13,19 @@ from dataclasses import dataclass, field
 
 LinkLayer = str
 """`InfiniBand` or `Ethernet`, as sysfs writes it."""
-COUNTERS = (
-    "symbol_error",
-    "link_error_recovery",
-    "link_downed",
-    "port_rcv_errors",
-    "port_xmit_discards",
-    "local_link_integrity_errors",
-    "excessive_buffer_overrun_errors",
-)
-"""Counters of errors that are read, wherever the driver has them."""
+COUNTERS = {
+    "symbol_error": 2**16 - 1,
+    "link_error_recovery": 2**8 - 1,
+    "link_downed": 2**8 - 1,
+    "port_rcv_errors": 2**16 - 1,
+    "port_xmit_discards": 2**16 - 1,
+    "local_link_integrity_errors": 2**4 - 1,
+    "excessive_buffer_overrun_errors": 2**4 - 1,
+}
+"""Counters of errors that are read, wherever the driver has them, with the value at which each stops.
+
+The widths are those of the PortCounters attribute of InfiniBand (Linux drivers/infiniband/core/sysfs.c).
+"""
 _DEVICE_FILES = ("fw_ver", "device/numa_node")
 _PORT_FILES = ("state", "phys_state", "rate", "link_layer", "lid", "sm_lid")
 _GID_FILES = ("gids/*", "gid_attrs/types/*", "gid_attrs/ndevs/*", "pkeys/*")

@@ -9,7 +9,8 @@ import pytest
 
 from slurm.health import rdma
 from slurm.health.check import Answer, Check, Expected, HealthProblem, judge_answer
-from slurm.health.registry import select_checks
+from slurm.health.registry import may_reboot, select_checks
+from slurm.rdma.sysfs import COUNTERS
 from tests.slurm.rdma_trees import DGX_PAIRS, make_dgx_h100
 
 DGX = Expected(rdma={f"{device}:1": 400.0 for device in DGX_PAIRS})
@@ -81,6 +82,45 @@ def test_a_counter_that_somebody_has_reset_did_not_grow(tmp_path: Path) -> None:
     assert run(rdma.ERRORS, tmp_path, now=1000) == []
     set_counter(tmp_path, "mlx5_0", "symbol_error", 3)
     assert run(rdma.ERRORS, tmp_path, now=1400) == []
+
+
+def test_packets_that_are_discarded_in_large_numbers_are_a_problem(tmp_path: Path) -> None:
+    make_dgx_h100(tmp_path)
+    assert run(rdma.ERRORS, tmp_path, now=1000) == []
+    set_counter(tmp_path, "mlx5_4", "port_xmit_discards", 20_000)
+    assert [problem.text for problem in run(rdma.ERRORS, tmp_path, now=1400)] == [
+        "port_xmit_discards of port mlx5_4:1 grew by 20000 within an hour, 10000 are too many"
+    ]
+
+
+def test_every_limit_can_be_reached_before_its_counter_stops() -> None:
+    assert rdma.LIMITS.keys() == COUNTERS.keys()
+    assert all(limit < COUNTERS[counter] for counter, limit in rdma.LIMITS.items())
+
+
+def test_a_counter_at_its_maximum_is_a_problem_because_it_cannot_grow(tmp_path: Path) -> None:
+    make_dgx_h100(tmp_path, mlx5_0={"counters/link_downed": "255"})
+    for now in (1000, 1300):
+        assert [problem.text for problem in run(rdma.ERRORS, tmp_path, now=now)] == [
+            "link_downed of port mlx5_0:1 is at its maximum 255 and shows no new errors, "
+            "reset it (`perfquery -R -C mlx5_0 -P 1`)"
+        ]
+    set_counter(tmp_path, "mlx5_0", "link_downed", 0)
+    assert run(rdma.ERRORS, tmp_path, now=1360) == []
+
+
+@pytest.mark.parametrize("line", ["1o00\trdma\tmlx5_0", "garbage", "-\t"])
+def test_a_damaged_history_is_repaired(tmp_path: Path, line: str) -> None:
+    make_dgx_h100(tmp_path)
+    history = tmp_path / "run/rdma-errors"
+    history.parent.mkdir()
+    history.write_text(f"{line}\n")
+    assert run(rdma.ERRORS, tmp_path, now=1000) == []
+    assert line not in history.read_text()
+
+
+def test_a_reboot_is_no_remedy_for_a_port() -> None:
+    assert not may_reboot("health: rdma: port mlx5_3:1 is DOWN (Polling)")
 
 
 def test_the_history_does_not_grow_beyond_the_window(tmp_path: Path) -> None:

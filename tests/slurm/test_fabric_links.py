@@ -10,7 +10,7 @@ import pytest
 
 from slurm.fabric.evidence import Network, parse_nccl_log
 from slurm.fabric.links import Link, judge_errors, judge_links
-from slurm.fabric.pairs import Blame, PairSpeed, blame_nodes, plan_rounds
+from slurm.fabric.pairs import Blame, PairSpeed, blame_nodes, list_slow_pairs, plan_rounds
 from slurm.fabric.perftest import BANDWIDTH, LATENCY, build_command, find_error, parse_result
 from slurm.fabric.verdict import Evidence, ExpectedFabric, compare
 
@@ -121,8 +121,20 @@ def test_errors_that_grew_during_the_run_are_reported() -> None:
     assert list(judge_errors(before, after)) == ["link_downed of port mlx5_0:1 grew by 1 during the run"]
 
 
+def test_packets_that_are_discarded_during_the_run_are_reported() -> None:
+    before, after = ({"mlx5_0:1": {"port_xmit_discards": count}} for count in (50, 5050))
+    assert list(judge_errors(before, after)) == ["port_xmit_discards of port mlx5_0:1 grew by 5000 during the run"]
+
+
 def test_roce_is_told_from_infiniband() -> None:
     assert parse_nccl_log(ROCE_LOG) == Network("roce", 2)
+
+
+def test_without_gpus_pairs_are_judged_as_over_tcp() -> None:
+    speeds = {("gpu-1", "gpu-2"): 1.2, ("gpu-2", "gpu-3"): 0.8, ("gpu-1", "gpu-3"): 1.2}
+    pairs = [PairSpeed(nodes, {2**30: speed}) for nodes, speed in speeds.items()]
+    assert list_slow_pairs(pairs, ExpectedFabric("infiniband", nccl=False)) == []
+    assert [pair.nodes for pair in list_slow_pairs(pairs, ExpectedFabric("infiniband"))] == [("gpu-2", "gpu-3")]
 
 
 def test_without_gpus_the_network_of_nccl_is_not_judged() -> None:

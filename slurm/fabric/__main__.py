@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm.fabric import measure
-from slurm.fabric.evidence import Network, list_idle_devices, parse_nccl_log, read_counters, subtract_counters
+from slurm.fabric.evidence import Network, list_idle_ports, parse_nccl_log, read_counters, subtract_counters
 from slurm.fabric.links import Link, judge_errors, judge_links
 from slurm.fabric.pairs import Blame, Pair, PairSpeed, blame_nodes, list_slow_pairs, plan_rounds
 from slurm.fabric.verdict import Evidence, ExpectedFabric, Finding, compare
@@ -38,9 +38,9 @@ def _count(folder: Path, arguments: list[str]) -> int:
     # A machine that muster did not create has a name of its own, and NCCL's logs have that.
     (folder / f"{_name_node()}.host").write_text(os.uname().nodename.partition(".")[0])
     ports = _read_expected().ports
-    sent = read_counters()
+    sent = read_counters(Path(os.environ.get("SYSFS", "/sys")))
     # Other ports lead to storage, and may send nothing during the run.
-    used = {name.partition(":")[0] for name in ports} or set(sent)
+    used = set(ports) or set(sent)
     _write(folder / f"{_name_node()}.{arguments[0]}.json", {name: sent[name] for name in sent if name in used})
     if ports:
         errors = {port.name: dict(port.counters) for port in measure.read_devices().ports if port.name in ports}
@@ -192,7 +192,9 @@ def _read_pairs(folder: Path) -> list[PairSpeed]:
 
 
 def _read_evidence(folder: Path) -> Evidence:
-    nccl = _read_expected().nccl
+    expected = _read_expected()
+    # Over TCP, RDMA ports send nothing.
+    uses_ports = expected.nccl and expected.fabric != "tcp"
     nodes = {file.read_text(): file.name.split(".")[0] for file in sorted(folder.glob("*.host"))}
     networks: dict[str, Network] = {}
     for file in sorted(folder.glob("nccl.*")):
@@ -206,7 +208,7 @@ def _read_evidence(folder: Path) -> Evidence:
     for file in sorted(folder.glob("*.after.json")):
         before = folder / file.name.replace(".after.", ".before.")
         sent = subtract_counters(_read_json(before) if before.exists() else {}, _read_json(file))
-        idle[file.name.split(".")[0]] = list_idle_devices(sent, _MIN_BYTES) if nccl else []
+        idle[file.name.split(".")[0]] = list_idle_ports(sent, _MIN_BYTES) if uses_ports else []
     return Evidence(networks, idle, _read_busbw(folder / "all.json"))
 
 

@@ -1,4 +1,4 @@
-"""Evidence of the fabric that a job used: the network in NCCL's log, and the bytes that each RDMA device sent."""
+"""Evidence of the fabric that a job used: the network in NCCL's log, and the bytes that each RDMA port sent."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ _COMPLAINTS = (
     "NET/OFI No eligible providers",
     "NET/OFI Unable to find a provider",
 )
-DEVICES = Path("/sys/class/infiniband")
 # Counters of the EFA driver (Linux drivers/infiniband/hw/efa/efa_verbs.c); InfiniBand ports count words of 4 bytes.
 _EFA_BYTES = ("tx_bytes", "rdma_read_bytes", "rdma_write_bytes")
 _PORT_WORDS = ("port_xmit_data",)
@@ -54,30 +53,33 @@ def parse_nccl_log(log: str) -> Network:
     return Network("", complaints=complaints)
 
 
-def read_counters(devices: Path = DEVICES) -> dict[str, int]:
-    """Return the bytes that each device of this node sent since boot."""
-    return {device.name: _read_sent(device) for device in sorted(devices.glob("*"))}
+def read_counters(sysfs: Path) -> dict[str, int]:
+    """Return the bytes that each port such as `mlx5_0:1` sent since boot; those in software do not count them."""
+    ports = sorted((sysfs / "class" / "infiniband").glob("*/ports/*"))
+    sent = {f"{port.parents[1].name}:{port.name}": _read_sent(port) for port in ports}
+    return {name: count for name, count in sent.items() if count is not None}
 
 
 def subtract_counters(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
-    """Return the bytes that each device sent between two readings."""
-    return {device: after[device] - before.get(device, 0) for device in after}
+    """Return the bytes that each port sent between two readings."""
+    return {port: after[port] - before.get(port, 0) for port in after}
 
 
-def list_idle_devices(sent: Mapping[str, int], min_bytes: int) -> list[str]:
-    """Return the devices that sent less than `min_bytes`."""
-    return [device for device, count in sent.items() if count < min_bytes]
+def list_idle_ports(sent: Mapping[str, int], min_bytes: int) -> list[str]:
+    """Return the ports that sent less than `min_bytes`."""
+    return [port for port, count in sent.items() if count < min_bytes]
 
 
-def _read_sent(device: Path) -> int:
-    port = device / "ports" / "1"
-    words = _sum_files(port / "counters" / name for name in _PORT_WORDS)
-    return _sum_files(port / "hw_counters" / name for name in _EFA_BYTES) + _BYTES_PER_WORD * words
+def _read_sent(port: Path) -> int | None:
+    """Return the bytes that a port sent; None if it has no such counter."""
+    words = _read_values(port / "counters" / name for name in _PORT_WORDS)
+    efa = _read_values(port / "hw_counters" / name for name in _EFA_BYTES)
+    return sum(efa) + _BYTES_PER_WORD * sum(words) if words or efa else None
 
 
-def _sum_files(files: Iterable[Path]) -> int:
-    total = 0
+def _read_values(files: Iterable[Path]) -> list[int]:
+    values = []
     for file in files:
         with suppress(OSError, ValueError):
-            total += int(file.read_text(encoding="ascii"))
-    return total
+            values.append(int(file.read_text(encoding="ascii")))
+    return values

@@ -34,7 +34,7 @@ class Evidence:
     networks: Mapping[str, Network]
     """Network of each node, from NCCL's log; empty if the job did not use NCCL."""
     idle: Mapping[str, Sequence[str]]
-    """Devices of each node that sent nothing."""
+    """RDMA ports of each node that sent nothing."""
     busbw: Mapping[int, float]
     """Bus bandwidth in GB/s by message size in bytes."""
 
@@ -79,7 +79,7 @@ def _compare_networks(evidence: Evidence, expected: ExpectedFabric) -> list[Find
 
 
 def _list_idle(evidence: Evidence) -> list[Finding]:
-    return [Finding(node, f"{', '.join(devices)} sent nothing") for node, devices in evidence.idle.items() if devices]
+    return [Finding(node, f"{', '.join(ports)} sent nothing") for node, ports in evidence.idle.items() if ports]
 
 
 def _compare_speed(evidence: Evidence, expected: ExpectedFabric) -> list[Finding]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm.fabric.evidence import Network, list_idle_devices, parse_nccl_log, read_counters, subtract_counters
+from slurm.fabric.evidence import Network, list_idle_ports, parse_nccl_log, read_counters, subtract_counters
 from slurm.fabric.pairs import Blame, PairSpeed, blame_nodes, plan_rounds
 from slurm.fabric.verdict import Evidence, ExpectedFabric, Finding, compare
 
@@ -40,19 +40,23 @@ def test_infiniband_and_an_empty_log_are_parsed() -> None:
     assert parse_nccl_log("") == Network("")
 
 
-def test_efa_and_infiniband_counters_are_read(tmp_path: Path) -> None:
-    efa, mlx = tmp_path / "rdmap86s0/ports/1/hw_counters", tmp_path / "mlx5_0/ports/1/counters"
-    for folder in (efa, mlx):
+def test_efa_and_infiniband_counters_are_read_by_port(tmp_path: Path) -> None:
+    devices = tmp_path / "class/infiniband"
+    efa, mlx = devices / "rdmap86s0/ports/1/hw_counters", devices / "mlx5_0/ports/2/counters"
+    # Soft-RoCE counts packets, not bytes.
+    soft = devices / "rxe0/ports/1/hw_counters"
+    for folder in (efa, mlx, soft):
         folder.mkdir(parents=True)
     (efa / "tx_bytes").write_text("100\n")
     (efa / "rdma_write_bytes").write_text("23\n")
     (mlx / "port_xmit_data").write_text("5\n")
+    (soft / "sent_pkts").write_text("7\n")
     before = read_counters(tmp_path)
-    assert before == {"rdmap86s0": 123, "mlx5_0": 20}
+    assert before == {"rdmap86s0:1": 123, "mlx5_0:2": 20}
     (efa / "tx_bytes").write_text("1100\n")
     sent = subtract_counters(before, read_counters(tmp_path))
-    assert sent == {"rdmap86s0": 1000, "mlx5_0": 0}
-    assert list_idle_devices(sent, min_bytes=1) == ["mlx5_0"]
+    assert sent == {"rdmap86s0:1": 1000, "mlx5_0:2": 0}
+    assert list_idle_ports(sent, min_bytes=1) == ["mlx5_0:2"]
 
 
 P5EN = ExpectedFabric("efa", devices=16, busbw={GIB: 437.0, 128 * 2**20: 289.0})
@@ -68,7 +72,7 @@ GOOD = {"gpu-1": Network("efa", 16), "gpu-2": Network("efa", 16)}
             "using internal implementation)",
             "8.0 GB/s at 1024 MiB is 2% of the expected 437.0"]),
         (Evidence({**GOOD, "gpu-1": Network("efa", 1)}, {}, {GIB: 430.0}), P5EN, ["gpu-1: NCCL found 1 of 16 devices"]),
-        (Evidence(GOOD, {"gpu-2": ["rdmap86s0"]}, {}), P5EN, ["gpu-2: rdmap86s0 sent nothing"]),
+        (Evidence(GOOD, {"gpu-2": ["rdmap86s0:1"]}, {}), P5EN, ["gpu-2: rdmap86s0:1 sent nothing"]),
         (Evidence({}, {}, {}), P5EN, ["no node reports which network NCCL used; expected efa"]),
         (Evidence(GOOD, {}, {128 * 2**20: 200.0, GIB: 360.0}), P5EN,
          ["360.0 GB/s at 1024 MiB is 82% of the expected 437.0"]),

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.slurm.rdma_trees import NDR, add_device
+
 SLURM = Path(__file__).resolve().parents[2] / "slurm"
 SIZE = str(64 * 2**20)
 STUBS = {
@@ -33,6 +35,7 @@ echo ' #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_av
 echo ' 2       1000          1.76           6.12         1.79               1.80'
 """,
 }
+IDLE = {"counters/port_xmit_data": "0"}
 INFINIBAND = {"fabric": "infiniband", "rdma": {"mlx5_0:1": 400.0, "mlx5_1:1": 400.0}}
 # Measures the speed of $GB_PER_S; pairs with the node $SLOW_NODE reach a tenth of it.
 SMOKE = f"""echo "measured $SLURM_JOB_NODELIST"
@@ -162,6 +165,21 @@ def test_a_link_that_cannot_be_measured_fails(run_job: RunJob) -> None:
     done = run_job("gpu-1", "gpu-2", machine=INFINIBAND, GBPS="none")
     assert done.returncode == 1
     assert "fabric: gpu-1 and gpu-2: no connection at mlx5_1:1 (" in done.stdout
+
+
+def test_ports_that_a_job_over_tcp_does_not_use_are_not_judged(run_job: RunJob, tmp_path: Path) -> None:
+    add_device(tmp_path, "mlx5_0", ["0000:01:00.0"], {1: NDR | IDLE})
+    done = run_job("gpu-1", "gpu-2", machine={"fabric": "tcp"})
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "fabric: passed")
+    assert json.loads((tmp_path / "fabric-7" / "gpu-1.after.json").read_text()) == {"mlx5_0:1": 0}
+
+
+def test_a_port_of_the_fabric_that_sent_nothing_fails_whatever_its_number_is(run_job: RunJob, tmp_path: Path) -> None:
+    add_device(tmp_path, "mlx5_0", ["0000:01:00.0"], {1: NDR | IDLE, 2: NDR | IDLE})
+    machine = {"fabric": "infiniband", "gpus": 8, "rdma": {"mlx5_0:2": 400.0}}
+    done = run_job("gpu-1", machine=machine)
+    assert done.returncode == 1
+    assert "fabric: gpu-1: mlx5_0:2 sent nothing" in done.stdout.splitlines()
 
 
 def test_nccl_that_uses_tcp_fails_with_the_name_of_the_node(run_job: RunJob) -> None:

@@ -10,9 +10,10 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
-LinkLayer = str
-"""`InfiniBand` or `Ethernet`, as sysfs writes it."""
+LinkLayer = Literal["InfiniBand", "Ethernet", ""]
+"""As sysfs writes it; empty if it is another one or cannot be read."""
 COUNTERS = {
     "symbol_error": 2**16 - 1,
     "link_error_recovery": 2**8 - 1,
@@ -26,9 +27,8 @@ COUNTERS = {
 
 The widths are those of the PortCounters attribute of InfiniBand (Linux drivers/infiniband/core/sysfs.c).
 """
-_DEVICE_FILES = ("fw_ver", "device/numa_node")
-_PORT_FILES = ("state", "phys_state", "rate", "link_layer", "lid", "sm_lid")
-_GID_FILES = ("gids/*", "gid_attrs/types/*", "gid_attrs/ndevs/*", "pkeys/*")
+_PORT_FILES = ("state", "phys_state", "rate", "link_layer")
+_GID_FILES = ("gids/*", "gid_attrs/types/*", "gid_attrs/ndevs/*")
 _COUNTER_FILES = tuple(f"{folder}/{name}" for folder in ("counters", "hw_counters") for name in COUNTERS)
 
 # One `grep` reads all files; those that a driver does not have, and GIDs that are not in use, cannot be read.
@@ -40,7 +40,7 @@ read_rdma() {
       if [ -d "$device/ports" ]; then printf 'rdma\t%s/pci\t%s\n' "$device" "$(readlink -f "$device/device")"; fi
     done
     grep -sH '' FILES |
-      grep -Ev ':0x0000$|:0000:0000:0000:0000:0000:0000:0000:0000$' | sed 's/^\([^:]*\):/rdma\t\1\t/'
+      grep -v ':0000:0000:0000:0000:0000:0000:0000:0000$' | sed 's/^\([^:]*\):/rdma\t\1\t/'
     cd ../../bus/pci/devices 2>/dev/null || exit 0
     for gpu in $(grep -sl '^0x10de' */vendor); do
       case $(cat "${gpu%/*}/class") in
@@ -75,17 +75,12 @@ class RdmaPort:
     phys_state: str = ""
     """LinkUp, Polling (nothing answers at the other end of the cable), Disabled and others."""
     gbps: float = 0.0
+    """Rate at which data can be sent; 0 if it cannot be read."""
     link_layer: LinkLayer = ""
-    lid: int = 0
-    """Address in the InfiniBand subnet; 0 on Ethernet."""
-    sm_lid: int = 0
     gids: tuple[Gid, ...] = ()
-    pkeys: tuple[str, ...] = ()
     counters: Mapping[str, int] = field(default_factory=dict)
     pci_path: tuple[str, ...] = ()
     """PCI addresses from the root port down to the device; empty for a device in software."""
-    numa: int = -1
-    firmware: str = ""
 
     @property
     def name(self) -> str:
@@ -116,10 +111,9 @@ class RdmaFacts:
 def render_reader(*, gids: bool = False, counters: bool = False) -> str:
     """Return the shell function `read_rdma`, which prints `rdma<tab>file<tab>value`; $SYSFS is the root of sysfs.
 
-    GIDs and partition keys are a thousand files and more on a large machine, so they are read only on request.
+    GIDs are a thousand files and more on a large machine, so they are read only on request.
     """
-    files = [f"*/{name}" for name in _DEVICE_FILES]
-    files += [f"*/ports/*/{name}" for name in _PORT_FILES]
+    files = [f"*/ports/*/{name}" for name in _PORT_FILES]
     files += [f"*/ports/*/{name}" for name in _GID_FILES if gids]
     files += [f"*/ports/*/{name}" for name in _COUNTER_FILES if counters]
     return _READER.replace("FILES", " ".join(files))
@@ -154,7 +148,7 @@ def parse_rdma(rows: Iterable[tuple[str, str]]) -> RdmaFacts:
 
 
 def _build_port(device: str, port: int, files: Mapping[str, str], of_device: Mapping[str, str]) -> RdmaPort:
-    speed = re.match(r"[\d.]+", files.get("rate", ""))
+    layer = _parse_layer(files.get("link_layer", ""))
     indices = sorted(int(name[len("gids/") :]) for name in files if name.startswith("gids/"))
     counters = {name: int(_read_counter(name, files)) for name in COUNTERS if _read_counter(name, files).isdigit()}
     return RdmaPort(
@@ -163,11 +157,8 @@ def _build_port(device: str, port: int, files: Mapping[str, str], of_device: Map
         # `4: ACTIVE`
         state=files.get("state", "").partition(":")[2].strip(),
         phys_state=files.get("phys_state", "").partition(":")[2].strip(),
-        # `400 Gb/sec (4X NDR)`
-        gbps=float(speed[0]) if speed else 0.0,
-        link_layer=files.get("link_layer", ""),
-        lid=_parse_int(files.get("lid", "")),
-        sm_lid=_parse_int(files.get("sm_lid", "")),
+        gbps=_parse_rate(files.get("rate", ""), layer),
+        link_layer=layer,
         gids=tuple(
             Gid(
                 index,
@@ -177,12 +168,21 @@ def _build_port(device: str, port: int, files: Mapping[str, str], of_device: Map
             )
             for index in indices
         ),
-        pkeys=tuple(files[name] for name in sorted(files) if name.startswith("pkeys/")),
         counters=counters,
         pci_path=_split_pci(of_device.get("pci", "")),
-        numa=_parse_int(of_device.get("device/numa_node", ""), default=-1),
-        firmware=of_device.get("fw_ver", ""),
     )
+
+
+def _parse_layer(text: str) -> LinkLayer:
+    return "InfiniBand" if text == "InfiniBand" else "Ethernet" if text == "Ethernet" else ""
+
+
+def _parse_rate(text: str, layer: LinkLayer) -> float:
+    """Return the Gb/s for data of a rate such as `400 Gb/sec (4X NDR)`."""
+    speed = re.match(r"\d+(\.\d+)?", text)
+    # Up to QDR, InfiniBand sends 10 bits for 8 bits of data. 40 Gb/s Ethernet is called QDR, too, but carries 40.
+    coded = layer == "InfiniBand" and re.search(r"\b[SDQ]DR\b", text)
+    return (float(speed[0]) if speed else 0.0) * (0.8 if coded else 1.0)
 
 
 def _read_counter(name: str, files: Mapping[str, str]) -> str:
@@ -191,13 +191,6 @@ def _read_counter(name: str, files: Mapping[str, str]) -> str:
 
 def _split_pci(path: str) -> tuple[str, ...]:
     return tuple(part for part in path.split("/") if re.fullmatch(r"[\da-f]{4,}:[\da-f]{2}:[\da-f]{2}\.[\da-f]", part))
-
-
-def _parse_int(text: str, default: int = 0) -> int:
-    try:
-        return int(text, 0)
-    except ValueError:
-        return default
 
 
 def _natural_order(key: tuple[str, int]) -> tuple[list[tuple[int, str]], int]:

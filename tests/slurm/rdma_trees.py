@@ -3,7 +3,7 @@
 Sources of the values:
 - DGX H100 (ConnectX-7): names and PCI buses of the RDMA devices next to GPUs from the NVIDIA DGX H100 user guide,
   table 6; bus of the first GPU from NVIDIA/nccl#1131; the rate of an NDR port from linux-rdma/perftest#318. Bridges,
-  other buses, the other ports, LIDs and counters are composed, and so are ports with HDR.
+  other buses, the other ports and counters are composed, and so are ports with HDR.
 - RoCE: GIDs with their indices and types from NVIDIA/nccl#769; states and rates of active and unused ports of a
   ConnectX-7 from geerlingguy/sbc-reviews#92.
 - Soft-RoCE (rxe): state, rate, link layer and the missing folder `counters` as seen in a virtual machine.
@@ -20,10 +20,9 @@ from slurm.rdma.sysfs import RdmaFacts, parse_rdma, render_reader, split_lines
 NDR = {"state": "4: ACTIVE", "phys_state": "5: LinkUp", "rate": "400 Gb/sec (4X NDR)", "link_layer": "InfiniBand"}
 HDR = NDR | {"rate": "200 Gb/sec (4X HDR)"}
 UNCABLED = NDR | {"state": "1: DOWN", "phys_state": "2: Polling", "rate": "10 Gb/sec (4X SDR)"}
-ROCE = NDR | {"rate": "200 Gb/sec (2X NDR)", "link_layer": "Ethernet", "lid": "0x0", "sm_lid": "0x0"}
+ROCE = NDR | {"rate": "200 Gb/sec (2X NDR)", "link_layer": "Ethernet"}
 ROCE_UNUSED = ROCE | {"state": "1: DOWN", "phys_state": "3: Disabled", "rate": "40 Gb/sec (4X QDR)"}
 SOFT_ROCE = ROCE | {"rate": "2.5 Gb/sec (1X SDR)", "hw_counters/link_downed": "1"}
-MANAGED = {"lid": "0x47", "sm_lid": "0x1", "pkeys/0": "0xffff", "pkeys/1": "0x0000"}
 NO_ERRORS = {"counters/symbol_error": "0", "counters/link_downed": "0", "counters/port_xmit_discards": "0"}
 NO_GID = "0000:0000:0000:0000:0000:0000:0000:0000"
 GIDS = {
@@ -55,17 +54,13 @@ DGX_PAIRS = {
 DGX_OTHERS = {"mlx5_1": ("26", "29"), "mlx5_2": ("26", "2a"), "mlx5_7": ("a7", "aa"), "mlx5_8": ("a7", "ab")}
 
 
-def add_device(
-    sysfs: Path, name: str, pci: Sequence[str], ports: Mapping[int, Mapping[str, str]], numa: int = 0
-) -> None:
+def add_device(sysfs: Path, name: str, pci: Sequence[str], ports: Mapping[int, Mapping[str, str]]) -> None:
     """Add an RDMA device; `pci` has the addresses from the root port down, none for a device in software."""
     parent = _add_pci(sysfs, pci) if pci else sysfs / "devices/virtual"
     folder = parent / "infiniband" / name
     folder.mkdir(parents=True)
     if pci:
-        (parent / "numa_node").write_text(f"{numa}\n")
         (folder / "device").symlink_to(parent)
-    (folder / "fw_ver").write_text("28.39.1002\n")
     for number, files in ports.items():
         for file, value in files.items():
             path = folder / "ports" / str(number) / file
@@ -91,10 +86,10 @@ def make_dgx_h100(sysfs: Path, **changes: dict[str, str]) -> Path:
     for device, (root, gpu, port) in DGX_PAIRS.items():
         switch = (f"0000:{root}:01.0", f"0000:{root}:02.0")
         add_gpu(sysfs, (*switch, f"0000:{gpu}:00.0"))
-        files = NDR | MANAGED | NO_ERRORS | changes.get(device, {})
-        add_device(sysfs, device, (*switch, f"0000:{port}:00.0"), {1: files}, numa=int(root > "90"))
+        files = NDR | NO_ERRORS | changes.get(device, {})
+        add_device(sysfs, device, (*switch, f"0000:{port}:00.0"), {1: files})
     for device, (root, port) in DGX_OTHERS.items():
-        files = (NDR if device in ("mlx5_1", "mlx5_7") else UNCABLED) | MANAGED | changes.get(device, {})
+        files = (NDR if device in ("mlx5_1", "mlx5_7") else UNCABLED) | changes.get(device, {})
         add_device(sysfs, device, (f"0000:{root}:01.0", f"0000:{port}:00.0"), {1: files})
     return sysfs
 

@@ -42,7 +42,7 @@ class Step:
     packages: Callable[[Node], tuple[str, ...]] = _no_packages
     """Returns the distribution packages (names or glob patterns) whose versions the step reads from the facts."""
     readings: Callable[[Node, Desired], str] = _no_readings
-    """Returns shell text that prints what the step reads from `facts.software`."""
+    """Returns shell text that prints further facts that the step reads, such as versions of software and RDMA ports."""
     bake: Callable[[Facts, ImageContents], list[Action]] | None = None
     """Returns the actions that install what the step needs in an image of machines; None if it installs nothing.
 

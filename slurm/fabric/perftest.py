@@ -16,13 +16,12 @@ _COLUMNS = {BANDWIDTH: "BW average[Gb/sec]", LATENCY: "t_typical[usec]"}
 _HEADER = "#bytes"
 
 
-def build_command(program: str, port: str, gid: int | None, tcp_port: int, server: str = "") -> list[str]:
-    """Return the command line for a port such as `mlx5_0:1`; without `server`, that of the server itself."""
+def build_command(program: str, port: str, gid: int | None, tcp_port: int) -> list[str]:
+    """Return the server's command line for a port such as `mlx5_0:1`; the client adds the server's name."""
     device, _, number = port.partition(":")
     index = [] if gid is None else ["-x", str(gid)]
     # -F: the CPU's frequency may vary, which perftest takes for an error.
-    base = [program, "-F", "-d", device, "-i", number, *index, "-p", str(tcp_port), *_OPTIONS[program]]
-    return [*base, server] if server else base
+    return [program, "-F", "-d", device, "-i", number, *index, "-p", str(tcp_port), *_OPTIONS[program]]
 
 
 def parse_result(program: str, output: str) -> float | None:

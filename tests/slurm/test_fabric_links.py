@@ -55,11 +55,10 @@ def test_the_last_line_tells_why_there_is_no_result() -> None:
     assert find_error("-----\n") == "no output"
 
 
-def test_the_client_has_the_options_of_the_server_and_its_name() -> None:
+def test_the_command_names_device_port_and_gid() -> None:
     server = build_command(BANDWIDTH, "mlx5_3:1", 3, 18521)
     assert server[:8] == ["ib_write_bw", "-F", "-d", "mlx5_3", "-i", "1", "-x", "3"]
     assert "--report_gbits" in server
-    assert build_command(BANDWIDTH, "mlx5_3:1", 3, 18521, "gpu-1") == [*server, "gpu-1"]
     assert "-x" not in build_command(LATENCY, "mlx5_3:1", None, 18522)
 
 

@@ -111,10 +111,17 @@ def describe_links(result: FabricResult) -> str:
     """Return how many single links were measured, and the slowest one; empty on other fabrics."""
     if not result.links:
         return ""
-    slowest = min(result.links, key=lambda link: (link["gbps"] or 0.0) / link["rate"])
+    slowest = min(result.links, key=_share_of_rate)
     speed = "no connection" if slowest["gbps"] is None else f"{slowest['gbps']:.1f} of {slowest['rate']:g} Gb/s"
     where = f"{' - '.join(slowest['nodes'])} at {slowest['port']}"
     return f"{result.partition}: {format_count(len(result.links), 'link')} measured, slowest {where}: {speed}"
+
+
+def _share_of_rate(link: Mapping[str, Any]) -> float:
+    """Return the share of its rate that a link reaches; a rate of 0 could not be read, and says nothing."""
+    if link["gbps"] is None:
+        return 0.0
+    return float(link["gbps"] / link["rate"]) if link["rate"] else 1.0
 
 
 def explain_expectation(partition: str, sets: Sequence[NodeSet]) -> str:

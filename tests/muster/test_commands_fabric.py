@@ -146,4 +146,6 @@ def test_the_slowest_link_is_named() -> None:
     assert describe_links(result) == "gpu: 2 links measured, slowest gpu-2 - gpu-3 at mlx5_1:1: 388.2 of 400 Gb/s"
     broken = FabricResult("gpu", "infiniband", {}, [], [], {}, "", [links[0] | {"gbps": None}])
     assert describe_links(broken) == "gpu: 1 link measured, slowest gpu-1 - gpu-2 at mlx5_0:1: no connection"
+    unread = FabricResult("gpu", "infiniband", {}, [], [], {}, "", [links[0] | {"rate": 0.0}, links[1]])
+    assert describe_links(unread) == describe_links(result)
     assert describe_links(FabricResult("gpu", "efa", {}, [], [], {}, "")) == ""

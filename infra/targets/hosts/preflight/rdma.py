@@ -12,7 +12,7 @@ from infra.targets.hosts.preflight.judge import Problem, Subject
 from slurm.rdma.ports import LINK_LAYERS, RdmaError, build_environment, select_ports
 from slurm.rdma.sysfs import RdmaFacts, RdmaPort
 
-_REPAIR = "check the cable and the port of the switch; `NO_PREFLIGHT=1` uses the other ports only"
+_REPAIR = "check the cable and the port of the switch"
 
 
 def check_rdma(subject: Subject) -> Iterator[Problem]:
@@ -66,7 +66,7 @@ def _find_fastest(chosen: Mapping[str, tuple[RdmaPort, ...]]) -> dict[str, tuple
     fastest: dict[str, tuple[float, str]] = {}
     for host, ports in chosen.items():
         for port in ports:
-            if port.gbps > fastest.get(port.name, (0.0, ""))[0]:
+            if port.name not in fastest or port.gbps > fastest[port.name][0]:
                 fastest[port.name] = (port.gbps, host)
     return fastest
 

@@ -94,6 +94,14 @@ def test_a_slow_port_of_the_first_host_is_named_too() -> None:
     ]
 
 
+def test_a_rate_that_cannot_be_read_is_slower_than_any_other() -> None:
+    unread = RdmaFacts((replace(ACTIVE, gbps=0.0),))
+    assert judge_group(unread, unread) == []
+    assert judge_group(unread, RdmaFacts((ACTIVE,))) == [
+        ("rack1-1", "warning", "host_rdma_slow", "RDMA port mlx5_0:1 runs at 0 Gb/s, on 'rack1-2' at 200")
+    ]
+
+
 def test_machines_with_other_names_are_compared_by_number() -> None:
     assert judge_group(RdmaFacts((OTHER,)), RdmaFacts((ACTIVE,))) == []
     assert judge_group(RdmaFacts((OTHER,)), RdmaFacts((ACTIVE, replace(ACTIVE, device="mlx5_1")))) == [

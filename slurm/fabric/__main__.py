@@ -12,6 +12,7 @@ from typing import Any
 
 from slurm.fabric import measure
 from slurm.fabric.evidence import Network, list_idle_ports, parse_nccl_log, read_counters, subtract_counters
+from slurm.fabric.link_plan import NodePort, plan_links
 from slurm.fabric.links import Link, judge_errors, judge_links
 from slurm.fabric.pairs import Blame, Pair, PairSpeed, blame_nodes, list_slow_pairs, plan_rounds
 from slurm.fabric.verdict import Evidence, ExpectedFabric, Finding, compare
@@ -43,8 +44,11 @@ def _count(folder: Path, arguments: list[str]) -> int:
     used = set(ports) or set(sent)
     _write(folder / f"{_name_node()}.{arguments[0]}.json", {name: sent[name] for name in sent if name in used})
     if ports:
-        errors = {port.name: dict(port.counters) for port in measure.read_devices().ports if port.name in ports}
+        facts = measure.read_devices()
+        errors = {port.name: dict(port.counters) for port in facts.ports if port.name in ports}
         _write(folder / f"{_name_node()}.{arguments[0]}.errors", errors)
+        listed = measure.list_node_ports(ports, facts)
+        _write(folder / f"{_name_node()}.ports", {name: asdict(port) for name, port in listed.items()})
     return 0
 
 
@@ -63,11 +67,13 @@ def _links(folder: Path, nodes: list[str]) -> int:
 def _link(folder: Path, arguments: list[str]) -> int:
     """Measure the links of a pair, given as `a,b`: runs on both nodes, and writes what the second one measures."""
     first, second = arguments[0].split(",")
-    file, rates, facts = folder / _name_link_file(first, second), _read_expected().ports, measure.read_devices()
+    file, facts = folder / _name_link_file(first, second), measure.read_devices()
+    # The nodes may use different ports, so both plan with what both have written.
+    planned = plan_links((first, second), *(_read_node_ports(folder / f"{node}.ports") for node in (first, second)))
     if _name_node() == first:
-        measure.serve_links(rates, facts, file.exists)
+        measure.serve_links(planned, facts, file.exists)
         return 0
-    _write(file, [asdict(link) for link in measure.measure_links((first, second), rates, facts)])
+    _write(file, [asdict(link) for link in measure.measure_links((first, second), planned, facts)])
     return 0
 
 
@@ -175,6 +181,11 @@ def _list_error_findings(folder: Path) -> list[Finding]:
     return findings
 
 
+def _read_node_ports(file: Path) -> dict[str, NodePort]:
+    """Return the ports that a node has listed when it counted."""
+    return {name: NodePort(**row) for name, row in _read_json(file).items()}
+
+
 def _read_links(folder: Path) -> list[Link]:
     rows = [row for file in sorted(folder.glob("link.*.json")) for row in _read_json(file)]
     return [Link(**{**row, "nodes": tuple(row["nodes"])}) for row in rows]
@@ -209,7 +220,8 @@ def _read_evidence(folder: Path) -> Evidence:
         before = folder / file.name.replace(".after.", ".before.")
         sent = subtract_counters(_read_json(before) if before.exists() else {}, _read_json(file))
         idle[file.name.split(".")[0]] = list_idle_ports(sent, _MIN_BYTES) if uses_ports else []
-    return Evidence(networks, idle, _read_busbw(folder / "all.json"))
+    devices = {file.name.split(".")[0]: len(_read_node_ports(file)) for file in sorted(folder.glob("*.ports"))}
+    return Evidence(networks, idle, _read_busbw(folder / "all.json"), devices)
 
 
 def _read_expected() -> ExpectedFabric:

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
+from slurm.fabric.link_plan import NodePort, PlannedLink
 from slurm.fabric.links import Link
 from slurm.fabric.pairs import Pair
-from slurm.fabric.perftest import BANDWIDTH, FIRST_TCP_PORT, LATENCY, build_command, find_error, parse_result
+from slurm.fabric.perftest import BANDWIDTH, PROGRAMS, build_command, find_error, parse_result
 from slurm.rdma.ports import RdmaError, find_roce_gid
-from slurm.rdma.sysfs import RdmaFacts, RdmaPort, parse_rdma, render_reader, split_lines
+from slurm.rdma.sysfs import RdmaFacts, parse_rdma, render_reader, split_lines
 
 # The first node's servers may start later than the second node's client.
 _START_TIMEOUT_S = 60.0
 _PROGRAM_TIMEOUT_S = 30.0
 _POLL_S = 0.5
-_PROGRAMS = (BANDWIDTH, LATENCY)
 _NOT_STARTED = ("Couldn't connect", "Unable to open file descriptor for socket connection")
 
 
@@ -27,9 +28,23 @@ def read_devices() -> RdmaFacts:
     return parse_rdma(split_lines(done.stdout))
 
 
-def serve_links(rates: Mapping[str, float], facts: RdmaFacts, is_done: Callable[[], bool]) -> None:
-    """Run the servers of all measurements until they end or the client is done."""
-    commands = [command for name in rates for command in _list_commands(name, rates, facts).values()]
+def list_node_ports(rates: Mapping[str, float], facts: RdmaFacts) -> dict[str, NodePort]:
+    """Return the ports that jobs use on this node, with the reasons why some cannot be measured."""
+    missing = next((program for program in PROGRAMS if shutil.which(program) is None), "")
+    return {
+        name: NodePort(rate, f"{missing} is not installed" if missing else _describe_refusal(name, facts))
+        for name, rate in rates.items()
+    }
+
+
+def serve_links(planned: Sequence[PlannedLink], facts: RdmaFacts, is_done: Callable[[], bool]) -> None:
+    """Run the servers of all links that can be measured until they end or the client is done."""
+    commands = [
+        command
+        for link in planned
+        if not link.error
+        for command in _list_commands(link.ports[0], link.tcp_port, facts).values()
+    ]
     servers = [subprocess.Popen(each, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for each in commands]
     deadline = time.monotonic() + _START_TIMEOUT_S + len(servers) * _PROGRAM_TIMEOUT_S
     while time.monotonic() < deadline and not is_done() and any(server.poll() is None for server in servers):
@@ -39,31 +54,39 @@ def serve_links(rates: Mapping[str, float], facts: RdmaFacts, is_done: Callable[
         server.wait()
 
 
-def measure_links(pair: Pair, rates: Mapping[str, float], facts: RdmaFacts) -> list[Link]:
-    """Measure every port with the same port of the first node of the pair, which serves."""
+def measure_links(pair: Pair, planned: Sequence[PlannedLink], facts: RdmaFacts) -> list[Link]:
+    """Measure the planned links from the second node of the pair; the first one serves."""
     deadline = time.monotonic() + _START_TIMEOUT_S
     links = []
-    for name, rate in rates.items():
-        try:
-            commands = _list_commands(name, rates, facts)
-        except RdmaError as refused:
-            links.append(Link(pair, name, rate, error=str(refused)))
+    for link in planned:
+        if link.error:
+            links.append(Link(pair, link.name, link.rate, error=link.error))
             continue
+        commands = _list_commands(link.ports[1], link.tcp_port, facts)
         outputs = {program: _run_client([*command, pair[0]], deadline) for program, command in commands.items()}
-        gbps, us = (parse_result(program, outputs[program]) for program in _PROGRAMS)
-        links.append(Link(pair, name, rate, gbps, us, "" if gbps else find_error(outputs[BANDWIDTH])))
+        gbps, us = (parse_result(program, outputs[program]) for program in PROGRAMS)
+        links.append(Link(pair, link.name, link.rate, gbps, us, "" if gbps else find_error(outputs[BANDWIDTH])))
     return links
 
 
-def _list_commands(name: str, rates: Mapping[str, float], facts: RdmaFacts) -> dict[str, list[str]]:
-    """Return the server's command of each program for a port; both nodes number the ports alike."""
-    first = FIRST_TCP_PORT + list(rates).index(name) * len(_PROGRAMS)
-    gid = _find_gid(next((port for port in facts.ports if port.name == name), None))
-    return {program: build_command(program, name, gid, first + place) for place, program in enumerate(_PROGRAMS)}
+def _list_commands(name: str, tcp_port: int, facts: RdmaFacts) -> dict[str, list[str]]:
+    """Return the server's command of each program for a port."""
+    gid = _find_gid(name, facts)
+    return {program: build_command(program, name, gid, tcp_port + place) for place, program in enumerate(PROGRAMS)}
 
 
-def _find_gid(port: RdmaPort | None) -> int | None:
-    """Return the index of the GID for RoCE; InfiniBand needs none."""
+def _describe_refusal(name: str, facts: RdmaFacts) -> str:
+    """Return why a port cannot be used; empty if it can be."""
+    try:
+        _find_gid(name, facts)
+    except RdmaError as refused:
+        return str(refused)
+    return ""
+
+
+def _find_gid(name: str, facts: RdmaFacts) -> int | None:
+    """Return the index of the port's GID for RoCE, or raise RdmaError; InfiniBand needs none."""
+    port = next((port for port in facts.ports if port.name == name), None)
     return find_roce_gid(port).index if port and port.link_layer == "Ethernet" else None
 
 
@@ -86,7 +109,5 @@ def _run(command: list[str]) -> str:
             timeout=_PROGRAM_TIMEOUT_S,
             check=False,
         ).stdout
-    except FileNotFoundError:
-        return f"{command[0]} is not installed"
     except subprocess.TimeoutExpired:
         return f"no answer within {_PROGRAM_TIMEOUT_S:g} s"

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 BANDWIDTH, LATENCY = "ib_write_bw", "ib_write_lat"
+PROGRAMS = (BANDWIDTH, LATENCY)
 FIRST_TCP_PORT = 18515
-"""The port at which perftest's server waits for the client; each link has its own."""
+"""The port at which perftest's server waits for the client; each program of each link has its own."""
 # Several connections and large messages: with less, one core limits the bandwidth of a 400 Gb/s port.
 _OPTIONS: Mapping[str, tuple[str, ...]] = {
     BANDWIDTH: ("--report_gbits", "-q", "4", "-s", "1048576", "-D", "3"),

@@ -37,6 +37,8 @@ class Evidence:
     """RDMA ports of each node that sent nothing."""
     busbw: Mapping[int, float]
     """Bus bandwidth in GB/s by message size in bytes."""
+    devices: Mapping[str, int] = field(default_factory=dict)
+    """RDMA devices that each node itself expects; for nodes that are not listed, the machine's number counts."""
 
 
 @dataclass(frozen=True)
@@ -69,12 +71,13 @@ def _compare_networks(evidence: Evidence, expected: ExpectedFabric) -> list[Find
         return [Finding("", f"no node reports which network NCCL used; expected {expected.fabric}")]
     findings = []
     for node, network in evidence.networks.items():
+        devices = evidence.devices.get(node, expected.devices)
         if network.name != expected.fabric:
             used = network.name or "an unknown network"
             why = f" ({network.complaints[0]})" if network.complaints else ""
             findings.append(Finding(node, f"NCCL used {used}, not {expected.fabric}{why}"))
-        elif expected.devices and network.devices != expected.devices:
-            findings.append(Finding(node, f"NCCL found {network.devices} of {expected.devices} devices"))
+        elif devices and network.devices != devices:
+            findings.append(Finding(node, f"NCCL found {network.devices} of {devices} devices"))
     return findings
 
 

@@ -72,6 +72,8 @@ GOOD = {"gpu-1": Network("efa", 16), "gpu-2": Network("efa", 16)}
             "using internal implementation)",
             "8.0 GB/s at 1024 MiB is 2% of the expected 437.0"]),
         (Evidence({**GOOD, "gpu-1": Network("efa", 1)}, {}, {GIB: 430.0}), P5EN, ["gpu-1: NCCL found 1 of 16 devices"]),
+        (Evidence({**GOOD, "gpu-1": Network("efa", 8)}, {}, {}, {"gpu-1": 8}), P5EN, []),
+        (Evidence(GOOD, {}, {}, {"gpu-1": 17}), P5EN, ["gpu-1: NCCL found 16 of 17 devices"]),
         (Evidence(GOOD, {"gpu-2": ["rdmap86s0:1"]}, {}), P5EN, ["gpu-2: rdmap86s0:1 sent nothing"]),
         (Evidence({}, {}, {}), P5EN, ["no node reports which network NCCL used; expected efa"]),
         (Evidence(GOOD, {}, {128 * 2**20: 200.0, GIB: 360.0}), P5EN,

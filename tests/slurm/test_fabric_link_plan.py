@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from slurm.fabric import __main__ as command
 from slurm.fabric.link_plan import NodePort, PlannedLink, plan_links
 from slurm.fabric.measure import list_node_ports, measure_links, serve_links
 from slurm.rdma.sysfs import Gid, RdmaFacts, RdmaPort
@@ -74,3 +76,22 @@ def test_a_node_without_perftest_names_the_program(tmp_path: Path, monkeypatch: 
     planned = plan_links(PAIR, list_node_ports(RATES, RdmaFacts()), dict.fromkeys(RATES, GOOD))
     serve_links(planned, RdmaFacts(), is_done=lambda: False)
     assert {link.error for link in measure_links(PAIR, planned, RdmaFacts())} == {"gpu-1: ib_write_bw is not installed"}
+
+
+@pytest.mark.usefixtures("started")
+def test_nodes_with_different_ports_plan_with_each_others_lists(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = tmp_path / "expected.json"
+    monkeypatch.setattr(command, "EXPECTED", expected)
+    monkeypatch.setenv("SYSFS", str(tmp_path))
+    for node, ports in (("gpu-1", {"mlx5_1:1": 200.0}), ("gpu-2", RATES)):
+        expected.write_text(json.dumps({"fabric": "infiniband", "gpus": 8, "rdma": ports}))
+        monkeypatch.setenv("SLURMD_NODENAME", node)
+        assert command.main(["count", str(tmp_path), "after"]) == 0
+    assert command.main(["link", str(tmp_path), "gpu-1,gpu-2"]) == 0
+    links = json.loads((tmp_path / "link.gpu-1,gpu-2.json").read_text())
+    assert {link["port"]: link["error"] for link in links} == {
+        "mlx5_1:1": "no output",
+        "mlx5_0:1": "gpu-1 does not use this port",
+    }

@@ -12,7 +12,7 @@ from cluster.inventory import Node
 from slurm.alerts import install
 
 START = "import sys; from slurm.alerts.__main__ import main; sys.exit(main())\n"
-SOURCES = ("control", "health", "alerts")
+SOURCES = ("control", "health", "rdma", "alerts")
 _FOLDERS = f"install -d -o slurm -g slurm {install.STATE} {install.SPOOL}"
 _START = f"{_FOLDERS}\n{enable_unit(install.NAME)}\nsystemctl daemon-reload\nsystemctl restart {install.NAME}"
 _STOP = f"systemctl disable -q --now {install.NAME} || true"

@@ -98,15 +98,10 @@ def test_every_limit_can_be_reached_before_its_counter_stops() -> None:
     assert all(limit < COUNTERS[counter] for counter, limit in rdma.LIMITS.items())
 
 
-def test_a_counter_at_its_maximum_is_a_problem_because_it_cannot_grow(tmp_path: Path) -> None:
+def test_a_counter_that_reached_its_maximum_long_ago_is_no_problem(tmp_path: Path) -> None:
     make_dgx_h100(tmp_path, mlx5_0={"counters/link_downed": "255"})
     for now in (1000, 1300):
-        assert [problem.text for problem in run(rdma.ERRORS, tmp_path, now=now)] == [
-            "link_downed of port mlx5_0:1 is at its maximum 255 and shows no new errors, "
-            "reset it (`perfquery -R -C mlx5_0 -P 1`)"
-        ]
-    set_counter(tmp_path, "mlx5_0", "link_downed", 0)
-    assert run(rdma.ERRORS, tmp_path, now=1360) == []
+        assert run(rdma.ERRORS, tmp_path, now=now) == []
 
 
 @pytest.mark.parametrize("line", ["1o00\trdma\tmlx5_0", "garbage", "-\t"])

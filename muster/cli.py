@@ -14,6 +14,8 @@ from typer.core import TyperCommand
 
 from infra.engine.stop import INTERRUPTED
 from infra.home import DEFAULT_STACK
+from muster.cache_app import cache_app
+from muster.image_app import image_app
 from muster.kubernetes_app import kubernetes_app
 from muster.options import Json, Stack, chosen_stack
 from muster.rotate_app import rotate_app
@@ -27,12 +29,10 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Create a Slurm GPU cluster from one typed YAML file, and train on it.",
 )
-cache_app = typer.Typer(no_args_is_help=True, help="List or delete cached images, environments and tools.")
 app.add_typer(cache_app, name="cache")
 app.add_typer(state_app, name="state")
 app.add_typer(rotate_app, name="rotate")
 app.add_typer(kubernetes_app, name="kubernetes")
-image_app = typer.Typer(no_args_is_help=True, help="Build images from which nodes start with everything installed.")
 app.add_typer(image_app, name="image")
 backup_app = typer.Typer(
     invoke_without_command=True, help="Write queue, accounting and shared files to one archive, or list the archives."
@@ -384,63 +384,6 @@ def golden() -> None:
     from muster.commands.documents import golden as run
 
     run()
-
-
-@image_app.command("build")
-def image_build(stack: Stack = DEFAULT_STACK) -> None:
-    """Build and test images from which nodes start with everything installed."""
-    from muster.commands.image import build
-
-    build(stack)
-
-
-@image_app.command("refresh")
-def image_refresh(
-    stack: Stack = DEFAULT_STACK,
-    force: Annotated[bool, typer.Option("--force", help="Requeue running jobs instead of waiting for them.")] = False,
-) -> None:
-    """Build images from the newest base and replace all machines.
-
-    Node groups are replaced one after the other, the controller last. The queue and the accounting are kept.
-    """
-    from muster.commands.image_refresh import refresh
-
-    refresh(stack, force=force)
-
-
-@image_app.command("list")
-def image_list(stack: Stack = DEFAULT_STACK) -> None:
-    """List the images that were built on the cluster."""
-    from muster.commands.image import list_images
-
-    list_images(stack)
-
-
-@image_app.command("remove")
-def image_remove(
-    image: Annotated[str, typer.Argument(help="Id of the image, as `muster image list` prints it.")],
-    stack: Stack = DEFAULT_STACK,
-) -> None:
-    """Remove an image and its snapshots."""
-    from muster.commands.image import remove
-
-    remove(stack, image)
-
-
-@cache_app.command("list")
-def cache_list() -> None:
-    """List the caches with their sizes."""
-    from muster.commands.cache import list_caches
-
-    list_caches()
-
-
-@cache_app.command("drop")
-def cache_drop() -> None:
-    """Delete all caches, unless a cluster is using them."""
-    from muster.commands.cache import drop_caches
-
-    drop_caches()
 
 
 def _add_simulator(name: str, summary: str) -> None:

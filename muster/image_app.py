@@ -1,0 +1,55 @@
+"""The subcommands of `muster image`."""
+
+# ruff: noqa: PLC0415
+# Imports inside the functions keep start-up under a second.
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from infra.home import DEFAULT_STACK
+from muster.options import Stack
+
+image_app = typer.Typer(no_args_is_help=True, help="Build images from which nodes start with everything installed.")
+
+
+@image_app.command("build")
+def image_build(stack: Stack = DEFAULT_STACK) -> None:
+    """Build and test images from which nodes start with everything installed."""
+    from muster.commands.image import build
+
+    build(stack)
+
+
+@image_app.command("refresh")
+def image_refresh(
+    stack: Stack = DEFAULT_STACK,
+    force: Annotated[bool, typer.Option("--force", help="Requeue running jobs instead of waiting for them.")] = False,
+) -> None:
+    """Build images from the newest base and replace all machines.
+
+    Node groups are replaced one after the other, the controller last. The queue and the accounting are kept.
+    """
+    from muster.commands.image_refresh import refresh
+
+    refresh(stack, force=force)
+
+
+@image_app.command("list")
+def image_list(stack: Stack = DEFAULT_STACK) -> None:
+    """List the images that were built on the cluster."""
+    from muster.commands.image import list_images
+
+    list_images(stack)
+
+
+@image_app.command("remove")
+def image_remove(
+    image: Annotated[str, typer.Argument(help="Id of the image, as `muster image list` prints it.")],
+    stack: Stack = DEFAULT_STACK,
+) -> None:
+    """Remove an image and its snapshots."""
+    from muster.commands.image import remove
+
+    remove(stack, image)

@@ -20,7 +20,7 @@ def parse_facts(text: str) -> Facts:
         lines[kind].append(fields)
     return Facts(
         files=_files(lines["stat"], lines["sha256"]),
-        markers=dict(f for f in lines["marker"] if len(f) == 2),  # noqa: PLR2004
+        markers=dict(_select_whole(lines["marker"], 2)),
         enabled=frozenset(unit for unit, state in lines["enabled"] if state == "yes"),
         active=frozenset(unit for unit, state in lines["active"] if state == "active"),
         loaded=frozenset(unit for unit, state in lines["active"] if state not in ("inactive", "unknown")),
@@ -40,12 +40,17 @@ def parse_facts(text: str) -> Facts:
         job_network=_first(lines["job_network"]),
         distribution=_first(lines["distribution"]),
         kernel=_first(lines["kernel"]),
-        mounts=dict(f for f in lines["mount"] if len(f) == 2),  # noqa: PLR2004
-        disks=tuple(Disk(*f) for f in lines["disk"] if len(f) == 3),  # noqa: PLR2004
+        mounts=dict(_select_whole(lines["mount"], 2)),
+        disks=tuple(Disk(*f) for f in _select_whole(lines["disk"], 3)),
         software=_software(lines["software"]),
-        rdma=parse_rdma((f[0], f[1]) for f in lines["rdma"] if len(f) == 2),  # noqa: PLR2004
+        rdma=parse_rdma((f[0], f[1]) for f in _select_whole(lines["rdma"], 2)),
         clock=float(_first(lines["clock"]) or 0),
     )
+
+
+def _select_whole(lines: list[list[str]], fields: int) -> list[list[str]]:
+    """Leave out lines with another number of fields, such as those of a value that contains a tab."""
+    return [line for line in lines if len(line) == fields]
 
 
 def _files(stats: list[list[str]], digests: list[list[str]]) -> dict[str, FileFact]:

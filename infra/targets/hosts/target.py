@@ -43,7 +43,7 @@ class HostsTarget(Target, Preflight):
     not_checked = "the hosts are not checked"
     refusal = "its hosts are not ready; nothing was changed on them"
 
-    def validate(self, spec: ClusterSpec, root: Path | None = None) -> Iterable[Issue]:  # noqa: ARG002
+    def validate(self, spec: ClusterSpec, root: Path | None = None) -> Iterable[Issue]:  # noqa: ARG002  # the protocol has it
         return validate_hosts(spec)
 
     def change_issues(self, old: ClusterSpec, new: ClusterSpec) -> Iterable[Issue]:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from tests.infra.targets.aws.with_engine.call_sites import (
-    OneErrorPerSite,
-    choose_code,
-    read_sites,
-    visible_code,
-)
+from infra.targets.aws.rehearse.errors.call_sites import visible_code
+from tests.infra.targets.aws.with_engine.call_sites import OneErrorPerSite, choose_code, read_sites
 from tests.infra.targets.aws.with_engine.test_errors_everywhere import ERRORS
 
 NIGHTS = range(739_000, 739_000 + len(ERRORS))

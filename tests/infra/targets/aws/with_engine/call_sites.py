@@ -2,31 +2,14 @@
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from infra.targets.aws.rehearse.moto_errors import render_error
+from infra.targets.aws.rehearse.errors.call_sites import name_site
 
 _SITES = Path(__file__).with_name("call_sites.txt")
-# Parts of a path that are ids or names: of zones, filesystems, mount targets, access points and objects.
-_ID = re.compile(r"(?:[A-Z0-9]{8,}|(?:fs|fsmt|fsap|subnet|sg|vpc|eni)-[0-9a-f]+|arn:.*)$")
-
-
-def name_site(service: str, action: str, params: dict[str, str]) -> str:
-    """Return the name of a kind of call, the same whichever resource it is for."""
-    method, _, path = action.partition(" ")
-    if not path:
-        return f"{service} {action}"
-    option = params.get("query", "").split("&")[0].partition("=")[0]
-    if service == "s3":
-        parts = [part for part in path.split("/") if part]
-        path = "/".join(["", "bucket", "object"][: len(parts[:2]) + 1])
-    else:
-        path = "/".join("*" if _ID.match(part) else part for part in path.rstrip("/").split("/"))
-    return f"{service} {method} {path or '/'}{f'?{option}' if option else ''}"
 
 
 def read_sites() -> tuple[str, ...]:
@@ -37,12 +20,6 @@ def read_sites() -> tuple[str, ...]:
 def choose_code(codes: Sequence[str], position: int, night: int) -> str:
     """Return the code for a site of the list; in as many nights as there are codes, it meets each of them once."""
     return codes[(position + night) % len(codes)]
-
-
-def visible_code(site: str, code: str) -> str:
-    """Return what a caller learns of an error: an answer to HEAD has no body, so only its status is known."""
-    service, method = site.split()[:2]
-    return render_error(service, code)[0].split()[0] if method == "HEAD" else code
 
 
 @dataclass

@@ -17,8 +17,9 @@ import pytest
 
 from infra.targets.aws.launcher.error_codes import CODES
 from infra.targets.aws.rehearse.account_resources import list_resources
+from infra.targets.aws.rehearse.errors.call_sites import visible_code
 from infra.targets.aws.rehearse.moto_server import Interference
-from tests.infra.targets.aws.with_engine.call_sites import OneErrorPerSite, visible_code
+from tests.infra.targets.aws.with_engine.call_sites import OneErrorPerSite
 from tests.infra.targets.aws.with_engine.cloud_stack import CloudStack
 from tests.infra.targets.aws.with_engine.conftest import MakeStack
 from tests.moto_server import Moto

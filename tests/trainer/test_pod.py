@@ -1,4 +1,4 @@
-"""Pods of a training job on Kubernetes, as processes of this machine: real torchrun, real signals, real checkpoints."""
+"""What a pod of a training job on Kubernetes decides: from its variables, its folder, and how the run ended."""
 
 from __future__ import annotations
 
@@ -7,26 +7,14 @@ import json
 import os
 import resource
 import signal
-import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.trainer.launch import (
-    SMALL_LLAMA,
-    Launched,
-    assert_finished,
-    checkpoint,
-    checkpoint_steps,
-    losses,
     outcome,
-    started,
-    torchrun,
-    wait_for_step,
 )
-from tests.trainer.test_life_ranks import free_port
+from tests.trainer.pod_parts import make_node, make_variables
 from trainer import pod
 from trainer.checkpoint.run_lock import RunLock
 from trainer.life.outcome import Code
@@ -34,152 +22,10 @@ from trainer.life.stop import StopReason
 from trainer.loop.end import End
 from trainer.pod import Node, PodError
 
-# With a constant rate, a run with more steps is the same up to there. So a run that must not end before it is stopped
-# can have any number of steps.
-RUN = (*SMALL_LLAMA, "parallel.strategy=ddp", "schedule.kind=constant", "batch.size=4", "batch.micro=2")
-ENDLESS = 1_000_000
-
-
-@pytest.fixture
-def port() -> int:
-    """Return a port that stays free from one start of the pods to the next."""
-    return free_port()
-
-
-def make_node(folder: Path, *, index: int = 0, job: str = "job-1", attempt: str = "attempt-1") -> Node:
-    return Node(
-        index=index,
-        nodes=2,
-        ranks=1,
-        head="127.0.0.1",
-        port=29_400,
-        address="127.0.0.1",
-        job=job,
-        attempt=attempt,
-        folder=folder,
-        join_timeout_s=120,
-    )
-
 
 def write_outcome(folder: Path, name: str, reason: str = "why") -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "outcome.json").write_text(json.dumps({"outcome": name, "reason": reason, "step": 3, "time": 0.0}))
-
-
-@contextmanager
-def start_pod(
-    folder: Path, port: int, index: int, *settings: str, nodes: int = 2, attempt: str = "1"
-) -> Iterator[Launched]:
-    """Start a pod with the variables of its manifest; what still runs at the end of the block is killed."""
-    cwd = folder.parent / f"pod-{index}"
-    cwd.mkdir(exist_ok=True)
-    variables = make_variables(folder, port, index, nodes=nodes, attempt=attempt)
-    with started([sys.executable, "-m", "trainer.pod", *settings], cwd, **variables) as run:
-        yield run
-
-
-def make_variables(folder: Path, port: int, index: int, *, nodes: int = 2, attempt: str = "1") -> dict[str, str]:
-    """Return the variables of a pod's manifest."""
-    return {
-        "JOB_COMPLETION_INDEX": str(index),
-        "MUSTER_NODES": str(nodes),
-        "MUSTER_RANKS": "1",
-        "MUSTER_HEAD": "127.0.0.1",
-        "MUSTER_PORT": str(port),
-        "MUSTER_POD_IP": "127.0.0.1",
-        "MUSTER_JOB": "job",
-        "MUSTER_ATTEMPT": attempt,
-        "MUSTER_RUN_FOLDER": str(folder),
-        "MUSTER_JOIN_TIMEOUT_S": "240",
-    }
-
-
-def start_pods(stack: ExitStack, folder: Path, port: int, steps: int, attempt: str) -> list[Launched]:
-    settings = (*RUN, f"steps={steps}", "checkpoint.every=20")
-    return [stack.enter_context(start_pod(folder, port, index, *settings, attempt=attempt)) for index in range(2)]
-
-
-def read_checksums(folder: Path, step: int) -> dict[str, list[str]]:
-    """Return the checksums of every rank's part of a checkpoint."""
-    files = json.loads((checkpoint(folder, step) / "manifest.json").read_text())["files"]
-    return {name: entry["sha256"] for name, entry in files.items() if name.startswith("shard-")}
-
-
-def assert_same_as_undisturbed(folder: Path, steps: int) -> None:
-    """Compare the run bit for bit with one of the same ranks that nothing disturbed."""
-    undisturbed = folder.parent / "undisturbed"
-    settings = [*RUN, f"steps={steps}", "checkpoint.every=20", f"run.folder={undisturbed}"]
-    with torchrun(2, settings, folder.parent) as run:
-        assert_finished(run)
-    assert losses(folder) == losses(undisturbed)
-    assert read_checksums(folder, steps) == read_checksums(undisturbed, steps)
-
-
-def test_an_evicted_pod_saves_and_the_next_pods_continue_bit_for_bit(tmp_path: Path, port: int) -> None:
-    folder = tmp_path / "run"
-    with ExitStack() as stack:
-        first, evicted = start_pods(stack, folder, port, ENDLESS, "1")
-        wait_for_step(first, folder, 3)
-        evicted.process.send_signal(signal.SIGTERM)
-        assert [evicted.wait(), first.wait()] == [Code.REQUEUE, Code.REQUEUE], first.output + evicted.output
-    assert (folder / ".ranks-began").exists()
-    saved = checkpoint_steps(folder)[-1]
-    assert (outcome(folder)["outcome"], outcome(folder)["step"]) == ("requeue", saved)
-    # The stop file and the signal race.
-    assert outcome(folder)["reason"].startswith(("preempted", "warned by a signal"))
-
-    steps = saved + 10
-    with ExitStack() as stack:
-        pods = start_pods(stack, folder, port, steps, "2")
-        assert [run.wait() for run in pods] == [0, 0], pods[0].output + pods[1].output
-    assert (folder / "requeues").read_text().startswith(f"job step={saved:08d} requeue=1 ")
-    assert_same_as_undisturbed(folder, steps)
-
-    # A pod that is replaced after the end does not wait for the others.
-    with start_pod(folder, port, 1, *RUN, attempt="2") as late:
-        assert late.wait() == Code.FINISHED, late.output
-
-
-@pytest.mark.nightly
-def test_a_lost_pod_is_replaced_and_joins_the_others(tmp_path: Path, port: int) -> None:
-    """As in the form without JobSet: the other pods stay, and the id of the attempt is the same."""
-    folder = tmp_path / "run"
-    with ExitStack() as stack:
-        first, lost = start_pods(stack, folder, port, ENDLESS, "1")
-        first.until(lambda: checkpoint_steps(folder) != [], "checkpoint")
-        lost.kill()
-        before = max(losses(folder))
-        replaced = stack.enter_context(
-            start_pod(folder, port, 1, *RUN, f"steps={ENDLESS}", "checkpoint.every=20", attempt="1")
-        )
-        wait_for_step(first, folder, before + 5)
-        first.process.send_signal(signal.SIGTERM)
-        assert [first.wait(), replaced.wait()] == [Code.REQUEUE, Code.REQUEUE], first.output + replaced.output
-    steps = checkpoint_steps(folder)[-1] + 5
-    with ExitStack() as stack:
-        pods = start_pods(stack, folder, port, steps, "2")
-        assert [run.wait() for run in pods] == [0, 0], pods[0].output + pods[1].output
-    assert_same_as_undisturbed(folder, steps)
-
-
-def test_a_pod_that_waits_for_others_ends_at_sigterm(tmp_path: Path, port: int) -> None:
-    folder = tmp_path / "run"
-    with start_pod(folder, port, 0, *RUN) as run:
-        run.until(lambda: "node 0 of 2" in run.output, "start")
-        run.process.send_signal(signal.SIGTERM)
-        assert run.wait() == Code.REQUEUE, run.output
-    assert not (folder / ".ranks-began").exists()
-    # The request was for these pods: the next ones do not obey it. Their restart does not count as lack of progress.
-    pod.prepare_folder(make_node(folder, job="job"))
-    assert not (folder / "stop").exists()
-    assert (folder / "requeues").read_text().endswith(" preempted\n")
-
-
-def test_settings_that_the_trainer_refuses_end_the_job(tmp_path: Path, port: int) -> None:
-    folder = tmp_path / "run"
-    with start_pod(folder, port, 0, *RUN, "steps=none", nodes=1) as run:
-        assert run.wait() == Code.BAD_INPUT, run.output
-    assert outcome(folder)["outcome"] == "bad_input"
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import io
 import shlex
 import tokenize
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 
 from cluster.inventory import InterpreterArchive
@@ -76,6 +77,7 @@ def _drop_comments(script: str) -> str:
     return "".join([*lines[:top], *(line for line in lines[top:] if not line.lstrip().startswith("#"))])
 
 
+@cache
 def _shorten(source: str) -> str:
     """Return Python source without docstrings, comments and empty lines, which would take a quarter of the space."""
     documented = [

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -75,7 +77,12 @@ def capture(spec: ClusterSpec, stack: str, *, preview: bool = False) -> tuple[Ca
         built = target("aws").build(plan(spec), Context(stack, guard, spec, secrets))
         return pulumi.Output.all(built.inventory, built.addresses, built.start())
 
-    with TemporaryDirectory() as home, patch.dict(os.environ, _environment(home)), _no_wheels(home), _no_traces():
+    with (
+        TemporaryDirectory() as home,
+        patch.dict(os.environ, _environment(home)),
+        _only_cluster_files(home),
+        _no_traces(),
+    ):
         program()
     return tuple(sorted(monitor.captured, key=lambda resource: (resource.type, resource.parent, resource.name)))
 
@@ -93,9 +100,14 @@ def _environment(home: str) -> dict[str, str]:
     return cleared | {"MUSTER_HOME": home, "MUSTER_CACHE": home}
 
 
-def _no_wheels(home: str) -> Any:
-    """Download no wheels: the contents of the bundle do not matter here."""
-    return patch.object(bundle, "fetch_wheels", lambda *_: Path(home))
+@contextmanager
+def _only_cluster_files(home: str) -> Iterator[None]:
+    """Pack neither wheels nor code into the bundle: no test uses them."""
+    with (
+        patch.object(bundle, "fetch_wheels", lambda *_: Path(home)),
+        patch("bootstrap.bundle._list_files", lambda *_: ()),
+    ):
+        yield
 
 
 def _no_traces() -> Any:

@@ -15,6 +15,9 @@ _PRELOAD = [
     "torch.distributed.fsdp",
     "torch.distributed.tensor.parallel",
     "torch.distributed.pipelining",
+    # Imported by torch when ranks form a group and when a checkpoint is read.
+    "torch.distributed.checkpoint.default_planner",
+    "numpy.ma",
     "trainer.loop.session",
     "tests.trainer.curves",
 ]

@@ -18,6 +18,8 @@ from docker.models.containers import Container
 
 REPO = Path(__file__).resolve().parent.parent
 Spec = dict[str, Any]
+# Pause between two checks of a condition: a multiple of the time that a check takes, between two limits.
+PAUSE_PER_CHECK, SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 2.0, 0.1, 0.5
 
 
 def small_spec(**changes: Any) -> Spec:
@@ -149,9 +151,16 @@ HEAL = "nft delete table inet fault"
 
 
 def wait_until(met: Callable[[], bool], what: str, seconds: float = 240) -> None:
-    """Wait until `met` returns true; fail with `what` after `seconds`."""
+    """Wait until `met` returns true; fail with `what` after `seconds`.
+
+    Most conditions log in to a node: without a pause they would take the processor from what they wait for.
+    """
     deadline = time.monotonic() + seconds
-    while not met():
-        if time.monotonic() > deadline:
+    while True:
+        began = time.monotonic()
+        if met():
+            return
+        ended = time.monotonic()
+        if ended > deadline:
             raise AssertionError(f"not within {seconds:g} s: {what}")
-        time.sleep(0.1)
+        time.sleep(min(max(SHORTEST_PAUSE_S, PAUSE_PER_CHECK * (ended - began)), LONGEST_PAUSE_S))

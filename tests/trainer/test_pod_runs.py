@@ -17,10 +17,10 @@ from tests.trainer.launch import (
     assert_finished,
     checkpoint,
     checkpoint_steps,
+    forked,
     losses,
     outcome,
     started,
-    torchrun,
     wait_for_step,
 )
 from tests.trainer.pod_parts import make_node, make_variables
@@ -67,7 +67,7 @@ def assert_same_as_undisturbed(folder: Path, steps: int) -> None:
     """Compare the run bit for bit with one of the same ranks that nothing disturbed."""
     undisturbed = folder.parent / "undisturbed"
     settings = [*RUN, f"steps={steps}", "checkpoint.every=20", f"run.folder={undisturbed}"]
-    with torchrun(2, settings, folder.parent) as run:
+    with forked(2, settings, folder.parent) as run:
         assert_finished(run)
     assert losses(folder) == losses(undisturbed)
     assert read_checksums(folder, steps) == read_checksums(undisturbed, steps)

@@ -110,6 +110,13 @@ def test_the_stop_file_gives_the_reason(listen: Listen, tmp_path: Path, note: st
     assert stop.note == note
 
 
+def test_a_stop_file_that_is_not_text_stops_the_run_too(listen: Listen, tmp_path: Path) -> None:
+    stop = listen()
+    (tmp_path / "stop").write_bytes(b"gen\xfcgt\n")
+    assert wait_for_reason(stop, 60) is StopReason.REQUESTED
+    assert stop.note == "gen\ufffdgt"
+
+
 def test_a_stop_file_is_deleted_once_it_was_obeyed(tmp_path: Path) -> None:
     (tmp_path / "stop").write_text("enough")
     stop = StopListener(tmp_path, rank=0).listen()

@@ -176,7 +176,8 @@ class StopListener:
 
     def _check_file(self) -> None:
         try:
-            self.note = self.file.read_text(encoding="utf-8").strip()
+            # Whatever its bytes are, the file is a request to stop.
+            self.note = self.file.read_text(encoding="utf-8", errors="replace").strip()
         except OSError:
             return
         self._record(StopReason.from_text(self.note))

@@ -337,10 +337,10 @@ ROWS: dict[int, Row] = {
         "a file of training data is missing or short",
         "the error names shard and position, and the resumed run continues with the same sample",
         PROCESSES,
-        "the run ends with the file and what is wrong with it, and is not requeued; a resumed run neither skips nor "
+        "the run ends with the file, what is wrong with it and the position of the sample, also if the file becomes "
+        "short while the run reads it, and is not requeued; after the repair, the resumed run neither skips nor "
         "repeats a sample",
         "nothing",
-        "a shard that becomes shorter while a run reads it, which maps shards into memory: no test shows it",
     ),
     38: Row(
         "credentials are missing or expired",

@@ -184,6 +184,16 @@ def test_a_limited_cache_holds_the_shards_of_two_windows(web: WebFolder) -> None
         assert sum(map(measure_copy, copies(web))) <= 2 * size
 
 
+def test_a_copy_that_becomes_shorter_is_downloaded_again(web: WebFolder) -> None:
+    source = open_remote(web)
+    expected = source.fetch(np.array([0, 9]), None)["inputs"].tolist()
+    [path] = copies(web)
+    os.truncate(path, 20)
+    assert source.fetch(np.array([0, 9]), None)["inputs"].tolist() == expected
+    assert web.count(".bin") == 2
+    assert path.stat().st_size == 2 * (4 * WINDOWS + 1)
+
+
 def measure_copy(path: Path) -> int:
     """Return the size of a cached shard, 0 if reading ahead has removed it meanwhile."""
     try:

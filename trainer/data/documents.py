@@ -75,7 +75,7 @@ class PackedDocuments:
     @property
     def notes(self) -> tuple[str, ...]:
         """What the log should say: the number of samples and the share of padding."""
-        used = sum(int(packing.lengths.sum()) for packing in self._packings)
+        used = sum(int(packing.lengths[:].sum()) for packing in self._packings)
         padding = 1 - used / (self.length * self._shards.seq_len)
         samples = f"documents are packed into {self.length:,} samples"
         return (f"{self._shards.path}: {samples}; padding is {padding:.1%} of them",)
@@ -90,8 +90,8 @@ class PackedDocuments:
             tokens, filled = self._shards.tokens[number], 0
             for start, length in packing.list_pieces(sample - int(self._ends[number]) + packing.samples):
                 own = slice(filled, filled + length)
-                inputs[row, own] = tokens[start : start + length]
-                targets[row, own] = tokens[start + 1 : start + length + 1]
+                piece = tokens[start : start + length + 1]
+                inputs[row, own], targets[row, own] = piece[:-1], piece[1:]
                 filled += length
                 documents[row, filled:] += 1
         return {"inputs": inputs, "targets": targets, "documents": documents}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from trainer.data.file_array import Sliceable
 from trainer.data.order import Ids
 
 _SCAN_TOKENS = 1 << 24
@@ -23,8 +23,8 @@ class Packing:
     them as targets. Sample s has the pieces from `first_pieces[s]` to `first_pieces[s + 1]`.
     """
 
-    starts: Ids
-    lengths: Ids
+    starts: Sliceable
+    lengths: Sliceable
     first_pieces: Ids
 
     @property
@@ -37,7 +37,7 @@ class Packing:
         return list(zip(self.starts[own].tolist(), self.lengths[own].tolist(), strict=True))
 
 
-def pack_shard(tokens: NDArray[np.unsignedinteger], eos: int, seq_len: int) -> Packing:
+def pack_shard(tokens: Sliceable, eos: int, seq_len: int) -> Packing:
     """Return the samples of a shard: a function of its tokens and of the length of samples only."""
     starts, lengths = cut_documents(*find_documents(tokens, eos), seq_len)
     windows = np.split(lengths, _find_window_starts(lengths, seq_len)) if len(lengths) else []
@@ -52,7 +52,7 @@ def pack_shard(tokens: NDArray[np.unsignedinteger], eos: int, seq_len: int) -> P
     return Packing(starts[order], lengths[order], first_pieces)
 
 
-def find_documents(tokens: NDArray[np.unsignedinteger], eos: int) -> tuple[Ids, Ids]:
+def find_documents(tokens: Sliceable, eos: int) -> tuple[Ids, Ids]:
     """Return start and number of predictions of each document with two tokens or more.
 
     A document ends with `eos`, the last one perhaps with the shard. Its last token is only ever a target.

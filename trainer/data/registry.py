@@ -148,7 +148,7 @@ def _separate_documents(config: Config, shards: TokenShards) -> Source:
 def _select_evaluation(config: Config) -> Config:
     """Return a configuration whose data are those of evaluation.path.
 
-    Every evaluation reads the same samples from all shards, so they stay mapped and are not read in windows.
+    Every evaluation reads the same samples from all shards, so they stay open and are not read in windows.
     """
     return replace(config, data=replace(config.data, path=config.evaluation.path, mixture=(), shuffle_shards=0))
 

@@ -145,12 +145,18 @@ class RemoteFolder:
         return "provide AWS credentials: a role of the machine, AWS_PROFILE, or AWS_ACCESS_KEY_ID"
 
 
-def retry(action: Callable[[], Result], sleep: Callable[[float], None] = time.sleep) -> Result:
+def retry(
+    action: Callable[[], Result],
+    sleep: Callable[[float], None] = time.sleep,
+    is_transient: Callable[[Exception], bool] = lambda error: isinstance(error, TransientError),
+) -> Result:
     """Repeat an action until it succeeds or has failed transiently seven times; the last error is then raised."""
     for number, delay_s in enumerate(_RETRY_DELAYS_S):
         try:
             return action()
-        except TransientError as error:
+        except Exception as error:
+            if not is_transient(error):
+                raise
             if number == 0:  # later ones would only repeat it
                 print(f"{error}; trying again for {sum(_RETRY_DELAYS_S):.0f} s", file=sys.stderr, flush=True)
             sleep(delay_s)

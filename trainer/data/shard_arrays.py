@@ -1,4 +1,4 @@
-"""The shards of a data set as arrays: mapped when they are first used, and downloaded before if they are remote."""
+"""The shards of a data set as arrays: opened when they are first used, and downloaded before if they are remote."""
 
 from __future__ import annotations
 
@@ -11,15 +11,13 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from trainer.config.errors import ConfigError
+from trainer.data.file_array import FileArray
 from trainer.data.index import DTYPES, Index
 from trainer.data.remote import TransientError
-from trainer.data.shard_folder import CachedFolder, Reading, ShardFolder, count_bytes
+from trainer.data.shard_folder import REPAIR, CachedFolder, Reading, ShardFolder, count_bytes
 from trainer.data.shard_order import list_upcoming
-
-Tokens = NDArray[np.unsignedinteger]
 
 _REPORT_S = 10.0
 _RECHECK_S = 0.5
@@ -34,10 +32,10 @@ class ShardArrays:
         self._folder = folder
         self._contents = contents
         self._reading = reading
-        # A file that was removed from a full cache takes space until it is unmapped.
+        # A file that was removed from a full cache takes space until it is closed.
         is_limited = reading.cache_bytes and reading.window
-        self._max_mapped = 2 * reading.window if is_limited else len(contents.shards)
-        self._mapped: OrderedDict[int, Tokens] = OrderedDict()
+        self._max_arrays = 2 * reading.window if is_limited else len(contents.shards)
+        self._arrays: OrderedDict[int, FileArray] = OrderedDict()
         self._lock = threading.Lock()
         self._ahead = _ReadAhead(folder, contents) if isinstance(folder, CachedFolder) else None
         if self._ahead:
@@ -52,18 +50,15 @@ class ShardArrays:
     def __len__(self) -> int:
         return len(self._contents.shards)
 
-    def __getitem__(self, number: int) -> Tokens:
+    def __getitem__(self, number: int) -> FileArray:
         with self._lock:
-            if number in self._mapped:
-                self._mapped.move_to_end(number)
-                return self._mapped[number]
-        # Without the lock: a download may take minutes, and other threads can work with other shards meanwhile.
-        array = self._map(number)
-        with self._lock:
-            self._mapped[number] = array
-            while len(self._mapped) > self._max_mapped:
-                self._mapped.popitem(last=False)
-        return array
+            if number in self._arrays:
+                self._arrays.move_to_end(number)
+            else:
+                self._arrays[number] = self._make_array(number)
+                if len(self._arrays) > self._max_arrays:
+                    self._arrays.popitem(last=False)
+            return self._arrays[number]
 
     def read_ahead(self, number: int, epoch: int) -> None:
         """Start to download the shards that are needed next, given one that is in use now."""
@@ -72,18 +67,11 @@ class ShardArrays:
         seed, window = self._reading.seed, self._reading.window
         self._ahead.follow(list_upcoming(seed, epoch, len(self), window, number) if window else range(len(self)))
 
-    def _map(self, number: int) -> Tokens:
-        shard, dtype = self._contents.shards[number], DTYPES[self._contents.dtype]
-        if not shard.tokens:
-            return np.empty(0, dtype)  # an empty file cannot be mapped
-        while True:
-            path = self._folder.get(shard, count_bytes(self._contents, shard))
-            try:
-                return np.memmap(path, dtype, mode="r")
-            except FileNotFoundError:
-                if self._ahead is None:
-                    raise
-                # Another process has removed it from a full cache at this moment; it is downloaded again.
+    def _make_array(self, number: int) -> FileArray:
+        shard, folder = self._contents.shards[number], self._folder
+        size = count_bytes(self._contents, shard)
+        dtype = np.dtype(DTYPES[self._contents.dtype])
+        return FileArray(lambda: folder.get(shard, size), dtype, shard.tokens, fix=REPAIR)
 
 
 class _ReadAhead:

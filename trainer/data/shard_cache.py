@@ -105,7 +105,7 @@ class ShardCache:
     def _reserve(self, partial: Path, size: int) -> None:
         """Create the file of a download in its full size; remove the least recently used shards to make room for it.
 
-        Processes that have mapped a removed shard can still read it.
+        Processes that have opened a removed shard can still read it.
         """
         with (self._folder / "room.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)

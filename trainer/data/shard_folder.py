@@ -37,6 +37,7 @@ class Reading:
 
 
 LOCAL = Reading()
+REPAIR = "copy it again, or prepare the folder again"
 
 
 class ShardFolder(Protocol):
@@ -68,7 +69,7 @@ class LocalFolder:
                 yield ConfigProblem("data.path", f"{path} is missing", "prepare the folder again")
             elif path.stat().st_size != expected:
                 message = f"{path} has {path.stat().st_size} bytes instead of {expected}"
-                yield ConfigProblem("data.path", message, "copy it again, or prepare the folder again")
+                yield ConfigProblem("data.path", message, REPAIR)
 
     def get(self, shard: Shard, size: int) -> Path:  # noqa: ARG002 - the sizes were checked before
         return self._path / shard.file

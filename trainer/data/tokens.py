@@ -1,4 +1,4 @@
-"""Samples from token shards: windows of memory-mapped files that are checked before they are read."""
+"""Samples from token shards: windows of files that are checked before they are read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hashlib import sha256
 import numpy as np
 
 from trainer.config.errors import ConfigError, ConfigProblem
-from trainer.data.index import Index
+from trainer.data.index import DTYPES, Index
 from trainer.data.order import Ids
 from trainer.data.remote import is_remote
 from trainer.data.shard_arrays import ShardArrays
@@ -45,6 +45,7 @@ class TokenShards:
         self.tokens = ShardArrays(folder, contents, reading)
         """The tokens of each shard."""
         self.cache_bytes = self.tokens.cache_bytes
+        self._dtype = np.dtype(DTYPES[contents.dtype])
         self._ends = np.cumsum(windows)
 
     @property
@@ -56,13 +57,15 @@ class TokenShards:
         return np.diff(self._ends, prepend=0)
 
     def fetch(self, ids: Ids, epoch: int | None) -> Arrays:
-        tokens = np.empty((len(ids), self.seq_len + 1), np.int64)
+        raw = np.empty((len(ids), self.seq_len + 1), self._dtype)
+        rows, width = raw.reshape(-1).view(np.uint8).data, raw.shape[1] * raw.itemsize
         numbers = np.searchsorted(self._ends, ids, side="right").tolist()
         if epoch is not None:
             self.tokens.read_ahead(numbers[0], epoch)
-        for row, number, sample in zip(tokens, numbers, ids.tolist(), strict=True):
+        for row, (number, sample) in enumerate(zip(numbers, ids.tolist(), strict=True)):
             start = (sample - (int(self._ends[number - 1]) if number else 0)) * self.seq_len
-            row[:] = self.tokens[number][start : start + self.seq_len + 1]
+            self.tokens[number].read_into(rows[row * width : (row + 1) * width], start)
+        tokens = raw.astype(np.int64)
         return {"inputs": tokens[:, :-1], "targets": tokens[:, 1:]}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.training import QUICK, STRATEGIES, Job, Undisturbed, completed, submit
+from tests.e2e.training import QUICK, SLURMD_TIMEOUT_S, STRATEGIES, Job, Undisturbed, completed, submit
 from tests.harness import Spec, Stack, small_spec
 
 MakeStack = Callable[[str, Spec], Stack]
@@ -16,8 +16,6 @@ MakeStack = Callable[[str, Spec], Stack]
 AT_ONCE = 2
 # Two nodes for a job, two and a spare for the one that loses a node.
 TRAINING_NODES = 5
-# Short, because scenarios wait for it; but a node that is only slow on a busy machine must not be taken for dead.
-SLURMD_TIMEOUT_S = 20
 PREEMPTION = {"PreemptType": "preempt/qos", "PreemptMode": "REQUEUE"}
 URGENT = """sacctmgr -i modify qos normal set gracetime=120
     sacctmgr -i add qos urgent preempt=normal

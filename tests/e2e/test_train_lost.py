@@ -10,7 +10,9 @@ from dataclasses import dataclass
 import pytest
 
 from tests.e2e.training import (
+    CHECKPOINT_STEPS,
     RANKS,
+    SLURMD_TIMEOUT_S,
     STRATEGIES,
     Job,
     Undisturbed,
@@ -20,7 +22,13 @@ from tests.e2e.training import (
     completed,
     submit,
 )
+from tests.fault_matrix.times import record
 from tests.harness import Stack
+
+# The bounds of docs/trainer.md (Downtime): Slurm asks nodes in every third of slurmd_timeout_s, and a question may take
+# as long as MessageTimeout; then the old credential expires (cred_expire), and the ranks join within JOIN_TIMEOUT_S.
+MISSED_WITHIN_S = SLURMD_TIMEOUT_S * 4 / 3 + 30
+START_WITHIN_S = 10 + 300
 
 
 @dataclass(frozen=True)
@@ -31,6 +39,10 @@ class Lost:
     killed: float
     node: str
     restarts: int
+    missed: float = 0.0
+    """Time at which Slurm had requeued the job."""
+    steps: int = 0
+    """Steps that the run had completed when it lost the node."""
     excluded: str = ""
     """Nodes that Slurm did not give to the next attempt; asked for while Slurm still remembers the job."""
 
@@ -44,12 +56,14 @@ def rank_killed(cluster: Stack) -> Job:
 
 
 def node_killed(cluster: Stack, strategy: str) -> Lost:
-    job = submit(cluster, f"node-killed-{strategy}", strategy)
+    # While a checkpoint is written in the background, the run trains on, which would add to the steps that are lost.
+    job = submit(cluster, f"node-killed-{strategy}", strategy, "checkpoint.asynchronous=false")
     node = job.nodes()[1]
     job.wait_for_checkpoint()
     with dead(cluster, node) as killed:
         job.wait_for_requeue()
-    return Lost(completed(job), killed, node, 1)
+        missed, steps = time.time(), max(job.losses())  # the next attempt removes the records of steps that it repeats
+    return Lost(completed(job), killed, node, 1, missed, steps)
 
 
 def drained_node(cluster: Stack) -> Lost:
@@ -122,9 +136,13 @@ def test_a_killed_node_requeues_the_job_with_the_same_result(
     result: Lost, undisturbed: Undisturbed, strategy: str
 ) -> None:
     (resumed,) = result.job.events("loaded")
-    assert resumed["time"] > result.killed
+    first_step = next(event["time"] for event in result.job.events("first_step") if event["time"] > result.killed)
+    assert 0 <= result.steps - resumed["step"] <= CHECKPOINT_STEPS
     assert resumed["step"] > 0
+    assert result.missed - result.killed < MISSED_WITHIN_S
+    assert first_step - result.killed < MISSED_WITHIN_S + START_WITHIN_S
     assert_same_end(result.job, undisturbed(strategy))
+    record(1, detect_s=result.missed - result.killed, recover_s=first_step - result.killed)
 
 
 @pytest.mark.nightly

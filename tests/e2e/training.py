@@ -13,9 +13,12 @@ from tests.harness import Stack
 
 TRAIN = "/shared/muster/slurm/jobs/train.sbatch"
 NODES = 2
+# Short, because scenarios wait for it; but a node that is only slow on a busy machine must not be taken for dead.
+SLURMD_TIMEOUT_S = 20
 # A scenario has to interrupt a run after its fifth step and before its last.
 STEPS = 40
-SMALL = ("tiny-llama", "batch.micro=2", "metrics.every=1", "checkpoint.every=5")
+CHECKPOINT_STEPS = 5
+SMALL = ("tiny-llama", "batch.micro=2", "metrics.every=1", f"checkpoint.every={CHECKPOINT_STEPS}")
 # For runs that nothing interrupts. By default, the first step measures the CPU and the tenth is profiled; both take
 # seconds, in which a scenario can interrupt the run.
 QUICK = ("metrics.peak_tflops=1", "metrics.profile_every=0")

@@ -297,17 +297,20 @@ ROWS: dict[int, Row] = {
         "a rank is slow",
         "rank, node and the ratio to the others are reported",
         CLUSTER,
-        "the run records rank, node and how much longer its own work takes than that of the others",
+        "at most 40 steps after the next profile (`metrics.profile_every`) the run names rank, node and how much "
+        "longer its own work takes than that of the others; nothing is killed, and the usual speed returns with the "
+        "rank's",
         "nothing",
     ),
     33: Row(
         "memory runs out, of a GPU or of the host",
         "an exit code of its own, advice, and no endless requeues",
         CLUSTER,
-        "Slurm kills a job over its limit and records OUT_OF_MEMORY; the trainer records a lack of memory with advice, "
-        "and the same lack at the same step ends the run",
+        "a lack of GPU memory is recorded with advice, and the same lack at the same step ends the run. A rank that "
+        "the kernel kills for lack of host memory is named with its node, its memory, the limit and advice; Slurm "
+        "records OUT_OF_MEMORY; without a newer checkpoint the job is requeued three times at most, and other jobs "
+        "train on",
         "the steps since the last checkpoint",
-        "a training job on a cluster that runs out of memory",
     ),
     34: Row(
         "a GPU fails, reports an Xid, or is used by a process that was left",

@@ -116,8 +116,9 @@ def test_a_full_disk_costs_a_checkpoint_and_not_the_run(healthy: Stack) -> None:
 
 
 @contextmanager
-def faulty_start(stack: Stack) -> Iterator[None]:
-    stack.ssh(stack.entry, f"mkdir -p {SITE} && cat >{SITE}/sitecustomize.py <<'END'\n{FAULTY_START}END")
+def faulty_start(stack: Stack, code: str = FAULTY_START) -> Iterator[None]:
+    """Let Python run this code at its start, in jobs that have SITE in their PYTHONPATH."""
+    stack.ssh(stack.entry, f"mkdir -p {SITE} && cat >{SITE}/sitecustomize.py <<'END'\n{code}END")
     try:
         yield
     finally:

@@ -8,7 +8,7 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -194,10 +194,10 @@ def is_repeated(first: Failure, failures: Sequence[Failure]) -> bool:
     )
 
 
-def name_attempt() -> str:
-    """Return a name for this start of the ranks that is the same on all of them, and different after a restart."""
-    run = os.environ.get("TORCHELASTIC_RUN_ID") or os.environ.get("MASTER_PORT") or str(os.getpid())
-    return f"{run}.{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+def name_attempt(variables: Mapping[str, str] = os.environ) -> str:
+    """Return a name for the start of a rank with this environment: the same on all ranks, different after a restart."""
+    run = variables.get("TORCHELASTIC_RUN_ID") or variables.get("MASTER_PORT") or str(os.getpid())
+    return f"{run}.{variables.get('TORCHELASTIC_RESTART_COUNT', '0')}"
 
 
 def _identify(failure: Failure) -> tuple[Cause, str, str, int]:

@@ -138,6 +138,14 @@ def read_decided() -> RunOutcome | None:
     return None if outcome is None or _is_open(outcome) else outcome
 
 
+def write_if_missing(failure: Failure) -> None:
+    """Write the outcome of a job whose ranks could not, because this failure of one of them ended them all."""
+    file = Path(os.environ[FILE_VARIABLE])
+    with suppress(OSError):  # the disk may be full, and the failure was printed
+        if _read(file) is None:
+            _write(file, _make_outcome(file.parent, failure, read_failures(file.parent)))
+
+
 def _is_open(outcome: RunOutcome) -> bool:
     return outcome.outcome in (TERMINATED, FAILED)
 

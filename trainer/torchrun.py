@@ -1,0 +1,26 @@
+"""torchrun for the nodes of a job, which also names ranks that the kernel kills for lack of memory.
+
+    python -m trainer.torchrun --nnodes=2 ... -m trainer CONFIG
+
+It takes the options of torchrun and is the same process, so that signals reach it as they reach torchrun.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from torch.distributed.run import main as run
+
+from trainer.life.killed_ranks import KilledRanks
+from trainer.life.outcome import FILE_VARIABLE
+
+
+def main() -> None:
+    """Run torchrun; the folder of the run is that of its outcome (MUSTER_OUTCOME_FILE)."""
+    with KilledRanks(Path(os.environ[FILE_VARIABLE]).parent):
+        run()
+
+
+if __name__ == "__main__":
+    main()

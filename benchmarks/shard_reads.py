@@ -2,9 +2,10 @@
 
     python -m benchmarks.shard_reads [--samples 40000] [--seq-len 2048] [--rounds 7] [--json FILE]
 
-Both read the same samples, each once and in a random order, from files that are in the page cache, in turns, so that
-other load affects both alike; the medians are compared. Files are mapped anew in each round, because a run reads each
-sample once in an epoch; `mapped before` are mapped once for all rounds. Needs numpy only.
+Both read the same samples, each once and in a random order, from files that are in the page cache. They take turns, and
+processor time is measured, because wall time says little on a busy machine; the medians are compared. Files are mapped
+anew in each round, because a run reads each sample once in an epoch; those that were mapped before are mapped once for
+all rounds. Needs numpy only.
 """
 
 from __future__ import annotations
@@ -65,19 +66,19 @@ class MappedShards:
 
 
 def measure(fetch: Fetch, ids: NDArray[np.int64], threads: int) -> float:
-    """Return the microseconds per sample of threads that read batches."""
+    """Return the processor time per sample of threads that read batches, in microseconds."""
 
     def read(number: int) -> None:
         for batch in ids[number::threads]:
             fetch(batch)
 
     workers = [Thread(target=read, args=(number,)) for number in range(threads)]
-    began = time.perf_counter()
+    began = time.process_time()
     for worker in workers:
         worker.start()
     for worker in workers:
         worker.join()
-    return (time.perf_counter() - began) / ids.size * 1e6
+    return (time.process_time() - began) / ids.size * 1e6
 
 
 def main() -> int:

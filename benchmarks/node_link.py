@@ -1,0 +1,32 @@
+"""The network of a node of `benchmarks.two_nodes`, as its ranks see it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import time
+
+_NAME_POLLS, _POLL_S = 100, 0.2
+
+
+def wait_for_first_node() -> None:
+    """Wait, on a node, until the first one has a name in the network."""
+    for _ in range(_NAME_POLLS):
+        try:
+            socket.gethostbyname(os.environ["MASTER_ADDR"])
+        except OSError:
+            time.sleep(_POLL_S)
+        else:
+            return
+
+
+def limit_link(mbit: int) -> None:
+    """Limit what this node sends; ranks of the same node reach each other through its loopback interface."""
+    rate = ["rate", f"{mbit}mbit", "burst", "256k", "latency", "50ms"]
+    subprocess.run(["tc", "qdisc", "replace", "dev", "eth0", "root", "tbf", *rate], check=True)
+
+
+def free_link() -> None:
+    """Remove the limit of what this node sends."""
+    subprocess.run(["tc", "qdisc", "del", "dev", "eth0", "root"], check=True)

@@ -1,0 +1,48 @@
+"""Run the ranks of a benchmark on two containers, each a node; needs Docker and the node image."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+from cluster import names
+from setup import env, pins
+from setup.paths import Paths
+
+REPO = Path(__file__).resolve().parent.parent
+NODES = 2
+
+
+def run_on_nodes(name: str, module: str, options: Sequence[str], mounts: Sequence[str] = ()) -> int:
+    """Start a module on both nodes, show what they print, and return the highest exit status.
+
+    `NODE` has the number of the node, `MASTER_ADDR` the name of the first one. `mounts` are further options for -v.
+    """
+    network, label = f"muster-{name}-{uuid.uuid4().hex[:8]}", f"{names.CLUSTER}=bench-{name}"
+    # Without a handler, SIGTERM would skip the clean-up below.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    try:
+        create = ["docker", "network", "create", "--internal", "--label", label, network]
+        subprocess.run(create, check=True, stdout=subprocess.DEVNULL)
+        commands = [_make_command(network, label, node, mounts, [module, *options]) for node in range(NODES)]
+        nodes = [subprocess.Popen(command) for command in commands]
+        return max(node.wait() for node in nodes)
+    finally:
+        for node in range(NODES):
+            subprocess.run(["docker", "rm", "-f", f"{network}-{node}"], check=False, capture_output=True)
+        subprocess.run(["docker", "network", "rm", network], check=False, stdout=subprocess.DEVNULL)
+
+
+def _make_command(network: str, label: str, node: int, more_mounts: Sequence[str], program: Sequence[str]) -> list[str]:
+    python = f"/shared/env/{env.key(Paths(root=REPO, cache=Paths.from_environment().cache))}/bin/python"
+    mounts = ["-v", f"{pins.ENV_VOLUME}:/shared/env:ro", "-v", f"{REPO}:/repo:ro"]
+    mounts += [word for mount in more_mounts for word in ("-v", mount)]
+    box = ["--rm", "--init", "--name", f"{network}-{node}", "--network", network, "--cap-add", "NET_ADMIN"]
+    variables = ["-e", "GLOO_SOCKET_IFNAME=eth0", "-e", "OMP_NUM_THREADS=1", "-e", "PYTHONDONTWRITEBYTECODE=1"]
+    variables += ["-e", f"MASTER_ADDR={network}-0", "-e", f"NODE={node}"]
+    place = ["--label", label, "--shm-size", "1g", "-w", "/repo"]
+    return ["docker", "run", *box, *place, *variables, *mounts, pins.NODE_IMAGE, python, "-m", *program]

@@ -1,7 +1,10 @@
 """Compare muster's engines with torch's, step by step, on gloo ranks of this machine or on one GPU; needs torch.
 
     python -m benchmarks.engines [--strategy ddp,fsdp] [--ranks 4] [--rounds 15] [--device cpu|cuda] [--json FILE]
-                                 [key.sub=value ...]
+                                 [--overlap-mbit N] [key.sub=value ...]
+
+`python -m benchmarks.engines_on_nodes`, with the same options, divides the ranks among two nodes. With
+`--overlap-mbit`, it measures how much communication is hidden instead (`benchmarks.overlap`).
 
 Under ddp, the reference is torch's DDP. With one rank, as on a GPU, it is the plain model, and the figure is what hooks
 and buckets cost without communication. Memory then has no bound: like DDP, the engine keeps its buckets during the
@@ -19,6 +22,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import tempfile
 from collections.abc import Callable
@@ -32,17 +36,13 @@ import torch
 import torch.distributed
 import torch.multiprocessing
 
+from benchmarks.engine_runs import make_engine
 from benchmarks.figures import Figure, report
+from benchmarks.node_link import wait_for_first_node
 from benchmarks.overhead import synchronized_clock
+from benchmarks.overlap import list_overlap, measure_overlap
 from benchmarks.peak_memory import measure_memory
-from trainer.config.layout import resolve_layout
-from trainer.config.load import load
-from trainer.models.init import fill
-from trainer.models.registry import build_network
 from trainer.objective import CrossEntropy
-from trainer.parallel.apply import parallelize
-from trainer.parallel.engine import Recipe
-from trainer.parallel.mesh import Mesh
 from trainer.step import Step
 
 # Many of the names used here have no types, and mypy must give the same result where torch is not installed.
@@ -57,6 +57,7 @@ CPU_MODEL = (
 GPU_MODEL = ("batch.size=8", "run.device=cuda")
 OVERHEAD_PERCENT = 3.0
 _WARMUP_ROUNDS = 3
+_NODES, _PORT = 2, 29_700
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,8 @@ class Options:
     rounds: int
     device: str
     overrides: tuple[str, ...]
+    overlap_mbit: int = 0
+    """Rate of the link between the nodes if overlap is measured, else 0."""
 
     @property
     def is_alone(self) -> bool:
@@ -113,41 +116,71 @@ def main() -> int:
     parser.add_argument("--ranks", type=int, default=0, help="default: 4, and 1 on a GPU")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--overlap-mbit", type=int, default=0, help="only on nodes: measure overlap at this rate")
     parser.add_argument("--json", type=Path)
     parser.add_argument("overrides", nargs="*")
     given = parser.parse_args()
-    ranks = given.ranks or (1 if given.device == "cuda" else 4)
+    if given.overlap_mbit and "NODE" not in os.environ:
+        parser.error("--overlap-mbit: the link of one machine cannot be limited; use benchmarks.engines_on_nodes")
+    default = 1 if given.device == "cuda" else 4
+    ranks = given.ranks or (_NODES if given.overlap_mbit else default)
+    if "NODE" in os.environ and ranks % _NODES:
+        parser.error(f"--ranks: {ranks} cannot be divided among {_NODES} nodes; use a multiple")
     if given.device == "cuda" and ranks > 1:
         parser.error(f"--ranks: {ranks}, but all ranks would share one GPU; use 1")
     strategies = given.strategy.split(",")
     if unknown := sorted(set(strategies) - set(REFERENCES)):
         parser.error(f"--strategy: {', '.join(unknown)}, but it must be any of {', '.join(REFERENCES)}")
-    figures = []
-    for strategy in strategies:
-        figures += measure_strategy(Options(strategy, ranks, given.rounds, given.device, tuple(given.overrides)))
-    print(report(figures))
+    figures, overrides = [], tuple(given.overrides)
+    for number, strategy in enumerate(strategies):
+        options = Options(strategy, ranks, given.rounds, given.device, overrides, given.overlap_mbit)
+        measured = measure_strategy(options, _PORT + number)
+        figures += measured
+        if measured:
+            print(report(measured), flush=True)
     if given.json:
         given.json.write_text(json.dumps([asdict(figure) for figure in figures]))
     return int(any(figure.verdict == "FAIL" for figure in figures))
 
 
-def measure_strategy(options: Options) -> list[Figure]:
-    """Compare both engines on processes of their own."""
+def measure_strategy(options: Options, port: int) -> list[Figure]:
+    """Compare both engines on processes of their own; on the second of two nodes, return nothing."""
     with tempfile.TemporaryDirectory() as folder:
         results = Path(folder, "results.json")
-        start_processes(measure_on_rank, (options, str(Path(folder, "store")), str(results)), nprocs=options.ranks)
+        address, first, count = f"file://{folder}/store", 0, options.ranks
+        if "NODE" in os.environ:
+            wait_for_first_node()
+            address, count = f"tcp://{os.environ['MASTER_ADDR']}:{port}", options.ranks // _NODES
+            first = int(os.environ["NODE"]) * count
+        start_processes(measure_on_rank, (first, options, address, str(results)), nprocs=count)
+        if first:
+            return []
         measured = json.loads(results.read_text())
+    if options.overlap_mbit:
+        return list_overlap(options.strategy, measured)
     return list_figures(options, measured["seconds"], measured["bytes"])
 
 
-def measure_on_rank(rank: int, options: Options, store: str, results: str) -> None:
+def measure_on_rank(local_rank: int, first: int, options: Options, address: str, results: str) -> None:
     """Join the other ranks and measure both engines; rank 0 writes the results."""
+    rank = first + local_rank
     torch.set_num_threads(1)
     device = torch.empty(0, device=options.device).device  # adds the index of the device
-    file = dist.FileStore(store, options.ranks)
     # Times are compared in host memory.
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-    dist.init_process_group(backend, store=file, rank=rank, world_size=options.ranks)
+    dist.init_process_group(backend, init_method=address, rank=rank, world_size=options.ranks)
+    if options.overlap_mbit:
+        measured: object = measure_overlap(options.settings, rank, options.rounds, options.overlap_mbit)
+    else:
+        measured = measure_engines(options, rank, device)
+    if rank == 0:
+        Path(results).write_text(json.dumps(measured))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def measure_engines(options: Options, rank: int, device: torch.device) -> dict[str, object]:
+    """Return the seconds of both engines in each round, and their peaks of memory."""
     makers = {name: partial(make_run, settings, rank, device) for name, settings in options.settings.items()}
     # The first run of each engine fills caches, and connects ranks.
     for make in makers.values():
@@ -155,25 +188,14 @@ def measure_on_rank(rank: int, options: Options, store: str, results: str) -> No
     peaks = {name: measure_peak(make, device) for name, make in makers.items()}
     runs = {name: make() for name, make in makers.items()}
     rounds = [measure_round(runs, number, device) for number in range(_WARMUP_ROUNDS + options.rounds)]
-    if rank == 0:
-        Path(results).write_text(json.dumps({"seconds": rounds[_WARMUP_ROUNDS:], "bytes": peaks}))
-    dist.destroy_process_group()
+    return {"seconds": rounds[_WARMUP_ROUNDS:], "bytes": peaks}
 
 
 def make_run(settings: list[str], rank: int, device: torch.device) -> Callable[[], object]:
     """Build an engine and return the function that runs one step on random tokens."""
-    config = load("llama-1b" if device.type == "cuda" else "tiny-llama", settings)
-    recipe = Recipe(config.parallel, config.precision, config.compile, config.fp8)
-    layout = resolve_layout(config.parallel, dist.get_world_size(), dist.get_world_size())
-    mesh = Mesh(layout, rank, device, uses_fully_shard=recipe.uses_fully_shard(layout))
-    weights = partial(fill, seed=1, device=device)
-    engine = parallelize(partial(build_network, config), recipe, mesh, fill=weights)
+    config, engine, batch = make_engine(settings, rank, dist.get_world_size(), device)
     step = Step(engine, config, CrossEntropy(config.loss.chunk_tokens))
-    model: Any = config.model
-    size = config.batch.size // layout.dp_size
-    tokens = torch.randint(model.vocab_size, (size, model.seq_len + 1), device=device)
-    batch = {"inputs": tokens[:, :-1].contiguous(), "targets": tokens[:, 1:].contiguous()}
-    return lambda: step.run(batch, size)
+    return lambda: step.run(batch, len(batch["inputs"]))
 
 
 def measure_peak(make: Callable[[], Callable[[], object]], device: torch.device) -> dict[str, int]:

@@ -1,0 +1,145 @@
+"""How much of its communication an engine hides behind its backward and forward passes, on two nodes of a rank each.
+
+The link between the nodes is limited, so that messages wait for the link and not for a processor. In each round, in
+turns, the ranks take four times:
+
+- compute alone: a forward and a backward pass of the plain model, without any engine, on a rank's samples;
+- communication alone: the collectives of a step, on tensors of the same sizes, one after the other. They are those of
+  muster's engine; torch's has the same;
+- together: the passes of torch's engine, and of muster's.
+
+An engine that hides everything it could takes as long as the longer of compute and communication; one that hides
+nothing takes their sum. So the hidden share is (compute + communication - together) / the shorter of the two. Hooks,
+copies, and the first and last messages of a step, which nothing can hide, count as not hidden.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from statistics import median, quantiles
+from typing import Any
+from unittest.mock import patch
+
+import torch
+import torch.distributed
+
+from benchmarks.engine_runs import make_engine
+from benchmarks.figures import Figure
+from benchmarks.node_link import free_link, limit_link
+from trainer.objective import CrossEntropy
+
+# Many of the names used here have no types, and mypy must give the same result where torch is not installed.
+dist: Any = torch.distributed
+
+# Many equal layers and a small vocabulary: a large embedding is sent at the end, when nothing is left to hide it.
+MODEL = ("model.layers=8", "model.vocab_size=512")
+SAMPLES_PER_RANK = 4
+HIDDEN_PERCENT = 70.0
+ENGINES = ("torch", "muster")
+_WARMUP_ROUNDS = 2
+_RECORDED = ("all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor")
+Call = tuple[str, list[int]]
+"""The name of a collective and the sizes of its tensors."""
+
+
+def measure_overlap(settings: dict[str, list[str]], rank: int, rounds: int, mbit: int) -> dict[str, Any]:
+    """Return the times of each round on the slowest rank, in seconds, and the bytes of the collectives of a step."""
+    passes = {name: make_passes([*MODEL, *settings[name]], rank, dist.get_world_size()) for name in ENGINES}
+    passes["compute"] = make_passes([*MODEL, *settings["torch"], "parallel.strategy=single"], 0, 1)
+    # The first step has more messages, which compare the ranks.
+    passes["muster"]()
+    calls: list[Call] = []
+    with record_calls(calls):
+        passes["muster"]()
+    passes["communication"] = make_replay(calls)
+    limit_link(mbit)
+    dist.barrier()
+    measured = [measure_round(passes, number) for number in range(_WARMUP_ROUNDS + rounds)]
+    free_link()
+    return {"seconds": measured[_WARMUP_ROUNDS:], "calls": calls}
+
+
+def make_passes(settings: list[str], rank: int, ranks: int) -> Callable[[], None]:
+    """Build an engine and return the function that computes gradients."""
+    # All ranks of the plain model have as many samples as a rank of the others.
+    settings = [*settings, f"batch.size={SAMPLES_PER_RANK * ranks}"]
+    config, engine, batch = make_engine(settings, rank, ranks, torch.device("cpu"))
+    loss = CrossEntropy(config.loss.chunk_tokens)
+
+    def run() -> None:
+        for _, weight in engine.named_parameters():
+            weight.grad = None
+        engine.forward_backward(batch, loss, SAMPLES_PER_RANK, None)
+
+    return run
+
+
+@contextmanager
+def record_calls(calls: list[Call]) -> Iterator[None]:
+    """Add the collectives of torch.distributed that are called in this context to a list."""
+
+    def record(name: str, plain: Any, *tensors: Any, **options: Any) -> Any:
+        calls.append((name, [tensor.numel() for tensor in tensors if isinstance(tensor, torch.Tensor)]))
+        return plain(*tensors, **options)
+
+    patches = [patch.object(dist, name, partial(record, name, getattr(dist, name))) for name in _RECORDED]
+    for each in patches:
+        each.start()
+    try:
+        yield
+    finally:
+        for each in patches:
+            each.stop()
+
+
+def make_replay(calls: list[Call]) -> Callable[[], None]:
+    """Return the function that calls the collectives again, one after the other."""
+    prepared = [(getattr(dist, name), [torch.zeros(size) for size in sizes]) for name, sizes in calls]
+
+    def run() -> None:
+        for collective, tensors in prepared:
+            collective(*tensors)
+
+    return run
+
+
+def measure_round(passes: dict[str, Callable[[], None]], number: int) -> dict[str, float]:
+    """Return the seconds of each on the slowest rank."""
+    seconds = {}
+    for name in list(passes) if number % 2 else list(passes)[::-1]:
+        dist.barrier()
+        began = time.perf_counter()
+        passes[name]()
+        took = torch.tensor(time.perf_counter() - began, dtype=torch.float64)
+        dist.all_reduce(took, op=dist.ReduceOp.MAX)
+        seconds[name] = float(took)
+    return seconds
+
+
+def list_overlap(strategy: str, measured: dict[str, Any]) -> list[Figure]:
+    """Return the times, and the share that is not hidden of what could be, with its bound."""
+    rounds, calls = measured["seconds"], measured["calls"]
+    times = {name: median(seconds[name] for seconds in rounds) * 1000 for name in rounds[0]}
+    sent = f"{len(calls)} collectives, tensors of {sum(max(sizes) for _, sizes in calls) * 4 / 1e6:.0f} MB"
+    figures = [
+        Figure(f"{strategy}: compute alone", times["compute"], "ms"),
+        Figure(f"{strategy}: communication alone", times["communication"], "ms", sent),
+    ]
+    for engine in ENGINES:
+        shares = sorted(100 - find_hidden_percent(seconds, engine) for seconds in rounds)
+        low, _, high = quantiles(shares, n=4)
+        spread = f"middle half {low:.0f} to {high:.0f}, all {shares[0]:.0f} to {shares[-1]:.0f}, {len(shares)} rounds"
+        bound = 100 - HIDDEN_PERCENT if engine == "muster" else None
+        figures.append(Figure(f"{strategy}, {engine}: together", times[engine], "ms"))
+        name = f"{strategy}, {engine}: not hidden of what could be"
+        figures.append(Figure(name, median(shares), "%", spread, bound))
+    return figures
+
+
+def find_hidden_percent(seconds: dict[str, float], engine: str) -> float:
+    """Return how much of the shorter one of compute and communication an engine hides behind the other."""
+    compute, communication = seconds["compute"], seconds["communication"]
+    return 100 * (compute + communication - seconds[engine]) / min(compute, communication)

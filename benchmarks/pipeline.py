@@ -5,9 +5,11 @@
 The ranks are gloo processes of this machine, with a thread each: use at most as many as there are idle cores. All
 schedules train the same model in the same processes and run a step each in every round, in turns, so that other load
 affects all alike. Idle is the time of a step in which a rank runs no pass: it waits, or sends and receives. The formula
-gets the mean times of the passes that were measured in the same step. Both are shown for the median round. The last
-column of a schedule that torch has too is the time of a step relative to torch's, the median of all rounds with its
-middle half.
+gets the mean times of the passes that were measured in the same step; it takes all passes of a kind as equally long.
+The plan is what a rank would be idle if each pass took what it took, and messages nothing: it exceeds the formula as
+far as passes differ, and what the measured idle time exceeds it by are messages and everything around the passes. All
+three are shown for the median round. The last column of a schedule that torch has too is the time of a step relative to
+torch's, the median of all rounds with its middle half.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ from benchmarks.figures import Figure, report
 from trainer.config.layout import resolve_layout
 from trainer.config.load import load
 from trainer.engines.pipeline.actions import Action, PipelineShape
-from trainer.engines.pipeline.plan import SCHEDULES
+from trainer.engines.pipeline.plan import SCHEDULES, make_plan
+from trainer.engines.pipeline.rehearsal import time_actions
 from trainer.models.init import fill
 from trainer.models.registry import build_network
 from trainer.objective import CrossEntropy
@@ -92,6 +95,10 @@ def measure_on_rank(rank: int, given: argparse.Namespace, store: str, results: s
     dist.destroy_process_group()
 
 
+Pass = tuple[str, int, int, float]
+"""A pass: its kind, stage, micro-batch and seconds."""
+
+
 class Run:
     """A model under a schedule, and the times of its passes."""
 
@@ -108,7 +115,7 @@ class Run:
         # torch's engine has no such attribute, and measures nothing.
         vars(self._engine)["around_action"] = self._time
         self._loss = CrossEntropy(config.loss.chunk_tokens, keeps_gradients=schedule != "gpipe")
-        self._seconds: dict[str, list[float]] = defaultdict(list)
+        self._passes: list[Pass] = []
         model: Any = config.model
         tokens = torch.randint(model.vocab_size, (config.batch.size, model.seq_len + 1))
         self._batch = {"inputs": tokens[:, :-1].contiguous(), "targets": tokens[:, 1:].contiguous()}
@@ -117,12 +124,12 @@ class Run:
         """Run a step and return, for each rank, its time and the times of its passes."""
         for _, weight in self._engine.named_parameters():
             weight.grad = None
-        self._seconds.clear()
+        self._passes.clear()
         dist.barrier()
         began = time.perf_counter()
         # It ends with a sum over all ranks, so all of them end together.
         self._engine.forward_backward(self._batch, self._loss, 1, None)
-        own = {"step": time.perf_counter() - began, "passes": dict(self._seconds)}
+        own = {"step": time.perf_counter() - began, "passes": list(self._passes)}
         everything: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(everything, own)
         return everything
@@ -131,7 +138,7 @@ class Run:
     def _time(self, action: Action) -> Iterator[None]:
         began = time.perf_counter()
         yield
-        self._seconds[action.kind].append(time.perf_counter() - began)
+        self._passes.append((action.kind, action.stage, action.micro_batch, time.perf_counter() - began))
 
 
 def list_figures(rounds: list[dict[str, Any]], ranks: int, micro_batches: int) -> list[Figure]:
@@ -140,9 +147,9 @@ def list_figures(rounds: list[dict[str, Any]], ranks: int, micro_batches: int) -
     for schedule in SCHEDULES:
         stages = VIRTUAL_STAGES if schedule == "interleaved" else 1
         shape = PipelineShape(ranks, micro_batches, stages)
-        pairs = sorted(compare_idle(each[f"{schedule} muster"], schedule, shape) for each in rounds)
-        idle, formula, step = pairs[len(pairs) // 2]
-        reference = f"formula {formula * 1000:.1f} ms, {formula / step:.1%} of the step"
+        compared = sorted(compare_idle(each[f"{schedule} muster"], schedule, shape) for each in rounds)
+        idle, formula, plan, step = compared[len(compared) // 2]
+        reference = f"formula {formula * 1000:.1f} ms, {formula / step:.1%} of the step; plan {plan * 1000:.1f} ms"
         figures.append(Figure(f"{schedule}: idle, {idle / step:.1%} of the step", idle * 1000, "ms", reference))
         times = [average_passes(each[f"{schedule} muster"]) for each in rounds]
         passes = ", ".join(f"{kind} {median(each[kind] for each in times) * 1000:.1f} ms" for kind in times[0])
@@ -156,19 +163,27 @@ def list_figures(rounds: list[dict[str, Any]], ranks: int, micro_batches: int) -
     return figures
 
 
-def compare_idle(by_rank: list[dict[str, Any]], schedule: str, shape: PipelineShape) -> tuple[float, float, float]:
-    """Return the mean idle time of the ranks, that of the formula, and the time of the step."""
+def compare_idle(by_rank: list[dict[str, Any]], schedule: str, shape: PipelineShape) -> tuple[float, ...]:
+    """Return the mean idle time of the ranks, that of the formula, that of the plan, and the time of the step."""
     step = find_step(by_rank)
-    idle = mean(step - sum(map(sum, rank["passes"].values())) for rank in by_rank)
-    return idle, SCHEDULES[schedule].predict_bubble(shape, average_passes(by_rank)), step
+    work = [sum(seconds for *_, seconds in rank["passes"]) for rank in by_rank]
+    took = {(kind, stage, number): seconds for rank in by_rank for kind, stage, number, seconds in rank["passes"]}
+
+    def find_seconds(action: Action) -> float:
+        return took[action.kind, action.stage, action.micro_batch]
+
+    timeline = time_actions(make_plan(schedule, shape), shape, find_seconds)
+    end = max(start + find_seconds(action) for actions in timeline for action, start in actions)
+    formula = SCHEDULES[schedule].predict_bubble(shape, average_passes(by_rank))
+    return step - mean(work), formula, end - mean(work), step
 
 
 def average_passes(by_rank: list[dict[str, Any]]) -> dict[Any, float]:
     """Return the mean time of each kind of pass over all ranks."""
     times: dict[Any, list[float]] = defaultdict(list)
     for rank in by_rank:
-        for kind, seconds in rank["passes"].items():
-            times[kind] += seconds
+        for kind, _, _, seconds in rank["passes"]:
+            times[kind].append(seconds)
     return {kind: mean(seconds) for kind, seconds in times.items()}
 
 

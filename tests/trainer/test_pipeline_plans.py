@@ -93,7 +93,7 @@ def test_the_picture_in_the_docstring_is_that_of_the_plan(module: object, schedu
 
 def draw(plan: Plan, shape: PipelineShape, durations: Durations) -> list[str]:
     """Return a line for each rank, with a cell for each unit of time."""
-    timeline = time_actions(plan, shape, durations)
+    timeline = time_actions(plan, shape, lambda action: durations[action.kind])
     end = max(int(start + durations[action.kind]) for actions in timeline for action, start in actions)
     lines = []
     for actions in timeline:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 
 from trainer.engines.pipeline.actions import MESSAGES, SENDS, Action, Kind, PipelineShape, PlanError, find_peer
@@ -48,14 +48,14 @@ def check_plan(plan: Sequence[Sequence[Action]], shape: PipelineShape) -> None:
 
 def measure_idle_times(plan: Sequence[Sequence[Action]], shape: PipelineShape, durations: Durations) -> list[float]:
     """Return for how long each rank is idle until the last one has finished, if messages take no time."""
-    timeline = time_actions(plan, shape, durations)
+    timeline = time_actions(plan, shape, lambda action: durations[action.kind])
     work = [sum(durations[action.kind] for action, _ in actions) for actions in timeline]
     end = max(start + durations[action.kind] for actions in timeline for action, start in actions)
     return [end - seconds for seconds in work]
 
 
 def time_actions(
-    plan: Sequence[Sequence[Action]], shape: PipelineShape, durations: Durations
+    plan: Sequence[Sequence[Action]], shape: PipelineShape, duration: Callable[[Action], float]
 ) -> list[list[tuple[Action, float]]]:
     """Return what each rank computes, with the time at which it starts, if messages take no time."""
     timeline: list[list[tuple[Action, float]]] = [[] for _ in plan]
@@ -72,7 +72,7 @@ def time_actions(
                     continue
                 start = max([clocks[rank], *(arrivals[need] for need in needs)])
                 timeline[rank].append((action, start))
-                clocks[rank] = start + durations[action.kind]
+                clocks[rank] = start + duration(action)
             positions[rank] += 1
     return timeline
 

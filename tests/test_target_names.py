@@ -22,7 +22,7 @@ OTHER_MEANINGS = {
         "trainer/life/failure.py",
         "trainer/life/outcome.py",
         "trainer/loop/corruptions.py",
-        "trainer/parallel/ddp.py",
+        "trainer/parallel/pattern_hook.py",
         "trainer/parallel/mesh.py",
         "trainer/replay/corruption.py",
         "trainer/report/page.py",

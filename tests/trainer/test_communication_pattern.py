@@ -31,9 +31,11 @@ def train_with_patterns(configs: dict[str, Any], micro: int, steps: int, hosts: 
         return {name: engine_rank.train(config, micro, steps, hosts) for name, config in configs.items()}
 
 
-def train(hosts: list[str], patterns: Sequence[str] = PATTERNS, steps: int = STEPS) -> list[dict[str, Any]]:
+def train(
+    hosts: list[str], patterns: Sequence[str] = PATTERNS, steps: int = STEPS, engine: str = "torch"
+) -> list[dict[str, Any]]:
     row = FAMILIES["llama"]
-    base = [*row.settings, *settings("ddp bucket_mb=1"), f"batch.size={len(hosts) * row.micro}"]
+    base = [*row.settings, *settings(f"ddp bucket_mb=1 engine={engine}"), f"batch.size={len(hosts) * row.micro}"]
     configs = {name: config_of(row.preset, [*base, f"communication.pattern={name}"]) for name in ("backend", *patterns)}
     return on_ranks(
         f"{HERE}:train_with_patterns", ranks=len(hosts), configs=configs, micro=row.micro, steps=steps, hosts=hosts
@@ -45,6 +47,11 @@ def test_sums_of_two_ranks_have_the_bits_of_the_backend() -> None:
     for rank in train(["a", "a"]):
         for pattern in PATTERNS:
             assert rank[pattern] == rank["backend"], pattern
+
+
+def test_both_engines_have_the_same_bits() -> None:
+    ours, theirs = (train(["a", "a", "b", "b"], steps=3, engine=engine) for engine in ("muster", "torch"))
+    assert ours == theirs
 
 
 def test_sums_of_four_ranks_differ_from_the_backend_by_rounding_only() -> None:

@@ -6,6 +6,7 @@ import gc
 import threading
 import traceback
 import weakref
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from trainer.compression.compression import Compression, Part, check_gain
 from trainer.config.communication import CommunicationConfig
 from trainer.config.errors import ConfigError
 from trainer.config.load import from_dict
+from trainer.parallel.gradients import to_local
 from trainer.step import Step
 
 HERE = "tests.trainer.test_compressed_training"
@@ -44,6 +46,7 @@ CASES += [
     for method in METHODS
     if method != "powersgd"
 ]
+DAILY_BITS = (("ddp bucket_mb=1", "topk"), ("ddp bucket_mb=1", "powersgd"), ("hsdp shard=2", "topk"))
 SHARDED = pytest.param("hsdp shard=2", marks=pytest.mark.nightly)
 
 
@@ -86,6 +89,37 @@ def test_ranks_agree_and_gradients_are_close(strategy: str, method: str) -> None
         assert figures["compression_ratio"] > 1.5
         assert figures["wire_mb"] > 0
         assert 0 < figures["compression_residual"] < 20
+
+
+def train_to_the_bit(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the results of a few steps, and a digest of the weights, the moments and what is left over."""
+    resolved = from_dict(config)
+    step = make_step(resolved)
+    results = [step.run(share(step, resolved, index), 1) for index in range(4)]
+    digest = sha256()
+    for name, value in sorted({**step.tensors(), **step.private_tensors()}.items()):
+        digest.update(name.encode() + to_local(value).detach().contiguous().numpy().tobytes())
+    figures = [{name: float(value) for name, value in result.compression.items()} for result in results]
+    return {"norms": [float(result.grad_norm) for result in results], "figures": figures, "digest": digest.hexdigest()}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "method"),
+    [
+        pytest.param(strategy, method, marks=() if (strategy, method) in DAILY_BITS else pytest.mark.nightly)
+        for strategy in ("ddp bucket_mb=1", "hsdp shard=2", "hsdp shard=2 zero=1")
+        for method in METHODS
+        if not (method == "powersgd" and "hsdp" in strategy)
+    ],
+)
+def test_both_engines_have_the_same_bits(strategy: str, method: str) -> None:
+    """Weights, residuals and bytes, with two micro-batches per step."""
+    more = ["model.vocab_size=16384"] if method == "topk" and "ddp" in strategy else []
+    ours, theirs = (
+        on_ranks(f"{HERE}:train_to_the_bit", config=config_for(f"{strategy} engine={engine}", method, *more))
+        for engine in ("muster", "torch")
+    )
+    assert ours == theirs
 
 
 @pytest.mark.parametrize("strategy", ["ddp", SHARDED])
@@ -151,9 +185,21 @@ def describe_residuals(trainer: Trainer) -> dict[str, Any]:
     ],
 )
 def test_a_resumed_run_has_the_same_bits(strategy: str, method: str, tmp_path: Path) -> None:
-    config = config_for(strategy, method, "communication.warmup_steps=1", "batch.micro=1")
-    straight = on_ranks(f"{HERE}:train_and_save", config=config, folder=str(tmp_path), resumes=False)
-    resumed = on_ranks(f"{HERE}:train_and_save", config=config, folder=str(tmp_path), resumes=True)
+    check_resume(strategy, strategy, method, tmp_path)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", SHARDED])
+def test_residuals_go_from_one_engine_to_the_other(strategy: str, tmp_path: Path) -> None:
+    check_resume(strategy, f"{strategy} engine=muster", "topk", tmp_path)
+
+
+def check_resume(saving: str, resuming: str, method: str, folder: Path) -> None:
+    """Check that a run under the second strategy continues the first one's with the same bits."""
+    before_save, after_save = (
+        config_for(strategy, method, "communication.warmup_steps=1", "batch.micro=1") for strategy in (saving, resuming)
+    )
+    straight = on_ranks(f"{HERE}:train_and_save", config=before_save, folder=str(folder), resumes=False)
+    resumed = on_ranks(f"{HERE}:train_and_save", config=after_save, folder=str(folder), resumes=True)
     for before, after in zip(straight, resumed, strict=True):
         assert after["measured"]["notes"] == []
         assert (sum(after["measured"]["norms"].values()) > 0) == (method != "int8")
@@ -229,8 +275,9 @@ def fail_in_a_bucket(config: dict[str, Any]) -> list[str]:
     return [str(raised.value), *(frame.name for frame in traceback.extract_tb(raised.value.__traceback__))]
 
 
-def test_an_error_in_a_bucket_ends_the_step_with_its_own_type_and_traceback() -> None:
-    for message, *frames in on_ranks(f"{HERE}:fail_in_a_bucket", config=config_for("ddp", "topk")):
+@pytest.mark.parametrize("strategy", ["ddp", "ddp engine=muster", "hsdp shard=2 engine=muster"])
+def test_an_error_in_a_bucket_ends_the_step_with_its_own_type_and_traceback(strategy: str) -> None:
+    for message, *frames in on_ranks(f"{HERE}:fail_in_a_bucket", config=config_for(strategy, "topk")):
         assert message == "the peer is gone"
         assert {"raise_error", "average", "fail"} <= set(frames)
 
@@ -248,8 +295,11 @@ def leave_an_engine(config: dict[str, Any]) -> dict[str, Any]:
     return {"runs": thread.is_alive(), "holds_residuals": compression() is not None}
 
 
-def test_the_thread_and_the_residuals_end_with_the_engine() -> None:
-    for result in on_ranks(f"{HERE}:leave_an_engine", ranks=2, config=config_for("ddp", "topk")):
+@pytest.mark.parametrize(
+    ("strategy", "ranks"), [("ddp", 2), ("ddp engine=muster", 2), ("hsdp shard=2 engine=muster", 4)]
+)
+def test_the_thread_and_the_residuals_end_with_the_engine(strategy: str, ranks: int) -> None:
+    for result in on_ranks(f"{HERE}:leave_an_engine", ranks=ranks, config=config_for(strategy, "topk")):
         assert result == {"runs": False, "holds_residuals": False}
 
 

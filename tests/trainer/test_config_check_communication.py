@@ -34,11 +34,6 @@ CONFLICTS = [
     ),
     (
         "tiny-llama",
-        ["communication.compression=topk", "parallel.strategy=ddp", "parallel.engine=muster"],
-        "communication.compression: topk, but parallel.engine=muster averages whole gradients; set parallel.engine to",
-    ),
-    (
-        "tiny-llama",
         ["communication.compression=topk", "parallel.strategy=ddp", "parallel.reduce=bf16"],
         "communication.compression: topk, but parallel.reduce=bf16 rounds the same gradients; set parallel.reduce to",
     ),
@@ -90,11 +85,6 @@ CONFLICTS = [
         "tiny-mlp",
         ["communication.pattern=auto", "parallel.strategy=auto"],
         "communication.pattern: auto, but the strategy is auto; only ddp can use it; set parallel.strategy to ddp, or ",
-    ),
-    (
-        "tiny-mlp",
-        ["communication.pattern=tree", "parallel.strategy=ddp", "parallel.engine=muster"],
-        "communication.pattern: tree, but parallel.engine=muster cannot use it yet; set parallel.engine to torch, or t",
     ),
     (
         "tiny-mlp",

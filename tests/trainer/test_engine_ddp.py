@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -129,7 +129,8 @@ class Sums:
         self.log: list[str] = []
         self.buckets = GradientBuckets(self.weights, 1, self.start)
 
-    def start(self, values: torch.Tensor) -> Callable[[], None]:
+    def start(self, values: torch.Tensor, parameters: Sequence[nn.Parameter]) -> Callable[[], None]:
+        assert sum(parameter.numel() for parameter in parameters) == values.numel()
         name = f"{values.item():g}"
         self.log.append(f"start {name}")
         return lambda: self.log.append(f"wait {name}")
@@ -178,7 +179,7 @@ def test_after_an_interrupted_backward_pass_the_next_averages_every_bucket() -> 
 
 def test_a_gradient_has_the_strides_of_its_parameter() -> None:
     weight = nn.Parameter(torch.zeros(4, 3, 2, 2).to(memory_format=torch.channels_last))
-    buckets = GradientBuckets([weight], 1, lambda _: lambda: None)
+    buckets = GradientBuckets([weight], 1, lambda *_: lambda: None)
     buckets.begin(sends=True)
     weight.square().sum().backward()
     buckets.finish()
@@ -293,7 +294,10 @@ def test_ranks_raise_if_another_one_dies_in_the_backward_pass() -> None:
             for process in processes:
                 process.join(240)
             assert [process.exitcode for process in processes] == [0, 0, 7]
-            assert sorted(answers.get() for _ in range(2)) == [0, 1]
+            assert sorted(answers.get() for _ in range(2)) == [
+                (0, ["rank 0 got no answer from at least one of the ranks 1, 2 in the average of gradients"]),
+                (1, ["rank 1 got no answer from at least one of the ranks 0, 2 in the average of gradients"]),
+            ]
         finally:
             for process in processes:
                 process.kill()
@@ -312,8 +316,8 @@ def die_in_backward(rank: int, store: str, answers: Any) -> None:
         weight.register_hook(lambda _: os._exit(7))
     try:
         engine.forward_backward(batch, lambda outputs, _: outputs.sum(), 1, None)
-    except RuntimeError:
-        answers.put(rank)
+    except RuntimeError as error:
+        answers.put((rank, error.__notes__))
         os._exit(0)
 
 

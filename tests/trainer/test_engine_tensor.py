@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import datetime
+import os
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from tests.trainer.curves import config_of, global_batch, make_step
+from tests.trainer.forks import fork_context
 from tests.trainer.ranks import RanksError, on_ranks
 from tests.trainer.strategies import FAMILIES, LORA, LOSS_TOLERANCE, NORM_TOLERANCE, settings, train_alone
 from trainer.config.load import from_dict
@@ -138,3 +143,36 @@ def test_a_layer_that_cannot_be_split_is_named() -> None:
 def split_lora(config: dict[str, Any]) -> None:
     config["parallel"] |= {"strategy": "single", "tensor": 2, "engine": "muster"}
     make_step(from_dict(config))
+
+
+def test_a_rank_that_dies_is_named_by_its_peer() -> None:
+    context = fork_context()
+    answers = context.SimpleQueue()
+    with tempfile.TemporaryDirectory() as folder:
+        store = str(Path(folder, "store"))
+        processes = [context.Process(target=die_before_a_sum, args=(rank, store, answers)) for rank in range(2)]
+        for process in processes:
+            process.start()
+        try:
+            for process in processes:
+                process.join(240)
+            assert [process.exitcode for process in processes] == [0, 7]
+            assert answers.get() == ["rank 0 got no answer from rank 1 in the sum of a tensor parallel layer"]
+        finally:
+            for process in processes:
+                process.kill()
+
+
+def die_before_a_sum(rank: int, store: str, answers: Any) -> None:
+    # Also the time to join, on a busy machine; the connections of a rank that has ended are lost at once.
+    timeout = datetime.timedelta(seconds=120)
+    dist.init_process_group("gloo", store=dist.FileStore(store, 2), rank=rank, world_size=2, timeout=timeout)
+    x = torch.ones(1, requires_grad=True)
+    y = copy_to_ranks(sum_over_ranks(x, dist.group.WORLD), dist.group.WORLD)
+    if rank == 1:
+        os._exit(7)
+    try:
+        y.backward()
+    except RuntimeError as error:
+        answers.put(error.__notes__)
+        os._exit(0)

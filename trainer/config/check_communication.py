@@ -35,9 +35,6 @@ def check_compression(config: Config) -> Iterator[ConfigProblem]:
         if (ranks := getattr(parallel, axis)) > 1:
             message = f"{method}, but parallel.{axis}={ranks} averages gradients in another way"
             yield ConfigProblem(where, message, f"set parallel.{axis} to 1, or this to none")
-    if parallel.engine == "muster":
-        message = f"{method}, but parallel.engine=muster averages whole gradients"
-        yield ConfigProblem(where, message, "set parallel.engine to torch, or this to none")
     if parallel.reduce != "fp32":
         message = f"{method}, but parallel.reduce={parallel.reduce} rounds the same gradients"
         yield ConfigProblem(where, message, "set parallel.reduce to fp32, or this to none")

@@ -17,9 +17,6 @@ def check_pattern(config: Config) -> Iterator[ConfigProblem]:
     if parallel.strategy != "ddp":
         message = f"{pattern}, but the strategy is {parallel.strategy}; only ddp can use it"
         yield ConfigProblem(where, message, "set parallel.strategy to ddp, or this to backend")
-    if parallel.engine != "torch":
-        message = f"{pattern}, but parallel.engine={parallel.engine} cannot use it yet"
-        yield ConfigProblem(where, message, "set parallel.engine to torch, or this to backend")
     for axis in ("tensor", "expert", "pipeline"):
         if (ranks := getattr(parallel, axis)) > 1:
             message = f"{pattern}, but parallel.{axis}={ranks} averages gradients in another way"

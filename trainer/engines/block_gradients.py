@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed
+from torch import nn
 
 from trainer.engines.block import Block, RowSharing
 from trainer.engines.block_order import ALL_REDUCE, REDUCE_SCATTER
 from trainer.engines.flat_layout import count_values, is_padded, plan_parts
+from trainer.engines.reduction import Wait, start_compression
+from trainer.parallel.engine import Recipe
 from trainer.parallel.gradients import to_local
 from trainer.parallel.mesh import Mesh
+
+if TYPE_CHECKING:
+    from trainer.compression.background import CompressionThread
+    from trainer.compression.compression import Compression, Part
 
 # Many of the names used here have no types, and mypy must give the same result where torch is not installed.
 dist: Any = torch.distributed
@@ -29,6 +36,8 @@ class BlockGradients:
     """
 
     def __init__(self, block: Block, mesh: Mesh, sent_dtype: torch.dtype) -> None:
+        self.start_average: Callable[[torch.Tensor], Wait] = self._start_average
+        """Starts to average this rank's rows over the replicas."""
         pairs = zip(block.whole, block.sharded, strict=True)
         trained = [(whole, sharded) for whole, sharded in pairs if whole.requires_grad]
         self.is_waiting = False
@@ -39,6 +48,8 @@ class BlockGradients:
         self._sharded = [sharded for _, sharded in trained]
         self._ranks = mesh.weights.shard
         self._parts = plan_parts([whole.shape for whole, _ in trained], self._ranks)
+        self.size = count_values(self._parts)
+        """Values that this rank has of the gradients, including padding."""
         self._whole: dict[int, torch.Tensor] = {}
         """The gradients since the last reduction, by the number of the parameter."""
         self._own_replica: torch.Tensor | None = None
@@ -86,11 +97,16 @@ class BlockGradients:
             return
         if replicas is not None:
             self._turn.compare(replicas, ALL_REDUCE)
-            work = dist.all_reduce(averages, op=dist.ReduceOp.AVG, group=replicas, async_op=True)
+            wait = self.start_average(averages)
             yield
             with self._turn.name_errors(ALL_REDUCE):
-                work.wait()
+                wait()
         self._hand_out(averages)
+
+    def _start_average(self, averages: torch.Tensor) -> Wait:
+        work = dist.all_reduce(averages, op=dist.ReduceOp.AVG, group=self._mesh.group("replicate"), async_op=True)
+        wait: Wait = work.wait
+        return wait
 
     def _add(self, number: int, parameter: torch.Tensor) -> None:
         gradient: Any = parameter.grad
@@ -102,7 +118,7 @@ class BlockGradients:
 
     def _fill_rows(self) -> torch.Tensor:
         """Return all gradients, a row for each rank; a parameter that the loss does not depend on has zeros."""
-        shape = (self._ranks, count_values(self._parts))
+        shape = (self._ranks, self.size)
         allocate = torch.zeros if is_padded(self._parts, self._ranks) else torch.empty
         rows = allocate(shape, dtype=self._dtype, device=self._mesh.device)
         pairs = []
@@ -125,3 +141,26 @@ class BlockGradients:
                 parameter.grad = self._sharing.join(rows, parameter.shape)
             else:
                 to_local(parameter.grad).add_(rows)
+
+
+def compress_replicas(
+    blocks: list[Block], gradients: list[BlockGradients], model: nn.Module, recipe: Recipe, mesh: Mesh
+) -> Compression:
+    """Let blocks be averaged over the replicas in compressed form, on a thread of its own."""
+    # Start-up: the modules of compression are imported only by runs that use them.
+    from trainer.compression.compression import Part  # noqa: PLC0415
+
+    parts = {}
+    for block, own in zip(blocks, gradients, strict=True):
+        if own.size:
+            # The name that torch's engine gives the same gradients: checkpoints with residuals serve both.
+            first = next(name for name, module in model.named_modules() if module in block.modules)
+            parts[own] = Part(first or "root", (own.size,))
+    thread, compression = start_compression(list(parts.values()), recipe, mesh)
+    for own, part in parts.items():
+        own.start_average = partial(_start_compressed, thread, part)
+    return compression
+
+
+def _start_compressed(thread: CompressionThread, part: Part, averages: torch.Tensor) -> Wait:
+    return thread.start(averages, [part])

@@ -12,7 +12,7 @@ do: make the weights equal once, and average the gradients in every step, while 
    which are copied into the bucket one by one. That reads and writes less memory than filling the bucket with zeros
    for autograd to add to. Later micro-batches add to the views in place.
 4. Autograd calls a hook when it has added the gradient of a parameter. The last missing one fills its bucket, and an
-   asynchronous all-reduce starts (`reduction.start_average`). Layers may finish in another order on another rank, but
+   asynchronous all-reduce starts (`reduction.choose_average`). Layers may finish in another order on another rank, but
    collectives must start in the same order everywhere: bucket i waits for bucket i - 1.
 5. After the backward pass, the engine waits for all buckets. Gradients are then averages, and the same on all ranks.
 
@@ -27,24 +27,22 @@ the buckets of torch's DDP, so on 2^n ranks both engines have the same bits; oth
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
 
 from trainer.config.errors import ConfigError, ConfigProblem
-from trainer.engines.reduction import start_average
+from trainer.engines.reduction import Start, choose_average
 from trainer.parallel.engine import Recipe
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.plain import PlainEngine
 from trainer.parallel.same_model import broadcast_model, check_device
 from trainer.parallel.units import Units, list_names
-from trainer.precision import DTYPES
-
-Start = Callable[[torch.Tensor], Callable[[], None]]
-"""A function that starts to average a bucket, and returns the function that waits for it."""
 
 
 class DataParallelEngine(PlainEngine):
@@ -52,13 +50,11 @@ class DataParallelEngine(PlainEngine):
 
     def __init__(self, model: nn.Module, units: Units, recipe: Recipe, mesh: Mesh, choices: list[str]) -> None:
         super().__init__(model, units, recipe, mesh, choices)
-        group, dtype = mesh.group("replicate"), DTYPES[recipe.formats.reduced]
         check_device(model, mesh.device)
-        broadcast_model(model, group, mesh.device)
-        trained = [value for value in self._parameters.values() if value.requires_grad]
-        self._buckets = GradientBuckets(
-            trained, recipe.parallel.bucket_mb * 2**20, lambda values: start_average(values, group, dtype)
-        )
+        broadcast_model(model, mesh.group("replicate"), mesh.device)
+        trained = {value: name for name, value in self._parameters.items() if value.requires_grad}
+        start, self.compression = choose_average(trained, recipe, mesh)
+        self._buckets = GradientBuckets(trained, recipe.parallel.bucket_mb * 2**20, start)
         self._is_deferred = recipe.parallel.accumulate != "sync"
 
     @contextmanager
@@ -84,9 +80,12 @@ class GradientBuckets:
         self._start = start
         self._sends = False
         self._waits: list[Callable[[], None]] = []
-        for bucket in self._buckets:
-            for parameter, view in bucket.views.items():
-                parameter.register_post_accumulate_grad_hook(partial(self._add, bucket, view))
+        # Python's garbage collector does not see what hooks of parameters refer to, so they must not refer to buckets,
+        # which refer to parameters.
+        add = partial(_add_weakly, weakref.ref(self))
+        for number, bucket in enumerate(self._buckets):
+            for parameter in bucket.views:
+                parameter.register_post_accumulate_grad_hook(partial(add, number))
 
     def begin(self, *, sends: bool) -> None:
         """Expect the gradients of a backward pass; average those of all passes since the last average if it `sends`."""
@@ -107,7 +106,7 @@ class GradientBuckets:
         unused: set[nn.Parameter] = set()
         for bucket in self._buckets[len(self._waits) :] if self._sends else ():
             unused |= bucket.fill_with_zeros()
-            self._waits.append(self._start(bucket.values))
+            self._waits.append(self._start(bucket.values, list(bucket.views)))
         return unused
 
     def _wait(self) -> None:
@@ -115,14 +114,23 @@ class GradientBuckets:
         for wait in waits:
             wait()
 
-    def _add(self, bucket: Bucket, view: torch.Tensor, parameter: torch.Tensor) -> None:
+    def add(self, number: int, parameter: nn.Parameter) -> None:
         """Move a gradient that autograd has created into its bucket, and start all buckets whose turn it is."""
+        bucket = self._buckets[number]
+        view = bucket.views[parameter]
         if parameter.grad is not None and parameter.grad is not view:
             view.copy_(parameter.grad)
             parameter.grad = view
         bucket.missing -= 1
         while self._sends and len(self._waits) < len(self._buckets) and not self._buckets[len(self._waits)].missing:
-            self._waits.append(self._start(self._buckets[len(self._waits)].values))
+            full = self._buckets[len(self._waits)]
+            self._waits.append(self._start(full.values, list(full.views)))
+
+
+def _add_weakly(reference: weakref.ref[GradientBuckets], number: int, parameter: Any) -> None:
+    buckets = reference()
+    if buckets is not None:
+        buckets.add(number, parameter)
 
 
 class Bucket:

@@ -1,18 +1,66 @@
-"""The one place where engines average gradients over ranks, and so the place for another way of doing it."""
+"""The one place where engines average gradients over ranks, and so the place for another way of doing it.
+
+`choose_average` returns how a run averages whole gradients: with the backend's all-reduce, with one of
+`trainer.collectives` (`communication.pattern`), or compressed (`communication.compression`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed
+from torch import nn
+
+from trainer.engines.lost_peer import name_peers
+from trainer.parallel.engine import Recipe
+from trainer.parallel.mesh import Mesh
+from trainer.precision import DTYPES
+
+if TYPE_CHECKING:
+    from trainer.compression.background import CompressionThread
+    from trainer.compression.compression import Compression, Part
 
 # Many of the names used here have no types, and mypy must give the same result where torch is not installed.
 dist: Any = torch.distributed
+# Start-up: the modules of patterns and compression are imported only by runs that use them.
+# ruff: noqa: PLC0415
+
+Wait = Callable[[], None]
+"""A function that waits until values are averages."""
+Start = Callable[[torch.Tensor, Sequence[nn.Parameter]], Wait]
+"""A function that starts to average a flat bucket of the gradients of parameters, and returns the one that waits."""
 
 
-def start_average(values: torch.Tensor, group: Any, sent_dtype: torch.dtype) -> Callable[[], None]:
+def choose_average(names: Mapping[nn.Parameter, str], recipe: Recipe, mesh: Mesh) -> tuple[Start, Compression | None]:
+    """Return how the gradients of trained parameters are averaged over the replicas, and the compression, if any."""
+    group, dtype = mesh.group("replicate"), DTYPES[recipe.formats.reduced]
+    if recipe.compresses(mesh):
+        from trainer.compression.compression import Part
+
+        parts = {parameter: Part(name, tuple(parameter.shape)) for parameter, name in names.items()}
+        thread, compression = start_compression(list(parts.values()), recipe, mesh)
+        return (lambda values, members: thread.start(values, [parts[member] for member in members])), compression
+    if recipe.communication.pattern != "backend" and group is not None:
+        from trainer.parallel.pattern_hook import make_pattern_hook
+
+        hook = make_pattern_hook(recipe.communication.pattern, group, mesh)
+        return (lambda values, _: hook.start(values).wait), None
+    return (lambda values, _: start_average(values, group, dtype)), None
+
+
+def start_compression(parts: Sequence[Part], recipe: Recipe, mesh: Mesh) -> tuple[CompressionThread, Compression]:
+    """Start the thread that averages compressed gradients over the replicas, and return it with the compression."""
+    from trainer.compression.background import CompressionThread
+    from trainer.compression.compression import Compression
+
+    # The engine has collectives of its own, such as comparisons of ranks, while the thread compresses.
+    compression = Compression(recipe.communication, mesh.open_group("replicate"), parts, mesh.device)
+    return CompressionThread(compression, mesh.device), compression
+
+
+def start_average(values: torch.Tensor, group: Any, sent_dtype: torch.dtype) -> Wait:
     """Start to replace values by their average over the ranks of a group; return the function that waits for it.
 
     Each rank divides its own values before the sum, as torch's DDP does: a sum of many ranks could overflow. The
@@ -28,7 +76,8 @@ def start_average(values: torch.Tensor, group: Any, sent_dtype: torch.dtype) -> 
     work = dist.all_reduce(sent, group=group, async_op=True)
 
     def finish() -> None:
-        work.wait()
+        with name_peers(group, "average of gradients"):
+            work.wait()
         if sent is not values:
             values.copy_(sent)
 

@@ -47,7 +47,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from trainer.config.reduction import ZERO_PARAMETERS, choose_deferred_reduction, zero_stage
 from trainer.engines.block import Block, list_parameters
-from trainer.engines.block_gradients import BlockGradients
+from trainer.engines.block_gradients import BlockGradients, compress_replicas
 from trainer.engines.block_order import END, BlockOrder, Turn
 from trainer.parallel.cast import is_cast_by_sharding
 from trainer.parallel.engine import Recipe
@@ -74,6 +74,8 @@ class ShardedEngine(PlainEngine):
         self._passes = find_passes(model)
         copy_first_replica(self._passes.blocks, model, mesh)
         self._gradients = [BlockGradients(block, mesh, DTYPES[recipe.formats.reduced]) for block in self._passes.blocks]
+        if recipe.compresses(mesh):
+            self.compression = compress_replicas(self._passes.blocks, self._gradients, model, recipe, mesh)
         self._passes.on_backward = self._end_block
         self._reductions: list[Iterator[None]] = []
         self._is_last = True

@@ -38,6 +38,7 @@ from torch import nn
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 from trainer.config.errors import ConfigError, ConfigProblem
+from trainer.engines.lost_peer import name_peers
 from trainer.parallel.mesh import Mesh
 
 # Many of the names used here have no types, and mypy must give the same result where torch is not installed.
@@ -76,21 +77,24 @@ class _CopyToRanks(torch.autograd.Function):
 
     @staticmethod
     def backward(context: Any, *gradients: torch.Tensor) -> Any:
-        total = gradients[0].clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(total, group=context.group)
-        return total, None
+        return _sum(gradients[0], context.group), None
 
 
 class _SumOverRanks(torch.autograd.Function):
     @staticmethod
     def forward(_context: Any, values: torch.Tensor, group: Any) -> torch.Tensor:
-        total = values.clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(total, group=group)
-        return total
+        return _sum(values, group)
 
     @staticmethod
     def backward(_context: Any, *gradients: torch.Tensor) -> Any:
         return gradients[0], None
+
+
+def _sum(values: torch.Tensor, group: Any) -> torch.Tensor:
+    total = values.clone(memory_format=torch.contiguous_format)
+    with name_peers(group, "sum of a tensor parallel layer"):
+        dist.all_reduce(total, group=group)
+    return total
 
 
 def copy_to_ranks(values: torch.Tensor, group: Any) -> torch.Tensor:

@@ -159,10 +159,9 @@ def _make_pattern_hook(recipe: Recipe, mesh: Mesh) -> PatternHook | None:
     group = mesh.group("replicate")
     if recipe.communication.pattern == "backend" or group is None:
         return None
-    from trainer.parallel.pattern_hook import PatternHook
+    from trainer.parallel.pattern_hook import make_pattern_hook
 
-    hosts = [mesh.hosts[rank] for rank in dist.get_process_group_ranks(group)]
-    return PatternHook(recipe.communication.pattern, group, mesh.device, hosts)
+    return make_pattern_hook(recipe.communication.pattern, group, mesh)
 
 
 def average_in_fp32(group, bucket):  # type: ignore[no-untyped-def] # DDP refuses any annotation of its own type as text

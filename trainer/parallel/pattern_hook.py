@@ -1,4 +1,4 @@
-"""Average the buckets of torch's DDP with our own all-reduce: `communication.pattern`."""
+"""Average the buckets of DDP, torch's or ours, with our own all-reduce: `communication.pattern`."""
 
 from __future__ import annotations
 
@@ -6,11 +6,17 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.distributed
 import torch.futures
 
+from trainer.collectives.background import OnEnd
 from trainer.collectives.choice import Setting, choose_pattern, count_ranks_per_node
 from trainer.collectives.operations import all_reduce
 from trainer.config.errors import ConfigError, ConfigProblem
+from trainer.parallel.mesh import Mesh
+
+# Many of the names used here have no types, and mypy must give the same result where torch is not installed.
+dist: Any = torch.distributed
 
 
 class PatternHook:
@@ -40,7 +46,6 @@ class PatternHook:
     def average(self, _state, bucket):  # type: ignore[no-untyped-def]  # DDP refuses other types
         """Start to average a bucket and return its future."""
         values = bucket.buffer()
-        choice = choose_pattern(self._setting, values.nbytes, self._ranks, self._ranks_per_node)
         future: Any = torch.futures.Future()
 
         def end(error: Exception | None) -> None:
@@ -48,18 +53,29 @@ class PatternHook:
             self._error = self._error or error
             future.set_result(values)
 
-        all_reduce(
+        self.start(values, end)
+        return future
+
+    def start(self, values: torch.Tensor, on_end: OnEnd | None = None) -> Any:
+        """Start to average values, and return a handle whose `wait` raises what went wrong."""
+        choice = choose_pattern(self._setting, values.nbytes, self._ranks, self._ranks_per_node)
+        return all_reduce(
             values,
             self._group,
             pattern=choice.pattern,
             ranks_per_node=choice.ranks_per_node,
             average=True,
             async_op=True,
-            on_end=end,
+            on_end=on_end,
         )
-        return future
 
     def raise_error(self) -> None:
         """Raise the first error of the backward pass that has ended: its gradients are not averages."""
         if self._error:
             raise self._error
+
+
+def make_pattern_hook(setting: Setting, group: Any, mesh: Mesh) -> PatternHook:
+    """Return the hook that averages over a group of the mesh."""
+    hosts = [mesh.hosts[rank] for rank in dist.get_process_group_ranks(group)]
+    return PatternHook(setting, group, mesh.device, hosts)

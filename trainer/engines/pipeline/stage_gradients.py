@@ -56,7 +56,7 @@ class CopiedStage:
         broadcast_model(stage, group, mesh.device)
         trained = [value for value in stage.parameters() if value.requires_grad] if group is not None else []
         size = recipe.parallel.bucket_mb * 2**20
-        self._buckets = GradientBuckets(trained, size, lambda values: start_average(values, group, dtype))
+        self._buckets = GradientBuckets(trained, size, lambda values, _: start_average(values, group, dtype))
 
     def begin_step(self) -> None:
         pass

@@ -31,8 +31,9 @@ class BlockGradients:
 
     Autograd's gradients of whole parameters stay as they are until the block is complete. Its whole parameters are
     freed by then, and the gradients are copied to a flat tensor, in the format in which ranks exchange them, with a row
-    for each rank. That tensor exists only until the end of the reduce-scatter. A copy of each gradient on its arrival
-    would take more memory: the tensor, and a gradient, next to whole parameters and what the last block still sends.
+    for each rank. Only the backend needs that tensor once the reduce-scatter has started. A copy of each gradient when
+    it arrives would take more memory: the tensor, and a gradient, next to whole parameters and what the last block
+    sends.
     """
 
     def __init__(self, block: Block, mesh: Mesh, sent_dtype: torch.dtype) -> None:
@@ -85,10 +86,12 @@ class BlockGradients:
             self._turn.compare(group, REDUCE_SCATTER)
             sent, averages = averages, averages.new_empty(averages.numel() // self._ranks)
             work = dist.reduce_scatter_tensor(averages, sent, op=dist.ReduceOp.AVG, group=group, async_op=True)
+            # gloo sends a copy, which takes as much memory while the next block is computed. NCCL has a reference.
+            del sent
             yield
             with self._turn.name_errors(REDUCE_SCATTER):
                 work.wait()
-            del sent, work
+            del work
         if self._own_replica is not None:
             averages += self._own_replica
             self._own_replica = None

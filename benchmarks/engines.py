@@ -40,7 +40,7 @@ from benchmarks.engine_runs import make_engine
 from benchmarks.figures import Figure, report
 from benchmarks.node_link import wait_for_first_node
 from benchmarks.overhead import synchronized_clock
-from benchmarks.overlap import list_overlap, measure_overlap
+from benchmarks.overlap import OVERLAP_MODEL, list_overlap, measure_overlap
 from benchmarks.peak_memory import measure_memory
 from trainer.objective import CrossEntropy
 from trainer.step import Step
@@ -102,7 +102,8 @@ class Options:
     @property
     def settings(self) -> dict[str, list[str]]:
         """The settings of each engine; the reference is the first."""
-        common = [*(GPU_MODEL if self.device == "cuda" else CPU_MODEL), *self.overrides]
+        model = GPU_MODEL if self.device == "cuda" else CPU_MODEL
+        common = [*model, *(OVERLAP_MODEL if self.overlap_mbit else ()), *self.overrides]
         return {
             "torch": [*common, f"parallel.strategy={'single' if self.is_alone else self.strategy}"],
             "muster": [*common, f"parallel.strategy={self.strategy}", "parallel.engine=muster"],

@@ -11,6 +11,9 @@ turns, the ranks take four times:
 An engine that hides everything it could takes as long as the longer of compute and communication; one that hides
 nothing takes their sum. So the hidden share is (compute + communication - together) / the shorter of the two. Hooks,
 copies, and the first and last messages of a step, which nothing can hide, count as not hidden.
+
+The share is the median over the rounds. Other work on the machine makes single times longer, never shorter, so the
+share of the shortest of each time is shown too.
 """
 
 from __future__ import annotations
@@ -34,9 +37,10 @@ from trainer.objective import CrossEntropy
 # Many of the names used here have no types, and mypy must give the same result where torch is not installed.
 dist: Any = torch.distributed
 
-# Many equal layers and a small vocabulary: a large embedding is sent at the end, when nothing is left to hide it.
-MODEL = ("model.layers=8", "model.vocab_size=512")
-SAMPLES_PER_RANK = 4
+# Equal layers, a small vocabulary and small buckets: what is sent last has nothing left to hide it, and in a model of
+# few layers it would be a large part of everything.
+OVERLAP_MODEL = ("model.layers=6", "model.vocab_size=512", "parallel.bucket_mb=8")
+SAMPLES_PER_RANK = 2
 HIDDEN_PERCENT = 70.0
 ENGINES = ("torch", "muster")
 _WARMUP_ROUNDS = 2
@@ -47,8 +51,8 @@ Call = tuple[str, list[int]]
 
 def measure_overlap(settings: dict[str, list[str]], rank: int, rounds: int, mbit: int) -> dict[str, Any]:
     """Return the times of each round on the slowest rank, in seconds, and the bytes of the collectives of a step."""
-    passes = {name: make_passes([*MODEL, *settings[name]], rank, dist.get_world_size()) for name in ENGINES}
-    passes["compute"] = make_passes([*MODEL, *settings["torch"], "parallel.strategy=single"], 0, 1)
+    passes = {name: make_passes(settings[name], rank, dist.get_world_size()) for name in ENGINES}
+    passes["compute"] = make_passes([*settings["torch"], "parallel.strategy=single"], 0, 1)
     # The first step has more messages, which compare the ranks.
     passes["muster"]()
     calls: list[Call] = []
@@ -136,6 +140,10 @@ def list_overlap(strategy: str, measured: dict[str, Any]) -> list[Figure]:
         figures.append(Figure(f"{strategy}, {engine}: together", times[engine], "ms"))
         name = f"{strategy}, {engine}: not hidden of what could be"
         figures.append(Figure(name, median(shares), "%", spread, bound))
+        shortest = {part: min(seconds[part] for seconds in rounds) for part in rounds[0]}
+        milliseconds = ", ".join(f"{part} {seconds * 1000:.0f} ms" for part, seconds in shortest.items())
+        name = f"{strategy}, {engine}: not hidden, by the shortest times"
+        figures.append(Figure(name, 100 - find_hidden_percent(shortest, engine), "%", milliseconds))
     return figures
 
 

@@ -27,6 +27,7 @@ USAGE = """usage: python -m trainer CONFIG [key.sub=value ...]       train; CONF
        python -m trainer profile RUN [--steps N]          trace the next steps of a running job with torch's profiler
        python -m trainer evaluate RUN [key.sub=value ...] evaluate the newest checkpoint on held-out samples
        python -m trainer export FROM FOLDER               write the newest checkpoint as Hugging Face safetensors
+       python -m trainer measure-collectives              time all-reduces on these ranks for communication.pattern=auto
        python -m trainer settings [--from FOLDER]         list every setting, or write those of a Hugging Face folder
 
 Run a command with --help for its options."""
@@ -47,6 +48,8 @@ def main(argv: list[str]) -> int:
     if command in ("evaluate", "export"):
         run = _evaluate if command == "evaluate" else _export
         return _run_with_torch(lambda: run(arguments), f"/shared/muster/trainer/run {' '.join(argv)}")
+    if command == "measure-collectives":
+        return _run_with_torch(lambda: _measure(arguments), f"/shared/muster/trainer/run {command}")
     if command == "settings":
         return _list_settings(arguments)
     if command in ("", "help", *HELP_OPTIONS) or any(argument in HELP_OPTIONS for argument in arguments):
@@ -134,6 +137,12 @@ def _evaluate(arguments: list[str]) -> int:
     from trainer.evaluation.command import print_evaluation
 
     return print_evaluation(options.run, options.overrides, is_best=options.best, as_json=options.json)
+
+
+def _measure(arguments: list[str]) -> int:
+    from trainer.measure_command import main as measure
+
+    return measure(arguments)
 
 
 def _export(arguments: list[str]) -> int:

@@ -103,6 +103,12 @@ def test_ranks_and_timeout_come_from_the_environment(job):
     assert "join_timeout=20,read_timeout=20" in out
 
 
+def test_the_program_on_the_ranks_comes_from_the_environment(job):
+    out = job(SMOKE_PROGRAM="trainer measure-collectives").stdout
+    assert [line for line in out.splitlines() if line.startswith("gpu-") and "trainer" in line]
+    assert all(line.endswith("-m trainer measure-collectives") for line in out.splitlines() if line.startswith("gpu-"))
+
+
 def test_the_step_requests_the_gpus_of_the_job(job):
     assert "--gpus-per-node" not in job().stdout
     assert "--gpus-per-node=4" in job(SLURM_GPUS_ON_NODE="4").stdout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,8 @@ from tests.trainer.ranks import RanksError, on_ranks
 from tests.trainer.strategies import FAMILIES, settings
 from trainer.collectives.choice import TREE_LARGEST_BYTES, Choice, choose_pattern, count_ranks_per_node
 from trainer.collectives.exchange import ConnectionLost
+from trainer.collectives.measure import detect_topology
+from trainer.collectives.timing_table import default_folder, parse_seconds, write_table
 from trainer.config.errors import ConfigError
 from trainer.parallel.pattern_hook import PatternHook
 
@@ -56,6 +59,35 @@ def test_both_engines_have_the_same_bits() -> None:
 
 def test_sums_of_four_ranks_differ_from_the_backend_by_rounding_only() -> None:
     check_rounding(train(["a", "a", "b", "b"]), PATTERNS)
+
+
+def train_with_table(seconds: dict[str, dict[int, float]], cache: str, **options: Any) -> dict[str, Any]:
+    """Train as on these hosts, with a table in the cache that rank 0 sees."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", cache)
+        topology = detect_topology(options["hosts"], None)
+        if dist.get_rank() == 0:
+            write_table(default_folder(), topology, parse_seconds(seconds))
+        return train_with_patterns(**options)
+
+
+@pytest.mark.parametrize("fastest", ["backend", "ring", "hierarchical"])
+def test_auto_follows_a_table_of_measured_times(fastest: str, tmp_path: Path) -> None:
+    row, hosts = FAMILIES["llama"], ["a", "a", "b", "b"]
+    base = [*row.settings, *settings("ddp bucket_mb=1"), f"batch.size={len(hosts) * row.micro}"]
+    names = dict.fromkeys(("auto", fastest, "tree"))
+    results = on_ranks(
+        f"{HERE}:train_with_table",
+        seconds={method: {4096: 1.0 if method == fastest else 2.0} for method in names if method != "auto"},
+        cache=str(tmp_path),
+        configs={name: config_of(row.preset, [*base, f"communication.pattern={name}"]) for name in names},
+        micro=row.micro,
+        steps=3,
+        hosts=hosts,
+    )
+    for rank in results:
+        assert rank["auto"] == rank[fastest]
+        assert rank["auto"] != rank["tree"]
 
 
 def test_nodes_of_different_sizes_choose_the_same_pattern() -> None:

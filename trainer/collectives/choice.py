@@ -8,6 +8,7 @@ from itertools import groupby
 from typing import Literal
 
 from trainer.collectives.schedule import check_nodes
+from trainer.collectives.timing_table import Method, TimingTable
 
 Setting = Literal["auto", "ring", "tree", "hierarchical"]
 TREE_LARGEST_BYTES = 1 << 20
@@ -16,9 +17,9 @@ TREE_LARGEST_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Choice:
-    """A pattern, with the ranks per node that only `hierarchical` takes."""
+    """A pattern, or the backend's own all-reduce, with the ranks per node that only `hierarchical` takes."""
 
-    pattern: Literal["ring", "tree", "hierarchical"]
+    pattern: Method
     ranks_per_node: int | None = None
 
 
@@ -37,9 +38,12 @@ def count_ranks_per_node(hosts: Sequence[str]) -> int:
     return counts.pop()
 
 
-def choose_pattern(setting: Setting, size_bytes: int, ranks: int, ranks_per_node: int) -> Choice:
+def choose_pattern(
+    setting: Setting, size_bytes: int, ranks: int, ranks_per_node: int, table: TimingTable | None = None
+) -> Choice:
     """Return the pattern that is set, or the choice of `auto`.
 
+    - The fastest by a table of measured times, which may be the backend, if there is one.
     - Hierarchical, if there are several nodes with the same number of ranks, and more than one each, because links
       between nodes are usually slower than those inside.
     - Otherwise a tree for messages of up to 1 MB, and a ring for larger ones.
@@ -49,6 +53,9 @@ def choose_pattern(setting: Setting, size_bytes: int, ranks: int, ranks_per_node
         return Choice("hierarchical", ranks_per_node)
     if setting != "auto":
         return Choice(setting)
+    if table is not None:
+        fastest = table.find_fastest(size_bytes)
+        return Choice(fastest, ranks_per_node if fastest == "hierarchical" else None)
     if 1 < ranks_per_node < ranks and ranks % ranks_per_node == 0:
         return Choice("hierarchical", ranks_per_node)
     return Choice("tree" if size_bytes <= TREE_LARGEST_BYTES else "ring")

@@ -27,7 +27,7 @@ class CommunicationConfig:
     warmup_steps: int = setting("compression: steps at the start of the run whose gradients are sent whole", 0, low=0)
     pattern: Literal["backend", "auto", "ring", "tree", "hierarchical"] = setting(
         "ddp: algorithm that averages gradients: that of the backend (gloo, NCCL), or one of ours, for ranks on CPUs; "
-        "auto chooses by message size and nodes; see collectives.md",
+        "auto chooses by times that were measured, or by size and nodes; see collectives.md",
         "backend",
     )
     inner_steps: int = setting(

@@ -53,7 +53,7 @@ class DataParallelEngine(PlainEngine):
         check_device(model, mesh.device)
         broadcast_model(model, mesh.group("replicate"), mesh.device)
         trained = {value: name for name, value in self._parameters.items() if value.requires_grad}
-        start, self.compression = choose_average(trained, recipe, mesh)
+        start, self.compression = choose_average(trained, recipe, mesh, choices)
         self._buckets = GradientBuckets(trained, recipe.parallel.bucket_mb * 2**20, start)
         self._is_deferred = recipe.parallel.accumulate != "sync"
 

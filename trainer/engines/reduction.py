@@ -33,8 +33,13 @@ Start = Callable[[torch.Tensor, Sequence[nn.Parameter]], Wait]
 """A function that starts to average a flat bucket of the gradients of parameters, and returns the one that waits."""
 
 
-def choose_average(names: Mapping[nn.Parameter, str], recipe: Recipe, mesh: Mesh) -> tuple[Start, Compression | None]:
-    """Return how the gradients of trained parameters are averaged over the replicas, and the compression, if any."""
+def choose_average(
+    names: Mapping[nn.Parameter, str], recipe: Recipe, mesh: Mesh, choices: list[str]
+) -> tuple[Start, Compression | None]:
+    """Return how the gradients of trained parameters are averaged over the replicas, and the compression, if any.
+
+    What was chosen for the user is added to `choices`, which the log prints.
+    """
     group, dtype = mesh.group("replicate"), DTYPES[recipe.formats.reduced]
     if recipe.compresses(mesh):
         from trainer.compression.compression import Part
@@ -46,6 +51,7 @@ def choose_average(names: Mapping[nn.Parameter, str], recipe: Recipe, mesh: Mesh
         from trainer.parallel.pattern_hook import make_pattern_hook
 
         hook = make_pattern_hook(recipe.communication.pattern, group, mesh)
+        choices += hook.choices
         return (lambda values, _: hook.start(values).wait), None
     return (lambda values, _: start_average(values, group, dtype)), None
 

@@ -46,6 +46,8 @@ class DdpEngine(PlainEngine):
         self.compression = compression
         self._hooks = [background for background in (hook, pattern_hook) if background is not None]
         self.takes_objective = takes_objective(model)
+        if pattern_hook is not None:
+            choices += pattern_hook.choices
         self._is_deferred = recipe.parallel.accumulate != "sync"
         if recipe.parallel.accumulate == "auto":
             choices.append(

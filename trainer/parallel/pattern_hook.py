@@ -10,7 +10,8 @@ import torch.distributed
 import torch.futures
 
 from trainer.collectives.background import OnEnd
-from trainer.collectives.choice import Setting, choose_pattern, count_ranks_per_node
+from trainer.collectives.choice import Choice, Setting, choose_pattern, count_ranks_per_node
+from trainer.collectives.measure import load_table
 from trainer.collectives.operations import all_reduce
 from trainer.config.errors import ConfigError, ConfigProblem
 from trainer.parallel.mesh import Mesh
@@ -42,10 +43,17 @@ class PatternHook:
                 raise ConfigError([problem]) from None
             # Ranks without a hierarchy, as on nodes of one rank.
             self._ranks_per_node = 1
+        self._table, self.choices = None, list[str]()
+        if setting == "auto" and self._ranks > 1:
+            self._table, reason = load_table(hosts, group)
+            self.choices.append(f"communication.pattern: auto, {reason}")
 
     def average(self, _state, bucket):  # type: ignore[no-untyped-def]  # DDP refuses other types
         """Start to average a bucket and return its future."""
         values = bucket.buffer()
+        choice = self._choose(values)
+        if choice.pattern == "backend":
+            return self._start_backend(values).get_future().then(lambda done: done.value()[0])
         future: Any = torch.futures.Future()
 
         def end(error: Exception | None) -> None:
@@ -53,12 +61,27 @@ class PatternHook:
             self._error = self._error or error
             future.set_result(values)
 
-        self.start(values, end)
+        self._start_pattern(values, choice, end)
         return future
 
-    def start(self, values: torch.Tensor, on_end: OnEnd | None = None) -> Any:
+    def start(self, values: torch.Tensor) -> Any:
         """Start to average values, and return a handle whose `wait` raises what went wrong."""
-        choice = choose_pattern(self._setting, values.nbytes, self._ranks, self._ranks_per_node)
+        choice = self._choose(values)
+        return self._start_backend(values) if choice.pattern == "backend" else self._start_pattern(values, choice)
+
+    def raise_error(self) -> None:
+        """Raise the first error of the backward pass that has ended: its gradients are not averages."""
+        if self._error:
+            raise self._error
+
+    def _choose(self, values: torch.Tensor) -> Choice:
+        return choose_pattern(self._setting, values.nbytes, self._ranks, self._ranks_per_node, self._table)
+
+    def _start_backend(self, values: torch.Tensor) -> Any:
+        """Do what DDP does without a hook."""
+        return dist.all_reduce(values.div_(self._ranks), group=self._group, async_op=True)
+
+    def _start_pattern(self, values: torch.Tensor, choice: Choice, on_end: OnEnd | None = None) -> Any:
         return all_reduce(
             values,
             self._group,
@@ -68,11 +91,6 @@ class PatternHook:
             async_op=True,
             on_end=on_end,
         )
-
-    def raise_error(self) -> None:
-        """Raise the first error of the backward pass that has ended: its gradients are not averages."""
-        if self._error:
-            raise self._error
 
 
 def make_pattern_hook(setting: Setting, group: Any, mesh: Mesh) -> PatternHook:

@@ -21,7 +21,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from benchmarks.two_nodes import run_on_nodes
+from benchmarks.nodes import run_on_nodes
 
 METHODS = ("none", "topk", "randomk", "powersgd", "bf16", "fp8", "int8", "diloco", "diloco_0.6", "local_sgd")
 COMPARED = ("none", "topk")

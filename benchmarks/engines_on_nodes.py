@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks.two_nodes import run_on_nodes
+from benchmarks.nodes import run_on_nodes
 
 if __name__ == "__main__":
     sys.exit(run_on_nodes("engines", "benchmarks.engines", sys.argv[1:]))

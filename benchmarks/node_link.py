@@ -1,4 +1,4 @@
-"""The network of a node of `benchmarks.two_nodes`, as its ranks see it."""
+"""The network of a node of `benchmarks.nodes`, as its ranks see it."""
 
 from __future__ import annotations
 

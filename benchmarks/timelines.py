@@ -15,7 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.two_nodes import run_on_nodes
+from benchmarks.nodes import run_on_nodes
 
 RANKS_PER_NODE = {"ddp": 1, "fsdp": 1, "hsdp": 2}
 

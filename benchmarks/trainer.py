@@ -1,7 +1,7 @@
-"""Run all benchmarks of the trainer: most in a container, compression in two, recovery on a cluster.
+"""Run all benchmarks of the trainer: most in a container, some in two, recovery on a cluster.
 
-python -m benchmarks.trainer [--only overhead,evaluation,document_masks,collectives,engines,startup,checkpoint,
-                                     compression,recovery]
+python -m benchmarks.trainer [--only overhead,evaluation,document_masks,engines,startup,checkpoint,
+                                     collectives,compression,recovery]
 """
 
 from __future__ import annotations
@@ -22,12 +22,11 @@ IN_CONTAINER: dict[str, list[str]] = {
     "overhead": [],
     "evaluation": [],
     "document_masks": [],
-    "collectives": [],
     "engines": [],
     "startup": [],
     "checkpoint": ["--folder", "/disk"],
 }
-NAMES = (*IN_CONTAINER, "compression", "recovery")
+NAMES = (*IN_CONTAINER, "collectives", "compression", "recovery")
 
 
 def main() -> int:

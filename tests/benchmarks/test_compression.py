@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.compression import COMPARED, METHODS, check_methods
-from benchmarks.two_nodes import REPO
+from benchmarks.nodes import REPO
 from cluster import names
 
 DOCKER = """#!/bin/sh

@@ -34,6 +34,11 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         *("cluster", "infra.targets", "trainer.config", "trainer.models.shape", "trainer.table"),
         *("trainer.optimizers.groups", "trainer.optimizers.sizes", "trainer.state_formats"),
     ),
+    # The schedules of all-reduces need no torch.
+    "simulator.collectives.patterns": (
+        *("simulator", "trainer.collectives.schedule", "trainer.collectives.ring", "trainer.collectives.double_tree"),
+        *("trainer.collectives.halving_doubling", "trainer.collectives.hierarchical"),
+    ),
     "simulator.emulate": ("simulator", "trainer"),
     "simulator.calibrate": ("simulator", "trainer"),
     "simulator.report": ("simulator", "trainer.config", "trainer.report"),

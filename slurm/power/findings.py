@@ -88,8 +88,9 @@ def find_orphans(existing: MachineList, nodes: Nodes, static: Collection[str]) -
             yield Finding("orphan", machine.id, "it has no name", _SUSPENDED_S)
         elif node is None:
             yield Finding("orphan", machine.id, f"Slurm has no node {machine.name}", _STARTING_S)
-        elif owners[machine.name] != machine.id:
-            yield Finding("orphan", machine.id, f"{machine.name} is another machine", _STOPPED_S)
+        elif (owner := owners[machine.name]).id != machine.id:
+            why = f"at {machine.address}, has the name of {machine.name}, which is {owner.id} at {owner.address}"
+            yield Finding("orphan", machine.id, why, _STOPPED_S)
         elif node.powered_down:
             grace_s = _STARTING_S if machine.name in static else _SUSPENDED_S
             yield Finding("orphan", machine.id, f"Slurm has {machine.name} powered down", grace_s)
@@ -201,10 +202,9 @@ def _list_running(existing: MachineList) -> set[str]:
     return {name for name, machine in existing.by_name().items() if machine.running}
 
 
-def _find_owners(existing: MachineList, nodes: Nodes) -> dict[str, str]:
+def _find_owners(existing: MachineList, nodes: Nodes) -> dict[str, Machine]:
     """Return the machine of each node; of two with the same name, the one whose address Slurm uses, else the older."""
-    owners = {name: machine.id for name, machine in existing.by_name().items()}
-    return owners | {m.name: m.id for m in existing.machines if m.running and _is_address_of_node(m, nodes)}
+    return existing.by_name() | {m.name: m for m in existing.machines if m.running and _is_address_of_node(m, nodes)}
 
 
 def _is_address_of_node(machine: Machine, nodes: Nodes) -> bool:

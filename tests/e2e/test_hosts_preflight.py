@@ -56,6 +56,13 @@ class Hosts:
 
     def survey(self, user: str = "root", **changes: dict[str, Any]) -> tuple[dict[str, Answer], dict[str, set[str]]]:
         """Return the answers and the codes of the problems, by host; `changes` are fields of hosts."""
+        answers, problems = self.judge(user, **changes)
+        return answers, {host: set(messages) for host, messages in problems.items()}
+
+    def judge(
+        self, user: str = "root", **changes: dict[str, Any]
+    ) -> tuple[dict[str, Answer], dict[str, dict[str, str]]]:
+        """Return the answers, and the messages of the problems by host and code."""
         hosts = {
             "machines": {name: self.machines[name] | changes.get(name, {}) for name in NAMES},
             "controller": NAMES[0],
@@ -76,10 +83,10 @@ class Hosts:
         section = hosts_section(spec)
         assert section is not None
         answers = survey_hosts(spec, section, lambda _: None)
-        codes: dict[str, set[str]] = {name: set() for name in NAMES}
+        messages: dict[str, dict[str, str]] = {name: {} for name in NAMES}
         for host, problem in judge_answers(spec, section, answers):
-            codes[host].add(problem.code)
-        return {answer.host: answer for answer in answers}, codes
+            messages[host][problem.code] = problem.message
+        return {answer.host: answer for answer in answers}, messages
 
 
 @pytest.fixture(scope="module")
@@ -151,3 +158,15 @@ def test_another_machine_at_the_address_is_refused(hosts: Hosts) -> None:
 def test_a_machine_that_is_listed_twice_is_recognized(hosts: Hosts) -> None:
     _, codes = hosts.survey(head=hosts.machines["rack1-1"])
     assert "host_twice" in codes["rack1-1"]
+
+
+@pytest.mark.fault(17)
+def test_a_machine_with_the_name_of_another_node_is_refused_with_both_addresses(hosts: Hosts) -> None:
+    hosts.run("rack1-1", "hostname controller")
+    try:
+        _, messages = hosts.judge()
+    finally:
+        hosts.run("rack1-1", "hostname rack1-1")
+    head, other = (hosts.machines[name]["address"] for name in NAMES)
+    what = f"{other} has the host name 'controller', which is that of a node: host 'head' at {head}"
+    assert messages["rack1-1"]["host_name_taken"] == what

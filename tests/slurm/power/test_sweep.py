@@ -176,6 +176,25 @@ def test_orphans_are_terminated_after_their_grace_period(
     assert [instance["InstanceId"] for instance in list_running(aws)] == [up["gpu-1"].id]
 
 
+@pytest.mark.fault(17, place="simulated AWS")
+def test_of_two_machines_with_a_name_the_extra_one_is_logged_with_both_addresses_and_terminated(
+    aws: Moto, context: Context, slurm: FakeSlurm, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    used = resume(context, ["gpu-1"], []).up["gpu-1"]
+    option = context.launcher.group("gpu").options[0]
+    extra = context.launcher.launch([option], [("gpu-1",)], "another request").machines["gpu-1"]
+    slurm.states["gpu-1"], slurm.addresses["gpu-1"] = UP, used.address
+    assert used.address != extra.address
+    with caplog.at_level("INFO"):
+        sweep(context)
+        assert len(list_running(aws)) == 2, "the new machine may be about to become the node"
+        clock.t += 60
+        sweep(context)
+    why = f"at {extra.address}, has the name of gpu-1, which is {used.id} at {used.address}"
+    assert f"orphan: {extra.id}: {why}" in caplog.messages
+    assert [instance["InstanceId"] for instance in list_running(aws)] == [used.id]
+
+
 def test_static_nodes_are_left_to_up_until_they_have_been_up(
     aws: Moto, context: Context, slurm: FakeSlurm, clock: Clock
 ) -> None:

@@ -31,13 +31,18 @@ Report = Callable[[Event], None]
 
 def emit(event: Event) -> None:
     """Append an event to the progress file, if there is one."""
+    append_line(json.dumps(asdict(event)))
+
+
+def append_line(line: str) -> bool:
+    """Append a line to the progress file; return False if there is none."""
     path = os.environ.get("MUSTER_PROGRESS")
     if not path:
-        return
-    line = json.dumps(asdict(event)) + "\n"
-    # One write on an O_APPEND descriptor: events of several threads and processes never interleave.
+        return False
+    # One write on an O_APPEND descriptor: lines of several threads and processes never interleave.
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     try:
-        os.write(descriptor, line.encode())
+        os.write(descriptor, f"{line}\n".encode())
     finally:
         os.close(descriptor)
+    return True

@@ -210,6 +210,10 @@ class Target(ABC):
         """Return the fix for an error of the target's API, or an empty string; `again` is the command to retry."""
         return ""
 
+    def describe_retries(self, stack: StackHome) -> str:  # for targets with an API that limits calls
+        """Return how many calls of the last run were repeated, and how long that took; empty if none were."""
+        return ""
+
     def change_issues(self, old: ClusterSpec, new: ClusterSpec) -> Iterable[Issue]:
         """Yield an issue for each change that the policies of the fields allow but this target cannot make."""
         return ()

@@ -64,10 +64,15 @@ def up(  # noqa: PLR0913  # each is an option of its own
         # Another command may have claimed it before this one had the lock.
         claim_folder(stack)
         record_owner(stack)
-        ended = _run(stack, target, built := target.plan(spec), held, options)
-        if launched:
-            _update_launched_nodes(stack, target, spec, built)
-        return ended
+        stack.progress.unlink(missing_ok=True)
+        try:
+            ended = _run(stack, target, built := target.plan(spec), held, options)
+            if launched:
+                _update_launched_nodes(stack, target, spec, built)
+            return ended
+        finally:
+            if retries := target.describe_retries(stack):
+                screen.say(retries)
 
 
 def _query_host(stack: StackHome) -> HostFacts | None:

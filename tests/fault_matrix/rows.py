@@ -176,10 +176,10 @@ ROWS: dict[int, Row] = {
         "refused at validation, or noticed at registration with both addresses",
         CLOUD,
         "names come from the spec, so that it cannot name two machines alike. On AWS the machine that Slurm does not "
-        "use is terminated, and instances that are listed late are not launched twice. Pre-flight of your own hosts "
-        "refuses a machine that has the name of another node, or that is listed twice, with both addresses",
+        "use is terminated after a minute, and the log of the power programs has the addresses of both; instances that "
+        "are listed late are not launched twice. Pre-flight of your own hosts refuses a machine that has the name of "
+        "another node, or that is listed twice, with both addresses",
         "nothing",
-        "both addresses on a real cluster: only unit tests show them in the message",
     ),
     18: Row(
         "the Slurm configuration of a node differs",
@@ -240,9 +240,11 @@ ROWS: dict[int, Row] = {
         "retries are bounded, and the whole wait is printed",
         CLOUD,
         "calls are repeated with growing pauses within two minutes; a cluster comes up and runs a job while 15 % of "
-        "all calls are rejected",
+        "all calls are rejected. `up` prints how many calls of muster were repeated, their codes, and how long the "
+        "retries took in all",
         "nothing",
-        "the time that retries took in all is not printed",
+        "the retries of Pulumi's AWS plugin, at most 8 of a call: it makes the calls that create resources, and does "
+        "not say when it repeats one",
     ),
     26: Row(
         "AWS has no capacity",

@@ -22,6 +22,7 @@ from botocore.exceptions import (
 
 from infra.targets.aws.client import create_client
 from infra.targets.aws.launcher.errors import classify_error
+from infra.targets.aws.launcher.retries import note_retry
 
 RETRY_S = 60.0
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 1.0, 10.0
@@ -59,9 +60,11 @@ def send_script(region: str, instances: Sequence[str], script: Script, retry_s: 
             )
             return str(response["Command"]["CommandId"])
         except (ClientError, BotoCoreError) as error:
-            if classify_error(error).kind != "throttle" or time.monotonic() + wait_s > deadline:
+            fault = classify_error(error)
+            if fault.kind != "throttle" or time.monotonic() + wait_s > deadline:
                 raise
             is_unclear = may_have_arrived(error)
+        note_retry(fault.code, wait_s)
         time.sleep(wait_s)
         if is_unclear and (command := _find_command(region, instances[0], comment)):
             return command

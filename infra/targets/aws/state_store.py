@@ -18,6 +18,7 @@ from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, 
 
 from infra.engine.state_store import StateStore, Version
 from infra.engine.stop import BAD_INPUT, Stop
+from infra.targets.aws.launcher.retries import watch_retries
 from infra.targets.aws.plan.iam import bucket_policy
 
 _EXAMPLE = "s3://BUCKET/PREFIX?region=REGION"
@@ -231,7 +232,7 @@ class S3StateStore(StateStore):
         )
         with self._explained("open"):
             session = boto3.Session(profile_name=self.parts.profile or None, region_name=self.parts.region)
-            return session.client("s3", endpoint_url=self.parts.endpoint or None, config=config)
+            return watch_retries(session.client("s3", endpoint_url=self.parts.endpoint or None, config=config))
 
     @contextmanager
     def _explained(self, action: str, key: str = "") -> Iterator[None]:

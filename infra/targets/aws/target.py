@@ -17,6 +17,7 @@ from infra.home import Home, StackHome
 from infra.plan import BuildPlan
 from infra.targets.aws import account_types, fallback_images, refusals
 from infra.targets.aws.cost import cost
+from infra.targets.aws.launcher import retries
 from infra.targets.aws.plan import budget, images, machines
 from infra.targets.aws.spec import CAPABILITIES, Aws, region_of
 from infra.targets.aws.state import read_state_record
@@ -189,6 +190,9 @@ class AwsTarget(
 
     def explain_failure(self, message: str, again: str) -> str:
         return refusals.explain_refusal(message, again)
+
+    def describe_retries(self, stack: StackHome) -> str:
+        return retries.describe_retries(retries.take_retries(stack.progress))
 
     def change_issues(self, old: ClusterSpec, new: ClusterSpec) -> Iterable[Issue]:
         return update.check_shrinking(old, new)

@@ -13,6 +13,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from infra.targets.aws.launcher.error_codes import FIXES
 from infra.targets.aws.launcher.errors import classify_error
+from infra.targets.aws.launcher.retries import note_retry
 from slurm.power.launcher import LauncherError
 
 Answer = dict[str, Any]
@@ -54,6 +55,7 @@ class AwsApi:
                 pause = wait * random.uniform(0.5, 1)  # noqa: S311
                 if fault.kind != "throttle" or self._clock() + pause > deadline:
                     raise LauncherError(operation, fault, FIXES[fault.kind]) from error
+                note_retry(fault.code, pause)
                 self._sleep(pause)
                 wait = min(2 * wait, _LONGEST_WAIT_S)
 

@@ -23,6 +23,7 @@ from botocore.session import get_session
 from cluster.spec.issue import Issue, error, warning
 from infra.resources.error import ResourceError
 from infra.targets.aws.launcher.errors import classify_error
+from infra.targets.aws.launcher.retries import watch_retries
 
 # A user waits for the whole pre-flight: two attempts, each with a short timeout.
 _SHORT_TIMEOUTS = Config(connect_timeout=3, read_timeout=6, retries={"mode": "standard", "total_max_attempts": 2})
@@ -59,7 +60,8 @@ class Account:
         key = (service, region or self.region)
         with self._lock:
             if key not in self._clients:
-                self._clients[key] = self._session.client(service, region_name=key[1], config=_SHORT_TIMEOUTS)
+                client = self._session.client(service, region_name=key[1], config=_SHORT_TIMEOUTS)
+                self._clients[key] = watch_retries(client)
             return self._clients[key]
 
     def identity(self) -> Identity:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -39,7 +40,7 @@ def existing(stack: CloudStack) -> set[str]:
 
 
 def test_up_adds_no_network(stack: CloudStack, existing: set[str]) -> None:
-    stack.up()
+    assert "retries took" not in stack.up()
     created = list_resources(stack.cloud) - existing
     assert list_nodes(stack) == ["controller", "l40s-1", "l40s-2", "login"]
     assert {resource.split()[0] for resource in created} & {
@@ -51,10 +52,17 @@ def test_up_adds_no_network(stack: CloudStack, existing: set[str]) -> None:
     } == set()
 
 
-def test_a_smaller_count_terminates_only_the_extra_nodes(stack: CloudStack) -> None:
+@pytest.mark.fault(25)
+def test_a_smaller_count_terminates_only_the_extra_nodes(stack: CloudStack, account: Moto) -> None:
+    """`up` also says how long the retries of its processes took."""
     before = list_ids(stack)
     stack.spec["groups"]["l40s"]["count"] = 1
-    stack.up()
+    # Only muster makes these calls: Pulumi's plugin repeats its own.
+    account.fail("GetCallerIdentity", "RequestLimitExceeded")
+    account.fail("GetParametersByPath", "ThrottlingException", times=2)
+    output = stack.up()
+    line = "AWS throttled or could not answer 3 calls of muster (2 ThrottlingException, 1 RequestLimitExceeded); "
+    assert re.search(rf"^{re.escape(line)}retries took \d+\.\d s in all$", output, re.MULTILINE), output
     assert list_nodes(stack) == ["controller", "l40s-1", "login"]
     assert set(list_ids(stack)) < set(before)
 

@@ -16,7 +16,7 @@ from infra.engine.stop import FAILED, Stop
 from infra.resources.error import ResourceError
 from infra.targets.aws.leftovers.kind import AccountRegion
 from infra.targets.aws.leftovers.search import find_leftovers, remove_leftover
-from infra.targets.aws.rehearse.errors.call_sites import name_site, visible_code
+from infra.targets.aws.rehearse.errors.call_sites import NUMBER, name_site, visible_code
 from infra.targets.aws.rehearse.errors.coverage import Coverage, Exceptions, is_named, is_retryable
 from infra.targets.aws.rehearse.errors.failing_cluster import MACHINE
 from infra.targets.aws.rehearse.errors.injection import Injection
@@ -55,6 +55,8 @@ def cover_operation(
         sites = sorted(runs.run({}).called)
         if operation.is_independent:
             _meet_many(runs, [site for site in sites if site != _IDENTITY], share)
+        else:
+            _meet_transient(runs, sites, share)
         for site in sites:
             for code in share.codes:
                 if coverage.is_open(Pair(operation.name, site, code)) and not share.is_over:
@@ -76,6 +78,32 @@ def _meet_many(runs: _OperationRuns, sites: Sequence[str], share: Share) -> None
         fruitless = 0 if len(coverage.tried) > before else fruitless + 1
         if fruitless > _PARTITIONS * 2 or share.is_over:
             return
+
+
+def _meet_transient(runs: _OperationRuns, sites: Sequence[str], share: Share) -> None:
+    """Run an operation with an error that passes at many sites at a time, until that reaches nothing new."""
+    coverage, codes = runs.coverage, [code for code in share.codes if code in TRANSIENT]
+    tried = -1
+    while not share.is_over and tried < len(coverage.tried):
+        tried = len(coverage.tried)
+        missing = {
+            site: [code for code in codes if coverage.is_open(Pair(runs.operation.name, site, code))] for site in sites
+        }
+        if chosen := spread_transient_codes(missing):
+            runs.run(chosen)
+
+
+def spread_transient_codes(missing: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Return the codes by site for a run: different ones, and only one call of a kind, whose repetition is the next."""
+    chosen: dict[str, str] = {}
+    kinds: set[str] = set()
+    for site, codes in missing.items():
+        kind = site.partition(NUMBER)[0]
+        unused = next((code for code in codes if code not in chosen.values()), "")
+        if unused and kind not in kinds:
+            chosen[site] = unused
+            kinds.add(kind)
+    return chosen
 
 
 def spread_codes(missing: Mapping[str, Sequence[str]], number: int) -> dict[str, str]:

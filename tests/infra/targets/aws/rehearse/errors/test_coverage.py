@@ -11,7 +11,7 @@ from infra.targets.aws.rehearse.errors.call_sites import SITES_FILE, name_site, 
 from infra.targets.aws.rehearse.errors.coverage import Coverage, Exceptions
 from infra.targets.aws.rehearse.errors.engine_commands import COMMANDS
 from infra.targets.aws.rehearse.errors.injection import Injection
-from infra.targets.aws.rehearse.errors.operation_runs import Barrage, spread_codes
+from infra.targets.aws.rehearse.errors.operation_runs import Barrage, spread_codes, spread_transient_codes
 from infra.targets.aws.rehearse.errors.pair import Pair
 from infra.targets.aws.rehearse.errors.record import Record
 from infra.targets.aws.rehearse.errors.rehearse_errors import OPERATION_NAMES
@@ -184,6 +184,12 @@ def test_a_site_meets_what_it_has_not_met_yet_and_neighbours_meet_different_code
     assert spread_codes({"s0": ("A", "B"), "s1": (), "s2": ("B",), "s3": ("A", "B")}, 3) == {"s2": "B", "s3": "A"}
     assert spread_codes({"s0": (), "s1": (), "s2": ("B",), "s3": ("B",)}, 3) == {"s2": "B"}
     assert spread_codes({"s0": (), "s1": ()}, 0) == {}
+
+
+def test_calls_meet_different_errors_that_pass_and_a_kind_of_call_only_one() -> None:
+    missing = {"s0": ("A", "B"), "s0 #2": ("A", "B"), "s1": ("A", "B"), "s2": ("B",), "s3": ("C",)}
+    assert spread_transient_codes(missing) == {"s0": "A", "s1": "B", "s3": "C"}
+    assert spread_transient_codes({"s0": (), "s0 #2": ("A",), "s1": ()}) == {"s0 #2": "A"}
 
 
 def test_a_barrage_fails_every_call_until_all_open_codes_were_met() -> None:

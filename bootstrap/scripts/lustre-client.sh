@@ -1,8 +1,9 @@
 #!/bin/sh
 # Adds the repository of Lustre clients; the step `packages` installs the one for the running kernel. If there is none,
-# installs the newest kernel that has one, with its client, and requests a restart.
+# installs the newest kernel that has one, with its client, and requests a restart; or leaves that to `packages`, too.
 # Set by the caller: RUNNING (the kernel), URL, KEY_URL and FINGERPRINT (of the package repository and its key), PYTHON (with
-# our code), FETCH_LISTS, the script that fetches package lists, and RESTART, the file that requests a restart.
+# our code), FETCH_LISTS, the script that fetches package lists, SWITCH, the script that holds and starts a kernel, and
+# CHOSEN, the file that tells `packages` which kernel to install, or an empty string.
 set -eu
 export DEBIAN_FRONTEND=noninteractive NEEDRESTART_SUSPEND=1
 keyring=/usr/share/keyrings/muster-lustre-client.gpg
@@ -14,19 +15,6 @@ say() { echo "lustre: $*"; }
 fail() {
   echo "lustre: $*" >&2
   exit 1
-}
-
-# Kernels and clients that are installed once never change by themselves.
-install_held() {
-  apt-get -q install -y --no-install-recommends "$@"
-  apt-mark hold "$@" >/dev/null
-}
-
-# GRUB starts the newest kernel by default, which is the one without a client.
-boot_with() {
-  mkdir -p /etc/default/grub.d
-  echo "GRUB_DEFAULT='Advanced options for Ubuntu>Ubuntu, with Linux $1'" >/etc/default/grub.d/90-muster.cfg
-  update-grub
 }
 
 keys=$(mktemp -d)
@@ -58,9 +46,11 @@ case $(cat "$attempted" 2>/dev/null || true) in
   "$kernel "*) fail "this machine restarted for kernel $kernel but runs $RUNNING; check GRUB, or use another image" ;;
 esac
 say "no client for kernel $RUNNING: installing kernel $kernel and restarting"
+if [ -n "$CHOSEN" ]; then
+  mkdir -p "$(dirname "$CHOSEN")"
+  echo "$kernel" >"$CHOSEN"
+  exit 0
+fi
 # With the headers, DKMS builds the modules of driver and fabric for the new kernel.
-install_held "linux-image-$kernel" "linux-headers-$kernel" "lustre-client-modules-$kernel"
-boot_with "$kernel"
-mkdir -p "$(dirname "$attempted")" "$(dirname "$RESTART")"
-echo "$kernel $boot" >"$attempted"
-echo "restart with kernel $kernel, which has a Lustre client; $RUNNING has none" >"$RESTART"
+apt-get -q install -y --no-install-recommends "linux-image-$kernel" "linux-headers-$kernel" "lustre-client-modules-$kernel"
+KERNEL=$kernel RUNNING=$RUNNING sh -eu -c "$SWITCH"

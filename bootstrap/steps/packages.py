@@ -44,6 +44,8 @@ BY_FABRIC: dict[Fabric, tuple[str, ...]] = {
 SLURM = frozenset({"slurm-client", *(name for names in BY_ROLE.values() for name in names)} - {"mariadb-server"})
 # Written by the scripts of MariaDB's packages, which do not remove it.
 DATABASE_FILES = ("/etc/mysql/debian.cnf",)
+# A later step starts slurmd and enables it: it must not start before, when the machine restarts with another kernel.
+KEEP_SLURMD_STOPPED = "rm -f /etc/systemd/system/multi-user.target.wants/slurmd.service"
 # torch.compile builds C and C++ code on the nodes, against the headers of the pinned interpreter.
 COMPILER = ("g++",)
 
@@ -80,13 +82,18 @@ def _install(
     files: list[str] = []
     slurm: tuple[str, ...] = ()
     then = ""
-    if lustre and lustre_client.name_client(facts) not in facts.packages:
+    kernel = lustre_client.read_choice(facts) if lustre else ""
+    if kernel:
+        missing += lustre_client.list_kernel_packages(kernel)
+    elif lustre and lustre_client.name_client(facts) not in facts.packages:
         missing.append(lustre_client.name_client(facts))
         then += f"\n{lustre_client.finish_client(facts)}"
     if slurm_packages.needs_build(facts, release) and not slurm_packages.is_installed(facts, roles, release):
         slurm = slurm_packages.list_names(roles)
         files = [f"{slurm_packages.PACKAGES}/{name}_*.deb" for name in slurm]
         then += f"\napt-mark hold {' '.join(slurm)}\nrm -rf {slurm_packages.PACKAGES}"
+    if kernel:
+        then += f"\n{KEEP_SLURMD_STOPPED}\n{lustre_client.render_switch(facts, kernel)}"
     if not (missing or files):
         return []
     # An image can have an earlier version of Slurm's release, which is held.

@@ -68,6 +68,8 @@ ALL: tuple[Step, ...] = (*BASE, *CONTROL, *MEMBERS, *SHIPPED)
 
 # Run first on cloud machines, which set themselves up. The machine may have to restart after them, with another kernel.
 KERNEL: tuple[Step, ...] = (system.UPDATES_STEP, lustre_client.STEP)
+# Run after them on a machine that installs another kernel with its other packages, and restarts then.
+WITH_KERNEL: tuple[Step, ...] = (slurm_packages.STEP, packages.STEP)
 # Run next on cloud machines. Facts are read again after these steps, because homes, queue and accounting database may
 # be on a filesystem that they mount.
 MACHINE: tuple[Step, ...] = (

@@ -13,6 +13,7 @@ import pytest
 from bootstrap.lustre_kernels import choose_kernel, list_client_kernels, read_package_names
 
 ROOT = Path(__file__).parents[2]
+SCRIPTS = ("lustre-client.sh", "lustre-kernel.sh")
 INDEX = """\
 Package: lustre-client-modules-aws
 Version: 2.15.6-1fsx26
@@ -121,6 +122,7 @@ class Machine:
     def __init__(self, folder: Path, names: list[str]) -> None:
         self.folder, self.calls = folder, folder / "calls"
         self.fetch_lists = "apt-get update"
+        self.chosen = ""
         self.fingerprint = FINGERPRINT
         tools = folder / "tools"
         tools.mkdir()
@@ -140,9 +142,9 @@ class Machine:
 
     def run(self, running: str) -> subprocess.CompletedProcess[str]:
         self.calls.write_text("")
-        script = (ROOT / "bootstrap/scripts/lustre-client.sh").read_text()
+        script, switch = ((ROOT / "bootstrap/scripts" / name).read_text() for name in SCRIPTS)
         for path in ("/usr/share/keyrings", "/var/lib/muster", "/etc/default", "/etc/apt", "/proc/sys"):
-            script = script.replace(path, f"{self.folder}{path}")
+            script, switch = (text.replace(path, f"{self.folder}{path}") for text in (script, switch))
         values = {
             "RUNNING": running,
             "URL": "https://repository",
@@ -150,7 +152,8 @@ class Machine:
             "FINGERPRINT": self.fingerprint,
             "PYTHON": sys.executable,
             "FETCH_LISTS": self.fetch_lists,
-            "RESTART": f"{self.folder}/run/restart",
+            "SWITCH": f"RESTART={self.folder}/run/restart\n{switch}",
+            "CHOSEN": self.chosen,
         }
         environment = {**os.environ, **values, "PATH": f"{self.tools}:{os.environ['PATH']}"}
         return subprocess.run(
@@ -247,6 +250,19 @@ def test_a_kernel_without_a_client_is_replaced_and_the_machine_restarts_once(tmp
     assert again.returncode == 1
     assert "this machine restarted for kernel 6.8.0-1041-aws but runs 6.8.0-1045-aws" in again.stderr
     assert not (tmp_path / "run/restart").exists()
+
+
+def test_a_kernel_that_is_installed_with_other_packages_is_only_chosen(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, NAMES)
+    machine.chosen = f"{tmp_path}/run/kernel"
+    done = machine.run("6.8.0-1045-aws")
+    assert done.returncode == 0, done.stderr
+    assert machine.read("calls") == "apt-get update\n"
+    assert machine.read("run/kernel") == "6.8.0-1041-aws\n"
+    assert not (tmp_path / "run/restart").exists()
+    machine.boot("second")
+    assert machine.run("6.8.0-1041-aws").returncode == 0
+    assert not (tmp_path / "run/kernel").exists()
 
 
 def test_a_restart_that_has_not_happened_is_requested_again(tmp_path: Path) -> None:

@@ -25,11 +25,13 @@ def plan_software(facts: Facts, node: Node, desired: Desired) -> list[Action]:
     components, texts = list_required(node, desired), _texts(facts, desired)
     if faults := software.find_faults(components, texts):
         raise BootstrapError(node.name, STEP.name, _describe_faults(faults), fix=_describe_fix(desired))
-    return [
-        _install(component, component.install)
-        for component in software.list_missing(components, texts)
-        if component.install
-    ]
+    return list_installers(facts, node, desired)
+
+
+def list_installers(facts: Facts, node: Node, desired: Desired) -> list[Action]:
+    """Return the actions that install missing components which have an installer."""
+    missing = software.list_missing(list_required(node, desired), _texts(facts, desired))
+    return [_install(component, component.install) for component in missing if component.install]
 
 
 def list_required(node: Node, desired: Desired) -> tuple[Component, ...]:

@@ -22,6 +22,7 @@ from bootstrap.image_contents import RECORD, ImageRecord
 from bootstrap.plan import plan_steps
 from bootstrap.progress import Event
 from bootstrap.steps import registry
+from bootstrap.steps.cloud import lustre_client
 from bootstrap.steps.step import Step
 from bootstrap.transport.base import Transport, TransportError
 from bootstrap.transport.local import LocalTransport
@@ -40,6 +41,7 @@ LAUNCHER = "infra.targets.aws.launcher"
 EXIT_REPORTED = 3
 """Exit code of a failure that has already been reported."""
 EXIT_RESTARTING = 4
+TEST_TIMEOUT_S = 10.0
 IMAGE_RECORD = Path(RECORD)
 
 
@@ -100,6 +102,8 @@ def set_up(node: Node, desired: Desired, cloud: AwsCloud, reporter: Reporter) ->
         if node.role != "compute":
             reporter.report("working", stage[0].name, f"{format_count(len(stage), 'step')} to go")
         facts = _run_stage(transport, node, desired, stage, reporter, facts=facts)
+        if stage == registry.KERNEL and _has_chosen_kernel(transport):
+            _run_stage(transport, node, desired, registry.WITH_KERNEL, reporter)
         if reason := restart.read_request(transport):
             return reason
     check_machine(transport, node, desired)
@@ -107,6 +111,11 @@ def set_up(node: Node, desired: Desired, cloud: AwsCloud, reporter: Reporter) ->
         run_hooks(configured, node, cloud.region)
         _run_stage(transport, node, desired, registry.CHECKED, reporter)
     return ""
+
+
+def _has_chosen_kernel(transport: LocalTransport) -> bool:
+    """Return whether another kernel is to be installed with the packages."""
+    return transport.run(f"test -e {lustre_client.CHOSEN}", timeout=TEST_TIMEOUT_S).code == 0
 
 
 def _list_stages(role: Role, *, hooks: bool) -> list[Sequence[Step]]:

@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from bootstrap.errors import BootstrapError
+from bootstrap.restart import REQUEST
 from bootstrap.steps import packages, registry
-from bootstrap.steps.cloud import slurm_packages
+from bootstrap.steps.cloud import lustre_client, slurm_packages
+from cluster.inventory import Node
 from infra.targets.aws.node.identity import find_node
 from tests.infra.targets.aws.node.clusters import EFS, LUSTRE, STORE, cloud, desired, fixed, inventory, ubuntu
 
@@ -37,6 +39,45 @@ def test_one_transaction_installs_what_all_steps_of_a_machine_need() -> None:
         action for step in steps if not step.skip(facts, GPU, target) for action in step.actions(facts, GPU, target)
     ]
     assert [action.title for action in others if "apt-get" in action.script] == []
+
+
+def test_another_kernel_is_installed_in_the_same_transaction_and_the_machine_restarts() -> None:
+    """Under that kernel, only the steps after the packages have something to do."""
+    other = "6.8.0-1041-aws"
+    facts = ubuntu(disks=(STORE,), software={**ubuntu().software, "lustre_kernel": other})
+    (action,) = packages.STEP.actions(facts, GPU, desired(LUSTRE, EFS))
+    client = f"lustre-client-modules-{other}"
+    assert {f"linux-image-{other}", f"linux-headers-{other}", client, "g++", "slurm-smd-slurmd"} <= set(
+        action.title.split()
+    )
+    assert action.script.count("apt-get") == 2, "an update and an installation"
+    assert f"lustre-client-modules-{facts.kernel}" not in action.script
+    assert "modprobe" not in action.script
+    assert "rm -f /etc/systemd/system/multi-user.target.wants/slurmd.service\n" in action.script
+    assert f"KERNEL={other}\nRUNNING={facts.kernel}\nRESTART={REQUEST}\n" in action.script
+    installed = dict.fromkeys(action.title.split(), "1") | SLURM
+    after = ubuntu(disks=(STORE,), kernel=other, packages=installed)
+    for step in registry.WITH_KERNEL:
+        assert step.actions(after, GPU, desired(LUSTRE, EFS)) == []
+
+
+@pytest.mark.parametrize(
+    ("node", "software", "postponed"),
+    [
+        (GPU, {}, True),
+        # Its installer brings packages of its own, and comes first.
+        (GPU, {"efa_installer": ""}, False),
+        # MariaDB would start before its settings and its disk are there.
+        (CONTROLLER, {}, False),
+    ],
+)
+def test_which_machines_leave_another_kernel_to_the_packages(
+    node: Node, software: dict[str, str], postponed: bool
+) -> None:
+    facts = ubuntu(software={**ubuntu().software, **software})
+    find = lustre_client.STEP.actions(facts, node, desired(LUSTRE))[-1]
+    assert (f"CHOSEN={lustre_client.CHOSEN}\n" in find.script) == postponed
+    assert ("CHOSEN=''\n" in find.script) != postponed
 
 
 def test_packages_come_before_the_steps_that_need_them() -> None:

@@ -35,6 +35,17 @@ def test_the_sweep_starts_after_the_check(node: Node, end: list[object], monkeyp
     assert power.SWEEP_STEP in registry.CHECKED
 
 
+def test_a_machine_with_another_kernel_installs_its_packages_and_restarts_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    order: list[object] = []
+    monkeypatch.setattr(set_up, "_run_stage", lambda *arguments, **_: order.append(arguments[3]))
+    monkeypatch.setattr(set_up, "_has_chosen_kernel", lambda _: True)
+    monkeypatch.setattr("bootstrap.restart.read_request", lambda _: "another kernel" if len(order) > 1 else "")
+    assert set_up.set_up(GPU, desired(), cloud(), set_up.Reporter("", "", "")) == "another kernel"
+    assert order == [registry.KERNEL, registry.WITH_KERNEL]
+
+
 def test_the_timer_of_the_sweep_is_started_by_its_own_step() -> None:
     assert "start muster-sweep.timer" not in titles(power.STEP, ubuntu(), CONTROLLER, desired())
     assert titles(power.SWEEP_STEP, ubuntu(), CONTROLLER, desired())[-1] == "start muster-sweep.timer"

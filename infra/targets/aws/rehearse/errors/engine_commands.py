@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 
 from cluster.plural import format_count
 from infra.engine.stop import FAILED, Stop
@@ -30,8 +31,6 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     TEARDOWN: ("teardown", "--yes"),
 }
 """The commands with the engine, in the order of a cycle."""
-# Each run that fails has met an error at one more kind of call, and may have made calls that are not in the list.
-_RUNS_PER_SITE, _MORE_RUNS = 2, 10
 # `teardown` follows the first failed `up` in the first cycle, the second in the second, and so on.
 _DEPTHS = 8
 _CONTINUES = re.compile(r"(muster|make) (up|teardown|check)|run the command again")
@@ -94,14 +93,34 @@ class EngineCycle:
         self.coverage.confirm()
 
     def teardown(self) -> None:
-        """Remove the cluster; nothing of it is left in the account or in the receipt."""
-        self._repeat(TEARDOWN)
-        self.cluster.require_nothing_left(f"after `muster teardown` with {self.cycle}")
-        self.coverage.confirm()
+        """Remove the cluster; nothing of it is left in the account or in the receipt.
+
+        Errors of a run differ, and `teardown` removes what Pulumi could not: it can succeed before every call has met
+        one. The cluster is created again for the others, as long as that reaches some of them.
+        """
+        while True:
+            met = len(self.met.get(TEARDOWN, ()))
+            self._repeat(TEARDOWN)
+            self.cluster.require_nothing_left(f"after `muster teardown` with {self.cycle}")
+            self.coverage.confirm()
+            if self.share.is_over or not self._list_unmet(TEARDOWN) or len(self.met[TEARDOWN]) == met:
+                return
+            self._create_again()
+
+    def _list_unmet(self, name: str) -> list[str]:
+        """Return the listed calls that have met no error in this cycle, and still can."""
+        missing = {pair.site for pair in self.coverage.list_open(name, self.cycle.codes)}
+        return sorted(missing - self.met.get(name, set()))
+
+    def _create_again(self) -> None:
+        code, output = self.cluster.run(*COMMANDS[UP])
+        self.console.say(f"{self.cycle}: up without errors, for calls of teardown that have met none")
+        if code:
+            raise Stop(f"`muster up` fails without errors of AWS:\n{output}", code=FAILED)
 
     def _repeat(self, name: str) -> None:
-        output, limit = "", _RUNS_PER_SITE * len(self.coverage.sites.get(name, ())) + _MORE_RUNS
-        for run in range(1, limit + 1):
+        """Run a command until it succeeds: each run that fails has met an error at one more of the listed calls."""
+        for run in count(1):
             errors = self._inject(name)
             title = f"{self.cycle}: {name}, run {run}"
             with self.console.status(title):
@@ -111,12 +130,11 @@ class EngineCycle:
             if name == RESIZE and not errors.injected:
                 # `up` and `teardown` are traced without errors, before the other commands.
                 self.coverage.trace(name, errors.called)
-            count = format_count(len(errors.injected), "error")
-            self.console.say(f"{title}: {count}, {'failed' if code else 'succeeded'}")
+            met = format_count(len(errors.injected), "error")
+            self.console.say(f"{title}: {met}, {'failed' if code else 'succeeded'}")
             if code == 0:
                 return
             self._check_failure(name, errors, output)
-        raise Stop(f"`muster {name}` still fails after {limit} runs:\n{output}", code=FAILED)
 
     def _require_unchanged(self) -> None:
         code, output = self.cluster.run(*COMMANDS[UP])
@@ -154,11 +172,15 @@ class EngineCycle:
         return errors
 
     def _choose(self, name: str, site: str, used: Collection[str]) -> str:
-        """Return an open code. Errors that stay differ in a run, so that an output that names a code names a call."""
-        if self.share.is_over or site in self.met.get(name, ()):
-            return ""
+        """Return an open code. Errors that stay differ in a run, so that an output that names a code names a call.
+
+        Only listed calls meet one. Others are made after a failure, most of them to read what exists, as a change of
+        sizes does too: an error there ends `up` before it creates anything, so that a cycle took twice as many runs.
+        """
         listed = self.coverage.sites.get(name, ())
-        codes = self.cycle.order(listed.index(site) if site in listed else len(listed))
+        if self.share.is_over or site in self.met.get(name, ()) or site not in listed:
+            return ""
+        codes = self.cycle.order(listed.index(site))
         if not self.cycle.is_transient:
             codes = tuple(code for code in codes if code not in used)
         return next((code for code in codes if self.coverage.is_open(Pair(name, site, code))), "")

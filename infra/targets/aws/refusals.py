@@ -1,4 +1,4 @@
-"""Fixes for AWS errors that Pulumi's own resources report with an error code only."""
+"""Fixes for AWS errors that resources report with an error code, and without a command that continues."""
 
 from __future__ import annotations
 
@@ -37,8 +37,11 @@ _FAMILIES: Mapping[str, FaultKind] = {
     "Unauthorized": "permission",
     "AccessDenied": "permission",
 }
-# As boto3 and the AWS SDK for Go, which Pulumi's provider uses, write error codes.
-_CODE = re.compile(r"An error occurred \(([\w.]+)\) when calling|\bapi error ([\w.]+)")
+# As boto3, the AWS SDK for Go, which Pulumi's provider uses, our launcher and our Run Command write error codes.
+_CODE = re.compile(
+    r"An error occurred \(([\w.]+)\) when calling|\bapi error ([\w.]+)"
+    r"|\b[a-z]+(?:_[a-z]+)+: ([A-Z][\w.]+)[:;]|Systems Manager does not reach it \(([\w.]+)\)"
+)
 
 
 def explain_refusal(message: str, up: str) -> str:
@@ -50,7 +53,7 @@ def explain_refusal(message: str, up: str) -> str:
         return ""
     fix = next((fix for texts, fix in _BY_TEXT.items() if any(text in message for text in texts)), "")
     if not fix and (match := _CODE.search(message)):
-        fix = _BY_KIND[_classify(match[1] or match[2])]
+        fix = _BY_KIND[_classify(next(filter(None, match.groups())))]
     return fix.format(up=up)
 
 

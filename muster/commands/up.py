@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -64,15 +66,22 @@ def up(  # noqa: PLR0913  # each is an option of its own
         # Another command may have claimed it before this one had the lock.
         claim_folder(stack)
         record_owner(stack)
-        stack.progress.unlink(missing_ok=True)
-        try:
+        with report_retries(stack, target):
             ended = _run(stack, target, built := target.plan(spec), held, options)
             if launched:
                 _update_launched_nodes(stack, target, spec, built)
             return ended
-        finally:
-            if retries := target.describe_retries(stack):
-                screen.say(retries)
+
+
+@contextmanager
+def report_retries(stack: StackHome, target: Target) -> Iterator[None]:
+    """Print how long retries took when a block ends or fails; those of earlier runs do not count."""
+    stack.progress.unlink(missing_ok=True)
+    try:
+        yield
+    finally:
+        if retries := target.describe_retries(stack):
+            screen.say(retries)
 
 
 def _query_host(stack: StackHome) -> HostFacts | None:

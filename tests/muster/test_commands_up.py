@@ -186,6 +186,24 @@ def run_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: BaseException
     return Home.of({"MUSTER_HOME": str(tmp_path)}).stack("s")
 
 
+def test_up_that_fails_says_how_long_retries_took(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stack = Home.of({"MUSTER_HOME": str(tmp_path)}).stack("s")
+    stack.folder.mkdir()
+
+    def fail() -> None:
+        with up.report_retries(stack, AwsTarget()):
+            stack.progress.write_text(json.dumps({"retried": "SlowDown", "seconds": 9.2}) + "\n")
+            raise Stop("up failed")
+
+    with pytest.raises(Stop, match="up failed"):
+        fail()
+    line = "AWS throttled or could not answer 1 call of muster (1 SlowDown); retries took 9.2 s in all"
+    assert capsys.readouterr().out.strip() == line
+    with up.report_retries(stack, AwsTarget()):
+        pass
+    assert capsys.readouterr().out == "", "the retries of an earlier run do not count"
+
+
 @pytest.mark.parametrize("ended", [KeyboardInterrupt(), (255, Result({}, (Failure("", "update canceled"),)))])
 def test_interrupted_up_names_the_next_command_and_is_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: BaseException | tuple[int, Result]

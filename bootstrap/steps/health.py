@@ -1,10 +1,11 @@
-"""Health: the checks that drain a broken node, and the hardware and software that they expect on it."""
+"""Health: the checks that drain a broken node, and the service that stops its jobs while it is cut off."""
 
 from __future__ import annotations
 
 import json
 
-from bootstrap.action import Action, write_file
+from bootstrap.action import Action, enable_unit, write_file
+from bootstrap.changes import change_units
 from bootstrap.desired import Desired
 from bootstrap.facts.model import Facts
 from bootstrap.program import pack_program
@@ -13,6 +14,7 @@ from bootstrap.steps.fabric import list_ports
 from bootstrap.steps.step import Step
 from cluster.inventory import Node
 from cluster.names import members
+from slurm.health import fence_service
 
 ETC = "/etc/muster"
 SOURCES = ("control", "health", "rdma")
@@ -20,13 +22,28 @@ START = "import sys; from slurm.health.__main__ import main; sys.exit(main(sys.a
 
 
 def plan_health(facts: Facts, node: Node, desired: Desired) -> list[Action]:
-    """Write the check program and what it expects; Slurm runs it before jobs and at intervals."""
+    """Write the check program and what it expects; Slurm runs it before jobs, at intervals, and if a step hangs."""
+    program = [
+        *write_file(facts, f"{ETC}/health.pyz", pack_program(desired.root, SOURCES, START)),
+        *write_file(facts, fence_service.UNIT_PATH, render_unit(node, desired)),
+    ]
+    running = fence_service.NAME in facts.active and fence_service.NAME in facts.enabled
+    if program or not running:
+        start = f"{enable_unit(fence_service.NAME)}\nsystemctl daemon-reload\nsystemctl restart {fence_service.NAME}"
+        program.append(Action(f"start {fence_service.NAME}", start, changes=change_units(fence_service.NAME)))
     return [
         *write_file(facts, f"{ETC}/expected.json", describe_expected(facts, node, desired)),
-        *write_file(facts, f"{ETC}/health.pyz", pack_program(desired.root, SOURCES, START)),
+        *program,
         *write_file(facts, f"{ETC}/health", f"#!/bin/sh\n{render_exec_line('interval')}", 0o755),
         *write_file(facts, f"{ETC}/prolog", f"#!/bin/sh\n{render_exec_line('prolog')}", 0o755),
+        *write_file(facts, f"{ETC}/unkillable", f"#!/bin/sh\n{render_exec_line('unkillable')}", 0o755),
     ]
+
+
+def render_unit(node: Node, desired: Desired) -> str:
+    """Return the unit of the service, with the node's name where the host name may differ."""
+    name = f"Environment=SLURMD_NODENAME={node.name}\n" if desired.cloud or node.adopted else ""
+    return fence_service.UNIT.replace("[Service]\n", f"[Service]\n{name}")
 
 
 def render_exec_line(when: str) -> str:
@@ -55,4 +72,10 @@ def describe_expected(facts: Facts, node: Node, desired: Desired) -> str:
     )
 
 
-STEP = Step("health", "checks before jobs and at intervals", plan_health, roles=("compute",))
+STEP = Step(
+    "health",
+    "checks before jobs and at intervals",
+    plan_health,
+    roles=("compute",),
+    units=(fence_service.NAME,),
+)

@@ -157,6 +157,19 @@ def parse_on_node(text: str) -> tuple[NodeJob, ...]:
     return tuple(NodeJob(*row.groups()) for row in rows if row)
 
 
+def list_all_on_node(node: str) -> list[str]:
+    """Return the command that prints `id|state` for every job on a node, also for those that are ending.
+
+    Elements of arrays have their own ids here, as in the titles of slurmstepd and the names of cgroups.
+    """
+    return ["squeue", "-h", "-w", node, "-o", "%A|%T"]
+
+
+def parse_states(text: str) -> dict[str, str]:
+    """Return the states of jobs by id, from `list_all_on_node`; skip lines of another form."""
+    return dict(line.split("|", 1) for line in text.splitlines() if "|" in line)
+
+
 def show_comment(job: str) -> list[str]:
     """Return the command that prints the comment of a job, and nothing else; no line if the job has ended."""
     return ["squeue", "-h", "-t", "R,S,CF", "-j", job, "-o", "%k"]

@@ -2,6 +2,8 @@
 
 In an UltraServer, `prolog` also starts the job's IMEX domain, and `epilog` ends it. `epilog` checks the GPUs after a
 failed job, `maintenance` runs the checks that take long, and `recheck` repeats those that drained the node.
+`unkillable` records what hangs of a step that Slurm could not kill. `fence` is a service that stops jobs on a node that
+is cut off.
 """
 
 from __future__ import annotations
@@ -12,10 +14,11 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from slurm.health import dcgm, failed_job, imex_domain, maintenance, own_node, recheck
+from slurm.health import dcgm, failed_job, imex_domain, maintenance, own_node, recheck, stray_jobs, unkillable
 from slurm.health.check import Context, Expected, HealthProblem
 from slurm.health.registry import find_problems
 
@@ -30,18 +33,13 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 def main(argv: list[str]) -> int:
     """Run the checks and return the exit code."""
-    if argv == ["prolog"]:
-        return _run_prolog()
-    if argv == ["interval"]:
-        return _run_interval()
-    if argv == ["epilog"]:
-        return _run_epilog()
-    if argv == ["maintenance"]:
-        return _run_maintenance()
     if argv[:1] == ["recheck"]:
         return _run_recheck(argv[1:])
-    print("usage: python3 -m slurm.health prolog|interval|epilog|maintenance|recheck CHECK...", file=sys.stderr)
-    return 2
+    command = _COMMANDS.get(" ".join(argv))
+    if command is None:
+        print(f"usage: python3 -m slurm.health {'|'.join(_COMMANDS)}|recheck CHECK...", file=sys.stderr)
+        return 2
+    return command()
 
 
 def _run_prolog() -> int:
@@ -101,6 +99,9 @@ def _run_interval() -> int:
     if is_first:
         node.note_boot()
     problems = _find_problems(expected, "gate" if is_first else "periodic")
+    if not node.was_changed and stray_jobs.is_due(RUN, time.time()):
+        with suppress(OSError, LookupError, subprocess.SubprocessError):
+            node.take_over_drain()
     # A healthy node that these checks have not changed does not contact slurmctld in every round.
     if problems or node.was_changed:
         node.act(problems)
@@ -138,6 +139,18 @@ def _run_recheck(names: list[str]) -> int:
     return 0
 
 
+def _run_unkillable() -> int:
+    """Record what hangs of a step that slurmstepd could not kill, and give the drain that follows its reason."""
+    job = os.environ.get("SLURM_JOB_ID", "")
+    for line in unkillable.note_unkillable(job, Path(unkillable.RECORDS)):
+        print(f"health: unkillable: {line}", file=sys.stderr)
+    node = own_node.OwnNode(Expected.read(EXPECTED), STATE)
+    # The next rounds resume the node once nothing hangs any more, even if nothing could be recorded.
+    node.save_good_rounds(0)
+    node.run(unkillable.ROUND_SOON)
+    return 0
+
+
 def _run_epilog() -> int:
     """Stop IMEX, and check the GPUs after a failed job.
 
@@ -161,6 +174,22 @@ def _run_epilog() -> int:
         print(f"health: epilog: {error}", file=sys.stderr)
     return 0
 
+
+def _run_fence() -> int:
+    # Imported here, because every job waits for the start of the prolog.
+    from slurm.health import fence_service  # noqa: PLC0415
+
+    return fence_service.run(RUN)
+
+
+_COMMANDS: Mapping[str, Callable[[], int]] = {
+    "prolog": _run_prolog,
+    "interval": _run_interval,
+    "epilog": _run_epilog,
+    "maintenance": _run_maintenance,
+    "unkillable": _run_unkillable,
+    "fence": _run_fence,
+}
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

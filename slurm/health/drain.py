@@ -15,6 +15,10 @@ TRIED_PREFIX = f"{PREFIX}after "
 """Start of the reason of a node on which remedies were tried in vain; only another machine is left."""
 PROLOG_REASONS = ("Prolog error", "Prolog/Epilog failure")
 """Reasons that Slurm sets itself if the prolog fails and could not set its own."""
+DUPLICATE_JOB = "Duplicate jobid"
+"""Reason that slurmctld sets if a node still runs another job of the same id: after a crash, ids may be used again."""
+SLURM_REASONS = (*PROLOG_REASONS, DUPLICATE_JOB, "Kill task failed")
+"""Reasons that Slurm sets itself and does not take back, although the fault passes."""
 GOOD_ROUNDS = 3
 """Rounds without a problem before a node is resumed, so that an intermittent fault does not resume it in between."""
 REASON_MAX_CHARS = 200
@@ -34,7 +38,7 @@ class Service:
 
     @property
     def ours(self) -> bool:
-        """Whether an earlier round of these checks, or the prolog, gave the reason.
+        """Whether an earlier round of these checks gave the reason, or Slurm for a fault that passes.
 
         A drain without a reason counts too: scontrol requires one, but slurmctld drops it when a node that it had as
         powered down registers (clusteracct_storage_g_node_up), and slurmd runs these checks just before that.
@@ -81,7 +85,7 @@ def decide(
 
 def counts_as_ours(reason: str) -> bool:
     """Return whether a node with this reason was drained automatically, which the cap limits."""
-    return reason.startswith((PREFIX, *PROLOG_REASONS))
+    return reason.startswith((PREFIX, *SLURM_REASONS))
 
 
 def decide_drain(node: str, group: Sequence[GroupNode], max_percent: int) -> bool:

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Literal
 
 from slurm.control import nodes, reservations
-from slurm.health import maintenance
+from slurm.health import maintenance, stray_jobs
 from slurm.health.check import Expected, HealthProblem, Remedy
-from slurm.health.drain import PREFIX, Service, decide, decide_drain, describe_held
+from slurm.health.drain import DUPLICATE_JOB, PREFIX, SLURM_REASONS, Service, decide, decide_drain, describe_held
 from slurm.health.recheck import START as START_RECHECK
 from slurm.health.recheck import Recheck, list_beyond_rounds, list_pending
 from slurm.health.registry import CHECKS
@@ -53,10 +53,22 @@ class OwnNode:
         """Return whether the node is idle and in a maintenance reservation."""
         return self._read_listed().state == maintenance.STATE
 
+    def take_over_drain(self) -> None:
+        """Let the rounds end a drain that Slurm set itself; drains of people stay theirs."""
+        listed = self._read_listed()
+        if listed.drained and listed.reason.startswith(SLURM_REASONS):
+            self.save_good_rounds(0)
+
     def act(self, problems: Sequence[HealthProblem]) -> Outcome:
         """Drain or resume the node as its problems require, within the group's limit on drains."""
         listed = self._read_listed()
         service = Service(listed.drained, listed.reason)
+        if service.drained and service.reason.startswith(DUPLICATE_JOB):
+            strays = stray_jobs.list_strays(self.name, self.run)
+            if strays:
+                stray_jobs.end_strays(strays, self.run)
+                self.save_good_rounds(0)
+                return "drained"
         attempts, recheck, now = self._read_attempts(), self._read_recheck(), time.time()
         if any(problem.check in list_beyond_rounds() for problem in problems):
             recheck = Recheck(now, passed=False)

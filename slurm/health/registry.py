@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import IO
 
-from slurm.health import clock, dcgm, efa, filesystem, gpu, imex, nvlink, rdma, software, xid
+from slurm.health import clock, dcgm, efa, filesystem, gpu, imex, nvlink, rdma, software, unkillable, xid
 from slurm.health.check import Answer, Check, Context, Expected, HealthProblem, judge_answer
 from slurm.health.drain import list_checks
 
@@ -29,6 +29,7 @@ CHECKS: tuple[Check, ...] = (
     filesystem.MOUNTS,
     filesystem.DISK,
     filesystem.JOB_DISK,
+    unkillable.CHECK,
     clock.CHECK,
 )
 _POLL_S = 0.01

@@ -68,7 +68,7 @@ def test_a_second_run_sends_nothing_and_reports_no_change(set_facts: Callable[[d
 def test_a_stopped_daemon_is_started_in_one_round_trip(set_facts: Callable[[dict[str, Facts]], None]) -> None:
     target = desired()
     facts = done_all(target)
-    set_facts(facts | {"gpu-1": Facts(**{**vars(facts["gpu-1"]), "active": frozenset({"ssh"})})})
+    set_facts(facts | {"gpu-1": Facts(**{**vars(facts["gpu-1"]), "active": facts["gpu-1"].active - {"slurmd"}})})
     _, log, _ = run(target)
     assert [node for node, _ in log] == ["gpu-1", "controller"]
     assert "systemctl restart slurmd" in log[0][1]
@@ -95,7 +95,7 @@ def test_an_error_that_mentions_cgroups_does_not_lift_the_limits(
 ) -> None:
     target = desired()
     facts = done_all(target)
-    set_facts(facts | {"gpu-1": Facts(**{**vars(facts["gpu-1"]), "active": frozenset({"ssh"})})})
+    set_facts(facts | {"gpu-1": Facts(**{**vars(facts["gpu-1"]), "active": facts["gpu-1"].active - {"slurmd"}})})
     log: list[tuple[str, str]] = []
 
     class Refusing(Recording):

@@ -16,6 +16,8 @@ class StubbedNode:
     folder: Path
     variables: dict[str, str] = field(default_factory=dict)
     """Variables that Slurm gives to a prolog or epilog."""
+    jobs: tuple[str, ...] = ()
+    """Jobs that have processes on the node; this machine may run those of other tests."""
 
     @classmethod
     def create(cls, folder: Path) -> StubbedNode:
@@ -79,6 +81,8 @@ class StubbedNode:
             f"health.RUN = Path({str(self.folder / 'run')!r}); health.GATE = health.RUN / 'gate'; "
             f"dcgm.RESULT = {str(self.folder / 'run' / 'dcgm-1.json')!r}; "
             f"dcgm.AFTER_FAILURE_MARK = {str(self.folder / 'run' / 'dcgm-2')!r}; "
+            f"health.stray_jobs.list_local_jobs = lambda: set({self.jobs!r}); "
+            "health.stray_jobs.signal_jobs = lambda number, jobs: set(jobs); "
             "health.own_node.SETTLE_S = 0.0; sys.exit(health.main(sys.argv[1:]))"
         )
         environment = {"PATH": f"{self.folder / 'bin'}:/usr/bin:/bin", "SLURMD_NODENAME": "gpu-1", **self.variables}

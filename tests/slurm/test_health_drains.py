@@ -6,6 +6,7 @@ import errno
 import itertools
 import subprocess
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -16,6 +17,7 @@ from slurm.health import own_node
 from slurm.health.check import SLURMD_LIMIT_S, Blame, Check, Context, Expected, HealthProblem, Remedy
 from slurm.health.drain import (
     CAP_PREFIX,
+    DUPLICATE_JOB,
     GOOD_ROUNDS,
     PREFIX,
     USER_PREFIX,
@@ -257,3 +259,37 @@ def test_a_job_without_a_user_id_starts_and_drains_nothing(stubbed: StubbedNode)
         "health: imex: SLURM_JOB_UID='' is not a user id, so no domain was started\n",
     )
     assert stubbed.state == "gpu-1|idle|none"
+
+
+def test_a_node_that_slurm_drained_for_a_duplicate_job_returns_once_the_forgotten_job_is_gone(tmp_path: Path) -> None:
+    node = StubbedNode.create(tmp_path)
+    node.write_tool("squeue", "echo '8|RUNNING'")
+    node.write_tool("systemctl", f'echo "$@" >>{tmp_path / "systemctl"}')
+    node.set_state(f"gpu-1|drained|{DUPLICATE_JOB}")
+    with_stray = replace(node, jobs=("7", "8"))
+    done = with_stray.run("interval")
+    assert "slurmctld does not have job 7 here; killed job 7" in done.stderr
+    assert (tmp_path / "systemctl").read_text() == "--no-block restart slurmd\n"
+    for _ in range(GOOD_ROUNDS):
+        assert node.state == f"gpu-1|drained|{DUPLICATE_JOB}"
+        replace(node, jobs=("8",)).run("interval")
+    assert node.state == "gpu-1|idle|none"
+
+
+@pytest.mark.parametrize("reason", ["new memory", "duplicate jobid, asks Ann", "Not responding"])
+def test_a_drain_of_a_person_is_not_taken_over(tmp_path: Path, reason: str) -> None:
+    node = StubbedNode.create(tmp_path)
+    node.set_state(f"gpu-1|drained|{reason}")
+    for _ in range(2 * GOOD_ROUNDS):
+        replace(node, jobs=("7",)).run("interval")
+    assert node.state == f"gpu-1|drained|{reason}"
+
+
+@pytest.mark.fault(36)
+def test_a_step_that_cannot_be_killed_drains_the_node_until_it_is_gone(tmp_path: Path) -> None:
+    node = StubbedNode.create(tmp_path)
+    node.set_state("gpu-1|drained|Kill task failed (JobId=7 StepId=0)")
+    for _ in range(GOOD_ROUNDS):
+        assert node.state.startswith("gpu-1|drained|Kill task failed")
+        node.run("interval")
+    assert node.state == "gpu-1|idle|none"

@@ -1,0 +1,151 @@
+"""`health.pyz fence`: the service of a compute node that stops its jobs while the node is cut off."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from slurm.control import jobs, nodes
+from slurm.health.fence import MIN_PAUSE_S, Cluster, decide, parse_cluster
+from slurm.health.job_processes import signal_jobs
+from slurm.health.stray_jobs import REGISTER, end_strays, find_strays, list_local_jobs
+
+CONF = Path("/run/slurm/conf/slurm.conf")
+"""The configuration that slurmd has fetched from slurmctld."""
+NAME = "muster-fence"
+UNIT_PATH = f"/etc/systemd/system/{NAME}.service"
+UNIT = """\
+[Unit]
+Description=muster: stop jobs while this node is cut off from its cluster
+After=network-online.target
+
+[Service]
+ExecStart=/usr/bin/python3 /etc/muster/health.pyz fence
+Restart=always
+RestartSec=5
+OOMScoreAdjust=-500
+MemoryMax=256M
+
+[Install]
+WantedBy=multi-user.target
+"""
+# A port on which nothing listens: the kernel refuses the connection, without a daemon that would log it.
+_CLOSED_PORT = 9
+_SLURMCTLD_PORTS = (6817, 22)
+_SLURMD_PORTS = (6818, 22)
+_PROBE_S = 2.0
+_ASKED_PEERS = 8
+_COMMAND_S = 10.0
+_STOPPED = "jobs-stopped"
+
+
+def run(state: Path) -> int:
+    """Watch the controller until the process is ended; `state` is a folder that is emptied at boot."""
+    mark, last = state / _STOPPED, time.monotonic()
+    while True:
+        cluster = read_cluster()
+        if cluster is None:
+            time.sleep(MIN_PAUSE_S)
+            continue
+        answers = is_reached(cluster.controller, _CLOSED_PORT)
+        silent_s, stopped = time.monotonic() - last, mark.exists()
+        # Asked only if it matters: it opens connections to other nodes.
+        asks = not answers and not stopped and silent_s >= cluster.limit_s
+        verdict = decide(
+            answers=answers,
+            silent_s=silent_s,
+            limit_s=cluster.limit_s,
+            stopped=stopped,
+            cut_off=asks and is_cut_off(cluster),
+        )
+        if verdict == "stop":
+            _stop(mark, silent_s)
+        if answers and (verdict == "wait" or _rejoin(mark)):
+            last = time.monotonic()
+        time.sleep(MIN_PAUSE_S if stopped else cluster.pause_s)
+
+
+def read_cluster() -> Cluster | None:
+    """Return what slurmd's configuration tells about the cluster; None while there is none."""
+    try:
+        return parse_cluster(CONF.read_text(encoding="utf-8"), _node_name())
+    except OSError:
+        return None
+
+
+def is_cut_off(cluster: Cluster) -> bool:
+    """Return whether neither the controller nor a sample of the other nodes answers; False if there are none."""
+    if not cluster.peers:
+        return False
+    peers = random.sample(cluster.peers, min(_ASKED_PEERS, len(cluster.peers)))
+    probes = [(cluster.controller, port) for port in _SLURMCTLD_PORTS]
+    probes += [(peer, port) for peer in peers for port in _SLURMD_PORTS]
+    with ThreadPoolExecutor(len(probes)) as pool:
+        return not any(pool.map(lambda probe: is_reached(*probe), probes))
+
+
+def is_reached(address: str, port: int) -> bool:
+    """Return whether a machine answers, even if it refuses the connection."""
+    try:
+        with socket.create_connection((address, port), timeout=_PROBE_S):
+            return True
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False
+
+
+def _stop(mark: Path, silent_s: float) -> None:
+    is_new = not mark.exists()
+    mark.parent.mkdir(parents=True, exist_ok=True)
+    # First: if this program is killed, the next one continues what is stopped.
+    mark.touch()
+    stopped = signal_jobs(signal.SIGSTOP, list_local_jobs())
+    if is_new:
+        _print(f"no machine of the cluster has answered for {silent_s:.0f} s; stopped {_list(stopped)}")
+
+
+def _rejoin(mark: Path) -> bool:
+    """End the jobs that slurmctld does not have here any more, continue the others, and register if it is necessary."""
+    try:
+        local = list_local_jobs()
+        listed = jobs.parse_states(_run(jobs.list_all_on_node(_node_name())))
+        strays = find_strays(local, listed)
+        shown = nodes.parse_listed(_run(nodes.list_node(_node_name())))
+        if strays:
+            end_strays(strays, _run)
+        elif any(node.state.startswith("down") for node in shown):
+            _run(REGISTER)
+    except (OSError, subprocess.SubprocessError) as error:
+        _print(f"slurmctld does not answer yet: {error}")
+        return False
+    suspended = {job for job, state in listed.items() if state == "SUSPENDED"}
+    continued = signal_jobs(signal.SIGCONT, local - set(strays) - suspended) if mark.exists() else ()
+    mark.unlink(missing_ok=True)
+    _print(f"the controller answers again; continued {_list(continued)}, ended {_list(strays)}")
+    return True
+
+
+def _run(command: Iterable[str]) -> str:
+    done = subprocess.run(list(command), check=True, capture_output=True, text=True, timeout=_COMMAND_S)
+    return done.stdout
+
+
+def _node_name() -> str:
+    return os.environ.get("SLURMD_NODENAME") or os.uname().nodename
+
+
+def _list(numbers: Iterable[str]) -> str:
+    return ", ".join(f"job {number}" for number in sorted(numbers, key=int)) or "no job"
+
+
+def _print(text: str) -> None:
+    print(f"fence: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,133 @@
+"""The processes of jobs on this node, as the kernel lists them: Slurm's own view can be wrong when it matters."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+PROC = Path("/proc")
+# A user who has a systemd of their own can create groups of any name below it.
+_USERS_OWN = "/user@"
+_GROUP = re.compile(r"/job_(\d+)(?:/|$)")
+# The title of a process that runs a step, such as `slurmstepd: [12.batch]`.
+_STEP = re.compile(r"^slurmstepd: \[(\d+)\.")
+_ROUNDS = 20
+_PAUSE_S = 0.05
+
+
+@dataclass(frozen=True)
+class JobProcess:
+    """A process that a job has started; Slurm's own ones, which belong to root, are none."""
+
+    pid: int
+    started: int
+    """Time of its start in ticks since boot: with the pid, it identifies the process."""
+    job: str
+    name: str
+    state: str
+    """State as the kernel names it: R, S, D (waits in the kernel and cannot be killed), T (stopped), Z (ended)."""
+
+    @property
+    def is_over(self) -> bool:
+        return self.state in "ZX"
+
+
+def list_job_processes(proc: Path = PROC) -> list[JobProcess]:
+    """Return the processes of all jobs on this node."""
+    entries = {entry.pid: entry for entry in _read_entries(proc)}
+    return [
+        JobProcess(entry.pid, entry.started, job, entry.name, entry.state)
+        for entry in entries.values()
+        if entry.uid != 0 and (job := entry.job or _find_job_of_ancestors(entry, entries))
+    ]
+
+
+def list_steps(proc: Path = PROC) -> set[str]:
+    """Return the jobs that have steps on this node: each has a process of Slurm's own."""
+    return {entry.step for entry in _read_entries(proc) if entry.step}
+
+
+def signal_jobs(
+    number: signal.Signals,
+    jobs: Iterable[str],
+    read: Callable[[], list[JobProcess]] = list_job_processes,
+    sleep: Callable[[float], None] = time.sleep,
+) -> set[str]:
+    """Send a signal to all processes of jobs, and return the jobs that had any.
+
+    A process may start another one before the signal reaches it, so they are listed until there is no new one.
+    """
+    jobs, reached = set(jobs), set()
+    done: set[tuple[int, int]] = set()
+    for _ in range(_ROUNDS):
+        new = [p for p in read() if p.job in jobs and not p.is_over and (p.pid, p.started) not in done]
+        if not new:
+            break
+        for process in new:
+            with suppress(ProcessLookupError):
+                os.kill(process.pid, number)
+            done.add((process.pid, process.started))
+            reached.add(process.job)
+        sleep(_PAUSE_S)
+    return reached
+
+
+@dataclass(frozen=True)
+class _Entry:
+    pid: int
+    parent: int
+    started: int
+    uid: int
+    name: str
+    state: str
+    job: str
+    """Job of its cgroup; empty outside of jobs, and where Slurm uses no cgroups."""
+    step: str
+    """Job of the step that this process runs, if it is slurmstepd."""
+
+
+def _read_entries(proc: Path) -> Iterator[_Entry]:
+    for folder in proc.iterdir():
+        if folder.name.isdigit():
+            # The process may end at any time.
+            with suppress(OSError, ValueError, IndexError):
+                yield _read_entry(folder)
+
+
+def _read_entry(folder: Path) -> _Entry:
+    head, _, tail = (folder / "stat").read_text(errors="replace").rpartition(")")
+    fields = tail.split()
+    uid = int(re.findall(r"^Uid:\t(\d+)", (folder / "status").read_text(errors="replace"), re.MULTILINE)[0])
+    title = (folder / "cmdline").read_text(errors="replace")
+    step = _STEP.match(title) if uid == 0 else None
+    return _Entry(
+        pid=int(folder.name),
+        parent=int(fields[1]),
+        started=int(fields[19]),
+        uid=uid,
+        name=head.partition("(")[2],
+        state=fields[0],
+        job=_find_job((folder / "cgroup").read_text(errors="replace")),
+        step=step[1] if step else "",
+    )
+
+
+def _find_job(groups: str) -> str:
+    matches = (_GROUP.search(line) for line in groups.splitlines() if _USERS_OWN not in line)
+    return next((match[1] for match in matches if match), "")
+
+
+def _find_job_of_ancestors(entry: _Entry, entries: Mapping[int, _Entry]) -> str:
+    seen = set()
+    while entry.parent in entries and entry.pid not in seen:
+        seen.add(entry.pid)
+        entry = entries[entry.parent]
+        if entry.step:
+            return entry.step
+    return ""

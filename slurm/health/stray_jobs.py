@@ -1,0 +1,58 @@
+"""Jobs that run on this node although slurmctld has none of them here: forgotten in a crash, or requeued elsewhere."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from slurm.control import jobs
+from slurm.health.job_processes import list_job_processes, list_steps, signal_jobs
+
+# slurmd registers at its start, and slurmctld answers by ending the steps of all jobs that it does not have here, with
+# the epilog. By itself it asks a node to register only every 20 pings. Steps survive the restart.
+REGISTER = ("systemctl", "--no-block", "restart", "slurmd")
+LOOK_S = 300.0
+"""How often a node looks whether Slurm has drained it."""
+_LOOKED = "drain-looked-up"
+
+
+def is_due(folder: Path, now: float) -> bool:
+    """Return whether to look now for a drain that Slurm set, and remember it."""
+    looked = folder / _LOOKED
+    if looked.exists() and 0 <= now - looked.stat().st_mtime < LOOK_S:
+        return False
+    folder.mkdir(parents=True, exist_ok=True)
+    looked.touch()
+    return True
+
+
+def list_local_jobs() -> set[str]:
+    """Return the jobs that have steps or processes on this node."""
+    return list_steps() | {process.job for process in list_job_processes() if not process.is_over}
+
+
+def find_strays(local: Iterable[str], listed: Iterable[str]) -> list[str]:
+    """Return the jobs on this node that slurmctld does not list here.
+
+    The jobs on the node must be looked up first: one that starts in between is in the list.
+    """
+    return sorted(set(local) - set(listed), key=int)
+
+
+def list_strays(node: str, run: Callable[[Sequence[str]], str]) -> list[str]:
+    """Return the jobs that run on this node and that slurmctld does not have here; `run` runs Slurm's commands."""
+    local = list_local_jobs()
+    return find_strays(local, jobs.parse_states(run(jobs.list_all_on_node(node)))) if local else []
+
+
+def end_strays(strays: Sequence[str], run: Callable[[Sequence[str]], str]) -> None:
+    """Kill the processes of these jobs, and let slurmctld end what is left of them."""
+    killed = sorted(signal_jobs(signal.SIGKILL, strays), key=int)
+    print(f"health: slurmctld does not have {_name(strays)} here; killed {_name(killed)}", file=sys.stderr, flush=True)
+    run(REGISTER)
+
+
+def _name(numbers: Sequence[str]) -> str:
+    return f"{'job' if len(numbers) == 1 else 'jobs'} {', '.join(numbers)}" if numbers else "no process"

@@ -1,0 +1,113 @@
+"""unkillable: processes of a step that Slurm could not kill. Slurm names the job; this names what hangs, and where.
+
+slurmstepd runs `note_unkillable` (UnkillableStepProgram) and then drains the node with "Kill task failed". The check
+gives the drain a reason that says what hangs, and the node returns when these processes are gone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from slurm.health.check import Check, Expected
+from slurm.health.job_processes import PROC, JobProcess, list_job_processes
+
+RECORDS = "/run/muster/unkillable"
+"""Folder of what could not be killed: a file per job, with a line `PID STARTED TEXT` per process."""
+SHOWN = 3
+"""Processes that a reason names; Slurm's tables show the first 200 characters of it."""
+ROUND_SOON = (
+    *("systemd-run", "--quiet", "--collect", "--on-active=3s", "--timer-property=AccuracySec=500ms"),
+    "/etc/muster/health",
+)
+"""Command that starts a round after slurmstepd has drained the node: the reason must not wait for the next one."""
+
+# The start of a process is the 22nd field of stat; its second field, the name, may contain spaces.
+_SCRIPT = """\
+for record in {records}/*; do
+  if ! [ -f "$record" ]; then continue; fi
+  alive=
+  while read -r pid started text; do
+    stat=$(cat "/proc/$pid/stat" 2>/dev/null) || continue
+    # shellcheck disable=SC2086  # its fields
+    set -- ${{stat##*) }}
+    case $1 in Z | X) continue ;; esac
+    if [ "${{20}}" != "$started" ]; then continue; fi
+    alive=yes
+    echo "$text"
+  done <"$record"
+  if [ -z "$alive" ]; then rm -f "$record"; fi
+done
+"""
+
+
+def note_unkillable(job: str, folder: Path, proc: Path = PROC) -> list[str]:
+    """Record the processes of a job that are still there, and return what is known of each."""
+    left = [process for process in list_job_processes(proc) if process.job == job and not process.is_over]
+    lines = [f"{process.pid} {process.started} {describe(process, proc)}" for process in left]
+    if lines:
+        folder.mkdir(parents=True, exist_ok=True)
+        new = folder.parent / f"{folder.name}-{job}.new"
+        new.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        new.replace(folder / job)
+    return lines
+
+
+def describe(process: JobProcess, proc: Path = PROC) -> str:
+    """Return where a process hangs: its job, state, function of the kernel, and the filesystem of its folder."""
+    folder = proc / str(process.pid)
+    parts = [f"pid {process.pid}", f"state {process.state}"]
+    function = _read(folder / "wchan").strip()
+    if function not in ("", "0"):
+        parts.append(f"in {function}")
+    with suppress(OSError):
+        where = os.readlink(folder / "cwd")
+        parts.append(f"on {find_mount(where, _read(folder / 'mountinfo'))}")
+    return f"job {process.job}: {process.name} ({', '.join(parts)})"
+
+
+def find_mount(path: str, mountinfo: str) -> str:
+    """Return the mount point that contains a path, and its source and type if it is a filesystem of the network."""
+    best, shown = "/", "/"
+    for line in mountinfo.splitlines():
+        fields, _, source = line.partition(" - ")
+        point = fields.split()[4] if len(fields.split()) > 4 else ""  # noqa: PLR2004
+        if point and (path == point or path.startswith(f"{point.rstrip('/')}/")) and len(point) >= len(best):
+            kind, device = [*source.split(), "", ""][:2]
+            best, shown = point, f"{point} ({kind} {device})" if ":" in device or kind.startswith("fuse") else point
+    return shown
+
+
+def judge(output: str, _expected: Expected) -> list[str]:
+    """Return the processes that still hang; many are counted."""
+    lines = [line for line in output.splitlines() if line.strip()]
+    return summarize(lines)
+
+
+def summarize(lines: Sequence[str]) -> list[str]:
+    """Return the first lines, and the number of those that are not shown."""
+    more = len(lines) - SHOWN
+    return [*lines[:SHOWN], *([f"and {more} more"] if more > 0 else [])]
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+CHECK = Check(
+    "unkillable",
+    about="no process of a step that Slurm could not kill is left",
+    applies=lambda _: True,
+    command=lambda _: _SCRIPT.format(records=RECORDS),
+    judge=judge,
+    contexts=("gate", "periodic"),
+    limit_s=20.0,
+    # A file server may be the cause.
+    blame="unknown",
+    remedies=("rounds", "replace"),
+)

@@ -1,0 +1,73 @@
+"""Processes of jobs: found by cgroup or by parent, never of Slurm itself, and signalled until there is no new one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+from slurm.health.job_processes import JobProcess, list_job_processes, list_steps, signal_jobs
+from slurm.health.stray_jobs import LOOK_S, find_strays, is_due
+from tests.slurm.proc_tree import add_process
+
+STEP = "/system.slice/slurmstepd.scope/job_12/step_0"
+
+
+def test_processes_are_found_by_the_cgroup_of_their_job(tmp_path: Path) -> None:
+    add_process(tmp_path, 10, uid=0, name="slurmstepd", title="slurmstepd: [12.0]", group=f"{STEP}/slurm")
+    add_process(tmp_path, 11, name="a) b", parent=10, group=f"{STEP}/user/task_0", state="D", started=7)
+    add_process(tmp_path, 12, uid=0, name="sleep", parent=10, group=f"{STEP}/user/task_0")
+    add_process(tmp_path, 13, group="/user.slice/user-2000.slice/user@2000.service/job_99")
+    add_process(tmp_path, 14, group="/slurm/uid_2000/job_13/step_batch/task_0")
+    (tmp_path / "self").mkdir()
+    (tmp_path / "15").mkdir()
+    assert list_job_processes(tmp_path) == [
+        JobProcess(11, 7, "12", "a) b", "D"),
+        JobProcess(14, 100, "13", "python", "S"),
+    ]
+    assert list_steps(tmp_path) == {"12"}
+
+
+def test_without_cgroups_processes_are_found_by_the_step_that_started_them(tmp_path: Path) -> None:
+    add_process(tmp_path, 10, uid=0, name="slurmstepd", title="slurmstepd: [12.batch]")
+    add_process(tmp_path, 11, parent=10)
+    add_process(tmp_path, 12, parent=11)
+    # A user can give a process any title.
+    add_process(tmp_path, 13, title="slurmstepd: [12.batch]")
+    add_process(tmp_path, 14, parent=13)
+    assert [process.pid for process in list_job_processes(tmp_path)] == [11, 12]
+    assert list_steps(tmp_path) == {"12"}
+
+
+def test_a_signal_also_reaches_a_process_that_was_started_meanwhile() -> None:
+    first, second = (subprocess.Popen(["sleep", "600"]) for _ in range(2))
+    listed = [
+        [process(first.pid, "7"), process(os.getpid(), "8")],
+        [process(first.pid, "7"), process(second.pid, "7")],
+        [process(first.pid, "7", "Z"), process(second.pid, "7")],
+    ]
+    assert signal_jobs(signal.SIGKILL, ["7"], read=lambda: listed.pop(0), sleep=lambda _: None) == {"7"}
+    assert [first.wait(), second.wait()] == [-signal.SIGKILL] * 2
+    assert listed == []
+
+
+def test_strays_are_jobs_that_slurmctld_does_not_list_here() -> None:
+    assert find_strays({"9", "10", "11"}, {"10": "RUNNING", "12": "RUNNING"}) == ["9", "11"]
+    assert find_strays((), {"10": "RUNNING"}) == []
+
+
+def test_a_node_looks_for_drains_of_slurm_every_five_minutes(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    now = 1_000_000.0
+    assert is_due(folder, now)
+    os.utime(folder / "drain-looked-up", (now, now))
+    assert not is_due(folder, now + LOOK_S - 1)
+    assert is_due(folder, now + LOOK_S)
+    # A clock that went back must not stop the looks.
+    os.utime(folder / "drain-looked-up", (now + 9e9, now + 9e9))
+    assert is_due(folder, now)
+
+
+def process(pid: int, job: str, state: str = "S") -> JobProcess:
+    return JobProcess(pid, 1, job, "sleep", state)

@@ -1,0 +1,72 @@
+"""What hangs of a step that Slurm could not kill is named, and is no problem any more once it is gone."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from slurm.health import unkillable
+from slurm.health.check import Expected
+from slurm.health.job_processes import PROC
+from tests.slurm.proc_tree import add_process
+
+MOUNTS = """\
+22 1 0:5 / / rw - overlay overlay rw
+30 22 0:40 / /shared rw,relatime shared:1 - nfs4 10.0.0.2:/export rw
+31 22 0:41 / /shared/scratch rw - ext4 /dev/sdb rw
+"""
+
+
+@pytest.mark.fault(36)
+def test_a_process_that_hangs_is_named_with_its_job_and_mount(tmp_path: Path) -> None:
+    proc, folder = tmp_path / "proc", tmp_path / "unkillable"
+    hung = add_process(proc, 11, group="/job_12/step_0/user/task_0", state="D", started=7)
+    (hung / "wchan").write_text("rpc_wait_bit_killable")
+    (hung / "cwd").symlink_to("/shared/data")
+    (hung / "mountinfo").write_text(MOUNTS)
+    add_process(proc, 12, group="/job_12/step_0/user/task_0", state="Z")
+    add_process(proc, 13, group="/job_13/step_0/user/task_0")
+    text = "job 12: python (pid 11, state D, in rpc_wait_bit_killable, on /shared (nfs4 10.0.0.2:/export))"
+    assert unkillable.note_unkillable("12", folder, proc) == [f"11 7 {text}"]
+    assert (folder / "12").read_text() == f"11 7 {text}\n"
+    assert unkillable.note_unkillable("14", folder, proc) == []
+    assert not (folder / "14").exists()
+
+
+@pytest.mark.parametrize(
+    ("path", "shown"),
+    [
+        ("/shared/data", "/shared (nfs4 10.0.0.2:/export)"),
+        ("/shared/scratch/a", "/shared/scratch"),
+        ("/sharedness", "/"),
+        ("/", "/"),
+    ],
+)
+def test_mount_of_a_path(path: str, shown: str) -> None:
+    assert unkillable.find_mount(path, MOUNTS) == shown
+
+
+@pytest.mark.fault(36)
+def test_the_check_reports_recorded_processes_until_they_are_gone(tmp_path: Path) -> None:
+    process = subprocess.Popen(["sleep", "600"])
+    started = (PROC / str(process.pid) / "stat").read_text().rpartition(")")[2].split()[19]
+    record = tmp_path / "12"
+    record.write_text(f"{process.pid} {started} job 12: sleep (state D)\n{process.pid} 1 another with the same id\n")
+    assert report(tmp_path) == ["job 12: sleep (state D)"]
+    process.kill()
+    process.wait()
+    assert report(tmp_path) == []
+    assert not record.exists()
+
+
+def test_many_processes_are_counted() -> None:
+    assert unkillable.summarize(["a", "b", "c", "d", "e"]) == ["a", "b", "c", "and 2 more"]
+    assert unkillable.summarize(["a"]) == ["a"]
+
+
+def report(folder: Path) -> list[str]:
+    script = unkillable.CHECK.command(Expected()).replace(unkillable.RECORDS, str(folder))
+    done = subprocess.run(["sh", "-c", script], check=True, capture_output=True, text=True)
+    return unkillable.CHECK.judge(done.stdout, Expected())

@@ -27,6 +27,7 @@ STATE = Path("/var/lib/muster")
 RUN = Path("/run/muster")
 GATE = RUN / "health-gate"
 """File that exists once the checks of the gate have run since the last boot."""
+UNKILLABLE = Path(unkillable.RECORDS)
 # Errors of a full disk or quota, which a user can cause.
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -98,6 +99,8 @@ def _run_interval() -> int:
     is_first = not GATE.exists()
     if is_first:
         node.note_boot()
+    with suppress(OSError):
+        unkillable.note_killed(UNKILLABLE)
     problems = _find_problems(expected, "gate" if is_first else "periodic")
     if not node.was_changed and stray_jobs.is_due(RUN, time.time()):
         with suppress(OSError, LookupError, subprocess.SubprocessError):
@@ -142,7 +145,7 @@ def _run_recheck(names: list[str]) -> int:
 def _run_unkillable() -> int:
     """Record what hangs of a step that slurmstepd could not kill, and give the drain that follows its reason."""
     job = os.environ.get("SLURM_JOB_ID", "")
-    for line in unkillable.note_unkillable(job, Path(unkillable.RECORDS)):
+    for line in unkillable.note_unkillable(job, UNKILLABLE):
         print(f"health: unkillable: {line}", file=sys.stderr)
     node = own_node.OwnNode(Expected.read(EXPECTED), STATE)
     # The next rounds resume the node once nothing hangs any more, even if nothing could be recorded.

@@ -17,6 +17,9 @@ _USERS_OWN = "/user@"
 _GROUP = re.compile(r"/job_(\d+)(?:/|$)")
 # The title of a process that runs a step, such as `slurmstepd: [12.batch]`.
 _STEP = re.compile(r"^slurmstepd: \[(\d+)\.")
+# Signals that wait for the process, and for its main thread.
+_PENDING = re.compile(r"^(?:SigPnd|ShdPnd):\t([0-9a-f]+)", re.MULTILINE)
+_KILL_BIT = 1 << (signal.SIGKILL - 1)
 _ROUNDS = 20
 _PAUSE_S = 0.05
 
@@ -32,6 +35,8 @@ class JobProcess:
     name: str
     state: str
     """State as the kernel names it: R, S, D (waits in the kernel and cannot be killed), T (stopped), Z (ended)."""
+    is_killed: bool = False
+    """Whether it has been sent SIGKILL, which it has not obeyed yet."""
 
     @property
     def is_over(self) -> bool:
@@ -42,7 +47,7 @@ def list_job_processes(proc: Path = PROC) -> list[JobProcess]:
     """Return the processes of all jobs on this node."""
     entries = {entry.pid: entry for entry in _read_entries(proc)}
     return [
-        JobProcess(entry.pid, entry.started, job, entry.name, entry.state)
+        JobProcess(entry.pid, entry.started, job, entry.name, entry.state, entry.is_killed)
         for entry in entries.values()
         if entry.uid != 0 and (job := entry.job or _find_job_of_ancestors(entry, entries))
     ]
@@ -90,6 +95,7 @@ class _Entry:
     """Job of its cgroup; empty outside of jobs, and where Slurm uses no cgroups."""
     step: str
     """Job of the step that this process runs, if it is slurmstepd."""
+    is_killed: bool
 
 
 def _read_entries(proc: Path) -> Iterator[_Entry]:
@@ -103,7 +109,8 @@ def _read_entries(proc: Path) -> Iterator[_Entry]:
 def _read_entry(folder: Path) -> _Entry:
     head, _, tail = (folder / "stat").read_text(errors="replace").rpartition(")")
     fields = tail.split()
-    uid = int(re.findall(r"^Uid:\t(\d+)", (folder / "status").read_text(errors="replace"), re.MULTILINE)[0])
+    status = (folder / "status").read_text(errors="replace")
+    uid = int(re.findall(r"^Uid:\t(\d+)", status, re.MULTILINE)[0])
     title = (folder / "cmdline").read_text(errors="replace")
     step = _STEP.match(title) if uid == 0 else None
     return _Entry(
@@ -115,6 +122,7 @@ def _read_entry(folder: Path) -> _Entry:
         state=fields[0],
         job=_find_job((folder / "cgroup").read_text(errors="replace")),
         step=step[1] if step else "",
+        is_killed=any(int(mask, 16) & _KILL_BIT for mask in _PENDING.findall(status)),
     )
 
 

@@ -1,7 +1,9 @@
 """unkillable: processes of a step that Slurm could not kill. Slurm names the job; this names what hangs, and where.
 
-slurmstepd runs `note_unkillable` (UnkillableStepProgram) and then drains the node with "Kill task failed". The check
-gives the drain a reason that says what hangs, and the node returns when these processes are gone.
+If a step does not end after SIGKILL, slurmstepd runs `note_unkillable` (UnkillableStepProgram) and drains the node with
+"Kill task failed". It does not if the step got SIGTERM before, as every cancelled job does: the job stays `completing`.
+So each round also looks for processes that a SIGKILL has been waiting for since the round before. The check reports
+both, and the node returns when these processes are gone.
 """
 
 from __future__ import annotations
@@ -46,6 +48,26 @@ done
 def note_unkillable(job: str, folder: Path, proc: Path = PROC) -> list[str]:
     """Record the processes of a job that are still there, and return what is known of each."""
     left = [process for process in list_job_processes(proc) if process.job == job and not process.is_over]
+    return _record(job, left, folder, proc)
+
+
+def note_killed(folder: Path, proc: Path = PROC) -> None:
+    """Record the processes that a SIGKILL was waiting for in the last round and still is; remember those of this round.
+
+    A process that has only just been killed may take a moment to free its memory.
+    """
+    seen = folder.parent / f"{folder.name}-seen"
+    before = set(_read(seen).splitlines())
+    killed = {f"{p.pid} {p.started}": p for p in list_job_processes(proc) if p.is_killed and not p.is_over}
+    if killed or before:
+        seen.parent.mkdir(parents=True, exist_ok=True)
+        seen.write_text("".join(f"{key}\n" for key in killed), encoding="ascii")
+    hung = [process for key, process in killed.items() if key in before]
+    for job in sorted({process.job for process in hung}):
+        _record(job, [process for process in hung if process.job == job], folder, proc)
+
+
+def _record(job: str, left: Sequence[JobProcess], folder: Path, proc: Path) -> list[str]:
     lines = [f"{process.pid} {process.started} {describe(process, proc)}" for process in left]
     if lines:
         folder.mkdir(parents=True, exist_ok=True)

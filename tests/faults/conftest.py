@@ -14,7 +14,7 @@ from tests.harness import Spec, Stack, small_spec
 
 ORDER = (
     *("test_interrupted_up", "test_broken_parts", "test_controller_outage", "test_cut_off_node", "test_sick_node"),
-    *("test_training_faults", "test_scarce_resources"),
+    *("test_controller_crash", "test_hung_node", "test_training_faults", "test_scarce_resources"),
     "test_interrupted_change",
 )
 MakeStack = Callable[[str, Spec], Stack]

@@ -82,6 +82,8 @@ class StubbedNode:
             f"dcgm.RESULT = {str(self.folder / 'run' / 'dcgm-1.json')!r}; "
             f"dcgm.AFTER_FAILURE_MARK = {str(self.folder / 'run' / 'dcgm-2')!r}; "
             f"health.stray_jobs.list_local_jobs = lambda: set({self.jobs!r}); "
+            "health.unkillable.list_job_processes = lambda proc: []; "
+            f"health.UNKILLABLE = Path({str(self.folder / 'hung')!r}); "
             "health.stray_jobs.signal_jobs = lambda number, jobs: set(jobs); "
             "health.own_node.SETTLE_S = 0.0; sys.exit(health.main(sys.argv[1:]))"
         )

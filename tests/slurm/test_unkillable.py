@@ -35,6 +35,19 @@ def test_a_process_that_hangs_is_named_with_its_job_and_mount(tmp_path: Path) ->
     assert not (folder / "14").exists()
 
 
+@pytest.mark.fault(36)
+def test_a_process_that_a_kill_waits_for_in_two_rounds_is_recorded(tmp_path: Path) -> None:
+    proc, folder = tmp_path / "proc", tmp_path / "run" / "unkillable"
+    add_process(proc, 11, group="/job_12/step_0", state="D", pending=0x100)
+    add_process(proc, 12, group="/job_12/step_0", pending=0x4000)
+    unkillable.note_killed(folder, proc)
+    assert not folder.exists()
+    add_process(proc, 13, group="/job_12/step_0", pending=0x100)
+    unkillable.note_killed(folder, proc)
+    assert (folder / "12").read_text().startswith("11 100 job 12: python (pid 11, state D")
+    assert len((folder / "12").read_text().splitlines()) == 1
+
+
 @pytest.mark.parametrize(
     ("path", "shown"),
     [

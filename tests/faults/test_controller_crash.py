@@ -1,0 +1,96 @@
+"""slurmctld is killed while jobs wait and are submitted, and uses the id of a job that still runs here again."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.faults.test_controller_outage import read_state
+from tests.faults.test_cut_off_node import read_node
+from tests.harness import Stack, wait_until
+
+# slurmctld saves its state at most 5 s after a change (SAVE_MAX_WAIT of its source), checked every second.
+SAVED_S = 7.0
+SUBMITTED = 100
+KILLS = 3
+KILL = "systemctl kill -s KILL slurmctld"
+# Each line: when sbatch had answered, and the name of the job that it accepted.
+SUBMIT = f"""cd ~ && rm -f accepted && for number in $(seq {SUBMITTED}); do
+    sbatch --hold --parsable -p gpu -N1 -J crash-$number --wrap true >/dev/null 2>&1 &&
+      echo "$(date +%s.%N) crash-$number" >>accepted
+    sleep 0.1
+  done"""
+KILL_MEANWHILE = f"""for kill in $(seq {KILLS}); do
+    sleep 8
+    date +%s.%N >>/tmp/kills
+    {KILL}
+  done"""
+NODE = "gpu-1"
+STATE = "/var/lib/slurm/slurmctld"
+SAVE = f"rm -rf /root/state && cp -a {STATE} /root/state"
+# Stopped and not killed: systemd would start it again at once, with the newer state.
+FORGET = (
+    f"""systemctl stop slurmctld && rm -rf {STATE}/* && cp -a /root/state/. {STATE}/ && systemctl start slurmctld"""
+)
+RESUBMIT = f"""cd ~; for try in $(seq 100); do
+    sbatch --parsable -p gpu -w {NODE} -N1 -o again.out --wrap hostname 2>/dev/null && exit 0; sleep 0.1
+  done; exit 1"""
+ATTEMPTS = 5
+
+
+@pytest.mark.nightly
+@pytest.mark.fault(3)
+def test_jobs_that_sbatch_accepted_survive_a_crash_except_those_of_the_last_seconds(healthy: Stack) -> None:
+    waiting = healthy.ssh("controller", "cd ~ && sbatch --hold --parsable -p gpu -N1 -J waiting --wrap true")
+    time.sleep(SAVED_S)
+    healthy.ssh("controller", f"rm -f /tmp/kills; ({KILL_MEANWHILE}) >/dev/null 2>&1 </dev/null &", user="root")
+    healthy.ssh("controller", SUBMIT)
+    wait_until(
+        lambda: healthy.ssh("controller", "wc -l </tmp/kills", user="root") == str(KILLS), "slurmctld was killed"
+    )
+    wait_until(lambda: healthy.ssh("controller", "scontrol ping | grep -c UP || true") == "1", "slurmctld is back")
+    kills = [float(line) for line in healthy.ssh("controller", "cat /tmp/kills", user="root").split()]
+    accepted = [line.split() for line in healthy.ssh("controller", "cat ~/accepted").splitlines()]
+    queued = set(healthy.ssh("controller", "squeue -h -t all -o %j").split())
+    state = read_state(healthy, waiting)
+    healthy.ssh("controller", "squeue -h -t PD -o '%A %j' | awk '/ crash-| waiting/ { print $1 }' | xargs -r scancel")
+    lost = [(float(at), name) for at, name in accepted if name not in queued]
+    print(f"{len(accepted)} of {SUBMITTED} accepted, {len(lost)} lost in {KILLS} kills")
+    assert state == "PENDING"
+    assert len(accepted) >= SUBMITTED // 2
+    assert [name for at, name in lost if not any(0 <= kill - at <= SAVED_S for kill in kills)] == []
+
+
+@pytest.mark.nightly
+@pytest.mark.fault(3)
+def test_a_node_that_slurm_drained_for_a_duplicate_id_returns_by_itself(healthy: Stack) -> None:
+    """After a crash, slurmctld has forgotten a job, and gives its id to the next one while the node still runs it."""
+    for _ in range(ATTEMPTS):
+        if cause_duplicate(healthy):
+            break
+    assert read_node(healthy, NODE).reason == "Duplicate jobid"
+    # A node looks every five minutes whether Slurm has drained it, and slurmd starts a round every minute.
+    healthy.ssh(NODE, "rm -f /run/muster/drain-looked-up; for round in 1 2 3; do /etc/muster/health; done", user="root")
+    wait_until(lambda: not read_node(healthy, NODE).out_of_service, "the node is back")
+    wait_until(lambda: healthy.ssh("controller", "cat ~/again.out 2>/dev/null || true") == NODE, "the new job has run")
+    assert healthy.ssh(NODE, "pgrep -f 'sleep 3333' || true", user="root") == ""
+
+
+def cause_duplicate(stack: Stack) -> bool:
+    """Let slurmctld forget a running job and use its id again; return whether the node refused the new one in time."""
+    stack.ssh("controller", "rm -f ~/again.out")
+    time.sleep(SAVED_S)
+    stack.ssh("controller", SAVE, user="root")
+    job = stack.ssh("controller", f"cd ~ && sbatch --parsable -p gpu -w {NODE} -N1 --wrap 'sleep 3333'")
+    wait_until(lambda: read_state(stack, job) == "RUNNING", "the job runs")
+    stack.ssh("controller", FORGET, user="root")
+    assert stack.ssh("controller", RESUBMIT) == job
+
+    def is_decided() -> bool:
+        return bool(read_node(stack, NODE).reason) or bool(
+            stack.ssh("controller", "cat ~/again.out 2>/dev/null || true")
+        )
+
+    wait_until(is_decided, "the node has run or refused the new job")
+    return bool(read_node(stack, NODE).reason)

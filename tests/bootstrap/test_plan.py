@@ -176,7 +176,7 @@ def test_adding_a_node_changes_names_keys_and_configuration_but_restarts_no_daem
 def test_slurmctld_starts_the_check_of_restored_jobs() -> None:
     planned = plan_steps(bare_all(desired()), desired())["controller"]
     assert [action.title for action in planned["restored-jobs"].actions] == [
-        *(f"write {path}" for path in (restored_jobs.PROGRAM, *restored_jobs.UNITS)),
+        *(f"write {path}" for path in (restored_jobs.PROGRAM, restored_jobs.COMPLETE, *restored_jobs.UNITS)),
         "reload the units of slurmctld",
     ]
     assert list(planned).index("restored-jobs") < list(planned).index("controller"), "slurmctld starts afterwards"

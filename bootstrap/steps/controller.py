@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import shlex
 
-from bootstrap.action import Action, digest, write_file, write_marker
+from bootstrap.action import Action, digest, remove_file, write_file, write_marker
 from bootstrap.changes import SLURM_STATE, UNRECORDED, change_units
 from bootstrap.desired import Desired
 from bootstrap.facts.model import Facts
 from bootstrap.steps.daemon import START_TIMEOUT_S, print_errors, restart, restart_digest, write_key
 from bootstrap.steps.step import Step
 from cluster.inventory import Node
+from slurm.config import topology
 from slurm.control import accounting, config
 
 CONFS = tuple(f"/etc/slurm/{name}.conf" for name in ("slurm", "gres", "cgroup", "job_container"))
+TOPOLOGY = f"/etc/slurm/{topology.NAME}"
 ACCOUNT = "muster"
 LOG = "/var/log/slurm/slurmctld.log"
 
@@ -38,13 +40,21 @@ done
 
 def plan_controller(facts: Facts, node: Node, desired: Desired) -> list[Action]:
     """Write the configuration, update the accounts, then start or reconfigure slurmctld."""
-    files = [a for path in CONFS for a in write_file(facts, path, desired.slurm_files[path].content)]
+    files = [a for path in _list_files(desired) for a in write_file(facts, path, desired.slurm_files[path].content)]
+    if not desired.fleet and TOPOLOGY not in desired.slurm_files:
+        files += remove_file(facts, TOPOLOGY)
     return [
         *write_key(facts, desired),
         *files,
         *_plan_accounts(facts, desired),
         *_plan_slurmctld(facts, desired, bool(files)),
     ]
+
+
+def _list_files(desired: Desired) -> list[str]:
+    """Return the paths of the files to write; where Slurm launches nodes, step `power` maintains the topology."""
+    topologies = [] if desired.fleet or TOPOLOGY not in desired.slurm_files else [TOPOLOGY]
+    return [*CONFS, *topologies]
 
 
 def _plan_accounts(facts: Facts, desired: Desired) -> list[Action]:
@@ -68,7 +78,7 @@ def _plan_accounts(facts: Facts, desired: Desired) -> list[Action]:
 
 
 def _plan_slurmctld(facts: Facts, desired: Desired, changed: bool) -> list[Action]:
-    conf_digest = digest(*(desired.slurm_files[path].content for path in CONFS))
+    conf_digest = digest(*(desired.slurm_files[path].content for path in _list_files(desired)))
     marker = write_marker("slurm.conf", conf_digest)
     running = "slurmctld" in facts.active and "slurmctld" in facts.enabled
     if not running or facts.markers.get("slurmctld") != restart_digest(desired):

@@ -56,6 +56,8 @@ class Node(InventoryModel):
     memory_mb: int
     gpus: NodeGpus = NodeGpus()
     fabric: Literal["tcp", "efa", "infiniband", "roce"] = "tcp"
+    place: tuple[str, ...] = ()
+    """Switches above the node, from the top down, for Slurm's topology; empty if unknown."""
     adopted: Adopted | None = None
     """Set for a machine that muster did not create; None if it is created and removed with the cluster."""
 

@@ -34,6 +34,7 @@ _FINE = ("idle", "mixed", "allocated", "completing", "planned", "reserved")
 # Suffixes of sinfo for nodes that are powered down, starting, not responding and so on.
 _MARKS = "*~#!%$@^-+"
 _OFF, _STARTING = "off", "pending"
+_JSON_FIELDS = {"name", "role", "group", "cpus", "memory_mb", "gpus", "place"}
 
 
 def status(name: str, *, as_json: bool = False) -> None:
@@ -84,7 +85,8 @@ def judge_node(node: Node, machine: Machine, slurm: Slurm) -> tuple[str, str]:
 
 def build_nodes_table(facts: Facts) -> tuple[Table, list[str]]:
     """Return the table of nodes, and the problems, which are too long for a column."""
-    heads = ("node", "role", "partition", "state", "cpus", "memory", "gpus", "up")
+    placed = any(node.place for node in facts.nodes)
+    heads = ("node", "role", "partition", "state", "cpus", "memory", "gpus", *(["switch"] if placed else []), "up")
     table = screen.new_table(*heads, right=["cpus", "memory", "up"])
     broken = []
     for node, state, why in _rows(facts):
@@ -105,6 +107,7 @@ def build_nodes_table(facts: Facts) -> tuple[Table, list[str]]:
             str(node.cpus),
             memory,
             gpus,
+            *(["/".join(node.place)] if placed else []),
             up,
         )
         broken += [f"{node.name} ({why})"] if why else []
@@ -248,7 +251,7 @@ def _as_json(stack: StackHome, facts: Facts) -> dict[str, Any]:
     nodes = []
     for node in facts.nodes:
         state, problem = judge_node(node, facts.machines[node.name], facts.slurm)
-        described = node.model_dump(mode="json", include={"name", "role", "group", "cpus", "memory_mb", "gpus"})
+        described = node.model_dump(mode="json", include=_JSON_FIELDS)
         nodes.append({**described, "state": state, "problem": problem})
     return {
         "stack": stack.name,

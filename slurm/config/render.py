@@ -68,22 +68,26 @@ def launched_nodes(inventory: Inventory) -> list[str]:
 
 
 def _render_first_topology(inventory: Inventory) -> dict[str, File]:
-    """Return the topology file before any node has a place; later the sweep maintains a tree, and blocks stay."""
+    """Return the topology file; nodes that are launched have no place yet, and the sweep adds them to a tree later."""
     match _choose_topology(inventory):
         case "block":
             text = render_blocks(select_ultraservers(inventory.sets))
         case "tree":
-            text = topology.render_topology(launched_nodes(inventory), {})
+            places = {node.name: node.place for node in inventory.compute if node.place}
+            text = topology.render_topology(
+                [*(node.name for node in inventory.compute), *launched_nodes(inventory)], places
+            )
         case None:
             return {}
     return {f"{ETC}/{topology.NAME}": File(text)}
 
 
 def _choose_topology(inventory: Inventory) -> Literal["block", "tree"] | None:
-    """Return Slurm's model of the network: blocks for UltraServers, switches for any other fast fabric."""
+    """Return Slurm's model of the network: blocks for UltraServers, switches where they are or will be known."""
     if select_ultraservers(inventory.sets):
         return "block"
-    return "tree" if any(nodes.fabric != "tcp" and nodes.count for nodes in inventory.sets) else None
+    placed = any(node.place for node in inventory.compute)
+    return "tree" if placed or any(nodes.fabric != "tcp" and nodes.count for nodes in inventory.sets) else None
 
 
 def _make_context(inventory: Inventory, spec: ClusterSpec, cgroup: Cgroup) -> dict[str, object]:

@@ -1,7 +1,7 @@
 """topology.conf: which nodes are under which switch, for exactly the nodes of slurm.conf.
 
 Nodes whose place is unknown are under the switch `unplaced`: Slurm rejects every job if a node is missing from the
-file, or is in it but not in slurm.conf. Machine types have three or four layers of switches; the last is the leaf
+file, or is in it but not in slurm.conf. The last switch of a place is the leaf. EC2 has three or four layers
 (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/how-ec2-instance-topology-works.html).
 """
 

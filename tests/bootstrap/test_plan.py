@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from bootstrap.desired import Desired
 from bootstrap.errors import BootstrapError
 from bootstrap.facts.model import Facts, FileFact, UserFact
 from bootstrap.plan import choose_cgroup, list_deviations, plan_steps
@@ -171,6 +172,22 @@ def test_adding_a_node_changes_names_keys_and_configuration_but_restarts_no_daem
         "write /etc/slurm/slurm.conf",
         "reconfigure Slurm",
     ]
+
+
+def test_the_topology_is_written_changed_and_removed_with_one_reconfiguration() -> None:
+    def place(switch: str) -> Desired:
+        flat = desired()
+        nodes = [n.model_copy(update={"place": (switch,)}) if n.group and switch else n for n in flat.inventory.nodes]
+        return replace(flat, inventory=flat.inventory.model_copy(update={"nodes": tuple(nodes)}))
+
+    def plan_change(before: Desired, after: Desired) -> list[str]:
+        return titles(plan_steps(done_all(before), after), "controller", "controller")
+
+    conf, topology = "write /etc/slurm/slurm.conf", "write /etc/slurm/topology.conf"
+    assert plan_change(place(""), place("leaf1")) == [conf, topology, "reconfigure Slurm"]
+    assert plan_change(place("leaf1"), place("leaf1")) == []
+    assert plan_change(place("leaf1"), place("leaf2")) == [topology, "reconfigure Slurm"]
+    assert plan_change(place("leaf1"), place("")) == [conf, "remove /etc/slurm/topology.conf", "reconfigure Slurm"]
 
 
 def test_slurmctld_starts_the_check_of_restored_jobs() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console, RenderableType
@@ -43,6 +44,15 @@ def test_long_reason_does_not_squeeze_the_node_table() -> None:
         assert cell in text
     assert "…" not in text
     assert broken == [f"training-1 ({REASON})"]
+
+
+def test_switches_above_nodes_are_shown_where_they_are_known() -> None:
+    flat = facts()
+    placed = [node.model_copy(update={"place": ("pod1", "leaf1")}) if node.group else node for node in flat.nodes]
+    assert "switch" not in render(status.build_nodes_table(flat)[0])
+    text = render(status.build_nodes_table(replace(flat, nodes=tuple(placed)))[0])
+    assert "switch" in text
+    assert "pod1/leaf1" in text
 
 
 def test_long_reason_does_not_squeeze_the_queue_table() -> None:

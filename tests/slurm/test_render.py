@@ -1,4 +1,4 @@
-"""The Slurm files of five clusters against their golden copies, and the rules that they follow.
+"""The Slurm files of six clusters against their golden copies, and the rules that they follow.
 
 `make golden` rewrites the copies; review their diff.
 """
@@ -115,6 +115,32 @@ ULTRASERVERS = Inventory(
     ),
 )
 
+# Two pods of two leaf switches, a host that nothing is known of, and hosts without the fast fabric.
+LINKED = Inventory(
+    cluster="racks",
+    target="hosts",
+    nodes=(
+        node("controller", "controller", 2),
+        *(
+            node(
+                f"gpu-{number}",
+                "compute",
+                10 + number,
+                2_097_152,
+                group="gpu",
+                cpus=192,
+                fabric="infiniband",
+                place=place,
+                gpus=NodeGpus(count=8, kind="real", devices=tuple(f"/dev/nvidia{n}" for n in range(8))),
+            )
+            for number, place in enumerate(
+                [*[("pod1", "leaf1")] * 2, *[("pod1", "leaf2")] * 2, *[("pod2", "leaf3")] * 2, ("pod2", "leaf4"), ()], 1
+            )
+        ),
+        *(node(f"cpu-{number}", "compute", 30 + number, 65_536, group="cpu", cpus=16) for number in (1, 2)),
+    ),
+)
+
 CASES: dict[str, tuple[Inventory, dict[str, object], Cgroup]] = {
     "local-gpu": (LOCAL, {"groups": {"gpu": {"count": 2, "gpus": {"count": 2}}}}, "v1"),
     "cloud": (
@@ -153,6 +179,11 @@ CASES: dict[str, tuple[Inventory, dict[str, object], Cgroup]] = {
             "login": {"enabled": False},
             "slurm": {"partitions": {"gb": {"groups": ["gb-a", "gb-b"]}}},
         },
+        "v2",
+    ),
+    "linked": (
+        LINKED,
+        {"groups": {"gpu": {"count": 8}, "cpu": {"count": 2}}, "login": {"enabled": False}},
         "v2",
     ),
     "no-cgroup": (SMALL, {"groups": {"cpu": {"count": 1}}, "login": {"enabled": False}}, "none"),
@@ -229,8 +260,9 @@ def test_hostlists_are_expanded(short: str, names: tuple[str, ...]) -> None:
     assert expand(short) == names
 
 
-def test_the_first_topology_has_every_node_of_slurm_conf() -> None:
-    files = render_case("launched")
+@pytest.mark.parametrize("case", ["launched", "linked"])
+def test_the_first_topology_has_every_node_of_slurm_conf(case: str) -> None:
+    files = render_case(case)
     named = [line.split()[0].partition("=")[2] for line in files["slurm.conf"].splitlines() if line[:9] == "NodeName="]
     assert check_topology(files["topology.conf"], [name for short in named for name in expand(short)]) == []
 

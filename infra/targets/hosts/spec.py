@@ -70,6 +70,24 @@ class HostGroup(SpecModel):
     )
 
 
+class SwitchGroup(SpecModel):
+    """The hosts under a leaf switch, or under several to which the same hosts are connected."""
+
+    match: tuple[str, ...] = field(
+        "names of the hosts under it; `*`, `?` and `[0-9]` stand for characters",
+        "safe",
+        strict=False,
+        min_length=1,
+        examples=[["rack1-*"]],
+    )
+    spine: Name | None = field(
+        "name of the spine switches above it, if not all leaf switches have the same",
+        "safe",
+        default=None,
+        examples=["pod1"],
+    )
+
+
 class Hosts(SpecModel):
     """Machines that exist already, their roles, and how to log in to them."""
 
@@ -80,6 +98,13 @@ class Hosts(SpecModel):
     login: Name | None = field("host that becomes the login node", "replace", default=None, examples=["front"])
     groups: dict[Name, HostGroup] = field(
         "hosts of each node group, by the group's name", "drain", examples=[{"gpu": {"match": ["rack1-*"]}}]
+    )
+    switches: dict[Name, SwitchGroup] = field(
+        "leaf switches of the fabric and the hosts under each: Slurm keeps a job under one switch if it fits there; "
+        "`muster check` prints them if it can read them",
+        "safe",
+        default={},
+        examples=[{"leaf1": {"match": ["rack1-*"]}}],
     )
     jump_hosts: dict[Name, Host] = field(
         "jump hosts by name; they are not part of the cluster and nothing is changed on them",

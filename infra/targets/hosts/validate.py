@@ -13,6 +13,7 @@ from infra.plan import node_count
 from infra.targets.hosts.assign import assign_hosts, list_claims, match_groups, match_hosts
 from infra.targets.hosts.login import find_jump_cycle, resolve_address, resolve_user
 from infra.targets.hosts.spec import DEFAULT_PORT, EXAMPLE_FINGERPRINT, Host, Hosts, hosts_section
+from infra.targets.hosts.switches import check_switch_hosts, check_switch_names
 
 MAX_LISTED = 8
 _Rule = Callable[[ClusterSpec, Hosts], Iterator[Issue]]
@@ -216,6 +217,8 @@ RULES: tuple[_Rule, ...] = (
     check_jumps,
     check_login_users,
     check_network,
+    check_switch_names,
+    check_switch_hosts,
 )
 
 

@@ -14,6 +14,7 @@ from infra.targets.hosts.assign import assign_hosts
 from infra.targets.hosts.build.host import Host, HostArgs
 from infra.targets.hosts.login import dump_login, resolve_login
 from infra.targets.hosts.spec import Hosts
+from infra.targets.hosts.switches import place_nodes
 from infra.targets.target import Context
 
 _OUTPUTS = ("address", "host_key", "hostname", "machine_id", "cpus", "memory_mb")
@@ -47,10 +48,13 @@ class HostsCluster(pulumi.ComponentResource):
             for node, host in assigned.items()
         }
         inside = {node: section.machines[host].cluster_address or "" for node, host in assigned.items()}
+        places = place_nodes(section)
         outputs = pulumi.Output.all(
             **{node: {name: getattr(host, name) for name in _OUTPUTS} for node, host in machines.items()}
         )
-        self.inventory = outputs.apply(lambda facts: build_inventory(plan, facts, logins, inside).model_dump_json())
+        self.inventory = outputs.apply(
+            lambda facts: build_inventory(plan, facts, logins, inside, places).model_dump_json()
+        )
         self.addresses = outputs.apply(
             lambda facts: {node: inside[node] or machine["address"] for node, machine in facts.items()}
         )
@@ -62,11 +66,12 @@ def build_inventory(
     machines: Mapping[str, Mapping[str, Any]],
     logins: Mapping[str, HostLogin],
     inside: Mapping[str, str],
+    places: Mapping[str, tuple[str, ...]],
 ) -> Inventory:
     """Return the inventory of a planned cluster.
 
-    The mappings have, by node, what its machine is, how the operator logs in, and the address by which the other nodes
-    reach it, if that is another one than SSH from here uses.
+    The mappings have, by node, what its machine is, how the operator logs in, the address by which the other nodes
+    reach it, if that is another one than SSH from here uses, and the switches above it, where they are known.
     """
 
     def describe(node: PlannedNode) -> Node:
@@ -85,6 +90,7 @@ def build_inventory(
             memory_mb=int(machine["memory_mb"]),
             gpus=node.gpus,
             fabric=node.fabric,
+            place=places.get(node.name, ()),
             adopted=Adopted(hostname=machine["hostname"], user=logins[node.name].user),
         )
 

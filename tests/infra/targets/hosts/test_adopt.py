@@ -162,7 +162,7 @@ def test_the_inventory_has_what_the_hosts_are() -> None:
     machines = {node.name: machine | {"hostname": f"own-{node.name}"} for node in plan.nodes}
     names = [node.name for node in plan.nodes]
     inside = {"controller": "", "gpu-1": "192.168.7.1", "gpu-2": ""}
-    inventory = build_inventory(plan, machines, dict.fromkeys(names, LOGIN), inside)
+    inventory = build_inventory(plan, machines, dict.fromkeys(names, LOGIN), inside, {names[-1]: ("pod1", "leaf1")})
     assert [node.name for node in inventory.nodes] == ["controller", "gpu-1", "gpu-2"]
     first = inventory.compute[0]
     assert first.adopted == Adopted(hostname="own-gpu-1", user="ops")
@@ -171,6 +171,7 @@ def test_the_inventory_has_what_the_hosts_are() -> None:
         ("192.168.7.1", "10.0.0.9"),
         ("10.0.0.9", "10.0.0.9"),
     ]
+    assert [node.place for node in inventory.compute] == [(), ("pod1", "leaf1")]
     assert (inventory.mounts, inventory.single_host) == (("/shared",), False)
 
 

@@ -81,6 +81,8 @@ class RdmaPort:
     counters: Mapping[str, int] = field(default_factory=dict)
     pci_path: tuple[str, ...] = ()
     """PCI addresses from the root port down to the device; empty for a device in software."""
+    node_guid: str = ""
+    """GUID of the device, by which the subnet knows it, in groups of 16 bits."""
 
     @property
     def name(self) -> str:
@@ -113,7 +115,7 @@ def render_reader(*, gids: bool = False, counters: bool = False) -> str:
 
     GIDs are a thousand files and more on a large machine, so they are read only on request.
     """
-    files = [f"*/ports/*/{name}" for name in _PORT_FILES]
+    files = ["*/node_guid", *(f"*/ports/*/{name}" for name in _PORT_FILES)]
     files += [f"*/ports/*/{name}" for name in _GID_FILES if gids]
     files += [f"*/ports/*/{name}" for name in _COUNTER_FILES if counters]
     return _READER.replace("FILES", " ".join(files))
@@ -170,6 +172,7 @@ def _build_port(device: str, port: int, files: Mapping[str, str], of_device: Map
         ),
         counters=counters,
         pci_path=_split_pci(of_device.get("pci", "")),
+        node_guid=of_device.get("node_guid", ""),
     )
 
 

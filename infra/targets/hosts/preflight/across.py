@@ -10,6 +10,7 @@ from infra.targets.hosts.assign import Assignment
 from infra.targets.hosts.login import resolve_address
 from infra.targets.hosts.preflight.facts import MachineFacts, Peer, Probe
 from infra.targets.hosts.preflight.judge import SUPPORTED, Problem
+from infra.targets.hosts.preflight.topology import choose_tool
 from infra.targets.hosts.spec import Hosts
 
 SLURMCTLD_PORT, SLURMD_PORT = 6817, 6818
@@ -34,6 +35,7 @@ def build_probe(spec: ClusterSpec, section: Hosts, assigned: tuple[Assignment, .
         users={name: user.uid for name, user in spec.users.items()},
         names=tuple(entry.node for entry in assigned),
         peers=tuple(Peer(peer, addresses[peer], port) for peer, port in pairs),
+        neighbors=choose_tool(spec, assigned, host),
     )
 
 

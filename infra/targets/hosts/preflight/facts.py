@@ -34,6 +34,8 @@ class Probe:
     names: tuple[str, ...] = ()
     """Names that the cluster gives its nodes."""
     peers: tuple[Peer, ...] = ()
+    neighbors: Literal["", "subnet", "lldp"] = ""
+    """Which tool to ask about switches: ibnetdiscover about the whole subnet, or lldpctl about the host's own ports."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,12 @@ class MachineFacts:
     """The driver's own line about its version; empty if it is not loaded."""
     modules: frozenset[str] = frozenset()
     rdma: RdmaFacts = field(default_factory=RdmaFacts)
+    subnet: str = ""
+    """What ibnetdiscover prints about each subnet that the host is in; empty if it was not asked, or failed."""
+    lldp: str = ""
+    """What `lldpctl -f json` prints; empty if it was not asked, or failed."""
+    neighbors_error: str = ""
+    """Why the tool that was asked about switches did not answer."""
     resolved: Mapping[str, str] = field(default_factory=dict)
     """Addresses of names that the cluster will use, as the host resolves them now."""
     peers: Mapping[Peer, PeerResult] = field(default_factory=dict)
@@ -113,6 +121,7 @@ def render_script(probe: Probe) -> str:
         "MOUNTS": " ".join(probe.mounts),
         "ACCOUNTS": " ".join(f"{name} {uid}" for name, uid in probe.users.items()),
         "NAMES": " ".join(probe.names),
+        "NEIGHBORS": probe.neighbors,
         "PEERS": "\n".join(f"{peer.host} {peer.address} {peer.port}" for peer in probe.peers),
     }
     assignments = "".join(f"{name}={shlex.quote(value)}\n" for name, value in values.items())
@@ -184,6 +193,9 @@ def _build(rows: _Rows) -> MachineFacts:
         driver=rows.first("driver"),
         modules=rows.firsts("module"),
         rdma=parse_rdma((file, value) for file, value in rows.all("rdma")),
+        subnet="\n".join("\t".join(line) for line in rows.all("subnet")),
+        lldp="\n".join("\t".join(line) for line in rows.all("lldp")),
+        neighbors_error=rows.first("neighbors_error"),
         resolved={name: address for name, address, *_ in rows.all("resolves")},
         peers={Peer(host, address, int(port)): _parse_result(r) for host, address, port, r in rows.all("peer")},
         clock=float(rows.first("clock") or 0),

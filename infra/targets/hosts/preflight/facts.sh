@@ -2,7 +2,8 @@
 # Prints the facts of a host that its future role depends on, one JSON list of texts per line. Changes nothing, and needs
 # neither root nor Python: what only root can read is read with sudo where that needs no password.
 # Set by the caller: the lists MOUNTS, ACCOUNTS (names and uids of users) and NAMES (those that the cluster will give its
-# nodes), PEERS (one line per connection to try: host, address, port), and the function read_rdma (slurm/rdma/sysfs.py).
+# nodes), PEERS (one line per connection to try: host, address, port), NEIGHBORS (which tool to ask about switches: subnet,
+# lldp, or empty), and the function read_rdma (slurm/rdma/sysfs.py).
 set -u
 export LC_ALL=C PATH="$PATH:/usr/sbin:/sbin"
 tab=$(printf '\t')
@@ -11,6 +12,8 @@ PEERS_AT_ONCE=64
 started=0
 # A mount whose server is gone blocks whoever looks at it.
 MOUNT_TIMEOUT_S=5
+# A subnet of thousands of nodes takes seconds; one whose switches do not answer, a timeout for each of them.
+NEIGHBORS_TIMEOUT_S=20
 
 # Not echo, which gives backslashes a meaning; one write per line, because several processes print.
 fact() {
@@ -115,6 +118,49 @@ read_gpus() {
   if [ -d /sys/module/nouveau ]; then fact module nouveau; fi
 }
 
+# Prints each line of a tool's output as a fact, or else the last line of its errors.
+print_answer() {
+  name=$1
+  shift
+  errors=$(mktemp) || return
+  if answer=$(as_root timeout "$NEIGHBORS_TIMEOUT_S" "$@" 2>"$errors"); then
+    printf '%s\n' "$answer" | sed "s/^/$name$tab/"
+  else
+    fact neighbors_error "$1: $(tail -n 1 "$errors" | grep . || echo 'no answer')"
+  fi
+  rm -f "$errors"
+}
+
+# Rails may be subnets of their own, so every port asks whose device no earlier answer has.
+read_subnets() {
+  answers=
+  cd "${SYSFS:-/sys}/class/infiniband" 2>/dev/null || return
+  for port in */ports/*; do
+    if ! grep -qs ACTIVE "$port/state" || ! grep -qs InfiniBand "$port/link_layer"; then continue; fi
+    device=${port%%/*}
+    guid=$(tr -d : <"$device/node_guid")
+    case $answers in *"$guid"*) continue ;; esac
+    answer=$(print_answer subnet ibnetdiscover -C "$device" -P "${port##*/}")
+    printf '%s\n' "$answer"
+    answers=$answers$answer
+  done
+}
+
+read_neighbors() {
+  case $NEIGHBORS in
+    subnet) tool=ibnetdiscover ;;
+    lldp) tool=lldpctl ;;
+    *) return ;;
+  esac
+  if ! command -v $tool >/dev/null; then
+    fact neighbors_error "$tool is not installed"
+  elif [ "$tool" = lldpctl ]; then
+    print_answer lldp lldpctl -f json
+  else
+    (read_subnets)
+  fi
+}
+
 read_name() {
   if line=$(timeout "$PEER_TIMEOUT_S" getent ahostsv4 "$1"); then fact resolves "$1" "${line%% *}"; fi
 }
@@ -143,6 +189,7 @@ try_peer() {
   read_mounts
   read_gpus
   read_rdma
+  read_neighbors
   for name in $NAMES; do start read_name "$name"; done
   wait
   echo "$PEERS" | {

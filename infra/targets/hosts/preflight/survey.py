@@ -17,6 +17,7 @@ from infra.targets.hosts.preflight.across import build_probe, judge_across
 from infra.targets.hosts.preflight.facts import FactsError, MachineFacts, Probe, parse_facts, render_script
 from infra.targets.hosts.preflight.judge import Problem, Subject, judge_host
 from infra.targets.hosts.preflight.rdma import check_rdma, judge_ports
+from infra.targets.hosts.preflight.topology import judge_topology
 from infra.targets.hosts.spec import Hosts
 
 HOSTS_AT_ONCE = 16
@@ -80,7 +81,8 @@ def judge_answers(
             problems += [(answer.host, problem) for problem in (*judge_host(subject), *check_rdma(subject))]
     facts = {answer.host: answer.facts for answer in answers if answer.facts}
     nodes = tuple(assigned.values())
-    return [*problems, *judge_across(section, nodes, facts), *judge_ports(spec, nodes, facts)]
+    across = (*judge_across(section, nodes, facts), *judge_ports(spec, nodes, facts))
+    return [*problems, *across, *judge_topology(spec, section, nodes, facts)]
 
 
 def _ask(connections: HostConnections, section: Hosts, host: str, probe: Probe) -> Answer:

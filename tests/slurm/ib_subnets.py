@@ -33,9 +33,9 @@ def render_subnet(names: Mapping[str, str], links: Sequence[Link], widths: Seque
         title = {"S": "Switch\t65", "H": "Ca\t1", "R": "Rt\t1"}[kind]
         tail = " enhanced port 0 lid 1 lmc 0" if kind == "S" else ""
         lines += [f'{title} "{_id(node)}"\t\t# "{name}"{tail}']
-        for number, (one, port, other, peer) in enumerate(links):
+        for number, (near, port, other, peer) in enumerate(links):
             width = widths[number % len(widths)]
-            for own, own_port, far, far_port in ((one, port, other, peer), (other, peer, one, port)):
+            for own, own_port, far, far_port in ((near, port, other, peer), (other, peer, near, port)):
                 if own == node:
                     lines.append(_link((own, own_port, far, far_port), names[far], width))
     return "\n".join([*lines, ""])

@@ -57,17 +57,18 @@ def judge_topology(
     spec: ClusterSpec, section: Hosts, assigned: Sequence[Assignment], facts: Mapping[str, MachineFacts]
 ) -> Problems:
     """Yield host and problem for leaf switches that the spec does not have, or that it has otherwise."""
-    for name, group in spec.groups.items():
-        if group.fabric not in LINK_LAYERS:
-            continue
-        members = {e.host: facts[e.host] for e in assigned if e.group == name and e.host in facts}
-        ports = {host: _select(read, group.fabric) for host, read in members.items()}
-        if group.fabric == "infiniband":
-            yield from _judge_views(members, ports)
+    for fabric in LINK_LAYERS:
+        # Groups may share leaf switches.
+        groups = {e.host: e.group for e in assigned if e.group and spec.groups[e.group].fabric == fabric}
+        members = {host: facts[host] for host in groups if host in facts}
+        ports = {host: _select(read, fabric) for host, read in members.items()}
+        if fabric == "infiniband":
+            for group in dict.fromkeys(groups.values()):
+                yield from _judge_views({host: read for host, read in members.items() if groups[host] == group}, ports)
             links = _read_subnets(members, ports)
         else:
             links = _read_lldp(members, ports)
-        yield from _judge_tools(section, group.fabric, members)
+        yield from _judge_tools(section, fabric, members)
         if not any(links.above.values()):
             continue
         for host, switches in links.above.items():
@@ -90,11 +91,11 @@ def _judge_tools(section: Hosts, fabric: str, members: Mapping[str, MachineFacts
 def _judge_views(members: Mapping[str, MachineFacts], ports: Mapping[str, Sequence[RdmaPort]]) -> Problems:
     """Warn if two hosts see other switches above a host: the subnet is split, or changed meanwhile."""
     views = {host: _read_subnets({host: read}, ports) for host, read in members.items() if read.subnet}
-    for (first, one), (second, other) in zip(list(views.items())[:-1], list(views.items())[1:], strict=True):
+    for (first, view), (second, other) in zip(list(views.items())[:-1], list(views.items())[1:], strict=True):
         for host in members:
-            if one.above[host] != other.above[host]:
+            if view.above[host] != other.above[host]:
                 message = (
-                    f"'{first}' sees it under {_describe(one, host)}, '{second}' under {_describe(other, host)}; "
+                    f"'{first}' sees it under {_describe(view, host)}, '{second}' under {_describe(other, host)}; "
                     "allowed: the same"
                 )
                 fix = (
@@ -128,6 +129,9 @@ def _compare(section: Hosts, links: _Links) -> Problems:
             yield host, Problem("warning", "host_switch_other", message, fix)
         elif name and (same := next(other for other, of in meant.items() if of == leaf)) != name:
             message = f"switches '{same}' and '{name}' (hosts.switches) are the same switch"
+            yield host, Problem("warning", "host_switch_other", message, fix)
+        elif not name:
+            message = "is under no switch of `hosts.switches`, but its ports lead to one"
             yield host, Problem("warning", "host_switch_other", message, fix)
 
 

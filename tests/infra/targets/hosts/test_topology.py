@@ -111,6 +111,28 @@ def test_switches_that_are_written_otherwise_are_named() -> None:
     ]
 
 
+def test_a_host_that_the_spec_leaves_out_is_named() -> None:
+    rows = judge(describe(**{"leaf-1": WRITTEN["leaf-1"]}), read(cable(RACKS)))
+    assert [row[:2] for row in rows] == [
+        (host, "is under no switch of `hosts.switches`, but its ports lead to one") for host in HOSTS[2:]
+    ]
+
+
+def test_groups_share_leaf_switches() -> None:
+    spec = describe()
+    spec["groups"] = {name: {"count": 2, "fabric": "infiniband"} for name in ("left", "right")}
+    spec["hosts"]["groups"] = {"left": {"match": ["*-1"]}, "right": {"match": ["*-2"]}}
+    views = read(cable(RACKS), cable(RACKS))
+    rows = judge(spec, views)
+    assert {row[2] for row in rows} == {
+        'write under `hosts:`: switches: {leaf-1: {match: ["rack1-*"]}, leaf-2: {match: ["rack2-*"]}}'
+    }
+    # Groups in subnets of their own do not see each other, which is no contradiction.
+    apart = {"rack1-1": cable(RACKS, seen=["rack1-1", "rack2-1"]), "rack1-2": cable(RACKS, seen=["rack1-2", "rack2-2"])}
+    split = {host: replace(facts, subnet=apart.get(host, "")) for host, facts in views.items()}
+    assert judge(spec, split) == rows
+
+
 def test_a_host_that_the_subnet_does_not_have_is_named() -> None:
     rows = judge(describe(**WRITTEN), read(cable(RACKS, seen=HOSTS[:3])))
     assert rows == [

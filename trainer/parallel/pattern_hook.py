@@ -9,7 +9,6 @@ import torch
 import torch.distributed
 import torch.futures
 
-from trainer.collectives.background import OnEnd
 from trainer.collectives.choice import Choice, Setting, choose_pattern, count_ranks_per_node
 from trainer.collectives.measure import load_table
 from trainer.collectives.operations import all_reduce
@@ -61,13 +60,26 @@ class PatternHook:
             self._error = self._error or error
             future.set_result(values)
 
-        self._start_pattern(values, choice, end)
+        all_reduce(
+            values,
+            self._group,
+            pattern=choice.pattern,
+            ranks_per_node=choice.ranks_per_node,
+            average=True,
+            async_op=True,
+            on_end=end,
+        )
         return future
 
     def start(self, values: torch.Tensor) -> Any:
         """Start to average values, and return a handle whose `wait` raises what went wrong."""
         choice = self._choose(values)
-        return self._start_backend(values) if choice.pattern == "backend" else self._start_pattern(values, choice)
+        if choice.pattern == "backend":
+            return self._start_backend(values)
+        per_node = choice.ranks_per_node
+        return all_reduce(
+            values, self._group, pattern=choice.pattern, ranks_per_node=per_node, average=True, async_op=True
+        )
 
     def raise_error(self) -> None:
         """Raise the first error of the backward pass that has ended: its gradients are not averages."""
@@ -80,17 +92,6 @@ class PatternHook:
     def _start_backend(self, values: torch.Tensor) -> Any:
         """Do what DDP does without a hook."""
         return dist.all_reduce(values.div_(self._ranks), group=self._group, async_op=True)
-
-    def _start_pattern(self, values: torch.Tensor, choice: Choice, on_end: OnEnd | None = None) -> Any:
-        return all_reduce(
-            values,
-            self._group,
-            pattern=choice.pattern,
-            ranks_per_node=choice.ranks_per_node,
-            average=True,
-            async_op=True,
-            on_end=on_end,
-        )
 
 
 def make_pattern_hook(setting: Setting, group: Any, mesh: Mesh) -> PatternHook:

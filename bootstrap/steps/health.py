@@ -66,6 +66,7 @@ def describe_expected(facts: Facts, node: Node, desired: Desired) -> str:
             "ultraserver": members(node_set.group, node_set.count) if node_set and node_set.ultraserver else [],
             "busbw": node_set.busbw if node_set else {},
             "mounts": list(desired.inventory.mounts),
+            "controller": desired.inventory.controller.address,
             "software": {} if desired.cloud is None else read_versions(facts, node, desired),
         },
         sort_keys=True,

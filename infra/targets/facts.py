@@ -40,6 +40,8 @@ class Machine:
     exit_code: int = 0
     kind: str = "machine"
     """What messages call it."""
+    problem: str = ""
+    """What is wrong with a machine that runs, with its fix; empty if nothing is known."""
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,9 @@ def judge_node(node: Node, machine: Machine, slurm: Slurm) -> tuple[str, str]:
     if machine.state not in ("running", _OFF):
         code = f" with code {machine.exit_code}" if machine.state == "exited" else ""
         return machine.state, f"{machine.kind} {machine.state}{code}"
-    return _by_slurm(node, machine, slurm) if node.role == "compute" else ("up", "")
+    state, problem = _by_slurm(node, machine, slurm) if node.role == "compute" else ("up", "")
+    # The cause rather than what Slurm makes of it.
+    return state, machine.problem or problem
 
 
 def build_nodes_table(facts: Facts) -> tuple[Table, list[str]]:

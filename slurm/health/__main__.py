@@ -3,7 +3,7 @@
 In an UltraServer, `prolog` also starts the job's IMEX domain, and `epilog` ends it. `epilog` checks the GPUs after a
 failed job, `maintenance` runs the checks that take long, and `recheck` repeats those that drained the node.
 `unkillable` records what hangs of a step that Slurm could not kill. `fence` is a service that stops jobs on a node that
-is cut off.
+is cut off. `clock` compares the clock with another machine's.
 """
 
 from __future__ import annotations
@@ -18,7 +18,17 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from slurm.health import dcgm, failed_job, imex_domain, maintenance, own_node, recheck, stray_jobs, unkillable
+from slurm.health import (
+    dcgm,
+    failed_job,
+    imex_domain,
+    maintenance,
+    other_clock,
+    own_node,
+    recheck,
+    stray_jobs,
+    unkillable,
+)
 from slurm.health.check import Context, Expected, HealthProblem
 from slurm.health.registry import find_problems
 
@@ -36,9 +46,12 @@ def main(argv: list[str]) -> int:
     """Run the checks and return the exit code."""
     if argv[:1] == ["recheck"]:
         return _run_recheck(argv[1:])
+    if argv[:1] == ["clock"] and len(argv) == 2:  # noqa: PLR2004  # The address of another machine.
+        return _print_offset(argv[1])
     command = _COMMANDS.get(" ".join(argv))
     if command is None:
-        print(f"usage: python3 -m slurm.health {'|'.join(_COMMANDS)}|recheck CHECK...", file=sys.stderr)
+        usage = f"{'|'.join(_COMMANDS)}|recheck CHECK...|clock ADDRESS"
+        print(f"usage: python3 -m slurm.health {usage}", file=sys.stderr)
         return 2
     return command()
 
@@ -82,6 +95,15 @@ def _find_problems(expected: Expected, context: Context) -> list[HealthProblem]:
         with suppress(OSError):
             Path(dcgm.RESULT).unlink()
     return problems
+
+
+def _print_offset(address: str) -> int:
+    """Print how many seconds this node's clock is ahead of another machine's; fail if that does not answer."""
+    offset_s = other_clock.measure_offset(address)
+    if offset_s is None:
+        return 1
+    print(f"offset {offset_s:.3f}")
+    return 0
 
 
 def _start_imex(expected: Expected) -> list[HealthProblem]:

@@ -34,6 +34,8 @@ class Expected:
     ultraserver: Sequence[str] = ()
     """Names of all nodes of this node's UltraServer, itself included; empty outside UltraServers."""
     mounts: Sequence[str] = ()
+    controller: str = ""
+    """Address of the controller, whose clock is the right one; empty to compare with none."""
     software: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Version of each component when the node was set up, and the file that shows it."""
     disabled: Sequence[str] = ()
@@ -103,9 +105,13 @@ def judge_answer(check: Check, answer: Answer, expected: Expected) -> list[Healt
 
 def _list_problems(check: Check, answer: Answer, expected: Expected) -> list[str]:
     if answer.code is None:
-        return [f"no answer within {answer.after_s:g} s"]
+        # Scripts write to stderr what they wait for.
+        return [f"no answer within {answer.after_s:g} s{_quote_last_line(answer.error)}"]
     if answer.code != 0:
-        lines = (answer.error.strip() or answer.output.strip()).splitlines()
-        last = f", {lines[-1].strip()}" if lines else ""
-        return [f"exit code {answer.code}{last}"]
+        return [f"exit code {answer.code}{_quote_last_line(answer.error.strip() or answer.output)}"]
     return check.judge(answer.output, expected)
+
+
+def _quote_last_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return f", {lines[-1].strip()}" if lines else ""

@@ -24,7 +24,10 @@ def test_the_program_is_one_runnable_file_and_its_build_is_reproducible(tmp_path
     assert pack_program(ROOT, health.SOURCES, health.START) == program.read_bytes()
     # On a node, none of muster's packages are installed.
     done = subprocess.run([sys.executable, "-I", "-S", str(program)], capture_output=True, text=True, cwd=tmp_path)
-    usage = "usage: python3 -m slurm.health prolog|interval|epilog|maintenance|unkillable|fence|recheck CHECK...\n"
+    usage = (
+        "usage: python3 -m slurm.health "
+        "prolog|interval|epilog|maintenance|unkillable|fence|recheck CHECK...|clock ADDRESS\n"
+    )
     assert (done.returncode, done.stderr) == (2, usage)
 
 
@@ -53,6 +56,7 @@ def test_a_launched_node_is_expected_to_have_the_hardware_of_its_type() -> None:
         "ultraserver": [],
         "busbw": {"1073741824": 437.0},
         "mounts": list(target.inventory.mounts),
+        "controller": target.inventory.controller.address,
         "software": {},
     }
 

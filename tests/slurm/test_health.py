@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from slurm.health import clock, efa, filesystem, gpu, nvlink, software, xid
+from slurm.health import clock, efa, filesystem, gpu, nvlink, other_clock, software, xid
 from slurm.health.check import Check, Expected, HealthProblem, judge_answer
 from slurm.health.drain import FABRIC_PREFIX, GOOD_ROUNDS, PREFIX, Decision, Service, decide
 from slurm.health.filesystem import PRIVATE_FOLDERS
@@ -110,6 +112,39 @@ def test_clock_offset() -> None:
     assert clock.judge("506 Cannot talk to daemon", P5) != []
 
 
+def test_a_clock_is_compared_with_the_controllers() -> None:
+    fix = "set it with `chronyc makestep` or `timedatectl set-ntp true`"
+    assert clock.judge("offset 0.912\nabsent\n", P5) == []
+    assert clock.judge("offset 3600.042\nabsent\n", P5) == [f"3600.0 s ahead of the controller's; {fix}"]
+    assert clock.judge("offset -30.000\nabsent\n", P5) == [f"30.0 s behind the controller's; {fix}"]
+    # chrony believes its server, and the controller has another one.
+    offsets = "offset -30.000\n" + TRACKING.format("0.000012", "slow")
+    assert clock.judge(offsets, P5) == [f"30.0 s behind the controller's; {fix}"]
+
+
+@pytest.mark.parametrize(
+    ("sent_ms", "theirs_ms", "received_ms", "ahead_s"),
+    [
+        (1000, 1010, 1020, 0.0),
+        (3_600_000, 5, 3_600_010, 3600.0),
+        (0, 3_600_005, 10, -3600.0),
+        # Around midnight: of the answer, of one of the two machines, and of both.
+        (86_399_990, 0, 10, 0.0),
+        (5, 86_399_000, 15, 1.01),
+        (86_399_000, 500, 86_399_000, -1.5),
+    ],
+)
+def test_the_times_of_two_days_are_compared(sent_ms: int, theirs_ms: int, received_ms: int, ahead_s: float) -> None:
+    assert other_clock.compare(sent_ms, theirs_ms, received_ms) == ahead_s
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may open raw sockets")
+def test_a_kernel_answers_with_its_time() -> None:
+    offset_s = other_clock.measure_offset("127.0.0.1")
+    assert offset_s is not None
+    assert abs(offset_s) < clock.MAX_OFFSET_S
+
+
 def test_free_disk_space() -> None:
     free, full = DF.format(50_000_000, 51_000_000), DF.format(101_000_000, 430_960)
     assert [filesystem.judge_disk(free, P5), filesystem.judge_job_disk(free, P5)] == [[], []]
@@ -151,6 +186,31 @@ def test_only_missing_mounts_are_problems() -> None:
     assert filesystem.judge_mounts(answer.output, expected) == ["/nowhere-at-all is not mounted"]
 
 
+# A FUSE filesystem whose server never answers: the kernel lets programs wait, as on a hard NFS mount.
+HANGING_MOUNT = """
+import ctypes, os, sys
+from dataclasses import replace
+from slurm.health.check import Expected, judge_answer
+from slurm.health.filesystem import MOUNTS
+from slurm.health.registry import run_scripts
+folder, expected = sys.argv[1], Expected(mounts=("/", sys.argv[1]))
+server = os.open("/dev/fuse", os.O_RDWR)
+options = f"fd={server},rootmode=40000,user_id=0,group_id=0"
+if ctypes.CDLL(None).mount(b"files:/export", folder.encode(), b"fuse", 0, options.encode()) != 0:
+    sys.exit("the mount failed")
+check = replace(MOUNTS, limit_s=1.0)
+print(*judge_answer(check, run_scripts([(check.command(expected), check.limit_s)])[0], expected), sep="\\n")
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not Path("/dev/fuse").exists(), reason="needs root, and a kernel with FUSE")
+def test_a_mount_that_hangs_is_named_with_its_server(tmp_path: Path) -> None:
+    # The mount disappears with the namespace.
+    command = ["unshare", "--mount", sys.executable, "-c", HANGING_MOUNT, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout == f"mounts: no answer within 1 s, {tmp_path} from files:/export (fuse)\n"
+
+
 @pytest.mark.fault(35)
 def test_a_timeout_and_a_failed_command_are_problems() -> None:
     def problem(script: str, limit_s: float) -> list[HealthProblem]:
@@ -170,6 +230,10 @@ def test_a_timeout_and_a_failed_command_are_problems() -> None:
     began = time.monotonic()
     assert problem("sleep 600", 0.2) == [HealthProblem("probe", "no answer within 0.2 s")]
     assert time.monotonic() - began < 60
+    # A check says what it waits for.
+    assert problem("echo /shared from files:/export >&2; sleep 600", 0.2) == [
+        HealthProblem("probe", "no answer within 0.2 s, /shared from files:/export")
+    ]
     assert problem("echo broken >&2; exit 9", 60) == [HealthProblem("probe", "exit code 9, broken")]
     assert problem("true", 60) == []
 

@@ -20,6 +20,9 @@ PROVIDERS = {
     "go": "golang-go",
 }
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+# A file server that tests can stop.
+FAULT_TOOLS = ("bindfs",)
+FAULT_TOOL_PACKAGES = ("bindfs",)
 BROWSER_PACKAGES = ("chromium-headless-shell", "fonts-dejavu-core")
 
 
@@ -78,6 +81,17 @@ def install_browser(log: Path) -> None:
         raise SetupError(f"no browser is installed and setup cannot install one: install one of {', '.join(BROWSERS)}")
     _apt_get(["update"], log)
     _apt_get(["install", *BROWSER_PACKAGES], log)
+
+
+def install_fault_tools(log: Path) -> None:
+    """Install what nightly tests cause faults with, unless it is there."""
+    lacking = [name for name in FAULT_TOOLS if shutil.which(name) is None]
+    if not lacking:
+        return
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        raise SetupError(f"setup cannot install the programs that cause faults in tests: install {', '.join(lacking)}")
+    _apt_get(["update"], log)
+    _apt_get(["install", *FAULT_TOOL_PACKAGES], log)
 
 
 def _apt_get(arguments: list[str], log: Path) -> None:

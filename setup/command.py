@@ -17,6 +17,9 @@ from setup.registry import NAMES, PHASES, Phase, dependencies
 from setup.run import SetupError, StoppedError
 from setup.schedule import Record, run_concurrently, started_engine
 
+# Phases that install what only tests need.
+_FOR_TESTS = {"browser": apt.install_browser, "fault-tools": apt.install_fault_tools}
+
 
 def main(argv: Sequence[str]) -> int:
     """Run `python3 -m setup` and return its exit code."""
@@ -40,8 +43,8 @@ def _dispatch(options: argparse.Namespace, paths: Paths) -> None:
     if options.phases == ["stop-docker"]:
         if not options.if_started_by_last_run or started_engine(paths.record):
             print(engine.stop(paths))
-    elif options.phases == ["browser"]:
-        _install_browser(paths)
+    elif options.phases and options.phases[0] in _FOR_TESTS:
+        _install_for_tests(paths, options.phases[0])
     elif options.check or options.phases == ["preflight"]:
         facts = _preflight(paths, NAMES, only_look=True)
         print(f"preflight: this machine can run muster; to do: {', '.join(_phases_with_work(facts)) or 'nothing'}")
@@ -71,13 +74,14 @@ def _handle_signals() -> None:
 
 
 def _parse_options(argv: Sequence[str]) -> argparse.Namespace:
-    choices = ("preflight", *NAMES, "browser", "stop-docker")
+    choices = ("preflight", *NAMES, *_FOR_TESTS, "stop-docker")
     parser = argparse.ArgumentParser(
         prog="python3 -m setup", description="Install what muster needs on this machine; skip what is up to date."
     )
     phases = (
         f"preflight, {', '.join(NAMES)} (default: all); or, alone, browser (install a browser for the tests of HTML "
-        "pages) or stop-docker (stop the Docker engine that setup started)"
+        "pages), fault-tools (install what nightly tests cause faults with) or stop-docker (stop the Docker engine "
+        "that setup started)"
     )
     parser.add_argument("phases", nargs="*", metavar="PHASE", help=phases)
     parser.add_argument(
@@ -98,7 +102,7 @@ def _parse_options(argv: Sequence[str]) -> argparse.Namespace:
     for phase in options.phases:
         if phase not in choices:
             parser.error(f"PHASE {phase!r} is not one of: {', '.join(choices)}")
-    for alone in ("browser", "stop-docker"):
+    for alone in (*_FOR_TESTS, "stop-docker"):
         if alone in options.phases and len(options.phases) > 1:
             parser.error(f"{alone} cannot be combined with other phases")
     return options
@@ -164,13 +168,13 @@ def _preflight(paths: Paths, names: Sequence[str], *, only_look: bool) -> Facts:
     return facts
 
 
-def _install_browser(paths: Paths) -> None:
+def _install_for_tests(paths: Paths, phase: str) -> None:
     _make_logs(paths)
-    log = paths.logs / "browser.log"
+    log = paths.logs / f"{phase}.log"
     log.write_bytes(b"")
     with Progress() as progress:
-        progress.start("browser", log)
-        apt.install_browser(log)
+        progress.start(phase, log)
+        _FOR_TESTS[phase](log)
 
 
 def _make_logs(paths: Paths) -> None:

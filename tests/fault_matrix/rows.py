@@ -111,7 +111,13 @@ ROWS: dict[int, Row] = {
         "the shared filesystem hangs",
         "the node is drained within one interval with the cause, and the check does not hang itself",
         CLUSTER,
-        missing="a test with a filesystem that hangs: only unit tests show that a check without an answer is a problem",
+        "a node whose mount does not answer is drained with the mount and its server, in the next round of checks; as "
+        "many nodes of a group as the limit on drains allows, the others stay in service with a comment that says so. "
+        "`status` and `up` answer meanwhile, and `up` names the mount. Jobs wait in the kernel and go on when the "
+        "server is back, and the nodes return by themselves",
+        "nothing",
+        "NFS itself: the hanging filesystem of the tests is FUSE, in which programs wait as on a hard NFS mount; and a "
+        "training run, of which the tests have jobs that write",
     ),
     9: Row(
         "the local disk of a node is full",

@@ -205,6 +205,12 @@ def test_lint_installs_shellcheck_if_it_is_missing(clone: Path, tmp_path: Path) 
 def test_make_test_installs_a_browser(clone: Path) -> None:
     make(clone, "test")
     assert "-m setup browser\n" in calls(clone)
+    assert "-m setup fault-tools\n" not in calls(clone)
+
+
+def test_the_nightly_tests_install_what_causes_faults(clone: Path) -> None:
+    make(clone, "test-nightly")
+    assert "-m setup fault-tools\n" in calls(clone)
 
 
 def make(clone: Path, *arguments: str, **variables: str) -> str:

@@ -203,6 +203,7 @@ print(*judge_answer(check, run_scripts([(check.command(expected), check.limit_s)
 """
 
 
+@pytest.mark.fault(8, place="real processes")
 @pytest.mark.skipif(os.geteuid() != 0 or not Path("/dev/fuse").exists(), reason="needs root, and a kernel with FUSE")
 def test_a_mount_that_hangs_is_named_with_its_server(tmp_path: Path) -> None:
     # The mount disappears with the namespace.

@@ -20,9 +20,9 @@ PROVIDERS = {
     "go": "golang-go",
 }
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-# A file server that tests can stop.
-FAULT_TOOLS = ("bindfs",)
-FAULT_TOOL_PACKAGES = ("bindfs",)
+# A file server that tests can stop, and a compiler for the library that shows programs another time.
+FAULT_TOOLS = ("bindfs", "cc")
+FAULT_TOOL_PACKAGES = ("bindfs", "gcc", "libc6-dev")
 BROWSER_PACKAGES = ("chromium-headless-shell", "fonts-dejavu-core")
 
 

@@ -1,18 +1,22 @@
-"""Machines that somebody owns, with a file server that stops answering."""
+"""Machines that somebody owns, with a file server that stops answering, and with a wrong clock."""
 
 from __future__ import annotations
 
+import re
+import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
 from cluster import names
 from infra.resources import ssh_key
 from slurm.control.nodes import NodeState, parse_nodes, show_nodes
-from slurm.health.drain import CAP_PREFIX, PREFIX
+from slurm.health.clock import FIX
+from slurm.health.drain import CAP_PREFIX, GOOD_ROUNDS, PREFIX
 from tests.e2e.bare_machines import SLURM, BareMachines, open_machines
 from tests.e2e.frozen_storage import FrozenStorage, explain_lack, open_storage
 from tests.fault_matrix.times import record
@@ -30,6 +34,15 @@ STATUS_S = 60.0
 WRITER = """cd /shared/home/muster && rm -f {name}.log
 sbatch --parsable -w {node} -o {name}.log --wrap 'for i in $(seq {count}); do echo $i; sync {name}.log; sleep 1; done'
 """
+# Containers share the clock of this machine; programs that come over SSH get another one.
+SHIFTED_CLOCK = Path(__file__).with_name("wrong_clock.c")
+LIBRARY = "/usr/local/lib/wrong_clock.so"
+WRONG_CLOCK = """cat >/etc/ssh/sshd_config.d/00-clock.conf <<'END'
+SetEnv LD_PRELOAD={library} CLOCK_OFFSET_S={offset_s}
+END
+systemctl reload ssh"""
+RIGHT_CLOCK = "rm /etc/ssh/sshd_config.d/00-clock.conf; systemctl reload ssh"
+HEALTH = "SLURMD_NODENAME={node} /etc/muster/health"
 
 
 @dataclass(frozen=True)
@@ -131,6 +144,53 @@ def test_a_file_server_that_hangs_is_named_and_drains_only_as_many_nodes_as_allo
     assert_complete(rack.stack, job, "long", 30)
     wait_until(lambda: all(rack.serves(name) for name in NODES), "both nodes are in service", CHECKED_S)
     record(8, detect_s=detect_s, recover_s=time.monotonic() - thawed)
+
+
+@pytest.mark.fault(15)
+def test_a_clock_that_is_half_a_minute_off_drains_its_node_alone(rack: Rack, tmp_path: Path) -> None:
+    """Only what comes over SSH sees the wrong clock here, and not slurmd, so the checks are run over SSH."""
+    node, other = NODES
+    health = HEALTH.format(node=node)
+    with shifted_clock(rack, tmp_path, 30):
+        words = print_status(rack)
+        rack.stack.ssh(node, health, user="root")
+        drained = rack.read_node(node)
+        other_serves = rack.serves(other)
+    shown = re.search(rf"{node} \(its clock is ([\d.]+) s ahead of the controller's; {re.escape(FIX)}\)", words)
+    measured = re.fullmatch(rf"health: clock: ([\d.]+) s ahead of the controller's, {re.escape(FIX)}", drained.reason)
+    assert shown, words
+    assert measured, drained
+    for text in (shown[1], measured[1]):
+        assert abs(float(text) - 30) < 1, text
+    assert drained.out_of_service
+    assert other_serves
+    for _ in range(GOOD_ROUNDS):
+        rack.stack.ssh(node, health, user="root")
+    wait_until(lambda: rack.serves(node), "the node is back")
+
+
+@pytest.mark.fault(15)
+def test_status_names_a_clock_that_is_an_hour_off(rack: Rack, tmp_path: Path) -> None:
+    node, _ = NODES
+    with shifted_clock(rack, tmp_path, -3600):
+        words = print_status(rack)
+    shown = re.search(rf"{node} \(its clock is ([\d.]+) s behind the controller's; {re.escape(FIX)}\)", words)
+    assert shown, words
+    assert abs(float(shown[1]) - 3600) < 1
+    assert "its clock" not in print_status(rack)
+
+
+@contextmanager
+def shifted_clock(rack: Rack, folder: Path, offset_s: int) -> Iterator[None]:
+    """Show another time to what comes over SSH to the first compute node."""
+    host, library = RACK[0], folder / "wrong_clock.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", str(library), str(SHIFTED_CLOCK)], check=True)
+    rack.machines.roots[host].put(LIBRARY, library.read_bytes())
+    rack.machines.run(host, WRONG_CLOCK.format(library=LIBRARY, offset_s=offset_s))
+    try:
+        yield
+    finally:
+        rack.machines.run(host, RIGHT_CLOCK)
 
 
 def print_status(rack: Rack) -> str:

@@ -168,8 +168,12 @@ ROWS: dict[int, Row] = {
         "the clock of a node is wrong",
         "the node and its offset in seconds are reported before Slurm fails because of it; chrony is configured",
         CLUSTER,
-        missing="containers share the clock of their host, so that a test needs virtual machines. `verify` and the "
-        "health check `clock` compare clocks, which only unit tests show",
+        "a round of checks drains the node with its offset to the controller's clock and what sets it, no other node; "
+        "`status` says the same. It returns when the clock is right",
+        "nothing",
+        "the clock of a whole machine: containers share that of their host, so only programs that come over SSH see "
+        "another one in the tests, and not slurmd, which runs the checks on a cluster; what Slurm itself does at an "
+        "offset; and chrony, which bootstrap starts on machines of its own",
     ),
     16: Row(
         "a node has another authentication key",

@@ -21,8 +21,8 @@ def add_process(  # noqa: PLR0913  # one per value that the kernel shows
     """Write what the kernel shows of a process, and return its folder."""
     folder = proc / str(pid)
     folder.mkdir(parents=True)
-    rest = " ".join(["0"] * 17)
-    (folder / "stat").write_text(f"{pid} ({name}) {state} {parent} {rest} {started} 0 0\n")
+    other_fields = " ".join(["0"] * 17)
+    (folder / "stat").write_text(f"{pid} ({name}) {state} {parent} {other_fields} {started} 0 0\n")
     (folder / "status").write_text(
         f"Name:\t{name}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\nSigPnd:\t{pending:016x}\nShdPnd:\t{0:016x}\n"
     )

@@ -39,6 +39,8 @@ sh -e -c "$FETCH_LISTS"
 names=$(apt-cache pkgnames)
 kernel=$(echo "$names" | "$PYTHON" -m bootstrap.lustre_kernels "$RUNNING")
 
+# The choice of an earlier attempt must not outlive it.
+if [ -n "$CHOSEN" ]; then rm -f "$CHOSEN"; fi
 if [ "$kernel" = "$RUNNING" ]; then exit 0; fi
 # A restart that was requested since the last boot has not happened yet: request it again.
 case $(cat "$attempted" 2>/dev/null || true) in

@@ -28,6 +28,8 @@ from tests.harness import Stack
 # The bounds of docs/trainer.md (Downtime): Slurm asks nodes in every third of slurmd_timeout_s, and a question may take
 # as long as MessageTimeout; then the old credential expires (cred_expire), and the ranks join within JOIN_TIMEOUT_S.
 MISSED_WITHIN_S = SLURMD_TIMEOUT_S * 4 / 3 + 30
+# Of the test, which looks over SSH, perhaps on a machine with other work.
+SLACK_S = 15
 START_WITHIN_S = 10 + 300
 
 
@@ -139,8 +141,8 @@ def test_a_killed_node_requeues_the_job_with_the_same_result(
     first_step = next(event["time"] for event in result.job.events("first_step") if event["time"] > result.killed)
     assert 0 <= result.steps - resumed["step"] <= CHECKPOINT_STEPS
     assert resumed["step"] > 0
-    assert result.missed - result.killed < MISSED_WITHIN_S
-    assert first_step - result.killed < MISSED_WITHIN_S + START_WITHIN_S
+    assert result.missed - result.killed < MISSED_WITHIN_S + SLACK_S
+    assert first_step - result.killed < MISSED_WITHIN_S + START_WITHIN_S + SLACK_S
     assert_same_end(result.job, undisturbed(strategy))
     record(1, detect_s=result.missed - result.killed, recover_s=first_step - result.killed)
 

@@ -311,7 +311,7 @@ ROWS: dict[int, Row] = {
         "a rank is slow",
         "rank, node and the ratio to the others are reported",
         CLUSTER,
-        "at most 40 steps after the next profile (`metrics.profile_every`) the run names rank, node and how much "
+        "at most 54 steps after the next profile (`metrics.profile_every`) the run names rank, node and how much "
         "longer its own work takes than that of the others; nothing is killed, and the usual speed returns with the "
         "rank's",
         "nothing",

@@ -11,6 +11,8 @@ from cluster import names
 from cluster.inventory import Role
 from infra.targets.hosts.spec import Hosts
 
+MAX_LISTED = 8
+
 
 @dataclass(frozen=True)
 class Assignment:
@@ -75,3 +77,10 @@ def natural_order(name: str) -> list[tuple[int, str]]:
     """Return a key that sorts numbers in names by their value."""
     parts = re.findall(r"\d+|\D+", name)
     return [(int(part), "") if part.isdigit() else (-1, part) for part in parts]
+
+
+def format_names(names: Iterable[str]) -> str:
+    """Return names of hosts or groups for a message, of many only the first."""
+    listed = list(names)
+    more = f" and {len(listed) - MAX_LISTED} more" if len(listed) > MAX_LISTED else ""
+    return ", ".join(listed[:MAX_LISTED]) + more

@@ -7,11 +7,9 @@ from difflib import get_close_matches
 
 from cluster.spec import ClusterSpec
 from cluster.spec.issue import Issue, error, warning
-from infra.targets.hosts.assign import assign_hosts, match_hosts
+from infra.targets.hosts.assign import assign_hosts, format_names, match_hosts
 from infra.targets.hosts.spec import Hosts
 from slurm.config.topology import ROOT, UNPLACED
-
-MAX_LISTED = 8
 
 
 def place_nodes(section: Hosts) -> dict[str, tuple[str, ...]]:
@@ -57,7 +55,7 @@ def check_switch_hosts(_spec: ClusterSpec, section: Hosts) -> Iterator[Issue]:
     for name, switch in section.switches.items():
         for number, pattern in enumerate(switch.match):
             if not match_hosts([pattern], compute):
-                message = f"'{pattern}' matches none of the compute hosts {_list(compute)}"
+                message = f"'{pattern}' matches none of the compute hosts {format_names(compute)}"
                 near = get_close_matches(pattern, compute, n=1)
                 fix = f"write `{near[0]}`, or remove it" if near else "correct or remove it"
                 yield error("empty_pattern", f"hosts.switches.{name}.match[{number}]", message, fix)
@@ -69,7 +67,8 @@ def check_switch_hosts(_spec: ClusterSpec, section: Hosts) -> Iterator[Issue]:
             fix = "narrow the patterns of `hosts.switches`; hosts with ports on the same switches are one entry"
             yield error("host_switches", f"hosts.machines.{host}", message, fix)
     if unplaced := [host for host, names in above.items() if not names]:
-        message = f"{_list(unplaced)} under no switch, so jobs with other hosts as well count as crossing switches"
+        what = f"no switch is given for {format_names(unplaced)}"
+        message = f"{what}, so jobs that also use other hosts count as crossing switches"
         yield warning("host_unplaced", "hosts.switches", message, "add a switch whose `match` has them")
 
 
@@ -80,8 +79,3 @@ def _match_switches(section: Hosts) -> Mapping[str, tuple[str, ...]]:
 
 def _list_compute(section: Hosts) -> list[str]:
     return list(dict.fromkeys(entry.host for entry in assign_hosts(section) if entry.role == "compute"))
-
-
-def _list(names: list[str]) -> str:
-    more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
-    return ", ".join(names[:MAX_LISTED]) + more

@@ -10,12 +10,11 @@ from cluster.plural import format_count
 from cluster.spec import ClusterSpec
 from cluster.spec.issue import Issue, error, warning
 from infra.plan import node_count
-from infra.targets.hosts.assign import assign_hosts, list_claims, match_groups, match_hosts
+from infra.targets.hosts.assign import assign_hosts, format_names, list_claims, match_groups, match_hosts
 from infra.targets.hosts.login import find_jump_cycle, resolve_address, resolve_user
 from infra.targets.hosts.spec import DEFAULT_PORT, EXAMPLE_FINGERPRINT, Host, Hosts, hosts_section
 from infra.targets.hosts.switches import check_switch_hosts, check_switch_names
 
-MAX_LISTED = 8
 _Rule = Callable[[ClusterSpec, Hosts], Iterator[Issue]]
 
 
@@ -78,7 +77,7 @@ def check_role_hosts(_spec: ClusterSpec, section: Hosts) -> Iterator[Issue]:
     for role in ("controller", "login"):
         name = getattr(section, role)
         if name is not None and name not in section.machines:
-            message = f"'{name}' is not a host; allowed: {_list(section.machines)}"
+            message = f"'{name}' is not a host; allowed: {format_names(section.machines)}"
             yield error("no_such_host", f"hosts.{role}", message, _suggest(role, name, section.machines))
 
 
@@ -97,7 +96,7 @@ def check_groups(spec: ClusterSpec, section: Hosts) -> Iterator[Issue]:
     """Require hosts for each node group, and no hosts for groups that do not exist."""
     for name in section.groups:
         if name not in spec.groups:
-            message = f"'{name}' is not a node group; allowed: {_list(spec.groups)}"
+            message = f"'{name}' is not a node group; allowed: {format_names(spec.groups)}"
             fix = _rename(name, spec.groups) or f"add it under `groups:`, for example `{name}: {{count: 2}}`"
             yield error("no_such_group", f"hosts.groups.{name}", message, fix)
     for name in spec.groups:
@@ -112,7 +111,7 @@ def check_patterns(_spec: ClusterSpec, section: Hosts) -> Iterator[Issue]:
     for group, described in section.groups.items():
         for number, pattern in enumerate(described.match):
             if not match_hosts([pattern], section.machines):
-                message = f"'{pattern}' matches none of the hosts {_list(section.machines)}"
+                message = f"'{pattern}' matches none of the hosts {format_names(section.machines)}"
                 near = get_close_matches(pattern, section.machines, n=1)
                 fix = f"write `{near[0]}`, or a pattern such as `{near[0][:-1]}*`" if near else "correct or remove it"
                 yield error("empty_pattern", f"hosts.groups.{group}.match[{number}]", message, fix)
@@ -126,7 +125,7 @@ def check_counts(spec: ClusterSpec, section: Hosts) -> Iterator[Issue]:
             continue
         if len(hosts) != node_count(described):
             matching = format_count(len(hosts), "matching host")
-            message = f"{format_count(described.count, 'node')}, but {matching}: {_list(hosts)}"
+            message = f"{format_count(described.count, 'node')}, but {matching}: {format_names(hosts)}"
             fix = f"write `count: {len(hosts)}`, or change `hosts.groups.{group}.match`"
             yield error("host_count", f"groups.{group}.count", message, fix)
 
@@ -159,7 +158,7 @@ def check_host_keys(_spec: ClusterSpec, section: Hosts) -> Iterator[Issue]:
         missing = [name for name, host in hosts.items() if host.fingerprint is None]
         if missing:
             where = f"hosts.{kind}.{missing[0]}.fingerprint" if len(missing) == 1 else f"hosts.{kind}"
-            what = "required, but missing" if len(missing) == 1 else f"{_list(missing)} have no `fingerprint`"
+            what = "required, but missing" if len(missing) == 1 else f"{format_names(missing)} have no `fingerprint`"
             fix = (
                 "on the machine, run `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` and write for example "
                 f"`fingerprint: {EXAMPLE_FINGERPRINT}`; or name a file with its key: `known_hosts: ~/.ssh/known_hosts`"
@@ -174,7 +173,7 @@ def check_jumps(_spec: ClusterSpec, section: Hosts) -> Iterator[Issue]:
     named |= {f"hosts.jump_hosts.{name}.jump": host.jump for name, host in section.jump_hosts.items()}
     for where, jump in named.items():
         if jump is not None and jump not in section.jump_hosts:
-            message = f"'{jump}' is not a jump host; allowed: {_list(section.jump_hosts) or 'none'}"
+            message = f"'{jump}' is not a jump host; allowed: {format_names(section.jump_hosts) or 'none'}"
             fix = _rename(jump, section.jump_hosts) or f"add `{jump}: {{address: ...}}` under `hosts.jump_hosts`"
             yield error("no_such_jump_host", where, message, fix)
     if cycle := find_jump_cycle(section):
@@ -187,7 +186,7 @@ def check_login_users(spec: ClusterSpec, section: Hosts) -> Iterator[Issue]:
     for name in spec.users:
         hosts = [host for host in section.machines if resolve_user(section, section.machines[host]) == name]
         if hosts:
-            message = f"'{name}' is the user as whom muster logs in to {_list(hosts)}; allowed: another name"
+            message = f"'{name}' is the user as whom muster logs in to {format_names(hosts)}; allowed: another name"
             fix = "rename one of them: the accounts of the cluster's users are added by muster, and removed by teardown"
             yield error("host_login_user", f"users.{name}", message, fix)
 
@@ -247,9 +246,3 @@ def _suggest(field: str, name: str, allowed: Iterable[str]) -> str:
 def _rename(name: str, allowed: Iterable[str]) -> str:
     near = get_close_matches(name, list(allowed), n=1)
     return f"rename it to `{near[0]}`" if near else ""
-
-
-def _list(names: Iterable[str]) -> str:
-    listed = list(names)
-    more = f" and {len(listed) - MAX_LISTED} more" if len(listed) > MAX_LISTED else ""
-    return ", ".join(listed[:MAX_LISTED]) + more

@@ -9,6 +9,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,8 +35,10 @@ _own: list[Retry] = []
 
 def note_retry(code: str, seconds: float) -> None:
     """Note that a call was repeated, so that `up` can say what retries took."""
-    if not append_line(json.dumps({_CODE: code, _SECONDS: round(seconds, 3)})):
-        _own.append(Retry(code, seconds))
+    # A full disk must not fail the call.
+    with suppress(OSError):
+        if not append_line(json.dumps({_CODE: code, _SECONDS: round(seconds, 3)})):
+            _own.append(Retry(code, seconds))
 
 
 def watch_retries(client: Any) -> Any:

@@ -54,7 +54,7 @@ def test_nodes_are_under_the_switch_whose_pattern_matches_their_host() -> None:
                     "warning",
                     "host_unplaced",
                     "hosts.switches",
-                    "rack1-2 under no switch, so jobs with other hosts as well count as crossing switches",
+                    "no switch is given for rack1-2, so jobs that also use other hosts count as crossing switches",
                     "add a switch whose `match` has them",
                 ),
             ],

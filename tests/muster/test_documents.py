@@ -106,7 +106,7 @@ def test_schema_contains_policies_and_limits() -> None:
 # Mappings whose keys are names.
 NAMED = (
     *("groups.", "storage.", "users.", "aws.hooks.", "slurm.partitions."),
-    *("hosts.machines.", "hosts.jump_hosts.", "hosts.groups."),
+    *("hosts.machines.", "hosts.jump_hosts.", "hosts.groups.", "hosts.switches."),
 )
 STACK_FILES = sorted(f"stacks/Pulumi.{name}.yaml" for target in targets().values() for name in target.examples)
 

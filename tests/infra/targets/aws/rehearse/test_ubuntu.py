@@ -31,8 +31,9 @@ def test_the_plain_image_needs_another_kernel_and_the_gpu_image_does_not() -> No
 def test_the_script_of_the_client_uses_only_tools_that_have_a_stand_in() -> None:
     files = list_image_files(has_gpus=False)
     tools = {path.rpartition("/")[2] for path in files if path.startswith("usr/local/")}
+    scripts = (lustre_client.SCRIPT, lustre_client.SWITCH_SCRIPT, lustre_client.finish_client(Facts(kernel="any")))
     for tool in ("apt-get", "apt-cache", "gpg", "modprobe", "update-grub"):
-        assert tool in lustre_client.SCRIPT + lustre_client.finish_client(Facts(kernel="any"))
+        assert tool in "\n".join(scripts)
         assert tool in tools
 
 

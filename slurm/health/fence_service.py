@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -37,40 +37,83 @@ MemoryMax=256M
 [Install]
 WantedBy=multi-user.target
 """
-# A port on which nothing listens: the kernel refuses the connection, without a daemon that would log it.
+# A port on which nothing listens: the kernel refuses the connection, without a daemon that would log it. A firewall may
+# drop what goes there, so the ports of slurmctld and sshd are tried too.
 _CLOSED_PORT = 9
-_SLURMCTLD_PORTS = (6817, 22)
+_CONTROLLER_PORTS = (_CLOSED_PORT, 6817, 22)
 _SLURMD_PORTS = (6818, 22)
 _PROBE_S = 2.0
-_ASKED_PEERS = 8
+_PROBED_PEERS = 8
 _COMMAND_S = 10.0
 _STOPPED = "jobs-stopped"
 
 
 def run(state: Path) -> int:
     """Watch the controller until the process is ended; `state` is a folder that is emptied at boot."""
-    mark, last = state / _STOPPED, time.monotonic()
+    watch = Watch(state / _STOPPED)
     while True:
         cluster = read_cluster()
-        if cluster is None:
-            time.sleep(MIN_PAUSE_S)
-            continue
-        answers = is_reached(cluster.controller, _CLOSED_PORT)
-        silent_s, stopped = time.monotonic() - last, mark.exists()
-        # Asked only if it matters: it opens connections to other nodes.
-        asks = not answers and not stopped and silent_s >= cluster.limit_s
+        time.sleep(MIN_PAUSE_S if cluster is None else watch.look(cluster))
+
+
+class Watch:
+    """The looks at the controller, and whether jobs are stopped; `mark` is a file that outlives this process."""
+
+    def __init__(self, mark: Path, read_time: Callable[[], float] = time.monotonic) -> None:
+        self._mark = mark
+        self._read_time = read_time
+        self._last = read_time()
+        self._port = _CLOSED_PORT
+
+    def look(self, cluster: Cluster) -> float:
+        """Look at the controller, stop or return jobs as that requires, and return the seconds until the next look."""
+        port = find_answering_port(cluster.controller, self._port)
+        answers = port is not None
+        self._port = port or self._port
+        silent_s, stopped = self._read_time() - self._last, self._mark.exists()
+        # Probed only if it matters: it opens connections to other nodes.
+        needs_probe = not answers and not stopped and silent_s >= cluster.limit_s
         verdict = decide(
             answers=answers,
             silent_s=silent_s,
             limit_s=cluster.limit_s,
             stopped=stopped,
-            cut_off=asks and is_cut_off(cluster),
+            cut_off=needs_probe and is_cut_off(cluster),
         )
         if verdict == "stop":
-            _stop(mark, silent_s)
-        if answers and (verdict == "wait" or _rejoin(mark)):
-            last = time.monotonic()
-        time.sleep(MIN_PAUSE_S if stopped else cluster.pause_s)
+            self._stop(silent_s)
+        if answers and (verdict == "wait" or self._rejoin()):
+            self._last = self._read_time()
+        return MIN_PAUSE_S if stopped else cluster.pause_s
+
+    def _stop(self, silent_s: float) -> None:
+        is_new = not self._mark.exists()
+        self._mark.parent.mkdir(parents=True, exist_ok=True)
+        # First: if this program is killed, the next one continues what is stopped.
+        self._mark.touch()
+        stopped = signal_jobs(signal.SIGSTOP, list_local_jobs())
+        if is_new:
+            _print(f"no machine of the cluster has answered for {silent_s:.0f} s; stopped {_list(stopped)}")
+
+    def _rejoin(self) -> bool:
+        """End the jobs that slurmctld does not have here any more, continue the others, and register if necessary."""
+        try:
+            local = list_local_jobs()
+            listed = jobs.parse_states(_run(jobs.list_all_on_node(_node_name())))
+            strays = find_strays(local, listed)
+            listed_nodes = nodes.parse_listed(_run(nodes.list_node(_node_name())))
+            if strays:
+                end_strays(strays, _run)
+            elif any(node.state.startswith("down") for node in listed_nodes):
+                _run(REGISTER)
+        except (OSError, subprocess.SubprocessError) as error:
+            _print(f"slurmctld does not answer yet: {error}")
+            return False
+        suspended = {job for job, state in listed.items() if state == "SUSPENDED"}
+        continued = signal_jobs(signal.SIGCONT, local - set(strays) - suspended) if self._mark.exists() else ()
+        self._mark.unlink(missing_ok=True)
+        _print(f"the controller answers again; continued {_list(continued)}, ended {_list(strays)}")
+        return True
 
 
 def read_cluster() -> Cluster | None:
@@ -81,18 +124,29 @@ def read_cluster() -> Cluster | None:
         return None
 
 
+def find_answering_port(controller: str, last: int) -> int | None:
+    """Return a port of the controller's machine that answers, the last one first; None if the machine is silent."""
+    if does_answer(controller, last):
+        return last
+    others = [port for port in _CONTROLLER_PORTS if port != last]
+    # At the same time, because each may take as long as a look may.
+    with ThreadPoolExecutor(len(others)) as pool:
+        answers = pool.map(lambda port: does_answer(controller, port), others)
+        return next((port for port, is_answered in zip(others, answers) if is_answered), None)  # noqa: B905  # 3.9
+
+
 def is_cut_off(cluster: Cluster) -> bool:
     """Return whether neither the controller nor a sample of the other nodes answers; False if there are none."""
     if not cluster.peers:
         return False
-    peers = random.sample(cluster.peers, min(_ASKED_PEERS, len(cluster.peers)))
-    probes = [(cluster.controller, port) for port in _SLURMCTLD_PORTS]
+    peers = random.sample(cluster.peers, min(_PROBED_PEERS, len(cluster.peers)))
+    probes = [(cluster.controller, port) for port in _CONTROLLER_PORTS]
     probes += [(peer, port) for peer in peers for port in _SLURMD_PORTS]
     with ThreadPoolExecutor(len(probes)) as pool:
-        return not any(pool.map(lambda probe: is_reached(*probe), probes))
+        return not any(pool.map(lambda probe: does_answer(*probe), probes))
 
 
-def is_reached(address: str, port: int) -> bool:
+def does_answer(address: str, port: int) -> bool:
     """Return whether a machine answers, even if it refuses the connection."""
     try:
         with socket.create_connection((address, port), timeout=_PROBE_S):
@@ -101,37 +155,6 @@ def is_reached(address: str, port: int) -> bool:
         return True
     except OSError:
         return False
-
-
-def _stop(mark: Path, silent_s: float) -> None:
-    is_new = not mark.exists()
-    mark.parent.mkdir(parents=True, exist_ok=True)
-    # First: if this program is killed, the next one continues what is stopped.
-    mark.touch()
-    stopped = signal_jobs(signal.SIGSTOP, list_local_jobs())
-    if is_new:
-        _print(f"no machine of the cluster has answered for {silent_s:.0f} s; stopped {_list(stopped)}")
-
-
-def _rejoin(mark: Path) -> bool:
-    """End the jobs that slurmctld does not have here any more, continue the others, and register if it is necessary."""
-    try:
-        local = list_local_jobs()
-        listed = jobs.parse_states(_run(jobs.list_all_on_node(_node_name())))
-        strays = find_strays(local, listed)
-        shown = nodes.parse_listed(_run(nodes.list_node(_node_name())))
-        if strays:
-            end_strays(strays, _run)
-        elif any(node.state.startswith("down") for node in shown):
-            _run(REGISTER)
-    except (OSError, subprocess.SubprocessError) as error:
-        _print(f"slurmctld does not answer yet: {error}")
-        return False
-    suspended = {job for job, state in listed.items() if state == "SUSPENDED"}
-    continued = signal_jobs(signal.SIGCONT, local - set(strays) - suspended) if mark.exists() else ()
-    mark.unlink(missing_ok=True)
-    _print(f"the controller answers again; continued {_list(continued)}, ended {_list(strays)}")
-    return True
 
 
 def _run(command: Iterable[str]) -> str:

@@ -16,8 +16,8 @@ NodeName=cloud-1 CPUs=1 State=CLOUD
 """
 CRED_EXPIRE_S = 10
 """Shortest time after which a requeued job may start again (cred_expire)."""
-PROBES_S = 4
-"""The last look at the controller, and that at the other nodes."""
+PROBES_S = 6
+"""The last look at the controller, which may take two probes, and that at the other nodes."""
 
 
 def test_the_cluster_is_read_from_the_configuration_of_slurmd() -> None:

@@ -37,6 +37,8 @@ class JobProcess:
     """State as the kernel names it: R, S, D (waits in the kernel and cannot be killed), T (stopped), Z (ended)."""
     is_killed: bool = False
     """Whether it has been sent SIGKILL, which it has not obeyed yet."""
+    thread: int = 0
+    """Thread that lives on, and has this state, where the main one has ended; it may hang, and keep memory and GPUs."""
 
     @property
     def is_over(self) -> bool:
@@ -47,7 +49,7 @@ def list_job_processes(proc: Path = PROC) -> list[JobProcess]:
     """Return the processes of all jobs on this node."""
     entries = {entry.pid: entry for entry in _read_entries(proc)}
     return [
-        JobProcess(entry.pid, entry.started, job, entry.name, entry.state, entry.is_killed)
+        JobProcess(entry.pid, entry.started, job, entry.name, entry.state, entry.is_killed, entry.thread)
         for entry in entries.values()
         if entry.uid != 0 and (job := entry.job or _find_job_of_ancestors(entry, entries))
     ]
@@ -96,6 +98,7 @@ class _Entry:
     step: str
     """Job of the step that this process runs, if it is slurmstepd."""
     is_killed: bool
+    thread: int
 
 
 def _read_entries(proc: Path) -> Iterator[_Entry]:
@@ -107,23 +110,44 @@ def _read_entries(proc: Path) -> Iterator[_Entry]:
 
 
 def _read_entry(folder: Path) -> _Entry:
-    head, _, tail = (folder / "stat").read_text(errors="replace").rpartition(")")
-    fields = tail.split()
+    name, fields = _read_stat(folder)
     status = (folder / "status").read_text(errors="replace")
     uid = int(re.findall(r"^Uid:\t(\d+)", status, re.MULTILINE)[0])
     title = (folder / "cmdline").read_text(errors="replace")
     step = _STEP.match(title) if uid == 0 else None
+    # Of a main thread that has ended, the kernel shows neither folder nor mounts, and with cgroup v1 no group.
+    others = _list_threads(folder) if fields[0] in "ZX" and int(fields[17]) > 1 else []
+    living = others[0] if others else folder
+    masks = _PENDING.findall("".join([status, *((other / "status").read_text(errors="replace") for other in others)]))
     return _Entry(
         pid=int(folder.name),
         parent=int(fields[1]),
         started=int(fields[19]),
         uid=uid,
-        name=head.partition("(")[2],
-        state=fields[0],
-        job=_find_job((folder / "cgroup").read_text(errors="replace")),
+        name=name,
+        state=_read_stat(living)[1][0],
+        job=_find_job((living / "cgroup").read_text(errors="replace")),
         step=step[1] if step else "",
-        is_killed=any(int(mask, 16) & _KILL_BIT for mask in _PENDING.findall(status)),
+        is_killed=any(int(mask, 16) & _KILL_BIT for mask in masks),
+        thread=int(living.name) if others else 0,
     )
+
+
+def _list_threads(folder: Path) -> list[Path]:
+    """Return the folders of the threads of a process that have not ended; those that wait in the kernel come first."""
+    states = {}
+    for thread in (folder / "task").iterdir():
+        # A thread may end at any time.
+        with suppress(OSError, IndexError):
+            states[thread] = _read_stat(thread)[1][0]
+    living = [thread for thread, state in states.items() if state not in "ZX"]
+    return sorted(living, key=lambda thread: (states[thread] != "D", int(thread.name)))
+
+
+def _read_stat(folder: Path) -> tuple[str, list[str]]:
+    """Return the name of a process or thread, and the fields of its stat from the state on."""
+    head, _, tail = (folder / "stat").read_text(errors="replace").rpartition(")")
+    return head.partition("(")[2], tail.split()
 
 
 def _find_job(groups: str) -> str:

@@ -26,7 +26,8 @@ ROUND_SOON = (
 )
 """Command that starts a round after slurmstepd has drained the node: the reason must not wait for the next one."""
 
-# The start of a process is the 22nd field of stat; its second field, the name, may contain spaces.
+# The second field of stat, the name, may contain spaces. The fields after it begin with the state; the 18th of them is
+# the number of threads, of which some may live although the main one has ended, and the 20th the start.
 _SCRIPT = """\
 for record in {records}/*; do
   if ! [ -f "$record" ]; then continue; fi
@@ -35,7 +36,7 @@ for record in {records}/*; do
     stat=$(cat "/proc/$pid/stat" 2>/dev/null) || continue
     # shellcheck disable=SC2086  # its fields
     set -- ${{stat##*) }}
-    case $1 in Z | X) continue ;; esac
+    case $1 in Z | X) if [ "${{18}}" -le 1 ]; then continue; fi ;; esac
     if [ "${{20}}" != "$started" ]; then continue; fi
     alive=yes
     echo "$text"
@@ -80,7 +81,11 @@ def _record(job: str, left: Sequence[JobProcess], folder: Path, proc: Path) -> l
 def describe(process: JobProcess, proc: Path = PROC) -> str:
     """Return where a process hangs: its job, state, function of the kernel, and the filesystem of its folder."""
     folder = proc / str(process.pid)
-    parts = [f"pid {process.pid}", f"state {process.state}"]
+    parts = [f"pid {process.pid}"]
+    if process.thread:
+        folder = folder / "task" / str(process.thread)
+        parts.append(f"thread {process.thread}")
+    parts.append(f"state {process.state}")
     function = _read(folder / "wchan").strip()
     if function not in ("", "0"):
         parts.append(f"in {function}")

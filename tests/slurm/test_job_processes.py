@@ -9,7 +9,7 @@ from pathlib import Path
 
 from slurm.health.job_processes import JobProcess, list_job_processes, list_steps, signal_jobs
 from slurm.health.stray_jobs import LOOK_S, find_strays, is_due
-from tests.slurm.proc_tree import add_process
+from tests.slurm.proc_tree import add_process, start_without_main_thread
 
 STEP = "/system.slice/slurmstepd.scope/job_12/step_0"
 
@@ -38,6 +38,31 @@ def test_without_cgroups_processes_are_found_by_the_step_that_started_them(tmp_p
     add_process(tmp_path, 14, parent=13)
     assert [process.pid for process in list_job_processes(tmp_path)] == [11, 12]
     assert list_steps(tmp_path) == {"12"}
+
+
+def test_a_process_is_not_over_while_a_thread_lives_on(tmp_path: Path) -> None:
+    """After SIGKILL the main thread has ended, but another one waits in the kernel; with cgroup v1 it has no group."""
+    killed = add_process(tmp_path, 11, state="Z", threads=4)
+    add_process(killed / "task", 11, state="Z")
+    add_process(killed / "task", 12, state="S", group=f"{STEP}/user/task_0")
+    add_process(killed / "task", 13, state="D", group=f"{STEP}/user/task_0", pending=0x100)
+    add_process(killed / "task", 14, state="D", group=f"{STEP}/user/task_0")
+    add_process(tmp_path, 20, state="Z", group=f"{STEP}/user/task_0")
+    assert list_job_processes(tmp_path) == [
+        JobProcess(11, 100, "12", "python", "D", is_killed=True, thread=13),
+        JobProcess(20, 100, "12", "python", "Z"),
+    ]
+    assert [process.is_over for process in list_job_processes(tmp_path)] == [False, True]
+
+
+def test_a_signal_reaches_a_process_whose_main_thread_has_ended(tmp_path: Path) -> None:
+    with start_without_main_thread() as process:
+        add_process(tmp_path, os.getpid(), uid=0, name="slurmstepd", title="slurmstepd: [12.0]")
+        (tmp_path / str(process.pid)).symlink_to(f"/proc/{process.pid}")
+        (listed,) = list_job_processes(tmp_path)
+        assert (listed.pid, listed.job, listed.is_over) == (process.pid, "12", False)
+        signal_jobs(signal.SIGKILL, ["12"], read=lambda: list_job_processes(tmp_path))
+        assert process.wait() == -signal.SIGKILL
 
 
 def test_a_signal_also_reaches_a_process_that_was_started_meanwhile() -> None:

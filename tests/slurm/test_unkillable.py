@@ -9,8 +9,7 @@ import pytest
 
 from slurm.health import unkillable
 from slurm.health.check import Expected
-from slurm.health.job_processes import PROC
-from tests.slurm.proc_tree import add_process
+from tests.slurm.proc_tree import add_process, read_stat, start_without_main_thread
 
 MOUNTS = """\
 22 1 0:5 / / rw - overlay overlay rw
@@ -48,6 +47,30 @@ def test_a_process_that_a_kill_waits_for_in_two_rounds_is_recorded(tmp_path: Pat
     assert len((folder / "12").read_text().splitlines()) == 1
 
 
+@pytest.mark.fault(36)
+def test_a_thread_that_hangs_after_its_process_was_killed_is_named(tmp_path: Path) -> None:
+    proc, folder = tmp_path / "proc", tmp_path / "run" / "unkillable"
+    killed = add_process(proc, 11, group="/job_12/step_0", state="Z", threads=2)
+    hung = add_process(killed / "task", 13, group="/job_12/step_0", state="D", pending=0x100)
+    (hung / "wchan").write_text("rpc_wait_bit_killable")
+    (hung / "cwd").symlink_to("/shared/data")
+    (hung / "mountinfo").write_text(MOUNTS)
+    for _ in range(2):
+        unkillable.note_killed(folder, proc)
+    where = "in rpc_wait_bit_killable, on /shared (nfs4 10.0.0.2:/export)"
+    assert (folder / "12").read_text() == f"11 100 job 12: python (pid 11, thread 13, state D, {where})\n"
+
+
+@pytest.mark.fault(36)
+def test_the_check_reports_a_process_as_long_as_one_of_its_threads_lives(tmp_path: Path) -> None:
+    with start_without_main_thread() as process:
+        record = tmp_path / "12"
+        record.write_text(f"{process.pid} {read_stat(process.pid)[19]} job 12: python (state D)\n")
+        assert report(tmp_path) == ["job 12: python (state D)"]
+    assert report(tmp_path) == []
+    assert not record.exists()
+
+
 @pytest.mark.parametrize(
     ("path", "shown"),
     [
@@ -64,12 +87,14 @@ def test_mount_of_a_path(path: str, shown: str) -> None:
 @pytest.mark.fault(36)
 def test_the_check_reports_recorded_processes_until_they_are_gone(tmp_path: Path) -> None:
     process = subprocess.Popen(["sleep", "600"])
-    started = (PROC / str(process.pid) / "stat").read_text().rpartition(")")[2].split()[19]
     record = tmp_path / "12"
-    record.write_text(f"{process.pid} {started} job 12: sleep (state D)\n{process.pid} 1 another with the same id\n")
-    assert report(tmp_path) == ["job 12: sleep (state D)"]
-    process.kill()
-    process.wait()
+    try:
+        started = read_stat(process.pid)[19]
+        record.write_text(f"{process.pid} {started} job 12: sleep (state D)\n{process.pid} 1 another of the same id\n")
+        assert report(tmp_path) == ["job 12: sleep (state D)"]
+    finally:
+        process.kill()
+        process.wait()
     assert report(tmp_path) == []
     assert not record.exists()
 

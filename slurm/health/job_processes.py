@@ -15,6 +15,7 @@ PROC = Path("/proc")
 # A user who has a systemd of their own can create groups of any name below it.
 _USERS_OWN = "/user@"
 _GROUP = re.compile(r"/job_(\d+)(?:/|$)")
+_STEP_PROGRAM = "slurmstepd"
 # The title of a process that runs a step, such as `slurmstepd: [12.batch]`.
 _STEP = re.compile(r"^slurmstepd: \[(\d+)\.")
 # Signals that wait for the process, and for its main thread.
@@ -113,8 +114,6 @@ def _read_entry(folder: Path) -> _Entry:
     name, fields = _read_stat(folder)
     status = (folder / "status").read_text(errors="replace")
     uid = int(re.findall(r"^Uid:\t(\d+)", status, re.MULTILINE)[0])
-    title = (folder / "cmdline").read_text(errors="replace")
-    step = _STEP.match(title) if uid == 0 else None
     # Of a main thread that has ended, the kernel shows neither folder nor mounts, and with cgroup v1 no group.
     others = _list_threads(folder) if fields[0] in "ZX" and int(fields[17]) > 1 else []
     living = others[0] if others else folder
@@ -127,10 +126,22 @@ def _read_entry(folder: Path) -> _Entry:
         name=name,
         state=_read_stat(living)[1][0],
         job=_find_job((living / "cgroup").read_text(errors="replace")),
-        step=step[1] if step else "",
+        step=_read_step(folder) if uid == 0 and name == _STEP_PROGRAM else "",
         is_killed=any(int(mask, 16) & _KILL_BIT for mask in masks),
         thread=int(living.name) if others else 0,
     )
+
+
+def _read_step(folder: Path) -> str:
+    """Return the job of the step that a process runs, if it is slurmstepd: any program of root's may have its name.
+
+    Other processes are never asked for their command line: the kernel reads it from their memory, for which it waits as
+    long as one of their threads waits for a file server.
+    """
+    if os.readlink(folder / "exe").removesuffix(" (deleted)").rpartition("/")[2] != _STEP_PROGRAM:
+        return ""
+    step = _STEP.match((folder / "cmdline").read_text(errors="replace"))
+    return step[1] if step else ""
 
 
 def _list_threads(folder: Path) -> list[Path]:

@@ -9,6 +9,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+STEPD = "/usr/sbin/slurmstepd"
+
+
+def add_step(proc: Path, pid: int, title: str, *, group: str = "/", program: str = STEPD) -> Path:
+    """Write what the kernel shows of a process of Slurm's own that runs a step, and return its folder."""
+    return add_process(proc, pid, uid=0, name="slurmstepd", title=title, group=group, program=program)
+
 
 def add_process(  # noqa: PLR0913  # one per value that the kernel shows
     proc: Path,
@@ -21,6 +28,7 @@ def add_process(  # noqa: PLR0913  # one per value that the kernel shows
     started: int = 100,
     group: str = "/",
     title: str = "",
+    program: str = "/usr/bin/python3",
     pending: int = 0,
     threads: int = 1,
 ) -> Path:
@@ -33,6 +41,7 @@ def add_process(  # noqa: PLR0913  # one per value that the kernel shows
         f"Name:\t{name}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\nSigPnd:\t{pending:016x}\nShdPnd:\t{0:016x}\n"
     )
     (folder / "cmdline").write_text(title or name)
+    (folder / "exe").symlink_to(program)
     (folder / "cgroup").write_text(f"0::{group}\n")
     return folder
 

@@ -5,17 +5,20 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 from slurm.health.job_processes import JobProcess, list_job_processes, list_steps, signal_jobs
 from slurm.health.stray_jobs import LOOK_S, find_strays, is_due
-from tests.slurm.proc_tree import add_process, start_without_main_thread
+from tests.slurm.proc_tree import STEPD, add_process, add_step, start_without_main_thread
 
 STEP = "/system.slice/slurmstepd.scope/job_12/step_0"
 
 
 def test_processes_are_found_by_the_cgroup_of_their_job(tmp_path: Path) -> None:
-    add_process(tmp_path, 10, uid=0, name="slurmstepd", title="slurmstepd: [12.0]", group=f"{STEP}/slurm")
+    add_step(tmp_path, 10, "slurmstepd: [12.0]", group=f"{STEP}/slurm")
     add_process(tmp_path, 11, name="a) b", parent=10, group=f"{STEP}/user/task_0", state="D", started=7)
     add_process(tmp_path, 12, uid=0, name="sleep", parent=10, group=f"{STEP}/user/task_0")
     add_process(tmp_path, 13, group="/user.slice/user-2000.slice/user@2000.service/job_99")
@@ -30,14 +33,30 @@ def test_processes_are_found_by_the_cgroup_of_their_job(tmp_path: Path) -> None:
 
 
 def test_without_cgroups_processes_are_found_by_the_step_that_started_them(tmp_path: Path) -> None:
-    add_process(tmp_path, 10, uid=0, name="slurmstepd", title="slurmstepd: [12.batch]")
+    # An upgrade of Slurm has replaced the program meanwhile.
+    add_step(tmp_path, 10, "slurmstepd: [12.batch]", program=f"{STEPD} (deleted)")
     add_process(tmp_path, 11, parent=10)
     add_process(tmp_path, 12, parent=11)
-    # A user can give a process any title.
-    add_process(tmp_path, 13, title="slurmstepd: [12.batch]")
+    # Anybody can give a process any name and title, also root's job.
+    add_process(tmp_path, 13, name="slurmstepd", title="slurmstepd: [12.batch]")
     add_process(tmp_path, 14, parent=13)
+    add_step(tmp_path, 15, "slurmstepd: [99.batch]", program="/shared/tool")
+    add_process(tmp_path, 16, parent=15)
     assert [process.pid for process in list_job_processes(tmp_path)] == [11, 12]
     assert list_steps(tmp_path) == {"12"}
+
+
+@pytest.mark.parametrize("uid", [0, 2000])
+def test_the_command_line_of_other_processes_is_never_read(tmp_path: Path, uid: int) -> None:
+    """The kernel would wait for a process whose thread waits for a file server, as a pipe does for who writes to it."""
+    add_step(tmp_path, 10, "slurmstepd: [12.batch]")
+    folder = add_process(tmp_path, 11, parent=10, uid=uid)
+    (folder / "cmdline").unlink()
+    os.mkfifo(folder / "cmdline")
+    listing = "from pathlib import Path; from slurm.health.job_processes import *; "
+    listing += f"print(*list_steps(Path({str(tmp_path)!r})), len(list_job_processes(Path({str(tmp_path)!r}))))"
+    done = subprocess.run([sys.executable, "-c", listing], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout == f"12 {1 if uid else 0}\n"
 
 
 def test_a_process_is_not_over_while_a_thread_lives_on(tmp_path: Path) -> None:
@@ -57,7 +76,7 @@ def test_a_process_is_not_over_while_a_thread_lives_on(tmp_path: Path) -> None:
 
 def test_a_signal_reaches_a_process_whose_main_thread_has_ended(tmp_path: Path) -> None:
     with start_without_main_thread() as process:
-        add_process(tmp_path, os.getpid(), uid=0, name="slurmstepd", title="slurmstepd: [12.0]")
+        add_step(tmp_path, os.getpid(), "slurmstepd: [12.0]")
         (tmp_path / str(process.pid)).symlink_to(f"/proc/{process.pid}")
         (listed,) = list_job_processes(tmp_path)
         assert (listed.pid, listed.job, listed.is_over) == (process.pid, "12", False)

@@ -9,6 +9,7 @@ both, and the node returns when these processes are gone.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -33,6 +34,7 @@ for record in {records}/*; do
   if ! [ -f "$record" ]; then continue; fi
   alive=
   while read -r pid started text; do
+    case $pid in '' | *[!0-9]*) continue ;; esac
     stat=$(cat "/proc/$pid/stat" 2>/dev/null) || continue
     # shellcheck disable=SC2086  # its fields
     set -- ${{stat##*) }}
@@ -88,22 +90,24 @@ def describe(process: JobProcess, proc: Path = PROC) -> str:
     parts.append(f"state {process.state}")
     function = _read(folder / "wchan").strip()
     if function not in ("", "0"):
-        parts.append(f"in {function}")
+        parts.append(f"in {_clean(function)}")
     with suppress(OSError):
         where = os.readlink(folder / "cwd")
         parts.append(f"on {find_mount(where, _read(folder / 'mountinfo'))}")
-    return f"job {process.job}: {process.name} ({', '.join(parts)})"
+    return f"job {process.job}: {_clean(process.name)} ({', '.join(parts)})"
 
 
 def find_mount(path: str, mountinfo: str) -> str:
     """Return the mount point that contains a path, and its source and type if it is a filesystem of the network."""
     best, shown = "/", "/"
-    for line in mountinfo.splitlines():
+    for line in mountinfo.split("\n"):
         fields, _, source = line.partition(" - ")
         point = fields.split()[4] if len(fields.split()) > 4 else ""  # noqa: PLR2004
         if point and (path == point or path.startswith(f"{point.rstrip('/')}/")) and len(point) >= len(best):
-            kind, device = [*source.split(), "", ""][:2]
-            best, shown = point, f"{point} ({kind} {device})" if ":" in device or kind.startswith("fuse") else point
+            kind, device = map(_clean, [*source.split(), "", ""][:2])
+            best, shown = point, _clean(point)
+            if ":" in device or kind.startswith("fuse"):
+                shown += f" ({kind} {device})"
     return shown
 
 
@@ -117,6 +121,11 @@ def summarize(lines: Sequence[str]) -> list[str]:
     """Return the first lines, and the number of those that are not shown."""
     more = len(lines) - SHOWN
     return [*lines[:SHOWN], *([f"and {more} more"] if more > 0 else [])]
+
+
+def _clean(text: str) -> str:
+    """Return a text that users choose, such as the name of a process, without what would forge a line or a reason."""
+    return re.sub(r"[^\w.:+@/\[\]-]", "?", text, flags=re.ASCII)
 
 
 def _read(path: Path) -> str:

@@ -99,6 +99,20 @@ def test_the_check_reports_recorded_processes_until_they_are_gone(tmp_path: Path
     assert not record.exists()
 
 
+def test_a_user_who_chooses_names_can_forge_neither_a_record_nor_a_reason(tmp_path: Path) -> None:
+    proc, folder = tmp_path / "proc", tmp_path / "unkillable"
+    hung = add_process(proc, 11, name="a\n/etc 7 b; gpu: x", group="/job_12/step_0", state="D")
+    (hung / "cwd").symlink_to("/m\\012nt/data")
+    (hung / "mountinfo").write_text("30 22 0:40 / /m\\012nt rw - fuse.tool $(reboot);x\x85y rw\n")
+    text = "job 12: a?/etc?7?b??gpu:?x (pid 11, state D, on /m?012nt (fuse.tool ??reboot??x))"
+    assert unkillable.note_unkillable("12", folder, proc) == [f"11 100 {text}"]
+    # Even of a record that was forged, only processes are looked up.
+    (folder / "12").write_text(f"../../{tmp_path.relative_to('/')}/outside 7 forged\n 1 2 3\n")
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "stat").write_text(f"1 (a) S {'0 ' * 16}1 0 7 0\n")
+    assert report(folder) == []
+
+
 def test_many_processes_are_counted() -> None:
     assert unkillable.summarize(["a", "b", "c", "d", "e"]) == ["a", "b", "c", "and 2 more"]
     assert unkillable.summarize(["a"]) == ["a"]

@@ -34,16 +34,26 @@ def plan_health(facts: Facts, node: Node, desired: Desired) -> list[Action]:
     return [
         *write_file(facts, f"{ETC}/expected.json", describe_expected(facts, node, desired)),
         *program,
-        *write_file(facts, f"{ETC}/health", f"#!/bin/sh\n{render_exec_line('interval')}", 0o755),
-        *write_file(facts, f"{ETC}/prolog", f"#!/bin/sh\n{render_exec_line('prolog')}", 0o755),
-        *write_file(facts, f"{ETC}/unkillable", f"#!/bin/sh\n{render_exec_line('unkillable')}", 0o755),
+        *write_file(facts, f"{ETC}/health", render_program(node, desired, "interval"), 0o755),
+        *write_file(facts, f"{ETC}/prolog", render_program(node, desired, "prolog"), 0o755),
+        *write_file(facts, f"{ETC}/unkillable", render_program(node, desired, "unkillable"), 0o755),
     ]
 
 
 def render_unit(node: Node, desired: Desired) -> str:
     """Return the unit of the service, with the node's name where the host name may differ."""
-    name = f"Environment=SLURMD_NODENAME={node.name}\n" if desired.cloud or node.adopted else ""
+    name = f"Environment=SLURMD_NODENAME={node.name}\n" if _may_have_another_host_name(node, desired) else ""
     return fence_service.UNIT.replace("[Service]\n", f"[Service]\n{name}")
+
+
+def render_program(node: Node, desired: Desired, when: str) -> str:
+    """Return a program that Slurm runs; slurmstepd and systemd, unlike slurmd, do not tell it the node's name."""
+    name = f': "${{SLURMD_NODENAME:={node.name}}}"\nexport SLURMD_NODENAME\n'
+    return f"#!/bin/sh\n{name if _may_have_another_host_name(node, desired) else ''}{render_exec_line(when)}"
+
+
+def _may_have_another_host_name(node: Node, desired: Desired) -> bool:
+    return desired.cloud is not None or node.adopted is not None
 
 
 def render_exec_line(when: str) -> str:

@@ -140,7 +140,7 @@ def _run_interval() -> int:
 def _start_maintenance(node: own_node.OwnNode) -> None:
     """Start the deep checks, detached, if the idle node is in a maintenance reservation."""
     if node.is_in_maintenance():
-        node.run(maintenance.START)
+        node.run(maintenance.render_start(node.name))
         maintenance.note_start(RUN)
 
 

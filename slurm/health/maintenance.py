@@ -6,16 +6,6 @@ from pathlib import Path
 
 STATE = "maint"
 """State of an idle node in a reservation with the flag MAINT, as sinfo prints it."""
-# Detached: slurmd ends the health program before such a check is done.
-START = (
-    "systemd-run",
-    "--quiet",
-    "--collect",
-    "--unit=muster-deep-check",
-    "python3",
-    "/etc/muster/health.pyz",
-    "maintenance",
-)
 REPEAT_S = 86400.0
 ASK_S = 600.0
 """How often a healthy node asks slurmctld whether it is in a reservation."""
@@ -28,6 +18,12 @@ def is_due(folder: Path, now: float) -> bool:
         return False
     last_query.touch()
     return True
+
+
+def render_start(node: str) -> list[str]:
+    """Return the command that starts the checks of a node, detached: slurmd ends the health program before they end."""
+    options = ["--quiet", "--collect", "--unit=muster-deep-check", f"--setenv=SLURMD_NODENAME={node}"]
+    return ["systemd-run", *options, "python3", "/etc/muster/health.pyz", "maintenance"]
 
 
 def note_start(folder: Path) -> None:

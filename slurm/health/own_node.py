@@ -16,8 +16,8 @@ from slurm.control import nodes, reservations
 from slurm.health import maintenance, stray_jobs
 from slurm.health.check import Expected, HealthProblem, Remedy
 from slurm.health.drain import DUPLICATE_JOB, PREFIX, SLURM_REASONS, Service, decide, decide_drain, describe_held
-from slurm.health.recheck import START as START_RECHECK
 from slurm.health.recheck import Recheck, list_beyond_rounds, list_pending
+from slurm.health.recheck import render_start as render_recheck
 from slurm.health.registry import CHECKS
 from slurm.health.remedy import COMMANDS, Attempts, choose_remedy, list_failed, select_checks_of
 
@@ -168,7 +168,7 @@ class OwnNode:
     def _start_recheck(self, names: Sequence[str], now: float) -> None:
         print(f"health: repeating {', '.join(dict.fromkeys(names))}", file=sys.stderr, flush=True)
         self._write_recheck(Recheck(now, passed=None))
-        self.run((*START_RECHECK, *dict.fromkeys(names)))
+        self.run(render_recheck(self.name, names))
 
     def _read_recheck(self) -> Recheck:
         try:

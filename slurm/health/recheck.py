@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,16 +12,6 @@ from slurm.health.drain import parse_reason
 from slurm.health.registry import CHECKS, run_scripts
 from slurm.health.remedy import Attempts, is_over, select_recent
 
-# Detached: slurmd ends the health program before such a check is done.
-START = (
-    "systemd-run",
-    "--quiet",
-    "--collect",
-    "--unit=muster-recheck",
-    "python3",
-    "/etc/muster/health.pyz",
-    "recheck",
-)
 # Time beyond the limit of the slowest check after which a repetition is taken for lost.
 _MARGIN_S = 60.0
 
@@ -42,6 +32,12 @@ class Recheck:
         recent = select_recent(attempts, now)
         done = all(is_over(remedy, attempt, now) for remedy, attempt in recent.items())
         return bool(recent) and done and max(attempt["at"] for attempt in recent.values()) > self.at
+
+
+def render_start(node: str, names: Iterable[str]) -> list[str]:
+    """Return the command that repeats checks of a node, detached: slurmd ends the health program before they end."""
+    options = ["--quiet", "--collect", "--unit=muster-recheck", f"--setenv=SLURMD_NODENAME={node}"]
+    return ["systemd-run", *options, "python3", "/etc/muster/health.pyz", "recheck", *dict.fromkeys(names)]
 
 
 def list_beyond_rounds() -> dict[str, Check]:

@@ -8,11 +8,13 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from bootstrap.facts.model import Facts
 from bootstrap.program import pack_program
 from bootstrap.steps import health
 from bootstrap.steps.cloud import imex
-from cluster.inventory import Node, NodeGpus, NodeSet
+from cluster.inventory import Adopted, Node, NodeGpus, NodeSet
 from tests.bootstrap.clusters import desired
 
 ROOT = Path(__file__).parents[2]
@@ -78,3 +80,24 @@ def test_a_node_of_an_ultraserver_knows_the_others() -> None:
         f"write {imex.DROP_IN}",
         "reload the unit of nvidia-imex",
     ]
+
+
+@pytest.mark.parametrize("when", ["interval", "prolog", "unkillable"])
+def test_programs_know_the_node_also_if_slurm_does_not_name_it(tmp_path: Path, when: str) -> None:
+    """slurmstepd and systemd set no SLURMD_NODENAME, and machines of an owner keep their host names."""
+    target = desired()
+    own = target.inventory.compute[0]
+    adopted = own.model_copy(update={"adopted": Adopted(hostname="rack1-1", user="ops")})
+    (tmp_path / "python3").write_text('#!/bin/sh\necho "${SLURMD_NODENAME-unset} $*"\n')
+    (tmp_path / "python3").chmod(0o755)
+
+    def run_program(node: Node, **variables: str) -> str:
+        program = tmp_path / "program"
+        program.write_text(health.render_program(node, target, when))
+        environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", **variables}
+        return subprocess.run(["sh", program], env=environment, capture_output=True, text=True, check=True).stdout
+
+    line = f"/etc/muster/health.pyz {when}\n"
+    assert run_program(adopted) == f"gpu-1 {line}"
+    assert run_program(adopted, SLURMD_NODENAME="gpu-7") == f"gpu-7 {line}"
+    assert run_program(own) == f"unset {line}"

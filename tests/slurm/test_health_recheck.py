@@ -61,6 +61,8 @@ def test_healthy_rounds_do_not_end_the_drain_of_a_deep_check(drained: StubbedNod
     # The reset has had its time: the check runs again, once, and nothing else happens meanwhile.
     assert (drained.state, read_remedies(drained)) == (f"gpu-1|drained|{REASON}", ["reset"])
     assert count_rechecks(drained) == 1
+    # systemd does not tell it the name of the node.
+    assert "--setenv=SLURMD_NODENAME=gpu-1" in (drained.folder / "remedies").read_text()
 
 
 def test_a_good_repetition_after_the_reset_returns_the_node(drained: StubbedNode) -> None:

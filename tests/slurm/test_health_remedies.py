@@ -296,3 +296,5 @@ def test_deep_checks_start_once_a_day_on_an_idle_node_in_a_maintenance_reservati
         node.run("interval", gpus=1)
         assert (tmp_path / "started").read_text().split()[-1:] == ["maintenance"]
         assert len((tmp_path / "started").read_text().splitlines()) == 1
+    # systemd does not tell it the name of the node.
+    assert "--setenv=SLURMD_NODENAME=gpu-1" in (tmp_path / "started").read_text().split()

@@ -37,6 +37,7 @@ class OwnNode:
     def __init__(self, expected: Expected, state: Path, sleep: Callable[[float], None] = time.sleep) -> None:
         self.name = os.environ.get("SLURMD_NODENAME") or os.uname().nodename
         self._expected = expected
+        self._state = state
         self._rounds = state / "health-rounds"
         self._comment = state / "health-comment"
         self._remedies = state / "health-remedies"
@@ -66,7 +67,8 @@ class OwnNode:
         if service.drained and service.reason.startswith(DUPLICATE_JOB):
             strays = stray_jobs.list_strays(self.name, self.run)
             if strays:
-                stray_jobs.end_strays(strays, self.run)
+                with suppress(OSError):
+                    stray_jobs.end_strays_in_round(strays, self.run, self._state, time.time())
                 self.save_good_rounds(0)
                 return "drained"
         attempts, recheck, now = self._read_attempts(), self._read_recheck(), time.time()

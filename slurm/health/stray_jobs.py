@@ -14,17 +14,18 @@ from slurm.health.job_processes import list_job_processes, list_steps, signal_jo
 # the epilog. By itself it asks a node to register only every 20 pings. Steps survive the restart.
 REGISTER = ("systemctl", "--no-block", "restart", "slurmd")
 LOOK_S = 300.0
-"""How often a node looks whether Slurm has drained it."""
+"""How often a node looks whether Slurm has drained it, and restarts slurmd because of strays."""
 _LOOKED = "drain-looked-up"
+_REGISTERED = "strays-registered"
 
 
-def is_due(folder: Path, now: float) -> bool:
-    """Return whether to look now for a drain that Slurm set, and remember it."""
-    looked = folder / _LOOKED
-    if looked.exists() and 0 <= now - looked.stat().st_mtime < LOOK_S:
+def is_due(folder: Path, now: float, mark: str = _LOOKED) -> bool:
+    """Return whether to look now for a drain that Slurm set, or do what another mark stands for, and remember it."""
+    path = folder / mark
+    if path.exists() and 0 <= now - path.stat().st_mtime < LOOK_S:
         return False
     folder.mkdir(parents=True, exist_ok=True)
-    looked.touch()
+    path.touch()
     return True
 
 
@@ -49,9 +50,24 @@ def list_strays(node: str, run: Callable[[Sequence[str]], str]) -> list[str]:
 
 def end_strays(strays: Sequence[str], run: Callable[[Sequence[str]], str]) -> None:
     """Kill the processes of these jobs, and let slurmctld end what is left of them."""
+    kill_strays(strays)
+    run(REGISTER)
+
+
+def end_strays_in_round(strays: Sequence[str], run: Callable[[Sequence[str]], str], folder: Path, now: float) -> None:
+    """End these jobs, but let slurmd register only if it has not lately: it runs a round itself whenever it starts.
+
+    A job that does not obey would let it restart for ever. The same holds if the mark in `folder` cannot be written.
+    """
+    kill_strays(strays)
+    if is_due(folder, now, _REGISTERED):
+        run(REGISTER)
+
+
+def kill_strays(strays: Sequence[str]) -> None:
+    """Kill the processes of these jobs."""
     killed = sorted(signal_jobs(signal.SIGKILL, strays), key=int)
     print(f"health: slurmctld does not have {_name(strays)} here; killed {_name(killed)}", file=sys.stderr, flush=True)
-    run(REGISTER)
 
 
 def _name(numbers: Sequence[str]) -> str:

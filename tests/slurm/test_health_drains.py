@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import itertools
+import os
 import subprocess
 import tempfile
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
@@ -26,6 +28,7 @@ from slurm.health.drain import (
     describe_held,
 )
 from slurm.health.registry import CHECKS, run_scripts, select_checks
+from slurm.health.stray_jobs import LOOK_S
 from tests.slurm.stubbed_node import StubbedNode
 
 # The start of Python and the reading of files.
@@ -274,6 +277,24 @@ def test_a_node_that_slurm_drained_for_a_duplicate_job_returns_once_the_forgotte
         assert node.state == f"gpu-1|drained|{DUPLICATE_JOB}"
         replace(node, jobs=("8",)).run("interval")
     assert node.state == "gpu-1|idle|none"
+
+
+def test_a_forgotten_job_that_does_not_end_restarts_slurmd_only_every_five_minutes(tmp_path: Path) -> None:
+    """slurmd runs a round itself when it starts, before it registers."""
+    node = StubbedNode.create(tmp_path)
+    node.write_tool("squeue", "true")
+    restarts = tmp_path / "systemctl"
+    node.write_tool("systemctl", f'echo "$@" >>{restarts}')
+    node.set_state(f"gpu-1|drained|{DUPLICATE_JOB}")
+    with_stray = replace(node, jobs=("7",))
+    for _ in range(2):
+        assert "killed job 7" in with_stray.run("interval").stderr
+    assert len(restarts.read_text().splitlines()) == 1
+    then = time.time() - LOOK_S
+    os.utime(tmp_path / "strays-registered", (then, then))
+    with_stray.run("interval")
+    assert len(restarts.read_text().splitlines()) == 2
+    assert node.state == f"gpu-1|drained|{DUPLICATE_JOB}"
 
 
 @pytest.mark.parametrize("reason", ["new memory", "duplicate jobid, asks Ann", "Not responding"])

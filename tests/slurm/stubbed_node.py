@@ -8,6 +8,8 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.slurm.proc_tree import read_stat
+
 
 @dataclass(frozen=True)
 class StubbedNode:
@@ -64,6 +66,16 @@ class StubbedNode:
     def rounds(self) -> Path:
         return self.folder / "health-rounds"
 
+    @property
+    def hung(self) -> Path:
+        """Folder of what could not be killed."""
+        return self.folder / "hung"
+
+    def record_hung(self, pid: int) -> None:
+        """Record a process of job 7 as one that could not be killed."""
+        self.hung.mkdir(exist_ok=True)
+        (self.hung / "7").write_text(f"{pid} {read_stat(pid)[19]} job 7: python (state D)\n")
+
     def set_state(self, text: str) -> None:
         (self.folder / "node").write_text(text)
 
@@ -83,7 +95,7 @@ class StubbedNode:
             f"dcgm.AFTER_FAILURE_MARK = {str(self.folder / 'run' / 'dcgm-2')!r}; "
             f"health.stray_jobs.list_local_jobs = lambda: set({self.jobs!r}); "
             "health.unkillable.list_job_processes = lambda proc: []; "
-            f"health.UNKILLABLE = Path({str(self.folder / 'hung')!r}); "
+            f"health.UNKILLABLE = Path({str(self.hung)!r}); health.unkillable.RECORDS = {str(self.hung)!r}; "
             "health.stray_jobs.signal_jobs = lambda number, jobs: set(jobs); "
             "health.own_node.SETTLE_S = 0.0; sys.exit(health.main(sys.argv[1:]))"
         )

@@ -8,6 +8,7 @@ import os
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
@@ -306,11 +307,31 @@ def test_a_drain_of_a_person_is_not_taken_over(tmp_path: Path, reason: str) -> N
     assert node.state == f"gpu-1|drained|{reason}"
 
 
+@pytest.fixture
+def hanging() -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(["sleep", "600"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+KILL_FAILED = "Kill task failed (JobId=7 StepId=0)"
+HUNG_REASON = "health: unkillable: job 7: python (state D)"
+
+
 @pytest.mark.fault(36)
-def test_a_step_that_cannot_be_killed_drains_the_node_until_it_is_gone(tmp_path: Path) -> None:
+def test_a_step_that_cannot_be_killed_drains_the_node_until_it_is_gone(
+    tmp_path: Path, hanging: subprocess.Popen[bytes]
+) -> None:
     node = StubbedNode.create(tmp_path)
-    node.set_state("gpu-1|drained|Kill task failed (JobId=7 StepId=0)")
+    node.set_state(f"gpu-1|drained|{KILL_FAILED}")
+    node.record_hung(hanging.pid)
+    for _ in range(GOOD_ROUNDS + 1):
+        node.run("interval")
+        assert node.state == f"gpu-1|drained|{HUNG_REASON}"
+    hanging.kill()
+    hanging.wait()
     for _ in range(GOOD_ROUNDS):
-        assert node.state.startswith("gpu-1|drained|Kill task failed")
+        assert node.state == f"gpu-1|drained|{HUNG_REASON}"
         node.run("interval")
     assert node.state == "gpu-1|idle|none"

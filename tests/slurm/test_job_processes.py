@@ -85,15 +85,20 @@ def test_a_signal_reaches_a_process_whose_main_thread_has_ended(tmp_path: Path) 
 
 
 def test_a_signal_also_reaches_a_process_that_was_started_meanwhile() -> None:
-    first, second = (subprocess.Popen(["sleep", "600"]) for _ in range(2))
+    first, second, other = started = [subprocess.Popen(["sleep", "600"]) for _ in range(3)]
     listed = [
-        [process(first.pid, "7"), process(os.getpid(), "8")],
+        [process(first.pid, "7"), process(other.pid, "8")],
         [process(first.pid, "7"), process(second.pid, "7")],
         [process(first.pid, "7", "Z"), process(second.pid, "7")],
     ]
-    assert signal_jobs(signal.SIGKILL, ["7"], read=lambda: listed.pop(0), sleep=lambda _: None) == {"7"}
-    assert [first.wait(), second.wait()] == [-signal.SIGKILL] * 2
-    assert listed == []
+    try:
+        assert signal_jobs(signal.SIGKILL, ["7"], read=lambda: listed.pop(0), sleep=lambda _: None) == {"7"}
+        assert [first.wait(), second.wait()] == [-signal.SIGKILL] * 2
+        assert (other.poll(), listed) == (None, [])
+    finally:
+        for helper in started:
+            helper.kill()
+            helper.wait()
 
 
 def test_strays_are_jobs_that_slurmctld_does_not_list_here() -> None:

@@ -11,7 +11,9 @@ import struct
 import time
 
 TIMEOUT_S = 2.0
-ATTEMPTS = 2
+ATTEMPTS = 3
+MAX_TRAVEL_MS = 500
+"""Time for question and answer beyond which the result is not used: it may be wrong by half of this."""
 _REQUEST, _ANSWER = 13, 14
 _DAY_MS = 86_400_000
 _PACKET = struct.Struct("!BBHHHIII")
@@ -25,16 +27,26 @@ def measure_offset(address: str) -> float | None:
 
     Needs the right to open raw sockets.
     """
+    try:
+        # Answers come from an address, not from a name.
+        resolved = socket.gethostbyname(address)
+    except OSError:
+        return None
     for attempt in range(ATTEMPTS):
-        offset_s = _ask(address, attempt)
+        offset_s = _ask(resolved, attempt)
         if offset_s is not None:
             return offset_s
     return None
 
 
-def compare(sent_ms: int, theirs_ms: int, received_ms: int) -> float:
-    """Return how many seconds our clock is ahead; times are milliseconds of the day, which begins again at midnight."""
+def compare(sent_ms: int, theirs_ms: int, received_ms: int) -> float | None:
+    """Return how many seconds our clock is ahead; None if the answer took too long, or this process to read it.
+
+    Times are milliseconds of the day, which begins again at midnight.
+    """
     travel_ms = (received_ms - sent_ms) % _DAY_MS
+    if travel_ms > MAX_TRAVEL_MS:
+        return None
     ahead_ms = (sent_ms + travel_ms / 2 - theirs_ms) % _DAY_MS
     return (ahead_ms - _DAY_MS if ahead_ms > _DAY_MS / 2 else ahead_ms) / 1000
 
@@ -44,7 +56,11 @@ def _ask(address: str, sequence: int) -> float | None:
     with socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP) as connection:
         deadline = time.monotonic() + TIMEOUT_S
         sent_ms = _read_day_ms()
-        connection.sendto(_render_request(identifier, sequence, sent_ms), (address, 0))
+        try:
+            connection.sendto(_render_request(identifier, sequence, sent_ms), (address, 0))
+        except OSError:
+            # No route, or a firewall of this machine.
+            return None
         while (left := deadline - time.monotonic()) > 0:
             connection.settimeout(left)
             try:

@@ -17,7 +17,9 @@ PROLOG_REASONS = ("Prolog error", "Prolog/Epilog failure")
 """Reasons that Slurm sets itself if the prolog fails and could not set its own."""
 DUPLICATE_JOB = "Duplicate jobid"
 """Reason that slurmctld sets if a node still runs another job of the same id: after a crash, ids may be used again."""
-SLURM_REASONS = (*PROLOG_REASONS, DUPLICATE_JOB, "Kill task failed")
+KILL_FAILED = "Kill task failed"
+"""Reason that Slurm sets if a step does not end after SIGKILL."""
+SLURM_REASONS = (*PROLOG_REASONS, DUPLICATE_JOB, KILL_FAILED)
 """Reasons that Slurm sets itself and does not take back, although the fault passes."""
 GOOD_ROUNDS = 3
 """Rounds without a problem before a node is resumed, so that an intermittent fault does not resume it in between."""

@@ -13,9 +13,18 @@ from pathlib import Path
 from typing import Literal
 
 from slurm.control import nodes, reservations
-from slurm.health import maintenance, stray_jobs
+from slurm.health import maintenance, stray_jobs, unkillable
 from slurm.health.check import Expected, HealthProblem, Remedy
-from slurm.health.drain import DUPLICATE_JOB, PREFIX, SLURM_REASONS, Service, decide, decide_drain, describe_held
+from slurm.health.drain import (
+    DUPLICATE_JOB,
+    KILL_FAILED,
+    PREFIX,
+    SLURM_REASONS,
+    Service,
+    decide,
+    decide_drain,
+    describe_held,
+)
 from slurm.health.recheck import Recheck, list_beyond_rounds, list_pending
 from slurm.health.recheck import render_start as render_recheck
 from slurm.health.registry import CHECKS
@@ -42,6 +51,7 @@ class OwnNode:
         self._comment = state / "health-comment"
         self._remedies = state / "health-remedies"
         self._recheck = state / "health-recheck"
+        self._kill_failed = state / "health-kill-failed"
         self._sleep = sleep
         self._deadline: float | None = None
 
@@ -90,7 +100,13 @@ class OwnNode:
             # disk does not prevent the drain; it leaves an empty file.
             with suppress(OSError):
                 self.save_good_rounds(0)
-        held = bool(decision.reason) and not self._drain(service, decision.reason, is_changed=decision.state == "drain")
+        if self._must_stay_drained(service, problems):
+            if decision.state == "drain":
+                self._update("drain", decision.reason)
+            held = False
+        else:
+            is_changed = decision.state == "drain"
+            held = bool(decision.reason) and not self._drain(service, decision.reason, is_changed=is_changed)
         if decision.state == "resume":
             self._update("resume")
         self.save_good_rounds(None if held else decision.good_rounds)
@@ -158,6 +174,20 @@ class OwnNode:
                     self._update("resume")
                     return False
         return True
+
+    def _must_stay_drained(self, service: Service, problems: Sequence[HealthProblem]) -> bool:
+        """Return whether Slurm drained the node for a step that still hangs: then no limit on drains may resume it.
+
+        It is remembered, because the drain gets the reason of the checks.
+        """
+        hangs = service.drained and any(problem.check == unkillable.CHECK.name for problem in problems)
+        is_slurms = hangs and service.reason.startswith(KILL_FAILED)
+        if not hangs:
+            self._kill_failed.unlink(missing_ok=True)
+        elif is_slurms:
+            with suppress(OSError):
+                self._kill_failed.touch()
+        return is_slurms or (hangs and service.ours and self._kill_failed.exists())
 
     def _try_remedy(self, remedy: Remedy | None, attempts: Attempts, now: float) -> None:
         if remedy is None:

@@ -335,3 +335,35 @@ def test_a_step_that_cannot_be_killed_drains_the_node_until_it_is_gone(
         assert node.state == f"gpu-1|drained|{HUNG_REASON}"
         node.run("interval")
     assert node.state == "gpu-1|idle|none"
+
+
+@pytest.mark.fault(36)
+def test_the_limit_on_drains_never_resumes_a_node_that_slurm_drained_for_a_step_that_hangs(
+    tmp_path: Path, hanging: subprocess.Popen[bytes]
+) -> None:
+    """The file server of all nodes is gone, so Slurm drains all of them, and the limit is passed."""
+    limits = {"group": "gpu", "max_drained_percent": 20}
+    node = StubbedNode.create(tmp_path)
+    node.set_others(OTHER_IS_DRAINED)
+    node.set_state(f"gpu-1|drained|{KILL_FAILED}")
+    node.record_hung(hanging.pid)
+    for _ in range(2):
+        node.run("interval", **limits)
+        assert (node.state, node.comment) == (f"gpu-1|drained|{HUNG_REASON}", "")
+    hanging.kill()
+    hanging.wait()
+    for _ in range(GOOD_ROUNDS):
+        assert node.state == f"gpu-1|drained|{HUNG_REASON}"
+        node.run("interval", **limits)
+    assert node.state == "gpu-1|idle|none"
+
+
+@pytest.mark.fault(36)
+def test_a_node_in_service_on_which_a_step_hangs_is_drained_only_within_the_limit(
+    tmp_path: Path, hanging: subprocess.Popen[bytes]
+) -> None:
+    node = StubbedNode.create(tmp_path)
+    node.set_others(OTHER_IS_DRAINED)
+    node.record_hung(hanging.pid)
+    node.run("interval", group="gpu", max_drained_percent=20)
+    assert (node.state, node.comment) == ("gpu-1|idle|none", f"{CAP_PREFIX}{HUNG_REASON.removeprefix(PREFIX)}")

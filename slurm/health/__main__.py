@@ -124,9 +124,11 @@ def _run_interval() -> int:
     with suppress(OSError):
         unkillable.note_killed(UNKILLABLE)
     problems = _find_problems(expected, "gate" if is_first else "periodic")
-    if not node.was_changed and stray_jobs.is_due(RUN, time.time()):
+    if not node.was_changed:
+        # OSError: also of a full /run.
         with suppress(OSError, LookupError, subprocess.SubprocessError):
-            node.take_over_drain()
+            if stray_jobs.is_due(RUN, time.time()):
+                node.take_over_drain()
     # A healthy node that these checks have not changed does not contact slurmctld in every round.
     if problems or node.was_changed:
         node.act(problems)

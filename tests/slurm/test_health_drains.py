@@ -298,6 +298,14 @@ def test_a_forgotten_job_that_does_not_end_restarts_slurmd_only_every_five_minut
     assert node.state == f"gpu-1|drained|{DUPLICATE_JOB}"
 
 
+def test_a_full_run_folder_does_not_keep_a_round_from_its_drain(tmp_path: Path) -> None:
+    """A folder cannot be created below a file, as a file cannot in a full /run."""
+    node = StubbedNode.create(tmp_path)
+    (tmp_path / "run").write_text("")
+    node.run("interval", **BROKEN)
+    assert node.state == f"gpu-1|drained|{REASON}"
+
+
 @pytest.mark.parametrize("reason", ["new memory", "duplicate jobid, asks Ann", "Not responding"])
 def test_a_drain_of_a_person_is_not_taken_over(tmp_path: Path, reason: str) -> None:
     node = StubbedNode.create(tmp_path)

@@ -61,6 +61,7 @@ class Watch:
 
     def __init__(self, mark: Path, read_time: Callable[[], float] = time.monotonic) -> None:
         self._mark = mark
+        self._is_stopped = mark.exists()
         self._read_time = read_time
         self._last = read_time()
         self._port = _CLOSED_PORT
@@ -70,7 +71,7 @@ class Watch:
         port = find_answering_port(cluster.controller, self._port)
         answers = port is not None
         self._port = port or self._port
-        silent_s, stopped = self._read_time() - self._last, self._mark.exists()
+        silent_s, stopped = self._read_time() - self._last, self._is_stopped
         # Probed only if it matters: it opens connections to other nodes.
         needs_probe = not answers and not stopped and silent_s >= cluster.limit_s
         verdict = decide(
@@ -87,10 +88,15 @@ class Watch:
         return MIN_PAUSE_S if stopped else cluster.pause_s
 
     def _stop(self, silent_s: float) -> None:
-        is_new = not self._mark.exists()
-        self._mark.parent.mkdir(parents=True, exist_ok=True)
-        # First: if this program is killed, the next one continues what is stopped.
-        self._mark.touch()
+        is_new, self._is_stopped = not self._is_stopped, True
+        try:
+            # First: if this program is killed, the next one continues what is stopped.
+            self._mark.parent.mkdir(parents=True, exist_ok=True)
+            self._mark.touch()
+        except OSError as error:
+            # A full /run must not let the jobs run on.
+            if is_new:
+                _print(f"the mark of stopped jobs was not written: {error}")
         stopped = signal_jobs(signal.SIGSTOP, list_local_jobs())
         if is_new:
             _print(f"no machine of the cluster has answered for {silent_s:.0f} s; stopped {_list(stopped)}")
@@ -104,14 +110,15 @@ class Watch:
             listed_nodes = nodes.parse_listed(_run(nodes.list_node(_node_name())))
             if strays:
                 end_strays(strays, _run)
-            elif any(node.state.startswith("down") for node in listed_nodes):
+            elif any(_is_missed(node) for node in listed_nodes):
                 _run(REGISTER)
         except (OSError, subprocess.SubprocessError) as error:
             _print(f"slurmctld does not answer yet: {error}")
             return False
         suspended = {job for job, state in listed.items() if state == "SUSPENDED"}
-        continued = signal_jobs(signal.SIGCONT, local - set(strays) - suspended) if self._mark.exists() else ()
+        continued = signal_jobs(signal.SIGCONT, local - set(strays) - suspended) if self._is_stopped else ()
         self._mark.unlink(missing_ok=True)
+        self._is_stopped = False
         _print(f"the controller answers again; continued {_list(continued)}, ended {_list(strays)}")
         return True
 
@@ -122,6 +129,11 @@ def read_cluster() -> Cluster | None:
         return parse_cluster(CONF.read_text(encoding="utf-8"), _node_name())
     except OSError:
         return None
+
+
+def _is_missed(node: nodes.ListedNode) -> bool:
+    """Return whether slurmctld itself marked a node DOWN: one that a person did must not register, which ends that."""
+    return node.state.startswith("down") and node.reason.startswith("Not responding")
 
 
 def find_answering_port(controller: str, last: int) -> int | None:

@@ -151,6 +151,31 @@ def test_a_node_without_others_is_never_cut_off(world: World) -> None:
     assert not fence_service.is_cut_off(Cluster(CONTROLLER, (), 300.0))
 
 
+@pytest.mark.parametrize(
+    ("node", "restarts"),
+    [("down|Not responding", 1), ("down*|Not responding", 1), ("down|new memory", 0), ("idle|none", 0)],
+)
+def test_only_a_node_that_slurm_missed_registers(world: World, node: str, restarts: int) -> None:
+    """A node that a person marked DOWN would be back in service once it registers."""
+    world.local, world.node = set(), f"gpu-1|{node}\n"
+    watch = start(world)
+    world.look(watch, CLUSTER.limit_s)
+    world.answering = {(CONTROLLER, 9)}
+    world.look(watch, 1)
+    assert world.restarts == restarts
+
+
+def test_jobs_are_stopped_and_continued_although_the_mark_cannot_be_written(world: World) -> None:
+    """A folder cannot be created below a file, as a file cannot in a full /run."""
+    world.mark.parent.write_text("")
+    watch = start(world)
+    world.look(watch, CLUSTER.limit_s)
+    world.answering = {(CONTROLLER, 9)}
+    world.mark.parent.unlink()
+    world.look(watch, 1)
+    assert world.signals == [(signal.SIGSTOP, {"7", "8"}), (signal.SIGCONT, {"7", "8"})]
+
+
 def test_a_machine_that_refuses_a_connection_answers() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]

@@ -14,7 +14,8 @@ from pathlib import Path
 PROC = Path("/proc")
 # A user who has a systemd of their own can create groups of any name below it.
 _USERS_OWN = "/user@"
-_GROUP = re.compile(r"/job_(\d+)(?:/|$)")
+# With cgroup v2, Slurm's groups are below a scope of its own, and with v1 below a group per user.
+_GROUP = re.compile(r"/(?:[^/]*slurmstepd\.scope|slurm[^/]*/uid_\d+)/job_(\d+)(?:/|$)")
 _STEP_PROGRAM = "slurmstepd"
 # The title of a process that runs a step, such as `slurmstepd: [12.batch]`.
 _STEP = re.compile(r"^slurmstepd: \[(\d+)\.")

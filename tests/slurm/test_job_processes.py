@@ -23,6 +23,9 @@ def test_processes_are_found_by_the_cgroup_of_their_job(tmp_path: Path) -> None:
     add_process(tmp_path, 12, uid=0, name="sleep", parent=10, group=f"{STEP}/user/task_0")
     add_process(tmp_path, 13, group="/user.slice/user-2000.slice/user@2000.service/job_99")
     add_process(tmp_path, 14, group="/slurm/uid_2000/job_13/step_batch/task_0")
+    # Neither is Slurm's.
+    add_process(tmp_path, 16, group="/system.slice/ci.service/job_98")
+    add_process(tmp_path, 17, group="/job_97/step_0")
     (tmp_path / "self").mkdir()
     (tmp_path / "15").mkdir()
     assert list_job_processes(tmp_path) == [
@@ -30,6 +33,24 @@ def test_processes_are_found_by_the_cgroup_of_their_job(tmp_path: Path) -> None:
         JobProcess(14, 100, "13", "python", "S"),
     ]
     assert list_steps(tmp_path) == {"12"}
+
+
+@pytest.mark.parametrize(
+    ("group", "jobs"),
+    [
+        ("/system.slice/slurmstepd.scope/job_12/step_0/user/task_0", ["12"]),
+        ("/system.slice/gpu-1_slurmstepd.scope/job_12/step_batch/user", ["12"]),
+        ("/docker/0af3/system.slice/slurmstepd.scope/job_12", ["12"]),
+        ("/slurm/uid_2000/job_12/step_0/task_0", ["12"]),
+        ("/slurm_gpu-1/uid_2000/job_12", ["12"]),
+        ("/slurm/job_12", []),
+        ("/user.slice/user-2000.slice/user@2000.service/slurmstepd.scope/job_12", []),
+        ("/system.slice/slurmstepd.scope/job_12x", []),
+    ],
+)
+def test_only_groups_of_slurm_have_jobs(tmp_path: Path, group: str, jobs: list[str]) -> None:
+    add_process(tmp_path, 11, group=group)
+    assert [process.job for process in list_job_processes(tmp_path)] == jobs
 
 
 def test_without_cgroups_processes_are_found_by_the_step_that_started_them(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from slurm.health import unkillable
 from slurm.health.check import Expected
 from tests.slurm.proc_tree import add_process, read_stat, start_without_main_thread
 
+STEP = "/system.slice/slurmstepd.scope/job_12/step_0"
 MOUNTS = """\
 22 1 0:5 / / rw - overlay overlay rw
 30 22 0:40 / /shared rw,relatime shared:1 - nfs4 10.0.0.2:/export rw
@@ -21,12 +22,12 @@ MOUNTS = """\
 @pytest.mark.fault(36)
 def test_a_process_that_hangs_is_named_with_its_job_and_mount(tmp_path: Path) -> None:
     proc, folder = tmp_path / "proc", tmp_path / "unkillable"
-    hung = add_process(proc, 11, group="/job_12/step_0/user/task_0", state="D", started=7)
+    hung = add_process(proc, 11, group=f"{STEP}/user/task_0", state="D", started=7)
     (hung / "wchan").write_text("rpc_wait_bit_killable")
     (hung / "cwd").symlink_to("/shared/data")
     (hung / "mountinfo").write_text(MOUNTS)
-    add_process(proc, 12, group="/job_12/step_0/user/task_0", state="Z")
-    add_process(proc, 13, group="/job_13/step_0/user/task_0")
+    add_process(proc, 12, group=f"{STEP}/user/task_0", state="Z")
+    add_process(proc, 13, group="/system.slice/slurmstepd.scope/job_13/step_0/user/task_0")
     text = "job 12: python (pid 11, state D, in rpc_wait_bit_killable, on /shared (nfs4 10.0.0.2:/export))"
     assert unkillable.note_unkillable("12", folder, proc) == [f"11 7 {text}"]
     assert (folder / "12").read_text() == f"11 7 {text}\n"
@@ -37,11 +38,11 @@ def test_a_process_that_hangs_is_named_with_its_job_and_mount(tmp_path: Path) ->
 @pytest.mark.fault(36)
 def test_a_process_that_a_kill_waits_for_in_two_rounds_is_recorded(tmp_path: Path) -> None:
     proc, folder = tmp_path / "proc", tmp_path / "run" / "unkillable"
-    add_process(proc, 11, group="/job_12/step_0", state="D", pending=0x100)
-    add_process(proc, 12, group="/job_12/step_0", pending=0x4000)
+    add_process(proc, 11, group=STEP, state="D", pending=0x100)
+    add_process(proc, 12, group=STEP, pending=0x4000)
     unkillable.note_killed(folder, proc)
     assert not folder.exists()
-    add_process(proc, 13, group="/job_12/step_0", pending=0x100)
+    add_process(proc, 13, group=STEP, pending=0x100)
     unkillable.note_killed(folder, proc)
     assert (folder / "12").read_text().startswith("11 100 job 12: python (pid 11, state D")
     assert len((folder / "12").read_text().splitlines()) == 1
@@ -50,8 +51,8 @@ def test_a_process_that_a_kill_waits_for_in_two_rounds_is_recorded(tmp_path: Pat
 @pytest.mark.fault(36)
 def test_a_thread_that_hangs_after_its_process_was_killed_is_named(tmp_path: Path) -> None:
     proc, folder = tmp_path / "proc", tmp_path / "run" / "unkillable"
-    killed = add_process(proc, 11, group="/job_12/step_0", state="Z", threads=2)
-    hung = add_process(killed / "task", 13, group="/job_12/step_0", state="D", pending=0x100)
+    killed = add_process(proc, 11, group=STEP, state="Z", threads=2)
+    hung = add_process(killed / "task", 13, group=STEP, state="D", pending=0x100)
     (hung / "wchan").write_text("rpc_wait_bit_killable")
     (hung / "cwd").symlink_to("/shared/data")
     (hung / "mountinfo").write_text(MOUNTS)
@@ -101,7 +102,7 @@ def test_the_check_reports_recorded_processes_until_they_are_gone(tmp_path: Path
 
 def test_a_user_who_chooses_names_can_forge_neither_a_record_nor_a_reason(tmp_path: Path) -> None:
     proc, folder = tmp_path / "proc", tmp_path / "unkillable"
-    hung = add_process(proc, 11, name="a\n/etc 7 b; gpu: x", group="/job_12/step_0", state="D")
+    hung = add_process(proc, 11, name="a\n/etc 7 b; gpu: x", group=STEP, state="D")
     (hung / "cwd").symlink_to("/m\\012nt/data")
     (hung / "mountinfo").write_text("30 22 0:40 / /m\\012nt rw - fuse.tool $(reboot);x\x85y rw\n")
     text = "job 12: a?/etc?7?b??gpu:?x (pid 11, state D, on /m?012nt (fuse.tool ??reboot??x))"

@@ -1,8 +1,9 @@
-"""When a node that is cut off stops its jobs: before Slurm can start them elsewhere, and only if it must be the node.
+"""When a node that is cut off stops its jobs: before Slurm can start them elsewhere.
 
-slurmctld takes a node for lost after SlurmdTimeout and requeues its jobs, which start again once their credentials have
-expired. It contacts a node every third of that time, so it may have heard of it last a third before the cut. A node
-stops its jobs after half the time. They are stopped and not killed: if the cut ends before, they run on.
+It does so only if the node itself, not the controller, is unreachable. slurmctld marks a node DOWN after SlurmdTimeout
+and requeues its jobs, which start again once their credentials have expired. It contacts a node every third of that
+time, so it may have heard of it last a third before the cut. A node stops its jobs after half the time. They are
+stopped and not killed: if the cut ends before, they run on.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Cluster:
     peers: Sequence[str]
     """Addresses of other compute nodes: while one of them answers, the controller may be what is gone."""
     timeout_s: float
-    """Time after which slurmctld takes a silent node for lost; 0 if it never does."""
+    """Time after which slurmctld marks a silent node DOWN; 0 if it never does."""
 
     @property
     def limit_s(self) -> float:

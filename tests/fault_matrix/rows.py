@@ -87,7 +87,8 @@ ROWS: dict[int, Row] = {
         CLUSTER,
         "a job on two nodes does not notice that one of them is cut off for 10 s. After a longer cut, the node has "
         "stopped the job before Slurm starts it on another; when it is reachable again, it kills the old step and "
-        "registers at once, after its checks",
+        "registers at once, after its checks. This holds for one node: nodes that are cut off together, such as a "
+        "rack, reach each other and stop nothing, so their old steps run on beside the successors",
         "the steps since the last checkpoint, after a long cut",
     ),
     6: Row(

@@ -1,4 +1,4 @@
-"""The fence: jobs of a node that is cut off are stopped in time, and only if the node must be what is cut off."""
+"""The fence: jobs of a node that is cut off are stopped in time, and only if the node itself is unreachable."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_decision(answers: bool, silent_s: float, stopped: bool, cut_off: bool, 
     assert decide(answers=answers, silent_s=silent_s, limit_s=15, stopped=stopped, cut_off=cut_off) == verdict
 
 
-def test_a_node_that_slurm_never_takes_for_lost_stops_nothing() -> None:
+def test_a_node_that_slurm_never_marks_down_stops_nothing() -> None:
     assert decide(answers=False, silent_s=1e6, limit_s=0, stopped=False, cut_off=True) == "wait"
     assert decide(answers=True, silent_s=1e6, limit_s=0, stopped=False, cut_off=False) == "wait"
 

@@ -8,6 +8,7 @@ It takes the options of torchrun and is the same process, so that signals reach 
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 from torch.distributed.run import main as run
@@ -18,7 +19,12 @@ from trainer.life.outcome import FILE_VARIABLE
 
 def main() -> None:
     """Run torchrun; the folder of the run is that of its outcome (MUSTER_OUTCOME_FILE)."""
-    with KilledRanks(Path(os.environ[FILE_VARIABLE]).parent):
+    file = os.environ.get(FILE_VARIABLE)
+    if not file:
+        sys.exit(
+            f"trainer.torchrun: {FILE_VARIABLE} is not set; train.sbatch sets it; elsewhere, start torchrun itself"
+        )
+    with KilledRanks(Path(file).parent):
         run()
 
 

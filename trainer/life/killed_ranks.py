@@ -11,17 +11,19 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from trainer.host import list_memory_groups
 from trainer.life.cause import Cause
-from trainer.life.failure import Failure, name_attempt, record
+from trainer.life.failure import Failure, name_attempt, read_failures, record
 from trainer.life.outcome import write_if_missing
 
 _POLL_S = 0.5
+# A killed rank is gone a moment after the kernel has counted it. If none is, another process was killed.
+_BLAME_S = 10.0
 _GIB = 2**30
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 # Limits above this are the kernel's way to write that there is none (cgroup v1).
@@ -51,10 +53,16 @@ class RankProcess:
 class KilledRanks:
     """A thread that records each rank which disappears while the kernel counts a kill for lack of memory."""
 
-    def __init__(self, folder: Path, process: Path = Path("/proc/self")) -> None:
+    def __init__(
+        self, folder: Path, process: Path = Path("/proc/self"), clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._folder = folder
         self._process = process
-        self._kills = read_memory_group(process).kills
+        self._clock = clock
+        self._began = time.time()
+        self._kills = self._counted = read_memory_group(process).kills
+        """The kills that are explained, and those that were counted at the last call."""
+        self._counted_at = 0.0
         self._ranks: dict[int, RankProcess] = {}
         self._last: Failure | None = None
         self._closed = threading.Event()
@@ -67,21 +75,40 @@ class KilledRanks:
     def __exit__(self, *_: object) -> None:
         self._closed.set()
         self._thread.join()
-        self.check()
+        with suppress(OSError):
+            self.check()
         if self._last is not None:
             write_if_missing(self._last)
 
     def check(self) -> None:
-        """Record a rank that has gone if the kernel has killed a process since the last call."""
-        # The ranks first: one that is killed in between is gone at the next call, when the kill is still uncounted.
+        """Record a rank that has gone without a word soon after the kernel has killed a process."""
+        # The ranks first: one that is killed in between is gone at the next call, when the kill is still unexplained.
         present = find_ranks(os.getpid())
         group = read_memory_group(self._process)
-        gone = [rank for pid, rank in self._ranks.items() if pid not in present]
-        self._ranks = present if group.kills == self._kills else {**self._ranks, **present}
-        if group.kills > self._kills and gone:
+        if group.kills <= self._kills:
+            self._ranks = present
+        else:
+            self._explain(group, present)
+        if self._last is not None and any(rank.attempt != self._last.attempt for rank in present.values()):
+            # The ranks were started again, and may end for another reason.
+            self._last = None
+
+    def _explain(self, group: MemoryGroup, present: dict[int, RankProcess]) -> None:
+        """Record the rank that was killed, if one has gone; after a while without one, another process was killed."""
+        if group.kills != self._counted:
+            self._counted, self._counted_at = group.kills, self._clock()
+        self._ranks = {**self._ranks, **present}
+        gone = [rank for pid, rank in self._ranks.items() if pid not in present and not self._has_record(rank)]
+        if gone:
             # If others have ended since, because they lost their peer, the one with the most memory was killed.
             self._report(max(gone, key=lambda rank: rank.used), group)
+        if gone or self._clock() > self._counted_at + _BLAME_S:
             self._kills, self._ranks = group.kills, present
+
+    def _has_record(self, rank: RankProcess) -> bool:
+        """Return whether a rank has recorded a failure of its own, which one that is killed cannot."""
+        failures = read_failures(self._folder, rank.rank)
+        return any(failure.attempt == rank.attempt and failure.time >= self._began for failure in failures)
 
     def _watch(self) -> None:
         while not self._closed.wait(_POLL_S):

@@ -141,7 +141,8 @@ def read_decided() -> RunOutcome | None:
 def write_if_missing(failure: Failure) -> None:
     """Write the outcome of a job whose ranks could not, because this failure of one of them ended them all."""
     file = Path(os.environ[FILE_VARIABLE])
-    with suppress(OSError):  # the disk may be full, and the failure was printed
+    # The disk may be full or the file damaged, and the failure was printed.
+    with suppress(OSError, ValueError, TypeError):
         if _read(file) is None:
             _write(file, _make_outcome(file.parent, failure, read_failures(file.parent)))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from trainer.collectives.exchange import ConnectionLost
 from trainer.collectives.measure import detect_topology
 from trainer.collectives.timing_table import default_folder, parse_seconds, write_table
 from trainer.config.errors import ConfigError
+from trainer.engines.reduction import choose_average
 from trainer.parallel.pattern_hook import PatternHook
 
 HERE = "tests.trainer.test_communication_pattern"
@@ -158,6 +160,31 @@ def lose_a_rank() -> None:
         hook.average(None, Bucket()).wait()
     with pytest.raises(ConnectionLost, match="no answer from rank 1"):
         hook.raise_error()
+
+
+def lose_a_rank_of_our_engine() -> list[str]:
+    """Return the notes of the error of an average of muster's engine."""
+
+    def fail() -> None:
+        raise ConnectionLost("no answer from a neighbour")
+
+    communication = SimpleNamespace(pattern="ring")
+    recipe: Any = SimpleNamespace(
+        communication=communication, formats=SimpleNamespace(reduced="fp32"), compresses=lambda _: False
+    )
+    mesh: Any = SimpleNamespace(device=torch.device("cpu"), hosts=["a", "a"], group=lambda _: dist.group.WORLD)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("trainer.parallel.pattern_hook.all_reduce", lambda *_, **__: SimpleNamespace(wait=fail))
+        start, _ = choose_average({}, recipe, mesh, [])
+        with pytest.raises(ConnectionLost) as lost:
+            start(torch.ones(3), [])()
+    return lost.value.__notes__
+
+
+def test_an_error_in_a_pattern_names_the_peers_of_our_engine() -> None:
+    assert on_ranks(f"{HERE}:lose_a_rank_of_our_engine", ranks=2) == [
+        [f"rank {rank} got no answer from rank {1 - rank} in the average of gradients"] for rank in range(2)
+    ]
 
 
 def test_an_error_of_the_background_is_raised_after_the_backward_pass() -> None:

@@ -291,7 +291,7 @@ def leave_an_engine(config: dict[str, Any]) -> dict[str, Any]:
     compression = weakref.ref(step.engine.compression)
     del step
     gc.collect()
-    thread.join(10)
+    thread.join(60)
     return {"runs": thread.is_alive(), "holds_residuals": compression() is not None}
 
 

@@ -45,13 +45,17 @@ class CompressionThread:
         averaged: list[Any] = []
 
         def run() -> None:
-            with torch.cuda.stream(self._stream):
-                self._average(values, parts, ready)
-                if on_end is not None:
-                    on_end()
-                if self._stream is not None:
-                    averaged.append(self._stream.record_event())
-            ended.set()
+            try:
+                with torch.cuda.stream(self._stream):
+                    self._average(values, parts, ready)
+                    if on_end is not None:
+                        on_end()
+                    if self._stream is not None:
+                        averaged.append(self._stream.record_event())
+            except Exception as error:  # such as one of an earlier kernel, which CUDA reports later
+                self._error = self._error or error
+            finally:
+                ended.set()
 
         def wait() -> None:
             ended.wait()

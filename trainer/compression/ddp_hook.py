@@ -29,8 +29,17 @@ class CompressionHook:
         parts = [Part(self._names[parameter], tuple(parameter.shape)) for parameter in bucket.parameters()]
         values = bucket.buffer()
         future: Any = torch.futures.Future(devices=self._devices)
-        # DDP would replace an exception by one of its own, so the future always gets a result.
-        self._thread.start(values, parts, lambda: future.set_result(values))
+
+        def end() -> None:
+            try:
+                # DDP would replace an exception by one of its own, so the future gets a result even after an error.
+                future.set_result(values)
+            except Exception as error:
+                # On a GPU that has failed, a tensor cannot be a result; DDP would wait for one for ever.
+                future.set_exception(error)
+                raise
+
+        self._thread.start(values, parts, end)
         return future
 
     def raise_error(self) -> None:

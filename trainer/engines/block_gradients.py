@@ -13,13 +13,12 @@ from torch import nn
 from trainer.engines.block import Block, RowSharing
 from trainer.engines.block_order import ALL_REDUCE, REDUCE_SCATTER
 from trainer.engines.flat_layout import count_values, is_padded, plan_parts
-from trainer.engines.reduction import Wait, start_compression
+from trainer.engines.reduction import StartParts, Wait, choose_compressed_average
 from trainer.parallel.engine import Recipe
 from trainer.parallel.gradients import to_local
 from trainer.parallel.mesh import Mesh
 
 if TYPE_CHECKING:
-    from trainer.compression.background import CompressionThread
     from trainer.compression.compression import Compression, Part
 
 # Many of the names used here have no types, and mypy must give the same result where torch is not installed.
@@ -149,7 +148,7 @@ class BlockGradients:
 def compress_replicas(
     blocks: list[Block], gradients: list[BlockGradients], model: nn.Module, recipe: Recipe, mesh: Mesh
 ) -> Compression:
-    """Let blocks be averaged over the replicas in compressed form, on a thread of its own."""
+    """Let blocks be averaged over the replicas in compressed form."""
     # Start-up: the modules of compression are imported only by runs that use them.
     from trainer.compression.compression import Part  # noqa: PLC0415
 
@@ -159,11 +158,11 @@ def compress_replicas(
             # The name that torch's engine gives the same gradients: checkpoints with residuals serve both.
             first = next(name for name, module in model.named_modules() if module in block.modules)
             parts[own] = Part(first or "root", (own.size,))
-    thread, compression = start_compression(list(parts.values()), recipe, mesh)
+    start, compression = choose_compressed_average(list(parts.values()), recipe, mesh)
     for own, part in parts.items():
-        own.start_average = partial(_start_compressed, thread, part)
+        own.start_average = partial(_start_part, start, part)
     return compression
 
 
-def _start_compressed(thread: CompressionThread, part: Part, averages: torch.Tensor) -> Wait:
-    return thread.start(averages, [part])
+def _start_part(start: StartParts, part: Part, averages: torch.Tensor) -> Wait:
+    return start(averages, [part])

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -32,6 +33,9 @@ Wait = Callable[[], None]
 Start = Callable[[torch.Tensor, Sequence[nn.Parameter]], Wait]
 """A function that starts to average a flat bucket of the gradients of parameters, and returns the one that waits."""
 
+StartParts = Callable[[torch.Tensor, "Sequence[Part]"], Wait]
+"""A function that starts to average the flat values of parts, and returns the one that waits."""
+
 
 def choose_average(
     names: Mapping[nn.Parameter, str], recipe: Recipe, mesh: Mesh, choices: list[str]
@@ -52,7 +56,7 @@ def choose_average(
 
         hook = make_pattern_hook(recipe.communication.pattern, group, mesh)
         choices += hook.choices
-        return (lambda values, _: hook.start(values).wait), None
+        return (lambda values, _: _wait_with_names(hook.start(values).wait, group)), None
     return (lambda values, _: start_average(values, group, dtype)), None
 
 
@@ -64,6 +68,27 @@ def start_compression(parts: Sequence[Part], recipe: Recipe, mesh: Mesh) -> tupl
     # The engine has collectives of its own, such as comparisons of ranks, while the thread compresses.
     compression = Compression(recipe.communication, mesh.open_group("replicate"), parts, mesh.device)
     return CompressionThread(compression, mesh.device), compression
+
+
+def choose_compressed_average(parts: Sequence[Part], recipe: Recipe, mesh: Mesh) -> tuple[StartParts, Compression]:
+    """Return how the values of a shard are averaged in compressed form over the replicas, and the compression.
+
+    A thread does it while the backward pass continues. On a GPU the calling thread does, as with torch's engine: its
+    collectives over shards and those of another thread would use two communicators of NCCL in an order that differs
+    between ranks, and might wait for each other.
+    """
+    if mesh.device.type != "cuda":
+        thread, compression = start_compression(parts, recipe, mesh)
+        return thread.start, compression
+    from trainer.compression.compression import Compression
+
+    compression = Compression(recipe.communication, mesh.group("replicate"), parts, mesh.device)
+    return partial(_average_at_once, compression), compression
+
+
+def _average_at_once(compression: Compression, values: torch.Tensor, parts: Sequence[Part]) -> Wait:
+    compression.average(values, parts)
+    return _do_nothing
 
 
 def start_average(values: torch.Tensor, group: Any, sent_dtype: torch.dtype) -> Wait:
@@ -81,11 +106,22 @@ def start_average(values: torch.Tensor, group: Any, sent_dtype: torch.dtype) -> 
     sent.div_(dist.get_world_size(group))
     work = dist.all_reduce(sent, group=group, async_op=True)
 
+    wait = _wait_with_names(work.wait, group)
+
     def finish() -> None:
-        with name_peers(group, "average of gradients"):
-            work.wait()
+        wait()
         if sent is not values:
             values.copy_(sent)
+
+    return finish
+
+
+def _wait_with_names(wait: Wait, group: Any) -> Wait:
+    """Return a function that waits, and adds to an error which ranks the average needed."""
+
+    def finish() -> None:
+        with name_peers(group, "average of gradients"):
+            wait()
 
     return finish
 

@@ -90,7 +90,7 @@ class PatternHook:
         return choose_pattern(self._setting, values.nbytes, self._ranks, self._ranks_per_node, self._table)
 
     def _start_backend(self, values: torch.Tensor) -> Any:
-        """Do what DDP does without a hook."""
+        """Average with the backend's all-reduce."""
         return dist.all_reduce(values.div_(self._ranks), group=self._group, async_op=True)
 
 

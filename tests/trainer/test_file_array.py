@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +14,7 @@ import pytest
 
 from trainer.config.errors import ConfigError
 from trainer.data import file_array, remote
-from trainer.data.file_array import FileArray
+from trainer.data.file_array import FileArray, choose_file_limit, raise_file_limit
 from trainer.life.cause import Cause, classify
 
 COUNT = 1000
@@ -74,7 +76,7 @@ def test_a_file_that_becomes_shorter_is_named_with_the_place(path: Path, is_open
     with pytest.raises(ConfigError) as caught:
         array[40:60]
     assert str(caught.value) == (
-        f"data.path: {path} became shorter while it was in use: it has 100 bytes instead of 2000, and the next sample "
+        f"data.path: {path} became shorter while it was in use: it has 100 bytes instead of 2000, and the next read "
         "needs values 40 to 59, which end at byte 120; copy it again"
     )
     assert classify(caught.value) is Cause.DATA
@@ -136,6 +138,52 @@ def test_few_files_are_open_at_once(
     del array
     arrays.clear()
     assert count_files() == 0
+
+
+def test_threads_read_while_others_close_files(
+    path: Path, monkeypatch: pytest.MonkeyPatch, count_files: Callable[[], int]
+) -> None:
+    """No thread reads from a descriptor that another one has closed, or that stands for another file by then."""
+    limit, threads = 3, 4
+    monkeypatch.setattr(file_array, "_OPEN_FILES", file_array._OpenFiles(limit))
+    paths = []
+    for number in range(20):
+        paths.append(path.with_name(f"array-{number}"))
+        paths[-1].write_bytes((values() + number).tobytes())
+    arrays = [open_array(path) for path in paths]
+
+    def read(start: int) -> bool:
+        numbers = [(start + index * 7) % len(arrays) for index in range(500)]
+        return all(arrays[number][number : number + 2].tolist() == [2 * number, 2 * number + 1] for number in numbers)
+
+    with ThreadPoolExecutor(threads) as pool:
+        assert list(pool.map(read, range(threads))) == [True] * threads
+    assert sum(array._file is not None for array in arrays) <= limit + threads
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "limit"),
+    [
+        (1024, 4096, 4096),
+        (1024, 1_048_576, 65_536),
+        (1024, resource.RLIM_INFINITY, 65_536),
+        (resource.RLIM_INFINITY, resource.RLIM_INFINITY, 65_536),
+        (100_000, 1_048_576, 100_000),
+        (1024, 1024, 1024),
+    ],
+)
+def test_the_limit_of_open_files_is_raised_as_far_as_allowed(soft: int, hard: int, limit: int) -> None:
+    assert choose_file_limit(soft, hard) == limit
+
+
+def test_this_process_may_open_more_files_afterwards() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (512, hard))
+    try:
+        assert raise_file_limit() == choose_file_limit(512, hard) > 512
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == choose_file_limit(512, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @pytest.fixture

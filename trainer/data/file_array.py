@@ -18,6 +18,7 @@ from trainer.data.remote import retry
 from trainer.life.cause import classify_system_error
 
 _OPEN_TRIES = 10
+_MOST_FILES = 65_536
 
 
 class Sliceable(Protocol):
@@ -108,7 +109,7 @@ class FileArray:
     def _explain_short(self, path: Path, size: int, start: int, stop: int) -> ConfigError:
         expected, end = (self._offset + values * self._width for values in (self._length, stop))
         message = f"{path} became shorter while it was in use: it has {size} bytes instead of {expected}, and the next "
-        message += f"sample needs values {start} to {stop - 1}, which end at byte {end}"
+        message += f"read needs values {start} to {stop - 1}, which end at byte {end}"
         return ConfigError([ConfigProblem("data.path", message, self._fix)])
 
 
@@ -168,5 +169,28 @@ def _describe_error(error: OSError, path: Path) -> OSError:
     return kind(error.errno, error.strerror, str(path))
 
 
+def raise_file_limit() -> int:
+    """Raise the limit of open files of this process if that is allowed, and return it.
+
+    The usual one is 1024, because programs that wait with select() can have no more. More shards than half of it would
+    be opened again for almost every random sample.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = choose_file_limit(soft, hard)
+    if soft != resource.RLIM_INFINITY and limit > soft:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+        except (OSError, ValueError):
+            return soft
+    return limit
+
+
+def choose_file_limit(soft: int, hard: int) -> int:
+    """Return the limit to use, given the present one and the largest one that is allowed."""
+    if resource.RLIM_INFINITY in (soft, hard):
+        return _MOST_FILES if soft == resource.RLIM_INFINITY else max(soft, _MOST_FILES)
+    return max(soft, min(hard, _MOST_FILES))
+
+
 # Sockets and other files need the other half.
-_OPEN_FILES = _OpenFiles(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+_OPEN_FILES = _OpenFiles(raise_file_limit() // 2)

@@ -6,7 +6,6 @@ import argparse
 import os
 import statistics
 import sys
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, get_args
 
@@ -18,6 +17,7 @@ from benchmarks.figures import Figure, report
 from benchmarks.node_link import limit_link, wait_for_first_node
 from simulator.collectives.patterns import Machine, Pattern, predict_seconds
 from trainer.bandwidth import format_size
+from trainer.collectives.measure import time_call
 from trainer.collectives.operations import all_reduce
 from trainer.table import table
 
@@ -81,21 +81,12 @@ def measure_rounds(size: int, rounds: int) -> Rounds:
         "hierarchical": lambda: all_reduce(tensor, pattern="hierarchical", ranks_per_node=RANKS_PER_NODE),
     }
     # The first round connects ranks and touches memory.
-    return [{name: _time_call(call) for name, call in calls.items()} for _ in range(rounds + 1)][1:]
+    return [{name: time_call(call) for name, call in calls.items()} for _ in range(rounds + 1)][1:]
 
 
 def _exchange(sent: Any, received: Any, right: int, left: int) -> None:
     for work in (dist.irecv(received, left), dist.isend(sent, right)):
         work.wait()
-
-
-def _time_call(call: Callable[[], object]) -> float:
-    dist.barrier()
-    start = time.perf_counter()
-    call()
-    seconds = torch.tensor(time.perf_counter() - start, dtype=torch.float64)
-    dist.all_reduce(seconds, op=dist.ReduceOp.MAX)
-    return float(seconds)
 
 
 def format_report(rounds_by_size: dict[int, Rounds], mbit: int | None) -> str:

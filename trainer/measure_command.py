@@ -9,7 +9,7 @@ from typing import get_args
 
 from trainer.bandwidth import format_size
 from trainer.collectives.measure import FLOAT_BYTES, ROUNDS, SIZES, detect_topology, measure_table
-from trainer.collectives.timing_table import Method, TimingTable, Topology, default_folder, write_table
+from trainer.collectives.timing_table import Method, TableError, TimingTable, Topology, default_folder, write_table
 from trainer.command_name import name_command
 from trainer.table import table
 from trainer.world import WorldError, start
@@ -32,18 +32,32 @@ def main(argv: list[str]) -> int:
             return 2
         hosts = [member.host for member in world.members]
         topology = detect_topology(hosts, world.group)
-        timings = measure_table(hosts, world.group, _list_sizes(options.mebibytes), options.rounds)
+        on_size = _print_size if world.rank == 0 else _print_nothing
+        timings = measure_table(hosts, world.group, _list_sizes(options.mebibytes), options.rounds, on_size)
         return _save(topology, timings) if world.rank == 0 else 0
     finally:
         world.close()
 
 
+def _print_size(size: int, seconds: dict[Method, float]) -> None:
+    """Show that the command makes progress: large messages over a slow link take minutes."""
+    times = ", ".join(f"{method} {each * 1e3:.2f} ms" for method, each in seconds.items())
+    print(f"{format_size(size)}: {times}", flush=True)
+
+
+def _print_nothing(_size: int, _seconds: dict[Method, float]) -> None:
+    pass
+
+
 def _save(topology: Topology, timings: TimingTable) -> int:
-    print(format_times(timings))
+    print(f"\n{format_times(timings)}")
     try:
         path = write_table(default_folder(), topology, timings)
     except OSError as error:
         print(f"measure-collectives: the table cannot be written: {error}; set XDG_CACHE_HOME", file=sys.stderr)
+        return 1
+    except TableError as error:
+        print(f"measure-collectives: the table cannot be written: {error}", file=sys.stderr)
         return 1
     print(f"\n{topology.nodes} ranks: {timings.describe()}\nwritten to {path}", flush=True)
     return 0
@@ -72,7 +86,9 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--rounds", type=_positive, default=ROUNDS, help=f"rounds per size (default: {ROUNDS})")
     sizes = [size / MEBIBYTE for size in SIZES]
     parser.add_argument("--mebibytes", type=_positive_size, nargs="+", default=sizes, help="sizes (4 KB to 128 MB)")
-    parser.add_argument("--timeout", type=float, default=300, help="seconds for all ranks to join (default: 300)")
+    parser.add_argument(
+        "--timeout", type=_positive_seconds, default=300, help="seconds for all ranks to join (default: 300)"
+    )
     return parser.parse_args(argv)
 
 
@@ -81,6 +97,13 @@ def _positive(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text} is not allowed; use 1 or more")
     return number
+
+
+def _positive_seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 < seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not allowed; use a number above 0")
+    return seconds
 
 
 def _positive_size(text: str) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -26,7 +27,7 @@ from trainer.collectives.timing_table import (
     read_table,
     write_table,
 )
-from trainer.measure_command import format_times, main
+from trainer.measure_command import _save, format_times, main
 
 HERE = "tests.trainer.test_timing_table"
 TOPOLOGY = Topology("2x2", "x86_64 x 2", "eth0:1000", "2.15.0")
@@ -51,10 +52,14 @@ def test_auto_takes_the_fastest_method_of_the_table() -> None:
 
 def test_the_choice_is_described_for_people() -> None:
     assert TABLE.describe() == "tree up to 0 KB, then backend"
+    assert parse_seconds(
+        {"tree": {str(2 << 20): 1, "9999999": 2}, "ring": {str(2 << 20): 2, "9999999": 1}}
+    ).describe() == ("tree up to 2 MB, then ring")
     assert parse_seconds({"ring": {"4096": 1}}).describe() == "ring"
     assert "fastest" in format_times(TABLE)
     assert describe_nodes(["a", "a", "b", "b"]) == "2x2"
     assert describe_nodes(["a", "a", "b"]) == "2+1"
+    assert describe_nodes(["a", "b", "a", "b"]) == "2x2 interleaved"
 
 
 def test_a_table_is_read_only_on_its_own_topology(tmp_path: Path) -> None:
@@ -92,6 +97,7 @@ def test_a_damaged_file_is_refused_with_the_reason(tmp_path: Path, content: str,
         ({"ring": 1}, "seconds is not a table of methods and sizes"),
         ({"star": {"1": 1}}, "unknown method star; allowed: backend, ring, halving_doubling, tree, hierarchical"),
         ({"ring": {"one": 1}}, "sizes and seconds are not all numbers"),
+        ({"ring": {"1": 10**400}}, "sizes and seconds are not all numbers"),
         ({"ring": {"1": None}}, "sizes and seconds are not all numbers"),
         ({"ring": {}}, "methods have different sizes, or none"),
         ({"ring": {"1": 1}, "tree": {"2": 1}}, "methods have different sizes, or none"),
@@ -132,7 +138,10 @@ def test_a_single_rank_has_nothing_to_measure(capsys: pytest.CaptureFixture[str]
     assert "a single rank has nothing to exchange; start it with torchrun" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("option", "value"), [("--rounds", "0"), ("--rounds", "few"), ("--mebibytes", "0")])
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("--rounds", "0"), ("--rounds", "few"), ("--mebibytes", "0"), ("--timeout", "0"), ("--timeout", "-1")],
+)
 def test_options_out_of_range_are_refused(option: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main([option, value])
@@ -157,16 +166,36 @@ def test_the_command_writes_the_table_of_its_ranks(tmp_path: Path) -> None:
     assert content["topology"]["nodes"] == "1x2"
     assert list(content["seconds"]["ring"]) == ["10484", "262144"]
     assert f"written to {file}" in done.stdout
+    # A line for each size as soon as it is measured, then the table.
+    assert re.match(r"10 KB: backend [\d.]+ ms, ring .*\n256 KB: backend .*\n\nsize ", done.stdout), done.stdout
+
+
+def test_a_home_that_does_not_exist_is_a_reason_to_use_no_table(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "~no-such-user/cache")
+    with pytest.raises(TableError, match=r"there is no home folder for ~no-such-user/cache; set XDG_CACHE_HOME"):
+        default_folder()
+    assert _save(TOPOLOGY, TABLE) == 1
+    assert "the table cannot be written: there is no home folder" in capsys.readouterr().err
 
 
 def measure_and_load(hosts: list[str], cache: str) -> list[Any]:
     """Load without a table, measure, write on rank 0, load again, and load a damaged table."""
     with pytest.MonkeyPatch.context() as patch:
-        # Only the first rank reads.
+        # Only the first rank reads. Without a home, it goes on without a table.
+        patch.setenv("XDG_CACHE_HOME", "~no-such-user")
+        homeless = load_table(hosts, None)
+        assert homeless == (
+            None,
+            "by its rule: there is no home folder for ~no-such-user; set XDG_CACHE_HOME to a folder",
+        )
         patch.setenv("XDG_CACHE_HOME", cache if dist.get_rank() == 0 else "/nowhere")
 
         results: list[Any] = [load_table(hosts, None)]
-        topology, table = detect_topology(hosts, None), measure_table(hosts, None, sizes=(4096, 65536), rounds=2)
+        topology, sizes = detect_topology(hosts, None), list[int]()
+        table = measure_table(hosts, None, (4096, 65536), rounds=2, on_size=lambda size, _: sizes.append(size))
+        assert sizes == [4096, 65536]
         path = write_table(default_folder(), topology, table) if dist.get_rank() == 0 else None
         results.append(load_table(hosts, None))
         assert results[-1][0] == table
@@ -185,7 +214,10 @@ def test_ranks_measure_and_load_the_same_table(
     by_rank = on_ranks(f"{HERE}:measure_and_load", hosts=hosts, cache=str(tmp_path))
     assert all(results == by_rank[0] for results in by_rank)
     before, after, damaged = by_rank[0]
-    assert before == (None, f"no times were measured on {nodes} ranks; trainer measure-collectives does")
+    assert before == (
+        None,
+        f"by its rule: no times were measured on {nodes} ranks; `trainer measure-collectives` measures them",
+    )
     assert list(after[0].seconds) == [
         *("backend", "ring", "halving_doubling", "tree"),
         *(["hierarchical"] if has_hierarchy else []),

@@ -43,7 +43,7 @@ def choose_pattern(
 ) -> Choice:
     """Return the pattern that is set, or the choice of `auto`.
 
-    - The fastest by a table of measured times, which may be the backend, if there is one.
+    - With a table of measured times: the fastest method, which may be the backend's.
     - Hierarchical, if there are several nodes with the same number of ranks, and more than one each, because links
       between nodes are usually slower than those inside.
     - Otherwise a tree for messages of up to 1 MB, and a ring for larger ones.

@@ -25,6 +25,7 @@ from trainer.collectives.timing_table import (
     describe_nodes,
     read_table,
 )
+from trainer.host import processor_name
 from trainer.json_exchange import broadcast_from_first
 
 # Many of the names used here have no types, and mypy must give the same result where torch is not installed.
@@ -33,7 +34,6 @@ SIZES = tuple(4096 * 8**step for step in range(6))
 """Sizes in bytes, 4 KB to 128 MB: DDP's buckets have 1 MB and 25 MB by default."""
 ROUNDS = 7
 FLOAT_BYTES = 4
-CPU_INFO = Path("/proc/cpuinfo")
 INTERFACES = Path("/sys/class/net")
 
 
@@ -50,7 +50,10 @@ def load_table(hosts: Sequence[str], group: Any) -> tuple[TimingTable | None, st
     Only the first rank reads the file: all ranks must choose the same patterns, even while the file is replaced.
     """
     topology = detect_topology(hosts, group)
-    table, reason = None, f"no times were measured on {topology.nodes} ranks; trainer measure-collectives does"
+    table, reason = (
+        None,
+        f"no times were measured on {topology.nodes} ranks; `trainer measure-collectives` measures them",
+    )
     if dist.get_rank(group) == 0:
         try:
             table = read_table(default_folder(), topology)
@@ -58,7 +61,7 @@ def load_table(hosts: Sequence[str], group: Any) -> tuple[TimingTable | None, st
             reason = str(error)
     seconds, reason = broadcast_from_first((table and table.seconds, reason), group)
     if seconds is None:
-        return None, reason
+        return None, f"by its rule: {reason}"
     # JSON has turned sizes into text.
     table = TimingTable(
         {method: {int(size): each for size, each in times.items()} for method, times in seconds.items()}
@@ -66,19 +69,29 @@ def load_table(hosts: Sequence[str], group: Any) -> tuple[TimingTable | None, st
     return table, f"by the times measured on {topology.nodes} ranks: {table.describe()}"
 
 
-def measure_table(hosts: Sequence[str], group: Any, sizes: Sequence[int] = SIZES, rounds: int = ROUNDS) -> TimingTable:
+def measure_table(
+    hosts: Sequence[str],
+    group: Any,
+    sizes: Sequence[int] = SIZES,
+    rounds: int = ROUNDS,
+    on_size: Callable[[int, dict[Method, float]], None] = lambda _, __: None,
+) -> TimingTable:
     """Return the median time of each method at each size: that of the slowest rank, the same on all ranks.
 
-    In each round all methods run once, in turn, so that all of them see the same load.
+    In each round all methods run once, in turn, so that all of them see the same load. `on_size` is called with each
+    size and the seconds of the methods as soon as they are measured.
     """
     calls = _list_calls(hosts, group)
     seconds: dict[Method, dict[int, float]] = {method: {} for method in calls}
     for size in sizes:
         tensor = torch.zeros(size // FLOAT_BYTES)
         # The first round connects ranks and touches memory.
-        timings = [{name: _time_call(call, tensor, group) for name, call in calls.items()} for _ in range(rounds + 1)]
+        timings = [
+            {name: time_call(partial(call, tensor), group) for name, call in calls.items()} for _ in range(rounds + 1)
+        ]
         for method in calls:
             seconds[method][size] = statistics.median(timing[method] for timing in timings[1:])
+        on_size(size, {method: times[size] for method, times in seconds.items()})
     return TimingTable(seconds)
 
 
@@ -95,10 +108,11 @@ def _list_calls(hosts: Sequence[str], group: Any) -> dict[Method, Callable[[Any]
     return calls
 
 
-def _time_call(call: Callable[[Any], object], tensor: Any, group: Any) -> float:
+def time_call(call: Callable[[], object], group: Any = None) -> float:
+    """Return the seconds of a call on the slowest rank of a group, whose ranks begin together."""
     dist.barrier(group=group)
     start = time.perf_counter()
-    call(tensor)
+    call()
     seconds = torch.tensor(time.perf_counter() - start, dtype=torch.float64)
     dist.all_reduce(seconds, op=dist.ReduceOp.MAX, group=group)
     return float(seconds)
@@ -106,12 +120,7 @@ def _time_call(call: Callable[[Any], object], tensor: Any, group: Any) -> float:
 
 def _describe_host() -> str:
     """Return architecture, processor and number of cores."""
-    try:
-        lines = CPU_INFO.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
-    name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
-    return f"{platform.machine()} {name} x {os.cpu_count()}"
+    return f"{platform.machine()} {processor_name()} x {os.cpu_count()}"
 
 
 def _describe_network() -> str:

@@ -14,11 +14,14 @@ import math
 import os
 import tempfile
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any, Literal, get_args
+
+from trainer.bandwidth import format_size
 
 Method = Literal["backend", "ring", "halving_doubling", "tree", "hierarchical"]
 FORMAT = 1
@@ -73,23 +76,29 @@ class TimingTable:
         return min(self.seconds, key=lambda method: (self.estimate(method, size), get_args(Method).index(method)))
 
     def describe(self) -> str:
-        """Return the fastest method of each measured size, such as 'tree up to 1024 KB, then backend'."""
+        """Return the fastest method of each measured size, such as 'tree up to 2 MB, then backend'."""
         fastest = [(size, self.find_fastest(size)) for size in self.sizes]
         runs = [(method, [size for size, _ in group][-1]) for method, group in groupby(fastest, lambda pair: pair[1])]
-        parts = [f"{method} up to {size >> 10} KB" for method, size in runs[:-1]]
+        parts = [f"{method} up to {format_size(size)}" for method, size in runs[:-1]]
         return ", then ".join([*parts, runs[-1][0]])
 
 
 def describe_nodes(hosts: Sequence[str]) -> str:
-    """Return the numbers of ranks per node, from the host of each rank."""
-    counts = [len(list(ranks)) for _, ranks in groupby(hosts)]
-    return f"{len(counts)}x{counts[0]}" if len(set(counts)) == 1 else "+".join(map(str, counts))
+    """Return the numbers of ranks per node, from the host of each rank; ranks of a node may be apart."""
+    counts = list(Counter(hosts).values())
+    nodes = f"{len(counts)}x{counts[0]}" if len(set(counts)) == 1 else "+".join(map(str, counts))
+    is_interleaved = len(list(groupby(hosts))) > len(counts)
+    # Neighbours in a ring are on other nodes then.
+    return f"{nodes} interleaved" if is_interleaved else nodes
 
 
 def default_folder() -> Path:
-    """Return the folder of the tables, which XDG_CACHE_HOME moves."""
+    """Return the folder of the tables, which XDG_CACHE_HOME moves; raise TableError if there is no home."""
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(cache).expanduser() / "muster" / "collectives"
+    try:
+        return Path(cache).expanduser() / "muster" / "collectives"
+    except RuntimeError:
+        raise TableError(f"there is no home folder for {cache}; set XDG_CACHE_HOME to a folder") from None
 
 
 def write_table(folder: Path, topology: Topology, table: TimingTable) -> Path:
@@ -139,7 +148,7 @@ def parse_seconds(values: Any) -> TimingTable:
         raise TableError(f"unknown method {', '.join(unknown)}; allowed: {', '.join(get_args(Method))}")
     try:
         seconds = {method: {int(size): float(time) for size, time in times.items()} for method, times in values.items()}
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise TableError("sizes and seconds are not all numbers") from None
     sizes = [list(times) for times in seconds.values()]
     if not sizes[0] or any(other != sizes[0] for other in sizes):

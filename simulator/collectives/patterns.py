@@ -15,7 +15,7 @@ from functools import cache
 from typing import Literal, get_args
 
 from trainer.collectives import double_tree, halving_doubling, hierarchical, ring
-from trainer.collectives.schedule import Schedule
+from trainer.collectives.schedule import Schedule, check_nodes
 
 Pattern = Literal["ring", "halving_doubling", "tree", "hierarchical"]
 
@@ -51,6 +51,7 @@ def predict_seconds(pattern: Pattern, size: int, ranks: int, ranks_per_node: int
 @cache
 def count_traffic(pattern: Pattern, ranks: int, ranks_per_node: int) -> Traffic:
     """Return what the busiest node sends, from the schedules of its ranks."""
+    check_nodes(ranks, ranks_per_node)
     nodes = [range(first, first + ranks_per_node) for first in range(0, ranks, ranks_per_node)]
     schedules = [_schedule(pattern, rank, ranks, ranks_per_node) for rank in range(ranks)]
     total = max(sum(_count_sent(schedules[rank], range(0)) for rank in node) for node in nodes)

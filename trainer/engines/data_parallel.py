@@ -21,8 +21,9 @@ does not depend on never calls its hook: its share is zeros, and its bucket star
 that is an error that names the weight, because it is usually a mistake (`parallel.find_unused_parameters`).
 
 The rounding of a sum depends on the order of its terms, which gloo and NCCL choose by position in the bucket. Buckets
-depend only on the model and on `parallel.bucket_mb`, so a resumed run has the bits of an uninterrupted one. They are
-the buckets of torch's DDP, so on 2^n ranks both engines have the same bits; otherwise DDP multiplies by 1/ranks.
+depend only on the model and on `parallel.bucket_mb`, so a resumed run has the bits of an uninterrupted one (under
+`communication.pattern=auto` only if the table of measured times has not changed). They are the buckets of torch's DDP,
+so on 2^n ranks both engines have the same bits; otherwise DDP multiplies by 1/ranks.
 """
 
 from __future__ import annotations

@@ -39,8 +39,7 @@ import torch.multiprocessing
 from benchmarks.engine_runs import make_engine
 from benchmarks.figures import Figure, report
 from benchmarks.node_link import wait_for_first_node
-from benchmarks.overhead import synchronized_clock
-from benchmarks.overlap import OVERLAP_MODEL, list_overlap, measure_overlap
+from benchmarks.overlap import OVERLAP_MODEL, list_overlap, measure_overlap, measure_round
 from benchmarks.peak_memory import measure_memory
 from trainer.objective import CrossEntropy
 from trainer.step import Step
@@ -127,6 +126,8 @@ def main() -> int:
     ranks = given.ranks or (_NODES if given.overlap_mbit else default)
     if "NODE" in os.environ and ranks % _NODES:
         parser.error(f"--ranks: {ranks} cannot be divided among {_NODES} nodes; use a multiple")
+    if given.overlap_mbit and ranks != _NODES:
+        parser.error(f"--ranks: {ranks}, but --overlap-mbit measures {_NODES} nodes of a rank each; leave it out")
     if given.device == "cuda" and ranks > 1:
         parser.error(f"--ranks: {ranks}, but all ranks would share one GPU; use 1")
     strategies = given.strategy.split(",")
@@ -205,20 +206,6 @@ def measure_peak(make: Callable[[], Callable[[], object]], device: torch.device)
     most = torch.tensor(list(own.values()))
     dist.all_reduce(most, op=dist.ReduceOp.MAX)
     return dict(zip(own, most.tolist(), strict=True))
-
-
-def measure_round(runs: dict[str, Callable[[], object]], number: int, device: torch.device) -> dict[str, float]:
-    """Return the seconds of a step with each engine, on the slowest rank."""
-    names = list(runs) if number % 2 else list(runs)[::-1]
-    seconds = {}
-    for name in names:
-        dist.barrier()
-        began = synchronized_clock(device)
-        runs[name]()
-        took = torch.tensor(synchronized_clock(device) - began, dtype=torch.float64)
-        dist.all_reduce(took, op=dist.ReduceOp.MAX)
-        seconds[name] = float(took)
-    return seconds
 
 
 def build_and_run(make: Callable[[], Callable[[], object]]) -> None:

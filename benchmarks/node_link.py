@@ -11,14 +11,17 @@ _NAME_POLLS, _POLL_S = 100, 0.2
 
 
 def wait_for_first_node() -> None:
-    """Wait, on a node, until the first one has a name in the network."""
+    """Wait, on a node, until the first one has a name in the network; raise OSError if it gets none."""
+    first = os.environ["MASTER_ADDR"]
     for _ in range(_NAME_POLLS):
         try:
-            socket.gethostbyname(os.environ["MASTER_ADDR"])
+            socket.gethostbyname(first)
         except OSError:
             time.sleep(_POLL_S)
         else:
             return
+    seconds = _NAME_POLLS * _POLL_S
+    raise OSError(f"MASTER_ADDR: {first} has no address after {seconds:.0f} s; has the first node ended?")
 
 
 def limit_link(mbit: int) -> None:

@@ -17,7 +17,7 @@ REPO = Path(__file__).resolve().parent.parent
 
 
 def run_on_nodes(name: str, module: str, options: Sequence[str], mounts: Sequence[str] = (), count: int = 2) -> int:
-    """Start a module on each node, show what they print, and return the highest exit status.
+    """Start a module on each node, show what they print, and return the highest exit status, or number of a signal.
 
     A node gets its number as NODE, the number of nodes as NODES, and the name of the first node as MASTER_ADDR.
     `mounts` are further options for -v.
@@ -30,7 +30,8 @@ def run_on_nodes(name: str, module: str, options: Sequence[str], mounts: Sequenc
         subprocess.run(create, check=True, stdout=subprocess.DEVNULL)
         commands = [_make_command(network, label, (node, count), mounts, [module, *options]) for node in range(count)]
         nodes = [subprocess.Popen(command) for command in commands]
-        return max(node.wait() for node in nodes)
+        # A node that a signal has killed has a negative status.
+        return max(abs(node.wait()) for node in nodes)
     finally:
         for node in range(count):
             subprocess.run(["docker", "rm", "-f", f"{network}-{node}"], check=False, capture_output=True)

@@ -18,8 +18,7 @@ share of the shortest of each time is shown too.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from statistics import median, quantiles
@@ -32,6 +31,7 @@ import torch.distributed
 from benchmarks.engine_runs import make_engine
 from benchmarks.figures import Figure
 from benchmarks.node_link import free_link, limit_link
+from benchmarks.overhead import synchronized_clock
 from trainer.objective import CrossEntropy
 
 # Many of the names used here have no types, and mypy must give the same result where torch is not installed.
@@ -61,7 +61,7 @@ def measure_overlap(settings: dict[str, list[str]], rank: int, rounds: int, mbit
     passes["communication"] = make_replay(calls)
     limit_link(mbit)
     dist.barrier()
-    measured = [measure_round(passes, number) for number in range(_WARMUP_ROUNDS + rounds)]
+    measured = [measure_round(passes, number, torch.device("cpu")) for number in range(_WARMUP_ROUNDS + rounds)]
     free_link()
     return {"seconds": measured[_WARMUP_ROUNDS:], "calls": calls}
 
@@ -110,14 +110,14 @@ def make_replay(calls: list[Call]) -> Callable[[], None]:
     return run
 
 
-def measure_round(passes: dict[str, Callable[[], None]], number: int) -> dict[str, float]:
-    """Return the seconds of each on the slowest rank."""
+def measure_round(runs: Mapping[str, Callable[[], object]], number: int, device: torch.device) -> dict[str, float]:
+    """Return the seconds of each run on the slowest rank; every other round takes them in reverse."""
     seconds = {}
-    for name in list(passes) if number % 2 else list(passes)[::-1]:
+    for name in list(runs) if number % 2 else list(runs)[::-1]:
         dist.barrier()
-        began = time.perf_counter()
-        passes[name]()
-        took = torch.tensor(time.perf_counter() - began, dtype=torch.float64)
+        began = synchronized_clock(device)
+        runs[name]()
+        took = torch.tensor(synchronized_clock(device) - began, dtype=torch.float64)
         dist.all_reduce(took, op=dist.ReduceOp.MAX)
         seconds[name] = float(took)
     return seconds

@@ -14,6 +14,7 @@ from trainer.report.timeline import draw_timeline
 
 OUT = Path("/out")
 NODES, PORT = 2, 29_800
+TEXT, GRID = "#6e7781", "#afb8c1"
 MODEL = ("model.dim=256", "model.ffn=768", "model.layers=4", "model.heads=4", "model.kv_heads=4", "model.seq_len=128",
          "model.vocab_size=512", "batch.micro=8", "parallel.bucket_mb=4")  # fmt: skip
 # The tenth step of a start is profiled.
@@ -38,8 +39,13 @@ def main(strategy: str, ranks: int, mbit: int) -> int:
     picture = draw_picture("timeline", "Timeline of a step", lambda figure: draw_timeline(figure, run))
     if picture is None:
         return 1
-    (OUT / "timeline.svg").write_text(picture.svg)
+    (OUT / "timeline.svg").write_text(fix_colours(picture.svg))
     return 0
+
+
+def fix_colours(svg: str) -> str:
+    """Replace the colours that a report's page defines by some that can be read on white and on black."""
+    return svg.replace("currentColor", TEXT).replace("var(--grid)", GRID)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,10 @@ def main() -> int:
     parser.add_argument("--strategies", default=",".join(RANKS_PER_NODE), help="default: %(default)s")
     parser.add_argument("--out", type=Path, default=Path("docs"))
     given = parser.parse_args()
-    for strategy in given.strategies.split(","):
+    strategies = given.strategies.split(",")
+    if unknown := [strategy for strategy in strategies if strategy not in RANKS_PER_NODE]:
+        parser.error(f"--strategies: {', '.join(unknown)}, but each must be one of {', '.join(RANKS_PER_NODE)}")
+    for strategy in strategies:
         with tempfile.TemporaryDirectory() as folder:
             options = [strategy, str(RANKS_PER_NODE[strategy]), str(given.mbit)]
             status = run_on_nodes("timelines", "benchmarks.timeline_ranks", options, mounts=[f"{folder}:/out"])

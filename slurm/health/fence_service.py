@@ -141,7 +141,7 @@ def find_answering_port(controller: str, last: int) -> int | None:
     if does_answer(controller, last):
         return last
     others = [port for port in _CONTROLLER_PORTS if port != last]
-    # At the same time, because each may take as long as a look may.
+    # At the same time, because a port that drops takes the full limit.
     with ThreadPoolExecutor(len(others)) as pool:
         answers = pool.map(lambda port: does_answer(controller, port), others)
         return next((port for port, is_answered in zip(others, answers) if is_answered), None)  # noqa: B905  # 3.9

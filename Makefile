@@ -94,6 +94,7 @@ test-quick: $(MUSTER) ## run lint and the pure tests before a commit (under 3 mi
 test-nightly: setup ## run all tests, including the long ones (ARGS=--part=clusters: a part of them)
 	@$(PYTHON) -m setup browser || true
 	@$(PYTHON) -m setup fault-tools || true
+	@$(PYTHON) -m setup kubernetes || true
 	@.venv/bin/python -m tests.run --nightly $(ARGS); code=$$?; $(PYTHON) -m setup stop-docker --if-started-by-last-run >/dev/null; exit $$code
 
 test-aws: setup ## test on a real AWS account, which costs money (MUSTER_TEST_AWS=account)

@@ -20,7 +20,11 @@ LOCKS = (
     "trainer/requirements.lock",
     "tests/trainer/requirements.lock",
 )
-GO_SUMS = ("setup/pulumi/cli/go.sum", "setup/pulumi/language-python/go.sum")
+GO_SUMS = (
+    "setup/kubernetes/cluster/go.sum",
+    "setup/pulumi/cli/go.sum",
+    "setup/pulumi/language-python/go.sum",
+)
 _PACKAGE = re.compile(r"(?m)^([A-Za-z0-9][\w.-]*)==([^\s;]+)((?:.*\\\n)*.*)")
 _HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
 _MODULE = re.compile(r"(?m)^(\S+) (v\S+) h1:(\S+)$")

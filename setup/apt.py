@@ -73,7 +73,7 @@ def find_browser() -> str | None:
     return next((path for name in BROWSERS if (path := shutil.which(name))), None)
 
 
-def install_browser(log: Path) -> None:
+def install_browser(_: Paths, log: Path) -> None:
     """Install a browser for the tests that look at HTML pages, unless there is one."""
     if find_browser():
         return
@@ -83,7 +83,7 @@ def install_browser(log: Path) -> None:
     _apt_get(["install", *BROWSER_PACKAGES], log)
 
 
-def install_fault_tools(log: Path) -> None:
+def install_fault_tools(_: Paths, log: Path) -> None:
     """Install what nightly tests cause faults with, unless it is there."""
     lacking = [name for name in FAULT_TOOLS if shutil.which(name) is None]
     if not lacking:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 
-from setup import apt, engine, pins
+from setup import apt, engine, kubernetes, pins
 from setup.facts import Facts
 from setup.gather import gather
 from setup.paths import Paths, exclusive_lock
@@ -18,7 +18,11 @@ from setup.run import SetupError, StoppedError
 from setup.schedule import Record, run_concurrently, started_engine
 
 # Phases that install what only tests need.
-_FOR_TESTS = {"browser": apt.install_browser, "fault-tools": apt.install_fault_tools}
+_FOR_TESTS = {
+    "browser": apt.install_browser,
+    "fault-tools": apt.install_fault_tools,
+    "kubernetes": kubernetes.install,
+}
 
 
 def main(argv: Sequence[str]) -> int:
@@ -80,8 +84,8 @@ def _parse_options(argv: Sequence[str]) -> argparse.Namespace:
     )
     phases = (
         f"preflight, {', '.join(NAMES)} (default: all); or, alone, browser (install a browser for the tests of HTML "
-        "pages), fault-tools (install what nightly tests cause faults with) or stop-docker (stop the Docker engine "
-        "that setup started)"
+        "pages), fault-tools (install what nightly tests cause faults with), kubernetes (build the programs of a "
+        "Kubernetes cluster for nightly tests) or stop-docker (stop the Docker engine that setup started)"
     )
     parser.add_argument("phases", nargs="*", metavar="PHASE", help=phases)
     parser.add_argument(
@@ -174,7 +178,7 @@ def _install_for_tests(paths: Paths, phase: str) -> None:
     log.write_bytes(b"")
     with Progress() as progress:
         progress.start(phase, log)
-        _FOR_TESTS[phase](log)
+        _FOR_TESTS[phase](paths, log)
 
 
 def _make_logs(paths: Paths) -> None:

@@ -32,7 +32,7 @@ def is_new_enough(go: str | None) -> bool:
 def is_proxy_reachable(go: str, machine: str, directory: Path) -> bool:
     """Return whether Go can download modules; Go itself is run, so that its proxy settings apply."""
     directory.mkdir(parents=True, exist_ok=True)
-    answer = ask(["env", "-C", directory, *_environment(), go, "list", "-m", _toolchain_module(machine)], timeout=20)
+    answer = ask(["env", "-C", directory, *environment(), go, "list", "-m", _toolchain_module(machine)], timeout=20)
     return answer.code == 0
 
 
@@ -48,8 +48,8 @@ def build(paths: Paths, machine: str, staging: Path, log: Path) -> None:
     for module, package, version in (("language-python", HOST, pins.LANGUAGE_HOST), ("cli", CLI, pins.PULUMI)):
         flags = f"-s -w -X {VERSION}={version}"
         argv = [go, "build", "-v", "-mod=readonly", "-trimpath", "-ldflags", flags, "-o", f"{binaries}/", package]
-        run(["env", *_environment(), *argv], log, cwd=modules / module, timeout=BUILD_TIMEOUT_S)
-    sdk = _ask_go(["env", "-C", modules / "cli", *_environment(), go, "list", "-m", "-f", "{{.Dir}}"], "sdk/v3")
+        run(["env", *environment(), *argv], log, cwd=modules / module, timeout=BUILD_TIMEOUT_S)
+    sdk = _ask_go(["env", "-C", modules / "cli", *environment(), go, "list", "-m", "-f", "{{.Dir}}"], "sdk/v3")
     for script in ("cmd/pulumi-language-python-exec", "dist/pulumi-resource-pulumi-python"):
         target = binaries / Path(script).name
         shutil.copyfile(Path(sdk) / "python" / script, target)
@@ -67,7 +67,7 @@ def choose_go(go: str, machine: str, log: Path) -> str:
         )
     with log.open("a") as note:
         note.write(f"{version} is older than {pins.GO}: downloading Go {pins.GO} from the module proxy\n")
-    download: list[str | Path] = ["env", "-C", log.parent, *_environment(), go, "mod", "download", "-json"]
+    download: list[str | Path] = ["env", "-C", log.parent, *environment(), go, "mod", "download", "-json"]
     module = json.loads(_ask_go(download, _toolchain_module(machine)))
     if module["Sum"] != pins.GO_SUMS[machine]:
         name, pinned = module["Path"], pins.GO_SUMS[machine]
@@ -92,6 +92,7 @@ def _toolchain_module(machine: str) -> str:
     return f"golang.org/toolchain@v0.0.1-go{pins.GO}.linux-{ARCHITECTURES[machine]}"
 
 
-def _environment() -> list[str]:
+def environment() -> list[str]:
+    """Return the variables of Go commands."""
     # Only the proxies of the user's Go settings may affect the build.
     return ["GOFLAGS=", "GOROOT=", "GO111MODULE=on", "GOWORK=off", "GOTOOLCHAIN=local", "CGO_ENABLED=0"]

@@ -32,6 +32,7 @@ PINNED = {
     "infra/targets/aws/plugin.py": (r"actual != pinned",),
     "infra/targets/aws/node/early.py": (r"_check\(url, signed\.retry\(save, url\), sha256\)",),
     "setup/image.py": (r'"docker", "pull", pins\.OFFICIAL_BASE',),
+    "setup/kubernetes.py": (r"-mod=readonly",),
     # Whether the release exists, and the release.
     "setup/pulumi.py": (r"machine not in pins\.PULUMI_SHA256", r"actual != pinned"),
     # The modules, and a newer Go.

@@ -28,6 +28,10 @@ def test_packages_are_those_of_the_nodes_lock() -> None:
     assert install.endswith("-r /tmp/requirements.lock")
 
 
+def test_pods_get_the_signal_that_makes_ranks_save_whatever_the_base() -> None:
+    assert re.findall(r"(?m)^STOPSIGNAL (.*)$", DOCKERFILE) == ["SIGTERM"]
+
+
 def test_pods_run_as_the_user_of_the_image() -> None:
     pod = find_pod(render(TrainingJob(name="a", image="image", arguments=("tiny-llama",), claim="runs")))
     user = pod["securityContext"]["runAsUser"]

@@ -53,7 +53,9 @@ def test_an_old_python_gets_one_clear_message(tmp_path: Path) -> None:
 def test_an_unknown_phase_is_rejected_with_the_allowed_ones(tmp_path: Path) -> None:
     done = setup("imgae", cache=tmp_path)
     assert done.returncode == 2
-    allowed = "preflight, apt, venv, pulumi, docker, kernel, image, env, slurm, browser, fault-tools, stop-docker"
+    allowed = (
+        "preflight, apt, venv, pulumi, docker, kernel, image, env, slurm, browser, fault-tools, kubernetes, stop-docker"
+    )
     assert f"PHASE 'imgae' is not one of: {allowed}" in done.stderr
 
 

@@ -76,7 +76,7 @@ esac
         ("", "", "false", "debootstrap", "cannot be pulled; creating the base with debootstrap instead"),
     ],
 )
-def test_the_pinned_base_replaces_another_official_one(  # noqa: PLR0913, PLR0917  # a row of the table
+def test_the_pinned_base_replaces_another_official_one(
     present: str,
     label: str,
     pull: str,

@@ -42,7 +42,7 @@ def test_phases_depend_on_the_target_of_the_stack(
     ("target", "slurm", "expected"),
     [("local", "newest", ""), ("local", "24.11", "--slurm 24.11"), ("aws", "newest", "apt venv pulumi")],
 )
-def test_an_upgrade_needs_the_image_of_its_release(  # noqa: PLR0913, PLR0917
+def test_an_upgrade_needs_the_image_of_its_release(
     target: str,
     slurm: str,
     expected: str,

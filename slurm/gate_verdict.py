@@ -18,6 +18,8 @@ START = "job start"
 _STAGES = ("started", "imported", "compiling", "compiled", "joined", "passed")
 # Errors that are only a consequence of another rank's end.
 _SECONDARY = ("did not join", "Connection was likely closed", "Connection closed by peer", "Connection reset by peer")
+# What Slurm prints after a task has failed.
+_CONSEQUENCE = r"task [\d,-]+: (Exited|Terminated|Killed)|STEP \S+ ON \S+ CANCELLED AT \S+ DUE TO TASK FAILURE"
 
 
 class GateError(Exception):
@@ -114,7 +116,7 @@ def find_error_line(output: str, host: str = "") -> str:
     lines = [line.strip() for line in output.splitlines() if line.strip() and PREFIX not in line]
     errors = [line for line in lines if re.search(r"error|fail|cannot|denied|no such", line, re.IGNORECASE)]
     # "gpu-2: task 1: Exited with exit code 1" names the host but not the cause.
-    telling = [line for line in errors if not re.search(r"task [\d,-]+: (Exited|Terminated|Killed)", line)]
+    telling = [line for line in errors if not re.search(_CONSEQUENCE, line)]
     named = [line for line in telling if host and re.search(rf"\b{re.escape(host)}\b", line)]
     return next(reversed(named or telling or errors or lines), "")
 

@@ -13,8 +13,14 @@ SLURMSTEPD=$(readlink -f /usr/sbin/slurmstepd)
 
 is_in_job() {
   while read -r line; do
-    # A user who has a systemd of their own can create groups of any name below it.
-    case $line in */user@*) ;; */job_[0-9]*) return 0 ;; esac
+    case $line in
+      # A user can create groups of any name below a systemd of their own, or below a service that runs as them.
+      */user@* | *.service/*) ;;
+      # cgroup v2: below a scope of Slurm's own.
+      */slurmstepd.scope/job_[0-9]* | *_slurmstepd.scope/job_[0-9]*) return 0 ;;
+      # cgroup v1: below a group per user.
+      */slurm/uid_[0-9]*/job_[0-9]* | */slurm_*/uid_[0-9]*/job_[0-9]*) return 0 ;;
+    esac
   done <"/proc/$1/cgroup"
   return 1
 }

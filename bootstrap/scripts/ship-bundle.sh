@@ -51,10 +51,16 @@ if [ -d "$STORE/$DIGEST" ]; then
   head -c "$SIZE" >/dev/null
 else
   new=$(mktemp -d "$STORE/.new.XXXXXX")
-  trap 'rm -rf "$new"' EXIT
+  trap 'rm -rf "$new" "$new.tar"' EXIT
   # mktemp lets only root read it.
   chmod 755 "$new"
-  head -c "$SIZE" | tar -x -C "$new" --no-same-owner
+  # A connection that is cut looks like the end of the archive, and tar accepts one that ends between two files.
+  head -c "$SIZE" >"$new.tar"
+  if [ "$(stat -c %s "$new.tar")" != "$SIZE" ]; then
+    echo "the connection was cut before all $SIZE bytes had arrived" >&2
+    exit 1
+  fi
+  tar -x -f "$new.tar" -C "$new" --no-same-owner
   mv -T "$new" "$STORE/$DIGEST"
 fi
 # Also before the link is moved: if this call is killed in between, the bundle is not taken for an old one.

@@ -12,8 +12,8 @@ from bootstrap.steps.cloud import imex
 from bootstrap.steps.step import Step
 from cluster.inventory import Node
 from cluster.spec import ClusterSpec
+from slurm.health.admins import ADMINS_FILE
 
-ADMINS = "/etc/muster/admins"
 PAM_SSHD = "/etc/pam.d/sshd"
 # pam_slurm_adopt denies users without a job here, and moves the sessions of those who have one into it. pam_systemd
 # (in common-session) would move them out again. pam_listfile comes first, so that admins stay outside of their jobs.
@@ -33,7 +33,7 @@ session  required    pam_env.so
 session  required    pam_env.so envfile=/etc/default/locale
 @include common-password
 """
-EPILOG_SCRIPT = (Path(__file__).parent.parent / "scripts" / "epilog.sh").read_text().replace("@ADMINS@", ADMINS)
+EPILOG_SCRIPT = (Path(__file__).parent.parent / "scripts" / "epilog.sh").read_text().replace("@ADMINS@", ADMINS_FILE)
 
 
 def list_admins(spec: ClusterSpec, node: Node) -> list[str]:
@@ -52,8 +52,8 @@ def plan_isolation(facts: Facts, node: Node, desired: Desired) -> list[Action]:
     """Write the list of admins, the rules for logins, and the epilog."""
     gpus = (node.gpus.count > 0 and node.gpus.kind == "real") or not imex.skip(facts, node, desired)
     return [
-        *write_file(facts, ADMINS, "".join(f"{name}\n" for name in list_admins(desired.spec, node))),
-        *write_access_file(facts, PAM_SSHD, PAM.format(admins=ADMINS, node=node.name)),
+        *write_file(facts, ADMINS_FILE, "".join(f"{name}\n" for name in list_admins(desired.spec, node))),
+        *write_access_file(facts, PAM_SSHD, PAM.format(admins=ADMINS_FILE, node=node.name)),
         *write_file(facts, f"{health.ETC}/epilog", render_epilog(gpus=gpus), 0o755),
     ]
 

@@ -11,6 +11,7 @@ from bootstrap.desired import Desired
 from bootstrap.facts.model import Facts
 from bootstrap.steps.step import Step
 from bootstrap.training_environment import list_archives
+from bootstrap.transport.base import require_size
 from cluster.inventory import Node
 from slurm.control.jobs import LIST_STARTS
 
@@ -50,14 +51,18 @@ def plan_environment(facts: Facts, node: Node, desired: Desired) -> list[Action]
     run = (
         "folder=$(mktemp -d)\n"
         "trap 'rm -rf \"$folder\"' EXIT\n"
-        f'head -c {len(script)} > "$folder/training-env.sh"\n'
-        f'head -c {len(lock)} > "$folder/lock"\n'
-        f'head -c {len(archives)} > "$folder/python"\n'
+        f"{_receive('training-env.sh', script)}{_receive('lock', lock)}{_receive('python', archives)}"
         f'sh "$folder/training-env.sh" "$folder/lock" {shlex.quote(desired.environment)}{python} </dev/null'
     )
     data = script + lock + archives
     title = f"build {desired.environment}"
     return [Action(title, run, data, ENVIRONMENT_TIMEOUT_S, slow=True, changes=UNRECORDED)]
+
+
+def _receive(name: str, data: bytes) -> str:
+    """Return shell text that writes a file from the input: with a part of the lock, an environment lacks packages."""
+    path = f'"$folder/{name}"'
+    return f"head -c {len(data)} > {path}\n{require_size(path, len(data))}\n"
 
 
 BUNDLE_STEP = Step("bundle", "trainer and job scripts", plan_bundle, roles=("controller",))

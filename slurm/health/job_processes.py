@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PROC = Path("/proc")
-# A user who has a systemd of their own can create groups of any name below it.
-_USERS_OWN = "/user@"
+# A user can create groups of any name below a systemd of their own, or below a service that runs as them.
+_USERS_OWN = re.compile(r"/user@|\.service/")
 # With cgroup v2, Slurm's groups are below a scope of its own, and with v1 below a group per user.
 _GROUP = re.compile(r"/(?:[^/]*slurmstepd\.scope|slurm[^/]*/uid_\d+)/job_(\d+)(?:/|$)")
 _STEP_PROGRAM = "slurmstepd"
@@ -37,10 +37,13 @@ class JobProcess:
     name: str
     state: str
     """State as the kernel names it: R, S, D (waits in the kernel and cannot be killed), T (stopped), Z (ended)."""
+    uid: int
     is_killed: bool = False
     """Whether it has been sent SIGKILL, which it has not obeyed yet."""
     thread: int = 0
     """Thread that lives on, and has this state, where the main one has ended; it may hang, and keep memory and GPUs."""
+    is_in_cgroup: bool = True
+    """Whether it is in its job's cgroup; if Slurm uses none, it is known as a descendant of slurmstepd."""
 
     @property
     def is_over(self) -> bool:
@@ -51,7 +54,17 @@ def list_job_processes(proc: Path = PROC) -> list[JobProcess]:
     """Return the processes of all jobs on this node."""
     entries = {entry.pid: entry for entry in _read_entries(proc)}
     return [
-        JobProcess(entry.pid, entry.started, job, entry.name, entry.state, entry.is_killed, entry.thread)
+        JobProcess(
+            entry.pid,
+            entry.started,
+            job,
+            entry.name,
+            entry.state,
+            entry.uid,
+            is_killed=entry.is_killed,
+            thread=entry.thread,
+            is_in_cgroup=bool(entry.job),
+        )
         for entry in entries.values()
         if entry.uid != 0 and (job := entry.job or _find_job_of_ancestors(entry, entries))
     ]
@@ -163,7 +176,7 @@ def _read_stat(folder: Path) -> tuple[str, list[str]]:
 
 
 def _find_job(groups: str) -> str:
-    matches = (_GROUP.search(line) for line in groups.splitlines() if _USERS_OWN not in line)
+    matches = (_GROUP.search(line) for line in groups.splitlines() if not _USERS_OWN.search(line))
     return next((match[1] for match in matches if match), "")
 
 

@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import IO
 
-from slurm.health import clock, dcgm, efa, filesystem, gpu, imex, nvlink, rdma, software, unkillable, xid
+from slurm.health import clock, dcgm, efa, filesystem, gpu, gpu_processes, imex, nvlink, rdma, software, unkillable, xid
 from slurm.health.check import Answer, Check, Context, Expected, HealthProblem, judge_answer
 from slurm.health.drain import list_checks
 
 CHECKS: tuple[Check, ...] = (
     gpu.CHECK,
+    gpu_processes.CHECK,
     xid.CHECK,
     nvlink.CHECK,
     dcgm.QUICK,

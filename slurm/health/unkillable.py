@@ -90,11 +90,11 @@ def describe(process: JobProcess, proc: Path = PROC) -> str:
     parts.append(f"state {process.state}")
     function = _read(folder / "wchan").strip()
     if function not in ("", "0"):
-        parts.append(f"in {_clean(function)}")
+        parts.append(f"in {clean_text(function)}")
     with suppress(OSError):
         where = os.readlink(folder / "cwd")
         parts.append(f"on {find_mount(where, _read(folder / 'mountinfo'))}")
-    return f"job {process.job}: {_clean(process.name)} ({', '.join(parts)})"
+    return f"job {process.job}: {clean_text(process.name)} ({', '.join(parts)})"
 
 
 def find_mount(path: str, mountinfo: str) -> str:
@@ -104,8 +104,8 @@ def find_mount(path: str, mountinfo: str) -> str:
         fields, _, source = line.partition(" - ")
         point = fields.split()[4] if len(fields.split()) > 4 else ""  # noqa: PLR2004
         if point and (path == point or path.startswith(f"{point.rstrip('/')}/")) and len(point) >= len(best):
-            kind, device = map(_clean, [*source.split(), "", ""][:2])
-            best, shown = point, _clean(point)
+            kind, device = map(clean_text, [*source.split(), "", ""][:2])
+            best, shown = point, clean_text(point)
             if ":" in device or kind.startswith("fuse"):
                 shown += f" ({kind} {device})"
     return shown
@@ -123,7 +123,7 @@ def summarize(lines: Sequence[str]) -> list[str]:
     return [*lines[:SHOWN], *([f"and {more} more"] if more > 0 else [])]
 
 
-def _clean(text: str) -> str:
+def clean_text(text: str) -> str:
     """Return a text that users choose, such as the name of a process, without what would forge a line or a reason."""
     return re.sub(r"[^\w.:+@/\[\]-]", "?", text, flags=re.ASCII)
 

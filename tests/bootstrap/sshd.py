@@ -14,7 +14,6 @@ Stream = socket.socket | paramiko.Channel
 
 
 # paramiko fixes these signatures, so some arguments are unused.
-# ruff: noqa: ARG002
 class KeyOnlyServer(paramiko.ServerInterface):
     def __init__(self, allowed: str) -> None:
         self.allowed = allowed

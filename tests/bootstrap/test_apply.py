@@ -51,7 +51,7 @@ def set_facts(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, Facts]], N
 def run(target: Desired) -> tuple[ApplyResult, list[tuple[str, str]], list[Event]]:
     log: list[tuple[str, str]] = []
     events: list[Event] = []
-    result = apply(target, lambda n: Recording(log, n.name), events.append)  # type: ignore[arg-type,return-value]
+    result = apply(target, lambda n: Recording(log, n.name), events.append)
     return result, log, events
 
 
@@ -62,7 +62,7 @@ def test_a_second_run_sends_nothing_and_reports_no_change(set_facts: Callable[[d
     assert log == []
     assert str(result) == "0 changes on 4 nodes"
     assert {e.state for e in events} == {"start", "ok", "skipped"}
-    assert find_drift(target, lambda n: Recording(log, n.name)) == ()  # type: ignore[arg-type,return-value]
+    assert find_drift(target, lambda n: Recording(log, n.name)) == ()
 
 
 def test_a_stopped_daemon_is_started_in_one_round_trip(set_facts: Callable[[dict[str, Facts]], None]) -> None:
@@ -72,7 +72,7 @@ def test_a_stopped_daemon_is_started_in_one_round_trip(set_facts: Callable[[dict
     _, log, _ = run(target)
     assert [node for node, _ in log] == ["gpu-1", "controller"]
     assert "systemctl restart slurmd" in log[0][1]
-    deviations = find_drift(target, lambda n: Recording([], n.name))  # type: ignore[arg-type,return-value]
+    deviations = find_drift(target, lambda n: Recording([], n.name))
     assert [str(deviation) for deviation in deviations] == ["gpu-1: compute: start slurmd"]
 
 
@@ -83,7 +83,7 @@ def test_drift_reports_an_unreachable_node_and_apply_fails(set_facts: Callable[[
     def connect(node: Node) -> Transport:
         if node.role == "controller":
             raise TransportError(node.name, "connection refused")
-        return Recording([], node.name)  # type: ignore[return-value]
+        return Recording([], node.name)
 
     assert [str(deviation) for deviation in find_drift(target, connect)] == ["controller: connect: connection refused"]
     with pytest.raises(BootstrapError, match="node controller, step connect: connection refused"):
@@ -104,7 +104,7 @@ def test_an_error_that_mentions_cgroups_does_not_lift_the_limits(
             return Completed(1, "", "fatal: Hybrid mode is not supported") if refuse else super().run(script, **more)
 
     with pytest.raises(BootstrapError, match=r"Hybrid mode is not supported.*Fix: .*`slurm.cgroups: none`"):
-        apply(target, lambda n: Refusing(log, n.name), lambda _: None)  # type: ignore[arg-type,return-value]
+        apply(target, lambda n: Refusing(log, n.name), lambda _: None)
     assert log == [], "no node gets another configuration"
 
 

@@ -10,6 +10,7 @@ from bootstrap.desired import Desired
 from bootstrap.facts.model import Facts
 from bootstrap.steps import isolation
 from bootstrap.steps.ssh import render_sshd
+from slurm.health.admins import ADMINS_FILE
 from tests.bootstrap.clusters import desired
 
 USERS = {"alice": {"uid": 2001}, "bob": {"uid": 2002, "admin": True}}
@@ -42,14 +43,14 @@ def test_the_user_as_whom_muster_logs_in_is_an_admin_of_every_node() -> None:
             assert "AllowUsers root bob ubuntu" in render_sshd(ubuntu, target).splitlines()
         else:
             titles = {action.title: action.data for action in isolation.plan_isolation(Facts(), ubuntu, target)}
-            assert titles[f"write {isolation.ADMINS}"] == b"root\nbob\nubuntu\n"
+            assert titles[f"write {ADMINS_FILE}"] == b"root\nbob\nubuntu\n"
 
 
 def test_a_login_needs_a_job_unless_the_user_is_an_admin() -> None:
     target = desired(users=USERS)
     node = target.inventory.compute[1]
     written = {action.title: action.data.decode() for action in isolation.plan_isolation(Facts(), node, target)}
-    assert written[f"write {isolation.ADMINS}"] == "root\nbob\n"
+    assert written[f"write {ADMINS_FILE}"] == "root\nbob\n"
     rules = [line.split() for line in written[f"write {isolation.PAM_SSHD}"].splitlines() if not line.startswith("#")]
     accounts = [rule[1:] for rule in rules if rule[0] == "account"]
     assert accounts[0] == ["required", "pam_nologin.so"]
@@ -65,6 +66,6 @@ def test_a_login_needs_a_job_unless_the_user_is_an_admin() -> None:
 
 def test_the_epilog_runs_the_health_program_only_with_real_gpus() -> None:
     plain, checked = (isolation.render_epilog(gpus=value) for value in (False, True))
-    assert f"ADMINS={isolation.ADMINS}" in plain.splitlines()
+    assert f"ADMINS={ADMINS_FILE}" in plain.splitlines()
     assert plain.splitlines()[-1] == "exit 0"
     assert checked.splitlines()[-1] == 'exec python3 /etc/muster/health.pyz epilog "$@"'

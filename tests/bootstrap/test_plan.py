@@ -284,7 +284,16 @@ def test_limits_are_not_raised_in_containers() -> None:
     assert "write /etc/security/limits.d/muster.conf" not in titles(plan_steps(facts, desired()), "gpu-1", "limits")
     metal = plan_steps(changed(facts, "gpu-1", container=False), desired())
     assert "write /etc/security/limits.d/muster.conf" in titles(metal, "gpu-1", "limits")
-    assert titles(metal, "gpu-1", "time") == ["start chrony"]
+
+
+@pytest.mark.fault(15)
+def test_chrony_is_started_on_machines_and_not_in_containers() -> None:
+    facts = bare_all(desired())
+    assert titles(plan_steps(facts, desired()), "gpu-1", "time") == []
+    metal = changed(facts, "gpu-1", container=False)
+    assert titles(plan_steps(metal, desired()), "gpu-1", "time") == ["start chrony"]
+    running = changed(metal, "gpu-1", active=frozenset({"chrony"}), enabled=frozenset({"chrony"}))
+    assert titles(plan_steps(running, desired()), "gpu-1", "time") == []
 
 
 def test_only_slurmd_is_killed_soon_if_it_does_not_stop() -> None:
@@ -305,8 +314,7 @@ def test_only_slurmd_is_killed_soon_if_it_does_not_stop() -> None:
 def with_cgroups(*kinds: str) -> Facts_:
     facts = bare_all(desired())
     return facts | {
-        f"gpu-{number}": replace(facts[f"gpu-{number}"], cgroup=kind)  # type: ignore[arg-type]
-        for number, kind in enumerate(kinds, 1)
+        f"gpu-{number}": replace(facts[f"gpu-{number}"], cgroup=kind) for number, kind in enumerate(kinds, 1)
     }
 
 

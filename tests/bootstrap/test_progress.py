@@ -38,10 +38,10 @@ def test_nothing_is_written_without_a_progress_file(tmp_path: Path, monkeypatch:
 def test_the_table_has_a_column_per_node_or_group_and_a_row_per_step() -> None:
     board = ProgressTable(inventory())
     for node, state in (("controller", "ok"), ("login", "skipped"), ("gpu-1", "changed"), ("gpu-2", "ok")):
-        board(Event("bootstrap", node, "hosts", state))  # type: ignore[arg-type]
+        board(Event("bootstrap", node, "hosts", state))
     board(Event("bootstrap", "gpu-1", "compute", "start"))
     board(Event("bootstrap", "gpu-1", "compute", "failed"))
-    console = Console(width=80, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console = Console(width=80, record=True, file=open("/dev/null", "w"))  # noqa: SIM115  # closed with the test
     console.print(board)
     lines = [line.split() for line in console.export_text().splitlines()]
     assert lines == [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import stat
@@ -55,16 +56,25 @@ class Shared:
         stub.chmod(0o755)
 
     def ship(self, digest: str = NEW) -> subprocess.CompletedProcess[bytes]:
+        done = self.send(digest)
+        done.check_returncode()
+        assert (self.folder / "muster").readlink() == self.store / digest
+        assert (self.folder / "muster" / "trainer" / "run").exists() or digest != NEW
+        return done
+
+    def send(self, digest: str = NEW, received: int | None = None) -> subprocess.CompletedProcess[bytes]:
+        """Run the action with the whole archive or, as if the connection was cut, with its first bytes."""
         target = desired()
         (action,) = plan_bundle(Facts(), target.inventory.controller, target)
         script = action.script.replace(f"{target.shared}/", f"{self.folder}/").replace(target.bundle.digest, digest)
         path = f"{self.folder}/bin:{os.environ['PATH']}"
-        done = subprocess.run(
-            ["sh", "-e", "-c", script], input=action.data, env={"PATH": path}, capture_output=True, check=True
+        return subprocess.run(
+            ["sh", "-e", "-c", script],
+            input=action.data[:received],
+            env={"PATH": path},
+            capture_output=True,
+            check=False,
         )
-        assert (self.folder / "muster").readlink() == self.store / digest
-        assert (self.folder / "muster" / "trainer" / "run").exists() or digest != NEW
-        return done
 
     def bundles(self) -> set[str]:
         return {path.name for path in self.store.iterdir()}
@@ -83,6 +93,19 @@ def test_first_bundle_asks_nothing(shared: Shared) -> None:
     shared.answer(code=1)
     assert shared.ship().stdout == b""
     assert shared.bundles() == {NEW}
+
+
+@pytest.mark.fault(20)
+@pytest.mark.parametrize("received", [0, 1, 512, 1024, 10239])
+def test_a_bundle_of_which_a_part_has_arrived_is_not_linked(shared: Shared, received: int) -> None:
+    """Tar takes an archive that ends between two files, and one without a byte, for a complete one."""
+    shared.answer()
+    cut = shared.send(received=received)
+    assert cut.returncode != 0
+    assert re.search(rb"the connection was cut before all \d+ bytes had arrived", cut.stderr)
+    assert not (shared.folder / "muster").is_symlink()
+    assert shared.bundles() == set()
+    shared.ship()
 
 
 def test_without_jobs_the_newest_bundles_stay(shared: Shared) -> None:

@@ -51,7 +51,7 @@ def sequence(*texts: str) -> Callable[[str], Completed]:
 
 
 def opener(controller: Scripted, node: Callable[[str], Completed]) -> Callable[[Node], Transport]:
-    return lambda n: controller if n.role == "controller" else Scripted(node)  # type: ignore[return-value]
+    return lambda n: controller if n.role == "controller" else Scripted(node)
 
 
 def fine(_: str) -> Completed:

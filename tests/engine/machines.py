@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -70,17 +70,18 @@ class Machines:
         assert check or process.returncode != 0, f"this should have failed\n{text}"
         return str(text)
 
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
+    def start(self, *arguments: str, through: Sequence[str] = ()) -> subprocess.Popen[str]:
+        """Start Pulumi; `through` is a command that starts it and reads the pipe that is its standard input."""
         config = {"config": {"muster:cluster": self.spec}}
         file = self.folder / f"Pulumi.{self.stack}.yaml"
         salt = [line for line in file.read_text().splitlines() if "encryptionsalt" in line] if file.exists() else []
         file.write_text("\n".join([yaml.safe_dump(config, sort_keys=False), *salt]))
         return subprocess.Popen(
-            ["pulumi", *arguments, "--stack", self.stack, "--non-interactive", "--color", "never"],
+            [*through, "pulumi", *arguments, "--stack", self.stack, "--non-interactive", "--color", "never"],
             cwd=self.folder,
             env=self.environment(),
             text=True,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE if through else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
         )

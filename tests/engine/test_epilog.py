@@ -8,15 +8,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from bootstrap.steps.isolation import ADMINS, render_epilog
+from bootstrap.steps.isolation import render_epilog
 from cluster import names
 from cluster.spec.model import Software
 from infra.targets.local.build.node_container import UNCONFINED
+from slurm.health.admins import ADMINS_FILE
 
 CLUSTER = f"epilog-{os.getpid():x}"
 # Slurm's daemons are replaced by a shell, which can start any process below itself.
 PREPARE = f"""
-mkdir -p {os.path.dirname(ADMINS)} && echo bob >{ADMINS}
+mkdir -p {os.path.dirname(ADMINS_FILE)} && echo bob >{ADMINS_FILE}
 for daemon in slurmd slurmstepd; do cp /usr/bin/bash "$(readlink -f /usr/sbin/$daemon)"; done
 install -m 755 /usr/bin/bash /opt/slurmstepd
 exec sleep infinity
@@ -85,6 +86,19 @@ ALICE = "2001 alice"
         pytest.param({"USER": "1000"}, "1000 first", "killed", id="first ordinary user"),
         pytest.param({"USER": "2002"}, "2002 bob", "spared", id="admin"),
         pytest.param({"GROUP": "/system.slice/slurmstepd.scope/job_7/step_0"}, ALICE, "spared", id="in a job"),
+        pytest.param(
+            {"GROUP": "/system.slice/gpu-1_slurmstepd.scope/job_7"}, ALICE, "spared", id="job of a named node"
+        ),
+        pytest.param({"GROUP": "/slurm/uid_2001/job_7/step_0"}, ALICE, "spared", id="in a job, cgroup v1"),
+        pytest.param({"GROUP": "/slurm_gpu-1/uid_2001/job_7"}, ALICE, "spared", id="job of a named node, cgroup v1"),
+        pytest.param({"GROUP": "/machine.slice/job_7/x"}, ALICE, "killed", id="in another program's job_7"),
+        pytest.param({"GROUP": "/slurm-tools/job_7"}, ALICE, "killed", id="in a group that resembles Slurm's"),
+        pytest.param(
+            {"GROUP": "/system.slice/notebook.service/slurmstepd.scope/job_7"},
+            ALICE,
+            "killed",
+            id="in a group of a service that runs as the user",
+        ),
         pytest.param({"GROUP": "/system.slice/cron.service"}, ALICE, "killed", id="in another cgroup"),
         pytest.param(
             {"GROUP": "/user.slice/user@2001.service/job_7/x"}, ALICE, "killed", id="in a cgroup of the user's"

@@ -17,7 +17,7 @@ def add_step(proc: Path, pid: int, title: str, *, group: str = "/", program: str
     return add_process(proc, pid, uid=0, name="slurmstepd", title=title, group=group, program=program)
 
 
-def add_process(  # noqa: PLR0913  # one per value that the kernel shows
+def add_process(
     proc: Path,
     pid: int,
     *,

@@ -94,6 +94,15 @@ CASES = {
         "not ready: node gpu-2, step import torch: "
         "ImportError: libtorch_cpu.so: cannot open shared object file: No such file or directory.",
     ),
+    "the shared bundle lacks the trainer": (
+        1,
+        "/shared/env/bin/python: Error while finding module specification for 'trainer.gate' "
+        "(ModuleNotFoundError: No module named 'trainer')\n"
+        "srun: error: gpu-1: task 0: Exited with exit code 1\n"
+        "slurmstepd: error: *** STEP 1.0 ON gpu-1 CANCELLED AT 2026-11-19T02:33:52 DUE TO TASK FAILURE ***\n",
+        "not ready: node gpu-1, gpu-2, step job start: /shared/env/bin/python: Error while finding module "
+        "specification for 'trainer.gate' (ModuleNotFoundError: No module named 'trainer').",
+    ),
     "no rank started": (
         1,
         "srun: error: Unable to allocate resources: Invalid account or account/partition combination specified\n",

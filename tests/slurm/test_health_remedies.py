@@ -61,7 +61,7 @@ def test_recorded_results_of_dcgm(output: str, problems: list[str]) -> None:
 
 def test_each_level_of_dcgm_has_its_moment() -> None:
     def list_names(context: str) -> set[str]:
-        return {check.name for check in select_checks(GPUS, context) if check.name.startswith("dcgm")}  # type: ignore[arg-type]  # A parameter of the test.
+        return {check.name for check in select_checks(GPUS, context) if check.name.startswith("dcgm")}
 
     assert list_names("prolog") == {"dcgm"}
     assert list_names("failed-job") == {"dcgm-2"}

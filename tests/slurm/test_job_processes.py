@@ -29,8 +29,8 @@ def test_processes_are_found_by_the_cgroup_of_their_job(tmp_path: Path) -> None:
     (tmp_path / "self").mkdir()
     (tmp_path / "15").mkdir()
     assert list_job_processes(tmp_path) == [
-        JobProcess(11, 7, "12", "a) b", "D"),
-        JobProcess(14, 100, "13", "python", "S"),
+        JobProcess(11, 7, "12", "a) b", "D", 2000),
+        JobProcess(14, 100, "13", "python", "S", 2000),
     ]
     assert list_steps(tmp_path) == {"12"}
 
@@ -45,6 +45,7 @@ def test_processes_are_found_by_the_cgroup_of_their_job(tmp_path: Path) -> None:
         ("/slurm_gpu-1/uid_2000/job_12", ["12"]),
         ("/slurm/job_12", []),
         ("/user.slice/user-2000.slice/user@2000.service/slurmstepd.scope/job_12", []),
+        ("/system.slice/notebook.service/slurmstepd.scope/job_12", []),
         ("/system.slice/slurmstepd.scope/job_12x", []),
     ],
 )
@@ -57,13 +58,14 @@ def test_without_cgroups_processes_are_found_by_the_step_that_started_them(tmp_p
     # An upgrade of Slurm has replaced the program meanwhile.
     add_step(tmp_path, 10, "slurmstepd: [12.batch]", program=f"{STEPD} (deleted)")
     add_process(tmp_path, 11, parent=10)
-    add_process(tmp_path, 12, parent=11)
+    add_process(tmp_path, 12, parent=11, uid=2001)
     # Anybody can give a process any name and title, also root's job.
     add_process(tmp_path, 13, name="slurmstepd", title="slurmstepd: [12.batch]")
     add_process(tmp_path, 14, parent=13)
     add_step(tmp_path, 15, "slurmstepd: [99.batch]", program="/shared/tool")
     add_process(tmp_path, 16, parent=15)
-    assert [process.pid for process in list_job_processes(tmp_path)] == [11, 12]
+    listed = [(process.pid, process.uid, process.is_in_cgroup) for process in list_job_processes(tmp_path)]
+    assert listed == [(11, 2000, False), (12, 2001, False)]
     assert list_steps(tmp_path) == {"12"}
 
 
@@ -89,8 +91,8 @@ def test_a_process_is_not_over_while_a_thread_lives_on(tmp_path: Path) -> None:
     add_process(killed / "task", 14, state="D", group=f"{STEP}/user/task_0")
     add_process(tmp_path, 20, state="Z", group=f"{STEP}/user/task_0")
     assert list_job_processes(tmp_path) == [
-        JobProcess(11, 100, "12", "python", "D", is_killed=True, thread=13),
-        JobProcess(20, 100, "12", "python", "Z"),
+        JobProcess(11, 100, "12", "python", "D", 2000, is_killed=True, thread=13),
+        JobProcess(20, 100, "12", "python", "Z", 2000),
     ]
     assert [process.is_over for process in list_job_processes(tmp_path)] == [False, True]
 
@@ -140,4 +142,4 @@ def test_a_node_looks_for_drains_of_slurm_every_five_minutes(tmp_path: Path) -> 
 
 
 def process(pid: int, job: str, state: str = "S") -> JobProcess:
-    return JobProcess(pid, 1, job, "sleep", state)
+    return JobProcess(pid, 1, job, "sleep", state, 2000)

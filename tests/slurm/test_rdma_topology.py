@@ -37,7 +37,7 @@ OUTPUT = render_subnet(NAMES, LINKS, ("4xNDR", "2xNDR", "4xHDR", "1xSDR"))
 def test_nodes_and_links_of_a_subnet() -> None:
     subnet = parse_ibnetdiscover(OUTPUT)
     assert subnet.nodes == {
-        guid_of(node): SubnetNode(guid_of(node), {"S": "switch", "H": "adapter", "R": "router"}[node[0]], name)  # type: ignore[arg-type]
+        guid_of(node): SubnetNode(guid_of(node), {"S": "switch", "H": "adapter", "R": "router"}[node[0]], name)
         for node, name in NAMES.items()
     }
     assert len(subnet.peers) == 2 * len(LINKS)

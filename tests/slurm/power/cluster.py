@@ -123,7 +123,7 @@ def make_fleet(
         ]
         options = tuple(
             LaunchOption(
-                purchase=purchase,  # type: ignore[arg-type]
+                purchase=purchase,
                 zone=zone,
                 subnet_id=subnets[zone],
                 instance_type=TYPE,

@@ -68,7 +68,7 @@ class DrawnOrder:
         self.began, self._number, self._swept = self.clock.now(), 0, 0
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._delays = Delays(self.seed, 1)
-        self.draws = random.Random(f"{self.seed} order")  # noqa: S311  # no secret: a seed must repeat it
+        self.draws = random.Random(f"{self.seed} order")
         self.slurm.when_updated = self._follow
 
     def run(self, until_s: float) -> None:

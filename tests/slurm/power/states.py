@@ -18,4 +18,4 @@ def node(state: str, reason: str = "", address: str = "gpu-1") -> NodeState:
 
 def machine(name: str = "gpu-1", number: int = 1, **changes: object) -> Machine:
     fields = {"zone": "us-east-1a", "address": f"10.0.0.{number}", "launched": float(number), "running": True}
-    return Machine(id=f"i-{number}", name=name, group="gpu", **(fields | changes))  # type: ignore[arg-type]  # mypy does not see which field gets which value
+    return Machine(id=f"i-{number}", name=name, group="gpu", **(fields | changes))

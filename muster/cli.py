@@ -116,7 +116,14 @@ def rehearse(  # noqa: PLR0913, PLR0917  # one argument per option
         typer.Option(
             "--errors",
             help="Instead: let the calls of all commands meet these errors of the cloud: "
-            "`sample` (one of each kind), `all`, or codes separated by commas; list and count them.",
+            "`sample` (one of those that are handled alike), `all`, or codes separated by commas; list and count them.",
+        ),
+    ] = "",
+    commands: Annotated[
+        str,
+        typer.Option(
+            "--commands",
+            help="With --errors: only the calls of these commands, separated by commas; an unknown name lists them.",
         ),
     ] = "",
     minutes: Annotated[
@@ -134,7 +141,16 @@ def rehearse(  # noqa: PLR0913, PLR0917  # one argument per option
     from muster.commands.rehearse import Choice
     from muster.commands.rehearse import rehearse as run
 
-    choice = Choice(seed=seed, seeds=seeds, speed=speed, nodes=nodes, scenario=scenario, errors=errors, minutes=minutes)
+    choice = Choice(
+        seed=seed,
+        seeds=seeds,
+        speed=speed,
+        nodes=nodes,
+        scenario=scenario,
+        errors=errors,
+        commands=commands,
+        minutes=minutes,
+    )
     run(stack, choice)
 
 

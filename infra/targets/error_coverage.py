@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
 
@@ -11,9 +11,11 @@ class ErrorOptions:
     """The share of all pairs that a rehearsal of errors covers."""
 
     errors: str
-    """`all`, `sample` (one code of each kind), or codes separated by commas."""
+    """`all`, `sample` (one of those that are handled alike), or codes separated by commas."""
     seed: int = 1
     """Decides which pairs come first."""
+    commands: str = "all"
+    """Names of the commands whose calls meet errors, separated by commas, or `all`."""
     minutes: float | None = None
     """No error is injected after that time; None: until all pairs are covered. 0 only counts."""
 
@@ -29,6 +31,10 @@ class CommandCoverage:
     """Covered by this rehearsal."""
     ever: int
     """Covered by this rehearsal or an earlier one."""
+    classes: int
+    """Pairs of a kind of call and a class of errors, which are handled alike."""
+    classes_ever: int
+    """Classes at calls of which at least one error is covered."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +54,5 @@ class ErrorCoverage:
     @property
     def total(self) -> CommandCoverage:
         """Return the sums of all commands."""
-        counts = [(entry.calls, entry.pairs, entry.now, entry.ever) for entry in self.commands]
-        calls, pairs, now, ever = map(sum, zip(*counts, strict=True))
-        return CommandCoverage("all", calls, pairs, now, ever)
+        counts = [astuple(entry)[1:] for entry in self.commands]
+        return CommandCoverage("all", *map(sum, zip(*counts, strict=True)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 from rich.table import Table
 
@@ -37,6 +37,8 @@ class Choice:
     """Name of a scenario, or ALL; by default the first one."""
     errors: str = ""
     """Errors of the cloud that calls meet, instead of a scenario: ALL, `sample`, or codes separated by commas."""
+    commands: str = ""
+    """Commands whose calls meet errors, separated by commas; by default all."""
     minutes: float | None = None
     """How long errors are injected; by default until all calls have met all errors."""
 
@@ -55,6 +57,9 @@ def rehearse(name: str, choice: Choice) -> None:
         raise Stop(
             f"--minutes: {choice.minutes:g} is not allowed; allowed: {allowed}", "--errors all --minutes 60", BAD_INPUT
         )
+    if choice.commands and not choice.errors:
+        what = f"--commands: '{choice.commands}' is not allowed; allowed: only with --errors"
+        raise Stop(what, f"--errors all --commands {choice.commands}", BAD_INPUT)
     spec = require_valid_spec(stack, *examine_spec(stack, None, rehearsed=True))
     target = target_of(spec)
     if not isinstance(target, Rehearses):
@@ -95,10 +100,11 @@ def _rehearse_errors(target: Rehearses, stack: StackHome, choice: Choice) -> Non
         ("--nodes", choice.nodes, choice.nodes == default.nodes),
     ):
         if not unused:
-            what = f"{option}: {value} is not allowed with --errors; allowed: --seed, --minutes"
+            what = f"{option}: {value} is not allowed with --errors; allowed: --seed, --commands, --minutes"
             raise Stop(what, f"leave out {option}", BAD_INPUT)
     began = time.monotonic()
-    coverage = target.rehearse_errors(stack, ErrorOptions(choice.errors, choice.seed, choice.minutes), screen)
+    options = ErrorOptions(choice.errors, choice.seed, choice.commands or ALL, choice.minutes)
+    coverage = target.rehearse_errors(stack, options, screen)
     for problem in coverage.problems:
         screen.print_failure(problem)
     screen.out().print(_render_coverage(coverage))
@@ -106,7 +112,8 @@ def _rehearse_errors(target: Rehearses, stack: StackHome, choice: Choice) -> Non
     screen.say(f"calls: {coverage.calls}; record: {coverage.record}")
     summary = (
         f"pairs covered: {total.now:,} now, {total.ever:,} of {total.pairs:,} with earlier rehearsals "
-        f"({format_count(coverage.codes, 'code')} at {format_count(total.calls, 'kind')} of call)"
+        f"({format_count(coverage.codes, 'code')} at {format_count(total.calls, 'kind')} of call); "
+        f"of the codes that are handled alike, one at a call: {total.classes_ever:,} of {total.classes:,}"
     )
     if coverage.problems:
         what = f"not handled as expected: {format_count(len(coverage.problems), 'error')}, see above; {summary}"
@@ -117,10 +124,10 @@ def _rehearse_errors(target: Rehearses, stack: StackHome, choice: Choice) -> Non
 
 
 def _render_coverage(coverage: ErrorCoverage) -> Table:
-    columns = ("calls", "pairs", "covered now", "covered ever")
+    columns = ("calls", "pairs", "covered now", "covered ever", "classes", "classes ever")
     table = screen.new_table("command", *columns, right=columns)
     for entry in (*coverage.commands, coverage.total):
-        counts = (entry.calls, entry.pairs, entry.now, entry.ever)
+        counts = astuple(entry)[1:]
         table.add_row(entry.command, *(f"{count:,}" for count in counts))
     return table
 

@@ -1,8 +1,9 @@
-"""Mutated example stacks: validation of any stack file returns issues, within a time limit."""
+"""Mutated example stacks: validation of any stack file returns issues, within a time limit; every night has others."""
 
 from __future__ import annotations
 
 import copy
+import math
 import random
 import time
 from collections.abc import Iterator
@@ -16,10 +17,12 @@ from cluster.spec.stack_file import cluster_of
 from infra.targets.registry import load_spec, plan_of, target_of
 from infra.validate import validate
 from infra.validate.partial import validate_readable
+from tests.seeds import read_night
 
 ROOT = Path(__file__).parents[2]
 STACKS = sorted((ROOT / "stacks").glob("Pulumi.*.yaml"))
 MUTATIONS_PER_STACK = 100
+NIGHTLY_MUTATIONS = 20_000
 PROCESSOR_LIMIT_S = 0.5
 LONG_TEXT = "p5.48xlarge" * 10_000
 WRONG_VALUES: tuple[Any, ...] = (
@@ -91,10 +94,20 @@ def test_very_long_name_is_validated_within_the_time_limit(section: str) -> None
 
 @pytest.mark.parametrize("stack", STACKS, ids=lambda path: path.name)
 def test_mutated_stacks_give_issues_within_the_time_limit(stack: Path) -> None:
+    check_mutations(stack, random.Random(stack.name), MUTATIONS_PER_STACK)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("stack", STACKS, ids=lambda path: path.name)
+def test_twenty_thousand_mutated_stacks_give_issues_within_the_time_limit(stack: Path) -> None:
+    check_mutations(stack, random.Random(f"{read_night()} {stack.name}"), math.ceil(NIGHTLY_MUTATIONS / len(STACKS)))
+
+
+def check_mutations(stack: Path, source: random.Random, count: int) -> None:
+    """Require that so many mutations of a stack are judged in time, and that no exception escapes."""
     data = cluster_of(stack)
     judge(data)
-    source = random.Random(stack.name)  # noqa: S311  # the same mutations in every run
-    for _ in range(MUTATIONS_PER_STACK):
+    for _ in range(count):
         mutated, changes = mutate(data, source)
         try:
             taken = time_judgement(mutated)

@@ -317,7 +317,7 @@ def test_completion_lists_the_stacks(home: Path) -> None:
 def test_ssh_passes_on_arguments_after_dashes(
     arguments: list[str], node: str | None, user: str | None, command: list[str]
 ) -> None:
-    ssh = typer.main.get_command(app).commands["ssh"]  # type: ignore[attr-defined]
+    ssh = typer.main.get_command(app).commands["ssh"]  # type: ignore[attr-defined]  # the application is a group of commands
     assert isinstance(ssh, CommandAfterDashes)
     context = ssh.make_context("ssh", list(arguments))
     assert (context.params["node"], context.params["user"], context.obj) == (node, user, command)

@@ -98,7 +98,7 @@ def rehearse_with(
 ) -> list[ErrorOptions]:
     """Rehearse errors with a target that has covered some; return the options that it got."""
     got: list[ErrorOptions] = []
-    commands = (CommandCoverage("up", 1, 2, now=1, ever=ever), CommandCoverage("teardown", 2, 4, now=0, ever=4))
+    commands = (CommandCoverage("up", 1, 2, 1, ever, 1, 1), CommandCoverage("teardown", 2, 4, 0, 4, 2, 2))
     coverage = ErrorCoverage(commands, 2, Path("calls.txt"), Path("covered.jsonl"), problems)
 
     def cover(_target: AwsTarget, _stack: StackHome, options: ErrorOptions, _console: object) -> ErrorCoverage:
@@ -114,13 +114,14 @@ def test_pairs_of_calls_and_errors_are_counted_for_each_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     choice = Choice(errors="SlowDown,Blocked", seed=7, minutes=5)
-    assert rehearse_with(monkeypatch, choice=choice) == [ErrorOptions("SlowDown,Blocked", 7, 5)]
+    assert rehearse_with(monkeypatch, choice=choice) == [ErrorOptions("SlowDown,Blocked", 7, "all", 5)]
     output = capsys.readouterr().out
     rows = [line.split() for line in output.splitlines()]
-    assert ["up", "1", "2", "1", "2"] in rows
-    assert ["all", "3", "6", "1", "6"] in rows
+    assert ["up", "1", "2", "1", "2", "1", "1"] in rows
+    assert ["all", "3", "6", "1", "6", "3", "3"] in rows
     assert "calls: calls.txt; record: covered.jsonl" in output
     assert "pairs covered: 1 now, 6 of 6 with earlier rehearsals (2 codes at 3 kinds of call)" in output
+    assert "of the codes that are handled alike, one at a call: 3 of 3" in output
     assert "not covered yet" not in output
 
 
@@ -149,6 +150,7 @@ def test_an_error_that_is_not_handled_fails_the_rehearsal(
         (Choice(errors="SlowDown", speed=20), "--speed: 20 is not allowed with --errors; allowed: --seed"),
         (Choice(errors="SlowDown", nodes=4), "--nodes: 4 is not allowed with --errors; allowed: --seed"),
         (Choice(errors="SlowDown", minutes=-1), "--minutes: -1 is not allowed; allowed: 0 or more"),
+        (Choice(commands="up"), "--commands: 'up' is not allowed; allowed: only with --errors"),
         (Choice(minutes=1), "--minutes: 1 is not allowed; allowed: only with --errors"),
     ],
 )
@@ -162,6 +164,19 @@ def test_options_that_do_not_fit_errors_are_rejected(
 def test_an_unknown_error_is_rejected() -> None:
     with pytest.raises(Stop, match="--errors: 'Flood' is not allowed; allowed: all, sample"):
         rehearse("aws-g6-pair", Choice(errors="Flood"))
+
+
+def test_only_chosen_commands_are_counted(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MUSTER_HOME", str(tmp_path))
+    rehearse("aws-full", Choice(errors="SlowDown,AccessDenied", commands="cost,logs", minutes=0))
+    assert "0 of 6 with earlier rehearsals (2 codes at 3 kinds of call)" in capsys.readouterr().out
+
+
+def test_an_unknown_command_is_rejected() -> None:
+    with pytest.raises(Stop, match="--commands: 'down' is not allowed; allowed: all, or commands separated by commas"):
+        rehearse("aws-g6-pair", Choice(errors="sample", commands="down"))
 
 
 def test_the_documents_have_the_counts_of_the_command(

@@ -41,17 +41,17 @@ class RecordedTarget(Upgrades):
     events: list[str] = field(default_factory=list)
     release: str = ""
 
-    def check_release(self, spec: ClusterSpec, stack: StackHome, release: str) -> None:  # noqa: ARG002
+    def check_release(self, spec: ClusterSpec, stack: StackHome, release: str) -> None:
         self.release = release
 
-    def reach_nodes(self, spec: ClusterSpec, stack: StackHome, inventory: Inventory) -> UpgradeNodes:  # noqa: ARG002
+    def reach_nodes(self, spec: ClusterSpec, stack: StackHome, inventory: Inventory) -> UpgradeNodes:
         return UpgradeNodes(inventory, self.connect, DISTRIBUTION, "/backups")
 
     def publish_packages(
         self,
-        spec: ClusterSpec,  # noqa: ARG002
-        stack: StackHome,  # noqa: ARG002
-        nodes: UpgradeNodes,  # noqa: ARG002
+        spec: ClusterSpec,
+        stack: StackHome,
+        nodes: UpgradeNodes,
         release: str,
     ) -> PublishedPackages:
         self.events.append(f"packages of {release}")
@@ -60,8 +60,8 @@ class RecordedTarget(Upgrades):
     @contextmanager
     def hold_launches(
         self,
-        spec: ClusterSpec,  # noqa: ARG002
-        stack: StackHome,  # noqa: ARG002
+        spec: ClusterSpec,
+        stack: StackHome,
         *,
         keep_after_error: bool = False,
     ) -> Iterator[None]:

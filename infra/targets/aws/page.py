@@ -13,7 +13,7 @@ from cluster.catalog.prices import Price, service_price
 from cluster.catalog.software import Component
 from infra.targets.aws.plan import iam
 from infra.targets.aws.plan.policy import Scope, Statement
-from infra.targets.aws.resource_table import KINDS, TAGGING
+from infra.targets.aws.resource_table import EVERY_STACK, KINDS
 
 _HERE = Path(__file__).parent
 _VALIDATORS = tuple(sorted((_HERE / "validate").glob("*.py")))
@@ -59,7 +59,7 @@ def resources() -> str:
 
 def rights() -> str:
     """Return the table of IAM actions by service."""
-    actions = sorted({action for kind in KINDS for action in kind.required_actions} | set(TAGGING))
+    actions = sorted({action for kind in KINDS for action in kind.required_actions} | set(EVERY_STACK))
     services = groupby(actions, key=lambda action: action.partition(":")[0])
     rows = (f"| {name} | {', '.join(action.partition(':')[2] for action in group)} |" for name, group in services)
     return "\n".join(["| service | actions |", "|---|---|", *rows])

@@ -5,21 +5,25 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from infra.targets.aws.launcher.error_codes import classify_code
+from infra.targets.aws.launcher.error_codes import FIXES, classify_code
 from slurm.power.launcher import FaultKind
 
-_BY_TEXT = {
-    ("InsufficientInstanceCapacity", "InsufficientVolumeCapacity"): (
-        "that zone has no capacity now: run `{up}` again later to continue; a new cluster can name another "
-        "zone first (aws.zones), or another instance_type for controller or login"
-    ),
-    ("ExpiredToken", "RequestExpired", "SSO session"): ("log in again (`aws sso login`), then run `{up}` to continue"),
-    ("not authorized to perform",): (
-        "grant the caller the permission it names (docs/aws.md lists all), then run `{up}` to continue"
-    ),
-    ("EntityAlreadyExists", "BucketAlreadyOwnedByYou", "BucketAlreadyExists"): (
-        "another resource in the account has that name: choose another `name`, or remove that resource"
-    ),
+_LOG_IN = "log in again (`aws sso login`), then run `{up}` to continue"
+_NO_CAPACITY = (
+    "that zone has no capacity now: run `{up}` again later to continue; a new cluster can name another "
+    "zone first (aws.zones), or another instance_type for controller or login"
+)
+_NAME_TAKEN = "another resource in the account has that name: choose another `name`, or remove that resource"
+_BY_CODE: Mapping[str, str] = {
+    "InsufficientInstanceCapacity": _NO_CAPACITY,
+    "InsufficientVolumeCapacity": _NO_CAPACITY,
+    "ExpiredToken": _LOG_IN,
+    "ExpiredTokenException": _LOG_IN,
+    "RequestExpired": _LOG_IN,
+    "EntityAlreadyExists": _NAME_TAKEN,
+    "EntityAlreadyExistsException": _NAME_TAKEN,
+    "BucketAlreadyOwnedByYou": _NAME_TAKEN,
+    "BucketAlreadyExists": _NAME_TAKEN,
 }
 _BY_KIND: Mapping[FaultKind, str] = {
     "shortage": "AWS has no capacity for it now: run `{up}` again later to continue",
@@ -29,6 +33,11 @@ _BY_KIND: Mapping[FaultKind, str] = {
     "gone": "run `{up}` to create it again",
     "broken": "resolve what AWS rejects, then run `{up}` to continue",
 }
+# Texts of errors that have no code, or whose code says less.
+_BY_TEXT: Mapping[re.Pattern[str], str] = {
+    re.compile("SSO session|SSO Token|Unable to locate credentials"): _LOG_IN,
+    re.compile(r"not authorized to perform(?:: [\w-]+:\w+| this operation)"): _BY_KIND["permission"],
+}
 # Parts of codes that are not in the launcher's table, such as VpcLimitExceeded.
 _FAMILIES: Mapping[str, FaultKind] = {
     "Throttl": "throttle",
@@ -37,10 +46,31 @@ _FAMILIES: Mapping[str, FaultKind] = {
     "Unauthorized": "permission",
     "AccessDenied": "permission",
 }
-# As boto3, the AWS SDK for Go, which Pulumi's provider uses, our launcher and our Run Command write error codes.
-_CODE = re.compile(
-    r"An error occurred \(([\w.]+)\) when calling|\bapi error ([\w.]+)"
-    r"|\b[a-z]+(?:_[a-z]+)+: ([A-Z][\w.]+)[:;]|Systems Manager does not reach it \(([\w.]+)\)"
+# An answer to HEAD has no code: boto3 reports its status, the SDK for Go the name of the status.
+_STATUSES: Mapping[str, FaultKind] = {
+    "403": "permission",
+    "Forbidden": "permission",
+    "500": "throttle",
+    "503": "throttle",
+}
+_CODE = r"([A-Z]\w*(?:\.\w+)*)"
+# The texts around an error code. A word before a colon alone is no code: it may be an exception, a file or a state.
+_FORMS = (
+    # boto3
+    re.compile(r"An error occurred \(([\w.]+)\) when calling the \w+ operation"),
+    # AWS's SDK for Go, which Pulumi's provider uses: errors that it has a type for follow the answer's ids.
+    re.compile(rf"\bapi error {_CODE}:"),
+    re.compile(rf"\bresponse error StatusCode: \d+, RequestID: [^\s,]*,(?: HostID: [^\s,]*,)? {_CODE}:"),
+    # EC2's reason why a machine ended, which the provider repeats
+    re.compile(rf"(?<![\w.])(?:Client|Server)\.{_CODE}:"),
+    # Run Command (run_command.py)
+    re.compile(r"Systems Manager does not reach it \(([\w.]+)\)"),
+)
+# An error of the launcher ends with the fix for its controller, and may have no code of AWS, as one without an answer.
+_LAUNCHER = re.compile(
+    rf"\b[a-z]+(?:_[a-z]+)+: {_CODE}(?:: [^\n]*)?; (?:"
+    + "|".join(f"(?P<{kind}>{re.escape(fix)})" for kind, fix in FIXES.items())
+    + ")"
 )
 
 
@@ -51,12 +81,23 @@ def explain_refusal(message: str, up: str) -> str:
     """
     if " Fix: " in message:
         return ""
-    fix = next((fix for texts, fix in _BY_TEXT.items() if any(text in message for text in texts)), "")
-    if not fix and (match := _CODE.search(message)):
-        fix = _BY_KIND[_classify(next(filter(None, match.groups())))]
-    return fix.format(up=up)
+    code, kind = _find_code(message)
+    fix = _BY_CODE.get(code) or (_BY_KIND[kind] if kind and kind != "broken" else "")
+    fix = fix or next((fix for text, fix in _BY_TEXT.items() if text.search(message)), "")
+    return (fix or (_BY_KIND["broken"] if code else "")).format(up=up)
+
+
+def _find_code(message: str) -> tuple[str, FaultKind | None]:
+    """Return an error code of a message and its kind; an empty code if the message has none."""
+    if launcher := _LAUNCHER.search(message):
+        kind = next(kind for kind in FIXES if launcher.group(kind))
+        return launcher.group(1), _classify(launcher.group(1)) if kind == "broken" else kind
+    code = next((match.group(1) for form in _FORMS if (match := form.search(message))), "")
+    return code, _classify(code) if code else None
 
 
 def _classify(code: str) -> FaultKind:
+    if code in _STATUSES:
+        return _STATUSES[code]
     kind = classify_code(code)
     return next((family for part, family in _FAMILIES.items() if part in code), kind) if kind == "broken" else kind

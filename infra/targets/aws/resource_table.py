@@ -45,7 +45,7 @@ def kinds(spec: ClusterSpec) -> tuple[Kind, ...]:
 
 def actions(spec: ClusterSpec) -> tuple[str, ...]:
     """Return the IAM actions that `up` and `teardown` of a spec require."""
-    return tuple(sorted({action for kind in kinds(spec) for action in kind.required_actions} | set(TAGGING)))
+    return tuple(sorted({action for kind in kinds(spec) for action in kind.required_actions} | set(EVERY_STACK)))
 
 
 def _own_network(spec: ClusterSpec) -> bool:
@@ -100,7 +100,48 @@ def _state_snapshots(spec: ClusterSpec) -> bool:
 
 
 # Nearly every resource is tagged, when it is created or later.
-TAGGING = ("ec2:CreateTags", "ec2:DeleteTags", "ec2:DescribeTags", "tag:GetResources")
+_TAGGING = ("ec2:CreateTags", "ec2:DeleteTags", "ec2:DescribeTags", "tag:GetResources")
+# `teardown` searches every service, whatever the stack has, and fails if it may not list one.
+_SEARCH = (
+    "budgets:ViewBudget",
+    *(
+        f"ec2:Describe{kind}"
+        for kind in (
+            "Addresses",
+            "FlowLogs",
+            "Images",
+            "Instances",
+            "InternetGateways",
+            "LaunchTemplates",
+            "NatGateways",
+            "NetworkInterfaces",
+            "PlacementGroups",
+            "RouteTables",
+            "SecurityGroups",
+            "Snapshots",
+            "SpotInstanceRequests",
+            "Subnets",
+            "Volumes",
+            "VpcEndpoints",
+            "Vpcs",
+        )
+    ),
+    "elasticfilesystem:DescribeFileSystems",
+    "fsx:DescribeFileSystems",
+    "iam:GetInstanceProfile",
+    "iam:ListInstanceProfiles",
+    "iam:ListPolicies",
+    "iam:ListPolicyTags",
+    "iam:ListRoleTags",
+    "iam:ListRoles",
+    "logs:DescribeLogGroups",
+    "route53:ListHostedZonesByName",
+    "route53:ListTagsForResource",
+    "s3:GetBucketTagging",
+    "ssm:GetParametersByPath",
+)
+EVERY_STACK = (*_TAGGING, *_SEARCH)
+"""IAM actions that every stack requires, besides those of its resources."""
 
 KINDS: tuple[Kind, ...] = (
     Kind(

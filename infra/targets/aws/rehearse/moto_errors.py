@@ -21,6 +21,7 @@ _STATUS = {
     "RequestLimitExceeded": 503,
     "SlowDown": 503,
     "ServiceUnavailable": 503,
+    "ServiceUnavailableException": 503,
     "Unavailable": 503,
     "InternalError": 500,
     "InternalFailure": 500,

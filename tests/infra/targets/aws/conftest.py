@@ -26,8 +26,7 @@ def start_rehearsal_early(request: pytest.FixtureRequest) -> None:
 @pytest.fixture(scope="session")
 def short_rehearsal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningRehearsal]:
     """Return a rehearsal that is under way."""
-    # Only tests of the layer `e2e` have Docker.
-    from tests.infra.targets.aws.rehearse.run_rehearsal import start_rehearsal  # noqa: PLC0415
+    from tests.infra.targets.aws.rehearse.run_rehearsal import start_rehearsal  # noqa: PLC0415  # only tests of the layer e2e have Docker
 
     running = start_rehearsal(tmp_path_factory.mktemp("rehearsal"), STACK, *OPTIONS)
     yield running

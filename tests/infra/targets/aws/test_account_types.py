@@ -38,7 +38,7 @@ def codes(described: ClusterSpec) -> dict[str, str]:
     return {issue.code: issue.level for issue in AwsTarget().validate(described)}
 
 
-def test_a_new_type_is_looked_up_once_and_accepted_with_a_warning(aws: Moto, home: Path) -> None:  # noqa: F811
+def test_a_new_type_is_looked_up_once_and_accepted_with_a_warning(aws: Moto, home: Path) -> None:
     target = AwsTarget()
     assert codes(new_spec())["unknown_instance_type"] == "error"
     target.look_up(new_spec())
@@ -57,7 +57,7 @@ def test_a_new_type_is_looked_up_once_and_accepted_with_a_warning(aws: Moto, hom
 
 
 def test_a_plan_in_another_process_has_the_stored_types(
-    aws: Moto,  # noqa: F811
+    aws: Moto,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     AwsTarget().look_up(new_spec())
@@ -66,7 +66,7 @@ def test_a_plan_in_another_process_has_the_stored_types(
     assert nodes.instance_type == NEW
 
 
-def test_a_look_up_that_fails_is_a_warning_with_the_error(aws: Moto, home: Path) -> None:  # noqa: F811
+def test_a_look_up_that_fails_is_a_warning_with_the_error(aws: Moto, home: Path) -> None:
     aws.fail("DescribeInstanceTypes", "UnauthorizedOperation")
     (issue,) = AwsTarget().look_up(new_spec())
     assert (issue.level, issue.code, issue.where) == ("warning", "type_not_looked_up", "groups.gpu.instance_type")
@@ -76,13 +76,13 @@ def test_a_look_up_that_fails_is_a_warning_with_the_error(aws: Moto, home: Path)
     assert not (home / FILE).exists()
 
 
-def test_a_type_that_does_not_exist_stays_an_error(aws: Moto, home: Path) -> None:  # noqa: F811
+def test_a_type_that_does_not_exist_stays_an_error(aws: Moto, home: Path) -> None:
     assert AwsTarget().look_up(new_spec("p99.xlarge")) == []
     assert codes(new_spec("p99.xlarge"))["unknown_instance_type"] == "error"
     assert not (home / FILE).exists()
 
 
-def test_types_of_the_catalog_are_not_looked_up(aws: Moto) -> None:  # noqa: F811
+def test_types_of_the_catalog_are_not_looked_up(aws: Moto) -> None:
     aws.calls.clear()
     AwsTarget().look_up(spec())
     assert "DescribeInstanceTypes" not in aws.count()
@@ -112,7 +112,7 @@ def test_a_damaged_file_is_ignored(home: Path) -> None:
     assert codes(new_spec())["unknown_instance_type"] == "error"
 
 
-def test_a_new_type_with_neuron_chips_is_accepted_with_the_warning_of_trainium(aws: Moto) -> None:  # noqa: F811
+def test_a_new_type_with_neuron_chips_is_accepted_with_the_warning_of_trainium(aws: Moto) -> None:
     """Trn3 comes this way, as the catalog lacks it; moto describes nothing newer than Trn2."""
     name = "inf2.48xlarge"
     AwsTarget().look_up(new_spec(name))
@@ -167,7 +167,7 @@ def ultraserver_spec(count: int = 18) -> ClusterSpec:
 
 
 def test_gb300_is_an_ultraserver_as_the_account_describes_it(
-    aws: Moto,  # noqa: F811
+    aws: Moto,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(INSTANCE_TYPES, GB300, describe_gb300())
@@ -184,7 +184,7 @@ def test_gb300_is_an_ultraserver_as_the_account_describes_it(
     assert codes(ultraserver_spec(19))["ultraserver_size"] == "error"
 
 
-def test_gb300_that_the_account_does_not_describe_stays_an_error(aws: Moto) -> None:  # noqa: F811
+def test_gb300_that_the_account_does_not_describe_stays_an_error(aws: Moto) -> None:
     assert AwsTarget().look_up(ultraserver_spec()) == []
     assert codes(ultraserver_spec())["unknown_instance_type"] == "error"
 

@@ -44,7 +44,7 @@ closed
 """
 
 
-def start_instance(aws: Moto, name: str, role: str, **tags: str) -> str:  # noqa: F811
+def start_instance(aws: Moto, name: str, role: str, **tags: str) -> str:
     ec2 = aws.client("ec2")
     instance_tags = {"muster.cluster": "c", "muster.stack": "s", "muster.role": role, "muster.node": name, **tags}
     specification = [
@@ -63,7 +63,7 @@ def render_nodes(facts: Facts) -> tuple[dict[str, list[str]], list[str]]:
     return {row[0]: row[1:] for row in rows}, broken
 
 
-def test_machines_and_queue_are_shown(aws: Moto) -> None:  # noqa: F811
+def test_machines_and_queue_are_shown(aws: Moto) -> None:
     start_instance(aws, "controller", "controller")
     for name in ("gpu-1", "gpu-2", "elsewhere-1"):
         start_instance(aws, name, "compute")
@@ -101,7 +101,7 @@ def test_the_current_cost_counts_the_running_nodes() -> None:
     assert float(usd) == pytest.approx(least + 2.0144 - 0.1008, abs=0.05)
 
 
-def test_a_controller_without_an_answer_is_reported(aws: Moto) -> None:  # noqa: F811
+def test_a_controller_without_an_answer_is_reported(aws: Moto) -> None:
     assert gather_facts(INVENTORY, REGION, "s").slurm.problem == "the controller's machine is gone"
     start_instance(aws, "controller", "controller")
     aws.answer("squeue", "", code=127, err="sh: sinfo: not found")

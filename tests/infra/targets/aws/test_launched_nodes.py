@@ -1,7 +1,5 @@
 """A rotation of the Slurm key on AWS waits for the nodes that Slurm launched: each sets itself up again, once."""
 
-# ruff: noqa: F811  # arguments of tests have the names of imported fixtures; mypy reports functions of the same name
-
 from __future__ import annotations
 
 import base64

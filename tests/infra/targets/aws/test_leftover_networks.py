@@ -22,7 +22,7 @@ def _fill_moto_gaps() -> None:
     moto_gaps.apply()
 
 
-def test_groups_that_refer_to_each_other_are_removed_at_once(aws: Moto) -> None:  # noqa: F811
+def test_groups_that_refer_to_each_other_are_removed_at_once(aws: Moto) -> None:
     """The first of them was refused for a minute, until the rules of the second were removed."""
     subnet, nodes = create_network(aws, OURS)
     ec2 = aws.client("ec2")
@@ -42,7 +42,7 @@ def test_groups_that_refer_to_each_other_are_removed_at_once(aws: Moto) -> None:
     assert len(left["IpPermissions"]) == 1
 
 
-def test_a_group_that_a_foreign_group_refers_to_is_refused(aws: Moto) -> None:  # noqa: F811
+def test_a_group_that_a_foreign_group_refers_to_is_refused(aws: Moto) -> None:
     """Rules of a group that is not the cluster's are not touched."""
     subnet, nodes = create_network(aws, OURS)
     ec2 = aws.client("ec2")
@@ -56,7 +56,7 @@ def test_a_group_that_a_foreign_group_refers_to_is_refused(aws: Moto) -> None:  
 
 
 @pytest.mark.fault(29)
-def test_mount_targets_of_a_kept_filesystem_are_removed_with_the_network(aws: Moto) -> None:  # noqa: F811
+def test_mount_targets_of_a_kept_filesystem_are_removed_with_the_network(aws: Moto) -> None:
     """They held the subnets and security groups for 20 minutes if Pulumi's state was lost."""
     subnet, group = create_network(aws, OURS)
     other_subnet, other_group = create_network(aws, THEIRS)
@@ -75,7 +75,7 @@ def test_mount_targets_of_a_kept_filesystem_are_removed_with_the_network(aws: Mo
     assert len(efs.describe_mount_targets(FileSystemId=theirs)["MountTargets"]) == 1
 
 
-def test_a_mount_target_that_somebody_else_added_is_not_a_leftover(aws: Moto) -> None:  # noqa: F811
+def test_a_mount_target_that_somebody_else_added_is_not_a_leftover(aws: Moto) -> None:
     create_network(aws, OURS)
     subnet, group = create_network(aws, THEIRS)
     efs = aws.client("efs")

@@ -1,7 +1,5 @@
 """Removal of leftovers on AWS: every kind is removed, in order and with retries, and nothing of another cluster."""
 
-# ruff: noqa: F811  # arguments of tests have the names of imported fixtures; mypy reports functions of the same name
-
 from __future__ import annotations
 
 import time

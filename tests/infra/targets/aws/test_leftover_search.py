@@ -1,7 +1,5 @@
 """Search for leftovers on AWS: every kind is listed and priced, and kept storage with what it needs."""
 
-# ruff: noqa: F811  # arguments of tests have the names of imported fixtures; mypy reports functions of the same name
-
 from __future__ import annotations
 
 from dataclasses import replace

@@ -21,7 +21,7 @@ SENT, LISTED = "SendCommand", "ListCommands"
 
 
 @pytest.fixture
-def instance(aws: Moto, monkeypatch: pytest.MonkeyPatch) -> str:  # noqa: F811
+def instance(aws: Moto, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(send_command, "_FIRST_WAIT_S", 0.0)
     ec2 = aws.client("ec2")
     image = ec2.describe_images()["Images"][0]["ImageId"]
@@ -30,18 +30,18 @@ def instance(aws: Moto, monkeypatch: pytest.MonkeyPatch) -> str:  # noqa: F811
     return str(launched)
 
 
-def list_calls(aws: Moto) -> list[str]:  # noqa: F811
+def list_calls(aws: Moto) -> list[str]:
     return [call.action for call in aws.calls if call.service == "ssm"]
 
 
 @pytest.mark.parametrize("code", ["InternalServerError", "ServiceUnavailable"])
-def test_a_command_whose_answer_was_lost_is_not_sent_again(aws: Moto, instance: str, code: str) -> None:  # noqa: F811
+def test_a_command_whose_answer_was_lost_is_not_sent_again(aws: Moto, instance: str, code: str) -> None:
     aws.faults.append(Fault(SENT, code, after=True))
     assert run_command.run(REGION, instance, "true", 30).code == 0
     assert list_calls(aws) == [SENT, LISTED, "GetCommandInvocation"]
 
 
-def test_a_command_that_did_not_arrive_is_sent_again(aws: Moto, instance: str) -> None:  # noqa: F811
+def test_a_command_that_did_not_arrive_is_sent_again(aws: Moto, instance: str) -> None:
     """A command of another sender on the same machine is not taken for it."""
     other = send_script(REGION, [instance], FALSE)
     aws.fail(SENT, "InternalServerError")
@@ -49,20 +49,20 @@ def test_a_command_that_did_not_arrive_is_sent_again(aws: Moto, instance: str) -
     assert list_calls(aws) == [SENT, SENT, LISTED, SENT]
 
 
-def test_a_throttled_command_is_sent_again_without_a_search(aws: Moto, instance: str) -> None:  # noqa: F811
+def test_a_throttled_command_is_sent_again_without_a_search(aws: Moto, instance: str) -> None:
     aws.fail(SENT, "ThrottlingException", times=2)
     send_script(REGION, [instance], TRUE)
     assert list_calls(aws) == [SENT, SENT, SENT]
 
 
-def test_retries_end(aws: Moto, instance: str) -> None:  # noqa: F811
+def test_retries_end(aws: Moto, instance: str) -> None:
     aws.fail(SENT, "ThrottlingException", times=100)
     with pytest.raises(ClientError, match="ThrottlingException"):
         send_script(REGION, [instance], TRUE, retry_s=0)
     assert list_calls(aws) == [SENT]
 
 
-def test_other_errors_are_not_retried(aws: Moto, instance: str) -> None:  # noqa: F811
+def test_other_errors_are_not_retried(aws: Moto, instance: str) -> None:
     aws.fail(SENT, "AccessDeniedException")
     with pytest.raises(ClientError, match="AccessDenied"):
         send_script(REGION, [instance], TRUE)

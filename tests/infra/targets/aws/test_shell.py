@@ -27,7 +27,7 @@ def stack(tmp_path: Path) -> StackHome:
     return home
 
 
-def test_a_node_name_leads_to_its_current_instance(aws: Moto, stack: StackHome) -> None:  # noqa: F811
+def test_a_node_name_leads_to_its_current_instance(aws: Moto, stack: StackHome) -> None:
     machine = start_instance(aws, "gpu-2", "compute")
     options = ssh._options(stack, INVENTORY, "gpu-2")
     assert options[:4] == ["-o", f"HostName={machine}", "-o", "HostKeyAlias=gpu-2"]
@@ -35,7 +35,7 @@ def test_a_node_name_leads_to_its_current_instance(aws: Moto, stack: StackHome) 
     assert options[5].endswith(f"--region {REGION}")
 
 
-def test_a_powered_off_node_is_an_error_with_the_fix(aws: Moto, stack: StackHome) -> None:  # noqa: F811
+def test_a_powered_off_node_is_an_error_with_the_fix(aws: Moto, stack: StackHome) -> None:
     with pytest.raises(Stop, match="node gpu-2 has no machine now") as stopped:
         ssh._options(stack, INVENTORY, "gpu-2")
     assert "srun -w gpu-2 true" in stopped.value.fix
@@ -80,7 +80,7 @@ def test_bootstrap_names_the_command_to_use_instead(stack: StackHome, monkeypatc
     assert stopped.value.fix == "`make up STACK=s` publishes the changes to them"
 
 
-def test_nodes_are_drained_without_a_stack_file(aws: Moto, stack: StackHome) -> None:  # noqa: F811
+def test_nodes_are_drained_without_a_stack_file(aws: Moto, stack: StackHome) -> None:
     """The stack of this test has no stack file."""
     assert isinstance(fabric._queue(stack), NoQueue)
     assert {call.action for call in aws.calls} >= {"DescribeInstances", "GetParameter"}

@@ -91,7 +91,7 @@ def test_a_state_without_a_cluster_name_is_an_error(stack: StackHome) -> None:
         search_deployment(stack)
 
 
-def test_access_to_another_account_is_an_error(aws: Moto) -> None:  # noqa: F811
+def test_access_to_another_account_is_an_error(aws: Moto) -> None:
     target = AwsTarget()
     target.check_access(Deployment("pair", "s", REGION))
     target.check_access(Deployment("pair", "s", REGION, ACCOUNT))
@@ -115,7 +115,7 @@ def test_access_to_another_account_is_an_error(aws: Moto) -> None:  # noqa: F811
         ("NeverHeardOf", "remove the cause that it names, then run the command again"),
     ],
 )
-def test_the_fix_fits_the_error(aws: Moto, code: str, fix: str) -> None:  # noqa: F811
+def test_the_fix_fits_the_error(aws: Moto, code: str, fix: str) -> None:
     aws.interfere = lambda *_: code
     with pytest.raises(ResourceError, match=f"the account cannot be queried in {REGION}: {code}. Fix: {fix}"):
         AwsTarget().check_access(Deployment("pair", "s", REGION, ACCOUNT))
@@ -123,7 +123,7 @@ def test_the_fix_fits_the_error(aws: Moto, code: str, fix: str) -> None:  # noqa
 
 def test_teardown_in_another_account_keeps_the_state(
     stack: StackHome,
-    aws: Moto,  # noqa: F811
+    aws: Moto,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     write_state(stack, {"type": PROVIDER["type"], "inputs": {"region": REGION}}, STORAGE)
@@ -136,7 +136,7 @@ def test_teardown_in_another_account_keeps_the_state(
 
 def test_teardown_stops_if_the_job_queue_cannot_be_queried(
     stack: StackHome,
-    aws: Moto,  # noqa: F811
+    aws: Moto,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tagged = {"type": STORAGE["type"], "outputs": {"tagsAll": {"muster.cluster": "pair"}}}
@@ -151,7 +151,7 @@ def test_teardown_stops_if_the_job_queue_cannot_be_queried(
 
 def test_resources_of_another_home_are_not_removed_by_name(
     stack: StackHome,
-    aws: Moto,  # noqa: F811
+    aws: Moto,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Two users of the same example have the same names and may share an account."""
@@ -182,7 +182,7 @@ def test_prices_of_another_region_have_a_note(region: str, kind: str, notes: lis
 
 def test_kept_filesystems_are_not_deleted_by_an_option(
     stack: StackHome,
-    aws: Moto,  # noqa: F811
+    aws: Moto,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tagged = {"type": STORAGE["type"], "outputs": {"tagsAll": {"muster.cluster": "pair"}}}

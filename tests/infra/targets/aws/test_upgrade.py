@@ -75,7 +75,7 @@ def test_machines_that_set_themselves_up_are_awaited() -> None:
     assert upgrade.find_starting(MACHINES, REPORTS) == ["gpu-4", "gpu-5"]
 
 
-def start_instance(aws: Moto, role: str, node: str) -> str:  # noqa: F811
+def start_instance(aws: Moto, role: str, node: str) -> str:
     ec2 = aws.client("ec2")
     tags = {"muster.cluster": "toy", "muster.stack": "s", "muster.role": role, "muster.node": node}
     listed = [{"Key": key, "Value": value} for key, value in tags.items()]
@@ -85,12 +85,12 @@ def start_instance(aws: Moto, role: str, node: str) -> str:  # noqa: F811
     return str(response["Instances"][0]["InstanceId"])
 
 
-def read_held(aws: Moto, controller: str) -> list[str]:  # noqa: F811
+def read_held(aws: Moto, controller: str) -> list[str]:
     described = aws.client("ec2").describe_instances(InstanceIds=[controller])["Reservations"][0]["Instances"][0]
     return next((tag["Value"] for tag in described["Tags"] if tag["Key"] == HELD_TAG), "").split()
 
 
-def test_nothing_is_launched_until_up_unless_the_upgrade_fails(aws: Moto) -> None:  # noqa: F811
+def test_nothing_is_launched_until_up_unless_the_upgrade_fails(aws: Moto) -> None:
     controller = start_instance(aws, "controller", "controller")
     seen: list[str] = []
 
@@ -108,7 +108,7 @@ def test_nothing_is_launched_until_up_unless_the_upgrade_fails(aws: Moto) -> Non
     assert read_held(aws, controller) == ["gpu"]
 
 
-def test_nothing_is_launched_after_a_failed_return(aws: Moto) -> None:  # noqa: F811
+def test_nothing_is_launched_after_a_failed_return(aws: Moto) -> None:
     controller = start_instance(aws, "controller", "controller")
 
     def fail() -> None:
@@ -121,7 +121,7 @@ def test_nothing_is_launched_after_a_failed_return(aws: Moto) -> None:  # noqa: 
 
 
 @pytest.mark.parametrize("action", ["DescribeInstances", "CreateTags", "GetParametersByPath"])
-def test_an_error_of_aws_is_named_and_leaves_no_hold(aws: Moto, action: str) -> None:  # noqa: F811
+def test_an_error_of_aws_is_named_and_leaves_no_hold(aws: Moto, action: str) -> None:
     controller = start_instance(aws, "controller", "controller")
     aws.fail(action, "UnauthorizedOperation")
     with (
@@ -132,7 +132,7 @@ def test_an_error_of_aws_is_named_and_leaves_no_hold(aws: Moto, action: str) -> 
     assert read_held(aws, controller) == []
 
 
-def test_a_hold_that_cannot_be_ended_is_reported_with_its_cause(aws: Moto) -> None:  # noqa: F811
+def test_a_hold_that_cannot_be_ended_is_reported_with_its_cause(aws: Moto) -> None:
     start_instance(aws, "controller", "controller")
 
     def fail() -> None:
@@ -145,7 +145,7 @@ def test_a_hold_that_cannot_be_ended_is_reported_with_its_cause(aws: Moto) -> No
         fail()
 
 
-def test_an_upgrade_does_not_begin_while_a_node_starts(aws: Moto, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_an_upgrade_does_not_begin_while_a_node_starts(aws: Moto, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upgrade, "_STARTING_TIMEOUT_S", 0.0)
     controller = start_instance(aws, "controller", "controller")
     machine = start_instance(aws, "compute", "gpu-1")
@@ -161,7 +161,7 @@ def test_an_upgrade_does_not_begin_while_a_node_starts(aws: Moto, monkeypatch: p
         assert read_held(aws, controller) == ["gpu"]
 
 
-def test_without_a_controller_there_is_nothing_to_upgrade(aws: Moto) -> None:  # noqa: F811
+def test_without_a_controller_there_is_nothing_to_upgrade(aws: Moto) -> None:
     with (
         pytest.raises(ResourceError, match="controller: it has no machine"),
         upgrade.hold_launches(DEPLOYMENT, ["gpu"]),
@@ -173,7 +173,7 @@ def test_without_a_controller_there_is_nothing_to_upgrade(aws: Moto) -> None:  #
 
 
 def test_a_file_of_any_size_comes_through_the_bucket_and_does_not_stay_there(
-    aws: Moto,  # noqa: F811
+    aws: Moto,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     s3, bucket = aws.client("s3"), names.bucket("toy", "123456789012", REGION)

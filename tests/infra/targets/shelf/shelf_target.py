@@ -44,7 +44,7 @@ class ShelfTarget(Target):
     capabilities = Capabilities(storage=frozenset({"existing"}))
     section = Shelf
 
-    def validate(self, spec: ClusterSpec, root: Path | None = None) -> Iterable[Issue]:  # noqa: ARG002
+    def validate(self, spec: ClusterSpec, root: Path | None = None) -> Iterable[Issue]:
         for name, group in spec.groups.items():
             if node_count(group) > 8:
                 message = f"{node_count(group)} machines do not fit on a board; allowed: 0 to 8"
@@ -69,10 +69,10 @@ class ShelfTarget(Target):
         files = AccessFiles(context, inventory, pulumi.ResourceOptions(depends_on=list(machines.values())))
         return Built(inventory, addresses, lambda: files.ready)
 
-    def queue(self, deployment: Deployment) -> JobQueue:  # noqa: ARG002  # files do not run jobs
+    def queue(self, deployment: Deployment) -> JobQueue:
         return NoQueue()
 
-    def facts(self, inventory: Inventory, stack: StackHome, deployment: Deployment) -> Facts:  # noqa: ARG002
+    def facts(self, inventory: Inventory, stack: StackHome, deployment: Deployment) -> Facts:
         folder = _folder(inventory.cluster)
         states = {n.name: "running" if (folder / f"{n.name}.json").exists() else "gone" for n in inventory.nodes}
         machines = {name: Machine(state) for name, state in states.items()}
@@ -83,7 +83,7 @@ class ShelfTarget(Target):
         folder = _folder(deployment.cluster)
         return Leftovers([Leftover("machine", str(file), is_node=True) for file in sorted(folder.glob("*.json"))])
 
-    def remove(self, leftover: Leftover, until: float) -> None:  # noqa: ARG002  # removing a file takes no time
+    def remove(self, leftover: Leftover, until: float) -> None:
         Path(leftover.name).unlink(missing_ok=True)
 
 

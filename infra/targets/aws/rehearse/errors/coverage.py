@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from infra.targets.aws.launcher.error_codes import classify_code
 from infra.targets.aws.rehearse.errors.call_sites import read_sites, visible_code
+from infra.targets.aws.rehearse.errors.classes import group_codes
 from infra.targets.aws.rehearse.errors.injection import Injection
 from infra.targets.aws.rehearse.errors.pair import Outcome, Pair
 from infra.targets.aws.rehearse.errors.record import Record
@@ -104,16 +105,18 @@ class Coverage:
 
     @property
     def unlisted(self) -> list[tuple[str, str]]:
-        """Return the calls that were made and are not in the list."""
+        """Return the calls of the commands in the list that were made and are not in it."""
         listed = {(command, site) for command, sites in self.sites.items() for site in sites}
-        return sorted(self.traced - listed)
+        return sorted((command, site) for command, site in self.traced - listed if command in self.sites)
 
     def count(self, command: str, codes: Sequence[str]) -> CommandCoverage:
         """Return how many pairs a command's listed sites have with these codes, and how many of them are covered."""
-        pairs = [Pair(command, site, code) for site in self.sites[command] for code in codes]
-        now = sum(pair in self.outcomes for pair in pairs)
-        ever = sum(self._get_outcome(pair) is not None for pair in pairs)
-        return CommandCoverage(command, len(self.sites[command]), len(pairs), now, ever)
+        sites, classes = self.sites[command], group_codes(codes)
+        pairs = [Pair(command, site, code) for site in sites for code in codes]
+        now = {pair for pair in pairs if pair in self.outcomes}
+        ever = {(pair.site, pair.code) for pair in pairs if self._get_outcome(pair)}
+        alike = sum(any((site, code) in ever for code in names) for site in sites for names in classes)
+        return CommandCoverage(command, len(sites), len(pairs), len(now), len(ever), len(sites) * len(classes), alike)
 
     def render(self, codes: Sequence[str]) -> Iterator[str]:
         """Yield a line for each site with the outcomes of its codes, those of earlier rehearsals too."""

@@ -10,11 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import chain, count
 
 from cluster.plural import format_count
 from infra.engine.stop import FAILED, Stop
 from infra.targets.aws.rehearse.errors.call_sites import read_sites
+from infra.targets.aws.rehearse.errors.classes import order_by_class
 from infra.targets.aws.rehearse.errors.coverage import Coverage, Exceptions
 from infra.targets.aws.rehearse.errors.failing_cluster import FailingCluster
 from infra.targets.aws.rehearse.errors.injection import Injection
@@ -39,7 +40,10 @@ _UNCHANGED = "nothing to change"
 
 @dataclass(frozen=True)
 class Cycle:
-    """The codes of a cycle: each site meets one of them, in the next cycle the next."""
+    """The codes of a cycle: each site meets one of them, in the next cycle the next.
+
+    In the first cycles, as many as there are classes of codes, each site meets a code of each class.
+    """
 
     codes: tuple[str, ...]
     number: int
@@ -50,8 +54,15 @@ class Cycle:
 
     def order(self, position: int) -> tuple[str, ...]:
         """Return the codes for the site at a position of the list; it meets the first that it has not met yet."""
-        first = (position + self.number) % len(self.codes)
-        return self.codes[first:] + self.codes[:first]
+        number, ordered = self.number, []
+        for codes in order_by_class(self.codes):
+            first = (position + number) % len(codes)
+            ordered.append(codes[first:] + codes[:first])
+            if 0 <= number < len(codes):
+                # The round of this cycle comes first.
+                ordered.insert(0, ordered.pop())
+            number -= len(codes)
+        return tuple(chain.from_iterable(ordered))
 
     def __str__(self) -> str:
         kind = "transient" if self.is_transient else "permanent"

@@ -93,6 +93,8 @@ class Operation:
     """Does what the next run would do first, and removes what `prepare` and successful runs leave on purpose."""
     is_independent: bool = False
     """Whether a call goes on after the error of another one, so that one run can meet many errors."""
+    needs_cluster: bool = True
+    """Whether `up` must have created the cluster."""
 
 
 def check(subject: Subject) -> str:
@@ -255,17 +257,17 @@ def search_leftovers(subject: Subject) -> str:
 
 OPERATIONS = (
     Operation("check", check, is_independent=True),
-    Operation("check (new)", check_new, is_independent=True),
-    Operation("cost", ask_prices, is_independent=True),
+    Operation("check (new)", check_new, is_independent=True, needs_cluster=False),
+    Operation("cost", ask_prices, is_independent=True, needs_cluster=False),
     Operation("status", read_status),
     Operation("jobs", list_jobs),
     Operation("logs", read_logs, store_log),
     Operation("image build", build_image, clear=remove_images),
     Operation("image remove", remove_image, create_tested_image, remove_images),
-    Operation("image refresh", end_spare, launch_spare, end_spares),
+    Operation("image refresh", end_spare, launch_spare, end_spares, needs_cluster=False),
     Operation("upgrade", upgrade_slurm),
-    Operation("state create", create_state_bucket, drop_state_bucket, drop_state_bucket),
-    Operation("state", use_state, renew_state_bucket, drop_state_bucket),
+    Operation("state create", create_state_bucket, drop_state_bucket, drop_state_bucket, needs_cluster=False),
+    Operation("state", use_state, renew_state_bucket, drop_state_bucket, needs_cluster=False),
     Operation(SEARCH, search_leftovers, is_independent=True),
 )
 

@@ -9,7 +9,7 @@ from cluster.plural import format_count
 from infra.engine.stop import FAILED, Stop
 from infra.home import StackHome
 from infra.targets.aws.rehearse.errors.call_sites import read_sites, render_sites
-from infra.targets.aws.rehearse.errors.coverage import Coverage
+from infra.targets.aws.rehearse.errors.coverage import Coverage, restrict_sites
 from infra.targets.aws.rehearse.errors.engine_commands import COMMANDS, TEARDOWN, UP, Cycle, EngineCycle, plan_cycles
 from infra.targets.aws.rehearse.errors.failing_cluster import (
     FailingCluster,
@@ -21,7 +21,7 @@ from infra.targets.aws.rehearse.errors.injection import Injection
 from infra.targets.aws.rehearse.errors.operation_runs import SWEEP, cover_operation, cover_sweep
 from infra.targets.aws.rehearse.errors.operations import OPERATIONS, Subject
 from infra.targets.aws.rehearse.errors.record import Record, locate_record
-from infra.targets.aws.rehearse.errors.share import Share, begin_share
+from infra.targets.aws.rehearse.errors.share import Share, begin_share, choose_commands
 from infra.targets.aws.rehearse.rehearsal import interrupt_on_signals, lock_rehearsal
 from infra.targets.error_coverage import ErrorCoverage, ErrorOptions
 from infra.targets.target import Console
@@ -30,10 +30,11 @@ OPERATION_NAMES = (*(operation.name for operation in OPERATIONS), SWEEP)
 
 
 def rehearse_errors(stack: StackHome, options: ErrorOptions, console: Console) -> ErrorCoverage:
-    """Cover a share of all pairs; raise Stop for an unknown code, or if a command fails without any error of AWS."""
+    """Cover a share of all pairs; raise Stop for an unknown code or command, or a failure without an error of AWS."""
     share, record = begin_share(options), locate_record(stack)
+    sites = restrict_sites(*choose_commands(options.commands, read_sites()))
     with lock_rehearsal(stack), interrupt_on_signals():
-        coverage = Coverage(read_sites(), record)
+        coverage = Coverage(sites, record)
         if not share.is_over and _is_open(coverage, OPERATION_NAMES, share):
             with open_failing_cluster(stack) as cluster:
                 cover_operations(cluster, coverage, share, console)
@@ -43,7 +44,7 @@ def rehearse_errors(stack: StackHome, options: ErrorOptions, console: Console) -
                 with open_failing_cluster(stack) as cluster:
                     cover_engine(cluster, coverage, share, cycle, console)
         problems = (*coverage.problems, *check_list(stack, coverage))
-        calls = _write_calls(record, coverage, share)
+        calls = _write_calls(record, share)
     counts = tuple(coverage.count(command, share.codes) for command in coverage.sites)
     return ErrorCoverage(counts, len(share.codes), calls, record.path, problems)
 
@@ -51,27 +52,33 @@ def rehearse_errors(stack: StackHome, options: ErrorOptions, console: Console) -
 def cover_operations(cluster: FailingCluster, coverage: Coverage, share: Share, console: Console) -> None:
     """Create the cluster without errors, let every other command meet them, and remove the cluster without Pulumi.
 
-    The removal comes last, so that the commands before it get half of the time.
+    The removal comes last, so that the commands before it get half of the time. The cluster is left out if no chosen
+    command needs it.
     """
-    with console.status("`muster up` without errors, for all commands that need a cluster"):
-        _run(cluster, UP, coverage)
+    operations = [operation for operation in share.shuffle(OPERATIONS) if _is_open(coverage, (operation.name,), share)]
+    sweeps = _is_open(coverage, (SWEEP,), share)
+    needs_cluster = sweeps or UP in coverage.sites or any(operation.needs_cluster for operation in operations)
+    if needs_cluster:
+        with console.status("`muster up` without errors, for all commands that need a cluster"):
+            _run(cluster, UP, coverage)
     with use_environment(cluster):
         subject = Subject(cluster)
-        half = share.first_half
-        for operation in share.shuffle(OPERATIONS):
-            if _is_open(coverage, (operation.name,), share) and not half.is_over:
+        before_sweep = share.first_half if sweeps else share
+        for operation in operations:
+            if not before_sweep.is_over:
                 before = len(coverage.outcomes)
                 with console.status(operation.name) as line:
-                    cover_operation(subject, operation, coverage, half, line.update)
+                    cover_operation(subject, operation, coverage, before_sweep, line.update)
                 console.say(f"{operation.name}: {format_count(len(coverage.outcomes) - before, 'error')} at its calls")
-        if _is_open(coverage, (SWEEP,), share) and not share.is_over:
+        if sweeps and not share.is_over:
             before = len(coverage.outcomes)
             with console.status(SWEEP):
                 cover_sweep(subject, coverage, share)
             console.say(f"{SWEEP}: {format_count(len(coverage.outcomes) - before, 'error')} at its calls")
-    with console.status("`muster teardown` without errors"):
-        _run(cluster, TEARDOWN, coverage)
-        cluster.require_nothing_left("after all other commands")
+    if needs_cluster:
+        with console.status("`muster teardown` without errors"):
+            _run(cluster, TEARDOWN, coverage)
+            cluster.require_nothing_left("after all other commands")
 
 
 def cover_engine(
@@ -96,9 +103,9 @@ def check_list(stack: StackHome, coverage: Coverage) -> list[str]:
     """Return the calls that the list does not have, and where the complete list is."""
     if not coverage.unlisted:
         return []
-    complete = {(command, site) for command, sites in coverage.sites.items() for site in sites} | coverage.traced
+    listed = {(command, site) for command, sites in read_sites().items() for site in sites}
     path = locate_home(stack) / "call_sites.txt"
-    path.write_text(render_sites(complete))
+    path.write_text(render_sites(listed | set(coverage.unlisted)))
     calls = "; ".join(f"{command}: {site}" for command, site in coverage.unlisted)
     return [f"calls that the list of call sites does not have: {calls}; {path} has them"]
 
@@ -116,8 +123,8 @@ def _run(cluster: FailingCluster, name: str, coverage: Coverage) -> None:
         raise Stop(f"`muster {name}` failed without errors of AWS:\n{output}", code=FAILED)
 
 
-def _write_calls(record: Record, coverage: Coverage, share: Share) -> Path:
-    """Write a line for each kind of call, next to the record."""
+def _write_calls(record: Record, share: Share) -> Path:
+    """Write a line for each kind of call of all commands, next to the record."""
     path = record.path.with_name(record.path.name.replace("-covered.jsonl", "-calls.txt"))
-    path.write_text("".join(f"{line}\n" for line in coverage.render(share.codes)))
+    path.write_text("".join(f"{line}\n" for line in Coverage(read_sites(), record).render(share.codes)))
     return path

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from infra.engine.stop import BAD_INPUT, Stop
 from infra.targets.aws.launcher.error_codes import CODES
+from infra.targets.aws.rehearse.errors.classes import group_codes
 from infra.targets.error_coverage import ErrorOptions
 
 # `gone` is left out: it is no error but the answer that a resource does not exist.
@@ -19,8 +20,8 @@ FATAL: tuple[str, ...] = tuple(
     code for kind, codes in CODES.items() if kind not in ("throttle", "gone") for code in codes
 )
 ALL_CODES = (*TRANSIENT, *FATAL)
-SAMPLE = tuple(codes[0] for kind, codes in CODES.items() if kind != "gone")
-"""One code of each kind."""
+SAMPLE = tuple(names[0] for names in group_codes(ALL_CODES))
+"""One code of each class."""
 _ALL, _SAMPLE = "all", "sample"
 _MINUTE_S = 60.0
 
@@ -59,12 +60,24 @@ def begin_share(options: ErrorOptions) -> Share:
     return Share(choose_codes(options.errors), options.seed, began_s, ends_s)
 
 
+def choose_commands(commands: str, listed: Iterable[str]) -> tuple[str, ...]:
+    """Return the listed commands of `all` or of names separated by commas; raise Stop if there is no such command."""
+    names = tuple(listed)
+    if commands == _ALL:
+        return names
+    chosen = {name.strip() for name in commands.split(",")}
+    if unknown := sorted(chosen - set(names)):
+        allowed = f"{_ALL}, or commands separated by commas: {', '.join(names)}"
+        raise Stop(f"--commands: '{unknown[0]}' is not allowed; allowed: {allowed}", f"--commands {_ALL}", BAD_INPUT)
+    return tuple(name for name in names if name in chosen)
+
+
 def choose_codes(errors: str) -> tuple[str, ...]:
     """Return the codes of `all`, of `sample`, or of a list; raise Stop if there is no such code."""
     if errors in (_ALL, _SAMPLE):
         return ALL_CODES if errors == _ALL else SAMPLE
     codes = tuple(dict.fromkeys(code.strip() for code in errors.split(",")))
     if unknown := [code for code in codes if code not in ALL_CODES]:
-        allowed = f"{_ALL}, {_SAMPLE} (one code of each kind), or codes separated by commas: {', '.join(ALL_CODES)}"
+        allowed = f"{_ALL}, {_SAMPLE} (one code of each class), or codes separated by commas: {', '.join(ALL_CODES)}"
         raise Stop(f"--errors: '{unknown[0]}' is not allowed; allowed: {allowed}", f"--errors {_SAMPLE}", BAD_INPUT)
     return codes

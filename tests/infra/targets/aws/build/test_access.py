@@ -83,7 +83,7 @@ def test_missing_files_are_written_again(tmp_path: Path, monkeypatch: pytest.Mon
     assert provider.update("id", result, inputs).outs["stale"] == []
 
 
-def test_a_script_runs_through_systems_manager(aws: Moto) -> None:  # noqa: F811
+def test_a_script_runs_through_systems_manager(aws: Moto) -> None:
     ec2 = aws.client("ec2")
     image = ec2.describe_images()["Images"][0]["ImageId"]
     instance = ec2.run_instances(ImageId=image, MinCount=1, MaxCount=1)["Instances"][0]["InstanceId"]

@@ -21,7 +21,7 @@ from tests.moto_server import Moto, aws, moto  # noqa: F401  # fixtures
 SPEC = read(ROOT / "stacks" / "Pulumi.aws-p5en-lustre.yaml")
 
 
-def start_instance(aws: Moto, role: str, stack: str = "s") -> str:  # noqa: F811
+def start_instance(aws: Moto, role: str, stack: str = "s") -> str:
     ec2 = aws.client("ec2")
     tags = {"muster.cluster": SPEC.name, "muster.stack": stack, "muster.role": role}
     specification = [
@@ -32,23 +32,23 @@ def start_instance(aws: Moto, role: str, stack: str = "s") -> str:  # noqa: F811
     return str(response["Instances"][0]["InstanceId"])
 
 
-def put_report(aws: Moto, state: Any) -> None:  # noqa: F811
+def put_report(aws: Moto, state: Any) -> None:
     text = Report(instance="i-1", state=state).model_dump_json()
     name = parameters.node(SPEC.name, "controller")
     aws.client("ssm").put_parameter(Name=name, Value=text, Type="String", Overwrite=True)
 
 
-def test_without_instances_there_is_no_queue(aws: Moto) -> None:  # noqa: F811
+def test_without_instances_there_is_no_queue(aws: Moto) -> None:
     assert isinstance(open_queue("us-east-1", SPEC.name, "s"), NoQueue)
 
 
-def test_instances_of_another_stack_are_ignored(aws: Moto) -> None:  # noqa: F811
+def test_instances_of_another_stack_are_ignored(aws: Moto) -> None:
     start_instance(aws, "controller", "another")
     put_report(aws, "ready")
     assert isinstance(open_queue("us-east-1", SPEC.name, "s"), NoQueue)
 
 
-def test_a_controller_with_garbage_for_a_report_has_an_unknown_queue(aws: Moto) -> None:  # noqa: F811
+def test_a_controller_with_garbage_for_a_report_has_an_unknown_queue(aws: Moto) -> None:
     start_instance(aws, "controller")
     start_instance(aws, "compute")
     name = parameters.node(SPEC.name, "controller")
@@ -56,7 +56,7 @@ def test_a_controller_with_garbage_for_a_report_has_an_unknown_queue(aws: Moto) 
     assert isinstance(open_queue("us-east-1", SPEC.name, "s"), UnknownQueue)
 
 
-def test_a_failed_controller_has_an_unknown_queue(aws: Moto) -> None:  # noqa: F811
+def test_a_failed_controller_has_an_unknown_queue(aws: Moto) -> None:
     start_instance(aws, "controller")
     start_instance(aws, "compute")
     put_report(aws, "failed")
@@ -66,19 +66,19 @@ def test_a_failed_controller_has_an_unknown_queue(aws: Moto) -> None:  # noqa: F
         queue.jobs(["h200-1"])
 
 
-def test_a_missing_controller_has_an_unknown_queue(aws: Moto) -> None:  # noqa: F811
+def test_a_missing_controller_has_an_unknown_queue(aws: Moto) -> None:
     start_instance(aws, "compute")
     put_report(aws, "ready")
     with pytest.raises(ResourceError, match="cannot check whether jobs are running on h200-1: the controller is gone"):
         open_queue("us-east-1", SPEC.name, "s").jobs(["h200-1"])
 
 
-def test_a_controller_that_was_never_ready_has_no_jobs(aws: Moto) -> None:  # noqa: F811
+def test_a_controller_that_was_never_ready_has_no_jobs(aws: Moto) -> None:
     start_instance(aws, "controller")
     assert isinstance(open_queue("us-east-1", SPEC.name, "s"), NoQueue)
 
 
-def test_the_controller_is_queried_through_run_command(aws: Moto, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_the_controller_is_queried_through_run_command(aws: Moto, monkeypatch: pytest.MonkeyPatch) -> None:
     controller = start_instance(aws, "controller")
     start_instance(aws, "compute")
     put_report(aws, "ready")
@@ -96,7 +96,7 @@ def test_the_controller_is_queried_through_run_command(aws: Moto, monkeypatch: p
 
 
 @pytest.mark.parametrize(("timeout_s", "start_timeout_s"), [(5.0, 30), (90.0, 90)])
-def test_commands_expire_when_the_caller_stops_waiting(aws: Moto, timeout_s: float, start_timeout_s: int) -> None:  # noqa: F811
+def test_commands_expire_when_the_caller_stops_waiting(aws: Moto, timeout_s: float, start_timeout_s: int) -> None:
     run_command.run("us-east-1", start_instance(aws, "controller"), "true", timeout_s)
     (sent,) = aws.of("SendCommand")
     request = json.loads(sent.params["body"])

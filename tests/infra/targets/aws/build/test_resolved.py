@@ -36,7 +36,7 @@ def changes(olds: dict[str, Any], args: ResolvedArgs) -> bool:
     return bool(ResolvedProvider().diff("id", olds, dict(vars(args))).changes)
 
 
-def test_account_image_and_zone_are_resolved(aws: Moto) -> None:  # noqa: F811
+def test_account_image_and_zone_are_resolved(aws: Moto) -> None:
     values = resolve(ARGS)
     assert (values["account"], values["partition"]) == (ACCOUNT, "aws")
     assert values["images"]["plain-x86_64"].startswith("ami-")
@@ -46,7 +46,7 @@ def test_account_image_and_zone_are_resolved(aws: Moto) -> None:  # noqa: F811
     assert values["zone"] in [offering["Location"] for offering in offered["InstanceTypeOfferings"]]
 
 
-def test_resolved_values_are_not_read_again(aws: Moto) -> None:  # noqa: F811
+def test_resolved_values_are_not_read_again(aws: Moto) -> None:
     first = resolve(ARGS)
     stored = first | {"images": {"plain-x86_64": "ami-old"}, "zone": first["zone"]}
     assert not changes(stored, ARGS)
@@ -61,11 +61,11 @@ def test_resolved_values_are_not_read_again(aws: Moto) -> None:  # noqa: F811
     assert "GetCallerIdentity" not in aws.count()
 
 
-def test_another_path_of_a_resolved_image_changes_nothing(aws: Moto) -> None:  # noqa: F811
+def test_another_path_of_a_resolved_image_changes_nothing(aws: Moto) -> None:
     assert not changes(resolve(ARGS), replace(ARGS, parameters={"plain-x86_64": "/aws/service/another"}))
 
 
-def test_types_that_the_zone_lacks_are_an_error(aws: Moto) -> None:  # noqa: F811
+def test_types_that_the_zone_lacks_are_an_error(aws: Moto) -> None:
     elsewhere = resolve(ARGS) | {"zone": f"{REGION}z"}
     with pytest.raises(
         ResourceError, match=f"{REGION}z, the zone of this cluster, does not offer g6.8xlarge, m7i.large, m7i.xlarge"
@@ -73,21 +73,21 @@ def test_types_that_the_zone_lacks_are_an_error(aws: Moto) -> None:  # noqa: F81
         resolve_again(elsewhere, replace(ARGS, instance_types=["g6.8xlarge", "m7i.large", "m7i.xlarge"]))
 
 
-def test_a_missing_image_error_names_its_path(aws: Moto) -> None:  # noqa: F811
+def test_a_missing_image_error_names_its_path(aws: Moto) -> None:
     with pytest.raises(
         ResourceError, match=r"aws.plain_ami: us-east-1 has no image under /aws/none \(ParameterNotFound\). Fix: "
     ):
         resolve(replace(ARGS, parameters={"plain-x86_64": "/aws/none"}))
 
 
-def test_a_type_sold_nowhere_is_an_error(aws: Moto) -> None:  # noqa: F811
+def test_a_type_sold_nowhere_is_an_error(aws: Moto) -> None:
     with pytest.raises(
         ResourceError, match=r"no zone of us-east-1 offers all instance types \(.*p99.xlarge: no zone\)"
     ):
         resolve(replace(ARGS, instance_types=["m7i.large", "p99.xlarge"]))
 
 
-def test_existing_subnets_and_filesystems_are_resolved(aws: Moto) -> None:  # noqa: F811
+def test_existing_subnets_and_filesystems_are_resolved(aws: Moto) -> None:
     ec2, efs = aws.client("ec2"), aws.client("efs")
     vpc = ec2.create_vpc(CidrBlock="10.9.0.0/16")["Vpc"]["VpcId"]
     zone = f"{REGION}b"
@@ -98,7 +98,7 @@ def test_existing_subnets_and_filesystems_are_resolved(aws: Moto) -> None:  # no
     assert values["filesystems"] == {home: {"kind": "efs", "host": f"{home}.efs.{REGION}.amazonaws.com", "export": "/"}}
 
 
-def test_two_subnets_in_one_zone_are_an_error(aws: Moto) -> None:  # noqa: F811
+def test_two_subnets_in_one_zone_are_an_error(aws: Moto) -> None:
     """Otherwise EFS would reject the second mount target after half of the cluster was created."""
     ec2 = aws.client("ec2")
     vpc = ec2.create_vpc(CidrBlock="10.9.0.0/16")["Vpc"]["VpcId"]
@@ -117,12 +117,12 @@ def test_two_subnets_in_one_zone_are_an_error(aws: Moto) -> None:  # noqa: F811
         ("vpc_id", "vpc-0123456789abcdef0", r"network.vpc_id: .*InvalidVpcID.NotFound"),
     ],
 )
-def test_a_missing_network_is_an_error(aws: Moto, field: str, value: Any, text: str) -> None:  # noqa: F811
+def test_a_missing_network_is_an_error(aws: Moto, field: str, value: Any, text: str) -> None:
     with pytest.raises(ResourceError, match=text):
         resolve(replace(ARGS, instance_types=[], **{field: value}))
 
 
-def test_an_fsx_filesystem_of_another_kind_is_an_error(aws: Moto) -> None:  # noqa: F811
+def test_an_fsx_filesystem_of_another_kind_is_an_error(aws: Moto) -> None:
     created = aws.client("fsx").create_file_system(
         FileSystemType="WINDOWS", StorageCapacity=300, SubnetIds=["subnet-0123456789abcdef0"]
     )
@@ -131,7 +131,7 @@ def test_an_fsx_filesystem_of_another_kind_is_an_error(aws: Moto) -> None:  # no
         resolve(replace(ARGS, instance_types=[], filesystem_ids=[id_]))
 
 
-def test_a_missing_filesystem_is_an_error(aws: Moto) -> None:  # noqa: F811
+def test_a_missing_filesystem_is_an_error(aws: Moto) -> None:
     with pytest.raises(ResourceError, match="neither an FSx nor an EFS filesystem fs-0123456789abcdef0"):
         resolve(replace(ARGS, instance_types=[], filesystem_ids=["fs-0123456789abcdef0"]))
 

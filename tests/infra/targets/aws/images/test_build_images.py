@@ -1,7 +1,5 @@
 """Builds of images against moto: what is launched, tagged, tested and recorded, and that nothing paid is left."""
 
-# ruff: noqa: F811  # arguments of tests have the names of imported fixtures; mypy reports functions of the same name
-
 from __future__ import annotations
 
 import gzip

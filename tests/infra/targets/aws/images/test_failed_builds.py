@@ -1,7 +1,5 @@
 """Builds of images that fail, against moto: nothing paid is left, or what AWS refuses to remove is named."""
 
-# ruff: noqa: F811  # arguments of tests have the names of imported fixtures; mypy reports functions of the same name
-
 from __future__ import annotations
 
 import pytest

@@ -1,7 +1,5 @@
 """The second fallback for Lustre: without a kernel to install, a new cluster starts from images that muster built."""
 
-# ruff: noqa: F811  # arguments of tests have the names of imported fixtures; mypy reports functions of the same name
-
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -14,7 +14,7 @@ from tests.moto_server import REGION, Moto, aws, moto  # noqa: F401  # fixtures
 HERE = Deployment("demo", "s", REGION)
 
 
-def launch(aws: Moto, node: str) -> str:  # noqa: F811
+def launch(aws: Moto, node: str) -> str:
     tags = {"muster.cluster": "demo", "muster.stack": "s", "muster.node": node, "muster.role": node}
     specification = [{"ResourceType": "instance", "Tags": [{"Key": k, "Value": v} for k, v in tags.items()]}]
     ec2 = aws.client("ec2")
@@ -23,14 +23,14 @@ def launch(aws: Moto, node: str) -> str:  # noqa: F811
     return str(launched["Instances"][0]["InstanceId"])
 
 
-def read_state(aws: Moto, instance: str) -> str:  # noqa: F811
+def read_state(aws: Moto, instance: str) -> str:
     (reservation,) = aws.client("ec2").describe_instances(InstanceIds=[instance])["Reservations"]
     return str(reservation["Instances"][0]["State"]["Name"])
 
 
 @pytest.mark.parametrize("answers", [True, False])
 def test_the_daemons_of_a_controller_stop_first(
-    aws: Moto,  # noqa: F811
+    aws: Moto,
     monkeypatch: pytest.MonkeyPatch,
     answers: bool,
 ) -> None:
@@ -72,8 +72,8 @@ def test_the_daemons_of_a_controller_stop_first(
         ("OperationNotPermitted", "remove the cause that it names, then run the command again"),
     ],
 )
-def test_a_machine_that_aws_does_not_terminate_works_on(  # noqa: PLR0913, PLR0917  # two tables
-    aws: Moto,  # noqa: F811
+def test_a_machine_that_aws_does_not_terminate_works_on(
+    aws: Moto,
     monkeypatch: pytest.MonkeyPatch,
     node: str,
     scripts: list[str],

@@ -42,7 +42,7 @@ def test_every_code_at_this_call(aws: Moto, fleet: Fleet, launcher: AwsLauncher,
     for kind, code in CASES:
         aws.interfere = lambda _service, called, _params, code=code: code if called == site else ""
         if action == "RunInstances":
-            (shortage,) = CALLS[action](launcher).shortages  # type: ignore[attr-defined]
+            (shortage,) = CALLS[action](launcher).shortages  # type: ignore[attr-defined]  # every result here has shortages
             fault = shortage.fault
         elif action == "TerminateInstances" and kind == "gone":
             # The machine has ended already, which is what was to be reached.

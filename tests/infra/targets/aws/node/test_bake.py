@@ -104,7 +104,7 @@ def test_a_machine_that_needs_another_kernel_restarts_first(
         (baked_facts, "slurmd", "it has no slurmd"),
     ],
 )
-def test_an_image_that_lacks_something_is_refused(  # noqa: PLR0913, PLR0917
+def test_an_image_that_lacks_something_is_refused(
     facts: Callable[[Facts], None],
     facts_of: Callable[[], Facts],
     missing: str,

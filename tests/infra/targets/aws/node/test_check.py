@@ -49,7 +49,7 @@ def check_machine(monkeypatch: pytest.MonkeyPatch, in_service_s: float, reason: 
 
 def run_check(monkeypatch: pytest.MonkeyPatch, machine: Machine) -> Machine:
     monkeypatch.setattr(check, "time", SimpleNamespace(monotonic=lambda: machine.now, sleep=machine.sleep))
-    check.check_machine(machine, NODE, desired(EFS))  # type: ignore[arg-type]  # of a transport, only run is used
+    check.check_machine(machine, NODE, desired(EFS))
     return machine
 
 

@@ -209,7 +209,7 @@ def text(**more: object) -> str:
         "cluster": "toy",
         "python": PYTHON.archives["aarch64"],
     }
-    return user_data(**given | more)  # type: ignore[arg-type]
+    return user_data(**given | more)
 
 
 def test_user_data_passes_shellcheck(tmp_path: Path) -> None:

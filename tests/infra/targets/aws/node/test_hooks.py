@@ -128,7 +128,7 @@ def test_programs_run_before_the_set_up_and_before_the_node_runs_jobs(
     monkeypatch.setattr("bootstrap.restart.read_request", lambda _: "")
     monkeypatch.setattr(set_up.Reporter, "report", lambda *_: None)
     given = {"object": "tools/a", "sha256": "a" * 64, "roles": (role,), "timeout_s": 20}
-    both = tuple(NodeHook(name=when, when=when, **given) for when in ("start", "configured"))  # type: ignore[arg-type]
+    both = tuple(NodeHook(name=when, when=when, **given) for when in ("start", "configured"))
     node = GPU if role == "compute" else CONTROLLER
     assert set_up.set_up(node, desired(), cloud(hooks=both), set_up.Reporter("", "", "")) == ""
     assert order[:2] == ["start", registry.KERNEL]

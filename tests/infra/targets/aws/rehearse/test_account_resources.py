@@ -6,7 +6,7 @@ from infra.targets.aws.rehearse.account_resources import list_own_keys
 from tests.moto_server import REGION, Moto, aws, moto  # noqa: F401  # fixtures
 
 
-def test_the_key_that_aws_creates_for_disks_is_not_ours(aws: Moto) -> None:  # noqa: F811
+def test_the_key_that_aws_creates_for_disks_is_not_ours(aws: Moto) -> None:
     kms = aws.client("kms")
     before = set(list_own_keys(kms))
     aws.client("ec2").create_volume(AvailabilityZone=f"{REGION}a", Size=8, Encrypted=True)

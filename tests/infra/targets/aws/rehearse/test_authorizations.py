@@ -49,7 +49,7 @@ class FakeAccount:
 
 def scope(**changes: object) -> Scope:
     fixed = Scope("aws", REGION, ACCOUNT, CLUSTER, "arn:aws:s3:::bucket", KEY, zone_id="Z1", images=("ami-1",))
-    return replace(fixed, **changes)  # type: ignore[arg-type]
+    return replace(fixed, **changes)
 
 
 def statements(role: Callable[[Scope], tuple[iam.Statement, ...]], **changes: object) -> list[Statement]:
@@ -67,7 +67,7 @@ def denied(
 def test_every_node_may_read_its_bundle_and_secrets_and_report(role: str) -> None:
     own = statements({"controller": iam.controller, "login": iam.login, "compute": iam.compute}[role])
     assert denied(own, "s3", "GET /bucket/bundle/abc.tar") == []
-    host_key = [parameters.host_key(CLUSTER, role)] if role != "compute" else []  # type: ignore[arg-type]  # a Role by the table above
+    host_key = [parameters.host_key(CLUSTER, role)] if role != "compute" else []
     for name in (parameters.slurm_key(CLUSTER), *host_key):
         assert denied(own, "ssm", "GetParameter", Name=name, WithDecryption=True) == []
     node = "gpu-1" if role == "compute" else role
@@ -111,7 +111,7 @@ def test_deleting_an_object_needs_its_own_permission() -> None:
         denied(statements(iam.controller), "s3", "POST /bucket/packages/a")
 
 
-def test_the_controller_may_make_the_calls_of_its_launcher(aws: Moto) -> None:  # noqa: F811
+def test_the_controller_may_make_the_calls_of_its_launcher(aws: Moto) -> None:
     fleet = make_fleet(aws)
     option = fleet.groups[0].options[0]
     role = statements(

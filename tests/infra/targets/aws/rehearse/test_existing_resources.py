@@ -26,7 +26,7 @@ ME = Identity(ACCOUNT, f"arn:aws:iam::{ACCOUNT}:user/me")
 
 
 @pytest.fixture
-def subject(request: pytest.FixtureRequest, aws: Moto) -> Subject:  # noqa: F811
+def subject(request: pytest.FixtureRequest, aws: Moto) -> Subject:
     """Return a stack in an account that has what the stack names by id."""
     moto_gaps.apply()
     spec = read_spec(Home.of({}).stack(request.param).file)

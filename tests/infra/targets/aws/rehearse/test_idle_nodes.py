@@ -21,8 +21,8 @@ def make_machine(name: str, state: str) -> SimpleNamespace:
 def test_a_machine_that_runs_and_a_volume_that_stays_cost_money() -> None:
     machines = [make_machine("gpu-1", "terminated"), make_machine("gpu-2", "running")]
     before = {"volume vol-1", "NAT gateway nat-1"}
-    assert find_cost(machines[:1], before, [*before]) == ""  # type: ignore[arg-type]  # stand-ins of Instance
-    assert find_cost(machines, before, [*before, "volume vol-2"]) == (  # type: ignore[arg-type]  # as above
+    assert find_cost(machines[:1], before, [*before]) == ""
+    assert find_cost(machines, before, [*before, "volume vol-2"]) == (
         "gpu-2 (i-gpu-2) is not terminated and volume vol-2 is still billed"
     )
 

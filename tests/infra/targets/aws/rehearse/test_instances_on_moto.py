@@ -54,7 +54,7 @@ class Account:
 
 
 @pytest.fixture
-def account(aws: Moto) -> Account:  # noqa: F811
+def account(aws: Moto) -> Account:
     moto_gaps.apply()
     return Account(aws.client("ec2"))
 

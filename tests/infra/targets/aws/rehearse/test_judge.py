@@ -167,7 +167,7 @@ def test_a_program_of_a_user_may_do_what_the_role_of_jobs_permits_and_its_denial
 
 
 @pytest.mark.usefixtures("aws")
-def test_moto_knows_trust_policies_and_session_of_an_assumed_role(aws: Moto) -> None:  # noqa: F811  # the fixture
+def test_moto_knows_trust_policies_and_session_of_an_assumed_role(aws: Moto) -> None:
     iam, account = aws.client("iam"), MotoAccount(ACCOUNT, REGION)
     iam.create_role(RoleName="compute", AssumeRolePolicyDocument=json.dumps({"Statement": []}))
     iam.create_role(RoleName="login", AssumeRolePolicyDocument=json.dumps({"Statement": []}))
@@ -186,7 +186,7 @@ def test_moto_knows_trust_policies_and_session_of_an_assumed_role(aws: Moto) -> 
 
 
 @pytest.mark.parametrize("host", [f"data.s3.{REGION}.amazonaws.com", "data.s3.amazonaws.com"])
-def test_a_bucket_in_the_host_is_part_of_the_call(host: str, aws: Moto) -> None:  # noqa: F811  # the fixture
+def test_a_bucket_in_the_host_is_part_of_the_call(host: str, aws: Moto) -> None:
     aws.client("s3").create_bucket(Bucket="data")
     headers = {"Host": host, "Authorization": SIGNED}
     request = Request(f"{aws.url}/key", headers=headers)  # noqa: S310  # our own server

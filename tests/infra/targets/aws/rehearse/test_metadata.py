@@ -49,5 +49,5 @@ def _read_status(url: str, headers: dict[str, str], method: str = "GET") -> int:
 
 def _read(url: str, headers: dict[str, str], method: str = "GET") -> str:
     request = urllib.request.Request(url, headers=headers, method=method)  # noqa: S310  # the service above
-    with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310
+    with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310  # the service above
         return str(answer.read().decode())

@@ -11,7 +11,7 @@ from infra.targets.aws.rehearse import moto_gaps, moto_hooks
 from tests.moto_server import Moto, aws, moto  # noqa: F401  # fixtures
 
 
-def test_a_script_runs_only_where_it_is_sent(aws: Moto, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_a_script_runs_only_where_it_is_sent(aws: Moto, monkeypatch: pytest.MonkeyPatch) -> None:
     image = aws.client("ec2").describe_images(Owners=["amazon"])["Images"][0]["ImageId"]
     launched = aws.client("ec2").run_instances(ImageId=image, MinCount=3, MaxCount=3, InstanceType="m7i.large")
     ids = [row["InstanceId"] for row in launched["Instances"]]
@@ -24,7 +24,7 @@ def test_a_script_runs_only_where_it_is_sent(aws: Moto, monkeypatch: pytest.Monk
     assert started == ids[:1]
 
 
-def test_an_image_is_made_of_the_container_of_its_instance(aws: Moto) -> None:  # noqa: F811
+def test_an_image_is_made_of_the_container_of_its_instance(aws: Moto) -> None:
     moto_gaps.apply()
     ec2 = aws.client("ec2")
     base = ec2.describe_images(Owners=["amazon"])["Images"][0]["ImageId"]

@@ -24,7 +24,7 @@ def end() -> threading.Event:
 
 
 @pytest.fixture
-def delayed(aws: Moto, end: threading.Event) -> Iterator[Moto]:  # noqa: F811
+def delayed(aws: Moto, end: threading.Event) -> Iterator[Moto]:
     """Yield an account in which all delays end together."""
     moto_gaps.apply()
     # Longer than a test takes on a busy machine.

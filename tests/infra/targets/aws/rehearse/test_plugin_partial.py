@@ -24,7 +24,7 @@ LOG_INPUTS: Props = {"name": "flow-logs", "kmsKeyId": "arn:aws:kms:us-east-1:123
 
 
 @pytest.fixture
-def account(aws: Moto) -> Moto:  # noqa: F811  # a fixture
+def account(aws: Moto) -> Moto:
     return aws
 
 
@@ -49,7 +49,7 @@ def create_in_part(plugin: Any, urn: str = PROFILE, inputs: Props = INPUTS) -> p
     with pytest.raises(grpc.RpcError) as error:
         plugin.Create(pb.CreateRequest(urn=urn, properties=to_message(inputs)))
     # grpc.RpcError does not declare the methods that every error of a call has.
-    details = dict(error.value.trailing_metadata())["grpc-status-details-bin"]  # type: ignore[attr-defined]
+    details = dict(error.value.trailing_metadata())["grpc-status-details-bin"]
     failure = pb.ErrorResourceInitFailed()
     assert status_pb2.Status.FromString(details).details[0].Unpack(failure)
     return failure

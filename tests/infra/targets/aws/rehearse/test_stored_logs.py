@@ -27,7 +27,7 @@ def make_rehearsal(text: str = LOG, keys: tuple[str, ...] = ()) -> MagicMock:
 
 def test_the_logs_of_the_dead_machine_are_read() -> None:
     rehearsal = make_rehearsal()
-    check_stored_logs(rehearsal, MACHINE)  # type: ignore[arg-type]  # stand-in of an Instance
+    check_stored_logs(rehearsal, MACHINE)
     rehearsal.read_logs.assert_called_once_with("gpu-1", "i-1")
     rehearsal.console.say.assert_called_once_with("`muster logs` printed 4 lines of gpu-1 (i-1), which is gone")
 
@@ -35,13 +35,13 @@ def test_the_logs_of_the_dead_machine_are_read() -> None:
 @pytest.mark.parametrize("line", ["muster: gpu-1 is ready", SLURMD_TITLE])
 def test_a_log_without_set_up_or_slurmd_is_an_error(line: str) -> None:
     with pytest.raises(Stop, match=r"the stored logs of gpu-1 \(i-1\) have no line"):
-        check_stored_logs(make_rehearsal(LOG.replace(line, "")), MACHINE)  # type: ignore[arg-type]  # as above
+        check_stored_logs(make_rehearsal(LOG.replace(line, "")), MACHINE)
 
 
 def test_only_logs_of_this_machine_end_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     own, other = (parameters.stored("gpu-1", f"arn:aws:ec2:us-1:1:instance/{id_}") for id_ in ("i-1", "i-0"))
-    wait_for_stored_logs(make_rehearsal(keys=(own,)), MACHINE)  # type: ignore[arg-type]  # as above
+    wait_for_stored_logs(make_rehearsal(keys=(own,)), MACHINE)
     monkeypatch.setattr(stored_logs, "FIRST_STORED_S", 0.0)
     monkeypatch.setattr(stored_logs, "_STORING_S", 0.0)
     with pytest.raises(Stop, match="gpu-1 has not stored its logs after 0 s"):
-        wait_for_stored_logs(make_rehearsal(keys=(other,)), MACHINE)  # type: ignore[arg-type]  # as above
+        wait_for_stored_logs(make_rehearsal(keys=(other,)), MACHINE)

@@ -62,7 +62,7 @@ def in_account(account: str, region: str, env: Mapping[str, str]) -> Cloud:
     return Cloud(
         account,
         region,
-        lambda service: boto3.client(service, region_name=region),  # type: ignore[call-overload]
+        lambda service: boto3.client(service, region_name=region),
         {name: value for name, value in env.items() if name.startswith("AWS_")},
         _REAL_TIMEOUT_S,
         cache=Home.of(env).cache,

@@ -53,7 +53,7 @@ def test_an_answer_to_head_has_a_status_and_no_code() -> None:
 
 
 def test_a_site_fails_once_in_a_run() -> None:
-    injection = Injection({VPC: "AccessDenied"}.get)  # type: ignore[arg-type]  # None is as good as empty
+    injection = Injection({VPC: "AccessDenied"}.get)
     assert call(injection, "CreateVpc", "CreateVpc", "CreateSubnet") == ["AccessDenied", "", None]
     assert injection.injected == {VPC: "AccessDenied"}
     assert injection.repeated == {VPC}
@@ -134,12 +134,16 @@ def test_an_error_that_cannot_have_ended_the_command_is_accepted() -> None:
 
 def test_pairs_are_counted_and_calls_that_the_list_lacks_are_named() -> None:
     coverage = judge("AccessDenied", failed=True)
-    assert coverage.count("up", ("AccessDenied", "Blocked")) == CommandCoverage("up", calls=2, pairs=4, now=1, ever=1)
+    assert coverage.count("up", ("AccessDenied", "Blocked")) == CommandCoverage(
+        "up", calls=2, pairs=4, now=1, ever=1, classes=4, classes_ever=1
+    )
     assert list(coverage.render(("AccessDenied", "Blocked"))) == [
         "up: ec2 CreateSubnet: nothing; 2 not covered",
         "up: ec2 CreateVpc: 1 explained; 1 not covered",
     ]
     coverage.trace("up", ["ec2 CreateRoute"])
+    # Calls of commands that were not chosen are not counted.
+    coverage.trace("teardown", ["ec2 DeleteRoute"])
     assert coverage.unlisted == [("up", "ec2 CreateRoute")]
 
 
@@ -154,11 +158,20 @@ def test_a_pair_counts_as_soon_as_what_follows_has_succeeded(tmp_path: Path) -> 
     assert record.read() == {Pair("up", VPC, "AccessDenied"): "explained"}
 
 
+def test_codes_that_are_handled_alike_are_one_class() -> None:
+    counts = judge("VolumeLimitExceeded", failed=True, code="VolumeLimitExceeded").count(
+        "up", ("LimitExceeded", "VolumeLimitExceeded", "AccessDenied")
+    )
+    assert (counts.pairs, counts.ever, counts.classes, counts.classes_ever) == (6, 1, 4, 1)
+
+
 def test_earlier_rehearsals_count_and_are_not_repeated(tmp_path: Path) -> None:
     record = Record(tmp_path / "record")
     record.add({Pair("up", VPC, "AccessDenied"): "explained", Pair("old", "ec2 Gone", "AccessDenied"): "explained"})
     coverage = Coverage(SITES, record)
-    assert coverage.count("up", ("AccessDenied",)) == CommandCoverage("up", calls=2, pairs=2, now=0, ever=1)
+    assert coverage.count("up", ("AccessDenied",)) == CommandCoverage(
+        "up", calls=2, pairs=2, now=0, ever=1, classes=2, classes_ever=1
+    )
     assert coverage.list_open("up", ("AccessDenied",)) == [Pair("up", SUBNET, "AccessDenied")]
     assert list(coverage.render(("AccessDenied",))) == [
         "up: ec2 CreateSubnet: nothing; 1 not covered",

@@ -10,6 +10,7 @@ from typing import cast
 import pytest
 
 from infra.engine.stop import FAILED, Stop
+from infra.targets.aws.rehearse.errors.classes import group_codes
 from infra.targets.aws.rehearse.errors.coverage import Coverage
 from infra.targets.aws.rehearse.errors.engine_commands import Cycle, plan_cycles
 from infra.targets.aws.rehearse.errors.failing_cluster import FailingCluster
@@ -78,6 +79,14 @@ def test_in_all_cycles_each_site_meets_each_code_once() -> None:
         assert all(sorted(cycle.order(position)) == sorted(cycle.codes) for cycle in cycles)
     assert {cycle.codes for cycle in cycles if cycle.is_transient} == {TRANSIENT}
     assert {cycle.codes for cycle in cycles if not cycle.is_transient} == {FATAL}
+
+
+def test_in_the_first_cycles_each_site_meets_a_code_of_each_class() -> None:
+    classes = group_codes(FATAL)
+    first = [cycle for cycle in plan_cycles(ALL_CODES) if not cycle.is_transient][: len(classes)]
+    for position in range(200):
+        met = {cycle.order(position)[0] for cycle in first}
+        assert [len(met.intersection(names)) for names in classes] == [1] * len(classes)
 
 
 def test_a_command_is_repeated_until_every_call_has_met_an_error_and_it_succeeds() -> None:

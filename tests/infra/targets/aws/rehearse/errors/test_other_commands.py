@@ -14,6 +14,7 @@ from infra.targets.aws.rehearse.errors.coverage import Coverage, restrict_sites
 from infra.targets.aws.rehearse.errors.engine_commands import TEARDOWN, UP
 from infra.targets.aws.rehearse.errors.failing_cluster import FailingCluster
 from infra.targets.aws.rehearse.errors.injection import Injection
+from infra.targets.aws.rehearse.errors.operation_runs import SWEEP
 from infra.targets.aws.rehearse.errors.operations import Notes
 from infra.targets.aws.rehearse.errors.rehearse_errors import OPERATION_NAMES, cover_operations
 from infra.targets.aws.rehearse.errors.share import Share
@@ -63,6 +64,17 @@ def test_calls_that_create_and_remove_the_cluster_are_listed() -> None:
 def test_a_call_that_the_list_does_not_have_is_reported() -> None:
     coverage = cover(Cluster({UP: ["ec2 LaunchRockets"], TEARDOWN: []}))
     assert coverage.unlisted == [(UP, "ec2 LaunchRockets")]
+
+
+@pytest.mark.parametrize(
+    ("chosen", "runs"), [(("cost", "state"), []), (("cost", "status"), [UP, TEARDOWN]), ((SWEEP,), [UP, TEARDOWN])]
+)
+def test_a_cluster_is_created_only_for_commands_that_need_one(chosen: Sequence[str], runs: Sequence[str]) -> None:
+    cluster = Cluster({UP: [], TEARDOWN: []})
+    # No time is left for errors, but all are still to be injected.
+    share = Share(("SlowDown",), ends_s=0.0)
+    cover_operations(cast(FailingCluster, cluster), Coverage(restrict_sites(*chosen)), share, Notes())
+    assert cluster.runs == runs
 
 
 def test_a_cluster_that_cannot_be_created_without_errors_stops_the_rehearsal() -> None:

@@ -6,7 +6,8 @@ Four gloo ranks run in one container, and then as two nodes of two ranks whose l
 each round, torch's all-reduce and every pattern run once, in turn, so that all of them see the same load of the
 machine. A time is that of the slowest rank, and the tables have medians over rounds. The ratio is torch's time divided
 by the pattern's, of the same round: 2.00 is twice as fast as torch. `plain` is the floor: every rank exchanges the
-bytes of a ring with its neighbour in the node, in a single message, without additions.
+bytes of a ring with its neighbour in the node, in a single message, without additions. Patterns run as in training,
+where ranks have compared their models; `hierarchical, checked` also compares the calls of the ranks.
 
 `predicted` is the simulator's time, from the bytes that the schedules send and the rates of `plain` in the same run;
 torch's is that of a ring, which is what gloo uses.

@@ -27,6 +27,7 @@ start_processes: Any = torch.multiprocessing.spawn
 RANKS, RANKS_PER_NODE = 4, 2
 PORT = 29_610
 TORCH, PLAIN, STEP = "torch", "plain", "step"
+HIERARCHICAL, CHECKED = "hierarchical", "hierarchical, checked"
 MEBIBYTE = 1 << 20
 FLOAT_BYTES = 4
 RING_SHARE = 2 * (RANKS - 1) / RANKS
@@ -75,10 +76,13 @@ def measure_rounds(size: int, rounds: int) -> Rounds:
         PLAIN: lambda: _exchange(sent, received, rank ^ 1, rank ^ 1),
         STEP: lambda: _exchange(word, torch.empty(1), (rank + 1) % RANKS, (rank - 1) % RANKS),
         TORCH: lambda: dist.all_reduce(tensor),
-        "ring": lambda: all_reduce(tensor),
-        "halving_doubling": lambda: all_reduce(tensor, pattern="halving_doubling"),
-        "tree": lambda: all_reduce(tensor, pattern="tree"),
-        "hierarchical": lambda: all_reduce(tensor, pattern="hierarchical", ranks_per_node=RANKS_PER_NODE),
+        "ring": lambda: all_reduce(tensor, is_checked=False),
+        "halving_doubling": lambda: all_reduce(tensor, pattern="halving_doubling", is_checked=False),
+        "tree": lambda: all_reduce(tensor, pattern="tree", is_checked=False),
+        HIERARCHICAL: lambda: all_reduce(
+            tensor, pattern="hierarchical", ranks_per_node=RANKS_PER_NODE, is_checked=False
+        ),
+        CHECKED: lambda: all_reduce(tensor, pattern="hierarchical", ranks_per_node=RANKS_PER_NODE),
     }
     # The first round connects ranks and touches memory.
     return [{name: time_call(call) for name, call in calls.items()} for _ in range(rounds + 1)][1:]
@@ -100,7 +104,7 @@ def format_report(rounds_by_size: dict[int, Rounds], mbit: int | None) -> str:
             spread = f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
             pattern: Pattern = name if name in get_args(Pattern) else "ring"  # type: ignore[assignment]
             predicted = predict_seconds(pattern, size, RANKS, RANKS_PER_NODE, machine) * 1e3
-            predicted_text = "" if name == PLAIN else f"{predicted:.2f}"
+            predicted_text = "" if name in (PLAIN, CHECKED) else f"{predicted:.2f}"
             rows.append((format_size(size), name, milliseconds, predicted_text, "" if name == TORCH else spread))
     return table(("size", "pattern", "time ms", "predicted ms", "torch's time / ours"), rows)
 
@@ -122,7 +126,7 @@ def list_figures(rounds_by_size: dict[int, Rounds], mbit: int | None) -> list[Fi
         milliseconds = statistics.median(seconds[TORCH] for seconds in rounds) * 1e3
         times = {
             name: statistics.median(seconds[name] / seconds[TORCH] for seconds in rounds)
-            for name in (("hierarchical",) if mbit else ("ring", "hierarchical"))
+            for name in ((HIERARCHICAL,) if mbit else ("ring", HIERARCHICAL))
         }
         best = min(times, key=lambda name: times[name])
         bound = SLOW_LINK_MOST if mbit and size == max(rounds_by_size) else None if mbit else ONE_MACHINE_MOST

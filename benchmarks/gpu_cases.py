@@ -14,6 +14,9 @@ import torch
 from trainer.config.layout import resolve_layout
 from trainer.config.load import load
 from trainer.config.schema import Config
+from trainer.models.fp8_cast import cast_fp8
+from trainer.models.fp8_formats import E5M2, Cast
+from trainer.models.fused_loss import differentiate_rows
 from trainer.models.init import fill
 from trainer.models.registry import build_model
 from trainer.objective import CrossEntropy
@@ -48,6 +51,7 @@ _SINGLE, _GRAPH, _FP8 = "parallel.strategy=single", "compile.cuda_graph=true", "
 _LARGE_CHUNKS = "loss.chunk_tokens=16384"
 CASES = {
     "llama-1b": Case("llama-1b", 8, (_SINGLE,), *_TORCHTITAN_1B),
+    "llama-1b-large-chunks": Case("llama-1b", 8, (_SINGLE, _LARGE_CHUNKS), *_TORCHTITAN_1B),
     "llama-1b-whole": Case("llama-1b", 8, (_SINGLE, "compile.mode=whole"), *_TORCHTITAN_1B),
     "llama-1b-fsdp": Case("llama-1b", 8, (), *_TORCHTITAN_1B),
     "llama-1b-fp8": Case("llama-1b", 8, (_SINGLE, _FP8), "torchtitan fp8", 73_096),
@@ -66,6 +70,13 @@ CASES = {
     "resnet50": Case("resnet50", 256, (_SINGLE, _GRAPH, "compile.mode=none"), "torchvision", 6_814),
 }
 
+
+def cast_slopes_apart(logits: torch.Tensor, targets: torch.Tensor, losses: torch.Tensor, scale: torch.Tensor) -> Cast:
+    """Write the gradients of logits in bf16 first, and cast them to fp8 then."""
+    differentiate_rows(logits, targets, losses, 1.0)
+    return cast_fp8(logits, scale, E5M2)
+
+
 SWITCHES: dict[str, dict[str, Any]] = {
     "fused-loss": {"trainer.models.fused_loss.is_available": lambda _device: False},
     "bf16-residual": {
@@ -75,7 +86,8 @@ SWITCHES: dict[str, dict[str, Any]] = {
     "joint-products": {"trainer.models.projections.can_join": lambda _x, _layers: False},
     "adamw-kernel": {"trainer.optimizers.adamw.has_kernel": lambda _slot: False},
     "stored-casts": {"trainer.models.fp8.casts_stored_weight": lambda _weight: False},
-    "shared-casts": {"trainer.models.projections.can_share_input": lambda _layers: False},
+    "activation-casts": {"trainer.models.llama.can_feed_forward": lambda _layers: False},
+    "slope-casts": {"trainer.models.fp8_head.differentiate_rows_fp8": cast_slopes_apart},
     "cuda-graph": {"trainer.parallel.apply._find_graph_obstacle": lambda _recipe, _mesh: "it is left out"},
     "norm-kernels": {"trainer.models.batch_norm.has_kernel": lambda _x, _norm: False},
     "pool-kernels": {"trainer.models.max_pool.has_kernel": lambda _x: False},

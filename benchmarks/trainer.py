@@ -1,6 +1,6 @@
 """Run all benchmarks of the trainer: most in a container, some in two, recovery on a cluster.
 
-python -m benchmarks.trainer [--only overhead,evaluation,document_masks,engines,startup,checkpoint,
+python -m benchmarks.trainer [--only overhead,evaluation,document_masks,engines,pipeline,startup,checkpoint,
                                      collectives,compression,recovery]
 """
 
@@ -23,6 +23,7 @@ IN_CONTAINER: dict[str, list[str]] = {
     "evaluation": [],
     "document_masks": [],
     "engines": [],
+    "pipeline": [],
     "startup": [],
     "checkpoint": ["--folder", "/disk"],
 }

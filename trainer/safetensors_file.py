@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import json
 import math
-import mmap
 import os
 import struct
+import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,29 +121,47 @@ def read_header(path: Path | str) -> Header:
 
 
 class Reader:
-    """The tensors of a file, mapped into memory: bytes are read when they are used, and never written back."""
+    """The tensors of a file, each read when it is looked up.
+
+    Never mapped: the kernel ends a process that reads a mapped file behind its end or on a failing disk (SIGBUS). Here
+    a file that becomes shorter is an error that names it. A file stays readable after it was replaced or deleted.
+    """
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         head = read_header(path)
         self.entries, self.metadata = head.tensors, head.metadata
-        with self.path.open("rb") as file:
-            self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        file = self.path.open("rb", buffering=0)
+        self._descriptor = file.fileno()
+        weakref.finalize(self, file.close)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.entries)
 
     def __getitem__(self, name: str) -> torch.Tensor:
+        return self.read_rows(name, 0, next(iter(self.entries[name].shape), 1))
+
+    def read_rows(self, name: str, start: int, stop: int) -> torch.Tensor:
+        """Return the rows of a tensor from `start` up to, but not including, `stop`; a scalar has one row.
+
+        Raise SafetensorsError if the file has become too short.
+        """
         import torch  # noqa: PLC0415 - start-up: the header can be read without it
 
         entry = self.entries[name]
-        dtype = getattr(torch, DTYPES[entry.dtype][0])
-        if entry.start == entry.end:
-            return torch.empty(entry.shape, dtype=dtype)
-        flat = torch.frombuffer(self._bytes, dtype=torch.uint8, offset=entry.start, count=entry.end - entry.start)
-        if entry.start % DTYPES[entry.dtype][1]:
-            flat = flat.clone()
-        return flat.view(dtype).view(entry.shape)
+        shape = (stop - start, *entry.shape[1:]) if entry.shape else ()
+        tensor = torch.empty(shape, dtype=getattr(torch, DTYPES[entry.dtype][0]))
+        row_bytes = math.prod(entry.shape[1:]) * DTYPES[entry.dtype][1]
+        unread = memoryview(tensor.reshape(-1).view(torch.uint8).numpy())
+        position = entry.start + start * row_bytes
+        while unread:
+            count = os.preadv(self._descriptor, [unread], position)
+            if not count:
+                size = os.fstat(self._descriptor).st_size
+                message = f"became shorter while it was in use: {name} ends at byte {entry.end}, but it has {size}"
+                raise SafetensorsError(f"{self.path}: {message}")
+            unread, position = unread[count:], position + count
+        return tensor
 
 
 def dtype_code(tensor: torch.Tensor) -> str:

@@ -100,7 +100,7 @@ def test_every_way_to_run_it_trains_alike_and_compiles_only_at_the_start(
 def test_a_training_run_chooses_flex_attention() -> None:
     config = load("tiny-llama", [*SMALL, "data.documents=separate"])
     assert make_step(config).engine.modules[0].document_kernel == "flex"
-    assert describe_document_kernel(config.model, DEVICE, ALONE) == "documents: separated by flex_attention"  # type: ignore[arg-type]
+    assert describe_document_kernel(config.model, DEVICE, ALONE) == "documents: separated by flex_attention"
     dropped = load("tiny-gpt2", ["model.dropout=0.1", "parallel.strategy=single"])
     assert make_step(dropped).engine.modules[0].document_kernel == "mask"
 
@@ -123,15 +123,15 @@ def train(kernel: str, compiled: str, options: tuple[str, ...], steps: int = 6) 
 
 def build(config: Config, kernel: str) -> torch.nn.Module:
     model = build_model(config.model).to(DEVICE)
-    model.init_buffers(DEVICE)  # type: ignore[operator]
+    model.init_buffers(DEVICE)
     fill([model], config.run.seed)
-    model.document_kernel = kernel  # type: ignore[assignment]
+    model.document_kernel = kernel
     return model
 
 
 def make_packed(config: Config) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(1)
-    tokens = torch.randint(config.model.vocab_size, (2, TOKENS), generator=generator)  # type: ignore[union-attr]
+    tokens = torch.randint(config.model.vocab_size, (2, TOKENS), generator=generator)
     return tokens.to(DEVICE), number(LENGTHS)
 
 

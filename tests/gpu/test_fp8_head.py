@@ -8,9 +8,11 @@ from torch._dynamo.utils import counters
 
 from tests.gpu.short_run import DEVICE, curve
 from tests.gpu.test_strategies import HALF_TOLERANCE, parallel, train_plain
-from trainer.models.fp8_head import differentiate_head_fp8
+from trainer.models.fp8_cast import cast_fp8
+from trainer.models.fp8_formats import E5M2
+from trainer.models.fp8_head import differentiate_head_fp8, differentiate_rows_fp8
 from trainer.models.functional import IGNORED_TARGET
-from trainer.models.fused_loss import differentiate_head
+from trainer.models.fused_loss import differentiate_head, differentiate_rows
 
 
 @pytest.mark.parametrize("sums_in_fp32", [True, False])
@@ -32,6 +34,20 @@ def test_at_the_size_of_a_real_vocabulary_it_is_close_to_bf16() -> None:
     assert measure_error(actual[0], exact[0]) < 0.01
     for ours, reference in zip(actual[1:], exact[1:], strict=True):
         assert measure_error(ours, reference) < 0.08
+
+
+def test_slopes_have_the_bits_of_a_cast_of_the_bf16_ones() -> None:
+    generator = torch.Generator(DEVICE).manual_seed(1)
+    logits = (3 * torch.randn(4096, 128_256, device=DEVICE, generator=generator)).bfloat16()
+    targets = torch.randint(128_256, (4096,), device=DEVICE, generator=generator)
+    targets[7] = IGNORED_TARGET
+    losses, expected_losses = (torch.empty(4096, device=DEVICE) for _ in range(2))
+    scale = torch.full((), 2.0**-15, device=DEVICE)
+    actual = differentiate_rows_fp8(logits, targets, losses, scale)
+    differentiate_rows(logits, targets, expected_losses, 1.0)
+    assert torch.equal(losses, expected_losses)
+    for ours, cast in zip(actual, cast_fp8(logits, scale, E5M2), strict=True):
+        assert torch.equal(ours.view(torch.uint8), cast.view(torch.uint8))
 
 
 @pytest.mark.parametrize("scaling", ["tensor", "delayed"])

@@ -123,7 +123,7 @@ def measure_peak(strategy: str) -> int:
     """Return the peak memory of a step in bytes, without what is in use between steps."""
     config = load("tiny-llama", [*DEEP, "batch.size=16", "precision=bf16", *parallel(strategy)])
     step = make_step(config)
-    tokens = torch.randint(config.model.vocab_size, (16, 513), device=DEVICE)  # type: ignore[union-attr]
+    tokens = torch.randint(config.model.vocab_size, (16, 513), device=DEVICE)
     for _ in range(2):
         torch.cuda.reset_peak_memory_stats(DEVICE)
         before = torch.cuda.memory_allocated(DEVICE)

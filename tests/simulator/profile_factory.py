@@ -87,7 +87,7 @@ def world(ranks: int) -> dict[str, Any]:
     }
 
 
-def layer(ranks: int, samples: int, seq: int, dim: int, heads: int, ffn: int, vocab: int) -> dict[str, Any]:  # noqa: PLR0913, PLR0917
+def layer(ranks: int, samples: int, seq: int, dim: int, heads: int, ffn: int, vocab: int) -> dict[str, Any]:
     model = transformer(1, dim, heads, ffn, vocab, seq)
     compute = ComputeTimes(model, system(ranks).gpu, rates())
     layout = Layout(micro_batch=samples, global_batch=samples, dtype="fp32")
@@ -112,7 +112,7 @@ def short_run(ranks: int, size: dict[str, int], **changes: float) -> dict[str, A
     return {"model": size, "samples": 1, "steps": 40, "step_s": step.step_s, "data_s": 1e-4, "other_s": 3e-4}
 
 
-def transformer(layers: int, dim: int, heads: int, ffn: int, vocab: int, seq: int) -> Transformer:  # noqa: PLR0913, PLR0917
+def transformer(layers: int, dim: int, heads: int, ffn: int, vocab: int, seq: int) -> Transformer:
     return Transformer(
         layers=layers, hidden=dim, heads=heads, kv_heads=heads, ffn=ffn, gated=True, vocab=vocab, seq=seq
     )

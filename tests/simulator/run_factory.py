@@ -13,7 +13,7 @@ BEGAN = 1_790_000_000.0
 STEPS = 60
 
 
-def run(  # noqa: PLR0913
+def run(
     folder: Path,
     settings: list[str],
     times_ms: dict[str, float | None],
@@ -61,7 +61,7 @@ def run(  # noqa: PLR0913
 
 def _line(step: int, rank: int, times_ms: dict[str, float | None], mfu: float | None, noise: float) -> dict[str, Any]:
     """Return the metrics of a step: the first step and a late one are slow, the others have a little noise."""
-    times = 1 + noise * (Random(step).random() - 0.5)  # noqa: S311  # the same run every time
+    times = 1 + noise * (Random(step).random() - 0.5)
     times *= 20 if step == 1 else 5 if noise and step == STEPS - 7 else 1
     parts = {f"{name}_s": None if ms is None else times * ms / 1e3 for name, ms in times_ms.items()}
     total = sum(seconds for seconds in parts.values() if seconds)

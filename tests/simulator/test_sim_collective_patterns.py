@@ -33,7 +33,7 @@ def test_the_slower_of_processor_and_link_counts_and_small_messages_take_their_s
 
 def test_other_patterns_are_refused() -> None:
     with pytest.raises(ValueError, match=r"^pattern: 'star'; allowed: ring, halving_doubling, tree, hierarchical$"):
-        count_traffic("star", 4, 2)  # type: ignore[arg-type]
+        count_traffic("star", 4, 2)
 
 
 def test_nodes_that_do_not_divide_the_ranks_are_refused() -> None:

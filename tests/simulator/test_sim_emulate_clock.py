@@ -23,7 +23,7 @@ class FixedCosts:
     slowed: float = 0.0
     wait_s: float = 0.0
 
-    def work(self, ranks: int) -> Work:  # noqa: ARG002
+    def work(self, ranks: int) -> Work:
         return Work(before_s=4.0, window_s=2.0, after_s=1.0, wait_s=self.wait_s, slowed=self.slowed)
 
     def all_reduce_s(self, size: float, ranks: int) -> float:

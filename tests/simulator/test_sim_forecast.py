@@ -28,7 +28,7 @@ STACK = "aws-p5en-lustre"
 
 def predict_run(text: str, **where: object) -> Forecast:
     preset, *settings = text.split()
-    return forecast(load(preset, settings), find_job_machines(MachineRequest(**where)))  # type: ignore[arg-type]
+    return forecast(load(preset, settings), find_job_machines(MachineRequest(**where)))
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def predict_run(text: str, **where: object) -> Forecast:
 def test_complete_settings_are_predicted_unchanged(text: str, ranks: int) -> None:
     result = predict_run(text, instance=P5EN, ranks=ranks)
     config = result.config
-    layout = layout_from_config(config, ranks, min(8, ranks), config.batch.micro)  # type: ignore[arg-type]
+    layout = layout_from_config(config, ranks, min(8, ranks), config.batch.micro)
     prediction = predict(build_model(config.model, config.data.seq_len), layout, system(P5EN, -(-ranks // 8)))
     step = result.prediction
     assert (step.step_s, step.low_s, step.high_s) == (prediction.step_s, prediction.low_s, prediction.high_s)

@@ -37,7 +37,7 @@ STORED_BYTES = [
 def test_stored_activations_match_the_trainer(
     model: Transformer, recompute: str, compiled: bool, measured: float
 ) -> None:
-    layout = Layout(recompute=recompute, compiled=compiled)  # type: ignore[arg-type]
+    layout = Layout(recompute=recompute, compiled=compiled)
     activations, _ = activation_bytes(model, layout, 0, first=True)
     assert activations / model.seq / model.layers == pytest.approx(measured, rel=0.03)
 
@@ -109,8 +109,8 @@ def test_command_prints_each_source_and_the_total(capsys: pytest.CaptureFixture[
 
 
 def test_memory_matches_the_megatron_paper() -> None:
-    from simulator.memory.peak import GIB, predict_memory  # noqa: PLC0415
-    from simulator.rows.run import parse_run_row  # noqa: PLC0415
+    from simulator.memory.peak import GIB, predict_memory  # noqa: PLC0415  # only this test needs it
+    from simulator.rows.run import parse_run_row  # noqa: PLC0415  # only this test needs it
 
     for row in read_tables(FILES):
         if not row["memory_activations_gb"]:

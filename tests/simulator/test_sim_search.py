@@ -50,7 +50,7 @@ def build_question(**changes: object) -> Question:
         purchases=("on-demand", "spot"),
         batch=question.parse_batch(None, model),
     )
-    return replace(usual, **changes)  # type: ignore[arg-type]
+    return replace(usual, **changes)
 
 
 @cache
@@ -218,7 +218,7 @@ def test_models_without_a_preset_get_a_complete_config(model: str, tmp_path: Pat
     file = tmp_path / "train.yaml"
     file.write_text(trainer_config.render_yaml(tree, "a comment"))
     config = load.load(str(file), [])
-    assert config.model.layers == named_model.model.layers  # type: ignore[union-attr]
+    assert config.model.layers == named_model.model.layers
 
 
 def test_short_run_has_a_short_warmup() -> None:

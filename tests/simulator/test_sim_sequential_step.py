@@ -30,7 +30,7 @@ def preset(name: str) -> Model:
 
 
 def alone(batch: int, dtype: str = "bf16", compiled: bool = False) -> Layout:
-    return Layout(micro_batch=batch, global_batch=batch, dtype=dtype, compiled=compiled)  # type: ignore[arg-type]
+    return Layout(micro_batch=batch, global_batch=batch, dtype=dtype, compiled=compiled)
 
 
 MEASURED = [
@@ -46,7 +46,7 @@ MEASURED = [
 
 @pytest.mark.parametrize(("depth", "layout", "step_ms", "memory_gib"), MEASURED)
 def test_resnets_match_measurements_on_one_h200(depth: int, layout: Layout, step_ms: float, memory_gib: float) -> None:
-    prediction = predict(build_model(ResNetConfig(depth=depth)), layout, H200)  # type: ignore[arg-type]
+    prediction = predict(build_model(ResNetConfig(depth=depth)), layout, H200)
     assert prediction.step_s * 1e3 == pytest.approx(step_ms, rel=0.15)
     assert prediction.memory.total / GIB == pytest.approx(memory_gib, rel=0.15)
 

@@ -32,7 +32,7 @@ def system(nodes: int = 1, name: str = "h100") -> System:
 
 
 def layout(**changes: object) -> Layout:
-    return replace(Layout(dp=8, micro_batch=1, global_batch=64, zero=3), **changes)  # type: ignore[arg-type]
+    return replace(Layout(dp=8, micro_batch=1, global_batch=64, zero=3), **changes)
 
 
 def seconds(

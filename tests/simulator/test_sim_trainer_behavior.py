@@ -26,7 +26,7 @@ ROW = {
 
 
 def parts(model: Transformer = MODEL, nodes: int = 1, **changes: object) -> dict[str, float]:
-    layout = replace(Layout(dp=8 * nodes, micro_batch=1, global_batch=64, framework="megatron"), **changes)  # type: ignore[arg-type]
+    layout = replace(Layout(dp=8 * nodes, micro_batch=1, global_batch=64, framework="megatron"), **changes)
     system = System(
         name="synthetic", gpu=load_gpu("h100"), gpus_per_node=8, nodes=nodes, intra_gb_s=450.0, inter_gb_s=400.0
     )

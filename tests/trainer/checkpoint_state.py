@@ -12,8 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
+from trainer.checkpoint import plan
 from trainer.checkpoint.checkpoints import Checkpoints
 from trainer.checkpoint.job import SaveEvent
 from trainer.checkpoint.newest import GoodCheckpoint
@@ -72,9 +74,9 @@ def find_writer(pid: int) -> int:
 
 def shard_state(layout: str) -> dict[str, torch.Tensor]:
     """Return this rank's part of the state under a layout: plain, fsdp, columns or hsdp."""
-    import torch.distributed as dist  # noqa: PLC0415
-    from torch.distributed.device_mesh import init_device_mesh  # noqa: PLC0415
-    from torch.distributed.tensor import Replicate, Shard, distribute_tensor  # noqa: PLC0415
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
     tensors = make_state()
     tensors["buffer.mean"] += dist.get_rank()
@@ -93,18 +95,25 @@ def shard_state(layout: str) -> dict[str, torch.Tensor]:
 
 
 def open_checkpoints(path: Path) -> Checkpoints:
-    import torch.distributed as dist  # noqa: PLC0415
+    import torch.distributed as dist
 
     return Checkpoints(path, rank=dist.get_rank(), world_size=dist.get_world_size(), group=dist.group.WORLD)
 
 
-def save_as(path: Path, layout: str, step: int) -> list[str]:
-    import torch.distributed as dist  # noqa: PLC0415
+def save_as(path: Path, layout: str, step: int, max_index_chunks: int = plan.MAX_INDEX_CHUNKS) -> list[str]:
+    """Save the state in this layout; the index is split beyond this number of chunks."""
+    import torch.distributed as dist
 
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plan, "MAX_INDEX_CHUNKS", max_index_chunks)
+        return _save(path, layout, step, dist.get_rank())
+
+
+def _save(path: Path, layout: str, step: int, rank: int) -> list[str]:
     checkpoints = open_checkpoints(path)
     tensors = shard_state(layout)
     checkpoints.check_folder(tensors)
-    checkpoints.save(step, tensors, {"step": step}, own={"mine": dist.get_rank()})
+    checkpoints.save(step, tensors, {"step": step}, own={"mine": rank})
     checkpoints.before_update()
     assert checkpoints.wait(240)
     kinds: list[str] = [event.kind for event in checkpoints.poll()]
@@ -114,7 +123,7 @@ def save_as(path: Path, layout: str, step: int) -> list[str]:
 
 def load_as(path: Path, layout: str) -> dict[str, Any]:
     """Load the newest checkpoint and compare it; buffers must be those of rank 0."""
-    import torch.distributed as dist  # noqa: PLC0415
+    import torch.distributed as dist
 
     checkpoints = open_checkpoints(path)
     checkpoint = checkpoints.newest()
@@ -136,7 +145,7 @@ def load_as(path: Path, layout: str) -> dict[str, Any]:
 
 def read_damaged(path: Path, damaged: Path, reads: str) -> str:
     """Read as rank 1 from a damaged checkpoint, and as the others from an intact one; return the error."""
-    import torch.distributed as dist  # noqa: PLC0415
+    import torch.distributed as dist
 
     checkpoints = open_checkpoints(path)
     checkpoint = checkpoints.newest()
@@ -170,7 +179,7 @@ def save_until_killed(path: Path, size: int, first: int) -> None:
 
 def save_with_bad_rank(path: Path, how: str) -> list[list[str]]:
     """Return the events of each save on this rank: steps 1 and 3 are good, in step 2 the writer of rank 2 fails."""
-    import torch.distributed as dist  # noqa: PLC0415
+    import torch.distributed as dist
 
     checkpoints = open_checkpoints(path)
     tensors = make_tensors(1 << 20, seed=1)
@@ -196,7 +205,7 @@ def save_with_bad_rank(path: Path, how: str) -> list[list[str]]:
 
 def save_behind_a_hanging_writer(path: Path) -> list[list[str]]:
     """Return the events of three saves on this rank: the writer of rank 1 hangs in the first, the second gives up."""
-    import torch.distributed as dist  # noqa: PLC0415
+    import torch.distributed as dist
 
     checkpoints = open_checkpoints(path)
     tensors = make_tensors(1 << 20, seed=1)

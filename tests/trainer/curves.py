@@ -35,7 +35,7 @@ def config_of(preset: str, overrides: list[str]) -> dict[str, Any]:
     return to_dict(load(preset, overrides))
 
 
-def curve(  # noqa: PLR0913
+def curve(
     config: dict[str, Any],
     micro: int,
     steps: int = STEPS,
@@ -123,7 +123,7 @@ def ignore_targets(targets: torch.Tensor) -> torch.Tensor:
 
 def count_collectives(config: dict[str, Any], micro: int) -> dict[str, int]:
     """Return how often each collective runs in a step."""
-    from torch.profiler import ProfilerActivity, profile  # noqa: PLC0415
+    from torch.profiler import ProfilerActivity, profile
 
     settings = from_dict(config)
     step = make_step(settings)

@@ -44,7 +44,7 @@ def write(path: Path, items: list[dict[str, Any]]) -> None:
 
 
 def line(step: int, rank: int, profiled: bool = True) -> dict[str, Any]:
-    rng = Random(step * 10 + rank)  # noqa: S311 - the same run every time
+    rng = Random(step * 10 + rank)
     own = (0.085 if rank == 2 else 0.06) * rng.uniform(0.95, 1.1) * (8 if step == 1 else 1)
     data = 0.002 * rng.uniform(0.5, 1.5)
     waiting = max(0.095 - own, 0.004) if profiled else 0.0

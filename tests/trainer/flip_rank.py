@@ -56,7 +56,7 @@ class Flipper:
 
     def __init__(self, flip: Flip) -> None:
         self._flip = flip
-        self._random = random.Random(flip.seed)  # noqa: S311 - no secret depends on it
+        self._random = random.Random(flip.seed)
         self._is_active = False
         self._is_done = False
         self._hooked = False

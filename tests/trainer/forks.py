@@ -19,6 +19,9 @@ _PRELOAD = [
     "torch.distributed.checkpoint.default_planner",
     "numpy.ma",
     "trainer.loop.session",
+    "trainer.data.synthetic",
+    "trainer.models.llama",
+    "tests.trainer.matmul_rate",
     "tests.trainer.curves",
 ]
 

@@ -121,8 +121,8 @@ _POOLS: dict[int, _Pool] = {}
 
 
 def _serve(rank: int, ranks: int, store: str, stacks: Path, end: Connection) -> None:
-    import torch  # noqa: PLC0415
-    import torch.distributed as dist  # noqa: PLC0415
+    import torch
+    import torch.distributed as dist
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo", store=dist.FileStore(store, ranks), rank=rank, world_size=ranks)

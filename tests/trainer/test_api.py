@@ -96,7 +96,7 @@ class Noisy(Own):
 
 
 def draw() -> float:
-    return float(np.random.rand()) + random.random()  # noqa: S311
+    return float(np.random.rand()) + random.random()
 
 
 @pytest.mark.parametrize("strategy", ["single", "fsdp"])
@@ -238,7 +238,7 @@ def test_an_unknown_strategy_is_rejected() -> None:
         "keep": ({"keep": 0}, "checkpoint.keep: 0 is below 1"),
         "device": ({"device": "gpu"}, "run.device: 'gpu' is not allowed; allowed: auto, cpu, cuda"),
         "micro_batch": ({"micro_batch": 0}, "micro_batch: 0 is below 1; use 1 or more, or None"),
-        "zero": ({"strategy": ParallelConfig(strategy="fsdp", zero=4)}, "parallel.zero: 4 is not allowed"),  # type: ignore[arg-type]
+        "zero": ({"strategy": ParallelConfig(strategy="fsdp", zero=4)}, "parallel.zero: 4 is not allowed"),
         "auto": ({"strategy": ParallelConfig(recompute="full")}, "parallel.strategy: auto, which is chosen from the"),
         "offload": (
             {"strategy": ParallelConfig(strategy="ddp", offload=True)},
@@ -275,7 +275,7 @@ def test_invalid_settings_are_rejected_before_anything_is_built(
 
 def test_numbers_of_numpy_and_any_folder_name_are_accepted(tmp_path: Path) -> None:
     folder = tmp_path / ".my run"
-    trainer = make_trainer(folder, optimizer=OptimizerConfig(lr=np.float32(0.5)))  # type: ignore[arg-type]
+    trainer = make_trainer(folder, optimizer=OptimizerConfig(lr=np.float32(0.5)))
     train(trainer, 1)
     trainer.save_checkpoint()
     trainer.close()

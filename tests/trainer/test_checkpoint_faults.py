@@ -198,7 +198,7 @@ def fill_up(path: Path) -> None:
             while file.write(bytes(4096)):
                 pass
         except OSError as error:
-            assert error.errno == errno.ENOSPC  # noqa: PT017
+            assert error.errno == errno.ENOSPC  # noqa: PT017  # only the last write fails
 
 
 def test_a_killed_writer_is_replaced(checkpoints: Checkpoints) -> None:
@@ -290,7 +290,7 @@ def crash(path: Path, step: int, content: str, operations: int) -> int:
 @pytest.mark.fault(10)
 @pytest.mark.parametrize("also_writer", [True, False])
 def test_a_kill_at_any_instant_leaves_the_last_published_checkpoint(tmp_path: Path, also_writer: bool) -> None:
-    chance = random.Random(also_writer)  # noqa: S311 - instants to kill at
+    chance = random.Random(also_writer)
     context = fork_context()
     seen = 0
     for _ in range(4):

@@ -11,6 +11,7 @@ from tests.trainer.checkpoint_state import SHAPES, are_equal, make_state, make_z
 from tests.trainer.ranks import on_ranks
 from trainer import safetensors_file
 from trainer.checkpoint.checkpoints import Checkpoints
+from trainer.config.errors import ConfigError
 
 HERE = "tests.trainer.checkpoint_state"
 
@@ -76,3 +77,26 @@ def test_the_index_locates_every_tensor_in_plain_safetensors_files(saved_by: dic
             assert [entry.start, entry.end] == chunk["bytes"]
             assert list(entry.shape) == chunk["sizes"]
     assert not list(step.glob("done-*"))
+
+
+def test_a_long_index_is_written_and_read_by_all_ranks_together(tmp_path: Path) -> None:
+    on_ranks(f"{HERE}:save_as", path=tmp_path, layout="fsdp", step=1, max_index_chunks=4)
+    (step,) = tmp_path.iterdir()
+    names = [f"index-{rank:05d}.json" for rank in range(4)]
+    assert json.loads((step / "index.json").read_text()) == {"version": 2, "parts": names}
+    parts = [json.loads((step / name).read_text())["tensors"] for name in names]
+    assert all("model.wide" in part for part in parts)
+    lengths = [sum(len(entry["chunks"]) for entry in part.values()) for part in parts]
+    assert max(lengths) - min(lengths) <= 1
+    for ranks in (4, 2):
+        assert all(rank["same"] for rank in on_ranks(f"{HERE}:load_as", ranks=ranks, path=tmp_path, layout="columns"))
+    alone = Checkpoints(tmp_path)
+    checkpoint = alone.newest()
+    assert checkpoint is not None
+    tensors = make_zeros(make_state())
+    alone.load(checkpoint, tensors)
+    assert are_equal(tensors, make_state())
+    assert set(json.loads((step / "manifest.json").read_text())["files"]) >= {"index.json", *names}
+    (step / names[2]).unlink()
+    with pytest.raises(ConfigError, match=names[2]):
+        alone.newest()

@@ -38,7 +38,7 @@ NAN = float("nan")
         ({1: None, 2: None, 3: None}, 3, 2, "", [2, 3], [1]),
     ],
 )
-def test_select_removable(  # noqa: PLR0913, PLR0917 - one per argument, and the result
+def test_select_removable(
     metrics: dict[int, float | None], newest: int, keep: int, best: str, discarded: list[int], removed: list[int]
 ) -> None:
     assert select_removable(metrics, newest, keep, best, discarded) == removed

@@ -8,14 +8,16 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.trainer.checkpoint_state import make_state, save_and_wait
+from tests.trainer.checkpoint_state import are_equal, make_state, make_zeros, save_and_wait
 from tests.trainer.file_modes import call_without_permissions
 from tests.trainer.first_cause import assert_first_cause
 from tests.trainer.launch import SMALL_LLAMA, alone, checkpoint, checkpoint_steps
 from tests.trainer.test_checkpoint_faults import flip
+from trainer import safetensors_file
 from trainer.__main__ import main
 from trainer.checkpoint import read_retry
 from trainer.checkpoint.checkpoints import Checkpoints
@@ -95,6 +97,23 @@ def test_a_piece_that_cannot_be_read_is_no_damage(checkpoints: Checkpoints) -> N
     with unreadable(path / "state.json"), pytest.raises(UnreadableCheckpoint, match=r"state\.json cannot be read"):
         check_content(path, manifest, 0, 1)
     assert check_content(path, manifest, 0, 1) == []
+
+
+def test_a_tensor_that_cannot_be_read_is_read_again(checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file is opened, and its header read, before the filesystem fails."""
+    state, failures = make_zeros(make_state()), iter((errno.EIO, errno.ESTALE))
+    read = os.preadv
+
+    def fail_twice(*arguments: Any) -> int:
+        for number in failures:
+            raise OSError(number, os.strerror(number))
+        return read(*arguments)
+
+    newest = checkpoints.newest()
+    assert newest is not None
+    monkeypatch.setattr(safetensors_file.os, "preadv", fail_twice)
+    checkpoints.load(newest, state)
+    assert are_equal(state, make_state(30))
 
 
 def test_missing_permissions_are_no_damage(tmp_path: Path) -> None:

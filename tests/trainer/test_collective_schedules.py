@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+import random
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import pairwise
@@ -99,6 +100,52 @@ def test_all_reduce_adds_each_contribution_once_and_all_ranks_get_the_same_sum(s
     assert all(held == blocks[0] for held in blocks)
     for value in blocks[0]:
         assert contributions(value) == Counter(range(ranks))
+
+
+@pytest.mark.parametrize(("scheduler", "ranks"), ALL_REDUCES)
+def test_messages_that_arrive_before_their_step_change_nothing(scheduler: Scheduler, ranks: int):
+    schedules = schedules_of(scheduler, ranks)
+    blocks = [[Sum((rank,))] * schedules[0].blocks for rank in range(ranks)]
+    assert play_in_any_order(schedules, blocks, random.Random(ranks)) == reduce_all(scheduler, ranks)
+
+
+def play_in_any_order(schedules: list[Schedule], blocks: list[list[Sum]], draw: random.Random) -> list[list[Sum]]:
+    """Return the blocks of every rank if each is ready for all messages from the start, and any may be slow.
+
+    A message has what its blocks contain when it arrives. What is added waits for its step; the others are stored.
+    """
+    receives: dict[tuple[int, int], deque[tuple[int, Transfer]]] = defaultdict(deque)
+    for rank, schedule in enumerate(schedules):
+        for number, step in enumerate(schedule.steps):
+            for transfer in step:
+                if transfer.action != "send":
+                    receives[transfer.peer, rank].append((number, transfer))
+    steps = len(schedules[0].steps)
+    position = [-1] * len(schedules)
+    sent: list[deque[Transfer]] = [deque() for _ in schedules]
+    arrived: list[dict[int, list[tuple[Transfer, list[Sum]]]]] = [defaultdict(list) for _ in schedules]
+    while any(number < steps for number in position):
+        rank = draw.randrange(len(schedules))
+        if sent[rank] and draw.random() < 0.5:
+            transfer = sent[rank].popleft()
+            number, place = receives[rank, transfer.peer].popleft()
+            content = blocks[rank][transfer.first : transfer.stop]
+            arrived[transfer.peer][number].append((place, content))
+            if place.action == "receive":
+                _store(blocks[transfer.peer], place, content)
+            continue
+        own = schedules[rank].steps[position[rank]] if 0 <= position[rank] < steps else ()
+        expected = [transfer for transfer in own if transfer.action != "send"]
+        here = arrived[rank][position[rank]]
+        if position[rank] == steps or sent[rank] or len(here) < len(expected):
+            continue
+        for transfer in expected:
+            if transfer.action == "add":
+                _store(blocks[rank], *next(each for each in here if each[0] is transfer))
+        position[rank] += 1
+        if position[rank] < steps:
+            sent[rank] += [transfer for transfer in schedules[rank].steps[position[rank]] if transfer.action == "send"]
+    return blocks
 
 
 @pytest.mark.parametrize("ranks", RANKS)

@@ -18,9 +18,12 @@ import torch
 import torch.distributed as dist
 
 from tests.trainer.ranks import on_ranks
+from trainer.collectives import operations
 from trainer.collectives.agreement import CallsDiffer
 from trainer.collectives.background import Handle
-from trainer.collectives.operations import all_gather, all_reduce, broadcast, reduce_scatter
+from trainer.collectives.exchange import choose_steps_ahead, run_schedule
+from trainer.collectives.operations import all_gather, all_reduce, broadcast, choose_block_bytes, reduce_scatter
+from trainer.collectives.schedule import Schedule, Transfer
 
 WORLD = 9
 HERE = "tests.trainer.test_collectives"
@@ -59,7 +62,7 @@ class Case:
 
 
 def draw_case(seed: int, ranks: int) -> Case:
-    draw = random.Random(seed)  # noqa: S311  # draws test cases
+    draw = random.Random(seed)
     dtype = draw.choice(DTYPES)
     return Case(
         seed=seed,
@@ -319,6 +322,57 @@ def test_calls_that_differ_between_ranks_are_refused_on_all_of_them() -> None:
     assert "ranks 1, 3, 5, 7: all_reduce of 40 x float64" in dtype
     assert "rank 8: broadcast of 40 x float32 root=8" in root
     assert "rank 8: all_gather of 18 x float32" in operation
+
+
+def calls_without_a_check(is_checked: bool) -> tuple[list[float], int]:
+    """Return the sums of two calls, and how often ranks have compared them."""
+    tensor, comparisons = torch.ones(40), []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(operations, "check_agreement", lambda *arguments: comparisons.append(arguments))
+        for _ in range(2):
+            all_reduce(tensor, is_checked=is_checked)
+    return tensor.unique().tolist(), len(comparisons)
+
+
+@pytest.mark.parametrize(("is_checked", "comparisons"), [(True, 2), (False, 0)])
+def test_calls_are_compared_unless_the_caller_knows_that_they_agree(is_checked: bool, comparisons: int) -> None:
+    by_rank = on_ranks(f"{HERE}:calls_without_a_check", ranks=WORLD, is_checked=is_checked)
+    assert by_rank == [([float(WORLD**2)], comparisons)] * WORLD
+
+
+@pytest.mark.parametrize(
+    ("steps", "scratch_bytes", "device", "ahead"),
+    [
+        (6, 1 << 20, "cpu", 5),
+        (6, 4 << 20, "cpu", 3),
+        (6, 64 << 20, "cpu", 1),
+        (4, 0, "cpu", 3),
+        (6, 1 << 20, "cuda", 0),
+    ],
+)
+def test_messages_are_received_as_early_as_memory_allows(
+    steps: int, scratch_bytes: int, device: str, ahead: int
+) -> None:
+    assert choose_steps_ahead(steps, scratch_bytes, torch.device(device)) == ahead
+
+
+def test_chunks_of_hierarchical_stay_small_on_few_ranks() -> None:
+    assert [choose_block_bytes("hierarchical", ranks) >> 10 for ranks in (4, 8, 64)] == [1024, 512, 256]
+    assert choose_block_bytes("ring", 4) == 8 << 20
+
+
+def add_and_receive_in_a_step() -> list[float]:
+    """Return the tensor after a step in which rank 1 gets two messages of rank 0, of which it adds the first."""
+    rank = dist.get_rank()
+    tensor = torch.tensor([1.0, 2.0]) * 10**rank
+    first, second = ("add", "receive") if rank else ("send", "send")
+    step = (Transfer(first, 1 - rank, 0, 1), Transfer(second, 1 - rank, 1, 2))
+    run_schedule(tensor, Schedule(2, (step,), chunk_interval=1), [[(0, 1), (1, 2)]], None)
+    return tensor.tolist()
+
+
+def test_messages_of_a_step_are_received_in_the_order_in_which_they_are_sent() -> None:
+    assert on_ranks(f"{HERE}:add_and_receive_in_a_step", ranks=2) == [[1.0, 2.0], [11.0, 2.0]]
 
 
 def test_large_tensors_do_not_deadlock() -> None:

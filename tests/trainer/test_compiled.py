@@ -65,8 +65,8 @@ def train(family: str, strategy: str, *more: str) -> dict[str, Any]:
 
 def train_and_count(config: dict[str, Any], micro: int) -> dict[str, Any]:
     """Return the losses of steps and evaluations, the graphs compiled up to each step, and where graphs broke."""
-    import torch  # noqa: PLC0415
-    from torch._dynamo.utils import counters  # noqa: PLC0415
+    import torch
+    from torch._dynamo.utils import counters
 
     # A pool of compiling processes takes longer to start than these models to compile.
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"

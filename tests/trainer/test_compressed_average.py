@@ -66,7 +66,7 @@ def test_an_error_after_the_average_is_raised_by_the_one_who_waits() -> None:
 
 
 def test_a_tensor_that_cannot_be_a_result_is_an_error_for_ddp(monkeypatch: pytest.MonkeyPatch) -> None:
-    class BrokenFuture(torch.futures.Future):  # type: ignore[type-arg]
+    class BrokenFuture(torch.futures.Future):
         def set_result(self, result: Any) -> None:
             if isinstance(result, torch.Tensor):
                 fail()

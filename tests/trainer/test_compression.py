@@ -37,7 +37,7 @@ def average(method: str, gradient: Any, residual: Any, wire: Wire) -> Any:
         shapes = split_into_shapes(gradient.numel())
         queries = [make_query(shape, 2, seed) for seed, shape in enumerate(shapes)]
         return average_powersgd(gradient, residual, queries, shapes, wire)[0]
-    return average_quantized(gradient, wire, method)  # type: ignore[arg-type]
+    return average_quantized(gradient, wire, method)
 
 
 def split_into_shapes(size: int) -> list[tuple[int, ...]]:

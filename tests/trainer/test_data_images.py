@@ -30,7 +30,7 @@ def write_image(path: Path, pixels: np.ndarray) -> None:
         head = f"P6\n# made by hand\n{pixels.shape[1]} {pixels.shape[0]}\n255\n"
         path.write_bytes(head.encode() + pixels.tobytes())
     else:
-        from PIL import Image  # noqa: PLC0415
+        from PIL import Image
 
         Image.fromarray(pixels).save(path)
 
@@ -49,7 +49,7 @@ def folder(tmp_path) -> Path:
 
 
 def open_folder(folder: Path, seed=1, size=16, classes=3):
-    from trainer.config.schema import RunConfig  # noqa: PLC0415
+    from trainer.config.schema import RunConfig
 
     model = ResNetConfig(depth=18, image_size=size, classes=classes)
     data = DataConfig(kind="images", path=str(folder))

@@ -25,7 +25,7 @@ class Numbers:
         self.broken = broken
         self.fetched_by = []
 
-    def fetch(self, ids, epoch):  # noqa: ARG002
+    def fetch(self, ids, epoch):
         self.fetched_by.append(threading.current_thread().name)
         if self.gate:
             self.gate.wait(240)

@@ -102,7 +102,7 @@ FROM_20 = [23, 0, 6, 119, 1, 4, 5, 64, 3, 2, 70, 3]
 
 @pytest.mark.parametrize("seed", range(4))
 def test_crashes_and_resizes_never_skip_or_repeat_a_sample(seed: int) -> None:
-    rng = random.Random(seed)  # noqa: S311
+    rng = random.Random(seed)
     mixture = make_mixture(0.6, 0.3, 0.1)
     draws = mixture.draw(seed, 0, 480)
     # The inputs and targets of Numbers show which sample was fetched and in which epoch.

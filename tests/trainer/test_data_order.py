@@ -93,7 +93,7 @@ def test_crashes_and_resizes_never_skip_or_repeat_a_sample(seed):
     Only the samples that reached the final weights count, so steps after the last save before a crash do not. These
     samples must be every id of each epoch exactly once, in the order of an undisturbed run.
     """
-    rng = random.Random(seed)  # noqa: S311
+    rng = random.Random(seed)
     length, batch, goal = rng.choice([64, 100, 1000, 37]), 16, 1600
     seen: list[int] = []
     epochs: list[int] = []

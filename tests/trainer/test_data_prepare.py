@@ -39,7 +39,7 @@ WORDS = ["muster", "trains", "what", "it", "builds", "on", "machines", "that", "
 def texts(tmp_path_factory) -> Path:
     """Make a folder with small files, one that spans shards, JSON lines, and files that must be left out."""
     folder = tmp_path_factory.mktemp("texts")
-    rng = random.Random(1)  # noqa: S311
+    rng = random.Random(1)
     lines = [" ".join(rng.choices(WORDS, k=12)) for _ in range(40_000)]
     (folder / "big.txt").write_text("\n".join(lines))
     (folder / "sub").mkdir()
@@ -120,12 +120,12 @@ def test_a_run_killed_several_times_ends_with_the_same_bytes(texts, whole, tmp_p
     interrupted = 0
     for enough in (1, 4, 8):
         run = _start(arguments_for(texts, out, "--workers", "2"))
-        _until(lambda: len(list(out.glob("*.bin"))) >= enough)  # noqa: B023
+        _until(lambda: len(list(out.glob("*.bin"))) >= enough)  # noqa: B023  # called before the loop goes on
         children = _children(run.pid)
         run.kill()
         run.wait()
         interrupted += not (out / "index.json").exists()
-        _until(lambda: not any(_alive(pid) for pid in children))  # noqa: B023
+        _until(lambda: not any(_alive(pid) for pid in children))  # noqa: B023  # called before the loop goes on
     assert interrupted
     done = subprocess.run([*COMMAND, *arguments_for(texts, out, "--workers", "2")], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

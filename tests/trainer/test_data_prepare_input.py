@@ -30,7 +30,7 @@ from trainer.data.prepare import main
         ("g.txt", b"x", ["missing.txt"], "INPUT: there is no file or folder missing.txt"),
     ],
 )
-def test_invalid_input_is_reported(tmp_path, capsys, name, content, more, message):  # noqa: PLR0913, PLR0917
+def test_invalid_input_is_reported(tmp_path, capsys, name, content, more, message):
     (tmp_path / name).write_bytes(content)
     assert main([str(tmp_path / name), *more, "--out", str(tmp_path / "out"), "--workers", "1"]) == 2
     assert message in capsys.readouterr().err
@@ -85,9 +85,9 @@ def test_the_command_does_not_import_torch():
 
 
 def make_tokenizer(folder: Path, size: int, end: str = "<end>") -> Path:
-    from tokenizers import Tokenizer  # noqa: PLC0415
-    from tokenizers.models import WordLevel  # noqa: PLC0415
-    from tokenizers.pre_tokenizers import Whitespace  # noqa: PLC0415
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import Whitespace
 
     vocab = {"muster": 0, "trains": 1, "[UNK]": 2, end or "other": 3, "builds": size - 1}
     tokenizer = Tokenizer(WordLevel(vocab, unk_token="[UNK]"))

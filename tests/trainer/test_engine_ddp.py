@@ -153,7 +153,7 @@ def test_gradients_are_views_of_buckets_and_stay_there_over_micro_batches() -> N
     for _ in range(2):
         for sends in (False, True):
             sums.buckets.begin(sends=sends)
-            sum(sums.weights).sum().backward()  # type: ignore[union-attr]
+            sum(sums.weights).sum().backward()
             sums.buckets.finish()
             places.append([weight.grad.data_ptr() for weight in sums.weights if weight.grad is not None])
         assert [weight.grad for weight in sums.weights] == [torch.tensor([2.0])] * 3
@@ -172,7 +172,7 @@ def test_after_an_interrupted_backward_pass_the_next_averages_every_bucket() -> 
     assert sums.log == ["start 30", "wait 30"]
     for weight in sums.weights:
         weight.grad = None
-    sum(sums.weights).sum().backward()  # type: ignore[union-attr]
+    sum(sums.weights).sum().backward()
     assert sums.buckets.finish() == set()
     assert sums.log[2:] == ["start 1", "start 1", "start 1", "wait 1", "wait 1", "wait 1"]
 

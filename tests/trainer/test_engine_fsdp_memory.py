@@ -63,7 +63,7 @@ class BlockCount(TorchDispatchMode):
             "whole": sum(block._memory.nbytes() > 0 for block in blocks),
             "whole or on their way": sum(block.is_whole or block._gather is not None for block in blocks),
             # Whole gradients that arrive, and those that are sent.
-            "gradients": sum(bool(block._whole) for block in gradients) + len(self._engine._reductions),
+            "gradients": sum(bool(block._whole) for block in gradients) + len(self._engine._reductions._running),
         }
         self.most = {name: max(self.most[name], count) for name, count in counts.items()}
         return results

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 
 from tests.trainer.ranks import RanksError, on_ranks
-from tests.trainer.test_engine_fsdp_models import differentiate, spread
+from tests.trainer.test_engine_fsdp_models import differentiate, spread, take_gradient
 from trainer.engines.block_order import ALL_GATHER, ALL_REDUCE, END, REDUCE_SCATTER, describe_difference
 
 
@@ -151,6 +152,75 @@ def fail_in_third_wait(function: str) -> None:
         differentiate(engine, torch.ones(1, 4))
     finally:
         setattr(dist, function, original)
+
+
+class Failing(Branching):
+    """Layers whose backward pass can fail when all but the first have their gradients."""
+
+    fails = False
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        if self.fails:
+            x.register_hook(raise_error)
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def raise_error(_gradient: torch.Tensor) -> None:
+    raise ValueError("an error of the model")
+
+
+@pytest.mark.parametrize(("strategy", "shard"), [("fsdp", 0), ("hsdp", 2)])
+def test_what_an_exception_leaves_is_waited_for_in_the_next_step(strategy: str, shard: int) -> None:
+    for unfinished, left, gradients, expected in on_ranks(
+        f"{__name__}:repeat_after_exception", ranks=4, strategy=strategy, shard=shard
+    ):
+        assert unfinished > 0
+        assert left == 0
+        assert gradients == expected
+
+
+class WatchedWork:
+    """A collective on its way, which is in a list until it has been waited for."""
+
+    def __init__(self, work: Any, running: list[Any]) -> None:
+        self._work, self._running = work, running
+        running.append(self)
+
+    def wait(self) -> None:
+        self._work.wait()
+        self._running.remove(self)
+
+
+def repeat_after_exception(strategy: str, shard: int) -> tuple[int, int, list[float], list[float]]:
+    """Return averages that nobody waits for after an exception and after the next step, and the step's gradients."""
+    model = Failing()
+    engine, undisturbed = (spread(each, strategy=strategy, shard=shard) for each in (model, Failing()))
+    inputs = torch.ones(2, 4)
+    differentiate(undisturbed, inputs)
+    running: list[Any] = []
+
+    def watch(original: Any, *args: Any, async_op: bool = False, **options: Any) -> Any:
+        work = original(*args, async_op=async_op, **options)
+        return WatchedWork(work, running) if async_op else work
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("reduce_scatter_tensor", "all_reduce"):
+            patch.setattr(dist, name, partial(watch, getattr(dist, name)))
+        model.fails = True
+        with pytest.raises(ValueError, match="an error of the model"):
+            differentiate(engine, inputs)
+        unfinished, model.fails = len(running), False
+        for _, weight in engine.named_parameters():
+            weight.grad = None
+        differentiate(engine, inputs)
+    return unfinished, len(running), collect_gradients(engine), collect_gradients(undisturbed)
+
+
+def collect_gradients(engine: Any) -> list[float]:
+    return [value for _, weight in engine.named_parameters() for value in take_gradient(weight).flatten().tolist()]
 
 
 NAMES = ["Model", "embed", "layers.0"]

@@ -122,11 +122,8 @@ def test_inputs_get_their_gradient_before_weights_get_theirs() -> None:
     model.zero_grad()
     model(x).backward(torch.ones(5, 2))
     assert first is not None
-    assert torch.equal(first, x.grad)  # type: ignore[arg-type] # backward sets it
-    assert all(
-        torch.equal(a, b.grad)  # type: ignore[arg-type] # backward sets both
-        for a, b in zip(split, model.parameters(), strict=True)
-    )
+    assert torch.equal(first, x.grad)
+    assert all(torch.equal(a, b.grad) for a, b in zip(split, model.parameters(), strict=True))
 
 
 def test_a_weight_that_is_used_twice_is_counted_once_in_each_use() -> None:
@@ -135,7 +132,7 @@ def test_a_weight_that_is_used_twice_is_counted_once_in_each_use() -> None:
     differentiate_inputs(layer(layer(x)), torch.ones(5, 3), x).differentiate_weights()
     split, layer.weight.grad = layer.weight.grad, None
     layer(layer(x)).backward(torch.ones(5, 3))
-    assert torch.equal(split, layer.weight.grad)  # type: ignore[arg-type] # backward sets both
+    assert torch.equal(split, layer.weight.grad)
 
 
 def test_stages_with_different_batches_are_an_error_that_names_them() -> None:

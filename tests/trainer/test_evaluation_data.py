@@ -147,7 +147,7 @@ def test_errors_of_the_evaluation_folder_name_its_setting(tmp_path: Path) -> Non
 
 
 def read_all(source: object) -> list[int]:
-    part: Numbers = source  # type: ignore[assignment]
+    part: Numbers = source  # type: ignore[assignment]  # every open source has this type here
     return part.fetch(np.arange(part.length), None)["inputs"].tolist() if part.length else []
 
 

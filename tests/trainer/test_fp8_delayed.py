@@ -17,8 +17,8 @@ from tests.trainer.resumed_rank import train_across_save
 from trainer.config.errors import ConfigError
 from trainer.config.load import from_dict, load
 from trainer.fp8_history import STEPS
-from trainer.models import fp8, fp8_cast, projections
-from trainer.models.fp8 import DelayedScales, Fp8Linear, multiply_fp8
+from trainer.models import fp8, fp8_cast, llama
+from trainer.models.fp8 import DelayedScales, Fp8Linear, multiply_fp8, use_fp8
 from trainer.models.fp8_cast import cast_fp8
 from trainer.models.fp8_formats import E4M3, E5M2
 from trainer.step import Step, StepResult
@@ -194,25 +194,51 @@ def test_a_compiled_run_has_no_graph_break_and_compiles_nothing_later(mode: str,
         assert torch.allclose(step.tensors()[name], eager.tensors()[name], rtol=0.1)
 
 
-def test_layers_with_the_same_input_share_its_cast_in_a_compiled_graph() -> None:
-    # This backend divides graphs like inductor does, which merges equal operations.
-    settings = [*TINY, SINGLE, DELAYED, "compile.backend=aot_eager_decomp_partition", "compile.mode=blocks"]
+@pytest.mark.parametrize("mode", ["none", "blocks"])
+def test_a_feed_forward_layer_casts_its_input_once_and_computes_the_same(mode: str) -> None:
+    settings = [*TINY, SINGLE, DELAYED, "compile.backend=aot_eager", f"compile.mode={mode}"]
     counts: list[int] = []
     losses: list[list[float]] = []
-    for can_share in (projections.can_share_input, lambda _layers: False):
+    for can_feed_forward in (llama.can_feed_forward, lambda _layers: False):
         torch.compiler.reset()
         step = make_step(load("tiny-llama", settings))
         losses.append([])
-        with patch.object(projections, "can_share_input", can_share):
+        with patch.object(llama, "can_feed_forward", can_feed_forward):
             run(step, 0)
             with patch.object(fp8_cast, "cast_plainly", side_effect=fp8_cast.cast_plainly) as casts:
                 losses[-1] += [float(run(step, index).loss) for index in (1, 2)]
         counts.append(casts.call_count)
         histories = [step.tensors()[f"fp8.layers.0.ffn.{layer}"][:, 0].tolist() for layer in ("gate", "up")]
         assert histories[0] == histories[1]
-    # The inputs of gate and up: in 2 layers, 2 micro-batches and 2 steps.
-    assert counts[1] - counts[0] == 8
-    assert losses[0] == losses[1]
+    # The inputs of up and down, and the gradients of gate and up: in 2 layers, 2 micro-batches and 2 steps.
+    assert counts[1] - counts[0] == 4 * 8
+    assert losses[0] == pytest.approx(losses[1], abs=0.002)
+
+
+def test_a_feed_forward_layer_is_as_exact_as_its_parts_and_has_their_largest_values() -> None:
+    torch.manual_seed(1)
+    layer = llama.FeedForward(load("tiny-llama", []).model)
+    x = torch.randn(3, 5, layer.gate.in_features, requires_grad=True)
+    upstream = torch.randn(3, 5, layer.down.out_features).bfloat16()
+    y = layer(x)
+    exact = (y, *torch.autograd.grad(y, (x, *layer.parameters()), upstream.float()))
+    errors, maxima = [], []
+    for can_feed_forward in (llama.can_feed_forward, lambda _layers: False):
+        for part in (layer.gate, layer.up, layer.down):
+            use_fp8(part, has_row_scales=False)
+            part.delayed = make_scales(0.01, 1e-3, 1e-4)
+        with patch.object(llama, "can_feed_forward", can_feed_forward), torch.autocast("cpu", torch.bfloat16):
+            y = layer(x)
+        results = (y, *torch.autograd.grad(y, (x, *layer.parameters()), upstream))
+        pairs = zip(results, exact, strict=True)
+        errors.append([float(((ours - other).norm() / other.norm()).detach()) for ours, other in pairs])
+        parts = [part.delayed for part in (layer.gate, layer.up, layer.down)]
+        maxima.append([torch.cat((part.maxima, part.gradient_maximum[None])) for part in parts])
+    for together, apart in zip(*errors, strict=True):
+        assert 0 < together < 1.05 * apart < 0.15
+    # The parts round more often to bf16.
+    for together, apart in zip(*maxima, strict=True):
+        assert torch.allclose(together, apart, rtol=2**-6)
 
 
 def test_weights_are_cast_as_they_are_stored_and_their_gradients_are_not_rounded() -> None:

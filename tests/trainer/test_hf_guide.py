@@ -84,7 +84,7 @@ def make_folder(family: str, folder: Path) -> torch.nn.Module:
     sizes |= {"intermediate_size": 48, "vocab_size": 64, "max_position_embeddings": 16, "head_dim": 8}
     sizes |= {"bos_token_id": 3, "eos_token_id": 15}
     model: torch.nn.Module = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **sizes)).eval()
-    model.save_pretrained(folder)  # type: ignore[operator]
+    model.save_pretrained(folder)
     vocabulary = {text: index for index, text in enumerate(dict.fromkeys([*SENTENCE.split(), "<unk>", "</s>"]))}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()

@@ -5,7 +5,7 @@ tests/gpu compiles them and runs them at the sizes of real models.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 from unittest.mock import patch
 
@@ -17,9 +17,10 @@ import triton.language as tl
 from triton.runtime import interpreter
 
 from trainer.config.schema import OptimizerConfig
-from trainer.models import fp8_cast_kernel, softmax_kernel
+from trainer.models import fp8_cast_kernel, fp8_swiglu_kernel, softmax_kernel
 from trainer.models.fp8_cast import cast_fp8
 from trainer.models.fp8_formats import E4M3, E5M2
+from trainer.models.fp8_swiglu import activate_fp8, differentiate_activation_fp8
 from trainer.models.functional import IGNORED_TARGET
 from trainer.optimizers import adamw_kernel
 from trainer.optimizers.chunks import Update
@@ -142,8 +143,8 @@ def exact_casts() -> Iterator[None]:
 
     with (
         patch.object(interpreter, "_convert_float", round_to_even),
-        patch.object(fp8_cast_kernel, "_SEARCH_PROGRAMS", 3),
-        patch.object(fp8_cast_kernel, "_SEARCH_VALUES", 64),
+        patch.object(fp8_cast_kernel, "SEARCH_PROGRAMS", 3),
+        patch.object(fp8_cast_kernel, "SEARCH_VALUES", 64),
     ):
         yield
 
@@ -182,6 +183,82 @@ def test_a_cast_to_fp8_reports_a_nan_or_an_infinity(scale: float, bad: float) ->
     x[3, 4] = -bad
     largest = float(fp8_cast_kernel.cast_tiles(x, torch.tensor(scale), E4M3)[2][1])
     assert largest == pytest.approx(bad, nan_ok=True)
+
+
+@pytest.mark.usefixtures("exact_casts")
+@pytest.mark.parametrize("scale", [0.0, 3e-3, 1e-6])
+@pytest.mark.parametrize("shape", [(1, 16), (40, 33)])
+def test_swiglu_is_written_in_fp8(shape: tuple[int, int], scale: float) -> None:
+    """With the smallest scale, values are clamped."""
+    gate, up = make_matrices(shape, 2)
+    with patch.multiple(fp8_swiglu_kernel, _TILE_ROWS=16, _TILE_COLUMNS=32):
+        actual = fp8_swiglu_kernel.activate_tiles(gate, up, torch.tensor(scale))
+    check_cast(actual, activate_fp8(gate, up, torch.tensor(scale)))
+
+
+@pytest.mark.usefixtures("exact_casts")
+@pytest.mark.parametrize("scales", [(0.0, 0.0), (0.0, 3e-4), (1e-3, 0.0), (3e-3, 1e-7)])
+@pytest.mark.parametrize("shape", [(1, 16), (40, 33)])
+def test_gradients_of_swiglu_are_written_in_fp8(shape: tuple[int, int], scales: tuple[float, float]) -> None:
+    operands = (*make_matrices(shape, 3), *(torch.tensor(scale) for scale in scales))
+    with patch.multiple(fp8_swiglu_kernel, _TILE_ROWS=16, _TILE_COLUMNS=32):
+        actual = fp8_swiglu_kernel.differentiate_tiles(*operands)
+    expected = differentiate_activation_fp8(*operands)
+    for place in range(2):
+        check_cast([each[place] for each in actual], [each[place] for each in expected])
+
+
+def test_gradients_of_swiglu_are_those_of_autograd() -> None:
+    gradient, gate, up = make_matrices((40, 33), 3)
+    exact = [each.double().requires_grad_() for each in (gate, up)]
+    expected = torch.autograd.grad(F.silu(exact[0]) * exact[1], exact, gradient.double())
+    values, _, figures = differentiate_activation_fp8(gradient, gate, up, torch.tensor(0.0), torch.tensor(0.0))
+    for actual, scale, reference in zip(values, figures[:, 0], expected, strict=True):
+        assert torch.allclose(actual.double() * scale, reference, rtol=0.13, atol=1e-5 * float(reference.abs().max()))
+
+
+@pytest.mark.usefixtures("exact_casts")
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize("scale", [0.0, 1.0])
+def test_swiglu_in_fp8_reports_a_nan_or_an_infinity(scale: float, bad: float) -> None:
+    gradient, gate, up = (torch.ones(16, 16).bfloat16() for _ in range(3))
+    up[3, 4] = -bad
+    scales = (torch.tensor(scale),) * 2
+    largest = [fp8_swiglu_kernel.activate_tiles(gate, up, scales[0])[2][1]]
+    largest.append(fp8_swiglu_kernel.differentiate_tiles(gradient, gate, up, *scales)[2][0, 1])
+    assert [float(each) for each in largest] == [pytest.approx(bad, nan_ok=True)] * 2
+
+
+@pytest.mark.usefixtures("exact_casts")
+@pytest.mark.parametrize("columns", [16, 70])
+def test_slopes_in_fp8_are_those_of_a_cast_of_the_bf16_ones(columns: int) -> None:
+    (logits,) = make_matrices((20, columns), 1)
+    targets = torch.randint(columns, (20,), generator=torch.Generator().manual_seed(1))
+    targets[2] = IGNORED_TARGET
+    losses, expected_losses = torch.empty(20), torch.empty(20)
+    scale = torch.tensor(2.0**-15)
+    with patch.multiple(softmax_kernel, _BLOCK_COLUMNS=32, _TILE_ROWS=16, _TILE_COLUMNS=32):
+        actual = softmax_kernel.differentiate_rows_fp8(logits, targets, losses, scale)
+        softmax_kernel.differentiate_rows(logits, targets, expected_losses, 1.0)
+    assert torch.equal(losses, expected_losses)
+    for ours, cast in zip(actual, cast_fp8(logits, scale, E5M2), strict=True):
+        assert torch.equal(ours.view(torch.uint8), cast.view(torch.uint8))
+
+
+def make_matrices(shape: tuple[int, int], count: int) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return [(3 * torch.randn(*shape, generator=generator)).bfloat16() for _ in range(count)]
+
+
+def check_cast(actual: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> None:
+    """Compare casts of values that may differ in the last bit of bf16, because exponentials do."""
+    values, transposed, figures = actual
+    assert torch.equal(transposed.view(torch.uint8), values.view(torch.uint8).t())
+    assert torch.allclose(figures, expected[2], rtol=2**-7, atol=0)
+    differs = values.view(torch.uint8) != expected[0].view(torch.uint8)
+    assert float(differs.float().mean()) < 0.02
+    # Where the bits differ, it is by one step of the format, the larger of which is a quarter.
+    assert torch.allclose(values.float(), expected[0].float(), rtol=0.25, atol=2.0**-9)
 
 
 def make_slot(config: OptimizerConfig, like: Slot | None = None) -> Slot:

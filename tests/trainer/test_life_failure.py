@@ -95,8 +95,8 @@ def test_the_place_is_in_the_users_code_and_not_in_torch() -> None:
 
 
 def test_an_unexpected_error_in_the_trainer_is_told_apart_from_one_in_its_data() -> None:
-    from trainer.data.order import sample_ids  # noqa: PLC0415 - beside its use
-    from trainer.schedule import learning_rate  # noqa: PLC0415
+    from trainer.data.order import sample_ids
+    from trainer.schedule import learning_rate
 
     wrong: Any = None
     with pytest.raises(TypeError) as data:

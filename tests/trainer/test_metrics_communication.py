@@ -199,8 +199,8 @@ def test_a_profile_that_differs_from_the_last_is_repeated(
 
 def profiled_steps() -> dict[str, Any]:
     """Run on a rank: profile a step of DDP and one of FSDP2 over a named mesh dimension."""
-    from torch.distributed.device_mesh import init_device_mesh  # noqa: PLC0415
-    from torch.distributed.fsdp import fully_shard  # noqa: PLC0415
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
 
     def layers() -> torch.nn.Sequential:
         return torch.nn.Sequential(*[torch.nn.Linear(128, 128, bias=False) for _ in range(3)])

@@ -113,7 +113,7 @@ def test_a_full_disk_loses_lines_but_does_not_end_the_run(tmp_path: Path):
 
 
 def test_tensorboard_reads_the_files_and_a_resume_hides_replaced_steps(tmp_path: Path):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # noqa: PLC0415
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     write_steps(tmp_path, 0, 1, 5, loss=1.5)
     write_steps(tmp_path, 0, 4, 4, loss=2.5)
@@ -123,7 +123,7 @@ def test_tensorboard_reads_the_files_and_a_resume_hides_replaced_steps(tmp_path:
 
 
 def test_a_profile_is_written_as_a_line_and_as_curves(tmp_path: Path):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # noqa: PLC0415
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     recorder = make_recorder(tmp_path)
     events = [

@@ -28,7 +28,7 @@ TOLERANCE = {"bf16": 0.02, "int8": 0.2}
 def test_weights_stay_close_to_those_with_fp32_moments(name: Any, moments: MomentFormat) -> None:
     start, exact, ours = parameters(SHAPES), parameters(SHAPES), parameters(SHAPES)
     for values, kind in ((exact, "fp32"), (ours, moments)):
-        train(Optimizer(values.items(), OptimizerConfig(name=name, moments=kind)), values, range(20))  # type: ignore[arg-type]
+        train(Optimizer(values.items(), OptimizerConfig(name=name, moments=kind)), values, range(20))
     for key, value in ours.items():
         assert measure_distance(value, exact[key], start[key]) < TOLERANCE[moments], key
     assert (moments == "bf16") == (not torch.equal(ours["vector"], exact["vector"]))

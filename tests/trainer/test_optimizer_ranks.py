@@ -237,7 +237,7 @@ def train(step: Step, config: dict[str, Any], steps: range) -> None:
 
 
 def make_mesh(strategy: Any, options: dict[str, Any]) -> Mesh:
-    import torch.distributed as dist  # noqa: PLC0415
+    import torch.distributed as dist
 
     world = dist.get_world_size() if dist.is_initialized() else 1
     rank = dist.get_rank() if dist.is_initialized() else 0
@@ -249,7 +249,7 @@ def spread(value: torch.Tensor, mesh: Mesh) -> torch.Tensor:
     """Return this rank's part of a tensor, placed as fully_shard places parameters."""
     if mesh.layout.shard == 1:
         return value
-    from torch.distributed.tensor import Replicate, Shard, distribute_tensor  # noqa: PLC0415
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
     placements = [Shard(0)] if mesh.layout.replicate == 1 else [Replicate(), Shard(0)]
     return distribute_tensor(value, mesh.submesh("replicate", "shard"), placements)

@@ -196,7 +196,7 @@ def train_frozen(strategy: str) -> tuple[dict[str, torch.Tensor], list[str]]:
 
 def gathered_sizes(shape: str) -> list[int]:
     """Return the number of values that each all-gather of a step collects."""
-    from torch.profiler import ProfilerActivity, profile  # noqa: PLC0415
+    from torch.profiler import ProfilerActivity, profile
 
     step = make_step(shape, strategy="fsdp")
     with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as recorded:

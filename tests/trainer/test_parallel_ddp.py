@@ -52,7 +52,7 @@ def ranks_of(mode: str) -> int:
 
 def first_backward(config: dict[str, Any]) -> tuple[int, int, int]:
     """Return, on a rank, the all-reduces of the first step, and the backward nodes after and before the first."""
-    from torch.profiler import ProfilerActivity, profile  # noqa: PLC0415
+    from torch.profiler import ProfilerActivity, profile
 
     step = make_step(from_dict(config))
     batch = share(step, 0)

@@ -97,8 +97,8 @@ def ranks_of(strategy: str) -> int:
 
 def overflow_on_rank_1(config: dict[str, Any]) -> tuple[list[float], list[float], list[bool]]:
     """Return scales, skips and changes of two steps, the first of which overflows on rank 1 only."""
-    import torch  # noqa: PLC0415
-    import torch.distributed as dist  # noqa: PLC0415
+    import torch
+    import torch.distributed as dist
 
     parsed = from_dict(config)
     step = make_step(parsed)

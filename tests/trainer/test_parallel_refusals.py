@@ -67,7 +67,7 @@ def test_an_own_model_that_cannot_be_split_like_this_is_rejected(options: dict[s
     mesh = make_single_mesh()
     mesh.layout = Layout(**options)
     with pytest.raises(ConfigError) as caught:
-        parallelize(OwnMixture(), Recipe(ParallelConfig(strategy="fsdp", **options)), mesh)  # type: ignore[arg-type]
+        parallelize(OwnMixture(), Recipe(ParallelConfig(strategy="fsdp", **options)), mesh)
     assert str(caught.value).startswith(message)
 
 
@@ -80,7 +80,7 @@ def test_a_model_without_experts_cannot_spread_them() -> None:
 
 def test_settings_of_own_models_are_not_judged_by_a_placeholder() -> None:
     parallel = ParallelConfig(strategy="fsdp", expert=2)
-    assert check_own_model(Config(name="own", model=MlpConfig(), parallel=parallel)) == []  # type: ignore[arg-type]
+    assert check_own_model(Config(name="own", model=MlpConfig(), parallel=parallel)) == []
 
 
 def test_int8_moments_of_rows_that_ranks_share_are_rejected() -> None:
@@ -100,7 +100,7 @@ def make_int8_moments_of_split_rows() -> None:
 def test_a_pipeline_rejects_micro_batches_it_cannot_run(schedule: str) -> None:
     count, message = COUNTS[schedule]
     with pytest.raises(ConfigError) as error:
-        check_micro_batches(ParallelConfig(strategy="single", pipeline=4, schedule=schedule), count)  # type: ignore[arg-type]
+        check_micro_batches(ParallelConfig(strategy="single", pipeline=4, schedule=schedule), count)
     assert str(error.value) == message
 
 

@@ -224,7 +224,7 @@ def test_a_run_without_a_confirmed_checkpoint_starts_over(tmp_path: Path) -> Non
 @pytest.mark.parametrize("trial", range(100))
 def test_a_hundred_flips_are_all_blamed_on_the_right_host(tmp_path: Path, trial: int) -> None:
     """Any bit of any gradient or weight of any rank, from any step on, on two to four ranks."""
-    choose = random.Random(trial)  # noqa: S311 - no secret depends on it
+    choose = random.Random(trial)
     ranks, what = choose.choice((2, 3, 4)), ("gradients", "weights")[trial % 2]
     rank, step = choose.randrange(ranks), choose.randrange(5, 11)
     flips = [{"what": what, "rank": rank, "step": step, "seed": trial}]

@@ -152,7 +152,7 @@ class NoTargets:
     def group_sizes(self) -> Any:
         return np.array([self.length])
 
-    def fetch(self, ids: Any, epoch: int | None) -> Any:  # noqa: ARG002
+    def fetch(self, ids: Any, epoch: int | None) -> Any:
         return {"inputs": np.zeros((len(ids), 64), np.int64), "targets": np.full((len(ids), 64), IGNORED_TARGET)}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import safetensors.torch
 import torch
 
 from trainer import safetensors_file
+from trainer.life.cause import Cause, classify
 from trainer.safetensors_file import DTYPES, Reader, SafetensorsError, read_header
 
 ODD = {
@@ -55,6 +57,35 @@ def test_changing_a_tensor_does_not_change_the_file(tmp_path: Path) -> None:
     before = (tmp_path / "a").read_bytes()
     Reader(tmp_path / "a")["x"].add_(1)
     assert (tmp_path / "a").read_bytes() == before
+
+
+def test_rows_are_read_without_the_others(tmp_path: Path) -> None:
+    safetensors_file.write(tmp_path / "a", ODD)
+    reader = Reader(tmp_path / "a")
+    assert torch.equal(reader.read_rows("half", 1, 3), ODD["half"][1:3])
+    assert torch.equal(reader.read_rows("empty", 0, 0), ODD["empty"])
+    assert torch.equal(reader.read_rows("scalar", 0, 1), ODD["scalar"])
+    os.truncate(tmp_path / "a", reader.entries["half"].start + 2 * 5 * 2)
+    assert torch.equal(reader.read_rows("half", 0, 2), ODD["half"][:2])
+
+
+def test_a_file_that_becomes_shorter_is_an_error_that_names_it(tmp_path: Path) -> None:
+    safetensors_file.write(tmp_path / "a", {"x": torch.arange(1 << 16)})
+    reader = Reader(tmp_path / "a")
+    end, size = reader.entries["x"].end, 1 << 18
+    os.truncate(tmp_path / "a", size)
+    with pytest.raises(SafetensorsError) as caught:
+        reader["x"]
+    reason = f"became shorter while it was in use: x ends at byte {end}, but it has {size}"
+    assert str(caught.value) == f"{tmp_path}/a: {reason}"
+    assert classify(caught.value) is Cause.STORAGE
+
+
+def test_a_file_that_is_replaced_is_read_to_its_end(tmp_path: Path) -> None:
+    safetensors_file.write(tmp_path / "a", {"x": torch.zeros(4)})
+    reader = Reader(tmp_path / "a")
+    safetensors_file.write(tmp_path / "a", {"x": torch.ones(2)})
+    assert torch.equal(reader["x"], torch.zeros(4))
 
 
 def test_an_unsupported_dtype_is_rejected(tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def train(config: dict[str, Any], micro: int) -> tuple[list[float], float]:
 
 def count_graphs(config: dict[str, Any]) -> int:
     """Return the number of graphs that a run compiles."""
-    from torch._dynamo.utils import counters  # noqa: PLC0415
+    from torch._dynamo.utils import counters
 
     torch.compiler.reset()
     counters.clear()

@@ -43,7 +43,7 @@ def test_predicted_traffic_has_the_widths_that_ranks_exchange(strategy: str, red
 
 def list_exchanged_widths(config: dict[str, Any]) -> dict[str, set[int]]:
     """Return the bytes of a value in the large exchanges of a step."""
-    from torch.profiler import ProfilerActivity, profile  # noqa: PLC0415
+    from torch.profiler import ProfilerActivity, profile
 
     settings = from_dict(config)
     step = make_step(settings)

@@ -140,11 +140,11 @@ def small_step(*settings: str, preset: str = "tiny-llama") -> tuple[Config, Step
 def poison(step: Step) -> None:
     """Make a gradient NaN in backward."""
     parameter = dict(step.engine.named_parameters())["norm.weight"]
-    step.poisoned = parameter.register_hook(lambda gradient: gradient * torch.nan)  # type: ignore[attr-defined]
+    step.poisoned = parameter.register_hook(lambda gradient: gradient * torch.nan)  # type: ignore[attr-defined]  # an attribute that only these tests use
 
 
 def remove_poison(step: Step) -> None:
-    step.poisoned.remove()  # type: ignore[attr-defined]
+    step.poisoned.remove()  # type: ignore[attr-defined]  # an attribute that only these tests use
 
 
 def snapshot(step: Step) -> dict[str, torch.Tensor]:

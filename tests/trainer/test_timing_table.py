@@ -77,8 +77,8 @@ def test_a_table_is_read_only_on_its_own_topology(tmp_path: Path) -> None:
     ("content", "message"),
     [
         ("", "cannot be read"),
-        ("[1]", "has another format than 1"),
-        ('{"format": 0}', "has another format than 1"),
+        ("[1]", "has another format than 2"),
+        ('{"format": 0}', "has another format than 2"),
         ("\udcff", "cannot be read"),
     ],
 )

@@ -241,9 +241,9 @@ class Checkpoints:
         self, plan: SavePlan, step: int, state: Mapping[str, Any], metric: float | None, own: Mapping[str, Any]
     ) -> SaveJob:
         rank = self._group.rank
-        texts = {folder.own_name(rank): json.dumps(own)}
+        texts = {folder.own_name(rank): json.dumps(own), **plan.index}
         if rank == 0:
-            texts |= {folder.INDEX: plan.index, folder.STATE: json.dumps(state)}
+            texts[folder.STATE] = json.dumps(state)
         return SaveJob(
             directory=str(self.path),
             step=step,

@@ -55,6 +55,11 @@ def shard_name(rank: int) -> str:
     return f"shard-{rank:05d}.safetensors"
 
 
+def index_part_name(rank: int) -> str:
+    """Return the name of the file with a rank's part of an index that is too long for one file."""
+    return f"index-{rank:05d}.json"
+
+
 def own_name(rank: int) -> str:
     """Return the name of the file with the state that only this rank needs."""
     return f"rank-{rank:05d}.json"

@@ -47,8 +47,14 @@ def load_tensors(
 
 def read_index(path: Path, group: RankGroup) -> dict[str, Any]:
     """Return type, shape and places of each tensor of a checkpoint by name; every rank must call it."""
-    index: dict[str, Any] = group.run_together(lambda: _parse(path / INDEX)["tensors"])
-    return index
+    index = group.run_together(lambda: _parse(path / INDEX))
+    if "parts" not in index:
+        whole: dict[str, Any] = index["tensors"]
+        return whole
+    # Each rank reads some of the parts: a filesystem should not serve thousands of files to thousands of ranks.
+    share = index["parts"][group.rank :: group.world_size]
+    own = group.run_together(lambda: [_parse(path / name)["tensors"] for name in share])
+    return _merge_parts([part for parts in group.gather(own) for part in parts])
 
 
 def read_json(file: Path, group: RankGroup) -> Any:
@@ -57,6 +63,15 @@ def read_json(file: Path, group: RankGroup) -> Any:
     Each rank reads for itself, because some files belong to one rank.
     """
     return group.run_together(lambda: _parse(file))
+
+
+def _merge_parts(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the index whose parts each have some of the chunks of each tensor."""
+    merged: dict[str, Any] = {}
+    for part in parts:
+        for name, entry in part.items():
+            merged.setdefault(name, {**entry, "chunks": []})["chunks"] += entry["chunks"]
+    return merged
 
 
 def _parse(file: Path) -> Any:

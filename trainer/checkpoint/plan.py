@@ -6,15 +6,20 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 from trainer import safetensors_file
-from trainer.checkpoint.folder import shard_name
+from trainer.checkpoint.folder import INDEX, index_part_name, shard_name
 from trainer.checkpoint.group import RankGroup
 from trainer.checkpoint.shard import PAGE_BYTES
 
 if TYPE_CHECKING:
     import torch
+
+
+MAX_INDEX_CHUNKS = 50_000
+"""Parts of tensors up to which rank 0 writes the whole index, about 8 MB; beyond, all ranks write a part of it."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +44,8 @@ class SavePlan:
     parts: tuple[ShardPart, ...]
     head: bytes
     size: int
-    index: str
-    """The index of the shards of all ranks as JSON, on rank 0, which writes it."""
+    index: Mapping[str, str]
+    """The files of the index of all shards that this rank writes, as JSON by name."""
 
 
 def make_key(tensors: Mapping[str, torch.Tensor]) -> tuple[Any, ...]:
@@ -99,8 +104,28 @@ def _restore_item(described: list[Any]) -> Any:
     )
 
 
-def _distribute(planner: Any, ranks: list[list[Any]]) -> list[tuple[list[int], str]]:
-    """Return the positions of the items that each rank writes, and for rank 0 the index of all of them."""
+def _split_index(tensors: Mapping[str, Any], ranks: int) -> list[dict[str, str]]:
+    """Return the files of the index that each rank writes, by name.
+
+    The index of a large model on thousands of ranks is a gigabyte: no rank should have to write all of it, or to
+    receive it from rank 0.
+    """
+    if sum(len(entry["chunks"]) for entry in tensors.values()) <= MAX_INDEX_CHUNKS:
+        return [{INDEX: json.dumps({"version": 1, "tensors": tensors})}, *({} for _ in range(ranks - 1))]
+    parts: list[dict[str, Any]] = [{} for _ in range(ranks)]
+    # One chunk for each rank in turn, across all tensors: no part has more than one chunk more than another one.
+    turns = cycle(parts)
+    for name, entry in tensors.items():
+        for chunk in entry["chunks"]:
+            next(turns).setdefault(name, {**entry, "chunks": []})["chunks"].append(chunk)
+    names = [index_part_name(rank) for rank in range(ranks)]
+    files = [{name: json.dumps({"tensors": part})} for name, part in zip(names, parts, strict=True)]
+    files[0][INDEX] = json.dumps({"version": 2, "parts": names})
+    return files
+
+
+def _distribute(planner: Any, ranks: list[list[Any]]) -> list[tuple[list[int], dict[str, str]]]:
+    """Return for each rank the positions of the items that it writes, and the files of the index."""
     # Start-up: as in make_plan.
     from torch.distributed.checkpoint.planner import SavePlan as TorchPlan  # noqa: PLC0415
 
@@ -114,8 +139,7 @@ def _distribute(planner: Any, ranks: list[list[Any]]) -> list[tuple[list[int], s
             _add_to_index(index, shard_name(rank), name, part)
         positions = {item.index: position for position, item in enumerate(plan.items)}
         answers.append([positions[item.index] for item in chosen.items])
-    text = json.dumps({"version": 1, "tensors": index})
-    return [(each, text if rank == 0 else "") for rank, each in enumerate(answers)]
+    return list(zip(answers, _split_index(index, len(ranks)), strict=True))
 
 
 def _keep_first_buffers(plans: list[Any]) -> list[Any]:

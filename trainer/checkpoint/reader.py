@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ class ShardReader(StorageReader):
     def __init__(self, path: Path, index: Mapping[str, Any]) -> None:
         self._path = path
         self._index = index
-        self._files: dict[str, safetensors_file.Reader] = {}
+        self._files: dict[Path, safetensors_file.Reader] = {}
         self._chunks = {
             (name, tuple(chunk["offsets"])): chunk for name, entry in index.items() for chunk in entry["chunks"]
         }
@@ -35,9 +35,7 @@ class ShardReader(StorageReader):
 
     def read_data(self, plan: Any, planner: Any) -> Any:
         for request in plan.items:
-            source = self._read_chunk(request.storage_index)
-            for dim, (start, length) in enumerate(zip(request.storage_offsets, request.lengths, strict=True)):
-                source = source.narrow(dim, start, length)
+            source = self._read_chunk(request.storage_index, request.storage_offsets, request.lengths)
             target = planner.resolve_tensor(request).detach()
             target.copy_(source)
             planner.commit_tensor(request, target)
@@ -61,12 +59,26 @@ class ShardReader(StorageReader):
     def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
         return Path(checkpoint_id).is_dir()
 
-    def _read_chunk(self, location: Any) -> Any:
+    def _read_chunk(self, location: Any, offsets: Sequence[int], lengths: Sequence[int]) -> Any:
+        """Return a part of a chunk; only its rows are read."""
         chunk = self._chunks[location.fqn, tuple(location.offset)]
-        if chunk["file"] not in self._files:
-            path = self._path / chunk["file"]
-            self._files[chunk["file"]] = read_with_retries(path, lambda: safetensors_file.Reader(path))
-        return self._files[chunk["file"]][chunk["name"]]
+        path, name = self._path / chunk["file"], chunk["name"]
+        first, count = (offsets[0], lengths[0]) if offsets else (0, 1)
+
+        def read() -> Any:
+            if path not in self._files:
+                self._files[path] = safetensors_file.Reader(path)
+            try:
+                return self._files[path].read_rows(name, first, first + count)
+            except OSError:
+                # Opening it again replaces a stale handle.
+                del self._files[path]
+                raise
+
+        source = read_with_retries(path, read)
+        for dim, (start, length) in enumerate(zip(offsets[1:], lengths[1:], strict=True), start=1):
+            source = source.narrow(dim, start, length)
+        return source
 
 
 def _describe(entry: Mapping[str, Any]) -> TensorStorageMetadata:

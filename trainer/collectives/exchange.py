@@ -5,6 +5,8 @@ tensor is processed in chunks. Chunk c executes step s in round c * interval + s
 oldest first: wait for the messages of the previous step, add them, start the next step. While a chunk is added, the
 messages of the others are on the wire.
 
+On a CPU, a rank is ready to receive the messages of a step before it runs that step: gloo then sends them at once.
+
 Every rank goes through the same rounds and chunks in the same order, and a wait is for messages that the peer has
 started earlier in this order. So no rank waits in a circle. On a GPU a wait only orders streams: the host launches all
 steps without stopping.
@@ -12,6 +14,7 @@ steps without stopping.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from threading import local as ThreadLocal
 from typing import Any
@@ -19,13 +22,17 @@ from typing import Any
 import torch
 import torch.distributed
 
-from trainer.collectives.schedule import Schedule, Span, Step, Transfer
+from trainer.collectives.schedule import Action, Schedule, Span, Step, Transfer
 
 # Many of the names used here have no types, and mypy must give the same result where torch is not installed.
 dist: Any = torch.distributed
 
 TAG = 0x6D75
 """Keeps these messages apart from others between the same ranks, with backends that have tags, such as gloo."""
+
+
+EARLY_BYTES = 16 << 20
+"""Memory for messages that arrive before they are needed; two steps of each chunk may take more."""
 
 
 class ConnectionLost(RuntimeError):
@@ -39,11 +46,16 @@ def run_schedule(flat: Any, schedule: Schedule, chunks: Sequence[Sequence[Span]]
     """Change a flat tensor in place as the schedule of this rank says; `chunks` has the span of each block."""
     if not schedule.steps:
         return
-    size = max(_count_added(step, spans) for step in schedule.steps for spans in chunks)
     count = min(schedule.chunks_in_flight, len(chunks))
-    scratches = _reserve(flat, count * size).split(size) if size else [flat[:0]] * count
-    messenger = Messenger(group, flat.device)
-    running = [_Chunk(flat, spans, scratches[index % count], messenger) for index, spans in enumerate(chunks)]
+    # Chunks that are in flight together have tags of their own: each has its own order of messages.
+    messengers = [Messenger(group, flat.device, tag=TAG + number) for number in range(count)]
+    size = max(_count_added(step, spans) for step in schedule.steps for spans in chunks)
+    ahead = choose_steps_ahead(len(schedule.steps), count * size * flat.element_size(), flat.device)
+    scratches = _reserve(flat, count * (1 + ahead) * size).view(count, 1 + ahead, size)
+    running = [
+        _Chunk(flat, schedule.steps, spans, scratches[index % count], messengers[index % count])
+        for index, spans in enumerate(chunks)
+    ]
     steps, interval = len(schedule.steps), schedule.chunk_interval
     for number in range((len(chunks) - 1) * interval + steps + 1):
         # A chunk takes one turn more than it has steps: in the last one it only finishes.
@@ -52,42 +64,75 @@ def run_schedule(flat: Any, schedule: Schedule, chunks: Sequence[Sequence[Span]]
             step = number - index * interval
             running[index].finish()
             if step < steps:
-                running[index].start(schedule.steps[step])
+                running[index].start(step)
+
+
+def choose_steps_ahead(steps: int, scratch_bytes: int, device: Any) -> int:
+    """Return how many steps before its use a message is received, if a step needs so many bytes to add from.
+
+    gloo sends a message at once if its receiver waits for it; otherwise, the two first exchange other messages, each of
+    which wakes up gloo's thread. NCCL runs its groups of messages one after the other.
+    """
+    if device.type != "cpu":
+        return 0
+    return max(1, min(steps, EARLY_BYTES // max(1, scratch_bytes)) - 1)
 
 
 class _Chunk:
     """A part of the tensor on its way through the steps."""
 
-    def __init__(self, flat: Any, spans: Sequence[Span], scratch: Any, messenger: Messenger) -> None:
+    def __init__(
+        self, flat: Any, steps: Sequence[Step], spans: Sequence[Span], scratches: Any, messenger: Messenger
+    ) -> None:
         self._flat = flat
+        self._steps = steps
         self._spans = spans
-        self._scratch = scratch
         self._messenger = messenger
-        self._requests: list[Request] = []
-        self._additions: list[tuple[Any, Any]] = []
+        self._scratches = scratches
+        """A step adds from one of them, while messages of the next steps arrive in the others."""
+        self._requests: deque[list[Request]] = deque()
+        """The messages of each step that has started to receive and has not finished."""
+        self._additions: deque[list[tuple[Any, Any]]] = deque()
 
-    def start(self, step: Step) -> None:
-        """Start the messages of a step; blocks without elements need none."""
-        messages, used = [], 0
-        for transfer in step:
-            start, stop = _locate(transfer, self._spans)
-            if start == stop:
-                continue
-            part = self._flat[start:stop]
-            if transfer.action == "add":
-                message = self._scratch[used : used + stop - start]
-                self._additions.append((part, message))
-                used += stop - start
-                part = message
-            messages.append((transfer.action == "send", part, transfer.peer))
-        self._requests = self._messenger.start(messages)
+    def start(self, number: int) -> None:
+        """Start to send the messages of a step, and to receive those of the next ones; empty blocks need none."""
+        sent = [(True, part, peer) for _, part, peer in self._locate_messages(number, "send")]
+        stop = min(number + len(self._scratches), len(self._steps))
+        received = [self._plan_receives(step) for step in range(number + len(self._requests), stop)]
+        if self._messenger.is_batched:
+            self._requests.append(self._messenger.start([*received[0], *sent]))
+        else:
+            self._requests += map(self._messenger.start, received)
+            self._requests[0] += self._messenger.start(sent)
 
     def finish(self) -> None:
-        """Wait for the messages and add what was received to be added, in the order of the step."""
-        self._messenger.finish(self._requests)
-        for part, message in self._additions:
-            part.add_(message)
-        self._requests, self._additions = [], []
+        """Wait for the messages of the oldest step and add what was received to be added, in the order of the step."""
+        if self._requests:
+            self._messenger.finish(self._requests.popleft())
+            for part, message in self._additions.popleft():
+                part.add_(message)
+
+    def _plan_receives(self, number: int) -> list[Message]:
+        """Return what a step receives, and remember what it adds."""
+        scratch, used = self._scratches[number % len(self._scratches)], 0
+        received: list[Message] = []
+        additions = []
+        # In the order of the step, which is that in which the peers send.
+        for action, part, peer in self._locate_messages(number, "receive", "add"):
+            message = part
+            if action == "add":
+                message = scratch[used : used + len(part)]
+                used += len(part)
+                additions.append((part, message))
+            received.append((False, message, peer))
+        self._additions.append(additions)
+        return received
+
+    def _locate_messages(self, number: int, *actions: Action) -> list[tuple[Action, Any, int]]:
+        """Return action, part of the tensor and peer of the transfers of a step with these actions; none is empty."""
+        transfers = [transfer for transfer in self._steps[number] if transfer.action in actions]
+        spans = [(transfer, *_locate(transfer, self._spans)) for transfer in transfers]
+        return [(each.action, self._flat[start:stop], each.peer) for each, start, stop in spans if start < stop]
 
 
 Message = tuple[bool, Any, int]
@@ -99,10 +144,11 @@ Request = tuple[Any, Sequence[int]]
 class Messenger:
     """Starts messages and waits for them; errors say where they were exchanged."""
 
-    def __init__(self, group: Any, device: Any, where: str = "a collective") -> None:
+    def __init__(self, group: Any, device: Any, where: str = "a collective", tag: int = TAG) -> None:
         self._where = where
         self._group = group or dist.group.WORLD
-        self._is_batched = device.type != "cpu"
+        self._tag = tag
+        self.is_batched = device.type != "cpu"
 
     def start(self, messages: Sequence[Message]) -> list[Request]:
         """Start messages, all at once."""
@@ -110,11 +156,11 @@ class Messenger:
             return []
         peers = [peer for _, _, peer in messages]
         try:
-            if self._is_batched:
+            if self.is_batched:
                 return [(request, peers) for request in dist.batch_isend_irecv([*map(self._operation, messages)])]
             # What `isend` and `irecv` do, without their checks, which take longer than to start a message.
             return [
-                ((self._group.send if is_sent else self._group.recv)([_as_real(part)], peer, TAG), (peer,))
+                ((self._group.send if is_sent else self._group.recv)([_as_real(part)], peer, self._tag), (peer,))
                 for is_sent, part, peer in messages
             ]
         except RuntimeError as error:

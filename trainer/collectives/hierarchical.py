@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainer.collectives import ring
-from trainer.collectives.schedule import Schedule, Step, check_nodes, halve_interval
+from trainer.collectives.schedule import Schedule, Step, check_nodes
 
 
 def schedule_all_reduce(rank: int, ranks: int, ranks_per_node: int) -> Schedule:
@@ -38,7 +38,7 @@ def schedule_all_reduce(rank: int, ranks: int, ranks_per_node: int) -> Schedule:
         *_place(ring.schedule_all_reduce(node, nodes).steps, same_number, number * nodes, 1),
         *_place(ring.all_gather_steps(number, ranks_per_node), same_node, 0, nodes),
     )
-    return Schedule(ranks, steps, halve_interval(steps))
+    return Schedule(ranks, steps, chunk_interval=1)
 
 
 def _place(steps: Sequence[Step], ranks: Sequence[int], first_block: int, width: int) -> tuple[Step, ...]:

@@ -34,6 +34,9 @@ DEVICES = {"gloo": "cpu", "nccl": "cuda"}
 Pattern = Literal["ring", "halving_doubling", "tree", "hierarchical"]
 BLOCK_BYTES = 8 << 20
 """Largest block of a chunk. Fewer, larger messages cost less processor time, but additions overlap less with them."""
+HIERARCHICAL_CHUNK_BYTES, HIERARCHICAL_LEAST_BLOCK_BYTES = 4 << 20, 256 << 10
+"""Size of a chunk of `hierarchical`: links between nodes are busy with other chunks while ranks exchange inside. Blocks
+are not smaller than the second value, so that chunks are larger on more than 16 ranks."""
 
 
 def all_reduce(  # noqa: PLR0913  # options by name
@@ -43,25 +46,30 @@ def all_reduce(  # noqa: PLR0913  # options by name
     pattern: Pattern = "ring",
     average: bool = False,
     ranks_per_node: int | None = None,
-    block_bytes: int = BLOCK_BYTES,
+    block_bytes: int | None = None,
+    is_checked: bool = True,
     async_op: bool = False,
     on_end: OnEnd | None = None,
 ) -> Handle | None:
     """Replace the tensor by its sum, or its average, over all ranks of the group.
 
     An average divides every contribution by the number of ranks before the sum, as NCCL and DDP do, so that half
-    precision does not overflow. `hierarchical` needs `ranks_per_node`. At the end, `on_end` is called with the
-    error, or None, on the thread that ran the collective.
+    precision does not overflow. `hierarchical` needs `ranks_per_node`. Callers that know that the calls of all ranks
+    agree, as engines do that have compared their models, save messages with `is_checked=False`. At the end, `on_end`
+    is called with the error, or None, on the thread that ran the collective.
     """
     rank, ranks = _rank_in(group)
     schedule = _schedule_all_reduce(pattern, rank, ranks, ranks_per_node)
+    if block_bytes is None:
+        block_bytes = choose_block_bytes(pattern, ranks)
     chunks = plan_chunks(tensor.numel(), schedule.blocks, _block_elements(tensor, block_bytes))
     line = _describe("all_reduce", tensor, group, f"{pattern} {average=} {ranks_per_node=} {block_bytes=}")
     if average:
         _check_division(tensor)
 
     def run() -> None:
-        _agree(line, tensor, group)
+        if is_checked:
+            _agree(line, tensor, group)
         flat = _flatten(tensor)
         if average:
             flat.div_(ranks)
@@ -143,6 +151,13 @@ def broadcast(
         _write_back(flat, tensor)
 
     return launch(run, group, tensor.device, async_op=async_op)
+
+
+def choose_block_bytes(pattern: Pattern, ranks: int) -> int:
+    """Return the largest size of a block that an all-reduce uses by default."""
+    if pattern == "hierarchical":
+        return max(HIERARCHICAL_LEAST_BLOCK_BYTES, HIERARCHICAL_CHUNK_BYTES // ranks)
+    return BLOCK_BYTES
 
 
 @lru_cache(maxsize=64)

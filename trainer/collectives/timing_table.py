@@ -24,7 +24,7 @@ from typing import Any, Literal, get_args
 from trainer.bandwidth import format_size
 
 Method = Literal["backend", "ring", "halving_doubling", "tree", "hierarchical"]
-FORMAT = 1
+FORMAT = 2
 """Increased whenever the patterns change so much that older times mislead."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -72,10 +73,11 @@ class BlockGradients:
         """Let the next reduction send, be there gradients or not."""
         self.is_waiting = bool(self._parts)
 
-    def reduce(self, *, adds_replicas: bool) -> Iterator[None]:
+    def reduce(self, *, adds_replicas: bool) -> Iterator[Wait]:
         """Average over ranks and add the result to the gradients of the sharded parameters.
 
-        This is a generator: each part starts a collective, the next part waits for it. On a GPU only the stream waits.
+        This is a generator: each part starts a collective and yields the function that waits for it, to be called
+        before the next part. On a GPU only the stream waits.
         """
         self.is_waiting = False
         averages = self._fill_rows().view(-1)
@@ -84,13 +86,11 @@ class BlockGradients:
         if group is not None:
             self._turn.compare(group, REDUCE_SCATTER)
             sent, averages = averages, averages.new_empty(averages.numel() // self._ranks)
-            work = dist.reduce_scatter_tensor(averages, sent, op=dist.ReduceOp.AVG, group=group, async_op=True)
+            wait = self._start_scatter(averages, sent)
             # gloo sends a copy, which takes as much memory while the next block is computed. NCCL has a reference.
             del sent
-            yield
-            with self._turn.name_errors(REDUCE_SCATTER):
-                work.wait()
-            del work
+            yield partial(self._wait_for, REDUCE_SCATTER, wait)
+            del wait
         if self._own_replica is not None:
             averages += self._own_replica
             self._own_replica = None
@@ -99,11 +99,18 @@ class BlockGradients:
             return
         if replicas is not None:
             self._turn.compare(replicas, ALL_REDUCE)
-            wait = self.start_average(averages)
-            yield
-            with self._turn.name_errors(ALL_REDUCE):
-                wait()
+            yield partial(self._wait_for, ALL_REDUCE, self.start_average(averages))
         self._hand_out(averages)
+
+    def _wait_for(self, action: int, wait: Wait) -> None:
+        with self._turn.name_errors(action):
+            wait()
+
+    def _start_scatter(self, averages: torch.Tensor, sent: torch.Tensor) -> Wait:
+        group = self._mesh.group("shard")
+        work = dist.reduce_scatter_tensor(averages, sent, op=dist.ReduceOp.AVG, group=group, async_op=True)
+        wait: Wait = work.wait
+        return wait
 
     def _start_average(self, averages: torch.Tensor) -> Wait:
         work = dist.all_reduce(averages, op=dist.ReduceOp.AVG, group=self._mesh.group("replicate"), async_op=True)
@@ -143,6 +150,44 @@ class BlockGradients:
                 parameter.grad = self._sharing.join(rows, parameter.shape)
             else:
                 to_local(parameter.grad).add_(rows)
+
+
+class Reductions:
+    """The reductions of blocks that are on their way, oldest first."""
+
+    def __init__(self) -> None:
+        self._running: deque[tuple[Iterator[Wait], Wait]] = deque()
+        """Each with the function that waits for its present collective."""
+
+    def start(self, reduction: Iterator[Wait]) -> None:
+        """Start a reduction, after the next collectives of the earlier ones."""
+        self._continue_all()
+        self._start_next(reduction)
+
+    def finish(self) -> None:
+        """Wait until all reductions have ended."""
+        while self._running:
+            self._continue_all()
+
+    def abandon(self) -> None:
+        """Wait for what an exception in the last pass has left: collectives write to tensors that nobody else needs."""
+        while self._running:
+            _, wait = self._running.popleft()
+            wait()
+
+    def _continue_all(self) -> None:
+        """Wait for the collective of each reduction, and start its next one, if there is any."""
+        for _ in range(len(self._running)):
+            reduction, wait = self._running.popleft()
+            wait()
+            # It refers to the work of the backend, which may hold a copy of what was sent.
+            del wait
+            self._start_next(reduction)
+
+    def _start_next(self, reduction: Iterator[Wait]) -> None:
+        wait = next(reduction, None)
+        if wait is not None:
+            self._running.append((reduction, wait))
 
 
 def compress_replicas(

@@ -47,7 +47,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from trainer.config.reduction import ZERO_PARAMETERS, choose_deferred_reduction, zero_stage
 from trainer.engines.block import Block, list_parameters
-from trainer.engines.block_gradients import BlockGradients, compress_replicas
+from trainer.engines.block_gradients import BlockGradients, Reductions, compress_replicas
 from trainer.engines.block_order import END, BlockOrder, Turn
 from trainer.parallel.cast import is_cast_by_sharding
 from trainer.parallel.engine import Recipe
@@ -77,7 +77,7 @@ class ShardedEngine(PlainEngine):
         if recipe.compresses(mesh):
             self.compression = compress_replicas(self._passes.blocks, self._gradients, model, recipe, mesh)
         self._passes.on_backward = self._end_block
-        self._reductions: list[Iterator[None]] = []
+        self._reductions = Reductions()
         self._is_last = True
         self._is_compared, self._is_always_compared = True, recipe.parallel.check_blocks
         self._deferred, reason = choose_deferred_reduction(recipe.parallel, mesh.layout.replicate)
@@ -98,7 +98,7 @@ class ShardedEngine(PlainEngine):
         self._is_last = index == count - 1
         order = self._passes.order
         order.is_compared = self._is_compared
-        self._reductions.clear()
+        self._reductions.abandon()
         self._passes.begin(is_first=index == 0, is_last=self._is_last)
         for gradients in self._gradients:
             gradients.begin(is_first=index == 0)
@@ -106,8 +106,7 @@ class ShardedEngine(PlainEngine):
         # The inputs of the other blocks, such as an embedding, have no gradients.
         for gradients in reversed(self._gradients):
             self._start_reduction(gradients)
-        while self._reductions:
-            self._continue_reductions()
+        self._reductions.finish()
         order.compare(self.mesh.group("shard"), END)
         order.is_compared = self._is_always_compared
         # Replicas meet in the last micro-batch of a step only, unless nothing is deferred.
@@ -124,13 +123,7 @@ class ShardedEngine(PlainEngine):
     def _start_reduction(self, gradients: BlockGradients) -> None:
         """Average a block over ranks, unless that has been done or is for a later micro-batch to do."""
         if gradients.is_waiting and (self._is_last or self._deferred != "all"):
-            self._continue_reductions()
-            self._reductions.append(gradients.reduce(adds_replicas=self._is_last or self._deferred == "nothing"))
-            next(self._reductions[-1], None)
-
-    def _continue_reductions(self) -> None:
-        """Wait for the collective of each reduction, and start its next one, if there is any."""
-        self._reductions = [reduction for reduction in self._reductions if next(reduction, _END) is not _END]
+            self._reductions.start(gradients.reduce(adds_replicas=self._is_last or self._deferred == "nothing"))
 
 
 class BlockPasses:
@@ -306,6 +299,3 @@ def _has_no_graph(leaf: Any) -> bool:
 
 def _cast(leaf: Any, dtype: torch.dtype) -> Any:
     return leaf.to(dtype) if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() else leaf
-
-
-_END = object()

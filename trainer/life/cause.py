@@ -94,7 +94,7 @@ _PATTERNS = [
     # The text of this error is that of another rank, which has the cause.
     (Cause.LOST_PEER, r"\bPeerError"),
     # Whatever the filesystem's error was: a timeout of it is not one of the network between ranks.
-    (Cause.STORAGE, r"\bUnreadableCheckpoint"),
+    (Cause.STORAGE, r"\b(UnreadableCheckpoint|SafetensorsError)"),
     (Cause.FOLDER_LOST, r"\bFolderLost"),
     (Cause.DEVICE, r"\bDeviceError"),
     (Cause.OUT_OF_MEMORY, r"OutOfMemoryError|CU(BLAS|DNN|SOLVER|SPARSE)_STATUS_ALLOC_FAILED|[Cc]uda.*out of memory"),

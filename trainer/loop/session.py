@@ -32,6 +32,7 @@ from trainer.life import failure, outcome
 from trainer.life.cause import Cause
 from trainer.life.health import Health
 from trainer.life.outcome import Code
+from trainer.life.slow_link import LinkWatch
 from trainer.life.stop import StopListener, StopReason
 from trainer.life.straggler import StragglerDetector
 from trainer.life.trace_request import TraceRequests
@@ -208,6 +209,7 @@ class Session:
                     vote=vote,
                     stop_check=stop_check,
                     stragglers=StragglerDetector(hosts, config.watchdog.straggler),
+                    links=LinkWatch(hosts, config.watchdog.straggler),
                     tracer=tracer,
                     trace_requests=trace_requests,
                     replays=replays,

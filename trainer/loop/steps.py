@@ -17,6 +17,7 @@ from trainer.life.cause import Cause
 from trainer.life.hang_limit import REMOTE_BATCH_S
 from trainer.life.health import Action, Health, Verdict
 from trainer.life.outcome import Code
+from trainer.life.slow_link import PROBE_LIMIT_S, LinkWatch, measure_links
 from trainer.life.stop import StopListener, StopReason, explain_slow_stop
 from trainer.life.straggler import StragglerDetector
 from trainer.life.trace_request import TraceRequests
@@ -55,6 +56,7 @@ class StepLoop:
     stop: StopListener
     vote: Vote
     stragglers: StragglerDetector
+    links: LinkWatch
     tracer: Tracer
     trace_requests: TraceRequests
     stop_check: StopCheck
@@ -204,6 +206,7 @@ class StepLoop:
         """
         if agreed is not None:
             self._report_stragglers(agreed)
+            self._report_slow_links(agreed)
             self._begin_trace(agreed)
             self._is_busy = agreed.busy
             self.stop_check.step_s = agreed.step_s or self.stop_check.step_s
@@ -307,3 +310,13 @@ class StepLoop:
         for straggler in self.stragglers.observe(agreed.work_s):
             self.recorder.say(f"STRAGGLER {straggler}")
             self.recorder.event("straggler", rank=straggler.rank, host=straggler.host, message=str(straggler))
+
+    def _report_slow_links(self, agreed: VoteResult) -> None:
+        if not self.links.observe(agreed.step_s):
+            return
+        self.watchdog.beat(self.trainer.step, "links", PROBE_LIMIT_S)
+        measured = measure_links(self.trainer.world, self.links.leaders)
+        self.watchdog.beat(self.trainer.step, "step")
+        for slow in self.links.judge(measured):
+            self.recorder.say(f"SLOW LINK {slow}")
+            self.recorder.event("slow_link", ranks=slow.ranks, hosts=slow.hosts, message=str(slow))

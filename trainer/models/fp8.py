@@ -42,22 +42,10 @@ class Fp8Linear(nn.Linear):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.multiply(x, self.weight, self.bias)
 
-    def multiply(
-        self,
-        x: torch.Tensor,
-        weight: torch.Tensor,
-        bias: torch.Tensor | None,
-        input_scales: DelayedScales | None = None,
-    ) -> torch.Tensor:
-        """Multiply by a weight with this layer's scales; an evaluation derives them from the values.
-
-        `input_scales` are the delayed scales of another layer with the same input: if both cast it with the same scale,
-        the compiler casts it once.
-        """
+    def multiply(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        """Multiply by a weight with this layer's scales; an evaluation derives them from the values."""
         delayed = self.delayed if self.training else None
-        return multiply_fp8(
-            x, weight, bias, has_row_scales=self.has_row_scales, delayed=delayed, input_scales=input_scales
-        )
+        return multiply_fp8(x, weight, bias, has_row_scales=self.has_row_scales, delayed=delayed)
 
 
 def use_fp8(layer: nn.Linear, *, has_row_scales: bool) -> None:
@@ -67,24 +55,22 @@ def use_fp8(layer: nn.Linear, *, has_row_scales: bool) -> None:
     layer.delayed = None
 
 
-def multiply_fp8(  # noqa: PLR0913  # the operands of F.linear and the scales of each
+def multiply_fp8(
     x: torch.Tensor,
     weight: torch.Tensor,
     bias: torch.Tensor | None,
     *,
     has_row_scales: bool,
     delayed: DelayedScales | None = None,
-    input_scales: DelayedScales | None = None,
 ) -> torch.Tensor:
     """Return `F.linear(x, weight, bias)` in bf16, computed in fp8, as are the gradients of `x` and `weight`.
 
-    With delayed scales, their largest values are updated. `input_scales` are those of another layer with the same
-    input, whose scale the input gets.
+    With delayed scales, their largest values are updated.
     """
     rows = flatten_rows(x)
     if delayed is None or not casts_stored_weight(weight):
         weight = weight.to(torch.bfloat16)
-    y = _multiply_rows(rows, weight, has_row_scales=has_row_scales, delayed=delayed, input_scales=input_scales)
+    y = _multiply_rows(rows, weight, has_row_scales=has_row_scales, delayed=delayed)
     y = unflatten_rows(y, x)
     return y if bias is None else y + bias.to(y.dtype)
 
@@ -107,20 +93,14 @@ def unflatten_rows(rows: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 
 
 def _multiply_rows(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    *,
-    has_row_scales: bool,
-    delayed: DelayedScales | None,
-    input_scales: DelayedScales | None,
+    x: torch.Tensor, weight: torch.Tensor, *, has_row_scales: bool, delayed: DelayedScales | None
 ) -> torch.Tensor:
     y: torch.Tensor
     if delayed is None:
         product = _RowScaledProduct if has_row_scales else _TensorScaledProduct
         y = product.apply(x, weight)
         return y
-    x_scale = (input_scales or delayed).scales[0]
-    y, maxima = _DelayedProduct.apply(x, weight, x_scale, delayed.scales, delayed.gradient_maximum)
+    y, maxima = _DelayedProduct.apply(x, weight, delayed.scales, delayed.gradient_maximum)
     record_maxima(delayed, maxima)
     return y
 
@@ -153,15 +133,10 @@ class _DelayedProduct(torch.autograd.Function):
     """x @ weight.T with one scale for each operand, which is given, and the largest values of x and weight."""
 
     @staticmethod
-    def forward(  # noqa: PLR0913, PLR0917  # autograd passes tensors by position only
-        ctx: Any,
-        x: torch.Tensor,
-        weight: torch.Tensor,
-        x_scale: torch.Tensor,
-        scales: torch.Tensor,
-        gradient_maximum: torch.Tensor,
+    def forward(
+        ctx: Any, x: torch.Tensor, weight: torch.Tensor, scales: torch.Tensor, gradient_maximum: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        x8, x_columns, x_maximum = cast_delayed(x, x_scale, E4M3)
+        x8, x_columns, x_maximum = cast_delayed(x, scales[0], E4M3)
         weight8, weight_columns, weight_maximum = cast_delayed(weight, scales[1], E4M3)
         ctx.save_for_backward(*x_columns, *weight_columns, scales)
         ctx.weight_type = weight.dtype
@@ -179,7 +154,7 @@ class _DelayedProduct(torch.autograd.Function):
         of_x = multiply_scaled(rows, (weight, weight_scale), is_gradient=True)
         # Written as it will be stored: fp32 weights have fp32 gradients, and their sum is not rounded before.
         of_weight = multiply_scaled(columns, (x, x_scale), is_gradient=True, dtype=ctx.weight_type)
-        return of_x, of_weight, None, None, None
+        return of_x, of_weight, None, None
 
 
 class _RowScaledProduct(torch.autograd.Function):

@@ -11,8 +11,9 @@ import torch
 import torch.nn.functional as F
 
 from trainer.config.check_fp8 import FP8_MULTIPLE
-from trainer.models.fp8 import cast_delayed, multiply_scaled
-from trainer.models.fp8_formats import E4M3, E5M2
+from trainer.models.fp8 import add_scale, cast_delayed, multiply_scaled
+from trainer.models.fp8_cast import cast_plainly
+from trainer.models.fp8_formats import E4M3, E5M2, Cast
 from trainer.models.functional import IGNORED_TARGET
 from trainer.models.fused_loss import differentiate_rows, make_gradients
 
@@ -45,15 +46,16 @@ def differentiate_head_fp8(  # noqa: PLR0913, PLR0917 - operations of torch take
         own, own_targets = _pad(states[rows], targets[rows])
         count = len(targets[rows])
         own8, own_transposed, _ = cast_delayed(own, unscaled, E4M3)
-        slopes = multiply_scaled(own8, columns8, is_gradient=False)
+        logits = multiply_scaled(own8, columns8, is_gradient=False)
         own_losses = losses.new_empty(len(own))
-        differentiate_rows(slopes, own_targets, own_losses, 1.0)
-        losses[rows] = own_losses[:count]
         if not (needs_states or needs_columns):
+            differentiate_rows(logits, own_targets, own_losses, 1.0)
+            losses[rows] = own_losses[:count]
             continue
-        slopes8, slopes_transposed, _ = cast_delayed(slopes, slope_scale, E5M2)
-        # The logits are the largest part of the memory, and the products need their fp8 copies only.
-        del slopes
+        slopes8, slopes_transposed, _ = add_scale(*differentiate_rows_fp8(logits, own_targets, own_losses, slope_scale))
+        # The logits are the largest part of the memory, and the products need the fp8 slopes only.
+        del logits
+        losses[rows] = own_losses[:count]
         if needs_states:
             for_states[rows] = multiply_scaled(slopes8, columns_transposed, is_gradient=True)[:count]
         del slopes8
@@ -76,6 +78,22 @@ def _describe(  # noqa: PLR0913, PLR0917 - the parameters of the operation
     """Return tensors like the results, without computing them."""
     losses = targets.new_empty(targets.shape, dtype=torch.float32)
     return losses, *make_gradients(states, columns, needs_states, needs_columns, sums_in_fp32)
+
+
+def differentiate_rows_fp8(
+    logits: torch.Tensor, targets: torch.Tensor, losses: torch.Tensor, scale: torch.Tensor
+) -> Cast:
+    """Return the gradients of the losses of rows as `cast_fp8` returns them in e5m2, and write the losses.
+
+    The logits may be overwritten.
+    """
+    if logits.is_cuda:
+        # Triton is imported where it is used: it takes long, and the package exists on Linux only.
+        from trainer.models import softmax_kernel  # noqa: PLC0415
+
+        return softmax_kernel.differentiate_rows_fp8(logits, targets, losses, scale)
+    differentiate_rows(logits, targets, losses, 1.0)
+    return cast_plainly(logits, scale, E5M2)
 
 
 def _pad(states: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -193,15 +193,21 @@ class _Weights(Mapping[str, torch.Tensor]):
         return len(self._sources)
 
     def measure_shape(self, name: str) -> tuple[int, ...]:
-        """Return the shape of a parameter without reading all experts."""
+        """Return the shape of a parameter without reading it."""
         sources = self._sources[name]
-        shape = tuple(self._read(sources[0], name).shape)
+        reader, key = self._available[sources[0].theirs]
+        shape = tuple(_select(torch.empty(reader.entries[key].shape, device="meta"), sources[0], name).shape)
         return shape if sources[0].expert is None else (len(sources), *shape)
 
     def _read(self, mapping: TensorMapping, name: str) -> torch.Tensor:
         reader, key = self._available[mapping.theirs]
-        tensor = reader[key].t() if mapping.is_transposed else reader[key]
-        return tensor.chunk(len(mapping.ours))[mapping.ours.index(name)]
+        return _select(reader[key], mapping, name)
+
+
+def _select(tensor: torch.Tensor, mapping: TensorMapping, name: str) -> torch.Tensor:
+    """Return the part of a tensor in a file that is our parameter of this name."""
+    tensor = tensor.t() if mapping.is_transposed else tensor
+    return tensor.chunk(len(mapping.ours))[mapping.ours.index(name)]
 
 
 def _join(mapping: TensorMapping, state: Mapping[str, torch.Tensor]) -> torch.Tensor:

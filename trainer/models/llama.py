@@ -16,8 +16,9 @@ from trainer.config.models import LlamaLikeConfig, MoeConfig
 from trainer.models.attention import attend, merge_heads, split_heads
 from trainer.models.attention_mask import AttentionMask, DocumentKernel, choose_mask
 from trainer.models.experts import MixtureOfExperts
+from trainer.models.fp8_feed_forward import can_feed_forward, feed_forward
 from trainer.models.head import Head, Objective
-from trainer.models.projections import project_jointly, project_sharing_input
+from trainer.models.projections import project_jointly
 from trainer.models.residual import begin_residual
 from trainer.models.rotary import Angles, rotary_table, rotate
 from trainer.models.sequence_part import SequencePart
@@ -143,8 +144,10 @@ class FeedForward(nn.Module):
         self.down = nn.Linear(config.ffn, config.dim, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        gate, up = project_sharing_input(x, (self.gate, self.up))
-        return self.down(F.silu(gate) * up)
+        layers = (self.gate, self.up, self.down)
+        if can_feed_forward(layers):
+            return feed_forward(x, layers)
+        return self.down(F.silu(self.gate(x)) * self.up(x))
 
 
 def normalize(x: torch.Tensor, norm: nn.RMSNorm) -> torch.Tensor:

@@ -30,22 +30,6 @@ def project_jointly(x: torch.Tensor, layers: tuple[nn.Module, ...]) -> tuple[tor
     return joined.split([layer.out_features for layer in linears], dim=-1)
 
 
-def project_sharing_input(x: torch.Tensor, layers: tuple[nn.Module, ...]) -> tuple[torch.Tensor, ...]:
-    """Return the output of each layer, by a product each; in a compiled graph, their fp8 input is cast once."""
-    if not can_share_input(layers):
-        return tuple(layer(x) for layer in layers)
-    linears = [layer for layer in layers if isinstance(layer, Fp8Linear)]
-    scales = linears[0].delayed
-    return tuple(layer.multiply(x, layer.weight, layer.bias, input_scales=scales) for layer in linears)
-
-
-def can_share_input(layers: tuple[nn.Module, ...]) -> bool:
-    """Return whether all layers are fp8 with delayed scales, within a graph: eager code would cast the input again."""
-    if not torch.compiler.is_compiling():
-        return False
-    return all(isinstance(layer, Fp8Linear) and layer.delayed is not None for layer in layers)
-
-
 def can_join(x: torch.Tensor, layers: tuple[nn.Module, ...]) -> bool:
     """Return whether the weights are plain, and cast by autocast within a graph for a GPU."""
     if not (torch.compiler.is_compiling() and x.is_cuda and torch.is_autocast_enabled("cuda")):

@@ -9,12 +9,11 @@ other stages of the pipeline continue.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Protocol
 
 from torch import nn
 
-from trainer.engines.block_gradients import BlockGradients
+from trainer.engines.block_gradients import BlockGradients, Reductions
 from trainer.engines.data_parallel import GradientBuckets
 from trainer.engines.reduction import start_average
 from trainer.engines.sharded import copy_first_replica, find_passes
@@ -78,12 +77,12 @@ class ShardedStage:
         self._passes = find_passes(stage)
         copy_first_replica(self._passes.blocks, stage, mesh)
         self._gradients = [BlockGradients(block, mesh, DTYPES[recipe.formats.reduced]) for block in self._passes.blocks]
-        self._reductions: list[Iterator[None]] = []
+        self._reductions = Reductions()
         self._is_always_compared = recipe.parallel.check_blocks
         self._passes.order.is_compared = True
 
     def begin_step(self) -> None:
-        self._reductions.clear()
+        self._reductions.abandon()
         # Not the last micro-batch, after which blocks would be freed one by one: later ones still need them.
         self._passes.begin(is_first=True, is_last=False)
         for gradients in self._gradients:
@@ -95,21 +94,10 @@ class ShardedStage:
     def end_last_backward(self) -> None:
         for gradients in reversed(self._gradients):
             if gradients.is_waiting:
-                self._continue_reductions()
-                self._reductions.append(gradients.reduce(adds_replicas=True))
-                self._continue_reductions(first=len(self._reductions) - 1)
+                self._reductions.start(gradients.reduce(adds_replicas=True))
 
     def finish(self) -> None:
-        while self._reductions:
-            self._continue_reductions()
+        self._reductions.finish()
         self._passes.order.is_compared = self._is_always_compared
         for block in self._passes.blocks:
             block.free()
-
-    def _continue_reductions(self, first: int = 0) -> None:
-        """Wait for the collective of each reduction from the first on, and start its next one, if there is any."""
-        waiting = [reduction for reduction in self._reductions[first:] if next(reduction, _END) is not _END]
-        self._reductions[first:] = waiting
-
-
-_END = object()

@@ -1,0 +1,175 @@
+"""Find the host behind a slow link: once steps take longer, hosts exchange messages in pairs and compare the times.
+
+A slow link delays every rank alike, because all of them wait for the same collective, so the time that each rank works
+does not show whose link it is. The messages use the control group, which is TCP, also if training uses NCCL.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import torch
+import torch.distributed
+
+from trainer.world import World
+
+# Many of the names used here have no types, and mypy must give the same result where torch is not installed.
+dist: Any = torch.distributed
+MESSAGE_BYTES = 512 * 1024
+PROBE_LIMIT_S = 300.0
+"""Time after which a measurement counts as a hang, far more than one takes on a very slow link."""
+# The median of these: a single one may be late because another process had the core.
+_EXCHANGES = 5
+# A host needs one good partner to be above suspicion, so not all pairs are measured.
+_MAX_ROUNDS = 7
+_TAG = 7301
+# A host is slow if its messages take this many times those of the others, and longer by a time that matters.
+_FACTOR = 2.0
+_MIN_DELAY_S = 0.002
+_MIN_HOSTS_TO_COMPARE = 3
+
+
+@dataclass(frozen=True)
+class SlowLink:
+    """Hosts behind a slow link: one, or both ends where there is no third host to compare with."""
+
+    ranks: tuple[int, ...]
+    """The first rank of each host."""
+    hosts: tuple[str, ...]
+    message_s: float
+    usual_s: float
+    """What a message takes between the other hosts, or, of two hosts, what it took at the start."""
+
+    def __str__(self) -> str:
+        names = " and ".join(f"rank {rank} on {host}" for rank, host in zip(self.ranks, self.hosts, strict=True))
+        times = f"{self.message_s * 1e3:.1f} ms, {self.message_s / self.usual_s:.1f} times"
+        size = f"{MESSAGE_BYTES // 1024} KiB"
+        if len(self.hosts) > 1:
+            return f"between {names}: {size} take {times} the {self.usual_s * 1e3:.1f} ms of the start"
+        return f"{names}: {size} to its best partner take {times} the median of {self.usual_s * 1e3:.1f} ms"
+
+
+class LinkWatch:
+    """A detector of slow links; every rank observes the same times, so that all measure at the same step.
+
+    Links are measured in several windows of steps at the start, and again when steps have become longer by a factor for
+    as many windows. What is slow in most of these measurements is reported.
+    """
+
+    def __init__(self, hosts: Sequence[str], factor: float, window: int = 10, windows: int = 3) -> None:
+        """`hosts` are those of all ranks."""
+        first = {host: rank for rank, host in reversed(list(enumerate(hosts)))}
+        self.leaders = sorted(first.values())
+        """The first rank of each host."""
+        self._hosts = [hosts[rank] for rank in self.leaders]
+        self._factor = factor
+        self._window, self._windows = window, windows
+        self._steps: list[float] = []
+        self._is_warm = False
+        self._usual_step_s = 0.0
+        self._slow_windows = 0
+        self._due = windows
+        self._measured: list[Sequence[float]] = []
+        self._reference: list[float] = []
+
+    def observe(self, step_s: float) -> bool:
+        """Add the time of a step, 0 if none was measured; return whether to measure the links now."""
+        if len(self._hosts) < 2 or not step_s:  # noqa: PLR2004  # A single host has no link.
+            return False
+        self._steps.append(step_s)
+        if len(self._steps) < self._window:
+            return False
+        pace_s, self._steps = median(self._steps), []
+        if not self._is_warm:
+            # The first steps wait for compilers and caches.
+            self._is_warm = True
+            return False
+        self._usual_step_s = min(self._usual_step_s or pace_s, pace_s)
+        self._slow_windows = self._slow_windows + 1 if pace_s > self._factor * self._usual_step_s else 0
+        if self._slow_windows == self._windows:
+            self._due, self._measured = self._windows, []
+        return self._due > 0
+
+    def judge(self, seconds: Sequence[float]) -> list[SlowLink]:
+        """Add a measurement, the seconds of each host; return the slow links once there are enough of them."""
+        self._measured.append(seconds)
+        self._due -= 1
+        if self._due:
+            return []
+        typical = [median(times) for times in zip(*self._measured, strict=True)]
+        self._measured = []
+        slow = find_slow_links(typical, self._reference, self.leaders, self._hosts)
+        self._reference = self._reference or typical
+        return slow
+
+
+def find_slow_links(
+    seconds: Sequence[float], reference: Sequence[float], ranks: Sequence[int], hosts: Sequence[str]
+) -> list[SlowLink]:
+    """Return the hosts whose messages are slow, compared with the other hosts, or, of two, with the start."""
+    if len(hosts) >= _MIN_HOSTS_TO_COMPARE:
+        usual = median(seconds)
+        return [
+            SlowLink((rank,), (host,), taken, usual)
+            for rank, host, taken in zip(ranks, hosts, seconds, strict=True)
+            if _is_slow(taken, usual)
+        ]
+    if reference and _is_slow(max(seconds), max(reference)):
+        return [SlowLink(tuple(ranks), tuple(hosts), max(seconds), max(reference))]
+    return []
+
+
+def pair_hosts(count: int, max_rounds: int = _MAX_ROUNDS) -> list[list[tuple[int, int]]]:
+    """Return rounds of pairs, in each of which every host has at most one partner; no pair comes twice."""
+    places: list[int | None] = [*range(count), *([None] if count % 2 else [])]
+    rounds = []
+    for _ in range(min(len(places) - 1, max_rounds)):
+        half = len(places) // 2
+        facing = zip(places[:half], reversed(places[half:]), strict=True)
+        rounds.append([(a, b) for a, b in facing if a is not None and b is not None])
+        places = [places[0], places[-1], *places[1:-1]]
+    return rounds
+
+
+def measure_links(world: World, leaders: Sequence[int]) -> list[float]:
+    """Return the seconds of a message between each host and its best partner; all ranks call it at the same step."""
+    seconds = torch.zeros(len(leaders), dtype=torch.float64)
+    if world.rank in leaders:
+        own = leaders.index(world.rank)
+        partners = [a + b - own for pairs in pair_hosts(len(leaders)) for a, b in pairs if own in {a, b}]
+        seconds[own] = min(_time_messages(world, leaders[partner]) for partner in partners)
+    dist.all_reduce(seconds, dist.ReduceOp.MAX, group=world.group)
+    return [float(second) for second in seconds]
+
+
+def _time_messages(world: World, partner: int) -> float:
+    """Return the median seconds until a message has arrived at another rank and its own here; both do the same now."""
+    token, message = torch.zeros(1, dtype=torch.uint8), torch.zeros(MESSAGE_BYTES, dtype=torch.uint8)
+    times = []
+    for _ in range(_EXCHANGES):
+        # The partner may come later, for which the link is not to blame.
+        _exchange(world, partner, token)
+        began = time.perf_counter()
+        _exchange(world, partner, message)
+        # A message counts as sent when the kernel has it, so only an answer shows that it has arrived.
+        _exchange(world, partner, token)
+        times.append(time.perf_counter() - began)
+    return median(times)
+
+
+def _exchange(world: World, partner: int, message: torch.Tensor) -> None:
+    received = torch.empty_like(message)
+    works = (
+        dist.isend(message, partner, group=world.group, tag=_TAG),
+        dist.irecv(received, partner, group=world.group, tag=_TAG),
+    )
+    for work in works:
+        work.wait()
+
+
+def _is_slow(taken_s: float, usual_s: float) -> bool:
+    return taken_s > _FACTOR * usual_s and taken_s - usual_s > _MIN_DELAY_S

@@ -44,11 +44,11 @@ def _server() -> subprocess.Popen[str]:
 def serve() -> None:
     """Load the modules of the commands, then run each command that standard input requests in a fork."""
     # Imported here, because only this process needs them, and only so that its forks have them.
-    import boto3  # noqa: F401, PLC0415
-    import docker  # noqa: F401, PLC0415
+    import boto3  # noqa: F401, PLC0415  # only this process needs it, so that its forks have it
+    import docker  # noqa: F401, PLC0415  # only this process needs it, so that its forks have it
 
-    import muster.cli  # noqa: PLC0415
-    from muster.commands import check, cost, demo, status, submit, teardown, up  # noqa: F401, PLC0415
+    import muster.cli  # noqa: PLC0415  # only this process needs it, so that its forks have it
+    from muster.commands import check, cost, demo, status, submit, teardown, up  # noqa: F401, PLC0415  # only this process needs it, so that its forks have it
 
     for line in sys.stdin:
         child = os.fork()

@@ -14,7 +14,7 @@ def list_rows(heading: str) -> list[str]:
     """Return the rows of the tables under a heading, without their heads."""
     section = TEXT.partition(f"## {heading}\n")[2].partition("\n## ")[0]
     tables = re.split(r"^\|[-|]+\|\n", section, flags=re.MULTILINE)[1:]
-    return [line for table in tables for line in re.match(r"(?:\|.*\n?)*", table)[0].splitlines()]  # type: ignore[index]
+    return [line for table in tables for line in re.match(r"(?:\|.*\n?)*", table)[0].splitlines()]
 
 
 def test_every_attack_names_a_test() -> None:

@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import docker
@@ -118,3 +119,20 @@ def open_machines(
             address = container.attrs["NetworkSettings"]["Networks"]["bridge"]["IPAddress"]
             described[host] = {"address": address, "fingerprint": fingerprint}
         yield BareMachines(roots, described)
+
+
+def describe_rack(machines: BareMachines, head: str, identity: Path) -> dict[str, Any]:
+    """Return the spec of a cluster whose controller is `head` and whose compute nodes are the hosts rack1-*."""
+    return {
+        "groups": {"cpu": {"count": len(machines.described) - 1}},
+        "login": {"enabled": False},
+        "storage": {"shared": {"kind": "existing"}},
+        "software": {"slurm": SLURM},
+        "hosts": {
+            "machines": dict(machines.described),
+            "controller": head,
+            "groups": {"cpu": {"match": ["rack1-*"]}},
+            "user": "ops",
+            "identity_file": str(identity),
+        },
+    }

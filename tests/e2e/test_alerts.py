@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import yaml
 
 from slurm.alerts import install
+from slurm.alerts.conditions import SILENT_GRACE_S
+from tests.fault_matrix.times import record
 from tests.harness import REPO, Spec, Stack, small_spec, wait_until
 from tests.slurm import webhook_receiver
 
@@ -18,6 +22,8 @@ PORT = 8099
 SECRET = "T0/B0/not-for-everybody"
 RECEIVED = "/tmp/received.json"
 EXPECTED = "/etc/muster/expected.json"
+# The user of a stack that names none.
+USER = "muster"
 # Two polls of the program, its pause between messages, and Slurm's own time to miss a node.
 ALERT_S = 150
 pytestmark = pytest.mark.nightly
@@ -36,7 +42,16 @@ def cluster(make_stack: Callable[[str, Spec], Stack]) -> Iterator[Stack]:
     assert stack.exists() == []
 
 
-def test_people_are_told_and_the_address_stays_secret(cluster: Stack) -> None:
+@dataclass(frozen=True)
+class Watched:
+    """A cluster whose alerts reach a web server on its login node, and the `up` that set this up."""
+
+    cluster: Stack
+    up: subprocess.CompletedProcess[str]
+
+
+@pytest.fixture(scope="module")
+def watched(cluster: Stack) -> Iterator[Watched]:
     receiver = Path(webhook_receiver.__file__).read_text()
     cluster.ssh("login", f"cat >/tmp/receiver.py <<'END'\n{receiver}\nEND", user="root")
     # The first attempt fails, so that the message arrives only by a retry.
@@ -46,7 +61,14 @@ def test_people_are_told_and_the_address_stays_secret(cluster: Stack) -> None:
     cluster.ssh("login", start, user="root")
     try:
         encrypt_address(cluster, f"http://login:{PORT}/{SECRET}")
-        up = cluster.up()
+        yield Watched(cluster, cluster.up())
+    finally:
+        cluster.ssh("login", "kill $(cat /tmp/receiver.pid)", user="root", check=False)
+
+
+def test_people_are_told_and_the_address_stays_secret(watched: Watched) -> None:
+    cluster = watched.cluster
+    try:
         shorten_wait_of_queue(cluster)
         break_things(cluster)
         expected = (
@@ -59,10 +81,28 @@ def test_people_are_told_and_the_address_stays_secret(cluster: Stack) -> None:
         # A person who drains a node needs no message about it.
         assert "cpu-1 is drained" not in read_messages(cluster)
         assert read_messages(cluster).startswith(f"muster cluster {cluster.cluster}:\n")
-        check_secrecy(cluster, up)
+        check_secrecy(cluster, watched.up)
     finally:
         heal(cluster)
-        cluster.ssh("login", "kill $(cat /tmp/receiver.pid)", user="root", check=False)
+
+
+@pytest.mark.fault(4)
+def test_people_are_told_that_the_database_is_down(watched: Watched) -> None:
+    """Jobs run meanwhile, and their records arrive later."""
+    cluster = watched.cluster
+    cluster.ssh("controller", "systemctl stop slurmdbd mariadb", user="root")
+    stopped = time.monotonic()
+    try:
+        job = cluster.ssh("login", "cd ~ && sbatch --parsable --wait -p gpu -N1 -J without-records --wrap hostname")
+        text = "slurmdbd or its database does not answer"
+        wait_until(lambda: text in read_messages(cluster), "the alert", SILENT_GRACE_S + ALERT_S)
+        detect_s = time.monotonic() - stopped
+    finally:
+        cluster.ssh("controller", "systemctl start mariadb slurmdbd", user="root")
+        started = time.monotonic()
+    show = f"sacct -X -n -P -o JobName,State -j {job} 2>/dev/null || true"
+    wait_until(lambda: cluster.ssh("login", show) == "without-records|COMPLETED", "the record arrives")
+    record(4, detect_s=detect_s, recover_s=time.monotonic() - started)
 
 
 def encrypt_address(cluster: Stack, address: str) -> None:
@@ -111,9 +151,9 @@ def check_secrecy(cluster: Stack, up: subprocess.CompletedProcess[str]) -> None:
     assert SECRET not in up.stdout + up.stderr
     files = [path for path in cluster.home.rglob("*") if path.is_file()]
     assert [path for path in files if SECRET.encode() in path.read_bytes()] == []
-    denied = cluster.ssh("controller", f"runuser -u {next(iter(cluster.spec['users']))} -- cat {install.CONFIG}",
-                         user="root", check=False)  # fmt: skip
-    assert denied == ""
+    # The cluster's only user, whose SSH access to the controller is that of root.
+    read = f"runuser -u {USER} -- sh -c 'cat {install.CONFIG} || echo denied'"
+    assert cluster.ssh("controller", read, user="root") == "denied"
 
 
 def heal(cluster: Stack) -> None:

@@ -17,7 +17,7 @@ from infra.resources import ssh_key
 from slurm.control.nodes import NodeState, parse_nodes, show_nodes
 from slurm.health.clock import FIX
 from slurm.health.drain import CAP_PREFIX, GOOD_ROUNDS, PREFIX
-from tests.e2e.bare_machines import SLURM, BareMachines, open_machines
+from tests.e2e.bare_machines import BareMachines, describe_rack, open_machines
 from tests.e2e.frozen_storage import FrozenStorage, explain_lack, open_storage
 from tests.fault_matrix.times import record
 from tests.harness import Spec, Stack, wait_until
@@ -83,19 +83,7 @@ def rack(make_stack: Callable[[str, Spec], Stack], tmp_path_factory: pytest.Temp
         environments = {"volume": names.ENV_CACHE_VOLUME, "target": "/shared/env"}
         mounts = {host: (shared, environments | {"read_only": host != HEAD}) for host in HOSTS}
         machines = opened.enter_context(open_machines(stack.cluster, HOSTS, key.public, mounts))
-        stack.spec |= {
-            "groups": {"cpu": {"count": len(RACK)}},
-            "login": {"enabled": False},
-            "storage": {"shared": {"kind": "existing"}},
-            "software": {"slurm": SLURM},
-            "hosts": {
-                "machines": dict(machines.described),
-                "controller": HEAD,
-                "groups": {"cpu": {"match": ["rack1-*"]}},
-                "user": "ops",
-                "identity_file": str(identity),
-            },
-        }
+        stack.spec |= describe_rack(machines, HEAD, identity)
         stack.up("--no-preflight")
         yield Rack(machines, stack, storage)
         stack.muster("teardown", "--yes", "--force")

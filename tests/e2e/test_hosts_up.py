@@ -5,69 +5,25 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
-import docker
 import pytest
 
-from cluster import names
-from infra.resources import ssh_key
-from tests.e2e.bare_machines import SLURM, BareMachines, differences, open_machines
+from tests.e2e.bare_machines import BareMachines, differences
+from tests.e2e.rack import HOSTS, UNCHECKED, Rack, open_rack
 from tests.harness import Spec, Stack
 
 pytestmark = pytest.mark.nightly
 
-HEAD, *RACK = HOSTS = ("head", "rack1-1", "rack1-2")
-INSIDE = "10.77.0"
-# The hosts' filesystem is a volume of this machine, which the pre-flight would take for a local one.
-UNCHECKED = "--no-preflight"
 JOB = """set -e
 sbatch --wait -N2 -o job.out --wrap 'srun sh -c "echo \\$SLURMD_NODENAME \\$(hostname)"' >/dev/null
 sort job.out"""
 
 
-@dataclass(frozen=True)
-class Rack:
-    """Three machines, and a stack that describes them."""
-
-    machines: BareMachines
-    stack: Stack
-
-
 @pytest.fixture
 def rack(make_stack: Callable[[str, Spec], Stack], tmp_path: Path) -> Iterator[Rack]:
-    key = ssh_key.generate("me")
-    identity = tmp_path / "id"
-    identity.write_text(key.private)
-    stack = make_stack("rack", {"target": "hosts"})
-    labels = {"muster.cluster": stack.cluster}
-    shared = docker.from_env().volumes.create(names.volume(stack.cluster, "shared"), labels=labels)
-    env_cache = {"volume": names.ENV_CACHE_VOLUME, "target": "/shared/env"}
-    mounts = {
-        host: ({"volume": str(shared.name), "target": "/shared"}, env_cache | {"read_only": host != HEAD})
-        for host in HOSTS
-    }
-    with open_machines(stack.cluster, HOSTS, key.public, mounts) as machines:
-        # A second network, which this machine does not reach: nodes use it among each other.
-        for number, host in enumerate(HOSTS, 1):
-            machines.run(host, f"ip address add {INSIDE}.{number}/24 dev eth0")
-            machines.described[host]["cluster_address"] = f"{INSIDE}.{number}"
-        stack.spec |= {
-            "groups": {"cpu": {"count": 2}},
-            "login": {"enabled": False},
-            "storage": {"shared": {"kind": "existing"}},
-            "software": {"slurm": SLURM},
-            "hosts": {
-                "machines": dict(machines.described),
-                "controller": HEAD,
-                "groups": {"cpu": {"match": ["rack1-*"]}},
-                "user": "ops",
-                "identity_file": str(identity),
-            },
-        }
-        yield Rack(machines, stack)
-    shared.remove(force=True)
+    with open_rack(make_stack, tmp_path) as opened:
+        yield opened
 
 
 def check(stack: Stack) -> set[str]:

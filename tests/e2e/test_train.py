@@ -7,7 +7,9 @@ from dataclasses import dataclass
 import pytest
 
 from tests.e2e.training import (
+    QUICK,
     RANKS,
+    SMOKE,
     STEPS,
     Job,
     Undisturbed,
@@ -59,6 +61,14 @@ def resized(cluster: Stack) -> tuple[Job, Job]:
     return first, completed(submit(cluster, "resized", "fsdp", options="-N 1", variables=two_each))
 
 
+def measured(cluster: Stack) -> tuple[str, Job]:
+    """Return the log of a job that measures collectives, and a run after it that chooses by the times."""
+    program = 'RANKS_PER_NODE=2 SMOKE_PROGRAM="trainer measure-collectives --rounds 2 --mebibytes 0.0625 1"'
+    cluster.ssh("login", f"cd ~ && {program} sbatch --wait -N 2 -o measured.out {SMOKE}")
+    settings = ("communication.pattern=auto", "checkpoint.every=0", *QUICK)
+    return cluster.ssh("login", "cat ~/measured.out"), completed(submit(cluster, "measured", "ddp", *settings))
+
+
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp", pytest.param("hsdp", marks=pytest.mark.nightly)])
 def test_two_nodes_train(undisturbed: Undisturbed, strategy: str) -> None:
     """ddp and hsdp have two ranks on each node; by day, `make demo` trains fsdp with as many."""
@@ -108,4 +118,15 @@ def test_a_run_of_four_ranks_resumes_on_two(result: tuple[Job, Job], undisturbed
     assert "written by 4 ranks" in second.log
     assert len(second.shards(STEPS)) == 2
     losses, reference = second.losses(), undisturbed("fsdp").losses()
+    assert max(abs(losses[step] - reference[step]) for step in reference) < 1e-3
+
+
+@pytest.mark.nightly
+@checks(measured)
+def test_times_that_a_job_has_measured_decide_in_a_later_run(result: tuple[str, Job], undisturbed: Undisturbed) -> None:
+    log, job = result
+    assert "2x2 ranks: " in log
+    assert "written to /shared/home/muster/.cache/muster/collectives/" in log
+    assert "communication.pattern: auto, by the times measured on 2x2 ranks: " in job.log
+    losses, reference = job.losses(), undisturbed("ddp").losses()
     assert max(abs(losses[step] - reference[step]) for step in reference) < 1e-3

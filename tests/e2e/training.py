@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from tests.harness import Stack
 
 TRAIN = "/shared/muster/slurm/jobs/train.sbatch"
+SMOKE = "/shared/muster/slurm/jobs/smoke.sbatch"
 NODES = 2
 # Short, because scenarios wait for it; but a node that is only slow on a busy machine must not be taken for dead.
 SLURMD_TIMEOUT_S = 20
@@ -152,7 +153,7 @@ def checks(scenario: Callable[..., Any]) -> Callable[[Test], Test]:
     """Name the scenario that a test checks; the test gets its return value as the fixture `result` (conftest.py)."""
 
     def mark(test: Test) -> Test:
-        test.scenario = scenario  # type: ignore[attr-defined]
+        test.scenario = scenario  # type: ignore[attr-defined]  # an attribute for conftest.py
         return test
 
     return mark

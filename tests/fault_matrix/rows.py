@@ -76,9 +76,9 @@ ROWS: dict[int, Row] = {
         "slurmdbd or its database is down",
         "jobs start and end as usual, people are told, and the records arrive later",
         CLUSTER,
-        "jobs run; slurmctld stores their records and sends them when the database is back",
+        "jobs run; slurmctld stores their records and sends them when the database is back. After two minutes without "
+        "an answer, an alert says so",
         "nothing",
-        "the alert on a cluster: unit tests show that a silent slurmdbd is reported after two minutes",
     ),
     5: Row(
         "one node is cut off from the network, briefly or for long",
@@ -95,9 +95,11 @@ ROWS: dict[int, Row] = {
         "a link is slow or loses packets",
         "training names the rank and node behind it within a number of steps",
         CLUSTER,
-        "`muster fabric` measures pairs of nodes, names the node behind the slow link and drains it",
+        "once steps have become longer, the hosts of a run exchange messages in pairs, and at most 70 steps after the "
+        "fault the run names rank and node whose messages are slow to every partner. `muster fabric` measures pairs of "
+        "nodes before a run, names the node behind the slow link and drains it",
         "nothing",
-        "training itself: the trainer names a rank that computes slowly, but no test slows a link under a training job",
+        "a link that loses packets: the tests limit the rate of a link",
     ),
     7: Row(
         "the filesystem of checkpoints is full",
@@ -115,10 +117,9 @@ ROWS: dict[int, Row] = {
         "a node whose mount does not answer is drained with the mount and its server, in the next round of checks; as "
         "many nodes of a group as the limit on drains allows, the others stay in service with a comment that says so. "
         "`status` and `up` answer meanwhile, and `up` names the mount. Jobs wait in the kernel and go on when the "
-        "server is back, and the nodes return by themselves",
+        "server is back, and the nodes return by themselves. The filesystem is FUSE with a server that is frozen, in "
+        "which programs wait as on a hard NFS mount; the kernel's NFS client, and a training run, were not tried",
         "nothing",
-        "NFS itself: the hanging filesystem of the tests is FUSE, in which programs wait as on a hard NFS mount; and a "
-        "training run, of which the tests have jobs that write",
     ),
     9: Row(
         "the local disk of a node is full",
@@ -332,9 +333,9 @@ ROWS: dict[int, Row] = {
         "the node is drained with who is to blame, and no job starts there",
         CLUSTER,
         "the prolog drains the node with the check's name, and Slurm requeues the job, which runs after the node was "
-        "reset, rebooted or replaced; what a user left on a node is killed when their last job ends",
+        "reset, rebooted or replaced. What a user left on a node is killed when their last job ends; if it still uses "
+        "a GPU, the next check drains the node and names process and user, and jobs run there again once it is gone",
         "nothing",
-        "a GPU that a process outside of jobs uses: no check looks for it, only the epilog kills it",
     ),
     35: Row(
         "a prolog or health check fails or hangs",

@@ -39,6 +39,9 @@ RESUBMIT = f"""cd ~; for try in $(seq 100); do
     sbatch --parsable -p gpu -w {NODE} -N1 -o again.out --wrap hostname 2>/dev/null && exit 0; sleep 0.1
   done; exit 1"""
 ATTEMPTS = 5
+# A node ends a forgotten job as soon as slurmctld answers; its step must be slow to end, or nothing is left of it.
+STEPS = "pgrep -f '^slurmstepd: .{job}[.]'"
+BATCH_STEP = "pgrep -f '^slurmstepd: .{job}[.]batch' || true"
 
 
 @pytest.mark.nightly
@@ -90,6 +93,9 @@ def cause_duplicate(stack: Stack) -> str:
     stack.ssh("controller", SAVE, user="root")
     job = stack.ssh("controller", f"cd ~ && sbatch --parsable -p gpu -w {NODE} -N1 --wrap 'sleep 3333'")
     wait_until(lambda: read_state(stack, job) == "RUNNING", "the job runs")
+    # Slurm says so before the node has started the step.
+    wait_until(lambda: bool(stack.ssh(NODE, BATCH_STEP.format(job=job), user="root")), "its step runs")
+    stack.ssh(NODE, f"kill -STOP $({STEPS.format(job=job)})", user="root")
     stack.ssh("controller", FORGET, user="root")
     assert stack.ssh("controller", RESUBMIT) == job
 
@@ -100,5 +106,8 @@ def cause_duplicate(stack: Stack) -> str:
         reason = read_node(stack, NODE).reason
         return bool(reason) or bool(stack.ssh("controller", "cat ~/again.out 2>/dev/null || true"))
 
-    wait_until(is_decided, "the node has run or refused the new job")
+    try:
+        wait_until(is_decided, "the node has run or refused the new job")
+    finally:
+        stack.ssh(NODE, f"kill -CONT $({STEPS.format(job=job)}) || true", user="root")
     return reason

@@ -46,8 +46,19 @@ start_unit() {
   rm -rf "$3"
 }
 
+# sshd closes its port while it reads its settings, and writes its process id when it listens again.
 start_ssh() {
-  case $2 in ssh | sshd) start_unit "$@" ;; esac
+  case $2 in ssh | sshd) ;; *) return ;; esac
+  if [ "$(cat "$3/before")" != active ] || [ ! -e /run/sshd.pid ]; then
+    start_unit "$@"
+    return
+  fi
+  rm /run/sshd.pid
+  start_unit "$@"
+  for _ in $(seq 500); do
+    if [ -s /run/sshd.pid ]; then break; fi
+    sleep 0.02
+  done
 }
 
 end_processes() {

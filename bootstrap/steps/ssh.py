@@ -27,6 +27,22 @@ UseDNS no
 UsePAM yes
 """
 
+# Equivalent to `systemctl reload ssh`, which takes a second when many nodes share two cores. sshd closes its port while
+# it reads its settings, and writes its process id when it listens again: who connects earlier is refused.
+RELOAD_SSHD = """\
+sshd -t
+if [ -s /run/sshd.pid ]; then
+  pid=$(cat /run/sshd.pid)
+  rm /run/sshd.pid
+  kill -HUP "$pid"
+  for _ in $(seq 500); do
+    if [ -s /run/sshd.pid ]; then break; fi
+    sleep 0.02
+  done
+else
+  systemctl reload ssh
+fi"""
+
 
 def render_sshd(node: Node, desired: Desired) -> str:
     """Return sshd's settings: only admins log in to a controller that is not the login node."""
@@ -62,11 +78,7 @@ def plan_sshd(facts: Facts, settings: str) -> list[Action]:
     """Write sshd's settings and load them; sessions that are open stay open."""
     todo = write_access_file(facts, SSHD_CONF, settings)
     if todo or facts.markers.get("ssh") != digest(settings):
-        # Equivalent to `systemctl reload ssh`, which takes a second when many nodes share two cores.
-        reload = (
-            'sshd -t\nif [ -s /run/sshd.pid ]; then kill -HUP "$(cat /run/sshd.pid)"; else systemctl reload ssh; fi'
-        )
-        script = f"{reload}\n{write_marker('ssh', digest(settings))}"
+        script = f"{RELOAD_SSHD}\n{write_marker('ssh', digest(settings))}"
         todo.append(Action("reload sshd", script, log="journalctl -u ssh", changes=Changes(units=("ssh",))))
     return todo
 

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from bootstrap.changes import ACCOUNT_FILES, JOURNAL, Changes, Restoration, change_files, change_units, journal
+from bootstrap.steps.ssh import RELOAD_SSHD
 from bootstrap.transport.host_login import HostLogin
 from bootstrap.transport.ssh import SshTransport
 from cluster.inventory import Node
@@ -129,6 +130,11 @@ def test_an_adopted_machine_belongs_to_one_cluster_and_admits_its_key(machine: M
     assert differences(before, machine.snapshot()) == {}
     assert read_claim(machine.login) is None
     assert release_host(machine.login) == ()
+
+
+def test_who_connects_after_a_reload_of_sshd_is_not_refused(machine: Machine) -> None:
+    connect = "bash -c 'exec 3<>/dev/tcp/127.0.0.1/22'"
+    machine.run(f"set -e; for _ in $(seq 40); do {RELOAD_SSHD}\n{connect}; sleep 0.05; done")
 
 
 def test_of_two_operators_only_one_gets_a_machine(machine: Machine) -> None:

@@ -39,6 +39,8 @@ if [ -s /run/sshd.pid ]; then
     if [ -s /run/sshd.pid ]; then break; fi
     sleep 0.02
   done
+  # It did not come back. A restart leaves open sessions alone.
+  [ -s /run/sshd.pid ] || systemctl restart ssh
 else
   systemctl reload ssh
 fi"""

@@ -150,6 +150,14 @@ class Machines:
         answer = self.moto.client("ssm").get_parameter(Name=parameters.node(CLUSTER, name))
         return Report.model_validate_json(answer["Parameter"]["Value"])
 
+    def explain(self, name: str) -> str:
+        """Return why a node does not run jobs, for the message of a failed assertion."""
+        on_node = (
+            "tail -n 30 /var/log/muster/node.log; journalctl -o cat -n 30 -u slurmd; systemctl --failed --no-legend"
+        )
+        on_controller = f"sinfo -N; scontrol show node {name}; journalctl -o cat -n 30 -u slurmctld"
+        return f"{self.do(name, on_node).out}\n{self.do('controller', on_controller).out}"
+
     def ship(self) -> Bundle:
         """Store what the engine stores in AWS before a machine starts, and return the bundle."""
         s3, ssm = self.moto.client("s3"), self.moto.client("ssm")

@@ -31,7 +31,7 @@ def controller(cloud: Machines, bundle: Bundle) -> str:
 @pytest.fixture(scope="module")
 def compute(cloud: Machines, bundle: Bundle, controller: str) -> str:
     done = cloud.run("gpu-1", cloud.script(bundle, "compute"))
-    assert done.code == 0, done.out
+    assert done.code == 0, f"{done.out}\n{cloud.explain('gpu-1')}"
     return done.out
 
 
@@ -42,14 +42,14 @@ def test_machines_become_a_cluster_that_runs_jobs(
         report = cloud.report(name)
         assert (report.state, report.instance, report.bundle) == ("ready", f"i-{name}", bundle.digest), report
     ran = cloud.do("controller", "cd / && timeout 60 runuser -u alice -- srun -N1 hostname")
-    assert (ran.code, ran.out.split()) == (0, ["gpu-1"])
+    assert (ran.code, ran.out.split()) == (0, ["gpu-1"]), f"{ran.out}\n{cloud.explain('gpu-1')}"
     assert "muster: gpu-1 is ready" in cloud.do("gpu-1", "cat /var/log/muster/node.log").out
     hop = "cd / && runuser -u alice -- {} ssh -o BatchMode=yes {} true"
     refused = cloud.do("controller", hop.format("", "gpu-1"))
     assert (refused.code, "no active jobs" in refused.out) == (255, True), refused.out
     # The controller is the login node here.
     for login in (cloud.do("gpu-1", hop.format("", "controller")), cloud.do("controller", hop.format("srun", "gpu-1"))):
-        assert login.code == 0, login.out
+        assert login.code == 0, f"{login.out}\n{cloud.explain('gpu-1')}"
 
 
 @pytest.mark.parametrize("node", ["controller", "gpu-1"])
@@ -62,7 +62,7 @@ def test_root_cannot_run_jobs(cloud: Machines, compute: str, node: str) -> None:
 
 def test_a_second_run_changes_nothing(cloud: Machines, bundle: Bundle, compute: str) -> None:
     done = cloud.run("gpu-1", cloud.script(bundle, "compute"))
-    assert done.code == 0, done.out
+    assert done.code == 0, f"{done.out}\n{cloud.explain('gpu-1')}"
     assert re.findall(r"muster: (\S+) changed", done.out) == []
     assert "muster: fetch" not in done.out
 
@@ -74,13 +74,13 @@ def test_bundles_with_the_same_packages_share_an_environment(cloud: Machines, bu
     assert environment.startswith("/opt/muster/environments/")
     cloud.do("gpu-1", f"rm -rf /opt/muster/{bundle.digest} /opt/muster/current; touch {environment}/of-the-image")
     done = cloud.run("gpu-1", cloud.script(bundle, "compute"))
-    assert done.code == 0, done.out
+    assert done.code == 0, f"{done.out}\n{cloud.explain('gpu-1')}"
     assert cloud.do("gpu-1", link).out.strip() == environment
     assert cloud.do("gpu-1", f"test -e {environment}/of-the-image").code == 0
     # An environment of which unpacking was interrupted is not used.
     cloud.do("gpu-1", f"rm -rf /opt/muster/{bundle.digest} {environment}/complete {environment}/lib")
     done = cloud.run("gpu-1", cloud.script(bundle, "compute"))
-    assert done.code == 0, done.out
+    assert done.code == 0, f"{done.out}\n{cloud.explain('gpu-1')}"
     assert cloud.do("gpu-1", f"test -e {environment}/of-the-image").code != 0
 
 

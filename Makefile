@@ -128,6 +128,7 @@ golden: $(MUSTER) ## regenerate schemas, tables in the docs and golden files; re
 	@.venv/bin/python -m tests.slurm.test_render
 	@.venv/bin/python -m trainer settings --markdown >docs/trainer-settings.md
 	@.venv/bin/python -m tests.fault_matrix.page
+	@.venv/bin/python -m tests.attacks.page
 
 # A missing key is reported before an environment is created.
 release: $(if $(KEY),$(MUSTER)) ## audit, build and sign a release in dist/ (KEY=SSH key, ARGS=--no-audit)

@@ -76,6 +76,7 @@ def list_tracked(*patterns: str) -> list[str]:
     return [file for file in answer.stdout.split("\0") if file]
 
 
+@pytest.mark.attack(9)
 def test_every_download_is_pinned_or_named_in_security_md() -> None:
     counts = {
         file: sum(len(re.findall(pattern, read_code(file))) for pattern in DOWNLOADS) for file in list_tracked(*FOLDERS)
@@ -86,6 +87,7 @@ def test_every_download_is_pinned_or_named_in_security_md() -> None:
     assert {file: count for file, count in counts.items() if count} == expected
 
 
+@pytest.mark.attack(9)
 @pytest.mark.parametrize("file", PINNED)
 def test_the_pin_is_compared(file: str) -> None:
     assert [pattern for pattern in PINNED[file] if not re.search(pattern, read_code(file))] == []
@@ -97,10 +99,12 @@ def test_security_md_names_what_is_trusted_by_its_origin(file: str) -> None:
     assert BY_ORIGIN[file][1] in row
 
 
+@pytest.mark.attack(9)
 def test_the_debian_image_is_pinned_by_its_digest() -> None:
     assert re.fullmatch(r"debian@sha256:[0-9a-f]{64}", pins.OFFICIAL_BASE)
 
 
+@pytest.mark.attack(9)
 def test_locks_have_a_hash_for_every_package() -> None:
     locks = [REPO / file for file in list_tracked("*requirements*.lock")]
     assert len(locks) >= 3

@@ -22,6 +22,7 @@ OBJECT_COLLECTIVES = {
 CHECKPOINT_CALLS = {"state_dict_loader", "state_dict_saver", "dcp"}
 
 
+@pytest.mark.attack(2)
 def test_the_trainer_has_no_object_collectives() -> None:
     assert TRAINER_SOURCES
     uses = [

@@ -1,9 +1,14 @@
-"""SECURITY.md: every attack has a test, and every test that it names exists."""
+"""SECURITY.md: every attack has a test, every test that it names exists, and the generated table is current."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+
+import pytest
+
+from tests.attacks.attacks import ATTACKS
+from tests.attacks.page import list_attack_tests, list_tests, render_table, replace_table
 
 REPO = Path(__file__).parents[1]
 TEXT = (REPO / "SECURITY.md").read_text()
@@ -31,3 +36,17 @@ def test_every_attack_can_be_repeated() -> None:
 
 def test_named_tests_exist() -> None:
     assert [name for name in TEST.findall(TEXT) if not (REPO / name).is_file()] == []
+
+
+def test_the_table_of_the_review_is_current() -> None:
+    assert replace_table(TEXT, render_table(list_attack_tests())) == TEXT, "run `make golden` and review the difference"
+
+
+def test_the_review_has_eleven_attacks() -> None:
+    assert list(ATTACKS) == list(range(1, 12))
+    assert {number for test in list_attack_tests() for number in test.rows} <= set(ATTACKS)
+
+
+@pytest.mark.parametrize("number", ATTACKS)
+def test_an_attack_is_played_where_it_counts(number: int) -> None:
+    assert {test.place for test in list_tests(number, list_attack_tests())} & set(ATTACKS[number].needs)

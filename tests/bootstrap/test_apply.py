@@ -90,6 +90,7 @@ def test_drift_reports_an_unreachable_node_and_apply_fails(set_facts: Callable[[
         apply(target, connect, lambda _: None)
 
 
+@pytest.mark.attack(10)
 def test_an_error_that_mentions_cgroups_does_not_lift_the_limits(
     set_facts: Callable[[dict[str, Facts]], None],
 ) -> None:

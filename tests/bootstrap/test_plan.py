@@ -323,6 +323,7 @@ def test_slurm_uses_the_cgroups_that_all_nodes_have(kind: str) -> None:
     assert choose_cgroup(with_cgroups(kind, kind), desired()).cgroup == kind
 
 
+@pytest.mark.attack(10)
 @pytest.mark.parametrize(
     ("kinds", "message"),
     [
@@ -339,6 +340,7 @@ def test_jobs_run_without_limits_only_if_the_spec_says_so(kinds: tuple[str, str]
     assert choose_cgroup(facts, unlimited).cgroup == "none"
 
 
+@pytest.mark.attack(10)
 def test_a_marker_of_an_earlier_release_does_not_lift_the_limits() -> None:
     facts = changed(with_cgroups("v2", "v2"), "controller", markers={"cgroup": "none"})
     assert choose_cgroup(facts, desired()).cgroup == "v2"

@@ -272,6 +272,7 @@ def install(folder: Path, sums: str, *, names: str = "slurmd") -> subprocess.Com
     return subprocess.run(["sh", "-c", text + script], capture_output=True, text=True, check=False)
 
 
+@pytest.mark.attack(1)
 def test_a_package_that_a_user_changed_is_refused_by_name_before_anything_is_installed(tmp_path: Path) -> None:
     """The sums come from the operator: those of the attacker lie beside the changed package, and are not read."""
     shared = tmp_path / "shared" / "26.05"

@@ -34,6 +34,7 @@ def test_only_the_daemons_of_its_role_run_on_a_node(cluster: Stack, node: str) -
     assert host.service("ssh").is_running
 
 
+@pytest.mark.attack(5)
 @pytest.mark.parametrize("node", NODES)
 def test_the_authentication_key_is_readable_by_slurm_only(cluster: Stack, node: str) -> None:
     key = testinfra.get_host(f"docker://muster-{cluster.cluster}-{node}").file("/etc/slurm/slurm.key")
@@ -112,6 +113,7 @@ def test_users_can_ssh_between_the_nodes_of_a_job_without_a_prompt(cluster: Stac
     assert cluster.ssh("login", f"srun -p gpu -w gpu-1,gpu-2 -N2 bash -c '[ $SLURM_PROCID != 0 ] || {hop}'") == "gpu-2"
 
 
+@pytest.mark.attack(5)
 def test_every_node_has_its_own_host_key_and_machine_id(cluster: Stack) -> None:
     keys = {n["host_key"] for n in cluster.inventory["nodes"]}
     ids = {cluster.ssh(n, "cat /etc/machine-id", user="root") for n in NODES}

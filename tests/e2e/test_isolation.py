@@ -68,6 +68,7 @@ def wait_for_end(stack: Stack, job: str) -> None:
     wait_until(lambda: stack.ssh("controller", listed, user="root") == "", f"job {job} has ended")
 
 
+@pytest.mark.attack(3)
 def test_files_in_temporary_folders_are_visible_in_their_own_job_only(victim: Victim) -> None:
     assert victim.attack(f"ls -A {' '.join(FOLDERS)}").split() == [f"{folder}:" for folder in sorted(FOLDERS)]
     assert "of-alice" not in victim.attack(
@@ -82,6 +83,7 @@ def test_files_in_temporary_folders_are_visible_in_their_own_job_only(victim: Vi
     wait_until(lambda: victim.stack.ssh(NODE, find, user="root") == "", "the files are removed")
 
 
+@pytest.mark.attack(3)
 def test_jobs_accounts_and_usage_are_visible_to_their_owner_and_admins_only(victim: Victim) -> None:
     queries = (
         "squeue -h -o %u",
@@ -105,6 +107,7 @@ def test_jobs_accounts_and_usage_are_visible_to_their_owner_and_admins_only(vict
     assert list_users("carol") == [False] * len(queries)
 
 
+@pytest.mark.attack(3)
 def test_the_name_of_a_job_forges_nothing_in_what_admins_see(victim: Victim) -> None:
     stack = victim.stack
     forged = "999|alice|forged\n998|2000|gpu|RUNNING|2026-11-16T19:00:00|None|forged\n== total\n7\n---muster---"
@@ -136,6 +139,7 @@ def test_the_name_of_a_job_forges_nothing_in_what_admins_see(victim: Victim) -> 
         wait_for_end(stack, job)
 
 
+@pytest.mark.attack(3)
 def test_processes_and_jobs_of_others_cannot_be_ended_or_joined(victim: Victim) -> None:
     out = victim.attack(f"kill -KILL {victim.pid}; scancel {victim.job}; srun --jobid={victim.job} --overlap id -un")
     assert "Operation not permitted" in out
@@ -144,6 +148,7 @@ def test_processes_and_jobs_of_others_cannot_be_ended_or_joined(victim: Victim) 
     assert victim.stack.ssh(NODE, f"ps -o user= -p {victim.pid}", user="root") == "alice"
 
 
+@pytest.mark.attack(3)
 def test_a_user_without_a_job_cannot_log_in_to_a_compute_node(victim: Victim) -> None:
     refused = victim.stack.ssh("login", f"{SHELL} {NODE} id -un 2>&1 || true", user="carol")
     assert "pam_slurm_adopt" in refused
@@ -154,6 +159,7 @@ def test_a_user_without_a_job_cannot_log_in_to_a_compute_node(victim: Victim) ->
     assert victim.stack.ssh("login", f"{SHELL} {NODE} id -un", user="bob") == "bob", "admins need no job"
 
 
+@pytest.mark.attack(3)
 def test_a_login_becomes_part_of_the_job_and_ends_with_it(victim: Victim) -> None:
     login = f"{SHELL} {NODE} 'cat /proc/self/cgroup; echo memory; cat /tmp/of-alice'"
     groups, _, secret = victim.stack.ssh("login", login, user="alice").partition("memory\n")
@@ -166,6 +172,7 @@ def test_a_login_becomes_part_of_the_job_and_ends_with_it(victim: Victim) -> Non
     wait_until(lambda: victim.stack.ssh(NODE, count, user="root") == "0", "the login has ended")
 
 
+@pytest.mark.attack(3)
 def test_only_admins_can_log_in_to_the_controller(cluster: Stack) -> None:
     for node in ("login", NODE):
         script = f"{SHELL} controller id -un 2>&1 || true"
@@ -175,6 +182,7 @@ def test_only_admins_can_log_in_to_the_controller(cluster: Stack) -> None:
     assert cluster.ssh("login", f"{SHELL} controller id -un", user="bob") == "bob"
 
 
+@pytest.mark.attack(3)
 @pytest.mark.fault(34)
 def test_what_a_user_left_outside_of_jobs_is_killed_when_their_job_ends(victim: Victim) -> None:
     """Processes that escape from their job are imitated by root: an ordinary user has no way out of a cgroup."""

@@ -79,6 +79,7 @@ def write_files(folder: Path, release: str) -> None:
     (folder / "etc/slurm/slurm.key").write_bytes(bytes(range(1, 33)))
 
 
+@pytest.mark.attack(3)
 def test_jobs_have_private_folders(node: Container) -> None:
     write = "umask 0; touch /tmp/secret /var/tmp/secret /dev/shm/secret; sleep 600"
     run(node, "alice", f"sbatch -n1 -o /dev/null --wrap '{write}'")
@@ -91,6 +92,7 @@ def test_jobs_have_private_folders(node: Container) -> None:
     assert run(node, "root", "find /var/lib/slurm/private -name secret") == ""
 
 
+@pytest.mark.attack(5)
 @pytest.mark.parametrize("command", ["srun -n1 id -un", "sbatch --wrap 'id -un'", "salloc -n1 id -un"])
 def test_root_cannot_run_jobs(node: Container, command: str) -> None:
     """Whoever is root on one node is not root on all of them by asking Slurm for a job."""
@@ -100,6 +102,7 @@ def test_root_cannot_run_jobs(node: Container, command: str) -> None:
     assert run(node, "carol", command.replace("--wrap", "-o /dev/null --wait --wrap")) != ""
 
 
+@pytest.mark.attack(3)
 def test_a_detached_process_is_killed_when_the_last_job_of_its_user_ends(node: Container) -> None:
     wait = "touch ~/started; until [ -e ~/end ]; do sleep 0.1; done"
     run(node, "alice", f"sbatch -n1 -o /dev/null --wrap '{wait}'")

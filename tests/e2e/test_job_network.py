@@ -102,6 +102,7 @@ def server(cluster: Stack) -> Iterator[Server]:
         wait_until(lambda: cluster.ssh("controller", listed, user="root") == "", f"job {job} has ended")
 
 
+@pytest.mark.attack(2)
 def test_a_user_cannot_connect_to_the_job_of_another(server: Server) -> None:
     address = server.stack.ssh("login", f"getent ahostsv4 {HEAD} | awk 'NR == 1 {{ print $1 }}'")
     assert all(answer in REFUSED for answer in server.attempt("carol", HEAD, "127.0.0.1", address)), "same node"
@@ -137,6 +138,7 @@ rm -f /run/muster/job-network
         cluster.ssh("login", repair, user="root")
 
 
+@pytest.mark.attack(2)
 def test_users_cannot_log_in_until_the_rules_are_loaded(login_without_rules: Stack) -> None:
     """They could pretend to be others: nothing would write into their connections who opens them."""
     stack = login_without_rules

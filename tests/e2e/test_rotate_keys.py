@@ -54,6 +54,7 @@ def read_states(stack: Stack, *jobs: str) -> list[str]:
     return stack.ssh("controller", f"sacct -nXP -j {','.join(jobs)} -o State", user="root").split()
 
 
+@pytest.mark.attack(5)
 @pytest.mark.nightly
 def test_a_rotation_loses_no_job_and_the_old_key_is_refused(cluster: Stack) -> None:
     old = read_key(cluster)

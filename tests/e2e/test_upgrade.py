@@ -45,6 +45,7 @@ def upgraded(make_stack: Callable[[str, Spec], Stack]) -> Iterator[Stack]:
     assert stack.exists() == []
 
 
+@pytest.mark.attack(4)
 def test_running_jobs_queue_and_accounting_survive(upgraded: Stack) -> None:
     assert "12" in upgraded.ssh("login", "srun -N1 --mem=100 expr 6 + 6 </dev/null")
     upgraded.ssh("login", SUBMIT)

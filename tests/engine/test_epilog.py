@@ -74,6 +74,7 @@ ALICE = "2001 alice"
 
 
 # For each process: where it runs, the user id and name of the job that has ended, and what becomes of the process.
+@pytest.mark.attack(3, place="real processes")
 @pytest.mark.parametrize(
     ("process", "job", "outcome"),
     [

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 
+import pytest
+
 from bootstrap.steps.job_network import render_script
 from cluster import names
 from infra.targets.local.build.node_container import UNCONFINED
@@ -140,6 +142,7 @@ for each in (server, late):
 """
 
 
+@pytest.mark.attack(2, place="real processes")
 def test_programs_of_a_user_are_reached_by_the_same_user_and_the_system_only() -> None:
     target = desired(users={"alice": {"uid": 2001}, "carol": {"uid": 2003}})
     rules = render_script(target.inventory.compute[0], target)

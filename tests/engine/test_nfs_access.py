@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 
+import pytest
+
 from bootstrap.steps.cloud import mounts, nfs_access
 from cluster import names
 from infra.targets.local.build.node_container import UNCONFINED
@@ -86,6 +88,7 @@ def run_in_container(*command: str) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.attack(1, place="real processes")
 def test_only_root_connects_to_nfs_and_to_the_tunnels() -> None:
     lines = run_in_container("python3", "-c", ATTEMPTS, "2049", str(TUNNEL), str(OTHER))
     attempts = [line.split("|") for line in lines]
@@ -95,5 +98,6 @@ def test_only_root_connects_to_nfs_and_to_the_tunnels() -> None:
         assert answered == str(expected), f"{who}, {address}, {port}, {protocol}"
 
 
+@pytest.mark.attack(1, place="real processes")
 def test_a_container_with_a_network_of_its_own_does_not_reach_nfs() -> None:
     assert run_in_container("sh", "-c", THROUGH) == [str(OTHER)]

@@ -1,4 +1,4 @@
-"""Find the tests that are marked with rows of the fault matrix, by reading their sources.
+"""Find the tests that are marked with rows of the fault matrix, or with attacks, by reading their sources.
 
 Sources are not imported: the trainer's tests need torch, and those of clusters need Docker.
 """
@@ -31,7 +31,7 @@ _BOX = "tests/trainer/"
 
 @dataclass(frozen=True)
 class MarkedTest:
-    """A test that proves rows of the matrix."""
+    """A test that proves rows of a table: of the fault matrix, or of the attacks."""
 
     path: str
     name: str
@@ -55,14 +55,14 @@ class MarkedTest:
         return f".venv/bin/python -m {runner} {word}"
 
 
-def list_marked_tests(root: Path = REPO) -> list[MarkedTest]:
-    """Return all marked tests, sorted by file and line."""
+def list_marked_tests(root: Path = REPO, marker: str = MARKER) -> list[MarkedTest]:
+    """Return all tests with a marker, sorted by file and line."""
     files = sorted(root.glob("tests/**/test_*.py"))
-    return [test for file in files for test in _read(file.read_text(), file.relative_to(root).as_posix())]
+    return [test for file in files for test in _read(file.read_text(), file.relative_to(root).as_posix(), marker)]
 
 
-def _read(text: str, path: str) -> Iterator[MarkedTest]:
-    if f"mark.{MARKER}(" not in text:
+def _read(text: str, path: str, marker: str) -> Iterator[MarkedTest]:
+    if f"mark.{marker}(" not in text:
         return
     tree = ast.parse(text, path)
     module_marks = [node for node in tree.body if isinstance(node, ast.Assign) and _binds(node, "pytestmark")]
@@ -72,17 +72,17 @@ def _read(text: str, path: str) -> Iterator[MarkedTest]:
             continue
         nightly = by_night or any(_is_marker(decorator, "nightly") for decorator in function.decorator_list)
         for decorator in function.decorator_list:
-            if isinstance(decorator, ast.Call) and _is_marker(decorator.func, MARKER):
-                yield _make(decorator, path, function.name, nightly)
+            if isinstance(decorator, ast.Call) and _is_marker(decorator.func, marker):
+                yield _make(decorator, path, function.name, nightly, marker)
 
 
-def _make(call: ast.Call, path: str, name: str, nightly: bool) -> MarkedTest:
+def _make(call: ast.Call, path: str, name: str, nightly: bool, marker: str) -> MarkedTest:
     rows = tuple(ast.literal_eval(argument) for argument in call.args)
     options = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
     unknown = set(options) - {"case", "place"}
     place = options.get("place") or next(place for prefix, place in _PLACES if path.startswith(prefix))
     if unknown or place not in get_args(Place) or not rows or not all(isinstance(row, int) for row in rows):
-        raise ValueError(f"{path}::{name}: `{ast.unparse(call)}` is not fault(row, ..., case=..., place=...)")
+        raise ValueError(f"{path}::{name}: `{ast.unparse(call)}` is not {marker}(row, ..., case=..., place=...)")
     return MarkedTest(path, name, rows, place, nightly, options.get("case", ""))
 
 

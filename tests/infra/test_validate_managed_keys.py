@@ -102,6 +102,7 @@ def test_spec_fields_of_managed_keys_exist() -> None:
     assert {field for field in MANAGED.values() if field} <= {path for path, _ in walk(spec_model())}
 
 
+@pytest.mark.attack(8)
 @pytest.mark.parametrize("key", [*REFUSED, "prolog", "PLUGINDIR"])
 def test_whoever_edits_a_stack_gets_no_program_run_as_root(key: str) -> None:
     (issue,) = check_extra_keys(_with_extra(key))
@@ -109,6 +110,7 @@ def test_whoever_edits_a_stack_gets_no_program_run_as_root(key: str) -> None:
     assert "/shared/home/eve/root.sh" in issue.message
 
 
+@pytest.mark.attack(8)
 @pytest.mark.parametrize("key", [*RUN_PROGRAMS, *CHANGE_TRUST, *LATER_PROGRAMS])
 def test_no_key_of_slurm_that_runs_a_program_or_changes_trust_is_accepted(key: str) -> None:
     for spelling in (key, key.lower()):
@@ -126,6 +128,7 @@ def test_no_key_is_in_two_lists() -> None:
 
 
 # slurm.conf(5) names all of these as paths of programs, or of code that a daemon loads.
+@pytest.mark.attack(8)
 @pytest.mark.parametrize("pattern", ["prog", "prolog", "epilog", "plugstack", "plugindir"])
 def test_keys_of_programs_that_muster_writes_are_out_of_reach(pattern: str) -> None:
     written = set(re.findall(r"^([A-Z]\w+)=", TEMPLATE.read_text(), flags=re.MULTILINE))

@@ -99,6 +99,7 @@ def log(stack: StackHome, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return steps
 
 
+@pytest.mark.attack(4)
 def test_a_refresh_waits_for_jobs_and_replaces_the_controller_last(log: list[str]) -> None:
     refresh("s", force=False)
     assert log == [

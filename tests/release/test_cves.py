@@ -44,6 +44,7 @@ def test_an_entry_that_compares_nothing_is_refused(more: dict[str, object]) -> N
         Vulnerability.model_validate({"id": "CVE-2099-0001", "what": "a hole", "source": "s", **more})
 
 
+@pytest.mark.attack(4)
 def test_no_pinned_version_is_vulnerable(capsys: pytest.CaptureFixture[str]) -> None:
     assert find_vulnerable(read_table(), list_components()) == []
     assert cves.main() == 0

@@ -29,6 +29,7 @@ def find_lowest(lines: Iterable[str], names: Collection[str]) -> dict[str, str]:
     return lowest
 
 
+@pytest.mark.attack(4)
 @pytest.mark.engine
 @pytest.mark.parametrize("image", [pins.NODE_IMAGE, pins.SLURM_IMAGE])
 def test_no_package_of_the_node_images_is_vulnerable(image: str) -> None:

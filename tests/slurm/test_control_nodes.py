@@ -71,6 +71,7 @@ def test_which_nodes_work_and_can_take_a_job(state: str, works: bool, takes: boo
     assert (node(state).works, node(state).can_take(512)) == (works, takes)
 
 
+@pytest.mark.attack(11)
 @pytest.mark.parametrize(
     ("state", "usable", "resumable", "left_out"),
     [

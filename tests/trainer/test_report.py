@@ -128,6 +128,7 @@ def test_timelines_of_other_steps_are_left_out() -> None:
     assert select_timelines({}) == {}
 
 
+@pytest.mark.attack(11)
 def test_a_step_that_is_html_is_escaped() -> None:
     """The files of a run belong to the user who ran it; others open the report in their browser."""
     crafted: Any = SimpleNamespace(profiles=[profile(7) | {"step": "<script>alert(1)</script>"}])

@@ -16,15 +16,20 @@ from tests.slurm.test_jobs_smoke import check_rendezvous
 from tests.slurm.train_job.job_stubs import JOB, Run, Start, finish
 
 
-def test_each_node_starts_the_trainer_with_its_own_address(job: Run, run_folder: Path, tmp_path: Path) -> None:
+def test_each_node_starts_the_trainer_with_its_own_address(job: Run, run_folder: Path) -> None:
     done = job("llama.yaml", "optimizer.lr=1e-4", "name=two words", OUTCOME="finished")
     assert done.returncode == 0, done.stderr
-    check_rendezvous(tmp_path / "root", done.stdout, job("llama.yaml", OUTCOME="finished").stdout)
     first, second = [line for line in done.stdout.splitlines() if line.startswith("gpu-")]
     for line, address, is_host in ((first, "10.88.0.3", "true"), (second, "10.88.0.4", "false")):
         assert f"--local-addr={address} --rdzv-conf=is_host={is_host}," in line
         assert "--nnodes=2:2 --nproc-per-node=2 --max-restarts=3 " in line
         assert line.endswith(f"-m trainer llama.yaml optimizer.lr=1e-4 name=two words run.folder={run_folder}")
+
+
+@pytest.mark.attack(2)
+def test_nobody_can_guess_the_rendezvous_of_a_job(job: Run, tmp_path: Path) -> None:
+    first, second = (job("llama.yaml", OUTCOME="finished").stdout for _ in range(2))
+    check_rendezvous(tmp_path / "root", first, second)
 
 
 def test_the_last_attempts_files_are_ignored_but_a_persons_stop_file_is_obeyed(job: Run, run_folder: Path) -> None:

@@ -219,12 +219,14 @@ def test_garbage_in_a_report_is_an_unreadable_report(garbage: str) -> None:
     assert report.line
 
 
+@pytest.mark.attack(6)
 def test_a_report_cannot_control_the_terminal_of_its_reader() -> None:
     report = READY.model_copy(update={"line": "\x1b]0;owned\x07\x1b[2Jfine\r\n", "step": "a\x9bb"})
     parsed = parse_report(report.model_dump_json())
     assert (parsed.line, parsed.step) == ("]0;owned[2Jfine", "ab")
 
 
+@pytest.mark.attack(6)
 def test_garbage_of_another_node_stops_neither_up_nor_teardown(aws: Moto, props: dict[str, object]) -> None:
     for node in ("controller", "gpu-1"):
         put_report(aws, node, READY)
@@ -235,6 +237,7 @@ def test_garbage_of_another_node_stops_neither_up_nor_teardown(aws: Moto, props:
     assert aws.client("ssm").get_parameters_by_path(Path=parameters.nodes("toy"))["Parameters"] == []
 
 
+@pytest.mark.attack(6)
 def test_a_machine_whose_report_is_garbage_is_set_up_again(aws: Moto, props: dict[str, object]) -> None:
     instance = _start_instance(aws, "gpu-1")
     put_report(aws, "controller", READY)
@@ -254,6 +257,7 @@ def test_waiting_for_an_unreadable_report_says_so(aws: Moto, props: dict[str, ob
         reports._wait(props | {"nodes": {"controller": instance}}, timeout_s=0, poll_s=0)
 
 
+@pytest.mark.attack(6)
 def test_a_forged_instance_id_points_no_command_at_another_machine(aws: Moto, props: dict[str, object]) -> None:
     victim, own = _start_instance(aws), _start_instance(aws, "gpu-1")
     put_report(aws, "controller", READY)

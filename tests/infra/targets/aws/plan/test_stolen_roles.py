@@ -88,6 +88,7 @@ def test_the_controller_launches_the_nodes_of_its_cluster() -> None:
     assert list_denied_launch(InstanceType="") == []
 
 
+@pytest.mark.attack(7)
 @pytest.mark.parametrize(
     ("changes", "denied"),
     [
@@ -108,12 +109,14 @@ def test_a_stolen_controller_role_launches_nothing_else(changes: dict[str, str],
     assert denied in list_denied_launch(**changes)
 
 
+@pytest.mark.attack(7)
 def test_a_stolen_controller_role_gives_its_machines_no_other_role() -> None:
     for role, expected in (("compute", True), ("controller", False), ("login", False)):
         to_ec2 = {"iam:PassedToService": "ec2.amazonaws.com"}
         assert may(iam.controller, "iam:PassRole", SCOPE.iam("role", f"muster-demo-{role}"), **to_ec2) is expected
 
 
+@pytest.mark.attack(7)
 @pytest.mark.parametrize("role", [iam.login, iam.compute])
 @pytest.mark.parametrize("action", ["ec2:RunInstances", "ec2:TerminateInstances", "ec2:DescribeInstances"])
 def test_other_stolen_roles_launch_and_see_nothing(role: Role, action: str) -> None:
@@ -121,6 +124,7 @@ def test_other_stolen_roles_launch_and_see_nothing(role: Role, action: str) -> N
     assert not may(role, action, "*")
 
 
+@pytest.mark.attack(5)
 @pytest.mark.parametrize("role", [iam.controller, iam.login, iam.compute])
 @pytest.mark.parametrize("source", [{}, {"aws:SourceVpc": "vpc-of-others"}])
 def test_stolen_credentials_are_useless_outside_of_the_vpc(role: Role, source: dict[str, str]) -> None:
@@ -137,6 +141,7 @@ def test_stolen_credentials_are_useless_outside_of_the_vpc(role: Role, source: d
     assert [call for call in calls if may(role, *call, **elsewhere)] == []
 
 
+@pytest.mark.attack(5)
 @pytest.mark.parametrize("role", [iam.controller, iam.login, iam.compute])
 def test_a_stolen_role_changes_only_what_its_own_machine_has_stored(role: Role) -> None:
     own, other = parameters.stored(NODES[_role_name(role)], MACHINE), "gpu-2"
@@ -181,6 +186,7 @@ def test_an_existing_vpc_may_have_no_endpoints_so_that_nothing_is_denied() -> No
     assert is_allowed(statements, key)
 
 
+@pytest.mark.attack(1)
 @pytest.mark.parametrize("right", ["ClientMount", "ClientWrite", "ClientRootAccess"])
 @pytest.mark.parametrize(
     ("tls", "through_target", "expected"),
@@ -213,6 +219,7 @@ def may(role: Role, action: str, resource: str, **context: str) -> bool:
     return is_allowed(statements, Authorization(action, resource, context))
 
 
+@pytest.mark.attack(6)
 @pytest.mark.parametrize(
     ("role", "own", "others"),
     [
@@ -229,6 +236,7 @@ def test_a_role_cannot_forge_the_report_of_another_role(role: Role, own: list[st
     assert [node for node in others if may_report(node)] == []
 
 
+@pytest.mark.attack(5)
 @pytest.mark.parametrize("role", [iam.controller, iam.login, iam.compute])
 def test_a_stolen_role_reads_the_host_key_of_its_own_machine_only(role: Role) -> None:
     def may_call(action: str, resource: str) -> bool:

@@ -24,7 +24,15 @@ from infra.targets.aws.rehearse.moto_account import MotoAccount
 from infra.targets.aws.spec import aws_section
 from infra.targets.aws.validate.local_zones import is_local_zone
 
-_EVERYTHING = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "*", "Resource": "*"}]}
+_SERVICES = ("budgets", "ec2", "ec2messages", "kms", "logs", "route53", "s3", "ssm", "ssmmessages", "sts")
+_BOUNDARY = {
+    "Version": "2012-10-17",
+    "Statement": [
+        {"Effect": "Allow", "Action": [f"{service}:*" for service in _SERVICES], "Resource": "*"},
+        {"Effect": "Allow", "Action": "iam:PassRole", "Resource": "*"},
+    ],
+}
+"""A boundary as an organization has it: only the services that machines need, and no change of permissions."""
 _INTERNET = "0.0.0.0/0"
 # Enough private subnets, and one for the NAT gateway.
 _SUBNET_BITS = 3
@@ -39,7 +47,7 @@ def create_existing(spec: ClusterSpec, account: MotoAccount, cidr: str) -> None:
         ec2.amis[image] = Ami(ec2, image, name=image, owner_id=account.id, state="available", root_device_type="ebs")
     if section.permissions_boundary:
         name = section.permissions_boundary.rpartition("/")[2]
-        iam_backends[account.id]["aws"].create_policy("", "/", json.dumps(_EVERYTHING), name, [])
+        iam_backends[account.id]["aws"].create_policy("", "/", json.dumps(_BOUNDARY), name, [])
     if section.kms_key:
         _create_key(account, section.kms_key.rpartition("/")[2])
     _offer_types(spec, account.region)

@@ -10,21 +10,31 @@ from infra.targets.aws.rehearse.authorizations import Account, Session, list_aut
 from infra.targets.aws.rehearse.instance import Instance
 from infra.targets.aws.rehearse.instances import Instances
 from infra.targets.aws.rehearse.moto_server import Judge
-from infra.targets.aws.rehearse.policies import Statement, list_denied
+from infra.targets.aws.rehearse.policies import Statement
+from infra.targets.aws.rehearse.policy_evaluation import Caller, Policies, explain_denial
 
 # The end of the reason if a machine has outlived its role.
 MISSING = " does not exist"
 _UNJUDGED = "cannot judge"
+# https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_condition-keys.html#condition-keys-requestedregion
+_GLOBAL_SERVICES = ("budgets", "iam", "route53")
+_GLOBAL_REGION = "us-east-1"
 
 
 class JudgedAccount(Account, Protocol):
-    """An account with the policies of its roles."""
+    """An account with the policies of its roles, buckets and keys."""
 
     def describe_source(self, service: str, vpc: str, /) -> Mapping[str, str]:
         """Return the condition keys that a request from a VPC gets from the network on its way to a service."""
 
     def list_statements(self, role: str, /) -> list[Statement] | None:
         """Return the statements of all policies of a role; None if the role does not exist."""
+
+    def list_boundary(self, role: str, /) -> list[Statement] | None:
+        """Return the statements of a role's permissions boundary; None if it has none."""
+
+    def list_resource_statements(self, arn: str, /) -> list[Statement]:
+        """Return the statements of the policy of a bucket, for its objects too, or of a key."""
 
     def trusts(self, role_arn: str, caller: str, /) -> bool:
         """Return whether the trust policy of a role lets machines with another role assume it."""
@@ -73,9 +83,11 @@ def _judge_role(  # noqa: PLR0913, PLR0917  # a call and its caller
 ) -> str:
     """Return why a role may not make a call from a machine; empty if it may."""
     try:
+        caller = _identify(account, instance, role)
         source = {
             **account.describe_source(service, instance.raw.vpc_id or ""),
             **_describe_machine(account, instance, role),
+            **_describe_request(account, service, caller),
         }
         needed = [
             replace(authorization, context={**authorization.context, **source})
@@ -84,13 +96,34 @@ def _judge_role(  # noqa: PLR0913, PLR0917  # a call and its caller
         statements = account.list_statements(role)
         if statements is None:
             return f"the role {role}{MISSING}"
-        if denied := list_denied(statements, needed):
-            return f"{role} may not {denied[0].action} on {denied[0].resource}"
+        boundary = account.list_boundary(role)
+        for authorization in needed:
+            policies = Policies(statements, boundary, account.list_resource_statements(authorization.resource))
+            if why := explain_denial(policies, caller, authorization):
+                return f"{role} may not {authorization.action} on {authorization.resource}: {why}"
         if (service, action) == ("sts", "AssumeRole") and not account.trusts(params["RoleArn"], role):
             return f"{params['RoleArn']} does not trust {role}"
     except Exception as error:  # moto's and ours; a call that nobody judged must not pass
         return f"{_UNJUDGED} {service} {action} of {role}: {type(error).__name__}: {error}"
     return ""
+
+
+def _identify(account: Account, instance: Instance, role: str) -> Caller:
+    """Return a machine as a caller: a session of EC2, or of the role of jobs, is named after the instance."""
+    session = f"arn:aws:sts::{account.id}:assumed-role/{role}/{instance.id}"
+    return Caller(f"arn:aws:iam::{account.id}:role/{role}", session)
+
+
+def _describe_request(account: Account, service: str, caller: Caller) -> dict[str, str]:
+    """Return the condition keys that every request has, and that of requests for keys."""
+    return {
+        # The names of AWS lead machines to a server that speaks only TLS.
+        "aws:SecureTransport": "true",
+        "aws:PrincipalArn": caller.arn,
+        "aws:PrincipalAccount": caller.account,
+        "aws:RequestedRegion": _GLOBAL_REGION if service in _GLOBAL_SERVICES else account.region,
+        "kms:CallerAccount": caller.account,
+    }
 
 
 def _describe_machine(account: Account, instance: Instance, role: str) -> dict[str, str]:

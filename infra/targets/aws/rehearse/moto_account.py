@@ -29,12 +29,27 @@ class MotoAccount:
 
     def list_statements(self, role: str) -> list[Statement] | None:
         """Return the statements of all policies of a role; None if the role does not exist."""
-        stored = next((r for r in iam_backends[self.id]["aws"].roles.values() if r.name == role), None)
+        stored = self._find_role(role)
         if stored is None:
             return None
-        versions = [version for policy in stored.managed_policies.values() for version in policy.versions]
-        documents = [*stored.policies.values(), *(version.document for version in versions if version.is_default)]
-        return [statement for document in documents for statement in json.loads(document)["Statement"]]
+        documents = [*stored.policies.values(), *map(_read_document, stored.managed_policies.values())]
+        return [statement for document in documents for statement in _list_statements(document)]
+
+    def list_boundary(self, role: str) -> list[Statement] | None:
+        """Return the statements of a role's permissions boundary; None if it has none."""
+        stored = self._find_role(role)
+        arn = stored.permissions_boundary_arn if stored else None
+        return _list_statements(_read_document(iam_backends[self.id]["aws"].get_policy(arn))) if arn else None
+
+    def list_resource_statements(self, arn: str) -> list[Statement]:
+        """Return the statements of the policy of a bucket, for its objects too, or of a key."""
+        service, path = arn.split(":", 5)[2::3] if arn.startswith("arn:") else ("", "")
+        if service == "s3":
+            bucket = s3_backends[self.id]["aws"].buckets.get(path.partition("/")[0])
+            return _list_statements(bucket.policy) if bucket and bucket.policy else []
+        if service == "kms":
+            return _list_statements(kms_backends[self.id][self.region].describe_key(path.removeprefix("key/")).policy)
+        return []
 
     def trusts(self, role_arn: str, caller: str) -> bool:
         """Return whether the trust policy of a role lets machines with another role assume it."""
@@ -130,6 +145,10 @@ class MotoAccount:
         rule = encryption.get("Rule", {}).get("ApplyServerSideEncryptionByDefault", {})
         return self._key_arn(rule.get("KMSMasterKeyID") or "")
 
+    def _find_role(self, name: str) -> Any:
+        """Return a role of moto, or None."""
+        return next((role for role in iam_backends[self.id]["aws"].roles.values() if role.name == name), None)
+
     def _key_arn(self, key: str) -> str:
         """Return the ARN of a key that is given by its id, its ARN or an alias."""
         if not key or key.startswith("arn:"):
@@ -141,6 +160,17 @@ class MotoAccount:
     @property
     def _ec2(self) -> Any:
         return ec2_backends[self.id][self.region]
+
+
+def _read_document(policy: Any) -> str:
+    """Return the document of a managed policy that is in force."""
+    return next(str(version.document) for version in policy.versions if version.is_default)
+
+
+def _list_statements(document: str | bytes) -> list[Statement]:
+    """Return the statements of a document, which may be a single one without a list."""
+    statements = json.loads(document)["Statement"]
+    return statements if isinstance(statements, list) else [statements]
 
 
 def _read_tags(entry: Mapping[str, Any]) -> dict[str, str]:

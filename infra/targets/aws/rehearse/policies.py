@@ -1,12 +1,13 @@
-"""An evaluator of IAM policies: an explicit denial wins, then an allowance, and everything else is denied.
+"""Statements of IAM policies: what each is about, and what those of a role's own policies give together.
 
-It knows the operators that muster's policies use; any other raises, because guessing would hide a missing permission.
+An operator that is not known raises, because guessing would hide a missing permission. `policy_evaluation` adds the
+policies of resources and boundaries.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -35,20 +36,34 @@ def list_denied(statements: Iterable[Statement], needed: Iterable[Authorization]
 
 def is_allowed(statements: Sequence[Statement], needed: Authorization) -> bool:
     """Return whether the statements of all policies together allow an action on a resource."""
-    effects = {statement["Effect"] for statement in statements if _applies(statement, needed)}
+    effects = {statement["Effect"] for statement in statements if applies(statement, needed)}
     return "Allow" in effects and "Deny" not in effects
 
 
-def _applies(statement: Statement, needed: Authorization) -> bool:
+def applies(statement: Statement, needed: Authorization) -> bool:
+    """Return whether a statement is about an action on a resource, and its conditions are met."""
     return (
-        any(_matches(pattern.lower(), needed.action.lower()) for pattern in _as_list(statement["Action"]))
-        and any(_matches(pattern, needed.resource) for pattern in _resolve(statement["Resource"], needed.context))
+        _covers(statement, "Action", lambda pattern: _matches(pattern.lower(), needed.action.lower()), needed)
+        and _covers(statement, "Resource", lambda pattern: _matches(pattern, needed.resource), needed)
         and all(
-            _OPERATORS[operator](needed.context.get(key), _resolve(expected, needed.context))
+            _is_met(operator, needed.context.get(key), _resolve(expected, needed.context))
             for operator, keys in (statement.get("Condition") or {}).items()
             for key, expected in keys.items()
         )
     )
+
+
+def _covers(statement: Statement, element: str, matches: Callable[[str], bool], needed: Authorization) -> bool:
+    """Return whether an element of a statement, or its negation such as NotAction, covers a request."""
+    if negated := statement.get(f"Not{element}"):
+        return not any(matches(pattern) for pattern in _resolve(negated, needed.context))
+    return any(matches(pattern) for pattern in _resolve(statement[element], needed.context))
+
+
+def _is_met(operator: str, value: str | None, expected: list[str]) -> bool:
+    if operator.endswith(_IF_EXISTS):
+        return value is None or _is_met(operator.removesuffix(_IF_EXISTS), value, expected)
+    return _OPERATORS[operator](value, expected)
 
 
 def _resolve(values: Any, context: Mapping[str, str]) -> list[str]:
@@ -72,6 +87,11 @@ def _equals(value: str | None, allowed: list[str]) -> bool:
     return value is not None and value in allowed
 
 
+def _is_bool(value: str | None, expected: list[str]) -> bool:
+    # JSON has booleans of its own, which policies may use.
+    return _equals(value, [text.lower() for text in expected])
+
+
 def _is_like(value: str | None, allowed: list[str]) -> bool:
     return value is not None and any(_matches(pattern, value) for pattern in allowed)
 
@@ -80,15 +100,29 @@ def _differs(value: str | None, denied: list[str]) -> bool:
     return not _equals(value, denied)
 
 
+def _is_unlike(value: str | None, denied: list[str]) -> bool:
+    return not _is_like(value, denied)
+
+
+def _is_null(value: str | None, expected: list[str]) -> bool:
+    return [str(value is None).lower()] == [text.lower() for text in expected]
+
+
 # A condition on a key that the call does not have is not met, unless it is negated.
 _OPERATORS = {
     "StringEquals": _equals,
     "StringNotEquals": _differs,
-    "Bool": _equals,
+    "Bool": _is_bool,
     "StringLike": _is_like,
+    "StringNotLike": _is_unlike,
     "ArnEquals": _is_like,
     "ArnLike": _is_like,
+    "ArnNotEquals": _is_unlike,
+    "ArnNotLike": _is_unlike,
+    "Null": _is_null,
 }
+# https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_elements_condition_operators.html
+_IF_EXISTS = "IfExists"
 
 
 def _as_list(value: Any) -> list[Any]:

@@ -32,12 +32,20 @@ class Account:
     """An account whose only role has the given statements."""
 
     id, region = ACCOUNT, REGION
+    boundary: list[Statement] | None = None
+    of_resource: tuple[Statement, ...] = ()
 
     def __init__(self, *statements: Statement) -> None:
         self.statements = list(statements)
 
     def list_statements(self, role: str) -> list[Statement] | None:
         return self.statements if role == ROLE else None
+
+    def list_boundary(self, _role: str) -> list[Statement] | None:
+        return self.boundary
+
+    def list_resource_statements(self, arn: str) -> list[Statement]:
+        return [statement for statement in self.of_resource if arn.startswith("arn:aws:s3:")]
 
     def trusts(self, role_arn: str, _caller: str) -> bool:
         return role_arn == JOBS
@@ -65,11 +73,18 @@ class Account:
 ALLOW_S3 = {"Effect": "Allow", "Action": "s3:*", "Resource": "*"}
 
 
-def make(*statements: Statement, role: str = ROLE) -> tuple[Any, list[str]]:
+def make(
+    *statements: Statement,
+    role: str = ROLE,
+    boundary: list[Statement] | None = None,
+    of_bucket: tuple[Statement, ...] = (),
+) -> tuple[Any, list[str]]:
     machine = SimpleNamespace(id="i-1", name="gpu-1", role=role, raw=SimpleNamespace(vpc_id="vpc-1"))
     instances = SimpleNamespace(find_caller={MACHINE: machine}.get, by_id={"i-1": machine}, timeline=Timeline())
     denials: list[str] = []
-    return make_judge(Account(*statements), cast(Instances, instances), OPERATOR, denials), denials
+    account = Account(*statements)
+    account.boundary, account.of_resource = boundary, of_bucket
+    return make_judge(account, cast(Instances, instances), OPERATOR, denials), denials
 
 
 def test_the_operator_may_do_anything_and_a_machine_what_its_role_permits() -> None:
@@ -77,8 +92,11 @@ def test_the_operator_may_do_anything_and_a_machine_what_its_role_permits() -> N
     assert judge(OPERATOR, "ec2", "RunInstances", {}) == ""
     assert judge(MACHINE, "s3", "GET /bucket/x", {}) == ""
     assert denials == []
-    assert judge(MACHINE, "ec2", "DescribeInstances", {}) == "compute may not ec2:DescribeInstances on *"
-    assert denials == ["compute may not ec2:DescribeInstances on *"]
+    assert (
+        judge(MACHINE, "ec2", "DescribeInstances", {})
+        == "compute may not ec2:DescribeInstances on *: no policy allows it"
+    )
+    assert denials == ["compute may not ec2:DescribeInstances on *: no policy allows it"]
 
 
 def test_a_call_comes_from_the_network_of_the_machine() -> None:
@@ -102,7 +120,7 @@ def test_other_callers_may_do_nothing(caller: str) -> None:
 @pytest.mark.parametrize(
     ("statement", "service", "action", "params"),
     [
-        ({"Effect": "Allow", "NotAction": "iam:*", "Resource": "*"}, "ec2", "DescribeInstances", {}),
+        ({"Effect": "Allow", "Action": "*"}, "ec2", "DescribeInstances", {}),
         ({**ALLOW_S3, "Condition": {"IpAddress": {"aws:SourceIp": "10.0.0.0/8"}}}, "s3", "GET /bucket/x", {}),
         (ALLOW_S3, "s3", "POST /bucket/x", {}),
         (ALLOW_S3, "s3", "GET /bucket", {}),
@@ -116,6 +134,21 @@ def test_a_call_that_cannot_be_judged_is_denied_and_reported(
     reason = judge(MACHINE, service, action, params)
     assert reason.startswith(f"cannot judge {service} {action} of compute: ")
     assert denials == [reason]
+
+
+def test_a_boundary_and_the_policy_of_a_bucket_count() -> None:
+    judge, denials = make(ALLOW_S3, boundary=[{**ALLOW_S3, "Action": "ssm:*"}])
+    bounded = "compute may not s3:GetObject on arn:aws:s3:::bucket/x: the permissions boundary does not allow it"
+    assert judge(MACHINE, "s3", "GET /bucket/x", {}) == bounded
+    tls_only = {**ALLOW_S3, "Effect": "Deny", "Principal": "*", "Condition": {"Bool": {"aws:SecureTransport": False}}}
+    own_session = f"arn:aws:sts::{ACCOUNT}:assumed-role/{ROLE}/i-1"
+    for of_bucket, expected in (
+        ((tls_only,), ""),
+        (({**ALLOW_S3, "Effect": "Deny", "Principal": {"AWS": own_session}},), "the policy of the resource denies it"),
+    ):
+        judge, _ = make(ALLOW_S3, of_bucket=of_bucket)
+        assert judge(MACHINE, "s3", "GET /bucket/x", {}).endswith(expected)
+    assert denials == [bounded]
 
 
 def test_a_machine_that_outlives_its_role_is_denied() -> None:
@@ -149,16 +182,21 @@ def test_a_role_is_assumed_only_if_it_is_permitted_and_trusts_the_caller() -> No
     judge, denials = make(ASSUME)
     assert judge(MACHINE, "sts", "AssumeRole", {"RoleArn": JOBS}) == ""
     other = f"arn:aws:iam::{ACCOUNT}:role/admin"
-    assert judge(MACHINE, "sts", "AssumeRole", {"RoleArn": other}) == f"compute may not sts:AssumeRole on {other}"
+    assert (
+        judge(MACHINE, "sts", "AssumeRole", {"RoleArn": other})
+        == f"compute may not sts:AssumeRole on {other}: no policy allows it"
+    )
     judge, _ = make({**ASSUME, "Resource": "*"})
     assert judge(MACHINE, "sts", "AssumeRole", {"RoleArn": other}) == f"{other} does not trust compute"
-    assert denials == [f"compute may not sts:AssumeRole on {other}"]
+    assert denials == [f"compute may not sts:AssumeRole on {other}: no policy allows it"]
 
 
 def test_a_program_of_a_user_may_do_what_the_role_of_jobs_permits_and_its_denials_are_no_failure() -> None:
     judge, denials = make({**ALLOW_S3, "Resource": "arn:aws:s3:::bucket/data"})
     assert judge(JOB, "s3", "GET /bucket/data", {}) == ""
-    assert judge(JOB, "s3", "GET /bucket/x", {}) == "compute may not s3:GetObject on arn:aws:s3:::bucket/x"
+    assert judge(JOB, "s3", "GET /bucket/x", {}) == (
+        "compute may not s3:GetObject on arn:aws:s3:::bucket/x: no policy allows it"
+    )
     assert "is not of this rehearsal" in judge(FOREIGN_JOB, "s3", "GET /bucket/data", {})
     assert denials == []
     reason = judge(JOB, "s3", "POST /bucket/x", {})
@@ -183,6 +221,31 @@ def test_moto_knows_trust_policies_and_session_of_an_assumed_role(aws: Moto) -> 
     assumed = aws.client("sts").assume_role(RoleArn=JOBS, RoleSessionName="i-1")["Credentials"]
     assert account.find_session(assumed["AccessKeyId"]) == Session("jobs", "i-1")
     assert account.find_session("ASIAOTHER") is None
+
+
+@pytest.mark.usefixtures("aws")
+def test_moto_knows_boundaries_and_policies_of_buckets_and_keys(aws: Moto) -> None:
+    iam, account = aws.client("iam"), MotoAccount(ACCOUNT, REGION)
+
+    def document(*statements: Statement) -> str:
+        return json.dumps({"Version": "2012-10-17", "Statement": statements})
+
+    policy = iam.create_policy(PolicyName="limits", PolicyDocument=document(ALLOW_S3))["Policy"]["Arn"]
+    iam.create_role(RoleName="free", AssumeRolePolicyDocument=document())
+    iam.create_role(RoleName="bounded", AssumeRolePolicyDocument=document(), PermissionsBoundary=policy)
+    assert (account.list_boundary("free"), account.list_boundary("bounded")) == (None, [ALLOW_S3])
+    aws.client("s3").create_bucket(Bucket="data")
+    assert account.list_resource_statements("arn:aws:s3:::data/x") == []
+    denial = {**ALLOW_S3, "Effect": "Deny", "Principal": "*"}
+    aws.client("s3").put_bucket_policy(Bucket="data", Policy=json.dumps({"Statement": denial}))
+    for arn in ("arn:aws:s3:::data/folder/x", "arn:aws:s3:::data"):
+        assert account.list_resource_statements(arn) == [denial]
+    assert account.list_resource_statements("arn:aws:s3:::none/x") == []
+    of_key = {"Effect": "Allow", "Action": "kms:*", "Resource": "*", "Principal": {"AWS": "*"}}
+    key = aws.client("kms").create_key(Policy=document(of_key))["KeyMetadata"]["Arn"]
+    assert account.list_resource_statements(key) == [of_key]
+    assert account.list_resource_statements(f"arn:aws:ec2:{REGION}:{ACCOUNT}:instance/i-1") == []
+    assert account.list_resource_statements("*") == []
 
 
 @pytest.mark.parametrize("host", [f"data.s3.{REGION}.amazonaws.com", "data.s3.amazonaws.com"])

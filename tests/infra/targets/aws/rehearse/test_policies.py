@@ -54,11 +54,34 @@ def test_a_denial_wins_over_an_allowance() -> None:
         ({"ArnEquals": {"a": "arn:aws:iam::1:policy/p"}}, {"a": "arn:aws:iam::1:policy/q"}, False),
         ({"Bool": {"kms:GrantIsForAWSResource": "true"}}, {"kms:GrantIsForAWSResource": "true"}, True),
         ({"Bool": {"kms:GrantIsForAWSResource": "true"}}, {}, False),
+        ({"Bool": {"a": True}}, {"a": "true"}, True),
+        ({"StringNotLike": {"a": "x*"}}, {"a": "xyz"}, False),
+        ({"ArnNotLike": {"a": "arn:aws:iam::1:role/*"}}, {}, True),
+        ({"ArnNotEquals": {"a": "arn:aws:iam::1:role/r"}}, {"a": "arn:aws:iam::1:role/r"}, False),
+        ({"Null": {"a": "true"}}, {}, True),
+        ({"Null": {"a": False}}, {}, False),
+        ({"StringEqualsIfExists": {"a": "x"}}, {}, True),
+        ({"StringEqualsIfExists": {"a": "x"}}, {"a": "y"}, False),
     ],
 )
 def test_every_condition_must_be_met(condition: dict[str, Any], context: dict[str, str], expected: bool) -> None:
     needed = Authorization("s3:GetObject", f"{BUCKET}/bundle/abc.tar", context)
     assert is_allowed([statement(Condition=condition)], needed) is expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"NotAction": "s3:Put*"}, True),
+        ({"NotAction": ["s3:Put*", "S3:get*"]}, False),
+        ({"NotResource": f"{BUCKET}/secret/*"}, True),
+        ({"NotResource": f"{BUCKET}/*"}, False),
+    ],
+)
+def test_an_element_may_list_what_it_is_not_about(changes: dict[str, Any], expected: bool) -> None:
+    negated = next(iter(changes)).removeprefix("Not")
+    others = {key: value for key, value in READ.items() if key != negated}
+    assert is_allowed([others | changes], Authorization("s3:GetObject", f"{BUCKET}/bundle/abc.tar")) is expected
 
 
 def test_an_unknown_operator_is_not_guessed() -> None:

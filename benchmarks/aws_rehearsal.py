@@ -15,9 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.figures import Figure, report
+from infra.targets.aws.rehearse.cold_start import MAX_AFTER_BOOT_S
 
 REPO = Path(__file__).resolve().parent.parent
 MAX_BAKED_PERCENT = 50
+MAX_IDLE_PERCENT = 20
+"""Of what idle GPU nodes would cost if all machines were launched at once."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,7 @@ REHEARSALS: Mapping[str, Rehearsed] = {
     "p5 autoscaled, job on 16 nodes": Rehearsed(
         ("--stack", "aws-p5-autoscaled", "--speed", "30", "--nodes", "16"), 600
     ),
+    "p5en with Lustre, job on 2 static nodes": Rehearsed(("--stack", "aws-p5en-lustre", "--speed", "20")),
     "g6 pair, baked images": Rehearsed(("--stack", "aws-g6-pair", "--speed", "20", "--scenario", "image-refresh")),
 }
 
@@ -45,6 +49,13 @@ def make_figures(name: str, rehearsed: Rehearsed, output: str) -> Iterator[Figur
     yield Figure(f"{name}: up to teardown", float(wall[1]), reference="on this machine", at_most=rehearsed.at_most)
     if cold := re.search(r"^cold start: the job ran (\d+) s after sbatch in simulated time: (.+)$", output, re.M):
         yield Figure(f"{name}: submit to start", float(cold[1]), "s on AWS", cold[2])
+    if idle := re.search(r"^idle GPU nodes: ([\d.]+) USD .*; ([\d.]+) USD if all machines were launched", output, re.M):
+        percent = 100 * float(idle[1]) / float(idle[2])
+        reference = f"{idle[1]} USD instead of {idle[2]} USD if launched at once"
+        yield Figure(f"{name}: idle GPU nodes at the first up", percent, "%", reference, MAX_IDLE_PERCENT)
+    if baked := re.search(r"^from a baked image: boot (\d+) s \+ (\d+) s", output, re.M):
+        reference = f"besides a boot of {baked[1]} s"
+        yield Figure(f"{name}: submit to start", float(baked[2]), "s on AWS", reference, MAX_AFTER_BOOT_S)
     if images := re.search(r"^boot to first job on AWS: (\d+) s .*image, (\d+) s .*image: (\d+)%", output, re.M):
         reference = f"{images[2]} s instead of {images[1]} s on AWS"
         yield Figure(f"{name}: boot to first job", float(images[3]), "%", reference, MAX_BAKED_PERCENT)

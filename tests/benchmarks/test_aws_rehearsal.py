@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.aws_rehearsal import REHEARSALS, Rehearsed, make_figures
-from infra.targets.aws.rehearse.cold_start import ColdStart
+from infra.targets.aws.rehearse.cold_start import ColdStart, check_baked_start
 from infra.targets.aws.rehearse.first_job import FirstJob, compare_images
+from infra.targets.aws.rehearse.idle_cost import SetUpTime, describe_idle_cost
 
 END = "✓ rehearsed in 142 s; timeline: /home/rehearsals/aws-g6-pair/timeline.svg\n"
 PAIR = next(iter(REHEARSALS))
@@ -26,6 +27,15 @@ def test_a_slow_rehearsal_and_a_slow_image_exceed_their_bounds() -> None:
     images = compare_images(FirstJob(53, 34, 9), FirstJob(42, 0, 11))
     figures = list(make_figures(PAIR, Rehearsed((), 100), f"{images}\n{END}"))
     assert [figure.verdict for figure in figures] == ["FAIL", "FAIL"]
+
+
+def test_idle_nodes_and_the_start_from_a_baked_image_have_bounds() -> None:
+    idle = describe_idle_cost([SetUpTime(10, 110, 36)], SetUpTime(10, 1010, 0))
+    baked = check_baked_start(ColdStart(2, 62, 0, 8, 1))
+    _, idle_share, start = make_figures(PAIR, REHEARSALS[PAIR], f"{idle}\n{baked}\n{END}")
+    assert (idle_share.value, idle_share.unit, idle_share.verdict) == (10, "%", "pass")
+    assert idle_share.reference == "1.00 USD instead of 10.00 USD if launched at once"
+    assert (start.value, start.at_most, start.reference) == (11, 30, "besides a boot of 62 s")
 
 
 def test_a_rehearsal_that_has_not_ended_has_no_figures() -> None:

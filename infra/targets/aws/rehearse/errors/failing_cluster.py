@@ -54,7 +54,7 @@ class FailingCluster:
     stack: StackHome
     moto: Moto
     original: ClusterSpec
-    """The spec with the images and the key of the account that the stack's file does not name any more."""
+    """The spec with the images, the key and the zones that the stack's file does not name any more."""
     before: set[str] = field(default_factory=set)
     earlier_receipts: dict[Path, int] = field(default_factory=dict)
     """Receipts before the last `teardown`, with their times in ns: two within a second have the same name."""
@@ -178,8 +178,8 @@ def open_failing_cluster(stack: StackHome) -> Iterator[FailingCluster]:
 def _copy_stack(stack: StackHome, moto: Moto) -> tuple[StackHome, Moto, ClusterSpec]:
     """Create an empty home with a copy of a stack that keeps no storage and may cost more.
 
-    Its managed policies become policies of the account, because moto has none of AWS's. The copy names no key and no
-    image, so that `up` creates a key and looks images up.
+    Its managed policies become policies of the account, because moto has none of AWS's. The copy names no key, image or
+    zone, so that `up` creates a key and looks images and a zone up.
     """
     root = locate_home(stack)
     shutil.rmtree(root, ignore_errors=True)
@@ -196,8 +196,10 @@ def _copy_stack(stack: StackHome, moto: Moto) -> tuple[StackHome, Moto, ClusterS
     for role, policies in (spec["aws"].get("policies") or {}).items():
         spec["aws"]["policies"][role] = [f"arn:aws:iam::{ACCOUNT}:policy/{arn.rpartition('/')[2]}" for arn in policies]
     original = load_spec(copy.deepcopy(spec))
-    for field_name in ("kms_key", "ami", "plain_ami"):
+    for field_name in ("kms_key", "ami", "plain_ami", "zones"):
         spec["aws"].pop(field_name, None)
+    for group in spec["groups"].values():
+        (group.get("capacity") or {}).pop("zones", None)
     home.stacks.mkdir()
     (home.stacks / stack.file.name).write_text(yaml.safe_dump(document))
     # No machine here boots, so that the wheels of machines are never used.

@@ -19,6 +19,7 @@ from bootstrap.progress import Event, Report, State, emit
 from bootstrap.sessions import Connect, Sessions, wait_for_all
 from bootstrap.steps import registry
 from bootstrap.steps.step import Step
+from bootstrap.storage_check import check_storage
 from bootstrap.wait_for_nodes import STEP as NODES_STEP
 from bootstrap.wait_for_nodes import wait_for_nodes
 from cluster.inventory import Node
@@ -82,6 +83,8 @@ def _execute_all(desired: Desired, facts: dict[str, Facts], planned: Plan, sessi
 
         return on_node
 
+    wait_for_all([sessions.submit(execute(registry.STORAGE), n) for n in desired.inventory.nodes])
+    check_storage(desired, sessions, report)
     shipped = sessions.submit(execute(registry.SHIPPED), controller)
     control = sessions.submit(execute((*registry.BASE, *registry.CONTROL)), controller)
     wait_for_all([control, *(sessions.submit(execute(registry.BASE), n) for n in others)])

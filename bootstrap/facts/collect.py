@@ -34,7 +34,7 @@ class Probe:
     controller: bool
     """Whether to read facts that only the controller has: Slurm's nodes and accounts, homes, shipped files."""
     machine: bool
-    """Whether to read distribution, kernel, mounts and disks."""
+    """Whether to read distribution, kernel and disks."""
     readings: str = ""
     """Shell text that prints `software<tab>component<tab>text` lines."""
 

@@ -46,7 +46,7 @@ echo "job_network$tab$network"
 echo "hostname$tab$(cat /proc/sys/kernel/hostname)"
 echo "container$tab$(if [ -e /run/systemd/container ] || [ -e /.dockerenv ]; then echo yes; else echo no; fi)"
 echo "hosts$tab$(if [ -x /etc/muster/merge-hosts ] && /etc/muster/merge-hosts --check; then echo merged; else echo stale; fi)"
-echo "mounted$tab$(if mountpoint -q "$SHARED"; then echo yes; else echo no; fi)"
+awk -v OFS='\t' '{ print "mount", $2, $3 }' /proc/mounts
 
 if [ "$CONTROLLER" = yes ]; then
   echo "environment$tab$(if [ -e "$ENVIRONMENT/.complete" ]; then echo complete; else echo missing; fi)"
@@ -72,7 +72,6 @@ if [ "$MACHINE" = yes ]; then
   # shellcheck source=/dev/null
   (. /etc/os-release && echo "distribution$tab$ID $VERSION_ID")
   echo "kernel$tab$(uname -r)"
-  awk -v OFS='\t' '{ print "mount", $2, $3 }' /proc/mounts
   for disk in /sys/block/nvme*; do
     if read -r serial <"$disk/device/serial" && read -r model <"$disk/device/model"; then
       echo "disk$tab/dev/${disk##*/}$tab$serial$tab$model"

@@ -69,8 +69,8 @@ class Facts:
     container: bool = False
     hosts_merged: bool = False
     """Whether /etc/hosts contains the names of the cluster's nodes."""
-    mounted: bool = False
-    """Whether the shared filesystem is mounted."""
+    mounts: Mapping[str, str] = field(default_factory=dict)
+    """Filesystem type by mount point."""
     environment_complete: bool = False
     bundle: str = ""
     """Digest of the bundle on the shared filesystem."""
@@ -84,8 +84,6 @@ class Facts:
     distribution: str = ""
     """Name and version, e.g. `ubuntu 22.04`. This and the fields below are read only from cloud machines."""
     kernel: str = ""
-    mounts: Mapping[str, str] = field(default_factory=dict)
-    """Filesystem type by mount point."""
     disks: tuple[Disk, ...] = ()
     software: Mapping[str, str] = field(default_factory=dict)
     """Output of each component's version command, by component of the software table."""

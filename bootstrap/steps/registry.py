@@ -21,6 +21,7 @@ from bootstrap.steps import (
     restored_jobs,
     shared_files,
     ssh,
+    storage,
     time,
     users,
 )
@@ -43,6 +44,8 @@ from bootstrap.steps.cloud import (
 from bootstrap.steps.step import Step
 from cluster.inventory import Node, Role
 
+# Run on all nodes before everything else, which may write to shared filesystems.
+STORAGE: tuple[Step, ...] = (storage.STEP,)
 # Run on all nodes at the same time.
 BASE: tuple[Step, ...] = (
     packages.STEP,
@@ -64,7 +67,7 @@ SHIPPED: tuple[Step, ...] = (shared_files.BUNDLE_STEP, shared_files.ENVIRONMENT_
 # Run on the other nodes once slurmctld serves the configuration.
 MEMBERS: tuple[Step, ...] = (members.LOGIN_STEP, members.COMPUTE_STEP)
 
-ALL: tuple[Step, ...] = (*BASE, *CONTROL, *MEMBERS, *SHIPPED)
+ALL: tuple[Step, ...] = (*STORAGE, *BASE, *CONTROL, *MEMBERS, *SHIPPED)
 
 # Run first on cloud machines, which set themselves up. The machine may have to restart after them, with another kernel.
 KERNEL: tuple[Step, ...] = (system.UPDATES_STEP, lustre_client.STEP)

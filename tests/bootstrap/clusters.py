@@ -64,7 +64,7 @@ def bare(member: Node) -> Facts:
         loaded=frozenset({"ssh"}),
         hostname=member.name,
         container=True,
-        mounted=True,
+        mounts={"/shared": "ext4"},
         cgroup="v1",
     )
 

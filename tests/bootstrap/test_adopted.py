@@ -39,7 +39,7 @@ def test_every_action_of_every_step_is_recorded() -> None:
     # The facts of a machine on which nothing is right, so that every step has something to do.
     target = adopted(alerts={"webhook": "https://example.com/hook"})
     target = replace(target, secrets=replace(target.secrets, webhook="https://example.com/hook"))
-    facts = {name: replace(each, packages={}, container=False) for name, each in bare_all(target).items()}
+    facts = {name: replace(each, packages={}, container=False, mounts={}) for name, each in bare_all(target).items()}
     planned = plan_steps(facts, target)
     busy = {step for steps in planned.values() for step, planned_step in steps.items() if planned_step.actions}
     assert busy == {step.name for step in registry.ALL} - {"time"}

@@ -27,7 +27,6 @@ job_network\topen: not supported
 hostname\tgpu-1
 container\tyes
 hosts\tmerged
-mounted\tyes
 environment\tcomplete
 bundle\t0123
 home\talice\t2001\tyes
@@ -72,7 +71,7 @@ def test_minimal_output_is_parsed() -> None:
     facts = parse_facts("cgroup\tnone\nclock\t1\n")
     assert facts.slurm_nodes is None
     assert facts.files == {}
-    assert not facts.mounted
+    assert facts.mounts == {}
 
 
 def test_scripts_pass_shellcheck() -> None:

@@ -1,0 +1,128 @@
+"""The check of shared filesystems: the script on a real one, and the verdict on what nodes have seen."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bootstrap.storage_check import render_check
+from bootstrap.storage_verdict import (
+    MIN_TOTAL_MBPS,
+    SIZE_MB,
+    Answer,
+    judge_watched,
+    judge_written,
+    parse_answer,
+)
+from tests.bootstrap.clusters import node
+
+MOUNT = "/shared"
+NODES = (node("controller", "controller", 10), node("gpu-1", "compute", 21), node("gpu-2", "compute", 22))
+NAMES = tuple(each.name for each in NODES)
+WRITTEN = """source\tnas:/export (nfs4)
+clock\t100.0\t100.1\t100.2
+wrote\t100.0\t100.5
+owner\t1
+written\tgpu-1
+"""
+WATCHED = "renames\t0\t0\nwatched\tgpu-1\n"
+
+
+def change(text: str, name: str, *values: str) -> Answer:
+    """Return an answer with other values of one fact."""
+    answer = parse_answer(text)
+    return replace(answer, facts={**answer.facts, name: (values,)})
+
+
+def written(answer: Answer) -> list[tuple[str, str]]:
+    """Return node and message of what is wrong if one node of three has given this answer."""
+    answers = dict.fromkeys(NAMES, parse_answer(WRITTEN)) | {"gpu-1": answer}
+    return [(fault.node, fault.line) for fault in judge_written(MOUNT, answers)]
+
+
+def watched(answer: Answer) -> list[tuple[str, str]]:
+    answers = dict.fromkeys(NAMES, parse_answer(WATCHED)) | {"gpu-1": answer}
+    sources = dict.fromkeys(NAMES, parse_answer(WRITTEN)) | {"gpu-1": change(WRITTEN, "source", "/dev/sda1 (ext4)")}
+    return [(fault.node, fault.line) for fault in judge_watched(MOUNT, sources, answers)]
+
+
+def test_a_filesystem_as_it_should_be() -> None:
+    assert written(parse_answer(WRITTEN)) == []
+    assert watched(parse_answer(WATCHED)) == []
+
+
+def test_an_error_of_the_filesystem_is_named() -> None:
+    answer = parse_answer("source\tnas:/export (nfs4)\nerror\tcreate a folder\tmkdir: Permission denied\n")
+    assert written(answer) == [
+        ("gpu-1", "/shared (nas:/export (nfs4)): cannot create a folder: mkdir: Permission denied")
+    ]
+    assert written(parse_answer("")) == [("gpu-1", "/shared: the check ended early")]
+
+
+def test_an_export_that_translates_users_is_refused() -> None:
+    what = "/shared (nas:/export (nfs4)): a file given to user 1 belongs to user 65534"
+    assert written(change(WRITTEN, "owner", "65534")) == [("gpu-1", what)]
+
+
+@pytest.mark.parametrize(
+    ("stamped", "words"),
+    [
+        ("96.5", "the server's clock is 3.5 s behind this node's"),
+        ("103.2", "the server's clock is 3.0 s ahead of this node's"),
+        ("100.19", ""),
+        ("99.01", ""),
+    ],
+)
+def test_the_clock_of_the_server_is_compared_with_that_of_each_node(stamped: str, words: str) -> None:
+    faults = written(change(WRITTEN, "clock", "100.0", stamped, "100.2"))
+    assert len(faults) == bool(words)
+    assert all(name == "gpu-1" and words in line for name, line in faults)
+
+
+def test_a_slow_filesystem_is_refused_and_the_slowest_node_named() -> None:
+    seconds = 3 * SIZE_MB / MIN_TOTAL_MBPS
+    assert written(change(WRITTEN, "wrote", "100.0", f"{100 + seconds * 0.99}")) == []
+    ((name, line),) = written(change(WRITTEN, "wrote", "100.0", f"{100 + seconds * 2}"))
+    assert name == "gpu-1"
+    assert "2.5 MB/s written with fsync by all nodes together; allowed: 5 MB/s or more" in line
+
+
+def test_another_filesystem_is_named_with_both_sources() -> None:
+    answer = parse_answer("unseen\tcontroller\nunseen\tgpu-2\nold\tuniq: pointer: No such file\nwatched\tgpu-1\n")
+    ((name, line),) = watched(answer)
+    assert name == "gpu-1"
+    assert "/shared from /dev/sda1 (ext4) does not show within 15 s what controller, gpu-2 wrote" in line
+    assert line.endswith("to /shared from nas:/export (nfs4)")
+
+
+def test_renames_that_are_not_atomic_are_refused() -> None:
+    ((_, line),) = watched(change(WATCHED, "renames", "2", "31"))
+    assert "it was missing 31 times and incomplete 2 times" in line
+    ((_, line),) = watched(parse_answer("old\t4096 17\nrenames\t0\t0\nwatched\tgpu-1\n"))
+    assert "is still the old one after 15 s" in line
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to other users")
+def test_the_script_on_a_real_filesystem(tmp_path: Path) -> None:
+    def run(name: str) -> dict[str, Answer]:
+        def on_node(number: int) -> Answer:
+            script = render_check(name, str(tmp_path), "token", NODES[number], NODES)
+            return parse_answer(subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True).stdout)
+
+        with ThreadPoolExecutor(len(NODES)) as pool:
+            return dict(zip(NAMES, pool.map(on_node, range(len(NODES))), strict=True))
+
+    first = run("write")
+    assert [*judge_written(str(tmp_path), first)] == []
+    second = run("watch")
+    assert [*judge_watched(str(tmp_path), first, second)] == []
+    # A filesystem on which nobody else has written anything.
+    (tmp_path / ".muster-check-token" / "gpu-2.here").unlink()
+    script = render_check("watch", str(tmp_path), "token", NODES[1], NODES).replace("SEEN_S=15", "SEEN_S=0")
+    seen = parse_answer(subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True).stdout)
+    assert seen.facts["unseen"] == (("gpu-2",),)

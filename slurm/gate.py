@@ -34,6 +34,9 @@ POLL_S = 0.2
 JOB_S = 45.0
 # Importing torch takes a second of CPU per rank, and all nodes may share the cores of one machine.
 JOB_PER_NODE_S = 3.0
+# Nodes that share a machine share its load too: with 30 processes for two cores, an import took more than a minute.
+MAX_LOAD_FACTOR = 5.0
+_READ_LOAD = "cut -d ' ' -f 1 /proc/loadavg; nproc --all"
 # More nodes than this are machines of their own, which import at the same time: each adds only its part of joining.
 SHARING_NODES = 100
 JOB_PER_MACHINE_S = 0.1
@@ -101,16 +104,20 @@ def check(  # noqa: PLR0913
     report: Report,
     *,
     proven: Collection[str] = (),
-    job_s: float = JOB_S,
+    job_s: float | None = None,
 ) -> Ready:
     """Return once a job has run across every node of every group; raise GateError with the node to look at.
 
     Nodes in `proven` passed an earlier gate and are skipped while jobs fill them. A job may take `job_s` seconds, plus
-    some for each node (`limit_job_s`).
+    some for each node (`limit_job_s`); without `job_s`, by the load of the controller, whose machine nodes may share.
     """
     began = time.monotonic()
     groups = _group_nodes(inventory)
-    gate = _Gate(run, env_path, f"{inventory.mounts[0]}/muster", user, len(inventory.compute), frozenset(proven), job_s)
+    first_s = JOB_S * read_load_factor(run(_READ_LOAD).out) if job_s is None else job_s
+    count = len(inventory.compute)
+    gate = _Gate(
+        run, env_path, f"{inventory.mounts[0]}/muster", user, count, frozenset(proven), limit_job_s(count, first_s)
+    )
 
     def prove(group: str) -> _Proof:
         nodes = groups[group]
@@ -145,6 +152,15 @@ def limit_job_s(nodes: int, job_s: float = JOB_S) -> float:
     return job_s + JOB_PER_NODE_S * sharing + JOB_PER_MACHINE_S * (nodes - sharing)
 
 
+def read_load_factor(out: str) -> float:
+    """Return the processes for each core of the controller, which nodes of one machine share; at least 1."""
+    try:
+        load, cores = out.split()
+        return min(max(float(load) / int(cores), 1.0), MAX_LOAD_FACTOR)
+    except (ValueError, ZeroDivisionError):
+        return 1.0
+
+
 @dataclass(frozen=True)
 class _Proof:
     """The nodes of a group: tested, skipped and left out."""
@@ -177,11 +193,7 @@ class _Gate:
     user: str
     total_nodes: int
     proven: frozenset[str]
-    job_s: float
-
-    @property
-    def deadline_s(self) -> float:
-        return limit_job_s(self.total_nodes, self.job_s)
+    deadline_s: float
 
     @property
     def start_s(self) -> float:

@@ -54,6 +54,7 @@ class Controller:
     silent: tuple[str, ...] = ()
     kill_wait_s: int = 30
     memory_mb: int = 1920
+    load: str = "0.42\n2\n"
 
     def __call__(self, script: str) -> Answer:
         if install.SPOOL in script:
@@ -68,8 +69,8 @@ class Controller:
             return Answer(out=condense_nodes(shown, *map(int, shlex.split(condense)[-2:])))
         if script.startswith("grep"):
             return Answer(1)
-        if script.startswith("port="):
-            return Answer(out="\n".join(self.silent))
+        if script.startswith("port=") or "/proc/loadavg" in script:
+            return Answer(out="\n".join(self.silent) if script.startswith("port=") else self.load)
         (names,) = [expand(word.partition("=")[2]) for word in shlex.split(script) if word.startswith("--nodelist=")]
         answer = self.srun(list(names)) if self.srun else passed(list(names))
         return Answer(answer.code, condense_ranks(answer.out))
@@ -125,6 +126,16 @@ def test_one_job_per_group_runs_on_all_its_nodes_as_the_user():
 def test_the_target_sets_how_long_a_job_may_take(options: dict[str, float], deadline_s: int) -> None:
     controller = Controller()
     check(controller, INVENTORY, "/e", "alice", lambda *_: None, **options)
+    for job in controller.jobs:
+        assert job[job.index("timeout") + 2] == str(deadline_s)
+
+
+@pytest.mark.parametrize(
+    ("load", "deadline_s"), [("1.90\n2\n", 54), ("6.00\n2\n", 144), ("99.00\n2\n", 234), ("", 54), ("x y", 54)]
+)
+def test_a_job_may_take_longer_on_a_busy_machine(load: str, deadline_s: int) -> None:
+    controller = Controller(load=load)
+    check(controller, INVENTORY, "/shared/env/abc", "alice", lambda *_: None)
     for job in controller.jobs:
         assert job[job.index("timeout") + 2] == str(deadline_s)
 

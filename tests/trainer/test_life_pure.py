@@ -124,6 +124,14 @@ def test_only_ranks_that_delay_the_others_are_reported() -> None:
     assert [slow.rank for slow in find_stragglers([0.02, 0.02, 0.03, 0.02, 0.02], hosts, 1.3)] == [2]
 
 
+def test_a_link_that_makes_nearly_all_of_a_step_a_wait_has_no_straggler() -> None:
+    """What remains of each step after the waits differs by more than the factor, and delays nobody."""
+    assert find_stragglers([0.02, 0.05, 0.02], ["a", "b", "c"], 1.3, step_s=1.0) == []
+    assert [slow.rank for slow in find_stragglers([0.02, 0.15, 0.02], ["a", "b", "c"], 1.3, step_s=1.0)] == [1]
+    link = StragglerDetector(["a", "b", "c"], factor=1.3, window=2, windows=2)
+    assert [link.observe([0.02, 0.05, 0.02], 1.0) for _ in range(8)] == [[]] * 8
+
+
 def test_times_of_zero_have_no_straggler() -> None:
     assert find_stragglers([0.0, 0.0], ["a", "b"], 1.3) == []
 

@@ -71,7 +71,8 @@ _FIXES = {
     Cause.USER_CODE: "fix the code at this place; failures/ has the traceback",
     Cause.DEVICE: "check the GPU with nvidia-smi and dmesg on this node, and drain the node if it fails again",
     Cause.CORRUPTION: (
-        "have the memory and the processors of this node tested, and keep jobs off it until then (`sbatch --exclude`)"
+        "have the memory and the processors of this node tested, and keep jobs off it until then (`sbatch --exclude`, "
+        "on Kubernetes `kubectl cordon`)"
     ),
     Cause.DISK_FULL: (
         "free space on the filesystem that the error names (`df -h`), use a smaller checkpoint.keep, "
@@ -81,9 +82,12 @@ _FIXES = {
     Cause.FOLDER_LOST: (
         "nothing is lost if the other process was meant to continue the run; otherwise stop it and start this one again"
     ),
-    Cause.NETWORK: "check the network between the nodes: slurm/jobs/fabric.sbatch names slow or broken links",
+    Cause.NETWORK: "check the network between the nodes: `muster fabric` names slow or broken links of a Slurm cluster",
     Cause.HANG: "read hang/report.txt, and the stack of this rank in hang/",
-    Cause.LOST_PEER: "check this node: `sinfo -R`, and dmesg for a process killed by the kernel for lack of memory",
+    Cause.LOST_PEER: (
+        "check this node (`sinfo -R`, on Kubernetes `kubectl describe node`), and its dmesg for a process that the "
+        "kernel killed for lack of memory"
+    ),
     Cause.TRAINER: "failures/ has the traceback; please report it with the settings of the run",
 }
 _PERMANENT = frozenset({Cause.DATA, Cause.NUMERICS, Cause.SETTINGS, Cause.COMPILER, Cause.USER_CODE, Cause.FOLDER_LOST})

@@ -23,6 +23,11 @@ class Straggler:
         )
 
 
+# The time of a rank's own work is what remains of a step after its waits. If a slow link makes nearly all of a step a
+# wait, the rest is small and says nothing: a rank delays the others only if it works longer by this part of a step.
+_MIN_SHARE_OF_STEP = 0.1
+
+
 class StragglerDetector:
     """A detector of ranks that are slow for several windows of steps in a row; a single slow window is noise."""
 
@@ -32,20 +37,28 @@ class StragglerDetector:
         self._window = window
         self._windows = windows
         self._steps: list[Sequence[float]] = []
+        self._step_s: list[float] = []
         self._slow_windows: dict[int, int] = {}  # by rank, the number of slow windows in a row
 
-    def observe(self, work_s: Sequence[float]) -> list[Straggler]:
-        """Add the times of all ranks in a step; return the ranks that have just been slow for enough windows."""
+    def observe(self, work_s: Sequence[float], step_s: float = 0.0) -> list[Straggler]:
+        """Add the times of all ranks in a step; return the ranks that have just been slow for enough windows.
+
+        `step_s` is the time of the whole step with all waits, 0 if it was not measured.
+        """
         self._steps.append(work_s)
+        self._step_s.append(step_s)
         if len(self._steps) < self._window:
             return []
-        slow = find_stragglers([median(times) for times in zip(*self._steps, strict=True)], self._hosts, self._factor)
-        self._steps = []
+        typical = [median(times) for times in zip(*self._steps, strict=True)]
+        slow = find_stragglers(typical, self._hosts, self._factor, median(self._step_s))
+        self._steps, self._step_s = [], []
         self._slow_windows = {rank: self._slow_windows.get(rank, 0) + 1 for rank in (s.rank for s in slow)}
         return [straggler for straggler in slow if self._slow_windows[straggler.rank] == self._windows]
 
 
-def find_stragglers(work_s: Sequence[float], hosts: Sequence[str], factor: float) -> list[Straggler]:
+def find_stragglers(
+    work_s: Sequence[float], hosts: Sequence[str], factor: float, step_s: float = 0.0
+) -> list[Straggler]:
     """Return the ranks that take more than `factor` times the median and delay the others.
 
     If one rank is far slower, another rank that is only a little slower than the median delays nobody.
@@ -53,7 +66,7 @@ def find_stragglers(work_s: Sequence[float], hosts: Sequence[str], factor: float
     middle = median(work_s)
     if middle <= 0:
         return []
-    min_delay = (max(work_s) - middle) / 2
+    min_delay = max((max(work_s) - middle) / 2, _MIN_SHARE_OF_STEP * step_s)
     return [
         Straggler(rank, hosts[rank], seconds, middle)
         for rank, seconds in enumerate(work_s)

@@ -307,7 +307,7 @@ class StepLoop:
             self.tracer.begin(agreed.trace, self.trainer.step + 1)
 
     def _report_stragglers(self, agreed: VoteResult) -> None:
-        for straggler in self.stragglers.observe(agreed.work_s):
+        for straggler in self.stragglers.observe(agreed.work_s, agreed.step_s):
             self.recorder.say(f"STRAGGLER {straggler}")
             self.recorder.event("straggler", rank=straggler.rank, host=straggler.host, message=str(straggler))
 

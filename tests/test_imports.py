@@ -58,6 +58,7 @@ HOLDERS: dict[str, tuple[str, ...]] = {
     # The instances of a rehearsal are containers.
     "docker": ("infra.targets.local", "infra.targets.aws.rehearse"),
     "moto": ("infra.targets.aws.rehearse",),
+    "nebius": ("infra.targets.nebius",),
     "paramiko": ("bootstrap.transport",),
     "torch": ("trainer", "benchmarks", "simulator.emulate", "simulator.calibrate"),
     "boto3": ("infra.targets.aws", "trainer.data.remote"),

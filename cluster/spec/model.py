@@ -400,11 +400,16 @@ class ClusterSpec(SpecModel):
         return value if value is None or isinstance(value, model) else model.model_validate_json(json.dumps(value))
 
 
-def with_sections(targets: Sequence[str], sections: Mapping[str, type[SpecModel]]) -> type[ClusterSpec]:
-    """Return the model of a stack file: `target` is one of `targets`, and only their sections are allowed."""
+def with_sections(
+    targets: Sequence[str], sections: Mapping[str, type[SpecModel]], example: str | None = None
+) -> type[ClusterSpec]:
+    """Return the model of a stack file: `target` is one of `targets`, and only their sections are allowed.
+
+    `example` is the target that error messages suggest, by default the last.
+    """
     target_name = Literal[*targets]  # type: ignore[valid-type]
     fields: dict[str, Any] = {
-        "target": (target_name, field("where the machines come from", "forbidden", examples=[targets[-1]])),
+        "target": (target_name, field("where the machines come from", "forbidden", examples=[example or targets[-1]])),
         **{name: _section_field(name, section) for name, section in sections.items()},
     }
     return create_model("ClusterSpec", __base__=_CheckedSpec, **fields)

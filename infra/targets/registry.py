@@ -16,6 +16,7 @@ from cluster.spec import ClusterSpec, with_sections
 from cluster.spec.load import load
 from cluster.spec.stack_file import cluster_of
 from infra.plan import BuildPlan
+from infra.targets.mixins import OnThisMachine
 from infra.targets.target import Target
 
 ENTRY_POINTS = "muster.targets"
@@ -24,6 +25,7 @@ _TARGETS: Mapping[str, str] = {
     "aws": "infra.targets.aws.target:AwsTarget",
     "hosts": "infra.targets.hosts.target:HostsTarget",
     "local": "infra.targets.local.target:LocalTarget",
+    "nebius": "infra.targets.nebius.target:NebiusTarget",
 }
 
 
@@ -60,7 +62,9 @@ def setup_phases(name: str) -> tuple[str, ...]:
 def spec_model() -> type[ClusterSpec]:
     """Return the model of a stack file's cluster, with the section of every target."""
     sections = {name: target.section for name, target in targets().items() if target.section}
-    return with_sections(tuple(targets()), sections)
+    # A cluster on this machine needs no account and nothing else that exists.
+    example = next((name for name, target in targets().items() if isinstance(target, OnThisMachine)), None)
+    return with_sections(tuple(targets()), sections, example)
 
 
 def load_spec(data: Any) -> ClusterSpec:

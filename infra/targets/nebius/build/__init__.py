@@ -1,0 +1,1 @@
+"""Pulumi resources of a cluster on Nebius: network, security, GPU clusters, shared filesystems and instances."""

@@ -1,0 +1,109 @@
+"""The first boot of an instance as a Pulumi resource: wait for SSH and cloud-init, then read what the machine is.
+
+It is apart from the instance, so that an instance whose boot fails is in the state and teardown removes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pulumi
+from pulumi.dynamic import CreateResult, DiffResult, Resource, ResourceProvider
+
+from bootstrap.progress import Event, emit
+from bootstrap.transport.base import Transport, TransportError
+from bootstrap.transport.ssh import SshTransport
+from cluster.inventory import Node
+from infra.resources.error import ResourceError
+from infra.resources.properties import Properties, changed
+
+# GPU machines check their GPUs before they start the operating system.
+SSH_TIMEOUT_S = 900.0
+CLOUD_INIT_TIMEOUT_S = 900.0
+WHERE = "nebius"
+_CLOUD_INIT = """if command -v cloud-init >/dev/null; then cloud-init status --wait >/dev/null || test $? = 2; fi"""
+_FACTS = """getconf _NPROCESSORS_ONLN
+awk '/^MemTotal:/ { print int($2 / 1024) }' /proc/meminfo
+"""
+
+
+class BootProvider(ResourceProvider):
+    """The provider of Boot; its inputs are BootArgs."""
+
+    serialize_as_secret_always = False
+
+    def create(self, props: Properties) -> CreateResult:
+        node = props["node"]
+        emit(Event("machines", node, "boot", "start"))
+        try:
+            cpus, memory_mb = _read_machine(props)
+        except Exception as failed:
+            emit(Event("machines", node, "boot", "failed", str(failed)))
+            raise
+        emit(Event("machines", node, "boot", "changed"))
+        return CreateResult(f"boot-{props['instance']}", props | {"cpus": cpus, "memory_mb": memory_mb})
+
+    def diff(self, _id: str, olds: Properties, news: Properties) -> DiffResult:
+        replaces = changed(olds, news, ("instance", "mounts"))
+        return DiffResult(changes=bool(replaces), replaces=replaces, delete_before_replace=True)
+
+
+@dataclass(frozen=True)
+class BootArgs:
+    """The inputs of a Boot."""
+
+    node: str
+    instance: pulumi.Input[str]
+    address: pulumi.Input[str]
+    """For SSH from here."""
+    host_key: pulumi.Input[str]
+    ssh_private_key: pulumi.Input[str]
+    mounts: Sequence[str]
+
+
+class Boot(Resource, module="muster", name="NebiusBoot"):
+    """An instance that has booted: root can log in, and the shared filesystems are mounted."""
+
+    cpus: pulumi.Output[int]
+    memory_mb: pulumi.Output[int]
+
+    def __init__(self, name: str, args: BootArgs, opts: pulumi.ResourceOptions) -> None:
+        secret = pulumi.ResourceOptions(additional_secret_outputs=["ssh_private_key"])
+        merged = pulumi.ResourceOptions.merge(opts, secret)
+        super().__init__(BootProvider(), name, {**vars(args), "cpus": None, "memory_mb": None}, merged)
+
+
+def _read_machine(props: Properties) -> tuple[int, int]:
+    """Return CPUs and memory of a machine once it has set itself up."""
+    node = Node(
+        name=props["node"],
+        role="compute",
+        address=props["address"],
+        host_key=props["host_key"],
+        machine_id=props["instance"],
+        cpus=0,
+        memory_mb=0,
+    )
+    try:
+        transport = SshTransport.connect(node, props["ssh_private_key"], deadline_s=SSH_TIMEOUT_S)
+        try:
+            return _ask(transport, props)
+        finally:
+            transport.close()
+    except TransportError as error:
+        fix = error.fix or "check that `nebius.ssh_from` has the public address of this machine, then run it again"
+        raise ResourceError(WHERE, f"{props['node']}: {error.line}", fix) from None
+
+
+def _ask(transport: Transport, props: Properties) -> tuple[int, int]:
+    node = props["node"]
+    if transport.run(_CLOUD_INIT, timeout=CLOUD_INIT_TIMEOUT_S).code != 0:
+        what = f"{node}: cloud-init has failed, so the machine is not as it should be"
+        raise ResourceError(WHERE, what, f"read /var/log/cloud-init-output.log on {props['address']}")
+    for mount in props["mounts"]:
+        if transport.run(f"mountpoint -q {mount}").code != 0:
+            what = f"{node}: the shared filesystem is not mounted at {mount}"
+            raise ResourceError(WHERE, what, f"read /var/log/cloud-init-output.log on {props['address']}")
+    cpus, memory_mb = transport.run(_FACTS).out.split()
+    return int(cpus), int(memory_mb)

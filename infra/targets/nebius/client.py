@@ -1,0 +1,173 @@
+"""Calls to Nebius's API through its SDK; errors of the API become ResourceError."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import nebius.api.nebius.billing.v1alpha1
+import nebius.api.nebius.compute.v1
+import nebius.api.nebius.quotas.v1
+import nebius.api.nebius.vpc.v1  # noqa: F401  # imports register the messages by name
+from grpc import StatusCode
+from nebius.aio.cli_config import Config
+from nebius.aio.service_error import RequestError
+from nebius.base.options import INSECURE
+from nebius.base.protos.dynamic import REGISTRY
+from nebius.base.resolver import Constant
+from nebius.sdk import SDK
+
+from infra.resources.error import ResourceError
+from infra.targets.nebius.kinds import Kind
+from infra.targets.nebius.refusals import LOGIN_FIX, explain_error, is_code
+
+TOKEN = "NEBIUS_IAM_TOKEN"  # noqa: S105  # the name of a variable
+CLI_CONFIG = Path("~/.nebius/config.yaml")
+LOOPBACK = "MUSTER_NEBIUS_LOOPBACK"
+"""Port of a server on this machine that stands in for the API, for tests."""
+USER_AGENT = "muster"
+PAGE_SIZE = 200
+CALL_TIMEOUT_S = 60.0
+POLL_S = 1.0
+_FAILED_STATES = frozenset({"ERROR"})
+Message = dict[str, Any]
+
+
+class Cloud:
+    """The API, with the caller's credentials. Messages are dicts in protobuf's JSON form."""
+
+    def __init__(self, sdk: SDK) -> None:
+        self._sdk = sdk
+
+    def get(self, kind: Kind, id_: str) -> Message | None:
+        """Return a resource; None if it does not exist."""
+        return self._find(kind, "Get", kind.request("Get"), {"id": id_})
+
+    def get_by_name(self, kind: Kind, parent: str, name: str) -> Message | None:
+        """Return a resource by its name; None if it does not exist."""
+        try:
+            return next(resource for resource in self.list(kind, parent) if resource["metadata"].get("name") == name)
+        except StopIteration:
+            return None
+
+    def list(self, kind: Kind, parent: str) -> Iterator[Message]:
+        """Yield all resources of a kind in a project, or the rules of a security group."""
+        return self.list_all(kind.service, kind.request("List"), parent)
+
+    def list_all(self, service: str, request: str, parent: str) -> Iterator[Message]:
+        """Yield the items of all pages."""
+        token = ""
+        while True:
+            page = self.call(service, "List", request, {"parentId": parent, "pageSize": PAGE_SIZE, "pageToken": token})
+            yield from page.get("items", [])
+            token = page.get("nextPageToken", "")
+            if not token:
+                return
+
+    def create(self, kind: Kind, metadata: Message, spec: Message) -> str:
+        """Create a resource, wait for the operation, and return its id."""
+        return self._operate(kind, "Create", {"metadata": metadata, "spec": spec})
+
+    def update(self, kind: Kind, metadata: Message, spec: Message) -> None:
+        """Update a resource and wait for the operation."""
+        self._operate(kind, "Update", {"metadata": metadata, "spec": spec})
+
+    def start(self, kind: Kind, id_: str) -> None:
+        """Start a stopped instance."""
+        self._operate(kind, "Start", {"id": id_})
+
+    def delete(self, kind: Kind, id_: str) -> None:
+        """Delete a resource, if it exists, and wait for the operation."""
+        try:
+            self._operate(kind, "Delete", {"id": id_})
+        except RequestError as error:
+            if not is_code(error, StatusCode.NOT_FOUND):
+                raise
+
+    def wait_until_ready(self, kind: Kind, id_: str) -> Message:
+        """Return a resource once it can be used; another run may have created it a moment ago."""
+        deadline = time.monotonic() + kind.timeout_s
+        while True:
+            resource = self.get(kind, id_)
+            if resource is None:
+                raise ResourceError("", f"{kind.name} {id_} has disappeared", "run it again")
+            state = read_state(resource)
+            if not kind.ready or state in kind.ready:
+                return resource
+            if state in _FAILED_STATES:
+                what = f"{kind.name} {resource['metadata'].get('name', id_)} is in state {state}"
+                raise ResourceError("", what, "look at it in Nebius's console, delete it there, then run it again")
+            if time.monotonic() > deadline:
+                what = (
+                    f"{kind.name} {resource['metadata'].get('name', id_)} is still {state} after {kind.timeout_s:.0f} s"
+                )
+                raise ResourceError("", what, "run it again: it continues to wait")
+            time.sleep(POLL_S)
+
+    def call(self, service: str, method: str, request: str, fields: Mapping[str, Any]) -> Message:
+        """Call a method that answers at once."""
+        client = REGISTRY.client_class(service)(self._sdk)
+        message = REGISTRY.message_class(request).from_json(json.dumps(fields))
+        answer = getattr(client, _snake(method))(message, timeout=CALL_TIMEOUT_S).wait()
+        parsed: Message = json.loads(answer.to_json())
+        return parsed
+
+    def _find(self, kind: Kind, method: str, request: str, fields: Mapping[str, Any]) -> Message | None:
+        try:
+            return self.call(kind.service, method, request, fields)
+        except RequestError as error:
+            if is_code(error, StatusCode.NOT_FOUND):
+                return None
+            raise
+
+    def _operate(self, kind: Kind, method: str, fields: Mapping[str, Any]) -> str:
+        client = REGISTRY.client_class(kind.service)(self._sdk)
+        message = REGISTRY.message_class(kind.request(method)).from_json(json.dumps(fields))
+        operation = getattr(client, _snake(method))(message, timeout=CALL_TIMEOUT_S).wait()
+        try:
+            operation.sync_wait(interval=POLL_S, timeout=kind.timeout_s)
+        except TimeoutError:
+            what = f"{method.lower()} of {kind.name} has not ended after {kind.timeout_s:.0f} s"
+            raise ResourceError("", what, "run it again: it continues to wait") from None
+        return str(operation.resource_id)
+
+
+@contextmanager
+def open_cloud(where: str) -> Iterator[Cloud]:
+    """Connect for the block; errors of the API become ResourceError, whose property is `where`."""
+    sdk = _connect()
+    try:
+        yield Cloud(sdk)
+    except RequestError as error:
+        raise explain_error(where, error) from None
+    finally:
+        sdk.sync_close()
+
+
+def read_state(resource: Message) -> str:
+    """Return the state of a resource; empty if its kind has none."""
+    return str(resource.get("status", {}).get("state", ""))
+
+
+def _connect() -> SDK:
+    if port := os.environ.get(LOOPBACK):
+        return SDK(
+            credentials="loopback",
+            resolver=Constant(f"127.0.0.1:{int(port)}"),
+            options=[(INSECURE, True)],
+            user_agent_prefix=USER_AGENT,
+        )
+    if os.environ.get(TOKEN):
+        return SDK(user_agent_prefix=USER_AGENT)
+    if not CLI_CONFIG.expanduser().exists():
+        raise ResourceError("", f"no credentials for Nebius: {CLI_CONFIG} and {TOKEN} are missing", LOGIN_FIX)
+    return SDK(config_reader=Config(), user_agent_prefix=USER_AGENT)
+
+
+def _snake(method: str) -> str:
+    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in method).lstrip("_")

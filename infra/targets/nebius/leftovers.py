@@ -1,0 +1,110 @@
+"""The resources of a cluster on Nebius, filesystem by label: for receipts, and if the state file is lost."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+
+from grpc import StatusCode
+from nebius.aio.service_error import RequestError
+
+from cluster import names
+from infra.home import Home
+from infra.resources.error import InUseError, ResourceError
+from infra.targets.nebius.client import Cloud, Message, open_cloud
+from infra.targets.nebius.cost import price_machine
+from infra.targets.nebius.kinds import KINDS, Kind
+from infra.targets.nebius.refusals import explain_error, is_code
+from infra.targets.target import Deployment, Leftover, Leftovers
+
+_WHERE = "nebius.project"
+_INSTANCE, _FILESYSTEM, _GROUP, _RULE = "instance", "filesystem", "security group", "security rule"
+_BUSY = (StatusCode.FAILED_PRECONDITION, StatusCode.ABORTED)
+_PAUSE_S = 2.0
+# Kinds that must be gone before a resource of the key can be removed.
+_USERS = {
+    "GPU cluster": {_INSTANCE},
+    _FILESYSTEM: {_INSTANCE},
+    _GROUP: {_INSTANCE, _RULE},
+    "subnet": {_INSTANCE},
+    "network": {_INSTANCE, _GROUP, "subnet"},
+}
+
+
+def find_leftovers(deployment: Deployment) -> Leftovers:
+    """Return the resources in a project that have the cluster's label, in the order of removal."""
+    home = names.home_labels(Home.of(os.environ).root)[names.HOME]
+    leftovers: list[Leftover] = []
+    unseen: dict[str, str] = {}
+    with open_cloud(_WHERE) as cloud:
+        for kind in KINDS.values():
+            try:
+                leftovers += [
+                    _describe(kind, resource)
+                    for resource in _list(cloud, kind, deployment.account)
+                    if _is_of(resource, deployment.cluster, home)
+                ]
+            except RequestError as error:
+                if is_code(error, StatusCode.UNAUTHENTICATED):
+                    raise
+                unseen[kind.name] = str(explain_error("", error))
+    return Leftovers(leftovers, tuple(f"{kind}: {why}" for kind, why in unseen.items()), frozenset(unseen))
+
+
+def remove_leftover(leftover: Leftover, until: float) -> None:
+    """Delete a resource; if it is in use, retry until `until` (time.monotonic), then raise InUseError."""
+    kind = KINDS[leftover.kind]
+    id_ = leftover.name.rpartition(" ")[2]
+    while True:
+        try:
+            with open_cloud(_WHERE) as cloud:
+                cloud.delete(kind, id_)
+        except InUseError:
+            if time.monotonic() + _PAUSE_S > until:
+                raise
+        else:
+            return
+        time.sleep(_PAUSE_S)
+
+
+def measure_leftover(leftover: Leftover) -> int | None:
+    """Return the capacity of a filesystem in bytes, which is what it costs; None if it does not answer."""
+    try:
+        with open_cloud(_WHERE) as cloud:
+            filesystem = cloud.get(KINDS[_FILESYSTEM], leftover.name.rpartition(" ")[2])
+    except ResourceError:
+        return None
+    size = (filesystem or {}).get("status", {}).get("sizeBytes")
+    return int(size) if size else None
+
+
+def _list(cloud: Cloud, kind: Kind, project: str) -> Iterator[Message]:
+    if kind.name != _RULE:
+        yield from cloud.list(kind, project)
+        return
+    for group in cloud.list(KINDS[_GROUP], project):
+        yield from cloud.list(kind, str(group["metadata"]["id"]))
+
+
+def _is_of(resource: Message, cluster: str, home: str) -> bool:
+    labels = resource["metadata"].get("labels", {})
+    return bool(labels.get(names.CLUSTER) == cluster and labels.get(names.HOME) == home)
+
+
+def _describe(kind: Kind, resource: Message) -> Leftover:
+    metadata = resource["metadata"]
+    labels = metadata.get("labels", {})
+    machine = resource.get("spec", {}).get("resources", {})
+    price = price_machine(f"{machine.get('platform')}/{machine.get('preset')}") if kind.name == _INSTANCE else None
+    return Leftover(
+        kind.name,
+        f"{metadata.get('name', '')} {metadata['id']}",
+        created=metadata.get("createdAt", ""),
+        stack=labels.get(names.STACK, ""),
+        home=labels.get(names.HOME, ""),
+        usd_per_hour=price or 0.0,
+        keep_reason="keep: true" if labels.get(names.KEEP) == "true" else "",
+        is_node=kind.name == _INSTANCE,
+        used_by=frozenset(_USERS.get(kind.name, ())),
+    )

@@ -1,0 +1,32 @@
+"""The cloud-init user data of an instance. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+HEADER = "#cloud-config\n"
+# Ubuntu's cloud-init waits for devices under /dev, which the tag of a virtiofs filesystem is not: fstab has it instead.
+_MOUNT = """mkdir -p {mount}
+grep -q ' {mount} virtiofs ' /etc/fstab || echo '{tag} {mount} virtiofs defaults,nofail 0 0' >>/etc/fstab
+mountpoint -q {mount} || mount {mount}"""
+
+
+def render_user_data(hostname: str, host_key: Mapping[str, str], authorized_key: str, mounts: Mapping[str, str]) -> str:
+    """Return the user data of a node: its SSH host key, the key that may log in as root, and its mounts by tag.
+
+    `host_key` has the parts `private` and `public`. That the machine has this key is what the first login checks.
+    """
+    document: dict[str, Any] = {
+        "hostname": hostname,
+        "manage_etc_hosts": False,
+        "ssh_deletekeys": True,
+        "ssh_keys": {"ed25519_private": host_key["private"], "ed25519_public": host_key["public"]},
+        "ssh_pwauth": False,
+        "disable_root": False,
+        "ssh_authorized_keys": [authorized_key],
+        "runcmd": [["sh", "-ec", _MOUNT.format(mount=mount, tag=tag)] for tag, mount in sorted(mounts.items())],
+    }
+    return HEADER + yaml.safe_dump(document, sort_keys=False, width=4096)

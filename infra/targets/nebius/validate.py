@@ -1,0 +1,128 @@
+"""The rules on specs for target nebius. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from difflib import get_close_matches
+from ipaddress import IPv4Network
+
+from cluster.spec import ClusterSpec
+from cluster.spec.issue import Issue, error, warning
+from infra.targets.nebius.plan import SUBNET_MAX_PREFIX
+from infra.targets.nebius.spec import Nebius, nebius_section
+
+ANYWHERE = "0.0.0.0/0"
+# A fabric connects whole machines: Nebius allows GPU clusters only for presets with all GPUs of a machine.
+FABRIC_GPUS = 8
+
+_Rule = Callable[[ClusterSpec, Nebius], Iterator[Issue]]
+
+
+def validate_nebius(spec: ClusterSpec) -> Iterator[Issue]:
+    """Yield every issue of the section `nebius`, and of what other sections say about its machines."""
+    section = nebius_section(spec)
+    if section is None:
+        fix = "add `nebius:` with `project`, `ssh_from` and `groups`; docs/nebius.md has an example"
+        yield error("no_nebius", "nebius", f"required for target {spec.target}, but missing", fix)
+        return
+    for rule in RULES:
+        yield from rule(spec, section)
+
+
+def check_groups(spec: ClusterSpec, section: Nebius) -> Iterator[Issue]:
+    """Require a machine for each node group, and none for groups that do not exist."""
+    for name in section.groups:
+        if name not in spec.groups:
+            near = get_close_matches(name, spec.groups, n=1)
+            fix = f"rename it to `{near[0]}`" if near else f"add it under `groups:`, for example `{name}: {{count: 2}}`"
+            message = f"'{name}' is not a node group; allowed: {', '.join(spec.groups)}"
+            yield error("no_such_group", f"nebius.groups.{name}", message, fix)
+    for name in spec.groups:
+        if name not in section.groups:
+            fix = f"add `{name}: {{platform: PLATFORM, preset: PRESET}}` under `nebius.groups`"
+            yield error("no_such_group", "nebius.groups", f"node group '{name}' has no machine", fix)
+
+
+def check_gpu_counts(spec: ClusterSpec, section: Nebius) -> Iterator[Issue]:
+    """Require as many GPUs as the preset has: Slurm would schedule others."""
+    for name, machine in section.groups.items():
+        group = spec.groups.get(name)
+        if group is not None and group.gpus.count != machine.gpus:
+            message = f"{group.gpus.count}, but preset '{machine.preset}' of '{machine.platform}' has {machine.gpus}"
+            fix = f"write `gpus: {{count: {machine.gpus}, kind: real}}`" if machine.gpus else "remove `gpus`"
+            yield error("gpu_count", f"groups.{name}.gpus.count", message, f"{fix}, or choose another preset")
+
+
+def check_fabrics(spec: ClusterSpec, section: Nebius) -> Iterator[Issue]:
+    """Require a fabric for groups with InfiniBand, and a preset that can be on one."""
+    for name, machine in section.groups.items():
+        group = spec.groups.get(name)
+        if group is None:
+            continue
+        where = f"nebius.groups.{name}.fabric"
+        if group.fabric != "infiniband":
+            if machine.fabric is not None:
+                message = f"'{machine.fabric}' has no effect: the group's fabric is {group.fabric}"
+                yield error("fabric_unused", where, message, f"write `fabric: infiniband` under `groups.{name}`")
+            continue
+        if machine.fabric is None:
+            fix = "write the fabric in which your project has capacity, for example `fabric: fabric-3`"
+            yield error("no_fabric", where, "required for fabric infiniband, but missing", fix)
+        if machine.gpus < FABRIC_GPUS:
+            message = f"'{machine.preset}' cannot be on an InfiniBand fabric; allowed: presets with {FABRIC_GPUS} GPUs"
+            fix = "choose such a preset, or write `fabric: tcp`"
+            yield error("fabric_preset", f"nebius.groups.{name}.preset", message, fix)
+
+
+def check_ssh_from(_spec: ClusterSpec, section: Nebius) -> Iterator[Issue]:
+    """Refuse values that are no address range, and warn about SSH that is open to all."""
+    for number, cidr in enumerate(section.ssh_from):
+        where = f"nebius.ssh_from[{number}]"
+        try:
+            IPv4Network(cidr)
+        except ValueError as invalid:
+            fix = "write for example 203.0.113.7/32, your public address and /32"
+            yield error("ssh_from", where, f"'{cidr}' is not an IPv4 address range: {invalid}", fix)
+        else:
+            if cidr == ANYWHERE:
+                message = f"'{cidr}' lets everybody connect to SSH; only the keys protect the machines"
+                yield warning("ssh_open", where, message, "write the address ranges of those who log in")
+
+
+def check_network(spec: ClusterSpec, _section: Nebius) -> Iterator[Issue]:
+    """Refuse settings of the network that this target does not have, and ranges that are too small."""
+    if not spec.network.egress:
+        message = "false is not possible: bootstrap installs packages from the internet"
+        yield error("nebius_network", "network.egress", message, "remove it")
+    if spec.login.ssh_port is not None:
+        message = f"{spec.login.ssh_port} cannot be published: the login node has its own address"
+        yield error("nebius_network", "login.ssh_port", message, "remove it, and connect to its address")
+    if spec.network.cidr is not None:
+        try:
+            length = IPv4Network(spec.network.cidr).prefixlen
+        except ValueError:
+            return  # a rule for all targets reports it
+        if length > SUBNET_MAX_PREFIX:
+            message = f"'{spec.network.cidr}' is too small; allowed: /16 to /{SUBNET_MAX_PREFIX}"
+            yield error("nebius_network", "network.cidr", message, f"write a range of at least /{SUBNET_MAX_PREFIX}")
+
+
+def check_storage(spec: ClusterSpec, _section: Nebius) -> Iterator[Issue]:
+    """Require a size for filesystems that are created, and an id for those that exist."""
+    for name, storage in spec.storage.items():
+        where = f"storage.{name}"
+        if storage.kind == "volume" and storage.size_gb is None:
+            yield error("no_size", f"{where}.size_gb", "required, but missing", "write for example `size_gb: 1024`")
+        if storage.kind == "existing" and storage.id is None:
+            fix = "write the id of the shared filesystem, for example `id: computefilesystem-e00example`"
+            yield error("no_filesystem_id", f"{where}.id", "required for kind existing, but missing", fix)
+
+
+RULES: tuple[_Rule, ...] = (
+    check_groups,
+    check_gpu_counts,
+    check_fabrics,
+    check_ssh_from,
+    check_network,
+    check_storage,
+)

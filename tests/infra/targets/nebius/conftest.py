@@ -1,0 +1,18 @@
+"""A server that stands in for Nebius's API, and clients that poll it without pauses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from infra.targets.nebius import client
+from tests.infra.targets.nebius.fake_cloud import FakeCloud, serve_cloud
+
+
+@pytest.fixture
+def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCloud]:
+    monkeypatch.setattr(client, "POLL_S", 0.01)
+    with serve_cloud(FakeCloud()) as served:
+        monkeypatch.setenv(client.LOOPBACK, str(served.port))
+        yield served

@@ -1,0 +1,219 @@
+"""Every kind of resource against a gRPC server with Nebius's services: create, read, diff, update, delete, errors."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from grpc import StatusCode
+
+from infra.resources.error import InUseError, ResourceError
+from infra.targets.nebius.build.resource import CloudResourceProvider
+from infra.targets.nebius.plan import (
+    filesystem_spec,
+    gpu_cluster_spec,
+    instance_spec,
+    plan_nebius,
+    rule_specs,
+    subnet_spec,
+)
+from infra.targets.nebius.spec import require_section
+from tests.infra.targets.nebius.fake_cloud import FakeCloud
+from tests.infra.targets.nebius.specs import make_spec
+
+PROJECT = "project-e00test"
+LABELS = {"muster.cluster": "demo", "muster.stack": "dev", "muster.home": "abc"}
+PROVIDER = CloudResourceProvider()
+Props = dict[str, Any]
+
+
+def describe(kind: str, name: str, spec: Props, **changes: Any) -> Props:
+    """Return the inputs of a resource."""
+    props = {
+        "kind": kind,
+        "project": PROJECT,
+        "name": name,
+        "labels": LABELS,
+        "spec": spec,
+        "where": "nebius",
+        "node": "",
+        "user_data": "",
+    }
+    return {**props, "parent": "", **changes}
+
+
+def create(kind: str, name: str, spec: Props, **changes: Any) -> tuple[str, Props]:
+    """Create a resource; return its id and outputs."""
+    created = PROVIDER.create(describe(kind, name, spec, **changes))
+    assert created.outs is not None
+    return created.id, created.outs
+
+
+def create_all() -> dict[str, tuple[str, Props]]:
+    """Create one resource of each kind."""
+    spec = make_spec()
+    section, node = require_section(spec), plan_nebius(spec).nodes[-1]
+    resources = {"network": create("network", "demo", {})}
+    network = resources["network"][0]
+    resources["subnet"] = create("subnet", "demo", subnet_spec(network, "10.88.0.0/20"))
+    resources["security group"] = create("security group", "demo", {"networkId": network})
+    group = resources["security group"][0]
+    for name, rule in rule_specs(group, section.ssh_from).items():
+        resources["security rule"] = create("security rule", name, rule, parent=group)
+    resources["filesystem"] = create("filesystem", "demo-shared", filesystem_spec(section, spec.storage["shared"]))
+    resources["GPU cluster"] = create("GPU cluster", "demo-gpu", gpu_cluster_spec(section.groups["gpu"]))
+    parts = {
+        "subnet": resources["subnet"][0],
+        "security_group": group,
+        "gpu_cluster": resources["GPU cluster"][0],
+    }
+    described = instance_spec(spec, node, parts, {"shared": resources["filesystem"][0]})
+    resources["instance"] = create("instance", "demo-gpu-2", described, user_data="#cloud-config\n")
+    return resources
+
+
+def test_every_kind_is_created_read_and_deleted(cloud: FakeCloud) -> None:
+    resources = create_all()
+    assert set(cloud.kinds.values()) == {
+        *("Network", "Subnet", "SecurityGroup", "SecurityRule", "Filesystem", "GpuCluster", "Instance")
+    }
+    for kind, (id_, props) in resources.items():
+        read = PROVIDER.read(id_, props)
+        assert (read.id, read.outs) == (id_, props), kind
+        assert props["drift"] == []
+        assert not PROVIDER.diff(
+            id_, props, describe(kind, props["name"], props["spec"], parent=props["parent"])
+        ).changes
+    instance = resources["instance"][1]
+    assert instance["address"].startswith("10.88.0.")
+    assert instance["public_address"].startswith("198.51.100.")
+    assert instance["path"] == ["root-1", "pod-1", "leaf-1"]
+    for kind in reversed(resources):
+        PROVIDER.delete(resources[kind][0], resources[kind][1])
+        assert PROVIDER.read(resources[kind][0], resources[kind][1]).id == "", kind
+        # What is gone already is no error.
+        PROVIDER.delete(resources[kind][0], resources[kind][1])
+    assert cloud.resources == {}
+
+
+def test_a_resource_of_an_interrupted_run_is_taken_over(cloud: FakeCloud) -> None:
+    id_, _props = create("network", "demo", {})
+    cloud.resources[id_]["metadata"]["labels"]["owner"] = "somebody"
+    again, props = create("network", "demo", {}, labels=LABELS | {"team": "a"})
+    assert again == id_
+    assert cloud.resources[id_]["metadata"]["labels"] == LABELS | {"team": "a"}
+    assert props["drift"] == []
+
+
+def test_a_resource_of_somebody_else_is_refused(cloud: FakeCloud) -> None:
+    id_, _props = create("network", "demo", {}, labels=LABELS | {"muster.home": "other"})
+    with pytest.raises(ResourceError, match=r"nebius: network demo exists, which belongs to cluster demo \(stack dev"):
+        create("network", "demo", {})
+    cloud.resources[id_]["metadata"]["labels"] = {}
+    with pytest.raises(ResourceError, match=r"which muster did not create\. Fix: rename the cluster"):
+        create("network", "demo", {})
+
+
+def test_rules_that_somebody_has_opened_are_closed_again(cloud: FakeCloud) -> None:
+    resources = create_all()
+    group = resources["security group"][0]
+    id_, props = next(
+        (id_, r) for id_, r in cloud.resources.items() if cloud.kinds[id_] == "SecurityRule" and "ingress" in r["spec"]
+        and "sourceCidrs" in r["spec"]["ingress"]
+    )  # fmt: skip
+    inputs = describe("security rule", "ssh", rule_specs(group, ["203.0.113.7/32"])["ssh"], parent=group)
+    props["spec"]["ingress"]["sourceCidrs"] = ["0.0.0.0/0"]
+    read = PROVIDER.read(id_, inputs)
+    assert read.outs["drift"] == ["ingress"]
+    difference = PROVIDER.diff(id_, read.outs, inputs)
+    assert (difference.changes, difference.replaces) == (True, [])
+    PROVIDER.update(id_, read.outs, inputs)
+    assert cloud.resources[id_]["spec"]["ingress"]["sourceCidrs"] == ["203.0.113.7/32"]
+
+
+def test_a_stopped_instance_is_started_again(cloud: FakeCloud) -> None:
+    id_, props = create_all()["instance"]
+    cloud.resources[id_]["status"]["state"] = "STOPPED"
+    read = PROVIDER.read(id_, props)
+    assert read.outs["drift"] == ["state"]
+    assert PROVIDER.diff(id_, read.outs, props).changes
+    PROVIDER.update(id_, read.outs, props)
+    assert cloud.resources[id_]["status"]["state"] == "RUNNING"
+    assert "Start Instance" in cloud.calls
+
+
+CHANGES = {
+    "filesystem grows": ("filesystem", {"sizeGibibytes": "2048"}, [], True),
+    "other type of filesystem": ("filesystem", {"type": "WEKA"}, ["spec"], True),
+    "other preset": ("instance", {"resources": {"platform": "gpu-h100-sxm", "preset": "other"}}, ["spec"], True),
+    "other fabric": ("GPU cluster", {"infinibandFabric": "fabric-4"}, ["spec"], True),
+    "other addresses": ("subnet", {"ipv4PrivatePools": {}}, ["spec"], True),
+}
+
+
+@pytest.mark.parametrize(("kind", "change", "replaces", "changes"), CHANGES.values(), ids=CHANGES)
+def test_changes_in_place_and_by_replacement(
+    cloud: FakeCloud, kind: str, change: Props, replaces: list[str], changes: bool
+) -> None:
+    id_, props = create_all()[kind]
+    difference = PROVIDER.diff(id_, props, props | {"spec": props["spec"] | change})
+    assert (difference.replaces, difference.changes, difference.delete_before_replace) == (replaces, changes, True)
+
+
+def test_growing_a_filesystem_updates_it(cloud: FakeCloud) -> None:
+    id_, props = create_all()["filesystem"]
+    PROVIDER.update(id_, props, props | {"spec": props["spec"] | {"sizeGibibytes": "2048"}})
+    assert cloud.resources[id_]["spec"]["sizeGibibytes"] == "2048"
+
+
+def test_a_resource_in_use_is_not_deleted(cloud: FakeCloud) -> None:
+    id_, props = create_all()["network"]
+    with pytest.raises(InUseError, match=r"is used by demo.* Fix: wait until what uses it has been removed"):
+        PROVIDER.delete(id_, props)
+
+
+QUOTA = {"quotaFailure": {"violations": [{"quota": "compute.instance.gpu.h100", "limit": "8", "requested": "16"}]}}
+LACK = {"notEnoughResources": {"violations": [{"resourceType": "gpu-h100-sxm", "requested": "8"}]}}
+BAD = {"badRequest": {"violations": [{"field": "spec.resources.preset", "message": "unknown preset"}]}}
+DENIED = {"permissionDenied": {"resourceId": "project-e00test"}}
+ERRORS = {
+    "quota": (
+        (StatusCode.RESOURCE_EXHAUSTED, QUOTA),
+        "the quota compute.instance.gpu.h100 is too low: limit 8, requested 16. Fix: request a higher quota",
+    ),
+    "no capacity": (
+        (StatusCode.RESOURCE_EXHAUSTED, LACK),
+        r"Nebius has no capacity for gpu-h100-sxm now \(requested 8\). Fix: try again later, or choose another fabric",
+    ),
+    "bad request": ((StatusCode.INVALID_ARGUMENT, BAD), "spec.resources.preset: unknown preset. Fix: correct"),
+    "denied": ((StatusCode.PERMISSION_DENIED, DENIED), "may not use resource project-e00test. Fix: ask for the role"),
+    "logged out": ((StatusCode.UNAUTHENTICATED, {}), "refused. Fix: log in again"),
+}
+
+
+@pytest.mark.parametrize("in_operation", [False, True], ids=["call", "operation"])
+@pytest.mark.parametrize(("answer", "message"), ERRORS.values(), ids=ERRORS)
+def test_errors_name_property_cause_and_fix(
+    cloud: FakeCloud, answer: tuple[StatusCode, Props], message: str, in_operation: bool
+) -> None:
+    code, details = answer
+    cloud.fail("Create", "GpuCluster", code, "refused", details=details, in_operation=in_operation, times=99)
+    with pytest.raises(ResourceError, match=rf"^nebius.groups.gpu.fabric: .*{message}"):
+        create("GPU cluster", "demo-gpu", {"infinibandFabric": "fabric-3"}, where="nebius.groups.gpu.fabric")
+    assert cloud.of_kind("GpuCluster") == []
+
+
+def test_operations_that_take_time_are_waited_for(cloud: FakeCloud) -> None:
+    cloud.polls = 5
+    began = time.monotonic()
+    id_, _props = create("network", "demo", {})
+    assert cloud.resources[id_]["status"]["state"] == "READY"
+    assert time.monotonic() - began < 5
+
+
+def test_user_data_is_sent_and_another_version_of_it_changes_nothing(cloud: FakeCloud) -> None:
+    id_, props = create_all()["instance"]
+    assert cloud.resources[id_]["spec"]["cloudInitUserData"] == "#cloud-config\n"
+    assert "cloudInitUserData" not in props["spec"]
+    assert not PROVIDER.diff(id_, props, props | {"user_data": "#cloud-config\nhostname: a\n"}).changes

@@ -21,7 +21,8 @@ from tests.trainer.ranks import on_ranks
 from trainer.collectives import operations
 from trainer.collectives.agreement import CallsDiffer
 from trainer.collectives.background import Handle
-from trainer.collectives.exchange import choose_steps_ahead, run_schedule
+from trainer.collectives.exchange import run_schedule
+from trainer.collectives.exchange_plan import count_slots, list_stops
 from trainer.collectives.operations import all_gather, all_reduce, broadcast, choose_block_bytes, reduce_scatter
 from trainer.collectives.schedule import Schedule, Transfer
 
@@ -341,19 +342,18 @@ def test_calls_are_compared_unless_the_caller_knows_that_they_agree(is_checked: 
 
 
 @pytest.mark.parametrize(
-    ("steps", "scratch_bytes", "device", "ahead"),
-    [
-        (6, 1 << 20, "cpu", 5),
-        (6, 4 << 20, "cpu", 3),
-        (6, 64 << 20, "cpu", 1),
-        (4, 0, "cpu", 3),
-        (6, 1 << 20, "cuda", 0),
-    ],
+    ("adding_steps", "slot_bytes", "slots"),
+    [(6, 1 << 20, 6), (6, 4 << 20, 4), (6, 64 << 20, 2), (4, 0, 4), (1, 1, 1), (0, 0, 1)],
 )
-def test_messages_are_received_as_early_as_memory_allows(
-    steps: int, scratch_bytes: int, device: str, ahead: int
-) -> None:
-    assert choose_steps_ahead(steps, scratch_bytes, torch.device(device)) == ahead
+def test_as_many_steps_are_received_early_as_memory_allows(adding_steps: int, slot_bytes: int, slots: int) -> None:
+    assert count_slots(adding_steps, slot_bytes) == slots
+
+
+def test_only_steps_that_add_wait_for_memory() -> None:
+    is_adding = [True, True, True, False, False, False]
+    assert list_stops(is_adding, slots=3) == [6] * 6
+    assert list_stops(is_adding, slots=2) == [2, 6, 6, 6, 6, 6]
+    assert list_stops([True, False, True], slots=1) == [2, 3, 3]
 
 
 def test_chunks_of_hierarchical_stay_small_on_few_ranks() -> None:

@@ -19,8 +19,9 @@ from tests.trainer.forks import fork_context
 from tests.trainer.ranks import on_ranks
 from trainer.collectives import background
 from trainer.collectives.background import Handle, Queue
-from trainer.collectives.exchange import ConnectionLost
+from trainer.collectives.exchange import TAG, ConnectionLost, run_schedule
 from trainer.collectives.operations import all_gather, all_reduce, broadcast, reduce_scatter
+from trainer.collectives.schedule import Schedule, Transfer
 
 HERE = "tests.trainer.test_collectives_background"
 
@@ -239,3 +240,72 @@ def test_a_rank_that_dies_or_hangs_is_named_by_its_neighbours(tmp_path: Path, ha
     assert all(float(seconds) < 60 for seconds, _ in reports.values()), reports
     assert "rank 3 got no answer from rank 2 in a collective: " in reports[3][1]
     assert all(f"rank {rank} got no answer from rank" in text for rank, (_, text) in reports.items())
+
+
+def _receive_late(rank: int, folder: Path) -> None:
+    """Lose rank 2 on rank 0, and send it what it still expects from rank 1 while it receives from another group."""
+    torch.set_num_threads(1)
+    store, timeout = dist.FileStore(str(folder / "store"), 4), timedelta(seconds=240)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=4, timeout=timeout)
+    group = dist.new_group([0, 1, 3])
+    # Ranks connect, and rank 2 is not needed any more when it ends.
+    all_reduce(torch.zeros(10))
+    dist.barrier()
+    if rank == 2:
+        _wait_for_file(folder / "connected")
+        os._exit(1)
+    sent = torch.ones(1000)
+    if rank == 0:
+        _add_after_a_lost_connection(group, folder)
+    else:
+        all_reduce(torch.zeros(10), group)
+    if rank == 1:
+        _wait_for_file(folder / "lost")
+        group.send([sent], 0, TAG).wait()
+        dist.group.WORLD.send([torch.full((2000,), 100.0)], 0, TAG).wait()
+        (folder / "late").touch()
+    if rank == 3:
+        _wait_for_file(folder / "late")
+        # The message is still on its way to rank 0.
+        time.sleep(0.5)
+        group.send([sent], 0, TAG).wait()
+    _wait_for_file(folder / "sum")
+    os._exit(0)
+
+
+def _add_after_a_lost_connection(group: Any, folder: Path) -> None:
+    all_reduce(torch.zeros(10), group)
+    (folder / "connected").touch()
+    with pytest.raises(RuntimeError):
+        dist.group.WORLD.recv([torch.zeros(1)], 2, TAG).wait()
+    steps = ((Transfer("add", 1, 0, 1),), (Transfer("add", 2, 1, 2),))
+    try:
+        run_schedule(torch.zeros(4000), Schedule(2, steps, chunk_interval=2), [[(0, 2000), (2000, 4000)]], None)
+    except ConnectionLost as error:
+        # As a handle does. What has not arrived is expected as long as the error lives.
+        lost = error
+    (folder / "lost").touch()
+    total = torch.zeros(2000)
+    # Rank 2 of the group is rank 3.
+    step = (Transfer("add", 1, 0, 1), Transfer("add", 2, 1, 2))
+    run_schedule(total, Schedule(2, (step,), chunk_interval=1), [[(0, 1000), (1000, 2000)]], group)
+    (folder / "sum.new").write_text(f"{total.unique().tolist()} {lost}")
+    (folder / "sum.new").rename(folder / "sum")
+
+
+def _wait_for_file(path: Path) -> None:
+    while not path.exists():
+        time.sleep(0.01)
+
+
+def test_a_message_of_a_broken_group_does_not_reach_the_sums_of_another(tmp_path: Path) -> None:
+    context = fork_context()
+    ranks = [context.Process(target=_receive_late, args=(rank, tmp_path), daemon=True) for rank in range(4)]
+    for process in ranks:
+        process.start()
+    ranks[0].join(timeout=240)
+    for process in ranks:
+        process.kill()
+    total, error = (tmp_path / "sum").read_text().split(" ", 1)
+    assert "rank 0 got no answer from rank 2" in error
+    assert total == "[1.0]"

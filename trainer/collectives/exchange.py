@@ -1,11 +1,14 @@
-"""Run a schedule on a tensor with torch.distributed's point-to-point calls: tensors only, nothing is pickled.
+"""Run the plan of a schedule on a tensor with torch's point-to-point calls: tensors only, nothing is pickled.
 
 Messages of a step are started together, so a rank sends and receives at the same time; NCCL sees them as one group. The
 tensor is processed in chunks. Chunk c executes step s in round c * interval + s; in each round, the chunks take turns,
 oldest first: wait for the messages of the previous step, add them, start the next step. While a chunk is added, the
 messages of the others are on the wire.
 
-On a CPU, a rank is ready to receive the messages of a step before it runs that step: gloo then sends them at once.
+On a CPU, a rank is ready to receive the messages of a step before it runs that step: gloo then sends them at once;
+otherwise, the two ranks first exchange other messages, each of which wakes up gloo's thread. If there is memory, it is
+ready for all of them from the start: gloo's thread cannot read that a peer is ready while this rank sends to it, and
+polls until then. NCCL runs its groups of messages one after the other.
 
 Every rank goes through the same rounds and chunks in the same order, and a wait is for messages that the peer has
 started earlier in this order. So no rank waits in a circle. On a GPU a wait only orders streams: the host launches all
@@ -22,17 +25,14 @@ from typing import Any
 import torch
 import torch.distributed
 
-from trainer.collectives.schedule import Action, Schedule, Span, Step, Transfer
+from trainer.collectives.exchange_plan import ExchangePlan, PlannedStep, plan_exchange
+from trainer.collectives.schedule import Schedule, Span
 
 # Many of the names used here have no types, and mypy must give the same result where torch is not installed.
 dist: Any = torch.distributed
 
 TAG = 0x6D75
 """Keeps these messages apart from others between the same ranks, with backends that have tags, such as gloo."""
-
-
-EARLY_BYTES = 16 << 20
-"""Memory for messages that arrive before they are needed; two steps of each chunk may take more."""
 
 
 class ConnectionLost(RuntimeError):
@@ -44,95 +44,76 @@ class ConnectionLost(RuntimeError):
 
 def run_schedule(flat: Any, schedule: Schedule, chunks: Sequence[Sequence[Span]], group: Any) -> None:
     """Change a flat tensor in place as the schedule of this rank says; `chunks` has the span of each block."""
-    if not schedule.steps:
+    run_plan(flat, plan_exchange(schedule, chunks, flat.element_size(), is_early=is_early(flat.device)), group)
+
+
+def is_early(device: Any) -> bool:
+    """Return whether messages are received before the step that needs them."""
+    early: bool = device.type == "cpu"
+    return early
+
+
+def run_plan(flat: Any, plan: ExchangePlan, group: Any) -> None:
+    """Change a flat tensor in place as the plan of this rank says."""
+    if not plan.chunks:
         return
-    count = min(schedule.chunks_in_flight, len(chunks))
+    try:
+        _run_chunks(flat, plan, group)
+    except BaseException:
+        # Peers that are still there may send what this rank expects, as long as the error refers to it.
+        _MEMORY.bytes = None
+        raise
+
+
+def _run_chunks(flat: Any, plan: ExchangePlan, group: Any) -> None:
     # Chunks that are in flight together have tags of their own: each has its own order of messages.
-    messengers = [Messenger(group, flat.device, tag=TAG + number) for number in range(count)]
-    size = max(_count_added(step, spans) for step in schedule.steps for spans in chunks)
-    ahead = choose_steps_ahead(len(schedule.steps), count * size * flat.element_size(), flat.device)
-    scratches = _reserve(flat, count * (1 + ahead) * size).view(count, 1 + ahead, size)
+    messengers = [Messenger(group, flat.device, tag=TAG + number) for number in range(plan.chunks_in_flight)]
+    scratch = _reserve(flat, plan.scratch_elements)
     running = [
-        _Chunk(flat, schedule.steps, spans, scratches[index % count], messengers[index % count])
-        for index, spans in enumerate(chunks)
+        _Chunk(flat, scratch, steps, messengers[index % len(messengers)]) for index, steps in enumerate(plan.chunks)
     ]
-    steps, interval = len(schedule.steps), schedule.chunk_interval
-    for number in range((len(chunks) - 1) * interval + steps + 1):
+    steps, interval = len(plan.chunks[0]), plan.chunk_interval
+    for number in range((len(running) - 1) * interval + steps + 1):
         # A chunk takes one turn more than it has steps: in the last one it only finishes.
         oldest = max(0, -((steps - number) // interval))
-        for index in range(oldest, min(len(chunks), number // interval + 1)):
+        for index in range(oldest, min(len(running), number // interval + 1)):
             step = number - index * interval
-            running[index].finish()
+            if step:
+                running[index].finish(step - 1)
             if step < steps:
                 running[index].start(step)
-
-
-def choose_steps_ahead(steps: int, scratch_bytes: int, device: Any) -> int:
-    """Return how many steps before its use a message is received, if a step needs so many bytes to add from.
-
-    gloo sends a message at once if its receiver waits for it; otherwise, the two first exchange other messages, each of
-    which wakes up gloo's thread. NCCL runs its groups of messages one after the other.
-    """
-    if device.type != "cpu":
-        return 0
-    return max(1, min(steps, EARLY_BYTES // max(1, scratch_bytes)) - 1)
 
 
 class _Chunk:
     """A part of the tensor on its way through the steps."""
 
-    def __init__(
-        self, flat: Any, steps: Sequence[Step], spans: Sequence[Span], scratches: Any, messenger: Messenger
-    ) -> None:
+    def __init__(self, flat: Any, scratch: Any, steps: Sequence[PlannedStep], messenger: Messenger) -> None:
         self._flat = flat
+        self._scratch = scratch
         self._steps = steps
-        self._spans = spans
         self._messenger = messenger
-        self._scratches = scratches
-        """A step adds from one of them, while messages of the next steps arrive in the others."""
         self._requests: deque[list[Request]] = deque()
         """The messages of each step that has started to receive and has not finished."""
-        self._additions: deque[list[tuple[Any, Any]]] = deque()
 
     def start(self, number: int) -> None:
-        """Start to send the messages of a step, and to receive those of the next ones; empty blocks need none."""
-        sent = [(True, part, peer) for _, part, peer in self._locate_messages(number, "send")]
-        stop = min(number + len(self._scratches), len(self._steps))
-        received = [self._plan_receives(step) for step in range(number + len(self._requests), stop)]
+        """Start to send the messages of a step, and to receive those that are expected from now on."""
+        flat, scratch, step = self._flat, self._scratch, self._steps[number]
+        sent = [(True, flat[start:stop], peer) for start, stop, peer, _ in step.sends]
+        received = [
+            [(False, (scratch if is_added else flat)[start:stop], peer) for start, stop, peer, is_added in messages]
+            for messages in step.receives
+        ]
         if self._messenger.is_batched:
             self._requests.append(self._messenger.start([*received[0], *sent]))
         else:
             self._requests += map(self._messenger.start, received)
             self._requests[0] += self._messenger.start(sent)
 
-    def finish(self) -> None:
-        """Wait for the messages of the oldest step and add what was received to be added, in the order of the step."""
-        if self._requests:
-            self._messenger.finish(self._requests.popleft())
-            for part, message in self._additions.popleft():
-                part.add_(message)
-
-    def _plan_receives(self, number: int) -> list[Message]:
-        """Return what a step receives, and remember what it adds."""
-        scratch, used = self._scratches[number % len(self._scratches)], 0
-        received: list[Message] = []
-        additions = []
-        # In the order of the step, which is that in which the peers send.
-        for action, part, peer in self._locate_messages(number, "receive", "add"):
-            message = part
-            if action == "add":
-                message = scratch[used : used + len(part)]
-                used += len(part)
-                additions.append((part, message))
-            received.append((False, message, peer))
-        self._additions.append(additions)
-        return received
-
-    def _locate_messages(self, number: int, *actions: Action) -> list[tuple[Action, Any, int]]:
-        """Return action, part of the tensor and peer of the transfers of a step with these actions; none is empty."""
-        transfers = [transfer for transfer in self._steps[number] if transfer.action in actions]
-        spans = [(transfer, *_locate(transfer, self._spans)) for transfer in transfers]
-        return [(each.action, self._flat[start:stop], each.peer) for each, start, stop in spans if start < stop]
+    def finish(self, number: int) -> None:
+        """Wait for the messages of a step, the oldest, and add what was received to be added, in their order."""
+        self._messenger.finish(self._requests.popleft())
+        for start, stop, scratch_start in self._steps[number].additions:
+            self._flat[start:stop].add_(self._scratch[scratch_start : scratch_start + stop - start])
 
 
 Message = tuple[bool, Any, int]
@@ -148,7 +129,9 @@ class Messenger:
         self._where = where
         self._group = group or dist.group.WORLD
         self._tag = tag
-        self.is_batched = device.type != "cpu"
+        self.is_batched = not is_early(device)
+        # torch's dispatcher takes a fifth of the time to start a message.
+        self._backend: Any = None if self.is_batched else self._group._get_backend(device)
 
     def start(self, messages: Sequence[Message]) -> list[Request]:
         """Start messages, all at once."""
@@ -160,7 +143,7 @@ class Messenger:
                 return [(request, peers) for request in dist.batch_isend_irecv([*map(self._operation, messages)])]
             # What `isend` and `irecv` do, without their checks, which take longer than to start a message.
             return [
-                ((self._group.send if is_sent else self._group.recv)([_as_real(part)], peer, self._tag), (peer,))
+                ((self._backend.send if is_sent else self._backend.recv)([_as_real(part)], peer, self._tag), (peer,))
                 for is_sent, part, peer in messages
             ]
         except RuntimeError as error:
@@ -203,12 +186,3 @@ def _reserve(like: Any, size: int) -> Any:
 
 def _as_real(tensor: Any) -> Any:
     return torch.view_as_real(tensor) if tensor.is_complex() else tensor
-
-
-def _locate(transfer: Transfer, spans: Sequence[Span]) -> Span:
-    return spans[transfer.first][0], spans[transfer.stop - 1][1]
-
-
-def _count_added(step: Step, spans: Sequence[Span]) -> int:
-    located = [_locate(transfer, spans) for transfer in step if transfer.action == "add"]
-    return sum(stop - start for start, stop in located)

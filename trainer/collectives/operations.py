@@ -24,7 +24,8 @@ from trainer.collectives import broadcast as binomial_tree
 from trainer.collectives import double_tree, halving_doubling, hierarchical, ring
 from trainer.collectives.agreement import check_agreement
 from trainer.collectives.background import Handle, OnEnd, launch
-from trainer.collectives.exchange import run_schedule
+from trainer.collectives.exchange import is_early, run_plan, run_schedule
+from trainer.collectives.exchange_plan import ExchangePlan, plan_exchange
 from trainer.collectives.schedule import Schedule, plan_block_chunks, plan_chunks
 
 # Many of the names used here have no types, and mypy must give the same result where torch is not installed.
@@ -59,10 +60,14 @@ def all_reduce(  # noqa: PLR0913  # options by name
     is called with the error, or None, on the thread that ran the collective.
     """
     rank, ranks = _rank_in(group)
-    schedule = _schedule_all_reduce(pattern, rank, ranks, ranks_per_node)
     if block_bytes is None:
         block_bytes = choose_block_bytes(pattern, ranks)
-    chunks = plan_chunks(tensor.numel(), schedule.blocks, _block_elements(tensor, block_bytes))
+    plan = _plan_all_reduce(
+        (pattern, rank, ranks, ranks_per_node),
+        (tensor.numel(), _block_elements(tensor, block_bytes)),
+        tensor.element_size(),
+        is_early(tensor.device),
+    )
     line = _describe("all_reduce", tensor, group, f"{pattern} {average=} {ranks_per_node=} {block_bytes=}")
     if average:
         _check_division(tensor)
@@ -73,7 +78,7 @@ def all_reduce(  # noqa: PLR0913  # options by name
         flat = _flatten(tensor)
         if average:
             flat.div_(ranks)
-        run_schedule(flat, schedule, chunks, group)
+        run_plan(flat, plan, group)
         _write_back(flat, tensor)
 
     return launch(run, group, tensor.device, async_op=async_op, on_end=on_end)
@@ -160,7 +165,16 @@ def choose_block_bytes(pattern: Pattern, ranks: int) -> int:
     return BLOCK_BYTES
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
+def _plan_all_reduce(
+    arguments: tuple[Pattern, int, int, int | None], sizes: tuple[int, int], element_bytes: int, is_early: bool
+) -> ExchangePlan:
+    """Plan an all-reduce; `sizes` has the elements of the tensor and the most elements of a block."""
+    schedule = _schedule_all_reduce(*arguments)
+    chunks = plan_chunks(sizes[0], schedule.blocks, sizes[1])
+    return plan_exchange(schedule, chunks, element_bytes, is_early=is_early)
+
+
 def _schedule_all_reduce(pattern: Pattern, rank: int, ranks: int, ranks_per_node: int | None) -> Schedule:
     if pattern not in get_args(Pattern):
         raise ValueError(f"pattern is {pattern!r}, but must be one of {', '.join(get_args(Pattern))}")

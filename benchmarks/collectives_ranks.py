@@ -57,7 +57,11 @@ def run_rank(local_rank: int, options: argparse.Namespace) -> None:
         limit_link(options.mbit)
     dist.barrier()
     sizes = [int(mebibytes * MEBIBYTE) for mebibytes in options.mebibytes]
-    rounds_by_size = {size: measure_rounds(size, options.rounds) for size in sizes}
+    rounds_by_size = {}
+    for size in sizes:
+        rounds_by_size[size] = measure_rounds(size, options.rounds)
+        if rank == 0:
+            print(f"  {format_size(size)} done", file=sys.stderr, flush=True)
     dist.barrier()
     if rank == 0:
         figures = list_figures(rounds_by_size, options.mbit)

@@ -39,7 +39,8 @@ import torch.multiprocessing
 from benchmarks.engine_runs import make_engine
 from benchmarks.figures import Figure, report
 from benchmarks.node_link import wait_for_first_node
-from benchmarks.overlap import OVERLAP_MODEL, list_overlap, measure_overlap, measure_round
+from benchmarks.overlap import OVERLAP_MODEL, measure_overlap, measure_round
+from benchmarks.overlap_figures import list_overlap
 from benchmarks.peak_memory import measure_memory
 from trainer.objective import CrossEntropy
 from trainer.step import Step

@@ -16,15 +16,21 @@ shorter of communication and what it can hide behind. Hooks, copies, and the fir
 nothing can hide, count as not hidden.
 
 The share is the median over the rounds. Other work on the machine makes single times longer, never shorter, so the
-share of the shortest of each time is shown too.
+share of the shortest of each time is shown too. If too few rounds have a backward pass that is long enough, there is no
+share, and the benchmark fails with the times.
+
+Ranks that compute on all cores cannot hide processor time. So the table has that of communication, and what a step of
+each engine needs beyond computing: a share below that of the latter needs idle cores. It is the time of the first rank
+and of the backend's threads in it, without what the kernel does for the network in interrupts.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from statistics import median, quantiles
+from time import process_time
 from typing import Any
 from unittest.mock import patch
 
@@ -32,9 +38,9 @@ import torch
 import torch.distributed
 
 from benchmarks.engine_runs import make_engine
-from benchmarks.figures import Figure
 from benchmarks.node_link import free_link, limit_link
 from benchmarks.overhead import synchronized_clock
+from benchmarks.overlap_figures import ENGINES
 from trainer.objective import CrossEntropy
 
 # Many of the names used here have no types, and mypy must give the same result where torch is not installed.
@@ -46,8 +52,6 @@ OVERLAP_MODEL = ("model.layers=6", "model.vocab_size=512", "parallel.bucket_mb=8
 FEWEST_SAMPLES, MOST_SAMPLES = 2, 128
 LEAST_BACKWARD = 1.2
 """Time of the backward pass alone, in multiples of the communication."""
-HIDDEN_PERCENT = 70.0
-ENGINES = ("torch", "muster")
 _WARMUP_ROUNDS = 2
 _RECORDED = ("all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor")
 Call = tuple[str, list[int]]
@@ -76,9 +80,28 @@ def measure_overlap(settings: dict[str, list[str]], rank: int, rounds: int, mbit
         samples *= 2
     for name in ENGINES:
         runs[name], _ = make_passes(settings[name], rank, ranks, samples)
-    rounds_measured = [measure_round(runs, number, torch.device("cpu")) for number in range(_WARMUP_ROUNDS + rounds)]
+    processor_times: list[dict[str, float]] = []
+    rounds_measured = []
+    for number in range(_WARMUP_ROUNDS + rounds):
+        processor_times.append({})
+        counted = {name: partial(count_processor_time, name, run, processor_times[-1]) for name, run in runs.items()}
+        rounds_measured.append(measure_round(counted, number, torch.device("cpu")))
+        if rank == 0:
+            print(f"  round {number + 1} of {_WARMUP_ROUNDS + rounds}", file=sys.stderr, flush=True)
     free_link()
-    return {"seconds": rounds_measured[_WARMUP_ROUNDS:], "calls": calls, "samples": samples}
+    return {
+        "seconds": rounds_measured[_WARMUP_ROUNDS:],
+        "processor_seconds": processor_times[_WARMUP_ROUNDS:],
+        "calls": calls,
+        "samples": samples,
+    }
+
+
+def count_processor_time(name: str, run: Callable[[], object], seconds: dict[str, float]) -> None:
+    """Run a function and note how many seconds all threads of this process have computed meanwhile."""
+    began = process_time()
+    run()
+    seconds[name] = process_time() - began
 
 
 def make_passes(
@@ -138,35 +161,3 @@ def measure_round(runs: Mapping[str, Callable[[], object]], number: int, device:
         dist.all_reduce(took, op=dist.ReduceOp.MAX)
         seconds[name] = float(took)
     return seconds
-
-
-def list_overlap(strategy: str, measured: dict[str, Any]) -> list[Figure]:
-    """Return the times, and the share that is not hidden of what could be, with its bound."""
-    rounds, calls = measured["seconds"], measured["calls"]
-    times = {name: median(seconds[name] for seconds in rounds) * 1000 for name in rounds[0]}
-    samples = f"forward pass {times['forward']:.0f} ms, {measured['samples']} samples per rank"
-    sent = f"{len(calls)} collectives, tensors of {sum(max(sizes) for _, sizes in calls) * 4 / 1e6:.0f} MB"
-    figures = [
-        Figure(f"{strategy}: compute alone", times["compute"], "ms", samples),
-        Figure(f"{strategy}: communication alone", times["communication"], "ms", sent),
-    ]
-    for engine in ENGINES:
-        shares = sorted(100 - find_hidden_percent(strategy, seconds, engine) for seconds in rounds)
-        low, _, high = quantiles(shares, n=4)
-        spread = f"middle half {low:.0f} to {high:.0f}, all {shares[0]:.0f} to {shares[-1]:.0f}, {len(shares)} rounds"
-        bound = 100 - HIDDEN_PERCENT if engine == "muster" else None
-        figures.append(Figure(f"{strategy}, {engine}: together", times[engine], "ms"))
-        name = f"{strategy}, {engine}: not hidden of what could be"
-        figures.append(Figure(name, median(shares), "%", spread, bound))
-        shortest = {part: min(seconds[part] for seconds in rounds) for part in rounds[0]}
-        milliseconds = ", ".join(f"{part} {seconds * 1000:.0f} ms" for part, seconds in shortest.items())
-        name = f"{strategy}, {engine}: not hidden, by the shortest times"
-        figures.append(Figure(name, 100 - find_hidden_percent(strategy, shortest, engine), "%", milliseconds))
-    return figures
-
-
-def find_hidden_percent(strategy: str, seconds: dict[str, float], engine: str) -> float:
-    """Return how much of the communication that could be hidden an engine hides."""
-    compute, communication = seconds["compute"], seconds["communication"]
-    behind = compute - seconds["forward"] if strategy == "ddp" else compute
-    return 100 * (compute + communication - seconds[engine]) / min(behind, communication)

@@ -1,6 +1,6 @@
 """Measure for how long ranks of a pipeline are idle, and compare it with the formula of each schedule; needs torch.
 
-    python -m benchmarks.pipeline [--ranks 2] [--micro-batches 8] [--rounds 11] [--json FILE] [key.sub=value ...]
+    python -m benchmarks.pipeline [--ranks 2] [--micro-batches 8] [--rounds 5] [--json FILE] [key.sub=value ...]
 
 The ranks are gloo processes of this machine, with a thread each: use at most as many as there are idle cores. All
 schedules train the same model in the same processes and run a step each in every round, in turns, so that other load
@@ -63,7 +63,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--micro-batches", type=int, default=8)
-    parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", type=Path)
     parser.add_argument("overrides", nargs="*")
     given = parser.parse_args()
@@ -89,7 +89,11 @@ def measure_on_rank(rank: int, given: argparse.Namespace, store: str, results: s
     rounds = []
     for number in range(_WARMUP_ROUNDS + given.rounds):
         order = list(runs) if number % 2 else list(runs)[::-1]
+        began = time.perf_counter()
         rounds.append({name: runs[name].measure() for name in order})
+        if rank == 0:
+            took = f"{time.perf_counter() - began:.1f} s"
+            print(f"  round {number + 1} of {_WARMUP_ROUNDS + given.rounds}: {took}", file=sys.stderr, flush=True)
     if rank == 0:
         Path(results).write_text(json.dumps(rounds[_WARMUP_ROUNDS:]))
     dist.destroy_process_group()

@@ -1,0 +1,69 @@
+"""The hidden share of communication, from the times of benchmarks.overlap, which explains them."""
+
+from __future__ import annotations
+
+import sys
+from statistics import median, quantiles
+from typing import Any
+
+from benchmarks.figures import Figure
+
+ENGINES = ("torch", "muster")
+HIDDEN_PERCENT = 70.0
+
+
+def list_overlap(strategy: str, measured: dict[str, Any]) -> list[Figure]:
+    """Return the times, and the share that is not hidden of what could be, with its bound."""
+    rounds, calls = measured["seconds"], measured["calls"]
+    times = {name: median(seconds[name] for seconds in rounds) * 1000 for name in rounds[0]}
+    samples = f"forward pass {times['forward']:.0f} ms, {measured['samples']} samples per rank"
+    sent = f"{len(calls)} collectives, tensors of {sum(max(sizes) for _, sizes in calls) * 4 / 1e6:.0f} MB"
+    processor = {name: median(seconds[name] for seconds in measured["processor_seconds"]) * 1000 for name in rounds[0]}
+    figures = [
+        Figure(f"{strategy}: compute alone", times["compute"], "ms", samples),
+        Figure(f"{strategy}: communication alone", times["communication"], "ms", sent),
+        Figure(f"{strategy}: communication alone, processor time", processor["communication"], "ms"),
+    ]
+    valid = [seconds for seconds in rounds if find_hideout(strategy, seconds) >= seconds["communication"]]
+    if len(valid) * 2 <= len(rounds):
+        refuse_rounds(strategy, rounds)
+    for engine in ENGINES:
+        shares = sorted(100 - find_hidden_percent(strategy, seconds, engine) for seconds in valid)
+        low, _, high = quantiles(shares, n=4)
+        spread = f"middle half {low:.0f} to {high:.0f}, all {shares[0]:.0f} to {shares[-1]:.0f}, {len(shares)} rounds"
+        spread += f" of {len(rounds)}" if len(valid) < len(rounds) else ""
+        beyond = processor[engine] - processor["compute"]
+        bound = 100 - HIDDEN_PERCENT if engine == "muster" else None
+        figures.append(Figure(f"{strategy}, {engine}: together", times[engine], "ms"))
+        share = f"{100 * beyond / times['communication']:.0f} % of the communication alone"
+        figures.append(Figure(f"{strategy}, {engine}: processor time beyond computing", beyond, "ms", share))
+        name = f"{strategy}, {engine}: not hidden of what could be"
+        figures.append(Figure(name, median(shares), "%", spread, bound))
+        shortest = {part: min(seconds[part] for seconds in rounds) for part in rounds[0]}
+        milliseconds = ", ".join(f"{part} {seconds * 1000:.0f} ms" for part, seconds in shortest.items())
+        name = f"{strategy}, {engine}: not hidden, by the shortest times"
+        figures.append(Figure(name, 100 - find_hidden_percent(strategy, shortest, engine), "%", milliseconds))
+    return figures
+
+
+def find_hidden_percent(strategy: str, seconds: dict[str, float], engine: str) -> float:
+    """Return how much of the communication that could be hidden an engine hides."""
+    communication = seconds["communication"]
+    hidden = seconds["compute"] + communication - seconds[engine]
+    return 100 * hidden / min(find_hideout(strategy, seconds), communication)
+
+
+def find_hideout(strategy: str, seconds: dict[str, float]) -> float:
+    """Return the seconds of computing behind which communication could be hidden."""
+    return seconds["compute"] - (seconds["forward"] if strategy == "ddp" else 0.0)
+
+
+def refuse_rounds(strategy: str, rounds: list[dict[str, float]]) -> None:
+    """End with the times of rounds that are too short to hide communication in."""
+    times = ", ".join(
+        f"{find_hideout(strategy, each) * 1000:.0f} of {each['communication'] * 1000:.0f} ms" for each in rounds
+    )
+    sys.exit(
+        f"{strategy}: no share can be measured, because in most rounds there is too little to compute while ranks "
+        f"communicate ({times}). Run it on a machine without other work, or limit the link less with --overlap-mbit"
+    )

@@ -50,6 +50,16 @@ VALID = {
     "experts": (ParallelConfig(strategy="hsdp", shard=2, expert=4), 8, 4, Layout(replicate=4, shard=2, expert=4)),
 }
 INVALID = {
+    "a pipeline on one rank": (
+        ParallelConfig(strategy="single", engine="muster", pipeline=2),
+        1,
+        "parallel: pipeline 2 x tensor 1 = 2 does not divide 1 ranks; use 2 ranks, or a pipeline x tensor out of 1",
+    ),
+    "tensor parallelism on one rank": (
+        ParallelConfig(strategy="single", engine="muster", tensor=2),
+        1,
+        "parallel: pipeline 1 x tensor 2 = 2 does not divide 1 ranks; use 2 ranks, or a pipeline x tensor out of 1",
+    ),
     "pipeline x tensor": (
         ParallelConfig(strategy="ddp", tensor=2, pipeline=2),
         6,

@@ -71,6 +71,30 @@ CASES = {
         4,
         [*SMALL_LLAMA, "parallel.strategy=fsdp", "parallel.pipeline=2", "parallel.engine=muster"],
     ),
+    "fsdp, zero 1, muster": (
+        2,
+        [*GPT2, "parallel.strategy=fsdp", "parallel.zero=1", "parallel.engine=muster"],
+    ),
+    "fsdp, zero 2, muster": (
+        2,
+        [*SMALL_LLAMA, "parallel.strategy=fsdp", "parallel.zero=2", "parallel.engine=muster", "precision=bf16"],
+    ),
+    "pipeline, interleaved, with ddp, muster": (
+        4,
+        [
+            *UNTIED_GPT2,
+            *("parallel.strategy=ddp", "parallel.pipeline=2", "parallel.schedule=interleaved", "model.layers=4"),
+            "parallel.engine=muster",
+        ],
+    ),
+    "pipeline with hsdp, muster": (
+        4,
+        [
+            *SMALL_LLAMA,
+            *("parallel.strategy=hsdp", "parallel.shard=1", "parallel.pipeline=2"),
+            *("parallel.schedule=zero_bubble", "parallel.engine=muster"),
+        ],
+    ),
     "tensor with pipeline": (4, [*UNTIED_GPT2, "parallel.strategy=single", "parallel.tensor=2", "parallel.pipeline=2"]),
     "fsdp, muon": (4, [*SMALL_LLAMA, "parallel.strategy=fsdp", "optimizer.name=muon"]),
     "ddp, experts": (4, [*MOE, "parallel.strategy=ddp"]),

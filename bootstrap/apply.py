@@ -83,7 +83,10 @@ def _execute_all(desired: Desired, facts: dict[str, Facts], planned: Plan, sessi
 
         return on_node
 
-    wait_for_all([sessions.submit(execute(registry.STORAGE), n) for n in desired.inventory.nodes])
+    servers = {served.node for served in desired.inventory.served}
+    for serves in (True, False):
+        mounting = [n for n in desired.inventory.nodes if (n.name in servers) == serves]
+        wait_for_all([sessions.submit(execute(registry.STORAGE), n) for n in mounting])
     check_storage(desired, sessions, report)
     shipped = sessions.submit(execute(registry.SHIPPED), controller)
     control = sessions.submit(execute((*registry.BASE, *registry.CONTROL)), controller)

@@ -45,6 +45,8 @@ class Changes:
     """What an action changes outside the shared filesystem and muster's own markers; nothing, if all is empty."""
 
     files: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()
+    """Folders that may be created, those above before those in them; they are removed if they are empty."""
     access: tuple[str, ...] = ()
     """Files that decide who can log in. They are restored even if somebody has changed them since."""
     blocks: tuple[str, ...] = ()
@@ -69,6 +71,7 @@ class Changes:
             *(("packages:",) if self.packages else ()),
             *(f"account:{name}" for name in self.accounts),
             *(f"registry:{path}" for path in ACCOUNT_FILES if self.account_files or self.accounts or self.packages),
+            *(f"folder:{path}" for path in self.folders),
             *(f"file:{path}" for path in self.files),
             *(f"access:{path}" for path in self.access),
             *(f"block:{path}" for path in self.blocks),

@@ -9,7 +9,8 @@ files=$(for file in /etc/muster/* /etc/muster/keys/* /etc/muster/power/* /etc/sl
   /etc/systemd/system/muster-* /etc/systemd/system/*.service.d/muster*.conf /etc/ssh/ssh_known_hosts \
   /etc/ssh/sshd_config.d/*.conf /etc/pam.d/sshd /etc/security/limits.d/*.conf /etc/sudoers.d/muster /etc/mysql/mariadb.conf.d/90-muster.cnf \
   /etc/ssh/ssh_host_ed25519_key /etc/sysctl.d/*muster.conf /etc/modprobe.d/muster.conf /etc/apt/apt.conf.d/*muster \
-  /etc/needrestart/conf.d/muster.conf /etc/systemd/resolved.conf.d/muster.conf /etc/chrony/sources.d/muster.sources; do
+  /etc/needrestart/conf.d/muster.conf /etc/systemd/resolved.conf.d/muster.conf /etc/chrony/sources.d/muster.sources \
+  /etc/systemd/system/*.mount /etc/exports.d/muster.exports /etc/ganesha/ganesha.conf; do
   if [ -f "$file" ]; then echo "$file"; fi
 done)
 echo "$files" | xargs -r stat -c "stat$tab%n$tab%a$tab%U:%G"

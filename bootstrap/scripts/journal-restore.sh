@@ -196,7 +196,7 @@ put_back_tree() {
 }
 
 remove_folder() {
-  if [ -d "$2" ]; then
+  if [ -d "$2" ] && [ "$(cat "$3/before")" = absent ]; then
     if rmdir "$2" 2>/dev/null; then
       say removed folder "$2"
     else

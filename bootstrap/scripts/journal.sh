@@ -8,6 +8,7 @@
 #
 # A subject is
 #   file:PATH           a file
+#   folder:PATH         a folder that is removed if it was missing before and is empty then
 #   access:PATH         a file that decides who can log in, which is restored even if somebody has changed it since
 #   block:PATH          a file in which only the lines between muster's markers belong to muster
 #   registry:PATH       a file of accounts, which packages change too

@@ -8,7 +8,7 @@ from cluster.inventory.cloud import (
     JobCredentials,
     PackageRepository,
 )
-from cluster.inventory.model import Adopted, Inventory, InventoryModel, Node, NodeGpus, NodeSet, Role
+from cluster.inventory.model import Adopted, Inventory, InventoryModel, Node, NodeGpus, NodeSet, Role, ServedFilesystem
 
 __all__ = [
     "Adopted",
@@ -24,4 +24,5 @@ __all__ = [
     "NodeSet",
     "PackageRepository",
     "Role",
+    "ServedFilesystem",
 ]

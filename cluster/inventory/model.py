@@ -112,6 +112,16 @@ class NodeSet(InventoryModel):
         return {f"{self.group}-*": self.host_key} if self.host_key else {}
 
 
+class ServedFilesystem(InventoryModel):
+    """A shared filesystem that one of the nodes serves to the others by NFS."""
+
+    mount: str
+    node: str
+    """Name of the node that serves it."""
+    folder: str
+    """Where its files are on that node."""
+
+
 class Inventory(InventoryModel):
     """All machines of a cluster."""
 
@@ -122,6 +132,8 @@ class Inventory(InventoryModel):
     """Compute nodes that are launched by name; empty if `nodes` holds every machine."""
     mounts: tuple[str, ...] = ("/shared",)
     """Mount points of the shared filesystems; the first one holds homes, jobs and environments."""
+    served: tuple[ServedFilesystem, ...] = ()
+    """Those of the mounts that a node serves; all others exist without the cluster."""
     single_host: bool = False
     """Whether all nodes run on one machine, so that Slurm can look for work at short intervals."""
 

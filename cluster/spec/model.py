@@ -180,7 +180,7 @@ class Network(SpecModel):
 class Storage(SpecModel):
     """A shared filesystem."""
 
-    kind: Literal["volume", "fsx-lustre", "efs", "existing"] = field(
+    kind: Literal["volume", "fsx-lustre", "efs", "nfs", "existing"] = field(
         "kind of filesystem", "forbidden", default="volume"
     )
     mount: str = field("mount point on every node", "forbidden", default="/shared", pattern=MOUNT)

@@ -50,6 +50,19 @@ def test_everything_is_as_before(machine: Machine) -> None:
     assert machine.restore() == {}
 
 
+def test_a_folder_is_removed_if_it_is_new_and_empty(machine: Machine) -> None:
+    for name, is_new in (("etc/had", False), ("new", True), ("full", True)):
+        folder = machine.path(name)
+        if not is_new:
+            folder.mkdir()
+        machine.run("before", f"folder:{folder}")
+        folder.mkdir(exist_ok=True)
+    (machine.path("full") / "data").touch()
+    assert machine.restore() == {"new": "removed", "full": "left"}
+    assert machine.path("etc/had").is_dir()
+    assert not machine.path("new").exists()
+
+
 def test_what_somebody_changed_since_is_left_and_the_original_is_stored(machine: Machine) -> None:
     machine.change("etc/owned.conf", "ours\n")
     machine.change("etc/muster/ours.conf", "ours\n")

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from cluster.spec import ClusterSpec
 from cluster.spec.base import SpecModel, ValueDescription, field
-from cluster.spec.model import Name
+from cluster.spec.model import MOUNT, Name
 
 SECTION = "hosts"
 # Nothing that starts with '-': ssh would read it as an option.
@@ -88,6 +88,21 @@ class SwitchGroup(SpecModel):
     )
 
 
+class HostNfs(SpecModel):
+    """The host that serves the storages of kind `nfs` to the others."""
+
+    server: Name | None = field(
+        "host that serves; by default the controller", "forbidden", default=None, examples=["head"]
+    )
+    folder: str = field(
+        "folder on that host with the files of each storage",
+        "forbidden",
+        default="/srv/muster",
+        pattern=MOUNT,
+        examples=["/data/muster"],
+    )
+
+
 class Hosts(SpecModel):
     """Machines that exist already, their roles, and how to log in to them."""
 
@@ -98,6 +113,12 @@ class Hosts(SpecModel):
     login: Name | None = field("host that becomes the login node", "replace", default=None, examples=["front"])
     groups: dict[Name, HostGroup] = field(
         "hosts of each node group, by the group's name", "drain", examples=[{"gpu": {"match": ["rack1-*"]}}]
+    )
+    nfs: HostNfs | None = field(
+        "where the files of storages of kind `nfs` are; by default in /srv/muster on the controller",
+        "forbidden",
+        default=None,
+        examples=[{"server": "head", "folder": "/data/muster"}],
     )
     switches: dict[Name, SwitchGroup] = field(
         "leaf switches of the fabric and the hosts under each: Slurm keeps a job under one switch if it fits there; "

@@ -36,7 +36,9 @@ class HostsTarget(Target, Preflight):
     section = Hosts
     examples = ("hosts-full",)
     capabilities = Capabilities(
-        fabrics=frozenset({"tcp", "infiniband", "roce"}), gpus=frozenset({"real"}), storage=frozenset({"existing"})
+        fabrics=frozenset({"tcp", "infiniband", "roce"}),
+        gpus=frozenset({"real"}),
+        storage=frozenset({"existing", "nfs"}),
     )
     setup_phases = ("apt", "venv", "pulumi")
     removal_words = "(each host is given back as it was; shared files stay)"

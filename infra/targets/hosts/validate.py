@@ -12,6 +12,7 @@ from cluster.spec.issue import Issue, error, warning
 from infra.plan import node_count
 from infra.targets.hosts.assign import assign_hosts, format_names, list_claims, match_groups, match_hosts
 from infra.targets.hosts.login import find_jump_cycle, resolve_address, resolve_user
+from infra.targets.hosts.nfs import check_nfs
 from infra.targets.hosts.spec import DEFAULT_PORT, EXAMPLE_FINGERPRINT, Host, Hosts, hosts_section
 from infra.targets.hosts.switches import check_switch_hosts, check_switch_names
 
@@ -216,6 +217,7 @@ RULES: tuple[_Rule, ...] = (
     check_jumps,
     check_login_users,
     check_network,
+    check_nfs,
     check_switch_names,
     check_switch_hosts,
 )

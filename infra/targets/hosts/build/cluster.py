@@ -13,6 +13,7 @@ from infra.plan import BuildPlan, PlannedNode
 from infra.targets.hosts.assign import assign_hosts
 from infra.targets.hosts.build.host import Host, HostArgs
 from infra.targets.hosts.login import dump_login, resolve_login
+from infra.targets.hosts.nfs import list_served
 from infra.targets.hosts.spec import Hosts
 from infra.targets.hosts.switches import place_nodes
 from infra.targets.target import Context
@@ -33,27 +34,33 @@ class HostsCluster(pulumi.ComponentResource):
         options = pulumi.ResourceOptions(parent=self, depends_on=[context.guard])
         assigned = {entry.node: entry.host for entry in assign_hosts(section)}
         logins = {node: resolve_login(section, host) for node, host in assigned.items()}
-        machines = {
-            node: Host(
+        served = list_served(context.spec, section)
+        machines: dict[str, Host] = {}
+        # The others depend on a host that serves files, so that it is given back after they have unmounted them.
+        for node in sorted(assigned, key=lambda name: name not in {each.node for each in served}):
+            servers = [machines[each.node] for each in served if each.node in machines]
+            machines[node] = Host(
                 HostArgs(
-                    host=host,
+                    host=assigned[node],
                     node=node,
                     cluster=plan.cluster,
                     stack=context.stack,
                     login=dump_login(logins[node]),
                     ssh_public_key=context.ssh_public_key,
                 ),
-                options,
+                pulumi.ResourceOptions.merge(options, pulumi.ResourceOptions(depends_on=servers)),
             )
-            for node, host in assigned.items()
-        }
         inside = {node: section.machines[host].cluster_address or "" for node, host in assigned.items()}
         places = place_nodes(section)
         outputs = pulumi.Output.all(
             **{node: {name: getattr(host, name) for name in _OUTPUTS} for node, host in machines.items()}
         )
         self.inventory = outputs.apply(
-            lambda facts: build_inventory(plan, facts, logins, inside, places).model_dump_json()
+            lambda facts: (
+                build_inventory(plan, facts, logins, inside, places)
+                .model_copy(update={"served": served})
+                .model_dump_json()
+            )
         )
         self.addresses = outputs.apply(
             lambda facts: {node: inside[node] or machine["address"] for node, machine in facts.items()}

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from ipaddress import IPv4Address
 
+from bootstrap.steps.nfs import PORT as NFS_PORT
 from cluster.spec import ClusterSpec
 from infra.targets.hosts.assign import Assignment
 from infra.targets.hosts.login import resolve_address
+from infra.targets.hosts.nfs import find_folder, find_server
 from infra.targets.hosts.preflight.facts import MachineFacts, Peer, Probe
 from infra.targets.hosts.preflight.judge import SUPPORTED, Problem
 from infra.targets.hosts.preflight.topology import choose_tool
@@ -30,11 +32,15 @@ def build_probe(spec: ClusterSpec, section: Hosts, assigned: tuple[Assignment, .
         order = [entry.host for entry in assigned if entry.host != controller]
         following = order[(order.index(host) + 1) % len(order)]
         pairs = [(controller, SLURMCTLD_PORT), *([(following, HIGH_PORT)] if following != host else [])]
+    server = find_server(spec, section)
+    if server not in (None, host):
+        pairs.append((server, NFS_PORT))
     return Probe(
         mounts=tuple(storage.mount for storage in spec.storage.values()),
         users={name: user.uid for name, user in spec.users.items()},
         names=tuple(entry.node for entry in assigned),
         peers=tuple(Peer(peer, addresses[peer], port) for peer, port in pairs),
+        folders=(find_folder(section),) if server == host else (),
         neighbors=choose_tool(spec, assigned, host),
     )
 

@@ -34,6 +34,8 @@ class Probe:
     names: tuple[str, ...] = ()
     """Names that the cluster gives its nodes."""
     peers: tuple[Peer, ...] = ()
+    folders: tuple[str, ...] = ()
+    """Folders whose free space matters."""
     neighbors: Literal["", "subnet", "lldp"] = ""
     """Which tool to ask about switches: ibnetdiscover about the whole subnet, or lldpctl about the host's own ports."""
 
@@ -90,6 +92,8 @@ class MachineFacts:
     mounts: Mapping[str, Mount] = field(default_factory=dict)
     hanging: frozenset[str] = frozenset()
     """Mount points that do not answer."""
+    nfs: bool = False
+    """Whether the kernel can mount NFS."""
     gpus: int = 0
     """NVIDIA GPUs on the PCI bus."""
     gpu_models: tuple[str, ...] = ()
@@ -120,6 +124,7 @@ def render_script(probe: Probe) -> str:
     values = {
         "MOUNTS": " ".join(probe.mounts),
         "ACCOUNTS": " ".join(f"{name} {uid}" for name, uid in probe.users.items()),
+        "FOLDERS": " ".join(probe.folders),
         "NAMES": " ".join(probe.names),
         "NEIGHBORS": probe.neighbors,
         "PEERS": "\n".join(f"{peer.host} {peer.address} {peer.port}" for peer in probe.peers),
@@ -188,6 +193,7 @@ def _build(rows: _Rows) -> MachineFacts:
         accounts=frozenset((name, int(uid), comment) for _account, name, uid, comment in rows.all("account")),
         mounts={path: Mount(source, kind, mode == "ro") for path, source, kind, mode in rows.all("mount")},
         hanging=rows.firsts("hangs"),
+        nfs=rows.has("nfs"),
         gpus=len(rows.all("gpu")),
         gpu_models=tuple(values[0] for values in rows.all("gpu_model")),
         driver=rows.first("driver"),

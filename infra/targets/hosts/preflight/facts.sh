@@ -3,7 +3,7 @@
 # neither root nor Python: what only root can read is read with sudo where that needs no password.
 # Set by the caller: the lists MOUNTS, ACCOUNTS (names and uids of users) and NAMES (those that the cluster will give its
 # nodes), PEERS (one line per connection to try: host, address, port), NEIGHBORS (which tool to ask about switches: subnet,
-# lldp, or empty), and the function read_rdma (slurm/rdma/sysfs.py).
+# lldp, or empty), FOLDERS (whose free space matters, even if they do not exist yet), and the function read_rdma (slurm/rdma/sysfs.py).
 set -u
 export LC_ALL=C PATH="$PATH:/usr/sbin:/sbin"
 tab=$(printf '\t')
@@ -61,7 +61,7 @@ read_rights() {
 }
 
 read_services() {
-  for unit in slurmctld slurmdbd slurmd sackd munge mariadb mysql nfs-server firewalld ufw nftables; do
+  for unit in slurmctld slurmdbd slurmd sackd munge mariadb mysql nfs-server nfs-ganesha firewalld ufw nftables; do
     if systemctl -q is-active "$unit" 2>/dev/null; then fact active "$unit"; fi
   done
   if as_root test -s /etc/slurm/slurm.conf 2>/dev/null; then fact file /etc/slurm/slurm.conf; fi
@@ -103,6 +103,19 @@ read_mounts() {
       fact hangs "$mount"
     fi
   done
+}
+
+# A folder that does not exist yet will be on the disk of the first one above it that does.
+read_folders() {
+  for folder in $FOLDERS; do
+    existing=$folder
+    until [ -d "$existing" ]; do
+      existing=${existing%/*}
+      existing=${existing:-/}
+    done
+    df -Pk "$existing" | awk -v path="$folder" 'NR == 2 { printf "disk\t%s\t%.0f\n", path, $4 / 1024 }'
+  done
+  if grep -qw nfs4 /proc/filesystems || modprobe -n -q nfsv4 2>/dev/null; then fact nfs yes; fi
 }
 
 read_gpus() {
@@ -187,6 +200,7 @@ try_peer() {
   read_ports
   read_users
   read_mounts
+  read_folders
   read_gpus
   read_rdma
   read_neighbors

@@ -13,6 +13,7 @@ from cluster.spec import ClusterSpec
 from cluster.spec.issue import Level
 from infra.targets.hosts.assign import Assignment
 from infra.targets.hosts.claim import GIVEN_BACK, ClaimError, parse_claim
+from infra.targets.hosts.nfs import KIND as NFS
 from infra.targets.hosts.preflight.facts import MachineFacts
 
 SUPPORTED = ("debian 12", "debian 13", "ubuntu 22.04", "ubuntu 24.04")
@@ -256,5 +257,6 @@ def _error(code: str, message: str, fix: str) -> Problem:
 
 
 def _list_mounts(spec: ClusterSpec) -> list[str]:
-    """Return the mount points of shared filesystems, the one with environments and jobs first."""
-    return sorted((storage.mount for storage in spec.storage.values()), key=lambda mount: (mount != "/shared", mount))
+    """Return the mount points of filesystems that the owner mounts, the one with environments and jobs first."""
+    mounts = (storage.mount for storage in spec.storage.values() if storage.kind != NFS)
+    return sorted(mounts, key=lambda mount: (mount != "/shared", mount))

@@ -16,6 +16,7 @@ from infra.targets.hosts.login import resolve_login
 from infra.targets.hosts.preflight.across import build_probe, judge_across
 from infra.targets.hosts.preflight.facts import FactsError, MachineFacts, Probe, parse_facts, render_script
 from infra.targets.hosts.preflight.judge import Problem, Subject, judge_host
+from infra.targets.hosts.preflight.nfs import check_nfs
 from infra.targets.hosts.preflight.rdma import check_rdma, judge_ports
 from infra.targets.hosts.preflight.topology import judge_topology
 from infra.targets.hosts.spec import Hosts
@@ -78,11 +79,15 @@ def judge_answers(
         if answer.facts:
             times = (answer.asked_at, answer.answered_at)
             subject = Subject(spec, assigned[answer.host], answer.facts, *times, ours=is_ours(answer.facts))
-            problems += [(answer.host, problem) for problem in (*judge_host(subject), *check_rdma(subject))]
+            problems += [(answer.host, problem) for problem in _judge_one(subject)]
     facts = {answer.host: answer.facts for answer in answers if answer.facts}
     nodes = tuple(assigned.values())
     across = (*judge_across(section, nodes, facts), *judge_ports(spec, nodes, facts))
     return [*problems, *across, *judge_topology(spec, section, nodes, facts)]
+
+
+def _judge_one(subject: Subject) -> tuple[Problem, ...]:
+    return (*judge_host(subject), *check_nfs(subject), *check_rdma(subject))
 
 
 def _ask(connections: HostConnections, section: Hosts, host: str, probe: Probe) -> Answer:

@@ -19,7 +19,7 @@ from paramiko.ssh_exception import IncompatiblePeer
 
 from bootstrap.transport.base import TransportError
 from bootstrap.transport.host_login import HostLogin
-from bootstrap.transport.ssh import DEAD_PEER_MS, KEEPALIVE_S, SshTransport, describe_failure
+from bootstrap.transport.ssh import DEAD_PEER_MS, KEEPALIVE_S, SshTransport, describe_failure, is_timeout
 
 # A machine that is busy or far away may need seconds for each of the three parts of a login.
 CONNECT_TIMEOUT_S = 20.0
@@ -95,9 +95,9 @@ class HostConnections:
         except IncompatiblePeer as error:
             client.close()
             raise (policy.describe_mismatch() if policy.refused else _fail(login, error)) from None
-        except paramiko.AuthenticationException:
+        except paramiko.AuthenticationException as error:
             client.close()
-            raise _describe_rejection(login) from None
+            raise (_fail(login, TimeoutError()) if is_timeout(error) else _describe_rejection(login)) from None
         except (OSError, EOFError, paramiko.SSHException) as error:
             client.close()
             raise _fail(login, error) from None

@@ -124,6 +124,11 @@ def describe_failure(where: str, error: Exception) -> str:
     return f"SSH at {where}: {error}"
 
 
+def is_timeout(error: paramiko.AuthenticationException) -> bool:
+    """Return whether a login ended without an answer: a machine that is busy has not rejected anything."""
+    return "timeout" in str(error).lower()
+
+
 class _NotReadyError(Exception):
     """A failure to connect to a node that may still be booting."""
 
@@ -152,8 +157,10 @@ def _attempt(node: Node, key: paramiko.PKey, user: str, left: float) -> paramiko
             f"check whether another machine uses {node.login_address}; if the node was replaced outside muster, "
             "run `muster up`, which reads its new key, or `muster teardown` and `muster up`",
         ) from None
-    except paramiko.AuthenticationException:
+    except paramiko.AuthenticationException as error:
         client.close()
+        if is_timeout(error):
+            raise _NotReadyError(describe_failure(f"{node.login_address}:{node.ssh_port}", TimeoutError())) from None
         raise TransportError(
             node.name,
             f"SSH at {node.login_address} rejected the cluster's key for user {user}",

@@ -7,6 +7,7 @@ import os
 import re
 import socket
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from bootstrap.transport.base import TransportError
 from bootstrap.transport.host_connection import AGENT_SOCKET, HostConnections
 from bootstrap.transport.host_login import HostLogin
 from infra.resources import ssh_key
-from tests.bootstrap.sshd import Sshd
+from tests.bootstrap.sshd import KeyOnlyServer, Sshd
 
 ME, STRANGER = ssh_key.generate("me"), ssh_key.generate("stranger")
 
@@ -213,6 +214,21 @@ def test_a_rejected_key_names_user_and_key(
     error = refusal(connections, login)
     assert error.line == f"SSH at 127.0.0.1:{port} rejected the key {path} for user ubuntu"
     assert error.fix == "correct `user` or the key, or add its public half to ~ubuntu/.ssh/authorized_keys there"
+
+
+def test_a_machine_that_is_too_busy_to_judge_the_key_has_not_rejected_it(
+    start: Callable[..., Sshd], identity: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged = threading.Event()
+    monkeypatch.setattr(KeyOnlyServer, "check_auth_publickey", lambda *_: judged.wait(60))
+    port = start(HOST).port
+    hasty = HostConnections(timeout_s=5)
+    try:
+        error = refusal(hasty, HostLogin("a", "127.0.0.1", port, identity_file=identity, fingerprint=HOST.fingerprint))
+    finally:
+        judged.set()
+        hasty.close()
+    assert error.line == f"SSH at 127.0.0.1:{port}: no answer (timeout)"
 
 
 def test_a_machine_that_does_not_answer(connections: HostConnections, identity: str) -> None:

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import nebius.api.nebius.billing.v1alpha1
+import nebius.api.nebius.capacity.v1
 import nebius.api.nebius.compute.v1
-import nebius.api.nebius.quotas.v1
+import nebius.api.nebius.iam.v1
 import nebius.api.nebius.vpc.v1  # noqa: F401  # imports register the messages by name
 from grpc import StatusCode
 from nebius.aio.cli_config import Config
@@ -24,7 +25,8 @@ from nebius.sdk import SDK
 
 from infra.resources.error import ResourceError
 from infra.targets.nebius.kinds import Kind
-from infra.targets.nebius.refusals import LOGIN_FIX, explain_error, is_code
+from infra.targets.nebius.refusals import explain_error, is_code
+from infra.targets.nebius.spec import LOGIN_FIX
 
 TOKEN = "NEBIUS_IAM_TOKEN"  # noqa: S105  # the name of a variable
 CLI_CONFIG = Path("~/.nebius/config.yaml")
@@ -149,6 +151,11 @@ def open_cloud(where: str) -> Iterator[Cloud]:
         sdk.sync_close()
 
 
+def has_credentials() -> bool:
+    """Return whether there is something to log in with."""
+    return bool(os.environ.get(LOOPBACK) or os.environ.get(TOKEN)) or CLI_CONFIG.expanduser().exists()
+
+
 def read_state(resource: Message) -> str:
     """Return the state of a resource; empty if its kind has none."""
     return str(resource.get("status", {}).get("state", ""))
@@ -164,7 +171,7 @@ def _connect() -> SDK:
         )
     if os.environ.get(TOKEN):
         return SDK(user_agent_prefix=USER_AGENT)
-    if not CLI_CONFIG.expanduser().exists():
+    if not has_credentials():
         raise ResourceError("", f"no credentials for Nebius: {CLI_CONFIG} and {TOKEN} are missing", LOGIN_FIX)
     return SDK(config_reader=Config(), user_agent_prefix=USER_AGENT)
 

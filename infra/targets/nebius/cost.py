@@ -1,9 +1,10 @@
-"""The cost of a cluster on Nebius, by the dated prices in prices.yaml."""
+"""The cost of a cluster on Nebius, by the dated prices in prices.yaml or by those that Nebius quotes."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import cache
 from pathlib import Path
@@ -12,15 +13,28 @@ from typing import Any
 import yaml
 
 from cluster.spec import ClusterSpec
-from infra.plan import PlannedNode
 from infra.targets.cost import Cost, Line
 from infra.targets.nebius.plan import disk_size_gb, plan_nebius
-from infra.targets.nebius.spec import NebiusGroup, machine_of, require_section
+from infra.targets.nebius.spec import NebiusGroup, NebiusMachine, machine_of, require_section
 
 PRICES = Path(__file__).with_name("prices.yaml")
 NOT_INCLUDED = ("traffic to the internet", "taxes")
-_UNKNOWN = "not in the price table"
-_OUTDATED = "has changed since"
+UNKNOWN = "not in the price table"
+OUTDATED = "has changed since"
+
+
+@dataclass(frozen=True)
+class Item:
+    """Identical things that cost money."""
+
+    part: str
+    what: str
+    count: int
+    usd_per_hour: float | None = None
+    """Of one; None if it is not known."""
+    note: str = UNKNOWN
+    resource: dict[str, Any] = field(default_factory=dict)
+    """What Nebius's calculator is asked for (`nebius.billing.v1alpha1.ResourceSpec`); empty if it has no such thing."""
 
 
 def price_machine(name: str, *, preemptible: bool = False) -> float | None:
@@ -30,40 +44,64 @@ def price_machine(name: str, *, preemptible: bool = False) -> float | None:
 
 
 def cost_nebius(spec: ClusterSpec) -> Cost:
-    """Return the cost of a valid spec."""
-    table = _read_prices()
-    on: date = table["date"]
-    return Cost((*_list_machines(spec), *_list_storage(spec)), on, NOT_INCLUDED, str(table["page"]))
+    """Return the cost of a valid spec by the dated prices."""
+    on: date = _read_prices()["date"]
+    return add_up(list_items(spec), on)
 
 
-def _list_machines(spec: ClusterSpec) -> Iterator[Line]:
+def add_up(items: Sequence[Item], on: date) -> Cost:
+    """Return the cost of items; those without a price, or with one that may be wrong, are marked as open."""
+    lines = tuple(
+        Line(item.part, item.what, item.count, item.count * (item.usd_per_hour or 0.0), item.note, open=bool(item.note))
+        for item in items
+    )
+    return Cost(lines, on, NOT_INCLUDED, str(_read_prices()["page"]))
+
+
+def list_items(spec: ClusterSpec) -> tuple[Item, ...]:
+    """Return everything that a cluster pays for, with the prices of the table."""
+    return (*_list_machines(spec), *_list_storage(spec))
+
+
+def _list_machines(spec: ClusterSpec) -> Iterator[Item]:
     section, outdated = require_section(spec), _read_prices()["changed_since"]
     nodes = plan_nebius(spec).nodes
     for (role, group), count in Counter((node.role, node.group) for node in nodes).items():
         machine = machine_of(section, role, group)
-        preemptible = isinstance(machine, NebiusGroup) and machine.preemptible
-        price = price_machine(machine.name, preemptible=preemptible)
-        yield Line(
-            f"nebius.groups.{group}" if group else f"nebius.{role}",
-            f"{machine.name}{', preemptible' if preemptible else ''}",
-            count,
-            count * (price or 0.0),
-            note=_UNKNOWN if price is None else _OUTDATED if machine.platform in outdated else "",
-            open=price is None or machine.platform in outdated,
-        )
+        item = _describe_machine(machine, f"nebius.groups.{group}" if group else f"nebius.{role}", count)
+        if item.usd_per_hour is None:
+            yield item
+        else:
+            yield replace(item, note=OUTDATED if machine.platform in outdated else "")
 
 
-def _list_storage(spec: ClusterSpec) -> Iterator[Line]:
-    section = require_section(spec)
-    nodes: tuple[PlannedNode, ...] = plan_nebius(spec).nodes
+def _describe_machine(machine: NebiusMachine, part: str, count: int) -> Item:
+    preemptible = isinstance(machine, NebiusGroup) and machine.preemptible
+    instance: dict[str, Any] = {"resources": {"platform": machine.platform, "preset": machine.preset}}
+    if preemptible:
+        instance["preemptible"] = {"onPreemption": "STOP"}
+    return Item(
+        part,
+        f"{machine.name}{', preemptible' if preemptible else ''}",
+        count,
+        price_machine(machine.name, preemptible=preemptible),
+        resource={"computeInstanceSpec": {"spec": instance}},
+    )
+
+
+def _list_storage(spec: ClusterSpec) -> Iterator[Item]:
+    section, nodes = require_section(spec), plan_nebius(spec).nodes
     for size, count in sorted(Counter(disk_size_gb(spec, node) for node in nodes).items()):
-        yield Line("nebius.disk_type", f"boot disk {section.disk_type}, {size} GiB", count, 0.0, _UNKNOWN, open=True)
+        disk = {"type": section.disk_type, "sizeGibibytes": str(size)}
+        what = f"boot disk {section.disk_type}, {size} GiB"
+        yield Item("nebius.disk_type", what, count, resource={"computeDiskSpec": {"spec": disk}})
     for name, storage in spec.storage.items():
         if storage.kind == "volume":
+            filesystem = {"type": section.filesystem_type, "sizeGibibytes": str(storage.size_gb)}
             what = f"filesystem {section.filesystem_type}, {storage.size_gb} GiB"
-            yield Line(f"storage.{name}", what, 1, 0.0, _UNKNOWN, open=True)
+            yield Item(f"storage.{name}", what, 1, resource={"computeFilesystemSpec": {"spec": filesystem}})
     if section.public_addresses:
-        yield Line("nebius.public_addresses", "public IPv4 address", len(nodes), 0.0, _UNKNOWN, open=True)
+        yield Item("nebius.public_addresses", "public IPv4 address", len(nodes))
 
 
 @cache

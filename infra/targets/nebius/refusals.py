@@ -8,8 +8,8 @@ from grpc import StatusCode
 from nebius.aio.service_error import RequestError
 
 from infra.resources.error import InUseError, ResourceError
+from infra.targets.nebius.spec import LOGIN_FIX
 
-LOGIN_FIX = "install Nebius's CLI and run `nebius profile create`, or set NEBIUS_IAM_TOKEN"
 QUOTA_FIX = "request a higher quota in Nebius's console (Administration, Limits), or make the cluster smaller"
 CAPACITY_FIX = "try again later, or choose another fabric, preset or project (region); muster keeps what exists"
 

@@ -10,6 +10,7 @@ from cluster.spec.base import SpecModel, ValueDescription, field
 from cluster.spec.model import Name
 
 SECTION = "nebius"
+LOGIN_FIX = "install Nebius's CLI and run `nebius profile create`, or set NEBIUS_IAM_TOKEN"
 PROJECT = r"^project-[a-z0-9]+$"
 _PRESET = re.compile(r"^(?:(?P<gpus>\d+)gpu-)?(?P<cpus>\d+)vcpu-(?P<memory_gb>\d+)gb$")
 

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,10 +16,11 @@ from cluster.spec import ClusterSpec, Issue
 from infra.engine.stop import Stop
 from infra.home import Home, StackHome
 from infra.plan import BuildPlan
+from infra.resources.error import ResourceError
 from infra.targets.cost import Cost, Quote
-from infra.targets.mixins import ManagedStorage, Pushes
+from infra.targets.mixins import Flight, ManagedStorage, Preflight, Pushes
 from infra.targets.nebius.plan import plan_nebius
-from infra.targets.nebius.spec import Nebius, nebius_section
+from infra.targets.nebius.spec import LOGIN_FIX, Nebius, nebius_section, require_section
 from infra.targets.nebius.validate import validate_nebius
 from infra.targets.target import Built, Capabilities, Console, Context, Deployment, Leftover, Leftovers, Target
 
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 _EXTRA_FIX = "run `make setup`, or install muster with the extra `nebius`"
 
 
-class NebiusTarget(Target, ManagedStorage, Pushes):
+class NebiusTarget(Target, ManagedStorage, Preflight, Pushes):
     """The target whose nodes are instances of Nebius AI Cloud."""
 
     name = "nebius"
@@ -43,6 +45,8 @@ class NebiusTarget(Target, ManagedStorage, Pushes):
     )
     setup_phases = ("apt", "venv", "pulumi")
     connect_timeout_s = 10
+    not_checked = "the project is not checked: there is no login to Nebius"
+    refusal = "its project cannot create it; nothing was created"
 
     def validate(self, spec: ClusterSpec, root: Path | None = None) -> Iterable[Issue]:  # noqa: ARG002  # the protocol has it
         return validate_nebius(spec)
@@ -69,9 +73,42 @@ class NebiusTarget(Target, ManagedStorage, Pushes):
 
         return cost_nebius(spec)
 
-    def quote(self, spec: ClusterSpec, console: Console) -> Quote:  # noqa: ARG002  # nothing is asked
+    def quote(self, spec: ClusterSpec, console: Console) -> Quote:
+        from infra.targets.nebius.cost import add_up, list_items
+
         table = self.cost(spec)
-        return Quote(table, f"instance prices of {table.priced_on}")
+        source = f"instance prices of {table.priced_on}"
+        if not _can_ask():
+            return Quote(table, f"{source}; today's need a login to Nebius")
+        from infra.targets.nebius.quote import describe_source, quote_items
+
+        try:
+            with console.status("asking Nebius for prices"):
+                items = quote_items(list_items(spec), require_section(spec).project)
+        except ResourceError as failed:
+            return Quote(table, f"{source}; today's could not be read ({failed})")
+        return Quote(add_up(items, datetime.now(UTC).date()), describe_source(), today=True)
+
+    def preflight(self, spec: ClusterSpec, issues: list[Issue], stack: StackHome, console: Console) -> Flight | None:  # noqa: ARG002
+        if any(issue.level == "error" for issue in issues):
+            return Flight(issues)
+        if not _can_ask():
+            return None
+        from infra.targets.nebius.client import open_cloud
+        from infra.targets.nebius.preflight import judge_account, read_account
+
+        with console.status("asking Nebius"), open_cloud("nebius.project") as cloud:
+            account = read_account(cloud, spec)
+        return Flight([*issues, *judge_account(spec, account)])
+
+    def clear(
+        self, spec: ClusterSpec, issues: list[Issue], stack: StackHome, console: Console, *, full: bool
+    ) -> Flight:
+        _require_sdk()
+        flight = self.preflight(spec, issues, stack, console) if full else Flight(issues)
+        if flight is None:
+            raise Stop("there are no credentials for Nebius", LOGIN_FIX)
+        return flight
 
     def prepare(self, home: Home, console: Console) -> None:  # noqa: ARG002  # nothing is fetched
         _require_sdk()
@@ -125,6 +162,14 @@ class NebiusTarget(Target, ManagedStorage, Pushes):
         from infra.targets.nebius.leftovers import measure_leftover
 
         return measure_leftover(leftover)
+
+
+def _can_ask() -> bool:
+    try:
+        from infra.targets.nebius.client import has_credentials
+    except ModuleNotFoundError:
+        return False
+    return has_credentials()
 
 
 def _require_sdk() -> None:

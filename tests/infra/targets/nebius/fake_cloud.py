@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -94,6 +94,8 @@ class _Operation:
     polls: int
     finish: Callable[[], None]
     fault: Fault | None = None
+    machine: Future[tuple[str, str]] | None = None
+    """The addresses of the machine that starts."""
     done: bool = False
 
 
@@ -114,6 +116,7 @@ class FakeCloud:
         self._operations: dict[str, _Operation] = {}
         self._numbers = count(1)
         self._lock = RLock()
+        self._starting = ThreadPoolExecutor(8)
 
     def of_kind(self, kind: str) -> list[Message]:
         """Return all resources of a kind."""
@@ -158,13 +161,16 @@ class FakeCloud:
         }
 
         def finish() -> None:
-            self._finish(kind, id_)
+            self._finish(kind, id_, machine.result() if machine else ("", ""))
 
+        machine = None
         if fault is None:
             self.resources[id_], self.kinds[id_] = resource, kind
-        return self._begin(id_, finish, fault)
+            # Machines start side by side, and the server answers meanwhile.
+            machine = self._starting.submit(self._machines.start, resource) if kind == "Instance" else None
+        return self._begin(id_, finish, fault, machine)
 
-    def _finish(self, kind: str, id_: str) -> None:
+    def _finish(self, kind: str, id_: str, addresses: tuple[str, str]) -> None:
         resource = self.resources[id_]
         if kind == "GpuCluster":
             return
@@ -172,7 +178,7 @@ class FakeCloud:
         if kind == "Filesystem":
             resource["status"]["sizeBytes"] = str(int(resource["spec"]["sizeGibibytes"]) * 2**30)
         if kind == "Instance":
-            private, public = self._machines.start(resource)
+            private, public = addresses
             interface: Message = {"name": "eth0", "ipAddress": {"address": f"{private}/32"}}
             if "publicIpAddress" in resource["spec"]["networkInterfaces"][0]:
                 interface["publicIpAddress"] = {"address": f"{public}/32", "static": True}
@@ -243,15 +249,23 @@ class FakeCloud:
                 return fault
         return None
 
-    def _begin(self, resource: str, finish: Callable[[], None], fault: Fault | None) -> Message:
-        operation = _Operation(f"operation-e00{next(self._numbers):04d}", resource, self.polls, finish, fault)
+    def _begin(
+        self,
+        resource: str,
+        finish: Callable[[], None],
+        fault: Fault | None,
+        machine: Future[tuple[str, str]] | None = None,
+    ) -> Message:
+        id_ = f"operation-e00{next(self._numbers):04d}"
+        operation = _Operation(id_, resource, self.polls, finish, fault, machine)
         self._operations[operation.id] = operation
         return self._describe(operation)
 
     def _poll(self, id_: str) -> Message:
         operation = self._operations[id_]
         operation.polls -= 1
-        if operation.polls <= 0 and not operation.done:
+        starting = operation.machine is not None and not operation.machine.done()
+        if operation.polls <= 0 and not operation.done and not starting:
             operation.done = True
             if operation.fault is None:
                 operation.finish()

@@ -1,0 +1,74 @@
+"""The cost by the dated table, and by the prices that Nebius's calculator quotes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from infra.targets.cost import Quote
+from infra.targets.nebius import client
+from infra.targets.nebius.cost import NOT_INCLUDED, OUTDATED, UNKNOWN, cost_nebius
+from infra.targets.nebius.quote import NOT_QUOTED
+from infra.targets.nebius.target import NebiusTarget
+from muster.commands import screen
+from tests.infra.targets.nebius.fake_cloud import FakeCloud
+from tests.infra.targets.nebius.specs import make_spec, spec_data
+
+
+def test_lines_by_the_table() -> None:
+    cost = cost_nebius(make_spec(login={"enabled": True}))
+    assert [(line.part, line.what, line.count, line.usd_per_hour, line.note) for line in cost.lines] == [
+        ("nebius.controller", "cpu-d3/8vcpu-32gb", 1, 0.1984, ""),
+        ("nebius.login", "cpu-d3/4vcpu-16gb", 1, 0.0992, ""),
+        ("nebius.groups.gpu", "gpu-h100-sxm/8gpu-128vcpu-1600gb", 2, 47.2, OUTDATED),
+        ("nebius.disk_type", "boot disk NETWORK_SSD, 100 GiB", 2, 0.0, UNKNOWN),
+        ("nebius.disk_type", "boot disk NETWORK_SSD, 200 GiB", 2, 0.0, UNKNOWN),
+        ("storage.shared", "filesystem NETWORK_SSD, 1024 GiB", 1, 0.0, UNKNOWN),
+        ("nebius.public_addresses", "public IPv4 address", 4, 0.0, UNKNOWN),
+    ]
+    assert cost.not_included == NOT_INCLUDED
+    assert [line.open for line in cost.lines] == [False, False, True, True, True, True, True]
+
+
+def test_preemptible_and_unknown_machines() -> None:
+    section = spec_data()["nebius"]
+    group = {**section["groups"]["gpu"], "preemptible": True}
+    line = cost_nebius(make_spec(nebius={**section, "groups": {"gpu": group}})).lines[1]
+    assert (line.what, line.usd_per_hour) == ("gpu-h100-sxm/8gpu-128vcpu-1600gb, preemptible", 20.0)
+    group = {**group, "platform": "gpu-new", "preemptible": False}
+    line = cost_nebius(make_spec(nebius={**section, "groups": {"gpu": group}})).lines[1]
+    assert (line.usd_per_hour, line.note, line.open) == (0.0, UNKNOWN, True)
+
+
+def estimate(request: dict[str, Any]) -> dict[str, Any]:
+    """Return the answer of a calculator: a price by kind of resource."""
+    (kind,) = request["resourceSpec"]
+    prices = {"computeInstanceSpec": "10.5", "computeDiskSpec": "0.02", "computeFilesystemSpec": "0.25"}
+    return {"hourlyCost": {"general": {"total": {"cost": prices[kind]}}}}
+
+
+def quote() -> Quote:
+    return NebiusTarget().quote(make_spec(), screen)
+
+
+def test_prices_of_today(cloud: FakeCloud) -> None:
+    cloud.answers["Calculator/Estimate"] = estimate
+    quoted = quote()
+    assert quoted.today
+    assert "by Nebius's calculator" in quoted.source
+    assert [(line.usd_per_hour, line.note) for line in quoted.cost.lines] == [
+        *((10.5, ""), (21.0, ""), (0.02, ""), (0.04, ""), (0.25, "")),
+        (0.0, NOT_QUOTED),
+    ]
+
+
+def test_the_table_is_used_without_a_login_and_without_an_answer(
+    cloud: FakeCloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The server has no answer for the calculator.
+    quoted = quote()
+    assert (quoted.today, quoted.cost) == (False, cost_nebius(make_spec()))
+    assert "today's could not be read (nebius.project: " in quoted.source
+    monkeypatch.setattr(client, "has_credentials", lambda: False)
+    assert quote().source == "instance prices of 2026-05-18; today's need a login to Nebius"

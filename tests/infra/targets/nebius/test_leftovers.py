@@ -1,0 +1,74 @@
+"""Leftovers by label: what belongs to the cluster, in the order of removal, and what cannot be searched."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from grpc import StatusCode
+
+from infra.resources.error import InUseError, ResourceError
+from infra.targets.nebius import leftovers
+from infra.targets.nebius.leftovers import find_leftovers, measure_leftover, remove_leftover
+from infra.targets.nebius.owner import owner_labels
+from infra.targets.target import Deployment, Leftovers
+from tests.infra.targets.nebius import resources
+from tests.infra.targets.nebius.fake_cloud import FakeCloud
+from tests.infra.targets.nebius.resources import PROJECT, create, create_all
+
+DEPLOYMENT = Deployment("demo", "dev", account=PROJECT)
+
+
+@pytest.fixture(autouse=True)
+def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("MUSTER_HOME", str(tmp_path))
+    monkeypatch.setattr(resources, "LABELS", owner_labels("demo", "dev", tmp_path, {}))
+    monkeypatch.setattr(leftovers, "_PAUSE_S", 0.01)
+
+
+def remove_all(search: Leftovers) -> None:
+    for leftover in search.resources:
+        remove_leftover(leftover, time.monotonic() + 5)
+
+
+def test_everything_is_listed_in_the_order_of_removal(cloud: FakeCloud) -> None:
+    create_all()
+    create("network", "other", {}, labels={"muster.cluster": "demo", "muster.home": "of somebody else"})
+    create("network", "third", {}, labels={"muster.cluster": "other"})
+    search = find_leftovers(DEPLOYMENT)
+    assert [leftover.kind for leftover in search.resources] == [
+        *("instance", "GPU cluster", "filesystem", "security rule", "security rule", "security rule"),
+        *("security group", "subnet", "network"),
+    ]
+    instance = search.resources[0]
+    assert (instance.is_node, instance.usd_per_hour, instance.stack) == (True, 23.6, "dev")
+    assert instance.created
+    assert measure_leftover(search.resources[2]) == 1024 * 2**30
+    remove_all(search)
+    assert find_leftovers(DEPLOYMENT).resources == []
+    assert [network["metadata"]["name"] for network in cloud.of_kind("Network")] == ["other", "third"]
+
+
+def test_what_is_in_use_is_retried_until_the_deadline(cloud: FakeCloud) -> None:
+    create_all()
+    network = find_leftovers(DEPLOYMENT).resources[-1]
+    began = time.monotonic()
+    with pytest.raises(InUseError, match="is used by"):
+        remove_leftover(network, began + 0.2)
+    assert cloud.calls.count("Delete Network") > 1
+
+
+def test_kinds_that_cannot_be_listed_are_named(cloud: FakeCloud) -> None:
+    create_all()
+    cloud.fail("List", "Filesystem", StatusCode.PERMISSION_DENIED, "not allowed", times=99)
+    search = find_leftovers(DEPLOYMENT)
+    assert search.unseen_kinds == {"filesystem"}
+    assert search.unseen[0].startswith("filesystem: not allowed. Fix: ask for the role `editor`")
+    assert "filesystem" not in {leftover.kind for leftover in search.resources}
+
+
+def test_without_a_login_nothing_is_claimed_to_be_gone(cloud: FakeCloud) -> None:
+    cloud.fail("List", "Instance", StatusCode.UNAUTHENTICATED, "token expired", times=99)
+    with pytest.raises(ResourceError, match=r"^nebius.project: token expired\. Fix: log in again"):
+        find_leftovers(DEPLOYMENT)

@@ -14,7 +14,7 @@ from cluster.inventory import Node
 from slurm.config import topology
 from slurm.control import accounting, config
 
-CONFS = tuple(f"/etc/slurm/{name}.conf" for name in ("slurm", "gres", "cgroup", "job_container"))
+CONFS = tuple(f"/etc/slurm/{name}.conf" for name in ("slurm", "gres", "cgroup", "job_container", "oci"))
 TOPOLOGY = f"/etc/slurm/{topology.NAME}"
 ACCOUNT = "muster"
 LOG = "/var/log/slurm/slurmctld.log"

@@ -33,7 +33,7 @@ COMMON = (
 BY_ROLE: dict[Role, tuple[str, ...]] = {
     "controller": ("slurmctld", "slurmdbd", "slurm-wlm-mysql-plugin", "mariadb-server"),
     "login": ("sackd",),
-    "compute": ("slurmd", "libpam-slurm-adopt"),
+    "compute": ("slurmd", "libpam-slurm-adopt", "crun"),
 }
 # Verbs and their drivers, which NCCL loads; perftest for the fabric job, and the tools that show the subnet.
 BY_FABRIC: dict[Fabric, tuple[str, ...]] = {
@@ -41,7 +41,9 @@ BY_FABRIC: dict[Fabric, tuple[str, ...]] = {
     "roce": ("rdma-core", "ibverbs-providers", "perftest"),
 }
 # Built by the controller if the distribution's release of Slurm does not match the spec.
-SLURM = frozenset({"slurm-client", *(name for names in BY_ROLE.values() for name in names)} - {"mariadb-server"})
+SLURM = frozenset(
+    {"slurm-client", *(name for names in BY_ROLE.values() for name in names)} - {"mariadb-server", "crun"}
+)
 # Written by the scripts of MariaDB's packages, which do not remove it.
 DATABASE_FILES = ("/etc/mysql/debian.cnf",)
 # A later step starts slurmd and enables it: it must not start before, when the machine restarts with another kernel.

@@ -9,6 +9,7 @@ from bootstrap.facts.collect import Probe
 from bootstrap.steps import (
     accounting,
     alerts,
+    containers,
     controller,
     fabric,
     health,
@@ -58,6 +59,7 @@ BASE: tuple[Step, ...] = (
     fabric.STEP,
     health.STEP,
     isolation.STEP,
+    containers.STEP,
     job_network.STEP,
 )
 # Run on the controller after BASE.

@@ -13,6 +13,7 @@ from cluster.names import members
 from cluster.spec import ClusterSpec, Partition, SlurmOptions
 from slurm.config import topology
 from slurm.config.blocks import render_blocks, select_ultraservers
+from slurm.containers import installed as containers
 from slurm.health.check import SLURMD_LIMIT_S
 from slurm.health.filesystem import PRIVATE_FOLDERS
 from slurm.hostlist import hostlist
@@ -52,6 +53,7 @@ def render_files(inventory: Inventory, spec: ClusterSpec, *, cgroup: Cgroup, db_
         f"{ETC}/gres.conf": File(_render("gres.conf", context)),
         f"{ETC}/cgroup.conf": File(_render("cgroup.conf", context)),
         f"{ETC}/job_container.conf": File(_render("job_container.conf", context)),
+        f"{ETC}/oci.conf": File(_render("oci.conf", context)),
         f"{ETC}/slurmdbd.conf": File(dbd, 0o600, "slurm:slurm"),
         **_render_first_topology(inventory),
     }
@@ -113,6 +115,7 @@ def _make_context(inventory: Inventory, spec: ClusterSpec, cgroup: Cgroup) -> di
         "extra": spec.slurm.extra,
         "private_data": _choose_private_data(spec.slurm.extra),
         "private_folders": PRIVATE_FOLDERS,
+        "container_program": containers.PROGRAM,
         "nodes": [_describe_node(node) for node in inventory.compute],
         "cloud": [line for nodes in inventory.sets for line in _describe_set(nodes)],
         "static": hostlist(static),

@@ -48,7 +48,7 @@ dist: Any = torch.distributed
 
 # Equal layers, a small vocabulary and small buckets: what is sent last has nothing left to hide it, and in a model of
 # few layers it would be a large part of everything.
-OVERLAP_MODEL = ("model.layers=6", "model.vocab_size=512", "parallel.bucket_mb=8")
+OVERLAP_MODEL = ("model.layers=6", "model.vocab_size=512", "parallel.bucket_mb=4")
 FEWEST_SAMPLES, MOST_SAMPLES = 2, 128
 LEAST_BACKWARD = 1.2
 """Time of the backward pass alone, in multiples of the communication."""

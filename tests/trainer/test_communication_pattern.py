@@ -175,9 +175,9 @@ def lose_a_rank_of_our_engine() -> list[str]:
     mesh: Any = SimpleNamespace(device=torch.device("cpu"), hosts=["a", "a"], group=lambda _: dist.group.WORLD)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("trainer.parallel.pattern_hook.all_reduce", lambda *_, **__: SimpleNamespace(wait=fail))
-        start, _ = choose_average({}, recipe, mesh, [])
+        average, _ = choose_average({}, recipe, mesh, [])
         with pytest.raises(ConnectionLost) as lost:
-            start(torch.ones(3), [])()
+            average.start(torch.ones(3), [])()
     return lost.value.__notes__
 
 

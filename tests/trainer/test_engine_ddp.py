@@ -124,10 +124,10 @@ def test_buckets_begin_with_the_last_parameter_and_end_when_they_are_full() -> N
 class Sums:
     """Buckets of one parameter each, whose averages are recorded instead of sent."""
 
-    def __init__(self) -> None:
+    def __init__(self, divisor: int = 1) -> None:
         self.weights = [nn.Parameter(torch.tensor([float(index)])) for index in range(3)]
         self.log: list[str] = []
-        self.buckets = GradientBuckets(self.weights, 1, self.start)
+        self.buckets = GradientBuckets(self.weights, 1, self.start, divisor)
 
     def start(self, values: torch.Tensor, parameters: Sequence[nn.Parameter]) -> Callable[[], None]:
         assert sum(parameter.numel() for parameter in parameters) == values.numel()
@@ -161,6 +161,33 @@ def test_gradients_are_views_of_buckets_and_stay_there_over_micro_batches() -> N
             weight.grad = None  # as the step does
     assert all(place == places[0] for place in places)
     assert sums.log == ["start 2", "start 2", "start 2", "wait 2", "wait 2", "wait 2"] * 2
+
+
+def test_gradients_are_divided_once_when_they_are_sent() -> None:
+    """Also the one of a weight that only an earlier micro-batch of the step has used."""
+    sums = Sums(divisor=4)
+    for sends, used in ((False, sums.weights), (True, sums.weights[1:])):
+        sums.buckets.begin(sends=sends)
+        sum(8 * weight for weight in used).sum().backward()
+        sums.buckets.finish()
+    assert [float(weight.grad) for weight in sums.weights if weight.grad is not None] == [2, 4, 4]
+    assert sums.log == ["start 4", "start 4", "start 2", "wait 4", "wait 4", "wait 2"]
+    for weight in sums.weights:
+        weight.grad = None
+    sums.buckets.begin(sends=True)
+    sum(8 * weight for weight in sums.weights).sum().backward()
+    sums.buckets.finish()
+    assert sums.log[6:9] == ["start 2", "start 2", "start 2"]
+
+
+def test_a_gradient_that_arrives_twice_is_refused_when_it_is_sent() -> None:
+    """As from a layer that runs twice in reentrant checkpoints."""
+    sums = Sums()
+    for sends in (False, True):
+        sums.buckets.begin(sends=sends)
+        sums.weights[0].sum().backward()
+    with pytest.raises(RuntimeError, match=r"shape \[1\] arrived twice .* use_reentrant=False"):
+        sums.weights[0].sum().backward()
 
 
 def test_after_an_interrupted_backward_pass_the_next_averages_every_bucket() -> None:

@@ -10,7 +10,8 @@ do: make the weights equal once, and average the gradients in every step, while 
 3. A bucket is one flat tensor, and the gradients of its parameters are views of it, so what is sent needs no packing.
    The training step frees gradients by setting them to None. Autograd then creates new ones in the first micro-batch,
    which are copied into the bucket one by one. That reads and writes less memory than filling the bucket with zeros
-   for autograd to add to. Later micro-batches add to the views in place.
+   for autograd to add to. Later micro-batches add to the views in place. Before a bucket is sent, its gradients are
+   divided by the number of ranks, each while it is copied.
 4. Autograd calls a hook when it has added the gradient of a parameter. The last missing one fills its bucket, and an
    asynchronous all-reduce starts (`reduction.choose_average`). Layers may finish in another order on another rank, but
    collectives must start in the same order everywhere: bucket i waits for bucket i - 1.
@@ -54,8 +55,8 @@ class DataParallelEngine(PlainEngine):
         check_device(model, mesh.device)
         broadcast_model(model, mesh.group("replicate"), mesh.device)
         trained = {value: name for name, value in self._parameters.items() if value.requires_grad}
-        start, self.compression = choose_average(trained, recipe, mesh, choices)
-        self._buckets = GradientBuckets(trained, recipe.parallel.bucket_mb * 2**20, start)
+        average, self.compression = choose_average(trained, recipe, mesh, choices)
+        self._buckets = GradientBuckets(trained, recipe.parallel.bucket_mb * 2**20, average.start, average.divisor)
         self._is_deferred = recipe.parallel.accumulate != "sync"
 
     @contextmanager
@@ -76,9 +77,11 @@ class DataParallelEngine(PlainEngine):
 class GradientBuckets:
     """The gradients of all trained parameters in buckets, which are averaged as soon as they are full."""
 
-    def __init__(self, parameters: Iterable[nn.Parameter], size: int, start: Start) -> None:
+    def __init__(self, parameters: Iterable[nn.Parameter], size: int, start: Start, divisor: int = 1) -> None:
+        """Divide gradients by the divisor before `start` gets them."""
         self._buckets = [Bucket(members) for members in plan_buckets(parameters, size)]
         self._start = start
+        self._divisor = divisor
         self._sends = False
         self._waits: list[Callable[[], None]] = []
         # Python's garbage collector does not see what hooks of parameters refer to, so they must not refer to buckets,
@@ -94,7 +97,7 @@ class GradientBuckets:
         self._wait()
         self._sends = sends
         for bucket in self._buckets:
-            bucket.missing = len(bucket.views)
+            bucket.missing = set(bucket.views)
 
     def finish(self) -> set[nn.Parameter]:
         """Wait until all gradients are averages; return the parameters whose share was zeros."""
@@ -107,6 +110,9 @@ class GradientBuckets:
         unused: set[nn.Parameter] = set()
         for bucket in self._buckets[len(self._waits) :] if self._sends else ():
             unused |= bucket.fill_with_zeros()
+            for parameter in bucket.missing - unused:
+                # Only earlier micro-batches of this step have used it.
+                bucket.views[parameter].div_(self._divisor)
             self._waits.append(self._start(bucket.values, list(bucket.views)))
         return unused
 
@@ -119,13 +125,28 @@ class GradientBuckets:
         """Move a gradient that autograd has created into its bucket, and start all buckets whose turn it is."""
         bucket = self._buckets[number]
         view = bucket.views[parameter]
+        if self._sends and parameter not in bucket.missing:
+            raise RuntimeError(
+                f"a gradient of shape {list(parameter.shape)} arrived twice in a backward pass, and its bucket may "
+                "have been sent: recompute layers that run several times with use_reentrant=False"
+            )
+        divisor = self._divisor if self._sends else 1
         if parameter.grad is not None and parameter.grad is not view:
-            view.copy_(parameter.grad)
+            _divide(parameter.grad, divisor, view)
             parameter.grad = view
-        bucket.missing -= 1
+        elif divisor > 1:
+            view.div_(divisor)
+        bucket.missing.discard(parameter)
         while self._sends and len(self._waits) < len(self._buckets) and not self._buckets[len(self._waits)].missing:
             full = self._buckets[len(self._waits)]
             self._waits.append(self._start(full.values, list(full.views)))
+
+
+def _divide(gradient: torch.Tensor, divisor: int, view: torch.Tensor) -> None:
+    if divisor > 1:
+        torch.div(gradient, divisor, out=view)
+    else:
+        view.copy_(gradient)
 
 
 def _add_weakly(reference: weakref.ref[GradientBuckets], number: int, parameter: Any) -> None:
@@ -140,7 +161,7 @@ class Bucket:
     def __init__(self, parameters: list[nn.Parameter]) -> None:
         first, count = parameters[0], sum(parameter.numel() for parameter in parameters)
         self.values = torch.empty(count, dtype=first.dtype, device=first.device)
-        self.missing = 0
+        self.missing: set[nn.Parameter] = set()
         """Parameters without a gradient in this backward pass."""
         parts = self.values.split([parameter.numel() for parameter in parameters])
         # The optimizer's kernels need gradients with the strides of their parameters.

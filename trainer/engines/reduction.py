@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -33,13 +34,23 @@ Wait = Callable[[], None]
 Start = Callable[[torch.Tensor, Sequence[nn.Parameter]], Wait]
 """A function that starts to average a flat bucket of the gradients of parameters, and returns the one that waits."""
 
+
+@dataclass(frozen=True)
+class Average:
+    """A way to average the gradients of ranks."""
+
+    start: Start
+    divisor: int = 1
+    """By which a rank divides its gradients before they start."""
+
+
 StartParts = Callable[[torch.Tensor, "Sequence[Part]"], Wait]
 """A function that starts to average the flat values of parts, and returns the one that waits."""
 
 
 def choose_average(
     names: Mapping[nn.Parameter, str], recipe: Recipe, mesh: Mesh, choices: list[str]
-) -> tuple[Start, Compression | None]:
+) -> tuple[Average, Compression | None]:
     """Return how the gradients of trained parameters are averaged over the replicas, and the compression, if any.
 
     What was chosen for the user is added to `choices`, which the log prints.
@@ -50,14 +61,17 @@ def choose_average(
 
         parts = {parameter: Part(name, tuple(parameter.shape)) for parameter, name in names.items()}
         thread, compression = start_compression(list(parts.values()), recipe, mesh)
-        return (lambda values, members: thread.start(values, [parts[member] for member in members])), compression
+        return Average(lambda values, members: thread.start(values, [parts[member] for member in members])), compression
     if recipe.communication.pattern != "backend" and group is not None:
         from trainer.parallel.pattern_hook import make_pattern_hook
 
         hook = make_pattern_hook(recipe.communication.pattern, group, mesh)
         choices += hook.choices
-        return (lambda values, _: _wait_with_names(hook.start(values).wait, group)), None
-    return (lambda values, _: start_average(values, group, dtype)), None
+        return Average(lambda values, _: _wait_with_names(hook.start(values).wait, group)), None
+    if group is None or any(parameter.dtype != dtype for parameter in names):
+        return Average(lambda values, _: start_average(values, group, dtype)), None
+    # To divide gradients while they are copied reads and writes less memory than to divide a bucket.
+    return Average(lambda values, _: start_sum(values, group), dist.get_world_size(group)), None
 
 
 def start_compression(parts: Sequence[Part], recipe: Recipe, mesh: Mesh) -> tuple[CompressionThread, Compression]:
@@ -104,9 +118,7 @@ def start_average(values: torch.Tensor, group: Any, sent_dtype: torch.dtype) -> 
         return _do_nothing
     sent = values.to(sent_dtype)
     sent.div_(dist.get_world_size(group))
-    work = dist.all_reduce(sent, group=group, async_op=True)
-
-    wait = _wait_with_names(work.wait, group)
+    wait = start_sum(sent, group)
 
     def finish() -> None:
         wait()
@@ -114,6 +126,11 @@ def start_average(values: torch.Tensor, group: Any, sent_dtype: torch.dtype) -> 
             values.copy_(sent)
 
     return finish
+
+
+def start_sum(values: torch.Tensor, group: Any) -> Wait:
+    """Start to replace values by their sum over the ranks of a group; return the function that waits for it."""
+    return _wait_with_names(dist.all_reduce(values, group=group, async_op=True).wait, group)
 
 
 def _wait_with_names(wait: Wait, group: Any) -> Wait:

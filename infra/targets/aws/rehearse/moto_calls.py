@@ -14,7 +14,9 @@ from moto.core import responses
 from moto.core.responses import ActionResult
 from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.models.amis import AMIS, Ami, AmiBackend
+from moto.ec2.models.core import TaggedEC2Resource
 from moto.ec2.responses import EC2Response
+from moto.ec2.utils import EC2_PREFIX_TO_RESOURCE, get_prefix
 from moto.iam.exceptions import DeleteConflictException
 from moto.iam.models import IAMBackend
 from moto.ssm.models import Command, ssm_backends
@@ -128,6 +130,13 @@ def load_few_images(self: AmiBackend) -> None:
     self.amis = {image["ami_id"]: Ami(self, owner_alias="amazon", **image) for image in AMIS}
 
 
+def get_tags(self: TaggedEC2Resource) -> list[dict[str, str]]:
+    """Return the tags of a resource of EC2: moto searches those of all resources, for each that a filter compares."""
+    tags = self.ec2_backend.tags.get(self.id) or {}
+    kind = EC2_PREFIX_TO_RESOURCE.get(get_prefix(self.id), "") if tags else ""
+    return [{"resource_id": self.id, "key": key, "value": value, "resource_type": kind} for key, value in tags.items()]
+
+
 class MethodNames:
     """The names of a class's methods: moto lists all 700 of EC2 for each request, to look up one."""
 
@@ -141,6 +150,7 @@ class MethodNames:
 def apply() -> None:
     """Add the missing calls to moto."""
     AmiBackend._load_amis = load_few_images
+    TaggedEC2Resource.get_tags = get_tags
     # moto reads its own folder twice for each request.
     modules = frozenset(backends.list_of_moto_modules())
     backends.list_of_moto_modules = lambda: modules

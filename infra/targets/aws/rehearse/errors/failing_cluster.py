@@ -131,6 +131,13 @@ class FailingCluster:
             *(f"bucket {name}" for name in s3_backends[ACCOUNT]["aws"].buckets),
         }
 
+    def forget_ended_machines(self) -> None:
+        """Forget machines that have ended, as AWS does after an hour: moto compares all of them with every filter."""
+        reservations = ec2_backends[ACCOUNT][self.region].reservations
+        for id_, reservation in list(reservations.items()):
+            if all(machine.state == "terminated" for machine in reservation.instances):
+                del reservations[id_]
+
     def require_nothing_left(self, when: str) -> None:
         """Raise Stop if the account or the receipt of the last `teardown` still has anything of the cluster.
 

@@ -177,6 +177,7 @@ class _OperationRuns:
         stays = sorted(self.subject.cluster.list_paid() - self.before)
         self._require(not stays, f"{errors.injected}: {', '.join(stays)} left for good")
         self.before |= set(stays)
+        self.subject.cluster.forget_ended_machines()
 
     def _require(self, condition: bool, problem: str) -> None:
         if not condition:

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 from moto.core.utils import method_names_from_class
+from moto.ec2.models import ec2_backends
 from moto.ec2.responses import EC2Response
 
 from infra.targets.aws.rehearse.moto_calls import MethodNames
-from tests.moto_server import Moto, aws, moto  # noqa: F401  # fixtures
+from tests.moto_server import ACCOUNT, REGION, Moto, aws, moto  # noqa: F401  # fixtures
 
 
 def test_method_names_are_those_that_moto_lists(moto: Moto) -> None:
@@ -29,6 +30,19 @@ def test_a_method_that_is_added_later_is_a_method() -> None:
     assert "added" not in names
     Response.added = lambda _self: None
     assert "added" in names
+
+
+def test_tags_of_a_resource_are_those_that_moto_finds_among_all(aws: Moto) -> None:
+    ec2 = aws.client("ec2")
+    first, second = (ec2.create_vpc(CidrBlock=f"10.{number}.0.0/16")["Vpc"]["VpcId"] for number in (1, 2))
+    for vpc, tags in ((first, {"team": "a", "*": "b"}), (second, {"team": "b"})):
+        ec2.create_tags(Resources=[vpc], Tags=[{"Key": key, "Value": value} for key, value in tags.items()])
+    backend = ec2_backends[ACCOUNT][REGION]
+    for id_ in (first, second, ec2.describe_subnets()["Subnets"][0]["SubnetId"]):
+        stored = backend.vpcs.get(id_) or backend.get_subnet(id_)
+        assert stored.get_tags() == backend.describe_tags({"resource-id": [id_]})
+    listed = ec2.describe_vpcs(Filters=[{"Name": "tag:team", "Values": ["b"]}])["Vpcs"]
+    assert [vpc["VpcId"] for vpc in listed] == [second]
 
 
 def test_a_call_that_moto_lacks_is_refused(aws: Moto) -> None:

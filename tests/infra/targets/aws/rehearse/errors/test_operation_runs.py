@@ -69,6 +69,17 @@ def test_what_a_run_leaves_for_good_is_a_problem(subject: Subject) -> None:
     end_spares(subject)
 
 
+def test_machines_of_earlier_runs_are_forgotten(subject: Subject) -> None:
+    machines = subject.cluster.client("ec2").describe_instances
+    subject.cluster.forget_ended_machines()
+    launch_spare(subject)
+    subject.cluster.forget_ended_machines()
+    assert len(machines()["Reservations"]) == 1
+    end_spares(subject)
+    subject.cluster.forget_ended_machines()
+    assert machines()["Reservations"] == []
+
+
 def list_machines(subject: Subject) -> str:
     """List machines, as code would that has no thought for errors."""
     subject.cluster.client("ec2").describe_instances()

@@ -33,6 +33,21 @@ until timeout {connect_s} bash -c {connect} 2>/dev/null; do
 done
 """
 
+# slurmctld ignores the registration of a node that booted before the cloud was asked to start it, and waits for another
+# boot until ResumeTimeout. A job can ask for a static node while its machine sets itself up, so the first start of
+# slurmd counts as the boot. No other start may: slurmctld ends the jobs of a node that boots.
+FIRST_START = "/etc/systemd/system/slurmd.service.d/muster-first-start.conf"
+_STARTED = "/run/muster/slurmd-started"
+FIRST_START_UNIT = f"""\
+[Service]
+ExecStart=
+ExecStart=/bin/sh -c '[ -e {_STARTED} ] || boot=-b; exec /usr/sbin/slurmd --systemd $$boot $$SLURMD_OPTIONS'
+ExecStartPost=/bin/mkdir -p {_STARTED}
+"""
+_LOAD_FIRST_START = f"""\
+systemctl daemon-reload
+if systemctl -q is-active slurmd; then mkdir -p {_STARTED}; fi"""
+
 
 def plan_login(facts: Facts, node: Node, desired: Desired) -> list[Action]:
     """Start sackd, which authenticates the users of sbatch, squeue and the other commands."""
@@ -42,11 +57,13 @@ def plan_login(facts: Facts, node: Node, desired: Desired) -> list[Action]:
 
 def plan_compute(facts: Facts, node: Node, desired: Desired) -> list[Action]:
     """Start slurmd, which runs the jobs."""
-    # The host name of a cloud machine, or of one that exists already, may differ from its node name. -b is not passed:
-    # a restart of slurmd would then count as a reboot of the node and its jobs would be lost.
+    # The host name of a cloud machine, or of one that exists already, may differ from its node name.
     name = f"-N {node.name} " if desired.cloud or node.adopted else ""
     options = f'SLURMD_OPTIONS="{name}{_conf_server(desired)}"\n'
-    return _plan_daemon(facts, desired, "slurmd", options, log="/var/log/slurm/slurmd.log")
+    todo = write_file(facts, FIRST_START, FIRST_START_UNIT) if desired.cloud else []
+    if todo:
+        todo.append(Action("load slurmd's unit", _LOAD_FIRST_START))
+    return todo + _plan_daemon(facts, desired, "slurmd", options, log="/var/log/slurm/slurmd.log")
 
 
 def wait_for_slurmctld(host: str, limit_s: float, port: int = SLURMCTLD_PORT) -> Action:

@@ -70,7 +70,8 @@ def _find_fault(out: str, node: Node) -> str:
     if faults:
         return faults[0]
     state = parse_nodes(out).get(node.name, ABSENT)
-    if node.role == "compute" and not state.usable:
+    # A job that asks for a node which has not registered yet makes Slurm wait for another boot of it.
+    if node.role == "compute" and (not state.usable or state.powered_down or state.powering_up):
         return f"Slurm shows the node as {state}" + (f", reason: {state.reason}" if state.reason else "")
     return ""
 

@@ -78,14 +78,6 @@ TimeoutStartSec=infinity
 KillMode=process
 ExecStart=/usr/lib/rehearsal/user-data.sh
 """
-# A container has the uptime of its host, so slurmctld would wait for ever for the boot of a node that it has started.
-# Only the first start is a boot: slurmctld ends the jobs of a node that boots.
-_SLURMD_DROP_IN = """\
-[Service]
-ExecStart=
-ExecStart=/bin/sh -c '[ -e /run/booted ] || boot=-b; exec /usr/sbin/slurmd --systemd $$boot $$SLURMD_OPTIONS'
-ExecStartPost=/usr/bin/touch /run/booted
-"""
 _WANTS = f"{_UNITS}/multi-user.target.wants"
 # AWS's library brings its own certificate authorities. Units find ours in their environment, because some cannot read
 # homes. Slurm runs the programs that launch nodes without an environment; /nonexistent is the home of the user slurm.
@@ -224,7 +216,6 @@ def _list_files(site: Site, args: MachineArgs) -> dict[str, File | str]:
         f"{_UNITS}/poweroff.target.wants/rehearsal-off.service": f"/{_UNITS}/rehearsal-off.service",
         "etc/systemd/system.conf.d/rehearsal.conf": File(_UNIT_DEFAULTS),
         **{f"{home}/.aws/config": File(_AWS_CONFIG) for home in _HOMES},
-        f"{_UNITS}/slurmd.service.d/rehearsal.conf": File(_SLURMD_DROP_IN),
         "usr/local/share/ca-certificates/rehearsal.crt": File(site.authority.decode()),
         # An image that was made of a machine has them, with the kernel and the packages that were installed there.
         **(list_image_files(has_gpus=args.has_driver) if args.image in _NODE_IMAGES else {}),

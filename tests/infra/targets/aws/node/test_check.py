@@ -23,19 +23,19 @@ BEFORE, AFTER = (datetime.fromisoformat(DRAINED_AT).timestamp() + offset for off
 
 
 class Machine:
-    """A machine whose node is in service after some seconds; until then it is drained for a reason."""
+    """A machine whose node is in service after some seconds; until then it has other flags, perhaps with a reason."""
 
-    def __init__(self, in_service_s: float, reason: str, started: float = BEFORE) -> None:
+    def __init__(self, in_service_s: float, reason: str, started: float = BEFORE, flags: str = "CLOUD+DRAIN") -> None:
         self.now, self.looks, self.resumed = 0.0, 0, 0
-        self.in_service_s, self.reason, self.started = in_service_s, reason, started
+        self.in_service_s, self.reason, self.started, self.flags = in_service_s, reason, started, flags
 
     def run(self, script: str, **_options: object) -> Completed:
         if script == f"scontrol update nodename={NODE.name} state=RESUME":
             self.in_service_s, self.resumed = self.now, self.resumed + 1
             return Completed(0, "", "")
         self.looks += 1
-        drained = f"State=IDLE+CLOUD+DRAIN Reason={self.reason} [root@{DRAINED_AT}]"
-        state = "State=IDLE+CLOUD" if self.now >= self.in_service_s else drained
+        reason = f" Reason={self.reason} [root@{DRAINED_AT}]" if self.reason else ""
+        state = "State=IDLE+CLOUD" if self.now >= self.in_service_s else f"State=IDLE+{self.flags}{reason}"
         return Completed(0, f"NodeName={NODE.name} {state}\nstarted\t{self.started:.0f}\n", "")
 
     def sleep(self, seconds: float) -> None:
@@ -64,6 +64,14 @@ def test_nodes_that_wait_for_the_sweep_look_seldom(monkeypatch: pytest.MonkeyPat
     """All nodes that were replaced look at the same time."""
     assert run_check(monkeypatch, Machine(300, LEAVING)).looks <= 61
     assert run_check(monkeypatch, Machine(20, "muster: set-up failed")).looks == 41
+
+
+@pytest.mark.parametrize("flags", ["CLOUD+POWERED_DOWN", "CLOUD+NOT_RESPONDING+POWERING_UP", "CLOUD+POWERING_UP"])
+def test_a_machine_waits_until_its_node_has_registered(monkeypatch: pytest.MonkeyPatch, flags: str) -> None:
+    machine = run_check(monkeypatch, Machine(5, "", flags=flags))
+    assert machine.now == pytest.approx(5, abs=check.PAUSE_S)
+    with pytest.raises(BootstrapError, match=r"Slurm shows the node as idle\+cloud\+.*power"):
+        run_check(monkeypatch, Machine(check.RETRY_FOR_S + 10, "", flags=flags))
 
 
 def test_other_drains_are_reported_sooner(monkeypatch: pytest.MonkeyPatch) -> None:

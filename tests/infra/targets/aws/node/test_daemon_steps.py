@@ -20,10 +20,15 @@ from tests.infra.targets.aws.node.clusters import desired, inventory, ubuntu
 from tests.infra.targets.aws.node.step_actions import GPU, LOGIN, written
 
 
-def test_slurmd_gets_its_node_name_and_does_not_report_a_reboot() -> None:
+def test_slurmd_gets_its_node_name_and_its_first_start_counts_as_a_boot() -> None:
     target = replace(desired(), inventory=add_node(inventory(), GPU))
-    options = written(members.COMPUTE_STEP.actions(ubuntu(), GPU, target), "/etc/default/slurmd")
+    actions = members.COMPUTE_STEP.actions(ubuntu(), GPU, target)
+    options = written(actions, "/etc/default/slurmd")
     assert options == 'SLURMD_OPTIONS="-N gpu-3 --conf-server controller:6817"\n'
+    assert "|| boot=-b" in written(actions, members.FIRST_START)
+    # A slurmd that runs when the file is new has had its first start.
+    [load] = [action for action in actions if action.title == "load slurmd's unit"]
+    assert "if systemctl -q is-active slurmd; then mkdir -p /run/muster/slurmd-started; fi" in load.script
 
 
 @pytest.mark.parametrize(("step", "node"), [(members.LOGIN_STEP, LOGIN), (members.COMPUTE_STEP, GPU)])

@@ -29,7 +29,17 @@ def controller(cloud: Machines, bundle: Bundle) -> str:
 
 
 @pytest.fixture(scope="module")
-def compute(cloud: Machines, bundle: Bundle, controller: str) -> str:
+def waiting_job(cloud: Machines, controller: str) -> str:
+    """Return the id of a job that asks Slurm to start the node while its machine has booted, but is not set up."""
+    sent = cloud.do("controller", "cd / && runuser -u alice -- sbatch --parsable -o /dev/null --wrap hostname")
+    assert sent.code == 0, sent.out
+    shown = "scontrol show node gpu-1 | grep -q POWERING_UP"
+    wait_until(lambda: cloud.do("controller", shown).code == 0, "Slurm starts gpu-1")
+    return sent.out.strip()
+
+
+@pytest.fixture(scope="module")
+def compute(cloud: Machines, bundle: Bundle, controller: str, waiting_job: str) -> str:
     done = cloud.run("gpu-1", cloud.script(bundle, "compute"))
     assert done.code == 0, f"{done.out}\n{cloud.explain('gpu-1')}"
     return done.out
@@ -50,6 +60,24 @@ def test_machines_become_a_cluster_that_runs_jobs(
     # The controller is the login node here.
     for login in (cloud.do("gpu-1", hop.format("", "controller")), cloud.do("controller", hop.format("srun", "gpu-1"))):
         assert login.code == 0, f"{login.out}\n{cloud.explain('gpu-1')}"
+
+
+def test_a_job_that_waited_for_a_machine_to_be_set_up_runs(cloud: Machines, compute: str, waiting_job: str) -> None:
+    """A container's boot, that of its host, is before the job; slurmctld would wait for another boot."""
+    ended = f"sacct -nXP -j {waiting_job} -o State | grep -qx COMPLETED"
+    wait_until(lambda: cloud.do("controller", ended).code == 0, "the job has ended")
+
+
+def test_a_restart_of_slurmd_does_not_count_as_a_boot(cloud: Machines, compute: str) -> None:
+    sent = cloud.do("controller", "cd / && runuser -u alice -- sbatch --parsable -o /dev/null --wrap 'sleep 300'")
+    state = f"squeue -ho %T -j {sent.out.strip()}"
+    wait_until(lambda: cloud.do("controller", state).out.strip() == "RUNNING", "the job runs")
+    registered = "scontrol show node gpu-1 | grep -o SlurmdStartTime=.*"
+    before = cloud.do("controller", registered).out
+    assert cloud.do("gpu-1", "sleep 1; systemctl restart slurmd").code == 0
+    wait_until(lambda: cloud.do("controller", registered).out != before, "slurmd has registered again")
+    assert cloud.do("controller", state).out.strip() == "RUNNING"
+    assert cloud.do("controller", f"scancel {sent.out.strip()}").code == 0
 
 
 @pytest.mark.parametrize("node", ["controller", "gpu-1"])

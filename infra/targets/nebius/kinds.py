@@ -59,3 +59,5 @@ _KINDS = (
     Kind("network", _VPC, "Network", frozenset({"READY"})),
 )
 KINDS: Mapping[str, Kind] = {kind.name: kind for kind in _KINDS}
+IMAGE = Kind("image", _COMPUTE, "Image", frozenset({"READY"}))
+"""Is not part of a cluster, and only read."""

@@ -118,7 +118,7 @@ def _disk(spec: ClusterSpec, node: PlannedNode) -> Spec:
     return {
         "type": section.disk_type,
         "sizeGibibytes": str(disk_size_gb(spec, node)),
-        "sourceImageFamily": {"imageFamily": section.image_family},
+        "sourceImageId": section.image,
     }
 
 

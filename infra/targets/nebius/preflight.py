@@ -10,7 +10,7 @@ from cluster import names
 from cluster.spec import ClusterSpec, Issue
 from cluster.spec.issue import error, warning
 from infra.targets.nebius.client import Cloud, Message
-from infra.targets.nebius.kinds import KINDS
+from infra.targets.nebius.kinds import IMAGE, KINDS
 from infra.targets.nebius.plan import plan_nebius
 from infra.targets.nebius.spec import NebiusGroup, machine_of, require_section
 
@@ -38,6 +38,7 @@ class Account:
 
     platforms: Mapping[str, Mapping[str, Preset]]
     missing_filesystems: frozenset[str]
+    has_image: bool
     capacity: Mapping[Fabric, int]
     """Instances that can be created now; what Nebius gives no fresh number for is not in it."""
     existing: frozenset[str]
@@ -53,7 +54,8 @@ def read_account(cloud: Cloud, spec: ClusterSpec) -> Account:
     missing = frozenset(id_ for id_ in ids if cloud.get(KINDS["filesystem"], id_) is None)
     capacity = {key: units for advice in cloud.list_all(*_ADVICE, tenant) for key, units in _read_advice(advice)}
     existing = frozenset(str(entry["metadata"].get("name")) for entry in cloud.list(KINDS["instance"], project))
-    return Account(platforms, missing, capacity, existing)
+    has_image = cloud.get(IMAGE, require_section(spec).image) is not None
+    return Account(platforms, missing, has_image, capacity, existing)
 
 
 def judge_account(spec: ClusterSpec, account: Account) -> Iterator[Issue]:
@@ -73,6 +75,10 @@ def judge_account(spec: ClusterSpec, account: Account) -> Iterator[Issue]:
             able = ", ".join(name for name, preset in presets.items() if preset.can_cluster) or "none"
             yield error("nebius_fabric", f"{where}.preset", message, f"choose a preset that can: {able}")
     yield from _judge_capacity(spec, account)
+    if not account.has_image:
+        message = f"'{section.image}' does not exist, or the account may not see it"
+        fix = "correct the id; `nebius compute image list` shows them"
+        yield error("nebius_image", "nebius.image", message, fix)
     for name, storage in spec.storage.items():
         if storage.id in account.missing_filesystems:
             message = f"'{storage.id}' does not exist, or the account may not see it"

@@ -82,12 +82,12 @@ class Nebius(SpecModel):
         "replace",
         default=True,
     )
-    image_family: str = field(
-        "family of boot disk images: Ubuntu 24.04 or 22.04, with NVIDIA drivers for GPUs",
+    image: str = field(
+        "id of the boot disk image: Debian 12 or 13 or Ubuntu 22.04 or 24.04 with Slurm (docs/nebius.md), "
+        "and NVIDIA's drivers for GPUs",
         "replace",
-        default="ubuntu24.04-cuda12",
         min_length=1,
-        examples=["ubuntu24.04-cuda13.0"],
+        examples=["computeimage-e00example"],
     )
     disk_type: DiskType = field("type of boot disks", "replace", default="NETWORK_SSD")
     filesystem_type: FilesystemType = field("type of shared filesystems", "forbidden", default="NETWORK_SSD")

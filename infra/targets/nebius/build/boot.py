@@ -15,8 +15,12 @@ from bootstrap.progress import Event, emit
 from bootstrap.transport.base import Transport, TransportError
 from bootstrap.transport.ssh import SshTransport
 from cluster.inventory import Node
+from cluster.spec import ClusterSpec
 from infra.resources.error import ResourceError
 from infra.resources.properties import Properties, changed
+from infra.targets.hosts.assign import Assignment
+from infra.targets.hosts.preflight.facts import FactsError
+from infra.targets.nebius.machine_check import find_errors, read_subject
 
 # GPU machines check their GPUs before they start the operating system.
 SSH_TIMEOUT_S = 900.0
@@ -60,6 +64,10 @@ class BootArgs:
     host_key: pulumi.Input[str]
     ssh_private_key: pulumi.Input[str]
     mounts: Sequence[str]
+    spec: str
+    """The cluster as JSON."""
+    role: str
+    group: str | None
 
 
 class Boot(Resource, module="muster", name="NebiusBoot"):
@@ -105,5 +113,18 @@ def _ask(transport: Transport, props: Properties) -> tuple[int, int]:
         if transport.run(f"mountpoint -q {mount}").code != 0:
             what = f"{node}: the shared filesystem is not mounted at {mount}"
             raise ResourceError(WHERE, what, f"read /var/log/cloud-init-output.log on {props['address']}")
+    _check(transport, props)
     cpus, memory_mb = transport.run(_FACTS).out.split()
     return int(cpus), int(memory_mb)
+
+
+def _check(transport: Transport, props: Properties) -> None:
+    """Raise ResourceError if bootstrap cannot set up the machine, before it tries."""
+    node, spec = props["node"], ClusterSpec.model_validate_json(props["spec"])
+    try:
+        subject = read_subject(transport, spec, Assignment(node, node, props["role"], props.get("group")))
+    except FactsError as error:
+        raise ResourceError(WHERE, f"{node}: its facts cannot be read: {error}", "run it again") from None
+    if errors := find_errors(subject):
+        more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+        raise ResourceError("nebius.image", f"{node}: {errors[0].message}{more}", errors[0].fix)

@@ -125,6 +125,9 @@ class NebiusCluster(pulumi.ComponentResource):
                 host_key=key.public,
                 ssh_private_key=self._context.secrets.ssh_private_key,
                 mounts=sorted(mounts.values()),
+                spec=spec.model_dump_json(),
+                role=node.role,
+                group=node.group,
             ),
             self._options(instance, *self._rules),
         )

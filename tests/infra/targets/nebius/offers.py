@@ -23,6 +23,7 @@ def offer(cloud: FakeCloud, available: int, state: str = "DATA_STATE_FRESH") -> 
     cloud.answers["Platform/List"] = {
         "items": [{"metadata": {"name": name}, "spec": {"presets": listed}} for name, listed in presets.items()]
     }
+    cloud.answers["Image/Get"] = {"metadata": {"id": "computeimage-e00debian"}}
     advice = {
         "spec": {"fabric": "fabric-3", "computeInstance": H100},
         "status": {"onDemand": {"dataState": state, "available": str(available)}},

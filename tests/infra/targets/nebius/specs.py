@@ -21,6 +21,7 @@ def spec_data(**changes: Any) -> Data:
         "nebius": {
             "project": "project-e00test",
             "ssh_from": ["203.0.113.7/32"],
+            "image": "computeimage-e00debian",
             "groups": {"gpu": {"platform": "gpu-h100-sxm", "preset": "8gpu-128vcpu-1600gb", "fabric": "fabric-3"}},
         },
     }

@@ -77,6 +77,15 @@ def test_a_filesystem_that_does_not_exist(cloud: FakeCloud) -> None:
     ]
 
 
+def test_an_image_that_does_not_exist(cloud: FakeCloud) -> None:
+    offer(cloud, available=2)
+    del cloud.answers["Image/Get"]
+    assert judge() == [
+        "error nebius.image: 'computeimage-e00debian' does not exist, or the account may not see it; "
+        "correct the id; `nebius compute image list` shows them"
+    ]
+
+
 def test_an_account_without_rights(cloud: FakeCloud) -> None:
     cloud.fail("Get", "Project", StatusCode.PERMISSION_DENIED, "no access", times=99)
     with pytest.raises(ResourceError, match=r"^nebius\.project: no access\. Fix: ask for the role `editor`"):

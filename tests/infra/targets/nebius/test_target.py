@@ -36,6 +36,7 @@ def test_an_instance_is_on_the_fabric_and_has_the_filesystem() -> None:
     assert described["filesystems"][0]["mountTag"] == "shared"
     assert described["networkInterfaces"][0]["publicIpAddress"] == {"static": True}
     assert described["bootDisk"]["managedDisk"]["spec"]["sizeGibibytes"] == "200"
+    assert described["bootDisk"]["managedDisk"]["spec"]["sourceImageId"] == "computeimage-e00debian"
     assert "preemptible" not in described
 
 
@@ -89,5 +90,5 @@ def test_a_field_of_a_group_concerns_its_nodes() -> None:
     spec = make_spec()
     assert TARGET.nodes_concerned("nebius.groups.gpu.preset", spec) == ["gpu-1", "gpu-2"]
     assert TARGET.nodes_concerned("nebius.controller.preset", spec) == ["controller"]
-    assert TARGET.nodes_concerned("nebius.image_family", spec) == ["controller", "gpu-1", "gpu-2"]
+    assert TARGET.nodes_concerned("nebius.image", spec) == ["controller", "gpu-1", "gpu-2"]
     assert TARGET.nodes_concerned("groups.gpu.count", spec) is None

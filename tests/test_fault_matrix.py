@@ -11,7 +11,7 @@ import pytest
 from tests.fault_matrix import times
 from tests.fault_matrix.marked_tests import REPO, MarkedTest, list_marked_tests
 from tests.fault_matrix.page import NOT_MEASURED, PAGE, judge_row, render_page
-from tests.fault_matrix.rows import ROWS
+from tests.fault_matrix.rows import ROWS, UNTIMED
 from tests.fault_matrix.times import FILE, Times, read_times
 
 TESTS = list_marked_tests()
@@ -43,6 +43,11 @@ def test_a_row_says_what_happens_only_if_a_test_shows_it(number: int) -> None:
 def test_times_come_from_tests_that_are_marked_with_the_row() -> None:
     marked = {(test.id, row) for test in TESTS for row in test.rows}
     assert [entry for entry in read_times() if (entry.test, entry.row) not in marked] == []
+
+
+def test_rows_without_times_have_none() -> None:
+    assert set(ROWS) >= UNTIMED
+    assert {entry.row for entry in read_times()} & UNTIMED == set()
 
 
 def test_cases_are_named_only_where_a_test_compares_them_with_the_parameters() -> None:

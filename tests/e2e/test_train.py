@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 import pytest
@@ -19,6 +20,7 @@ from tests.e2e.training import (
     completed,
     submit,
 )
+from tests.fault_matrix.times import record
 from tests.harness import Stack
 
 
@@ -26,6 +28,7 @@ from tests.harness import Stack
 class Preempted:
     job: Job
     urgent: dict[str, float]
+    submitted: float
 
 
 def time_limit(cluster: Stack) -> Job:
@@ -45,11 +48,12 @@ def preempted(cluster: Stack) -> Preempted:
     job = submit(cluster, "preempted", "fsdp", options=f"-w {nodes}")
     # Not for a checkpoint: it takes Slurm seconds to start the urgent job.
     job.wait_for_first_step()
+    submitted = time.time()
     ask = f"sbatch --parsable --wait --qos=urgent -w {nodes} -N 2 --exclusive -o urgent.out --wrap"
     cluster.ssh("login", f"cd ~ && {ask} 'date +began=%s.%N; sleep 3; date +ended=%s.%N'")
     lines = cluster.ssh("login", "cat ~/urgent.out").splitlines()
     urgent = {key: float(value) for key, _, value in (line.partition("=") for line in lines)}
-    return Preempted(completed(job), urgent)
+    return Preempted(completed(job), urgent, submitted)
 
 
 def resized(cluster: Stack) -> tuple[Job, Job]:
@@ -108,6 +112,7 @@ def test_a_preempted_job_resumes_after_the_urgent_one(result: Preempted, undistu
     for rank in range(RANKS["fsdp"]):
         assert list(job.losses(rank)) == list(range(1, STEPS + 1))
     assert_same_end(job, undisturbed("fsdp"))
+    record(12, detect_s=saved["time"] - result.submitted, recover_s=resumed["time"] - result.urgent["ended"])
 
 
 @pytest.mark.nightly

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tests.fault_matrix.marked_tests import REPO, MarkedTest, list_marked_tests
-from tests.fault_matrix.rows import ROWS, Row
+from tests.fault_matrix.rows import ROWS, UNTIMED, Row
 from tests.fault_matrix.times import VARIABLE, Times, read_times
 
 PAGE = Path("docs/faults.md")
 NOT_MEASURED = "not measured"
+NO_TIME = "-"
 _HEAD = """\
 <!-- Generated from tests/fault_matrix and the tests that are marked with its rows: change those, run `make golden`. -->
 # What happens when something fails
@@ -29,7 +30,7 @@ can run a test again with the command beside it.
 - **detect**, **recover**: seconds after the fault (recover: after its end if it lasts, such as that of a stopped
   database), as the test of the row measured them in its last recorded run
   (`{variable}=1`), on two cores with other work. They depend on the machine and on settings such as
-  `slurmd_timeout_s`.
+  `slurmd_timeout_s`. {untimed}: the command or run that meets the fault ends or repeats, and nothing has to notice it.
 """
 _PUBLISHED = """\
 ## Times that others publish
@@ -57,7 +58,11 @@ def render_page(tests: Sequence[MarkedTest], times: Sequence[Times]) -> str:
     """Return the whole page."""
     states = [judge_row(number, tests) for number in ROWS]
     head = _HEAD.format(
-        shown=states.count("yes"), part=states.count("in part"), none=states.count("not yet"), variable=VARIABLE
+        shown=states.count("yes"),
+        part=states.count("in part"),
+        none=states.count("not yet"),
+        variable=VARIABLE,
+        untimed=NO_TIME,
     )
     overview = [
         "| row | fault | shown | where | when | detect | recover | lost |",
@@ -90,8 +95,8 @@ def _render_line(number: int, tests: Sequence[MarkedTest], times: Sequence[Times
         state,
         where,
         when,
-        _format([entry.detect_s for entry in recorded]) if own else "",
-        _format([entry.recover_s for entry in recorded]) if own else "",
+        _format([entry.detect_s for entry in recorded], number) if own else "",
+        _format([entry.recover_s for entry in recorded], number) if own else "",
         row.lost if own else "",
     ]
     return f"| {' | '.join(cells)} |"
@@ -128,10 +133,10 @@ def _describe_when(test: MarkedTest) -> str:
     return "nightly" if test.nightly else "`make test`"
 
 
-def _format(seconds: Sequence[float | None]) -> str:
+def _format(seconds: Sequence[float | None], row: int) -> str:
     measured = sorted({value for value in seconds if value is not None})
     if not measured:
-        return NOT_MEASURED
+        return NO_TIME if row in UNTIMED else NOT_MEASURED
     return f"{measured[0]:g} s" if len(measured) == 1 else f"{measured[0]:g} to {measured[-1]:g} s"
 
 

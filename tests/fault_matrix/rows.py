@@ -43,6 +43,9 @@ class Row:
     """What is not shown yet; empty if the row is shown in full."""
 
 
+UNTIMED = frozenset({10, 14, 17, 18, 20, 21, 25, 27, 28, 29, 37, 38})
+"""Rows without times: the command or run that meets the fault ends or repeats, and nothing has to notice it."""
+
 ROWS: dict[int, Row] = {
     1: Row(
         "a node dies during a training step",

@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from tests.fault_matrix.times import record
 from tests.harness import HEAL, Stack, cut_off, wait_until
 
 NEW_HOST_KEY = """cd /etc/ssh && mkdir previous && mv ssh_host_ed25519_key* previous
@@ -72,17 +73,23 @@ def test_killed_slurm_daemons_restart(healthy: Stack) -> None:
     wait_until(lambda: healthy.ssh("controller", f"squeue -h -j {job} -o %T") == "RUNNING", "job runs")
     time.sleep(STATE_SAVED_S)
     healthy.ssh("controller", "systemctl kill -s KILL slurmctld", user="root")
+    controller_killed = time.monotonic()
     healthy.ssh("gpu-2", "kill -9 $(systemctl show -p MainPID --value slurmd)", user="root")
+    node_killed = time.monotonic()
     wait_until(
         lambda: healthy.ssh("controller", f"squeue -h -j {job} -o %T 2>/dev/null || true") == "RUNNING",
         "job still runs",
     )
+    controller_back = time.monotonic()
     wait_until(
         lambda: healthy.ssh("gpu-2", "systemctl is-active slurmd || true", user="root") == "active",
         "slurmd is back",
     )
+    node_back = time.monotonic()
     assert healthy.ssh("controller", f"scontrol show job {job} | grep -o Restarts=0") == "Restarts=0"
     healthy.ssh("controller", f"scancel {job}")
+    record(2, recover_s=node_back - node_killed)
+    record(3, recover_s=controller_back - controller_killed)
 
 
 def output_of(done: subprocess.CompletedProcess[str]) -> str:

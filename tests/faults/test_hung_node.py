@@ -26,6 +26,8 @@ HANG_DF = f"printf '#!/bin/sh\\nexec sleep 4444\\n' >{DF} && chmod 755 {DF}"
 EXPECTED = "/etc/muster/expected.json"
 DISABLE = f"""cp -p {EXPECTED} /root/ && sed -i 's/^{{/{{"disabled": ["disk"], /' {EXPECTED}"""
 RESTORE = f"[ ! -e /root/expected.json ] || mv /root/expected.json {EXPECTED}"
+# slurmd runs the checks every minute.
+ROUND_S = 90.0
 ROUNDS = f"for round in 1 2 3; do {HEALTH}; done"
 
 
@@ -39,16 +41,19 @@ def test_a_step_that_cannot_be_killed_is_named_and_its_node_drained_until_it_is_
         # KILL at once: Slurm would wait kill_wait_s after SIGTERM.
         healthy.ssh("controller", f"scancel --signal=KILL --full {job}")
         wait_until(lambda: is_killed(healthy), "SIGKILL was sent")
-        healthy.ssh(NODE, f"{HEALTH}; {HEALTH}", user="root")
+        killed = time.monotonic()
+        wait_until(lambda: read_node(healthy, NODE).out_of_service, "two rounds drain the node", ROUND_S * 3)
+        detect_s = time.monotonic() - killed
         drained = read_node(healthy, NODE)
     finally:
         healthy.ssh(NODE, THAW, user="root")
+    thawed = time.monotonic()
     assert drained.out_of_service
     assert drained.reason.startswith(f"health: unkillable: job {job}: ")
     assert "state D" in drained.reason
     wait_until(lambda: healthy.ssh(NODE, "pgrep -f 'sleep 5555' || true", user="root") == "", "it is gone")
-    healthy.ssh(NODE, ROUNDS, user="root")
-    wait_until(lambda: not read_node(healthy, NODE).out_of_service, "the node is back")
+    wait_until(lambda: not read_node(healthy, NODE).out_of_service, "good rounds return the node", ROUND_S * 4)
+    record(36, detect_s=detect_s, recover_s=time.monotonic() - thawed)
 
 
 @pytest.mark.nightly

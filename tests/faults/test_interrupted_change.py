@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
+from tests.fault_matrix.times import record
 from tests.faults.interruption import containers, kill_at, lose_state
 from tests.harness import Stack, wait_until
 
@@ -45,8 +48,10 @@ def test_up_adopts_the_machines_of_a_lost_state(healthy: Stack) -> None:
 def test_next_teardown_completes_a_killed_teardown(healthy: Stack) -> None:
     count = containers(healthy)
     kill_at(healthy, "the first machine is gone", lambda stack: containers(stack) < count, "teardown", "--yes")
+    began = time.monotonic()
     healthy.muster("teardown", "--yes")
     assert healthy.exists() == []
+    record(23, recover_s=time.monotonic() - began)
 
 
 def grow(stack: Stack) -> None:

@@ -56,6 +56,21 @@ def test_a_node_with_a_full_disk_is_drained_and_comes_back(healthy: Stack) -> No
 
 
 @pytest.mark.nightly
+@pytest.mark.fault(9)
+def test_slurmd_finds_a_full_disk_and_returns_the_node_by_itself(healthy: Stack) -> None:
+    healthy.ssh(NODE, FILL_TMP, user="root")
+    filled = time.monotonic()
+    try:
+        wait_until(lambda: read_node(healthy).out_of_service, "a round drains the node", ROUND_S)
+        detect_s = time.monotonic() - filled
+    finally:
+        healthy.ssh(NODE, EMPTY_TMP, user="root")
+    emptied = time.monotonic()
+    wait_until(lambda: not read_node(healthy).out_of_service, "good rounds return the node", ROUND_S * 4)
+    record(9, detect_s=detect_s, recover_s=time.monotonic() - emptied)
+
+
+@pytest.mark.nightly
 @pytest.mark.fault(34)
 def test_a_process_left_on_a_gpu_is_named_and_no_job_starts_there(healthy: Stack) -> None:
     healthy.ssh(NODE, FAKE_GPU, user="root")
@@ -87,11 +102,13 @@ def test_a_node_with_another_key_is_named_and_repaired(healthy: Stack) -> None:
     healthy.ssh(NODE, OTHER_KEY, user="root")
     done = bootstrap(healthy, "doctor")
     other = healthy.ssh(NODE, "base64 -w0 /root/other", user="root")
+    began = time.monotonic()
     up = healthy.up()
     assert done.returncode == 1
     assert f"{NODE} differs from the stack file (compute): write {KEY}" in done.stdout
     assert healthy.ssh(NODE, f"base64 -w0 {KEY}", user="root") == key
     assert healthy.ssh("controller", f"srun -p gpu -w {NODE} -N1 hostname") == NODE
+    record(16, recover_s=time.monotonic() - began)
     for text in (key, other, base64.b64decode(key).hex()):
         assert text[:24] not in done.stdout + done.stderr + up.stdout + up.stderr
 

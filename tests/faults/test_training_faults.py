@@ -36,12 +36,15 @@ SMALL_DISK_MB = 64
 def test_a_second_job_in_the_same_folder_is_refused_with_the_owner(healthy: Stack) -> None:
     first = submit(healthy, "in-use", "ddp", ENDLESS, *QUICK, options="-N 1")
     first.wait_for_first_step()
+    submitted = time.monotonic()
     second = submit(healthy, "in-use", "ddp", *QUICK, options="-N 1")
     assert second.wait() == "FAILED", second.log
+    refused_s = time.monotonic() - submitted
     stop(first)
     assert f"job {first.number} is training in {first.folder}: wait for it, or set another RUN_FOLDER" in second.log
     assert len(first.events("started")) == 1
     assert_whole(first)
+    record(11, detect_s=refused_s)
 
 
 @pytest.mark.fault(30)
@@ -52,7 +55,9 @@ def test_a_run_whose_loss_is_not_a_number_ends_and_is_not_requeued(healthy: Stac
     assert "4 updates in a row (health.max_skips=3): lower optimizer.lr" in job.log
     assert len(job.events("unhealthy")) == 4
     assert len(job.events("job_started")) == 1
-    assert job.events("ended")[0]["outcome"] == "broken"
+    (ended,) = job.events("ended")
+    assert ended["outcome"] == "broken"
+    record(30, detect_s=ended["time"] - job.events("unhealthy")[0]["time"])
 
 
 @pytest.mark.fault(14)
@@ -102,10 +107,14 @@ def test_a_full_disk_costs_a_checkpoint_and_not_the_run(healthy: Stack) -> None:
         job = submit(healthy, "full", "ddp", ENDLESS, *QUICK, "checkpoint.every=200", options=f"-N 1 -w {node}")
         wait_until(lambda: bool(list_checkpoints(healthy, node, folder)), "a checkpoint", 300)
         healthy.ssh(node, f"dd if=/dev/zero of={folder}/fill bs=1M 2>/dev/null; true", user="root")
+        filled = time.monotonic()
         job.wait_for(f"grep -q 'No space left on device' ~/train-{job.number}.out", "report of the failed save")
+        detect_s = time.monotonic() - filled
         during = list_checkpoints(healthy, node, folder)
         healthy.ssh(node, f"rm {folder}/fill", user="root")
+        emptied = time.monotonic()
         wait_until(lambda: list_checkpoints(healthy, node, folder)[-1:] > during[-1:], "a later checkpoint")
+        recover_s = time.monotonic() - emptied
         healthy.ssh(node, f"echo enough >{folder}/stop", user="root")
         assert job.wait() == "FAILED", job.log
     finally:
@@ -113,6 +122,7 @@ def test_a_full_disk_costs_a_checkpoint_and_not_the_run(healthy: Stack) -> None:
     assert during, "the checkpoints from before are complete"
     assert "stopped: enough at step" in job.log
     assert "requeue" not in job.log
+    record(7, detect_s=detect_s, recover_s=recover_s)
 
 
 @contextmanager

@@ -4,6 +4,7 @@
 # Imports inside the functions keep start-up under a second.
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,7 +12,7 @@ import typer
 from infra.home import DEFAULT_STACK
 from muster.options import Stack
 
-image_app = typer.Typer(no_args_is_help=True, help="Build images from which nodes start with everything installed.")
+image_app = typer.Typer(no_args_is_help=True, help="Build images from which nodes start, and images in which jobs run.")
 
 
 @image_app.command("build")
@@ -53,3 +54,22 @@ def image_remove(
     from muster.commands.image import remove
 
     remove(stack, image)
+
+
+@image_app.command("job")
+def image_job(
+    dockerfile: Annotated[Path, typer.Argument(help="Dockerfile of the image.")],
+    name: Annotated[str, typer.Option("--name", help="Name of the image on the cluster.")],
+    context: Annotated[
+        Path | None,
+        typer.Option("--context", help="Folder that COPY reads from.", show_default="that of the Dockerfile"),
+    ] = None,
+    build_arg: Annotated[
+        list[str] | None, typer.Option("--build-arg", help="NAME=VALUE of an ARG in the Dockerfile; repeatable.")
+    ] = None,
+    stack: Stack = DEFAULT_STACK,
+) -> None:
+    """Build an image with docker or podman and copy it to the cluster, for jobs with `--container`."""
+    from muster.commands.image_job import build_job_image
+
+    build_job_image(stack, dockerfile, name, context, build_arg or ())

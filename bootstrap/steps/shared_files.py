@@ -18,7 +18,7 @@ from slurm.control.jobs import LIST_STARTS
 SCRIPTS = Path(__file__).parent.parent / "scripts"
 ENVIRONMENT_SCRIPT = SCRIPTS / "training-env.sh"
 ENVIRONMENT_TIMEOUT_S = 1800.0
-BUNDLE_SCRIPT = (SCRIPTS / "ship-bundle.sh").read_text()
+BUNDLE_SCRIPT = (SCRIPTS / "bundle-store.sh").read_text() + (SCRIPTS / "ship-bundle.sh").read_text()
 BUNDLE_TIMEOUT_S = 60.0
 BUNDLES_TO_KEEP = 5
 

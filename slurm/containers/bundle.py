@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,17 @@ def load_bundle(path: str, machine: str) -> Bundle:
         raise ContainerError(what, "build the image for this architecture (`docker build --platform`)")
     entries = (str(entry).partition("=") for entry in process.get("env") or ())
     return Bundle(root, {name: value for name, _, value in entries}, str(process.get("cwd") or "/"))
+
+
+def render_bundle_config(architecture: str, environment: Sequence[str], folder: str) -> str:
+    """Return the config.json of a bundle whose root filesystem is in the folder `rootfs` next to it."""
+    config = {
+        "ociVersion": "1.0.2",
+        "root": {"path": "rootfs", "readonly": True},
+        "process": {"args": ["sh"], "env": list(environment), "cwd": folder, "user": {"uid": 0, "gid": 0}},
+        "annotations": {ARCHITECTURE: architecture},
+    }
+    return json.dumps(config, indent=1)
 
 
 def _read_config(path: str, folder: Path) -> dict[str, Any]:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
 import pytest
 
 from tests.harness import Stack, wait_until
@@ -64,3 +68,34 @@ def test_nothing_of_a_container_is_left_when_its_job_ends(cluster: Stack, bundle
 def test_an_interactive_shell_has_a_terminal(cluster: Stack, bundle: str) -> None:
     command = f"srun -p gpu --pty --container={bundle} bash -c '[ -t 0 ] && echo terminal'"
     assert "terminal" in run(cluster, f'script -qec "{command}" /dev/null')
+
+
+@dataclass(frozen=True)
+class Image:
+    """A context for builds: a Dockerfile on top of nothing, and a few programs of this machine."""
+
+    folder: Path
+    stack: Stack
+
+    def build(self, *options: str) -> str:
+        dockerfile = str(self.folder / "Dockerfile")
+        return self.stack.muster("image job", dockerfile, "--name", "greeter", *options).stdout
+
+
+@pytest.fixture
+def image(cluster: Stack, tmp_path: Path) -> Image:
+    subprocess.run(["bash", "-ec", create_bundle(str(tmp_path / "small"))], check=True)
+    lines = ("FROM scratch", "COPY small/rootfs/ /", "ARG WORD=hello", "ENV WORD=$WORD PATH=/usr/bin")
+    (tmp_path / "Dockerfile").write_text("\n".join(lines))
+    return Image(tmp_path, cluster)
+
+
+def test_a_dockerfile_becomes_an_image_for_jobs_and_is_replaced_by_the_next_one(cluster: Stack, image: Image) -> None:
+    greet = "srun -Q -p gpu -w gpu-1 --container=/shared/images/greeter bash -c 'echo $WORD; ls /MARKER'"
+    assert "✓ /shared/images/greeter: " in image.build()
+    assert run(cluster, greet) == "hello\n/MARKER"
+    assert "has this image already; nothing was copied" in image.build()
+    assert "✓ /shared/images/greeter: " in image.build("--build-arg", "WORD=goodbye")
+    assert run(cluster, greet) == "goodbye\n/MARKER"
+    versions = "ls -A /shared/images/.greeter | wc -l"
+    assert cluster.ssh("controller", versions, user="root") == "2"

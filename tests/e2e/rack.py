@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +30,7 @@ class Rack:
 
 
 @contextmanager
-def open_rack(make_stack: Callable[[str, Spec], Stack], folder: Path) -> Iterator[Rack]:
+def open_rack(make_stack: Callable[[str, Spec], Stack], folder: Path, hosts: Sequence[str] = HOSTS) -> Iterator[Rack]:
     """Start machines with a shared volume and a second network among them; remove them at the end."""
     key = ssh_key.generate("me")
     identity = folder / "id"
@@ -41,11 +41,11 @@ def open_rack(make_stack: Callable[[str, Spec], Stack], folder: Path) -> Iterato
     env_cache = {"volume": names.ENV_CACHE_VOLUME, "target": "/shared/env"}
     mounts = {
         host: ({"volume": str(shared.name), "target": "/shared"}, env_cache | {"read_only": host != HEAD})
-        for host in HOSTS
+        for host in hosts
     }
-    with open_machines(stack.cluster, HOSTS, key.public, mounts) as machines:
+    with open_machines(stack.cluster, hosts, key.public, mounts) as machines:
         # A second network, which this machine does not reach: nodes use it among each other.
-        for number, host in enumerate(HOSTS, 1):
+        for number, host in enumerate(hosts, 1):
             machines.run(host, f"ip address add {INSIDE}.{number}/24 dev eth0")
             machines.described[host]["cluster_address"] = f"{INSIDE}.{number}"
         stack.spec |= describe_rack(machines, HEAD, identity)

@@ -151,6 +151,19 @@ def test_of_two_operators_only_one_gets_a_machine(machine: Machine) -> None:
     release_host(machine.login)
 
 
+@pytest.mark.fault(9)
+def test_a_full_disk_is_named_and_adopting_works_afterwards(machine: Machine) -> None:
+    machine.run("mkdir -p /var/lib/muster && mount -t tmpfs -o size=8k full /var/lib/muster")
+    try:
+        with pytest.raises(ResourceError, match="No space left on device") as caught:
+            machine.adopt()
+    finally:
+        machine.run("umount /var/lib/muster")
+    assert str(caught.value).startswith(f"hosts.machines.{HOST}")
+    assert machine.adopt().claim == CLAIM
+    release_host(machine.login)
+
+
 def test_packages_accounts_and_units_are_as_before(machine: Machine) -> None:
     before = machine.snapshot()
     machine.adopt()

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from slurm.health.clock import FIX
 from slurm.health.drain import CAP_PREFIX, GOOD_ROUNDS, PREFIX
 from tests.e2e.bare_machines import BareMachines, describe_rack, open_machines
 from tests.e2e.frozen_storage import FrozenStorage, explain_lack, open_storage
+from tests.e2e.wrong_clock import shifted_clock
 from tests.fault_matrix.times import record
 from tests.harness import Spec, Stack, wait_until
 
@@ -34,14 +34,6 @@ STATUS_S = 60.0
 WRITER = """cd /shared/home/muster && rm -f {name}.log
 sbatch --parsable -w {node} -o {name}.log --wrap 'for i in $(seq {count}); do echo $i; sync {name}.log; sleep 1; done'
 """
-# Containers share the clock of this machine; programs that come over SSH get another one.
-SHIFTED_CLOCK = Path(__file__).with_name("wrong_clock.c")
-LIBRARY = "/usr/local/lib/wrong_clock.so"
-WRONG_CLOCK = """cat >/etc/ssh/sshd_config.d/00-clock.conf <<'END'
-SetEnv LD_PRELOAD={library} CLOCK_OFFSET_S={offset_s}
-END
-systemctl reload ssh"""
-RIGHT_CLOCK = "rm /etc/ssh/sshd_config.d/00-clock.conf; systemctl reload ssh"
 HEALTH = "SLURMD_NODENAME={node} /etc/muster/health"
 
 
@@ -139,7 +131,7 @@ def test_a_clock_that_is_half_a_minute_off_drains_its_node_alone(rack: Rack, tmp
     """Only what comes over SSH sees the wrong clock here, and not slurmd, so the checks are run over SSH."""
     node, other = NODES
     health = HEALTH.format(node=node)
-    with shifted_clock(rack, tmp_path, 30):
+    with shifted_clock(rack.machines.roots[RACK[0]], tmp_path, 30):
         words = print_status(rack)
         rack.stack.ssh(node, health, user="root")
         drained = rack.read_node(node)
@@ -160,25 +152,12 @@ def test_a_clock_that_is_half_a_minute_off_drains_its_node_alone(rack: Rack, tmp
 @pytest.mark.fault(15)
 def test_status_names_a_clock_that_is_an_hour_off(rack: Rack, tmp_path: Path) -> None:
     node, _ = NODES
-    with shifted_clock(rack, tmp_path, -3600):
+    with shifted_clock(rack.machines.roots[RACK[0]], tmp_path, -3600):
         words = print_status(rack)
     shown = re.search(rf"{node} \(its clock is ([\d.]+) s behind the controller's; {re.escape(FIX)}\)", words)
     assert shown, words
     assert abs(float(shown[1]) - 3600) < 1
     assert "its clock" not in print_status(rack)
-
-
-@contextmanager
-def shifted_clock(rack: Rack, folder: Path, offset_s: int) -> Iterator[None]:
-    """Show another time to what comes over SSH to the first compute node."""
-    host, library = RACK[0], folder / "wrong_clock.so"
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", str(library), str(SHIFTED_CLOCK)], check=True)
-    rack.machines.roots[host].put(LIBRARY, library.read_bytes())
-    rack.machines.run(host, WRONG_CLOCK.format(library=LIBRARY, offset_s=offset_s))
-    try:
-        yield
-    finally:
-        rack.machines.run(host, RIGHT_CLOCK)
 
 
 def print_status(rack: Rack) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from infra.targets.hosts.preflight.survey import Answer, judge_answers, survey_h
 from infra.targets.hosts.spec import hosts_section
 from infra.targets.local.upgrade import ContainerTransport, MachineArgs, open_machine
 from infra.targets.registry import load_spec
+from tests.e2e.wrong_clock import shifted_clock
 
 CLUSTER = f"hosts-{os.getpid():x}"
 NAMES = ("head", "rack1-1")
@@ -152,6 +154,30 @@ def test_another_machine_at_the_address_is_refused(hosts: Hosts) -> None:
     assert answers["head"].problem is not None
     expected, shown = (hosts.machines[name]["fingerprint"] for name in ("rack1-1", "head"))
     assert f"expected {expected}, got {shown} (ssh-ed25519)" in answers["head"].problem.message
+
+
+@pytest.mark.fault(20)
+def test_a_machine_that_is_down_is_reported_once_and_the_others_are_judged(hosts: Hosts) -> None:
+    hosts.run("rack1-1", "systemctl stop ssh")
+    try:
+        answers, codes = hosts.survey()
+    finally:
+        hosts.run("rack1-1", "systemctl start ssh")
+    assert codes["rack1-1"] == {"host_unreachable"}
+    # It is not reported again as a machine that the other one cannot reach.
+    assert "host_blocked" not in codes["head"]
+    assert answers["head"].facts is not None
+    problem = answers["rack1-1"].problem
+    assert problem is not None
+    assert problem.message.endswith(": connection refused")
+
+
+@pytest.mark.fault(15)
+def test_a_clock_that_is_an_hour_off_is_refused(hosts: Hosts, tmp_path: Path) -> None:
+    with shifted_clock(hosts.roots["rack1-1"], tmp_path, 3600):
+        _, messages = hosts.judge()
+    assert "host_clock" not in messages["head"]
+    assert re.fullmatch(r"its clock is (3599|3600) s ahead; allowed: 5 s", messages["rack1-1"]["host_clock"])
 
 
 @pytest.mark.fault(17)

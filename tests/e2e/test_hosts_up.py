@@ -15,6 +15,11 @@ from tests.harness import Spec, Stack
 
 pytestmark = pytest.mark.nightly
 
+# Left by an earlier cluster, which this one must neither use nor lose.
+OLD_KEYS = """mkdir -p /etc/slurm /etc/munge
+head -c 1024 /dev/urandom >/etc/slurm/slurm.key
+head -c 128 /dev/urandom >/etc/munge/munge.key
+chmod 600 /etc/slurm/slurm.key /etc/munge/munge.key"""
 JOB = """set -e
 sbatch --wait -N2 -o job.out --wrap 'srun sh -c "echo \\$SLURMD_NODENAME \\$(hostname)"' >/dev/null
 sort job.out"""
@@ -46,6 +51,7 @@ def shrink(spec: Spec) -> None:
 
 def test_machines_run_a_job_and_are_given_back_as_they_were(rack: Rack) -> None:
     machines, stack = rack.machines, rack.stack
+    machines.run("rack1-1", OLD_KEYS)
     before = {host: machines.snapshot(host) for host in HOSTS}
     assert check(stack) == {"host_mount_local"}
     stack.up(UNCHECKED)

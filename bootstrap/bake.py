@@ -69,7 +69,7 @@ def find_faults(
 def build_image_probe(contents: ImageContents) -> Probe:
     """Return the probe that reads what the baked steps depend on, also packages of other steps, which they install."""
     nodes = [Node(name=r, role=r, address="", host_key="", machine_id="", cpus=1, memory_mb=1) for r in contents.roles]
-    packages = dict.fromkeys(name for step in registry.EVERY for node in nodes for name in step.packages(node))
+    packages = dict.fromkeys(name for step in registry.ON_CLOUD for node in nodes for name in step.packages(node))
     return Probe(
         shared="/shared",
         homes="/shared/home",

@@ -101,11 +101,13 @@ CLOUD: tuple[Step, ...] = (*KERNEL, *MACHINE, power.STEP, *CHECKED)
 # too, because the machine that builds the image may have to restart after them.
 BAKED: tuple[Step, ...] = tuple(dict.fromkeys(step for step in (*KERNEL, *MACHINE, *BASE) if step.bake))
 EVERY: tuple[Step, ...] = (*(step for step in CLOUD if step not in ALL), *ALL)
+# Cloud machines have their filesystems from steps of MACHINE.
+ON_CLOUD: tuple[Step, ...] = tuple(step for step in EVERY if step not in STORAGE)
 
 
 def select_steps(desired: Desired) -> tuple[Step, ...]:
     """Return the steps that this cluster's nodes go through."""
-    return ALL if desired.cloud is None else EVERY
+    return ALL if desired.cloud is None else ON_CLOUD
 
 
 def select_after_machine(role: Role) -> tuple[Step, ...]:

@@ -146,7 +146,7 @@ def test_facts_are_read_again_only_after_a_change(
     read: list[object] = []
     monkeypatch.setattr(set_up, "collect_facts", lambda *_: read.append("facts") or Facts())  # type: ignore[func-returns-value]  # returns the facts
     monkeypatch.setattr(set_up, "execute_steps", lambda *_: None)
-    actions = {step.name: [object()] if step in changing else [] for step in registry.EVERY}
+    actions = {step.name: [object()] if step in changing else [] for step in registry.ON_CLOUD}
     planned = {name: SimpleNamespace(actions=todo) for name, todo in actions.items()}
     monkeypatch.setattr(set_up, "plan_steps", lambda *_: {GPU.name: planned})
     monkeypatch.setattr(set_up, "check_machine", lambda *_: None)

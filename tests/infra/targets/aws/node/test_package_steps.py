@@ -98,7 +98,7 @@ def test_only_clients_of_the_cluster_s_filesystems_are_installed(
 
 
 def test_a_machine_that_has_slurm_installs_only_what_is_missing() -> None:
-    present = dict.fromkeys([*packages.COMMON, "g++", "nftables"], "1") | SLURM
+    present = dict.fromkeys([*packages.COMMON, "g++", "nftables", "crun"], "1") | SLURM
     present.pop("slurm-client")
     assert packages.STEP.actions(ubuntu(packages=present), GPU, desired()) == []
     assert slurm_packages.STEP.actions(ubuntu(packages=present), GPU, desired()) == []

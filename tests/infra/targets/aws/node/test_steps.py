@@ -147,7 +147,7 @@ def test_a_notice_names_the_node_although_set_up_has_not_changed_the_host_name_y
 
 def test_cloud_steps_run_only_on_cloud_machines() -> None:
     assert registry.select_steps(local()) == registry.ALL
-    assert {step.name for step in registry.select_steps(desired())} == {step.name for step in registry.EVERY}
+    assert {step.name for step in registry.select_steps(desired())} == {step.name for step in registry.ON_CLOUD}
 
 
 @pytest.mark.parametrize("node", [CONTROLLER, LOGIN, GPU], ids=lambda node: node.role)
@@ -162,7 +162,7 @@ def test_a_machine_goes_through_every_step_of_its_role_once(node: Node) -> None:
         )
         if node.role in step.roles
     ]
-    assert sorted(through) == sorted(step.name for step in registry.EVERY if node.role in step.roles)
+    assert sorted(through) == sorted(step.name for step in registry.ON_CLOUD if node.role in step.roles)
 
 
 def test_apt_fails_if_it_cannot_fetch_a_package_list() -> None:

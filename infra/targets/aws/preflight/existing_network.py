@@ -9,11 +9,10 @@ from botocore.exceptions import ClientError
 
 from cluster.spec import ClusterSpec
 from cluster.spec.issue import Issue, error, warning
-from infra.targets.aws.offerings import list_offered_zones
+from infra.targets.aws.preflight.offerings import judge_subnets, list_spec_offerings
 from infra.targets.aws.preflight.subject import Subject
 from infra.targets.aws.spec import aws_section
 from infra.targets.aws.validate.network import count_addresses
-from infra.targets.aws.validate.types import list_type_names
 
 Subnet = Mapping[str, Any]
 RouteTable = Mapping[str, Any]
@@ -47,7 +46,10 @@ def check_network(subject: Subject) -> Iterator[Issue]:
         yield from judge(spec, number, subnet, list_routes(id_, tables))
         yield from check_room(spec, number, subnet, sum(r.addresses for r in subject.running if r.subnet == id_))
     if not (section and section.zones):
-        yield from _check_offerings(subject, {subnet["AvailabilityZone"] for subnet in subnets.values() if subnet})
+        subnet_zones = [subnet["AvailabilityZone"] for subnet in subnets.values() if subnet]
+        # A missing subnet is reported above; without it, the first of the others is not the controller's.
+        if len(subnet_zones) == len(subnets):
+            yield from judge_subnets(spec, subnet_zones, list_spec_offerings(subject))
 
 
 def judge(spec: ClusterSpec, number: int, subnet: Subnet, routes: list[Mapping[str, Any]]) -> Iterator[Issue]:
@@ -98,15 +100,6 @@ def _check_dns(ec2: Any, vpc: str) -> Iterator[Issue]:
             option = f"--{'enable-dns-support' if attribute.endswith('Support') else 'enable-dns-hostnames'}"
             message = f"'{vpc}' has {attribute} off: nodes could not find each other by name"
             yield error("vpc_dns", "network.vpc_id", message, f"`aws ec2 modify-vpc-attribute --vpc-id {vpc} {option}`")
-
-
-def _check_offerings(subject: Subject, zones: set[str]) -> Iterator[Issue]:
-    """Report types that are not sold in the zones of the subnets, if the spec names no zones."""
-    offers = list_offered_zones(subject.client("ec2"), sorted(set(list_type_names(subject.spec).values())))
-    for where, name in list_type_names(subject.spec).items():
-        if zones and not zones & set(offers[name]):
-            message = f"{name} is not sold in {', '.join(sorted(zones))}, where the subnets are"
-            yield error("not_offered", where, message, "use a subnet in another zone, or another type")
 
 
 def _describe(describe: Any, key: str, **query: Any) -> list[Mapping[str, Any]]:

@@ -22,6 +22,7 @@ class RunningInstance:
     subnet: str
     addresses: int
     reservation: str
+    zone: str = ""
 
 
 @dataclass(frozen=True)
@@ -74,4 +75,5 @@ def _to_running_instance(instance: dict[str, Any]) -> RunningInstance:
         subnet=instance.get("SubnetId", ""),
         addresses=sum(bool(interface.get("PrivateIpAddress")) for interface in interfaces),
         reservation=instance.get("CapacityReservationId", ""),
+        zone=instance.get("Placement", {}).get("AvailabilityZone", ""),
     )

@@ -152,6 +152,7 @@ def test_only_instances_of_the_cluster_are_listed(aws: Moto) -> None:
     (running,) = list_running_instances(ec2, "demo")
     assert (running.instance_type, running.spot, running.addresses, running.reservation) == ("m7i.large", False, 1, "")
     assert running.subnet.startswith("subnet-")
+    assert running.zone.startswith("us-east-1")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from infra.targets.aws import account
 from infra.validate import validate
 from muster.commands import screen
 from tests.infra.targets.aws.preflight.conftest import CannedAws
-from tests.infra.targets.aws.preflight.test_command import muster, stacks
+from tests.infra.targets.aws.preflight.test_command import PAIR, muster, stacks
 from tests.infra.targets.aws.preflight.test_live_prices import product
 from tests.infra.targets.aws.specs import group, spec
 from tests.moto_server import Moto
@@ -33,6 +33,18 @@ def test_an_error_of_the_account_stops_up_before_anything_is_created(stacks: Pat
     assert "Pulumi.block.yaml is invalid; nothing was started" in done.stderr
     assert "'cr-0123456789abcdef0' does not exist in us-east-1" in done.stderr
     assert not (stacks / "home").exists()
+    assert [call.action for call in aws.calls if not call.action.startswith((*READS, *DRY_RUNS))] == []
+
+
+def test_a_type_that_the_zone_does_not_sell_stops_up_before_anything_is_created(stacks: Path, aws: Moto) -> None:
+    """moto has a copy of AWS's offerings; nothing of this stack is sold in us-east-1e."""
+    in_zone_e = PAIR.replace("aws: {region: us-east-1}", "aws: {region: us-east-1, zones: [us-east-1e]}")
+    (stacks / "Pulumi.pair.yaml").write_text(in_zone_e)
+    done = muster(stacks, "up", "--stack", "pair", **aws.environment())
+    assert done.returncode == BAD_INPUT
+    assert "nothing was started" in done.stderr
+    for name in ("g6.8xlarge", "m7i.large"):
+        assert f"{name} is not sold in us-east-1e; it is sold in us-east-1a" in done.stderr
     assert [call.action for call in aws.calls if not call.action.startswith((*READS, *DRY_RUNS))] == []
 
 

@@ -59,7 +59,9 @@ CYCLES = {
 }
 
 
-@pytest.mark.parametrize("name", ["all weights", pytest.param("tied", marks=pytest.mark.nightly), "batch norm"])
+@pytest.mark.parametrize(
+    "name", ["all weights", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("tied", "batch norm"))]
+)
 def test_each_strategy_loads_the_checkpoint_of_the_one_before(name: str, tmp_path: Path) -> None:
     """The cycle visits each strategy as a writer and as a reader."""
     first, *others = CYCLES[name]

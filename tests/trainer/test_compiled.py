@@ -20,9 +20,10 @@ from trainer.evaluation.evaluator import Evaluator
 
 STEPS = 6
 EVALUATED = (2, 4, 6)
-DAILY = [("llama", "fsdp", "blocks"), ("gpt2", "single", "whole")]
+DAILY = [("llama", "fsdp", "blocks")]
 CASES = [
     *DAILY,
+    ("gpt2", "single", "whole"),
     ("resnet", "single", "blocks"),
     ("llama", "single", "blocks"),
     ("llama", "single", "whole"),

@@ -28,7 +28,8 @@ WIDE = [*SHALLOW, "model.layers=5", "model.dim=128", "model.heads=2", "model.kv_
 BOUNDS = {"fp32": 1.02, "bf16": 1.05}
 
 
-@pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("precision", BOUNDS)
 def test_the_peak_is_that_of_torch(precision: str) -> None:
     peaks = {}
     for engine in ("torch", "muster"):

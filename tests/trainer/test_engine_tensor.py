@@ -21,7 +21,7 @@ from trainer.engines.tensor_parallel import copy_to_ranks, sum_over_ranks
 
 STEPS = 20
 MODELS = ("llama", "gpt2", "qwen2", "qwen3", "mistral")
-DAILY = [("llama", 4), ("gpt2", 2)]
+DAILY = [("gpt2", 2)]
 # Products of other sizes round differently in bf16 and fp16. Both formats have fewer digits than the difference.
 SHORT_TOLERANCE = {"bf16": 2e-2, "fp16": 2e-3}
 

@@ -37,7 +37,7 @@ STRATEGIES = [
     pytest.param("single pipeline=4", LLAMA, id="pipeline, 1f1b", marks=NIGHTLY),
     pytest.param("ddp pipeline=2 schedule=interleaved", LLAMA, id="pipeline, interleaved, with ddp"),
     pytest.param("fsdp pipeline=2", LLAMA, id="pipeline with fsdp", marks=NIGHTLY),
-    pytest.param("single tensor=2 pipeline=2", SHALLOW, id="pipeline with tensor"),
+    pytest.param("single tensor=2 pipeline=2", SHALLOW, id="pipeline with tensor", marks=NIGHTLY),
     pytest.param("ddp context=2", SHALLOW, id="context with ddp"),
     pytest.param("fsdp context=2", SHALLOW, id="context with fsdp", marks=NIGHTLY),
     pytest.param("fsdp expert=2", MIXTURE, id="expert with fsdp"),

@@ -53,14 +53,15 @@ def test_gradients_are_those_of_one_rank(preset: str, model: tuple[str, ...], st
             assert difference <= GRADIENT_TOLERANCE * np.abs(gradient).max(), name
 
 
+@NIGHTLY
 @pytest.mark.parametrize(
     ("preset", "model", "strategy", "ranks"),
     [
         ("tiny-llama", LLAMA, "single tensor=2", 2),
-        pytest.param("tiny-llama", LLAMA, "fsdp tensor=2", 4, marks=NIGHTLY),
-        pytest.param("tiny-moe", MIXTURE, "fsdp expert=2", 2, marks=NIGHTLY),
-        pytest.param("tiny-moe", MIXTURE, "fsdp expert=2", 4, marks=NIGHTLY),
-        pytest.param("tiny-moe", MIXTURE, "fsdp tensor=2", 4, marks=NIGHTLY),
+        ("tiny-llama", LLAMA, "fsdp tensor=2", 4),
+        ("tiny-moe", MIXTURE, "fsdp expert=2", 2),
+        ("tiny-moe", MIXTURE, "fsdp expert=2", 4),
+        ("tiny-moe", MIXTURE, "fsdp tensor=2", 4),
     ],
 )
 def test_a_run_resumes_exactly_and_exports_what_one_rank_exports(

@@ -72,7 +72,7 @@ def first_backward(config: dict[str, Any]) -> tuple[int, int, int]:
         "static graph",
         pytest.param("compiled whole", marks=pytest.mark.nightly),
         "muster",
-        "muster, compiled blocks",
+        pytest.param("muster, compiled blocks", marks=pytest.mark.nightly),
     ],
 )
 def test_buckets_are_sent_during_backward_in_the_first_step(mode: str) -> None:

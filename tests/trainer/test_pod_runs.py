@@ -73,6 +73,7 @@ def assert_same_as_undisturbed(folder: Path, steps: int) -> None:
     assert read_checksums(folder, steps) == read_checksums(undisturbed, steps)
 
 
+@pytest.mark.nightly
 def test_an_evicted_pod_saves_and_the_next_pods_continue_bit_for_bit(tmp_path: Path, port: int) -> None:
     folder = tmp_path / "run"
     with ExitStack() as stack:

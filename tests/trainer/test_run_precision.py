@@ -11,6 +11,7 @@ from trainer.__main__ import main
 from trainer.life.outcome import Code
 
 
+@pytest.mark.nightly
 def test_the_precision_may_change_on_resume(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "run"
     arguments = [*SMALL_LLAMA, "parallel.strategy=single", f"run.folder={folder}"]

@@ -23,7 +23,7 @@ from tests.cluster.catalog.software_output import GOOD, OPEN_DRIVER
 from tests.harness import REPO
 from tests.infra.targets.aws.node.machines import BUCKET, Machines
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.nightly]
 
 DRIVER = "/proc/driver/nvidia/version"
 OLD_DRIVER = OPEN_DRIVER.replace("580.126.09", "535.183.06")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from datetime import date
 from functools import cache
 from pathlib import Path
@@ -13,28 +13,14 @@ from typing import Any
 import yaml
 
 from cluster.spec import ClusterSpec
-from infra.targets.cost import Cost, Line
+from infra.targets.cost import Cost
 from infra.targets.nebius.plan import disk_size_gb, plan_nebius
 from infra.targets.nebius.spec import NebiusGroup, NebiusMachine, machine_of, require_section
+from infra.targets.rented.cost import Item, add_up
 
 PRICES = Path(__file__).with_name("prices.yaml")
-NOT_INCLUDED = ("traffic to the internet", "taxes")
-UNKNOWN = "not in the price table"
+PAGE = "https://docs.nebius.com/compute/resources/pricing"
 OUTDATED = "has changed since"
-
-
-@dataclass(frozen=True)
-class Item:
-    """Identical things that cost money."""
-
-    part: str
-    what: str
-    count: int
-    usd_per_hour: float | None = None
-    """Of one; None if it is not known."""
-    note: str = UNKNOWN
-    resource: dict[str, Any] = field(default_factory=dict)
-    """What Nebius's calculator is asked for (`nebius.billing.v1alpha1.ResourceSpec`); empty if it has no such thing."""
 
 
 def price_machine(name: str, *, preemptible: bool = False) -> float | None:
@@ -46,16 +32,7 @@ def price_machine(name: str, *, preemptible: bool = False) -> float | None:
 def cost_nebius(spec: ClusterSpec) -> Cost:
     """Return the cost of a valid spec by the dated prices."""
     on: date = _read_prices()["date"]
-    return add_up(list_items(spec), on)
-
-
-def add_up(items: Sequence[Item], on: date) -> Cost:
-    """Return the cost of items; those without a price, or with one that may be wrong, are marked as open."""
-    lines = tuple(
-        Line(item.part, item.what, item.count, item.count * (item.usd_per_hour or 0.0), item.note, open=bool(item.note))
-        for item in items
-    )
-    return Cost(lines, on, NOT_INCLUDED, str(_read_prices()["page"]))
+    return add_up(list_items(spec), on, PAGE)
 
 
 def list_items(spec: ClusterSpec) -> tuple[Item, ...]:

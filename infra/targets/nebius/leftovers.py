@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
 
 from grpc import StatusCode
@@ -11,17 +10,16 @@ from nebius.aio.service_error import RequestError
 
 from cluster import names
 from infra.home import Home
-from infra.resources.error import InUseError, ResourceError
+from infra.resources.error import ResourceError
 from infra.targets.nebius.client import Cloud, Message, open_cloud
 from infra.targets.nebius.cost import price_machine
 from infra.targets.nebius.kinds import KINDS, Kind
 from infra.targets.nebius.refusals import explain_error, is_code
+from infra.targets.rented.removal import retry_while_in_use
 from infra.targets.target import Deployment, Leftover, Leftovers
 
 _WHERE = "nebius.project"
 _INSTANCE, _FILESYSTEM, _GROUP, _RULE = "instance", "filesystem", "security group", "security rule"
-_BUSY = (StatusCode.FAILED_PRECONDITION, StatusCode.ABORTED)
-_PAUSE_S = 2.0
 # Kinds that must be gone before a resource of the key can be removed.
 _USERS = {
     "GPU cluster": {_INSTANCE},
@@ -56,16 +54,12 @@ def remove_leftover(leftover: Leftover, until: float) -> None:
     """Delete a resource; if it is in use, retry until `until` (time.monotonic), then raise InUseError."""
     kind = KINDS[leftover.kind]
     id_ = leftover.name.rpartition(" ")[2]
-    while True:
-        try:
-            with open_cloud(_WHERE) as cloud:
-                cloud.delete(kind, id_)
-        except InUseError:
-            if time.monotonic() + _PAUSE_S > until:
-                raise
-        else:
-            return
-        time.sleep(_PAUSE_S)
+
+    def remove() -> None:
+        with open_cloud(_WHERE) as cloud:
+            cloud.delete(kind, id_)
+
+    retry_while_in_use(remove, until)
 
 
 def measure_leftover(leftover: Leftover) -> int | None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from infra.targets.nebius.client import Cloud, open_cloud
-from infra.targets.nebius.cost import Item
+from infra.targets.rented.cost import Item
 
 _SERVICE, _REQUEST = "nebius.billing.v1alpha1.CalculatorService", "nebius.billing.v1alpha1.EstimateRequest"
 SOURCE = "Nebius's calculator"

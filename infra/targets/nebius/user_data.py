@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
-import yaml
+from infra.targets.rented import user_data
 
-HEADER = "#cloud-config\n"
 # Ubuntu's cloud-init waits for devices under /dev, which the tag of a virtiofs filesystem is not: fstab has it instead.
 _MOUNT = """mkdir -p {mount}
 grep -q ' {mount} virtiofs ' /etc/fstab || echo '{tag} {mount} virtiofs defaults,nofail 0 0' >>/etc/fstab
@@ -19,14 +17,6 @@ def render_user_data(hostname: str, host_key: Mapping[str, str], authorized_key:
 
     `host_key` has the parts `private` and `public`. That the machine has this key is what the first login checks.
     """
-    document: dict[str, Any] = {
-        "hostname": hostname,
-        "manage_etc_hosts": False,
-        "ssh_deletekeys": True,
-        "ssh_keys": {"ed25519_private": host_key["private"], "ed25519_public": host_key["public"]},
-        "ssh_pwauth": False,
-        "disable_root": False,
-        "ssh_authorized_keys": [authorized_key],
-        "runcmd": [["sh", "-ec", _MOUNT.format(mount=mount, tag=tag)] for tag, mount in sorted(mounts.items())],
-    }
-    return HEADER + yaml.safe_dump(document, sort_keys=False, width=4096)
+    scripts = [_MOUNT.format(mount=mount, tag=tag) for tag, mount in sorted(mounts.items())]
+    keys = {"ed25519_private": host_key["private"], "ed25519_public": host_key["public"]}
+    return user_data.render_user_data(authorized_key, scripts, hostname=hostname, ssh_keys=keys)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from difflib import get_close_matches
-from ipaddress import IPv4Network
 
 from cluster.spec import ClusterSpec
-from cluster.spec.issue import Issue, error, warning
+from cluster.spec.issue import Issue, error
 from infra.targets.nebius.plan import SUBNET_MAX_PREFIX
-from infra.targets.nebius.spec import Nebius, nebius_section
+from infra.targets.nebius.spec import SECTION, Nebius, nebius_section
+from infra.targets.rented import rules
 
-ANYWHERE = "0.0.0.0/0"
 # A fabric connects whole machines: Nebius allows GPU clusters only for presets with all GPUs of a machine.
 FABRIC_GPUS = 8
 
@@ -31,16 +29,7 @@ def validate_nebius(spec: ClusterSpec) -> Iterator[Issue]:
 
 def check_groups(spec: ClusterSpec, section: Nebius) -> Iterator[Issue]:
     """Require a machine for each node group, and none for groups that do not exist."""
-    for name in section.groups:
-        if name not in spec.groups:
-            near = get_close_matches(name, spec.groups, n=1)
-            fix = f"rename it to `{near[0]}`" if near else f"add it under `groups:`, for example `{name}: {{count: 2}}`"
-            message = f"'{name}' is not a node group; allowed: {', '.join(spec.groups)}"
-            yield error("no_such_group", f"nebius.groups.{name}", message, fix)
-    for name in spec.groups:
-        if name not in section.groups:
-            fix = f"add `{name}: {{platform: PLATFORM, preset: PRESET}}` under `nebius.groups`"
-            yield error("no_such_group", "nebius.groups", f"node group '{name}' has no machine", fix)
+    return rules.check_groups(spec, SECTION, section.groups, "{platform: PLATFORM, preset: PRESET}")
 
 
 def check_gpu_counts(spec: ClusterSpec, section: Nebius) -> Iterator[Issue]:
@@ -76,35 +65,12 @@ def check_fabrics(spec: ClusterSpec, section: Nebius) -> Iterator[Issue]:
 
 def check_ssh_from(_spec: ClusterSpec, section: Nebius) -> Iterator[Issue]:
     """Refuse values that are no address range, and warn about SSH that is open to all."""
-    for number, cidr in enumerate(section.ssh_from):
-        where = f"nebius.ssh_from[{number}]"
-        try:
-            IPv4Network(cidr)
-        except ValueError as invalid:
-            fix = "write for example 203.0.113.7/32, your public address and /32"
-            yield error("ssh_from", where, f"'{cidr}' is not an IPv4 address range: {invalid}", fix)
-        else:
-            if cidr == ANYWHERE:
-                message = f"'{cidr}' lets everybody connect to SSH; only the keys protect the machines"
-                yield warning("ssh_open", where, message, "write the address ranges of those who log in")
+    return rules.check_ssh_from(SECTION, section.ssh_from)
 
 
 def check_network(spec: ClusterSpec, _section: Nebius) -> Iterator[Issue]:
     """Refuse settings of the network that this target does not have, and ranges that are too small."""
-    if not spec.network.egress:
-        message = "false is not possible: bootstrap installs packages from the internet"
-        yield error("nebius_network", "network.egress", message, "remove it")
-    if spec.login.ssh_port is not None:
-        message = f"{spec.login.ssh_port} cannot be published: the login node has its own address"
-        yield error("nebius_network", "login.ssh_port", message, "remove it, and connect to its address")
-    if spec.network.cidr is not None:
-        try:
-            length = IPv4Network(spec.network.cidr).prefixlen
-        except ValueError:
-            return  # a rule for all targets reports it
-        if length > SUBNET_MAX_PREFIX:
-            message = f"'{spec.network.cidr}' is too small; allowed: /16 to /{SUBNET_MAX_PREFIX}"
-            yield error("nebius_network", "network.cidr", message, f"write a range of at least /{SUBNET_MAX_PREFIX}")
+    return rules.check_network(spec, SECTION, SUBNET_MAX_PREFIX)
 
 
 def check_storage(spec: ClusterSpec, _section: Nebius) -> Iterator[Issue]:

@@ -10,13 +10,10 @@ from typing import Any
 import pulumi
 
 from cluster import names
-from cluster.inventory import Inventory, Node
 from infra.home import Home
 from infra.plan import BuildPlan, PlannedNode
-from infra.targets.nebius.build.boot import Boot, BootArgs
 from infra.targets.nebius.build.host_key import HostKey
 from infra.targets.nebius.build.resource import CloudResource, ResourceArgs
-from infra.targets.nebius.owner import owner_labels
 from infra.targets.nebius.plan import (
     filesystem_spec,
     gpu_cluster_spec,
@@ -24,8 +21,11 @@ from infra.targets.nebius.plan import (
     rule_specs,
     subnet_spec,
 )
-from infra.targets.nebius.spec import require_section
+from infra.targets.nebius.spec import SECTION, require_section
 from infra.targets.nebius.user_data import render_user_data
+from infra.targets.rented.boot import Boot, BootArgs
+from infra.targets.rented.inventory import build_inventory
+from infra.targets.rented.owner import owner_labels
 from infra.targets.target import Context
 
 
@@ -119,8 +119,9 @@ class NebiusCluster(pulumi.ComponentResource):
         boot = Boot(
             f"boot-{node.name}",
             BootArgs(
+                section=SECTION,
                 node=node.name,
-                instance=instance.id,
+                machine=instance.id,
                 address=for_ssh,
                 host_key=key.public,
                 ssh_private_key=self._context.secrets.ssh_private_key,
@@ -150,32 +151,3 @@ class NebiusCluster(pulumi.ComponentResource):
 
     def _options(self, *dependencies: pulumi.Resource) -> pulumi.ResourceOptions:
         return pulumi.ResourceOptions(parent=self, depends_on=[self._context.guard, *dependencies])
-
-
-def build_inventory(plan: BuildPlan, machines: Mapping[str, Mapping[str, Any]], *, public: bool) -> Inventory:
-    """Return the inventory of a planned cluster; `machines` has by node what its instance is."""
-
-    def describe(node: PlannedNode) -> Node:
-        machine = machines[node.name]
-        return Node(
-            name=node.name,
-            role=node.role,
-            group=node.group,
-            address=machine["address"],
-            ssh_address=machine["public_address"] if public else "",
-            host_key=machine["host_key"],
-            machine_id=machine["machine_id"],
-            # Pulumi passes every number as a float.
-            cpus=int(machine["cpus"]),
-            memory_mb=int(machine["memory_mb"]),
-            gpus=node.gpus,
-            fabric=node.fabric,
-            place=tuple(machine["path"]) if node.role == "compute" else (),
-        )
-
-    return Inventory(
-        cluster=plan.cluster,
-        target=plan.target,
-        nodes=tuple(map(describe, plan.nodes)),
-        mounts=tuple(volume.mount for volume in plan.volumes),
-    )

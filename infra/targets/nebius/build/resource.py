@@ -16,8 +16,8 @@ from infra.resources.error import ResourceError
 from infra.resources.properties import Properties, changed, unknown
 from infra.targets.nebius.client import Cloud, Message, open_cloud, read_state
 from infra.targets.nebius.kinds import KINDS, Kind
-from infra.targets.nebius.owner import describe_owner, is_same_owner
 from infra.targets.nebius.refusals import is_code
+from infra.targets.rented.owner import describe_owner, is_same_owner
 
 _REPLACING = ("kind", "project", "parent", "name")
 _STOPPED = "STOPPED"

@@ -8,9 +8,10 @@ import pytest
 
 from infra.targets.cost import Quote
 from infra.targets.nebius import client
-from infra.targets.nebius.cost import NOT_INCLUDED, OUTDATED, UNKNOWN, cost_nebius
+from infra.targets.nebius.cost import OUTDATED, cost_nebius
 from infra.targets.nebius.quote import NOT_QUOTED
 from infra.targets.nebius.target import NebiusTarget
+from infra.targets.rented.cost import NOT_INCLUDED, UNKNOWN
 from muster.commands import screen
 from tests.infra.targets.nebius.fake_cloud import FakeCloud
 from tests.infra.targets.nebius.specs import make_spec, spec_data

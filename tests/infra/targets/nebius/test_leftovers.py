@@ -9,9 +9,9 @@ import pytest
 from grpc import StatusCode
 
 from infra.resources.error import InUseError, ResourceError
-from infra.targets.nebius import leftovers
 from infra.targets.nebius.leftovers import find_leftovers, measure_leftover, remove_leftover
-from infra.targets.nebius.owner import owner_labels
+from infra.targets.rented import removal
+from infra.targets.rented.owner import owner_labels
 from infra.targets.target import Deployment, Leftovers
 from tests.infra.targets.nebius import resources
 from tests.infra.targets.nebius.fake_cloud import FakeCloud
@@ -24,7 +24,7 @@ DEPLOYMENT = Deployment("demo", "dev", account=PROJECT)
 def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("MUSTER_HOME", str(tmp_path))
     monkeypatch.setattr(resources, "LABELS", owner_labels("demo", "dev", tmp_path, {}))
-    monkeypatch.setattr(leftovers, "_PAUSE_S", 0.01)
+    monkeypatch.setattr(removal, "PAUSE_S", 0.01)
 
 
 def remove_all(search: Leftovers) -> None:

@@ -9,7 +9,7 @@ import pytest
 from infra.targets.hosts.assign import Assignment
 from infra.targets.hosts.preflight.facts import MachineFacts
 from infra.targets.hosts.preflight.judge import Subject
-from infra.targets.nebius.machine_check import find_errors
+from infra.targets.rented.machine_check import find_errors
 from tests.infra.targets.nebius.specs import make_spec
 
 CONTROLLER = Assignment("controller", "controller", "controller")

@@ -12,7 +12,8 @@ from infra.engine.stop import Stop
 from infra.home import Home, StackHome
 from infra.targets.nebius.plan import instance_spec, plan_nebius, rule_specs
 from infra.targets.nebius.target import NebiusTarget
-from infra.targets.nebius.user_data import HEADER, render_user_data
+from infra.targets.nebius.user_data import render_user_data
+from infra.targets.rented.user_data import HEADER
 from infra.targets.target import Deployment
 from tests.infra.targets.nebius.specs import make_spec, spec_data
 

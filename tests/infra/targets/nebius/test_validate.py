@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from infra.targets.nebius.validate import ANYWHERE
+from infra.targets.rented.rules import ANYWHERE
 from infra.validate import validate
 from tests.infra.targets.nebius.specs import Data, make_spec, spec_data
 

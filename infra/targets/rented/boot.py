@@ -1,6 +1,6 @@
-"""The first boot of an instance as a Pulumi resource: wait for SSH and cloud-init, then read what the machine is.
+"""The first boot of a machine as a Pulumi resource: wait for SSH and cloud-init, then read what the machine is.
 
-It is apart from the instance, so that an instance whose boot fails is in the state and teardown removes it.
+It is apart from the machine, so that a machine whose boot fails is in the state and teardown removes it.
 """
 
 from __future__ import annotations
@@ -20,12 +20,11 @@ from infra.resources.error import ResourceError
 from infra.resources.properties import Properties, changed
 from infra.targets.hosts.assign import Assignment
 from infra.targets.hosts.preflight.facts import FactsError
-from infra.targets.nebius.machine_check import find_errors, read_subject
+from infra.targets.rented.machine_check import find_errors, read_subject
 
 # GPU machines check their GPUs before they start the operating system.
 SSH_TIMEOUT_S = 900.0
 CLOUD_INIT_TIMEOUT_S = 900.0
-WHERE = "nebius"
 _CLOUD_INIT = """if command -v cloud-init >/dev/null; then cloud-init status --wait >/dev/null || test $? = 2; fi"""
 _FACTS = """getconf _NPROCESSORS_ONLN
 awk '/^MemTotal:/ { print int($2 / 1024) }' /proc/meminfo
@@ -46,10 +45,10 @@ class BootProvider(ResourceProvider):
             emit(Event("machines", node, "boot", "failed", str(failed)))
             raise
         emit(Event("machines", node, "boot", "changed"))
-        return CreateResult(f"boot-{props['instance']}", props | {"cpus": cpus, "memory_mb": memory_mb})
+        return CreateResult(f"boot-{props['machine']}", props | {"cpus": cpus, "memory_mb": memory_mb})
 
     def diff(self, _id: str, olds: Properties, news: Properties) -> DiffResult:
-        replaces = changed(olds, news, ("instance", "mounts"))
+        replaces = changed(olds, news, ("machine", "mounts"))
         return DiffResult(changes=bool(replaces), replaces=replaces, delete_before_replace=True)
 
 
@@ -57,8 +56,11 @@ class BootProvider(ResourceProvider):
 class BootArgs:
     """The inputs of a Boot."""
 
+    section: str
+    """The target's section of the spec, for errors."""
     node: str
-    instance: pulumi.Input[str]
+    machine: pulumi.Input[str]
+    """Its id."""
     address: pulumi.Input[str]
     """For SSH from here."""
     host_key: pulumi.Input[str]
@@ -70,8 +72,8 @@ class BootArgs:
     group: str | None
 
 
-class Boot(Resource, module="muster", name="NebiusBoot"):
-    """An instance that has booted: root can log in, and the shared filesystems are mounted."""
+class Boot(Resource, module="muster", name="MachineBoot"):
+    """A machine that has booted: root can log in, and the shared filesystems are mounted."""
 
     cpus: pulumi.Output[int]
     memory_mb: pulumi.Output[int]
@@ -89,7 +91,7 @@ def _read_machine(props: Properties) -> tuple[int, int]:
         role="compute",
         address=props["address"],
         host_key=props["host_key"],
-        machine_id=props["instance"],
+        machine_id=props["machine"],
         cpus=0,
         memory_mb=0,
     )
@@ -100,19 +102,20 @@ def _read_machine(props: Properties) -> tuple[int, int]:
         finally:
             transport.close()
     except TransportError as error:
-        fix = error.fix or "check that `nebius.ssh_from` has the public address of this machine, then run it again"
-        raise ResourceError(WHERE, f"{props['node']}: {error.line}", fix) from None
+        section = props["section"]
+        fix = error.fix or f"check that `{section}.ssh_from` has the public address of this machine, then run it again"
+        raise ResourceError(section, f"{props['node']}: {error.line}", fix) from None
 
 
 def _ask(transport: Transport, props: Properties) -> tuple[int, int]:
     node = props["node"]
     if transport.run(_CLOUD_INIT, timeout=CLOUD_INIT_TIMEOUT_S).code != 0:
         what = f"{node}: cloud-init has failed, so the machine is not as it should be"
-        raise ResourceError(WHERE, what, f"read /var/log/cloud-init-output.log on {props['address']}")
+        raise ResourceError(props["section"], what, f"read /var/log/cloud-init-output.log on {props['address']}")
     for mount in props["mounts"]:
         if transport.run(f"mountpoint -q {mount}").code != 0:
             what = f"{node}: the shared filesystem is not mounted at {mount}"
-            raise ResourceError(WHERE, what, f"read /var/log/cloud-init-output.log on {props['address']}")
+            raise ResourceError(props["section"], what, f"read /var/log/cloud-init-output.log on {props['address']}")
     _check(transport, props)
     cpus, memory_mb = transport.run(_FACTS).out.split()
     return int(cpus), int(memory_mb)
@@ -124,7 +127,7 @@ def _check(transport: Transport, props: Properties) -> None:
     try:
         subject = read_subject(transport, spec, Assignment(node, node, props["role"], props.get("group")))
     except FactsError as error:
-        raise ResourceError(WHERE, f"{node}: its facts cannot be read: {error}", "run it again") from None
+        raise ResourceError(props["section"], f"{node}: its facts cannot be read: {error}", "run it again") from None
     if errors := find_errors(subject):
         more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-        raise ResourceError("nebius.image", f"{node}: {errors[0].message}{more}", errors[0].fix)
+        raise ResourceError(f"{props['section']}.image", f"{node}: {errors[0].message}{more}", errors[0].fix)

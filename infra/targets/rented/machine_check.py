@@ -1,4 +1,4 @@
-"""Check an instance that has booted, with the rules of the hosts target that concern what an image brings."""
+"""Check a machine that has booted, with the rules of the hosts target that concern what an image brings."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def read_subject(transport: Transport, spec: ClusterSpec, assigned: Assignment) 
     asked_at = time.time()
     answer = transport.run(render_script(Probe()), timeout=SCRIPT_TIMEOUT_S)
     facts: MachineFacts = parse_facts(answer.out)
-    # The instance is the cluster's own, so what muster has put there is no problem.
+    # The machine is the cluster's own, so what muster has put there is no problem.
     return Subject(spec, assigned, facts, asked_at, time.time(), ours=bool(facts.muster))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from grpc import StatusCode
@@ -47,6 +48,13 @@ def refuse_platform(stack: Stack) -> str:
     return refused.stderr
 
 
+def find_ssh_rule(cloud: FakeCloud) -> dict[str, Any]:
+    """Return who may connect to SSH by the rules of the security group."""
+    (rule,) = (r for r in cloud.of_kind("SecurityRule") if "sourceCidrs" in r["spec"].get("ingress", {}))
+    ingress: dict[str, Any] = rule["spec"]["ingress"]
+    return ingress
+
+
 @dataclass(frozen=True)
 class Nebius:
     """A stack and the cloud that it is created in."""
@@ -80,11 +88,10 @@ def test_instances_run_a_job_and_nothing_is_left(nebius: Nebius) -> None:
     assert "nothing to change" in stack.up().stdout
     assert re.search(r"cpu-2 .*idle", stack.muster("status").stdout)
 
-    rule = next(r for r in cloud.of_kind("SecurityRule") if "sourceCidrs" in r["spec"].get("ingress", {}))
-    rule["spec"]["ingress"]["sourceCidrs"] = ["0.0.0.0/0"]
+    find_ssh_rule(cloud)["sourceCidrs"] = ["0.0.0.0/0"]
     stack.spec = {**stack.spec, "groups": {"cpu": {"count": 1}}}
     stack.up()
-    assert rule["spec"]["ingress"]["sourceCidrs"] == ["203.0.113.7/32"]
+    assert find_ssh_rule(cloud)["sourceCidrs"] == ["203.0.113.7/32"]
     assert sorted(instance["spec"]["hostname"] for instance in cloud.of_kind("Instance")) == ["controller", "cpu-1"]
 
     # A resource that the state does not have, as after a run that was killed.

@@ -17,7 +17,7 @@ class Kind:
     ready: frozenset[str]
     """States in which it can be used; none if it has no states."""
     updatable: frozenset[str] = frozenset()
-    """Fields of the spec that can change in place; any other needs another resource."""
+    """Fields of the spec that can change in place; any other needs another resource, also if it has drifted."""
     watched: frozenset[str] = frozenset()
     """Fields of the spec that a refresh compares with what exists."""
     timeout_s: float = 600.0
@@ -31,29 +31,16 @@ class Kind:
         return f"{self.package}.{method}{self.message}{'s' if method == 'List' else ''}Request"
 
 
+# The API changes none of these: another rule takes the place of one whose content is wrong.
 _RULE = frozenset({"access", "protocol", "ingress", "egress"})
 _VPC, _COMPUTE = "nebius.vpc.v1", "nebius.compute.v1"
 # In the order of removal: what comes later is used by what comes before it.
 _KINDS = (
     # A GPU machine takes many minutes to be found, placed and started.
-    Kind(
-        "instance",
-        _COMPUTE,
-        "Instance",
-        frozenset({"RUNNING"}),
-        updatable=frozenset({"recoveryPolicy"}),
-        timeout_s=1800.0,
-    ),
+    Kind("instance", _COMPUTE, "Instance", frozenset({"RUNNING"}), timeout_s=1800.0),
     Kind("GPU cluster", _COMPUTE, "GpuCluster", frozenset()),
     Kind("filesystem", _COMPUTE, "Filesystem", frozenset({"READY"}), updatable=frozenset({"sizeGibibytes"})),
-    Kind(
-        "security rule",
-        _VPC,
-        "SecurityRule",
-        frozenset({"READY"}),
-        updatable=_RULE,
-        watched=_RULE,
-    ),
+    Kind("security rule", _VPC, "SecurityRule", frozenset({"READY"}), watched=_RULE),
     Kind("security group", _VPC, "SecurityGroup", frozenset({"READY"})),
     Kind("subnet", _VPC, "Subnet", frozenset({"READY"})),
     Kind("network", _VPC, "Network", frozenset({"READY"})),

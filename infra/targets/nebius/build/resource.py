@@ -52,7 +52,8 @@ class CloudResourceProvider(ResourceProvider):
     def diff(self, _id: str, olds: Properties, news: Properties) -> DiffResult:
         kind = KINDS[news["kind"]]
         fields = list_changed_fields(olds["spec"], news["spec"])
-        replaces = changed(olds, news, _REPLACING) + (["spec"] if fields - kind.updatable else [])
+        wrong = fields | kind.watched.intersection(olds.get("drift") or ())
+        replaces = changed(olds, news, _REPLACING) + (["spec"] if wrong - kind.updatable else [])
         updates = fields or changed(olds, news, ("labels",)) or olds.get("drift")
         return DiffResult(changes=bool(replaces or updates), replaces=replaces, delete_before_replace=True)
 
@@ -113,7 +114,7 @@ def list_changed_fields(old: Mapping[str, Any], new: Mapping[str, Any]) -> froze
 
 
 def find_drift(kind: Kind, props: Properties, resource: Message) -> list[str]:
-    """Return what differs from the inputs: fields that somebody has changed, or an instance that was stopped."""
+    """Return what differs from the inputs: fields of the spec, labels, or the state of an instance that was stopped."""
     spec = props["spec"]
     drift = [key for key in sorted(kind.watched) if key in spec and resource.get("spec", {}).get(key) != spec[key]]
     labels = resource["metadata"].get("labels", {})
@@ -128,7 +129,10 @@ def read_address(interface: Message, name: str) -> str:
 
 
 def _create(cloud: Cloud, kind: Kind, props: Properties) -> str:
-    """Create a resource, or take over the one that an interrupted run has created; return its id."""
+    """Create a resource, or take over the one that an interrupted run has created; return its id.
+
+    What cannot be changed into what the inputs describe is deleted and created again.
+    """
     try:
         return cloud.create(kind, _metadata(props), _spec(props))
     except RequestError as error:
@@ -142,7 +146,11 @@ def _create(cloud: Cloud, kind: Kind, props: Properties) -> str:
         what = f"{kind.name} {props['name']} exists, {describe_owner(labels)}"
         raise ResourceError(props["where"], what, "rename the cluster, or remove it there")
     id_ = str(resource["metadata"]["id"])
-    if find_drift(kind, props, cloud.wait_until_ready(kind, id_)):
+    drift = find_drift(kind, props, cloud.wait_until_ready(kind, id_))
+    if kind.watched.intersection(drift) - kind.updatable:
+        cloud.delete(kind, id_)
+        return cloud.create(kind, _metadata(props), _spec(props))
+    if drift:
         cloud.update(kind, _metadata(props) | {"id": id_}, _spec(props))
     return id_
 

@@ -1,7 +1,7 @@
 """Nebius's API on this machine: a gRPC server with the services and messages of their SDK, that keeps resources.
 
-Operations take some polls, names are unique, what is in use cannot be deleted, and errors have the codes and details
-of the API. What an instance is in the end decides `machines`, for example a container.
+Operations take some polls, names are unique, what is in use cannot be deleted, immutable fields cannot be changed, and
+errors have the codes and details of the API. What instances are, for example containers, decides `machines`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from typing import Any, Protocol
 
 import grpc
 from nebius.base.protos.dynamic import REGISTRY
+
+from tests.infra.targets.nebius.immutable_fields import find_changes
 
 Message = dict[str, Any]
 Code = grpc.StatusCode
@@ -198,6 +200,9 @@ class FakeCloud:
 
     def _update(self, kind: str, request: Message, fault: Fault | None) -> Message:
         resource = self._require(kind, request["metadata"]["id"])
+        changes = find_changes(f"{SERVICES[kind]}.{kind}Spec", resource["spec"], request.get("spec", {}))
+        if violations := [{"field": name, "message": "field is immutable"} for name in changes]:
+            raise _Refusal(Code.INVALID_ARGUMENT, "bad request", {"badRequest": {"violations": violations}})
         resource["metadata"]["labels"] = request["metadata"].get("labels", {})
         resource["spec"] = request.get("spec", {})
         return self._begin(resource["metadata"]["id"], lambda: None, fault)

@@ -8,8 +8,10 @@ import pytest
 from grpc import StatusCode
 
 from infra.resources.error import InUseError, ResourceError
+from infra.targets.nebius.kinds import KINDS, Kind
 from infra.targets.nebius.plan import rule_specs
 from tests.infra.targets.nebius.fake_cloud import FakeCloud
+from tests.infra.targets.nebius.immutable_fields import list_fields
 from tests.infra.targets.nebius.resources import LABELS, PROVIDER, Props, create, create_all, describe
 
 
@@ -55,21 +57,59 @@ def test_a_resource_of_somebody_else_is_refused(cloud: FakeCloud) -> None:
         create("network", "demo", {})
 
 
+def find_rule(cloud: FakeCloud, name: str) -> tuple[str, Props]:
+    """Return the id of a security rule, and the rule."""
+    rules = {rule["metadata"]["name"]: rule for rule in cloud.of_kind("SecurityRule")}
+    return rules[name]["metadata"]["id"], rules[name]
+
+
+def replace_rule(id_: str, olds: Props, news: Props) -> str:
+    """Do what Pulumi does when the provider asks for a replacement; return the id of the new rule."""
+    difference = PROVIDER.diff(id_, olds, news)
+    assert (difference.replaces, difference.delete_before_replace) == (["spec"], True)
+    PROVIDER.delete(id_, olds)
+    return PROVIDER.create(news).id
+
+
 def test_rules_that_somebody_has_opened_are_closed_again(cloud: FakeCloud) -> None:
-    resources = create_all()
-    group = resources["security group"][0]
-    id_, props = next(
-        (id_, r) for id_, r in cloud.resources.items() if cloud.kinds[id_] == "SecurityRule" and "ingress" in r["spec"]
-        and "sourceCidrs" in r["spec"]["ingress"]
-    )  # fmt: skip
+    group = create_all()["security group"][0]
     inputs = describe("security rule", "ssh", rule_specs(group, ["203.0.113.7/32"])["ssh"], parent=group)
-    props["spec"]["ingress"]["sourceCidrs"] = ["0.0.0.0/0"]
+    id_, rule = find_rule(cloud, "ssh")
+    rule["spec"]["ingress"]["sourceCidrs"] = ["0.0.0.0/0"]
     read = PROVIDER.read(id_, inputs)
     assert read.outs["drift"] == ["ingress"]
-    difference = PROVIDER.diff(id_, read.outs, inputs)
-    assert (difference.changes, difference.replaces) == (True, [])
-    PROVIDER.update(id_, read.outs, inputs)
-    assert cloud.resources[id_]["spec"]["ingress"]["sourceCidrs"] == ["203.0.113.7/32"]
+    # The API changes no rule, so another one takes its place.
+    with pytest.raises(ResourceError, match=r"^nebius: spec\.ingress: field is immutable"):
+        PROVIDER.update(id_, read.outs, inputs)
+    assert replace_rule(id_, read.outs, inputs) != id_
+    assert find_rule(cloud, "ssh")[1]["spec"]["ingress"]["sourceCidrs"] == ["203.0.113.7/32"]
+
+
+def test_an_address_that_may_no_longer_connect_is_shut_out(cloud: FakeCloud) -> None:
+    group = create_all()["security group"][0]
+    olds, news = (
+        describe("security rule", "ssh", rule_specs(group, ssh_from)["ssh"], parent=group)
+        for ssh_from in (["203.0.113.7/32"], ["203.0.113.8/32"])
+    )
+    id_ = find_rule(cloud, "ssh")[0]
+    replace_rule(id_, olds, news)
+    assert find_rule(cloud, "ssh")[1]["spec"]["ingress"]["sourceCidrs"] == ["203.0.113.8/32"]
+
+
+def test_a_rule_of_an_interrupted_run_with_other_content_is_created_again(cloud: FakeCloud) -> None:
+    group = create_all()["security group"][0]
+    id_ = find_rule(cloud, "ssh")[0]
+    again, _props = create("security rule", "ssh", rule_specs(group, ["203.0.113.8/32"])["ssh"], parent=group)
+    assert again != id_
+    assert find_rule(cloud, "ssh")[1]["spec"]["ingress"]["sourceCidrs"] == ["203.0.113.8/32"]
+    assert len(cloud.of_kind("SecurityRule")) == 3
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_what_changes_in_place_is_what_the_api_can_change(kind: Kind) -> None:
+    is_immutable = list_fields(f"{kind.package}.{kind.message}Spec")
+    assert [name for name in kind.updatable if is_immutable[name]] == []
+    assert kind.watched <= is_immutable.keys()
 
 
 def test_a_stopped_instance_is_started_again(cloud: FakeCloud) -> None:
@@ -86,6 +126,7 @@ def test_a_stopped_instance_is_started_again(cloud: FakeCloud) -> None:
 CHANGES = {
     "filesystem grows": ("filesystem", {"sizeGibibytes": "2048"}, [], True),
     "other type of filesystem": ("filesystem", {"type": "WEKA"}, ["spec"], True),
+    "other recovery": ("instance", {"recoveryPolicy": "FAIL"}, ["spec"], True),
     "other preset": ("instance", {"resources": {"platform": "gpu-h100-sxm", "preset": "other"}}, ["spec"], True),
     "other fabric": ("GPU cluster", {"infinibandFabric": "fabric-4"}, ["spec"], True),
     "other addresses": ("subnet", {"ipv4PrivatePools": {}}, ["spec"], True),

@@ -38,6 +38,8 @@ _VPC, _COMPUTE = "nebius.vpc.v1", "nebius.compute.v1"
 _KINDS = (
     # A GPU machine takes many minutes to be found, placed and started.
     Kind("instance", _COMPUTE, "Instance", frozenset({"RUNNING"}), timeout_s=1800.0),
+    # Created and deleted with its instance, whose boot disk it is; one that stays costs money.
+    Kind("disk", _COMPUTE, "Disk", frozenset({"READY"})),
     Kind("GPU cluster", _COMPUTE, "GpuCluster", frozenset()),
     Kind("filesystem", _COMPUTE, "Filesystem", frozenset({"READY"}), updatable=frozenset({"sizeGibibytes"})),
     Kind("security rule", _VPC, "SecurityRule", frozenset({"READY"}), watched=_RULE),

@@ -1,4 +1,4 @@
-"""The resources of a cluster on Nebius, filesystem by label: for receipts, and if the state file is lost."""
+"""Find the resources of a cluster on Nebius by their labels, and remove them: for receipts, or without a state file."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from infra.targets.rented.removal import retry_while_in_use
 from infra.targets.target import Deployment, Leftover, Leftovers
 
 _WHERE = "nebius.project"
-_INSTANCE, _FILESYSTEM, _GROUP, _RULE = "instance", "filesystem", "security group", "security rule"
+_INSTANCE, _DISK, _FILESYSTEM, _GROUP, _RULE = "instance", "disk", "filesystem", "security group", "security rule"
 # Kinds that must be gone before a resource of the key can be removed.
 _USERS = {
+    _DISK: {_INSTANCE},
     "GPU cluster": {_INSTANCE},
     _FILESYSTEM: {_INSTANCE},
     _GROUP: {_INSTANCE, _RULE},
@@ -38,11 +39,7 @@ def find_leftovers(deployment: Deployment) -> Leftovers:
     with open_cloud(_WHERE) as cloud:
         for kind in KINDS.values():
             try:
-                leftovers += [
-                    _describe(kind, resource)
-                    for resource in _list(cloud, kind, deployment.account)
-                    if _is_of(resource, deployment.cluster, home)
-                ]
+                leftovers += [_describe(kind, resource) for resource in _list(cloud, kind, deployment, home)]
             except RequestError as error:
                 if is_code(error, StatusCode.UNAUTHENTICATED):
                     raise
@@ -73,24 +70,31 @@ def measure_leftover(leftover: Leftover) -> int | None:
     return int(size) if size else None
 
 
-def _list(cloud: Cloud, kind: Kind, project: str) -> Iterator[Message]:
-    if kind.name != _RULE:
-        yield from cloud.list(kind, project)
-        return
-    for group in cloud.list(KINDS[_GROUP], project):
-        yield from cloud.list(kind, str(group["metadata"]["id"]))
+def _list(cloud: Cloud, kind: Kind, deployment: Deployment, home: str) -> Iterator[Message]:
+    """Yield the cluster's resources of a kind; rules are listed by the security group that they are in."""
+    resources = cloud.list(kind, deployment.account)
+    if kind.name == _RULE:
+        groups = _list(cloud, KINDS[_GROUP], deployment, home)
+        resources = (rule for group in groups for rule in _list_rules(cloud, str(group["metadata"]["id"])))
+    for resource in resources:
+        labels = resource["metadata"].get("labels", {})
+        if labels.get(names.CLUSTER) == deployment.cluster and labels.get(names.HOME) == home:
+            yield resource
 
 
-def _is_of(resource: Message, cluster: str, home: str) -> bool:
-    labels = resource["metadata"].get("labels", {})
-    return bool(labels.get(names.CLUSTER) == cluster and labels.get(names.HOME) == home)
+def _list_rules(cloud: Cloud, group: str) -> Iterator[Message]:
+    try:
+        yield from cloud.list(KINDS[_RULE], group)
+    except RequestError as error:
+        # The group may have been removed, with its rules, since it was listed.
+        if not is_code(error, StatusCode.NOT_FOUND):
+            raise
 
 
 def _describe(kind: Kind, resource: Message) -> Leftover:
     metadata = resource["metadata"]
     labels = metadata.get("labels", {})
-    machine = resource.get("spec", {}).get("resources", {})
-    price = price_machine(f"{machine.get('platform')}/{machine.get('preset')}") if kind.name == _INSTANCE else None
+    price = _price_instance(resource.get("spec", {})) if kind.name == _INSTANCE else None
     return Leftover(
         kind.name,
         f"{metadata.get('name', '')} {metadata['id']}",
@@ -102,3 +106,9 @@ def _describe(kind: Kind, resource: Message) -> Leftover:
         is_node=kind.name == _INSTANCE,
         used_by=frozenset(_USERS.get(kind.name, ())),
     )
+
+
+def _price_instance(spec: Message) -> float | None:
+    machine = spec.get("resources", {})
+    name = f"{machine.get('platform')}/{machine.get('preset')}"
+    return price_machine(name, preemptible="preemptible" in spec)

@@ -10,7 +10,10 @@ from nebius.aio.service_error import RequestError
 from infra.resources.error import InUseError, ResourceError
 from infra.targets.nebius.spec import LOGIN_FIX
 
+# What others use (a precondition), or what another operation still works on, can be removed later.
+_IN_USE = frozenset({StatusCode.FAILED_PRECONDITION, StatusCode.ABORTED})
 QUOTA_FIX = "request a higher quota in Nebius's console (Administration, Limits), or make the cluster smaller"
+CONNECTION_FIX = "check the connection to api.nebius.cloud, then run it again"
 CAPACITY_FIX = "try again later, or choose another fabric, preset or project (region); muster keeps what exists"
 
 
@@ -25,7 +28,7 @@ def explain_error(where: str, error: RequestError) -> ResourceError:
     what = "; ".join(_describe_details(error)) or str(status.message or status.code.name)
     if status.request_id:
         what = f"{what} (request {status.request_id})"
-    kind = InUseError if status.code == StatusCode.FAILED_PRECONDITION else ResourceError
+    kind = InUseError if status.code in _IN_USE else ResourceError
     return kind(where, what, _choose_fix(error))
 
 
@@ -65,6 +68,7 @@ _FIXES = {
     StatusCode.NOT_FOUND: "correct the id in the stack file, or run `muster up` again",
     StatusCode.ALREADY_EXISTS: "rename the cluster, or remove the resource in Nebius's console",
     StatusCode.FAILED_PRECONDITION: "wait until what uses it has been removed, then run it again",
-    StatusCode.UNAVAILABLE: "check the connection to api.nebius.cloud, then run it again",
-    StatusCode.DEADLINE_EXCEEDED: "check the connection to api.nebius.cloud, then run it again",
+    StatusCode.ABORTED: "wait until the other operation on it has ended, then run it again",
+    StatusCode.UNAVAILABLE: CONNECTION_FIX,
+    StatusCode.DEADLINE_EXCEEDED: CONNECTION_FIX,
 }

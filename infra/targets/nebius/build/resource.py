@@ -160,8 +160,14 @@ def _metadata(props: Properties) -> Message:
 
 
 def _spec(props: Properties) -> Message:
-    user_data = {"cloudInitUserData": props["user_data"]} if props["user_data"] else {}
-    return {**props["spec"], **user_data}
+    """Return the spec with what may change without another resource: user data, and the labels of the boot disk."""
+    spec = dict(props["spec"])
+    if props["user_data"]:
+        spec["cloudInitUserData"] = props["user_data"]
+    if "bootDisk" in spec:
+        disk = {**spec["bootDisk"]["managedDisk"], "labels": dict(props["labels"])}
+        spec["bootDisk"] = {**spec["bootDisk"], "managedDisk": disk}
+    return spec
 
 
 def _parent(props: Properties) -> str:

@@ -27,6 +27,7 @@ Code = grpc.StatusCode
 COMPUTE, VPC = "nebius.compute.v1", "nebius.vpc.v1"
 SERVICES = {
     "Instance": COMPUTE,
+    "Disk": COMPUTE,
     "GpuCluster": COMPUTE,
     "Filesystem": COMPUTE,
     "Network": VPC,
@@ -168,9 +169,22 @@ class FakeCloud:
         machine = None
         if fault is None:
             self.resources[id_], self.kinds[id_] = resource, kind
+            if kind == "Instance":
+                self._create_boot_disk(resource)
             # Machines start side by side, and the server answers meanwhile.
             machine = self._starting.submit(self._machines.start, resource) if kind == "Instance" else None
         return self._begin(id_, finish, fault, machine)
+
+    def _create_boot_disk(self, instance: Message) -> None:
+        id_, disk = f"disk-e00{next(self._numbers):04d}", instance["spec"]["bootDisk"]["managedDisk"]
+        metadata = {**instance["metadata"], "id": id_, "name": disk["name"], "labels": disk.get("labels", {})}
+        self.kinds[id_] = "Disk"
+        self.resources[id_] = {"metadata": metadata, "spec": disk["spec"], "status": {"state": "READY"}}
+
+    def _boot_disks(self, spec: Message) -> list[str]:
+        """Return the ids of the disks that an instance has by their names."""
+        name = spec["bootDisk"]["managedDisk"]["name"]
+        return [disk["metadata"]["id"] for disk in self.of_kind("Disk") if disk["metadata"]["name"] == name]
 
     def _finish(self, kind: str, id_: str, addresses: tuple[str, str]) -> None:
         resource = self.resources[id_]
@@ -192,6 +206,8 @@ class FakeCloud:
         return self._require(kind, request["id"])
 
     def _list(self, kind: str, request: Message, _fault: Fault | None) -> Message:
+        if kind == "SecurityRule":
+            self._require("SecurityGroup", request["parentId"])
         members = [r for r in self.of_kind(kind) if r["metadata"]["parentId"] == request.get("parentId", "")]
         # Pages of two, so that every caller has to read on.
         start = int(request.get("pageToken") or 0)
@@ -205,6 +221,9 @@ class FakeCloud:
             raise _Refusal(Code.INVALID_ARGUMENT, "bad request", {"badRequest": {"violations": violations}})
         resource["metadata"]["labels"] = request["metadata"].get("labels", {})
         resource["spec"] = request.get("spec", {})
+        for disk in self._boot_disks(resource["spec"]) if kind == "Instance" else ():
+            labels = resource["spec"]["bootDisk"]["managedDisk"].get("labels", {})
+            self.resources[disk]["metadata"]["labels"] = labels
         return self._begin(resource["metadata"]["id"], lambda: None, fault)
 
     def _start(self, kind: str, request: Message, fault: Fault | None) -> Message:
@@ -216,6 +235,8 @@ class FakeCloud:
         return self._begin(request["id"], finish, fault)
 
     def _delete(self, kind: str, request: Message, fault: Fault | None) -> Message:
+        if self._is_busy(request["id"]):
+            raise _Refusal(Code.ABORTED, f"another operation on {request['id']} is running")
         resource = self._require(kind, request["id"])
         users = [
             other["metadata"]["name"]
@@ -228,17 +249,26 @@ class FakeCloud:
         def finish() -> None:
             if kind == "Instance":
                 self._machines.stop(resource)
+                for disk in self._boot_disks(resource["spec"]):
+                    del self.resources[disk], self.kinds[disk]
             for rule in [i for i, r in self.resources.items() if _is_child(r, request["id"])]:
                 del self.resources[rule], self.kinds[rule]
             del self.resources[request["id"]], self.kinds[request["id"]]
 
         return self._begin(request["id"], finish, fault)
 
+    def _is_busy(self, resource: str) -> bool:
+        """Return whether an operation on a resource still runs; time passes with each question."""
+        for operation in [entry for entry in self._operations.values() if entry.resource == resource]:
+            self._poll(operation.id)
+        return any(not entry.done for entry in self._operations.values() if entry.resource == resource)
+
     def _own_rules(self, group: str) -> set[str]:
         return {r["metadata"]["name"] for r in self.resources.values() if _is_child(r, group)}
 
     def _references(self, kind: str, spec: Message) -> list[str]:
-        return [id_ for read in REFERENCES.get(kind, ()) for id_ in read(spec)]
+        disks = self._boot_disks(spec) if kind == "Instance" else []
+        return [*disks, *(id_ for read in REFERENCES.get(kind, ()) for id_ in read(spec))]
 
     def _require(self, kind: str, id_: str) -> Message:
         if self.kinds.get(id_) != kind:

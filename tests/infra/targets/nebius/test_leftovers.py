@@ -38,16 +38,49 @@ def test_everything_is_listed_in_the_order_of_removal(cloud: FakeCloud) -> None:
     create("network", "third", {}, labels={"muster.cluster": "other"})
     search = find_leftovers(DEPLOYMENT)
     assert [leftover.kind for leftover in search.resources] == [
-        *("instance", "GPU cluster", "filesystem", "security rule", "security rule", "security rule"),
+        *("instance", "disk", "GPU cluster", "filesystem", "security rule", "security rule", "security rule"),
         *("security group", "subnet", "network"),
     ]
     instance = search.resources[0]
     assert (instance.is_node, instance.usd_per_hour, instance.stack) == (True, 23.6, "dev")
     assert instance.created
-    assert measure_leftover(search.resources[2]) == 1024 * 2**30
+    assert measure_leftover(search.resources[3]) == 1024 * 2**30
     remove_all(search)
     assert find_leftovers(DEPLOYMENT).resources == []
     assert [network["metadata"]["name"] for network in cloud.of_kind("Network")] == ["other", "third"]
+
+
+def test_a_boot_disk_that_outlives_its_instance_is_removed(cloud: FakeCloud) -> None:
+    id_, _props = create_all()["instance"]
+    del cloud.resources[id_], cloud.kinds[id_]
+    (disk,) = (leftover for leftover in find_leftovers(DEPLOYMENT).resources if leftover.kind == "disk")
+    assert disk.name.startswith("muster-demo-gpu-2-boot ")
+    remove_leftover(disk, time.monotonic() + 5)
+    assert cloud.of_kind("Disk") == []
+
+
+def test_a_preemptible_machine_has_its_own_price(cloud: FakeCloud) -> None:
+    id_, _props = create_all()["instance"]
+    cloud.resources[id_]["spec"]["preemptible"] = {"onPreemption": "STOP"}
+    assert find_leftovers(DEPLOYMENT).resources[0].usd_per_hour == 10.0
+
+
+def test_only_rules_of_the_clusters_own_groups_are_listed(cloud: FakeCloud) -> None:
+    create_all()
+    before = len(find_leftovers(DEPLOYMENT).resources)
+    calls_before = cloud.calls.count("List SecurityRule")
+    network = cloud.of_kind("Network")[0]["metadata"]["id"]
+    create("security group", "other", {"networkId": network}, labels={"muster.cluster": "other"})
+    assert len(find_leftovers(DEPLOYMENT).resources) == before
+    assert cloud.calls.count("List SecurityRule") == 2 * calls_before
+
+
+def test_a_group_that_goes_during_the_search_hides_nothing(cloud: FakeCloud) -> None:
+    create_all()
+    cloud.fail("List", "SecurityRule", StatusCode.NOT_FOUND, "not found")
+    search = find_leftovers(DEPLOYMENT)
+    assert (search.unseen, search.unseen_kinds) == ((), frozenset())
+    assert "security rule" not in {leftover.kind for leftover in search.resources}
 
 
 def test_what_is_in_use_is_retried_until_the_deadline(cloud: FakeCloud) -> None:
@@ -57,6 +90,23 @@ def test_what_is_in_use_is_retried_until_the_deadline(cloud: FakeCloud) -> None:
     with pytest.raises(InUseError, match="is used by"):
         remove_leftover(network, began + 0.2)
     assert cloud.calls.count("Delete Network") > 1
+
+
+def test_a_resource_that_is_still_being_created_is_removed_as_soon_as_it_can_be(cloud: FakeCloud) -> None:
+    def begin(name: str, polls: int) -> None:
+        """Send what a run sends that is killed before the operation ends."""
+        cloud.polls = polls
+        metadata = {"parentId": PROJECT, "name": name, "labels": resources.LABELS}
+        cloud.handle("nebius.compute.v1.GpuClusterService", "Create", {"metadata": metadata})
+
+    begin("demo-gpu", 4)
+    remove_all(find_leftovers(DEPLOYMENT))
+    assert cloud.resources == {}
+    assert cloud.calls.count("Delete GpuCluster") == 4
+    begin("demo-slow", 10_000)
+    (leftover,) = find_leftovers(DEPLOYMENT).resources
+    with pytest.raises(InUseError, match=r"another operation on .* is running\. Fix: wait until the other operation"):
+        remove_leftover(leftover, time.monotonic() + 0.1)
 
 
 def test_kinds_that_cannot_be_listed_are_named(cloud: FakeCloud) -> None:

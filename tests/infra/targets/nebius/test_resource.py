@@ -18,7 +18,7 @@ from tests.infra.targets.nebius.resources import LABELS, PROVIDER, Props, create
 def test_every_kind_is_created_read_and_deleted(cloud: FakeCloud) -> None:
     resources = create_all()
     assert set(cloud.kinds.values()) == {
-        *("Network", "Subnet", "SecurityGroup", "SecurityRule", "Filesystem", "GpuCluster", "Instance")
+        *("Network", "Subnet", "SecurityGroup", "SecurityRule", "Filesystem", "GpuCluster", "Instance", "Disk")
     }
     for kind, (id_, props) in resources.items():
         read = PROVIDER.read(id_, props)
@@ -191,6 +191,18 @@ def test_operations_that_take_time_are_waited_for(cloud: FakeCloud) -> None:
     id_, _props = create("network", "demo", {})
     assert cloud.resources[id_]["status"]["state"] == "READY"
     assert time.monotonic() - began < 5
+
+
+def test_a_boot_disk_has_the_labels_of_its_instance(cloud: FakeCloud) -> None:
+    id_, props = create_all()["instance"]
+    (disk,) = cloud.of_kind("Disk")
+    assert disk["metadata"]["labels"] == LABELS
+    # Other tags of the cluster need no other instance.
+    news = props | {"labels": LABELS | {"team": "a"}}
+    difference = PROVIDER.diff(id_, props, news)
+    assert (difference.changes, difference.replaces) == (True, [])
+    PROVIDER.update(id_, props, news)
+    assert disk["metadata"]["labels"] == LABELS | {"team": "a"}
 
 
 def test_user_data_is_sent_and_another_version_of_it_changes_nothing(cloud: FakeCloud) -> None:

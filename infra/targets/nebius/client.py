@@ -6,7 +6,7 @@ import json
 import os
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,16 @@ import nebius.api.nebius.vpc.v1  # noqa: F401  # imports register the messages b
 from grpc import StatusCode
 from nebius.aio.cli_config import Config
 from nebius.aio.service_error import RequestError
+from nebius.base.error import SDKError
 from nebius.base.options import INSECURE
 from nebius.base.protos.dynamic import REGISTRY
 from nebius.base.resolver import Constant
 from nebius.sdk import SDK
+from yaml import YAMLError
 
 from infra.resources.error import ResourceError
 from infra.targets.nebius.kinds import Kind
-from infra.targets.nebius.refusals import explain_error, is_code
+from infra.targets.nebius.refusals import CONNECTION_FIX, explain_error, is_code
 from infra.targets.nebius.spec import LOGIN_FIX
 
 TOKEN = "NEBIUS_IAM_TOKEN"  # noqa: S105  # the name of a variable
@@ -36,15 +38,20 @@ USER_AGENT = "muster"
 PAGE_SIZE = 200
 CALL_TIMEOUT_S = 60.0
 POLL_S = 1.0
-_FAILED_STATES = frozenset({"ERROR"})
+STOPPED = "STOPPED"
+# Without another call, a resource stays in them.
+_FAILED_STATES: Mapping[str, str] = {
+    "ERROR": "look at it in Nebius's console, delete it there, then run it again",
+    STOPPED: "run it again: it starts the instance",
+}
 Message = dict[str, Any]
 
 
 class Cloud:
     """The API, with the caller's credentials. Messages are dicts in protobuf's JSON form."""
 
-    def __init__(self, sdk: SDK) -> None:
-        self._sdk = sdk
+    def __init__(self, sdk: SDK, where: str) -> None:
+        self._sdk, self._where = sdk, where
 
     def get(self, kind: Kind, id_: str) -> Message | None:
         """Return a resource; None if it does not exist."""
@@ -79,9 +86,10 @@ class Cloud:
         """Update a resource and wait for the operation."""
         self._operate(kind, "Update", {"metadata": metadata, "spec": spec})
 
-    def start(self, kind: Kind, id_: str) -> None:
-        """Start a stopped instance."""
-        self._operate(kind, "Start", {"id": id_})
+    def start_if_stopped(self, kind: Kind, id_: str) -> None:
+        """Start an instance that somebody, or a preemption, has stopped; other kinds are never stopped."""
+        if kind.ready and read_state(self.get(kind, id_) or {}) == STOPPED:
+            self._operate(kind, "Start", {"id": id_})
 
     def delete(self, kind: Kind, id_: str) -> None:
         """Delete a resource, if it exists, and wait for the operation."""
@@ -97,18 +105,18 @@ class Cloud:
         while True:
             resource = self.get(kind, id_)
             if resource is None:
-                raise ResourceError("", f"{kind.name} {id_} has disappeared", "run it again")
+                raise ResourceError(self._where, f"{kind.name} {id_} has disappeared", "run it again")
             state = read_state(resource)
             if not kind.ready or state in kind.ready:
                 return resource
             if state in _FAILED_STATES:
                 what = f"{kind.name} {resource['metadata'].get('name', id_)} is in state {state}"
-                raise ResourceError("", what, "look at it in Nebius's console, delete it there, then run it again")
+                raise ResourceError(self._where, what, _FAILED_STATES[state])
             if time.monotonic() > deadline:
                 what = (
                     f"{kind.name} {resource['metadata'].get('name', id_)} is still {state} after {kind.timeout_s:.0f} s"
                 )
-                raise ResourceError("", what, "run it again: it continues to wait")
+                raise ResourceError(self._where, what, "run it again: it continues to wait")
             time.sleep(POLL_S)
 
     def call(self, service: str, method: str, request: str, fields: Mapping[str, Any]) -> Message:
@@ -135,20 +143,26 @@ class Cloud:
             operation.sync_wait(interval=POLL_S, timeout=kind.timeout_s)
         except TimeoutError:
             what = f"{method.lower()} of {kind.name} has not ended after {kind.timeout_s:.0f} s"
-            raise ResourceError("", what, "run it again: it continues to wait") from None
+            raise ResourceError(self._where, what, "run it again: it continues to wait") from None
         return str(operation.resource_id)
 
 
 @contextmanager
 def open_cloud(where: str) -> Iterator[Cloud]:
-    """Connect for the block; errors of the API become ResourceError, whose property is `where`."""
-    sdk = _connect()
-    try:
-        yield Cloud(sdk)
-    except RequestError as error:
-        raise explain_error(where, error) from None
-    finally:
-        sdk.sync_close()
+    """Connect for the block; errors of the API and of the login become ResourceError, whose property is `where`."""
+    with ExitStack() as stack:
+        try:
+            sdk = _connect(where)
+            stack.callback(sdk.sync_close)
+            # Calls retry a login that does not work, or hide why it does not.
+            sdk.get_token_sync(CALL_TIMEOUT_S)
+            yield Cloud(sdk, where)
+        except RequestError as error:
+            raise explain_error(where, error) from None
+        except TimeoutError as error:
+            raise ResourceError(where, f"Nebius does not answer: {error}", CONNECTION_FIX) from None
+        except (SDKError, OSError) as error:
+            raise _explain_login(where, error) from None
 
 
 def has_credentials() -> bool:
@@ -161,7 +175,7 @@ def read_state(resource: Message) -> str:
     return str(resource.get("status", {}).get("state", ""))
 
 
-def _connect() -> SDK:
+def _connect(where: str) -> SDK:
     if port := os.environ.get(LOOPBACK):
         return SDK(
             credentials="loopback",
@@ -172,8 +186,17 @@ def _connect() -> SDK:
     if os.environ.get(TOKEN):
         return SDK(user_agent_prefix=USER_AGENT)
     if not has_credentials():
-        raise ResourceError("", f"no credentials for Nebius: {CLI_CONFIG} and {TOKEN} are missing", LOGIN_FIX)
-    return SDK(config_reader=Config(), user_agent_prefix=USER_AGENT)
+        raise ResourceError(where, f"no credentials for Nebius: {CLI_CONFIG} and {TOKEN} are missing", LOGIN_FIX)
+    try:
+        return SDK(config_reader=Config(config_file=CLI_CONFIG), user_agent_prefix=USER_AGENT)
+    except (YAMLError, ValueError) as invalid:
+        # A file that is no YAML, or a private key that is none.
+        raise _explain_login(where, invalid) from None
+
+
+def _explain_login(where: str, error: Exception) -> ResourceError:
+    what = " ".join(str(error).split()) or type(error).__name__
+    return ResourceError(where, f"the login to Nebius does not work: {what}", LOGIN_FIX)
 
 
 def _snake(method: str) -> str:

@@ -10,7 +10,10 @@ from cluster.spec.base import SpecModel, ValueDescription, field
 from cluster.spec.model import Name
 
 SECTION = "nebius"
-LOGIN_FIX = "install Nebius's CLI and run `nebius profile create`, or set NEBIUS_IAM_TOKEN"
+LOGIN_FIX = (
+    "create a profile of a service account with Nebius's CLI (`nebius profile create`), or set NEBIUS_IAM_TOKEN to "
+    "what `nebius iam get-access-token` prints"
+)
 PROJECT = r"^project-[a-z0-9]+$"
 _PRESET = re.compile(r"^(?:(?P<gpus>\d+)gpu-)?(?P<cpus>\d+)vcpu-(?P<memory_gb>\d+)gb$")
 

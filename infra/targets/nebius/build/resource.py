@@ -14,13 +14,12 @@ from pulumi.dynamic import CreateResult, DiffResult, ReadResult, Resource, Resou
 from bootstrap.progress import Event, emit
 from infra.resources.error import ResourceError
 from infra.resources.properties import Properties, changed, unknown
-from infra.targets.nebius.client import Cloud, Message, open_cloud, read_state
+from infra.targets.nebius.client import STOPPED, Cloud, Message, open_cloud, read_state
 from infra.targets.nebius.kinds import KINDS, Kind
 from infra.targets.nebius.refusals import is_code
 from infra.targets.rented.owner import describe_owner, is_same_owner
 
 _REPLACING = ("kind", "project", "parent", "name")
-_STOPPED = "STOPPED"
 
 
 class CloudResourceProvider(ResourceProvider):
@@ -61,8 +60,7 @@ class CloudResourceProvider(ResourceProvider):
         kind = KINDS[news["kind"]]
         with open_cloud(news["where"]) as cloud:
             cloud.update(kind, _metadata(news) | {"id": id_}, _spec(news))
-            if kind.ready and read_state(cloud.get(kind, id_) or {}) == _STOPPED:
-                cloud.start(kind, id_)
+            cloud.start_if_stopped(kind, id_)
             resource = cloud.wait_until_ready(kind, id_)
         return UpdateResult(news | _read_outputs(resource))
 
@@ -120,7 +118,7 @@ def find_drift(kind: Kind, props: Properties, resource: Message) -> list[str]:
     labels = resource["metadata"].get("labels", {})
     if any(labels.get(key) != value for key, value in props["labels"].items()):
         drift.append("labels")
-    return [*drift, "state"] if read_state(resource) == _STOPPED else drift
+    return [*drift, "state"] if read_state(resource) == STOPPED else drift
 
 
 def read_address(interface: Message, name: str) -> str:
@@ -146,6 +144,7 @@ def _create(cloud: Cloud, kind: Kind, props: Properties) -> str:
         what = f"{kind.name} {props['name']} exists, {describe_owner(labels)}"
         raise ResourceError(props["where"], what, "rename the cluster, or remove it there")
     id_ = str(resource["metadata"]["id"])
+    cloud.start_if_stopped(kind, id_)
     drift = find_drift(kind, props, cloud.wait_until_ready(kind, id_))
     if kind.watched.intersection(drift) - kind.updatable:
         cloud.delete(kind, id_)

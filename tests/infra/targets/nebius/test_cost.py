@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from infra.targets.nebius.target import NebiusTarget
 from infra.targets.rented.cost import NOT_INCLUDED, UNKNOWN
 from muster.commands import screen
 from tests.infra.targets.nebius.fake_cloud import FakeCloud
+from tests.infra.targets.nebius.profiles import use_profile
 from tests.infra.targets.nebius.specs import make_spec, spec_data
 
 
@@ -73,3 +75,10 @@ def test_the_table_is_used_without_a_login_and_without_an_answer(
     assert "today's could not be read (nebius.project: " in quoted.source
     monkeypatch.setattr(client, "has_credentials", lambda: False)
     assert quote().source == "instance prices of 2026-05-18; today's need a login to Nebius"
+
+
+def test_the_table_is_used_if_the_login_does_not_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_profile(tmp_path, monkeypatch, "profiles: {dev: {}}")
+    quoted = quote()
+    assert (quoted.today, quoted.cost) == (False, cost_nebius(make_spec()))
+    assert "could not be read (nebius.project: the login to Nebius does not work: Missing auth-type" in quoted.source

@@ -8,6 +8,7 @@ import pytest
 from grpc import StatusCode
 
 from infra.resources.error import InUseError, ResourceError
+from infra.targets.nebius.client import open_cloud
 from infra.targets.nebius.kinds import KINDS, Kind
 from infra.targets.nebius.plan import rule_specs
 from tests.infra.targets.nebius.fake_cloud import FakeCloud
@@ -121,6 +122,35 @@ def test_a_stopped_instance_is_started_again(cloud: FakeCloud) -> None:
     PROVIDER.update(id_, read.outs, props)
     assert cloud.resources[id_]["status"]["state"] == "RUNNING"
     assert "Start Instance" in cloud.calls
+
+
+def test_a_stopped_instance_of_an_interrupted_run_is_started(cloud: FakeCloud) -> None:
+    id_, props = create_all()["instance"]
+    cloud.resources[id_]["status"]["state"] = "STOPPED"
+    again, outputs = create("instance", props["name"], props["spec"], user_data=props["user_data"])
+    assert again == id_
+    assert cloud.resources[id_]["status"]["state"] == "RUNNING"
+    assert outputs["drift"] == []
+
+
+def test_waiting_for_an_instance_ends_when_it_is_stopped(cloud: FakeCloud) -> None:
+    id_, _props = create_all()["instance"]
+    cloud.resources[id_]["status"]["state"] = "STOPPING"
+    cloud.answers["Instance/Get"] = lambda _request: stop_next_time(cloud.resources[id_])
+    began = time.monotonic()
+    with (
+        pytest.raises(ResourceError, match=r"^nebius: instance demo-gpu-2 is in state STOPPED\. Fix: run it again"),
+        open_cloud("nebius") as client,
+    ):
+        client.wait_until_ready(KINDS["instance"], id_)
+    assert time.monotonic() - began < 5
+
+
+def stop_next_time(instance: Props) -> Props:
+    """Return an instance as it is; the next answer says that it has stopped."""
+    answer = {**instance, "status": dict(instance["status"])}
+    instance["status"]["state"] = "STOPPED"
+    return answer
 
 
 CHANGES = {

@@ -1,0 +1,43 @@
+"""Logins that do not work: profiles of Nebius's CLI that are incomplete, and files that are missing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from infra.resources.error import ResourceError
+from infra.targets.nebius.client import open_cloud
+from infra.targets.nebius.spec import LOGIN_FIX
+from tests.infra.targets.nebius.profiles import use_profile
+
+ACCOUNT = "auth-type: service account, service-account-id: serviceaccount-e00a, public-key-id: publickey-e00a"
+PROFILES = {
+    "no profiles": ("{}", "No profiles found"),
+    "not YAML": ("profiles: [", "expected the node content"),
+    "no kind of login": ("profiles: {dev: {}}", "Missing auth-type"),
+    "login with the browser": (
+        "profiles: {dev: {auth-type: federation, federation-endpoint: example.org, federation-id: federation-e00a}}",
+        "Client ID is required",
+    ),
+    "no key": (f"profiles: {{dev: {{{ACCOUNT}}}}}", "private-key"),
+    "a key that is none": (f"profiles: {{dev: {{{ACCOUNT}, private-key: text}}}}", "PEM"),
+    "a key file that is missing": (
+        f"profiles: {{dev: {{{ACCOUNT}, private-key-file-path: /missing.pem}}}}",
+        r"No such file or directory: '/missing\.pem'",
+    ),
+    "a token file that is missing": (
+        "profiles: {dev: {token-file: /missing.txt}}",
+        r"No such file or directory: '/missing\.txt'",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "cause"), PROFILES.values(), ids=PROFILES)
+def test_a_profile_that_cannot_be_used_is_an_error_with_a_fix(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, cause: str
+) -> None:
+    use_profile(tmp_path, monkeypatch, text)
+    with pytest.raises(ResourceError, match=rf"^nebius: the login to Nebius does not work: .*{cause}") as refused:
+        open_cloud("nebius").__enter__()
+    assert str(refused.value).endswith(f"Fix: {LOGIN_FIX}.")

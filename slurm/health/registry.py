@@ -62,6 +62,13 @@ def may_reboot(reason: str) -> bool:
     return all("reboot" in remedies.get(name, ()) for name in list_checks(reason))
 
 
+def helps_to_replace(reason: str) -> bool:
+    """Return whether another machine may solve a problem of this reason, as it may if no check reported the problem."""
+    remedies = {check.name: check.remedies for check in CHECKS}
+    names = list_checks(reason)
+    return not names or any("replace" in remedies.get(name, ("replace",)) for name in names)
+
+
 def run_scripts(scripts: Sequence[tuple[str, float]]) -> list[Answer]:
     """Run scripts at the same time, each with its time limit in seconds, and return their answers.
 

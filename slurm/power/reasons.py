@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from slurm.health import drain
+from slurm.health.registry import helps_to_replace
 
 HEALTH = drain.PREFIX
 OURS = "muster: "
@@ -26,8 +27,13 @@ JOB_FAULTS = (*drain.PROLOG_REASONS, "Job env setup error", "Kill task failed", 
 
 
 def may_be_replaced(reason: str) -> bool:
-    """Return whether a node with this reason may get a new machine; a node that a person drained may not."""
-    return reason.startswith((OURS, HEALTH, *SLURMS, *JOB_FAULTS))
+    """Return whether a node with this reason may get a new machine.
+
+    A node that a person drained may not, nor one whose problem would come back on another machine.
+    """
+    if reason.startswith(HEALTH):
+        return helps_to_replace(reason)
+    return reason.startswith((OURS, *SLURMS, *JOB_FAULTS))
 
 
 def set_up_failed(step: str, line: str) -> str:

@@ -298,3 +298,23 @@ def test_deep_checks_start_once_a_day_on_an_idle_node_in_a_maintenance_reservati
         assert len((tmp_path / "started").read_text().splitlines()) == 1
     # systemd does not tell it the name of the node.
     assert "--setenv=SLURMD_NODENAME=gpu-1" in (tmp_path / "started").read_text().split()
+
+
+def test_a_users_process_on_a_gpu_leads_neither_to_a_reset_nor_to_a_reboot(broken: StubbedNode) -> None:
+    """A cron job, for example, would be back each time; the node returns once the process is gone."""
+    # No job of a cluster that runs on this machine has this uid.
+    user = 63345 if os.geteuid() == 0 else os.geteuid()
+    process = subprocess.Popen(["sleep", "600"], user=user)
+    answers = f"*compute-apps*) ps -o pid= -p {process.pid} | tr -d ' ' ;; *) echo 0, 0, 0, 0, 0x0"
+    broken.write_tool("nvidia-smi", f"case $* in {answers} ;; esac")
+    try:
+        for _ in range(4):
+            broken.run("interval", **BROKEN_GPU)
+        assert broken.state.startswith(f"gpu-1|drained|health: gpu-processes: sleep (pid {process.pid} of ")
+        assert read_remedies(broken) == []
+    finally:
+        process.kill()
+        process.wait()
+    for _ in range(GOOD_ROUNDS):
+        broken.run("interval", **BROKEN_GPU)
+    assert (broken.state, read_remedies(broken)) == ("gpu-1|idle|none", [])

@@ -41,6 +41,10 @@ from tests.slurm.power.states import BUSY, COMING, DOWN, DRAINED, NEVER, OFF, UP
         (BUSY, "", False, "lost"),
         (DRAINED, "health: xid 79", True, "replace"),
         ("ALLOCATED+CLOUD+DRAIN", "health: xid 79", True, None),
+        # The user whose process it is would start it again on the new machine.
+        (DRAINED, "health: gpu-processes: python (pid 7 of ann) uses a GPU and belongs to no job", True, None),
+        (DRAINED, "health: gpu-processes: python (pid 7 of ann) uses a GPU; gpu: exit code 9", True, "replace"),
+        (DRAINED, "health: fabric: gpu-1 is slow", True, "replace"),
         (DRAINED, "Prolog error", True, "replace"),
         (DRAINED, "Prolog/Epilog failure", True, "replace"),
         (DRAINED, "Kill task failed", True, "replace"),

@@ -111,6 +111,15 @@ def test_a_slow_moment_is_not_reported_and_a_relapse_is_reported_again() -> None
     assert [len(names) for names in reports] == [0, 0, 1, 0, 0, 0, 1]
 
 
+def test_hosts_of_reported_ranks_are_slow_until_the_ranks_are_not() -> None:
+    stragglers = StragglerDetector(["a", "a", "b", "b"], factor=1.3, window=1, windows=3)
+    slow_hosts = []
+    for times in (SLOW, SLOW, SLOW, SLOW, FINE, SLOW):
+        stragglers.observe(times)
+        slow_hosts.append(stragglers.slow_hosts)
+    assert slow_hosts == [set(), set(), {"b"}, {"b"}, set(), set()]
+
+
 def test_noise_on_changing_ranks_is_not_reported() -> None:
     noise = [[0.3 if rank == window % 4 else 0.1 for rank in range(4)] for window in range(12)]
     assert report_stragglers(*noise) == [[]] * 12

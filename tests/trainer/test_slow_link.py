@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -9,17 +12,29 @@ import torch
 import torch.distributed
 
 from tests.trainer.ranks import on_ranks
-from trainer.life.slow_link import LinkWatch, find_slow_links, measure_links, pair_hosts
+from trainer.life.slow_link import HostTimes, LinkWatch, find_slow_links, measure_links, pair_hosts
 from trainer.world import Member, World
 
 HOSTS = ["a", "a", "b", "b", "c", "c"]
-EVEN, SLOW_C = [0.001, 0.001, 0.001], [0.001, 0.001, 0.080]
+# Runs a process for a tenth of the time.
+STARVE = "while kill -STOP {pid}; do sleep 0.18; kill -CONT {pid}; sleep 0.02; done 2>/dev/null"
 
 
-def report(watch: LinkWatch, measured: list[float], *windows: float) -> list[list[str]]:
+def times(*message_s: float, wait_s: Sequence[float] = ()) -> list[HostTimes]:
+    waits = wait_s or [0.0] * len(message_s)
+    return [HostTimes(message, wait) for message, wait in zip(message_s, waits, strict=True)]
+
+
+EVEN, SLOW_C = times(0.001, 0.001, 0.001), times(0.001, 0.001, 0.080)
+
+
+def report(
+    watch: LinkWatch, measured: list[HostTimes], *windows: float, stragglers: Sequence[str] = ()
+) -> list[list[str]]:
     """Return what is reported in each window of five steps of this length."""
     return [
-        [str(slow) for _ in range(5) if watch.observe(step_s) for slow in watch.judge(measured)] for step_s in windows
+        [str(slow) for _ in range(5) if watch.observe(step_s) for slow in watch.judge(measured, stragglers)]
+        for step_s in windows
     ]
 
 
@@ -48,6 +63,13 @@ def test_slow_steps_with_even_links_and_single_slow_windows_are_not_reported() -
     assert report(watch, SLOW_C, 0.5, 0.5, 0.1, 0.5, 0.5, 0.1) == [[]] * 6
 
 
+def test_what_is_slow_on_the_host_of_a_straggler_is_no_link() -> None:
+    for stragglers, names in ((["c"], 0), (["a"], 1)):
+        watch = LinkWatch(HOSTS, factor=1.3, window=5)
+        report(watch, EVEN, *[0.1] * 8)
+        assert [len(each) for each in report(watch, SLOW_C, *[0.5] * 5, stragglers=stragglers)] == [0, 0, 0, 0, names]
+
+
 def test_ranks_of_one_host_are_never_measured() -> None:
     assert not any(LinkWatch(["a"] * 4, factor=1.3, window=1).observe(0.1) for _ in range(9))
 
@@ -71,7 +93,28 @@ def test_a_host_is_compared_with_the_others_and_two_with_their_start(
     seconds: list[float], reference: list[float], hosts: list[tuple[str, ...]]
 ) -> None:
     names = "abcde"[: len(seconds)]
-    assert [slow.hosts for slow in find_slow_links(seconds, reference, range(len(seconds)), names)] == hosts
+    slow = find_slow_links(times(*seconds), times(*reference), range(len(seconds)), names)
+    assert [link.hosts for link in slow] == hosts
+
+
+@pytest.mark.parametrize(
+    ("seconds", "wait_s", "reference", "hosts"),
+    [
+        ([0.001, 0.001, 0.080], [0.0, 0.0, 0.080], [], []),
+        ([0.001, 0.001, 0.080], [0.0, 0.0, 0.020], [], [("c",)]),
+        # All cores are busy, and a link is slow too.
+        ([0.050, 0.050, 0.800], [0.060, 0.060, 0.060], [], [("c",)]),
+        ([0.080, 0.080], [0.080, 0.0], [0.001, 0.001], []),
+        ([0.080, 0.080], [0.010, 0.0], [0.001, 0.001], [("a", "b")]),
+    ],
+)
+def test_what_a_lack_of_cores_explains_is_no_slow_link(
+    seconds: list[float], wait_s: list[float], reference: list[float], hosts: list[tuple[str, ...]]
+) -> None:
+    slow = find_slow_links(
+        times(*seconds, wait_s=wait_s), times(*reference), range(len(seconds)), "abc"[: len(seconds)]
+    )
+    assert [link.hosts for link in slow] == hosts
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 5, 8, 9, 64])
@@ -84,17 +127,35 @@ def test_every_host_has_partners_and_never_two_at_once(count: int) -> None:
     assert {host for pair in pairs for host in pair} == set(range(count))
 
 
-def measured_on_ranks(rounds: int) -> list[list[float]]:
-    """Run on a rank: measure the links of three hosts, of which the first has two ranks."""
+def measured_on_ranks(rounds: int, starved: int | None = None) -> list[list[HostTimes]]:
+    """Run on a rank: measure the links of three hosts, of which the first has two ranks; a rank may get no core."""
     rank, size = torch.distributed.get_rank(), torch.distributed.get_world_size()
     first = Member(rank, size, 0, "a", "", "cpu")
     members = tuple(replace(first, rank=r, host="aabc"[r]) for r in range(size))
     group = torch.distributed.group.WORLD
     world = World(rank, size, 0, 1, "", torch.device("cpu"), members, group)
-    return [measure_links(world, [0, 2, 3]) for _ in range(rounds)]
+    if rank != starved:
+        return [measure_links(world, [0, 2, 3]) for _ in range(rounds)]
+    own = os.getpid()
+    starve = subprocess.Popen(["sh", "-c", STARVE.format(pid=own)])
+    try:
+        return [measure_links(world, [0, 2, 3]) for _ in range(rounds)]
+    finally:
+        # It goes on if this process is stopped now; whoever ends it must not be the one that it stops.
+        subprocess.run(["sh", "-c", f"kill -KILL {starve.pid}; kill -CONT {own}"], check=True)
+        starve.wait()
 
 
 def test_all_ranks_get_the_same_times() -> None:
     results = on_ranks(f"{__name__}:measured_on_ranks", rounds=3)
     assert results == [results[0]] * 4
-    assert all(0 < seconds < 10 for times in results[0] for seconds in times)
+    assert all(0 < each.message_s < 10 and 0 <= each.wait_s < 10 for measured in results[0] for each in measured)
+
+
+def test_a_rank_that_gets_no_core_is_no_slow_link() -> None:
+    measured = on_ranks(f"{__name__}:measured_on_ranks", rounds=3, starved=3)[0]
+    assert all(hosts[2].wait_s > 0.1 for hosts in measured)
+    watch = LinkWatch(HOSTS, factor=1.3, window=1)
+    watch.observe(0.1)
+    reported = [slow.hosts for hosts in measured if watch.observe(0.1) for slow in watch.judge(hosts)]
+    assert ("c",) not in reported

@@ -2,12 +2,15 @@
 
 A slow link delays every rank alike, because all of them wait for the same collective, so the time that each rank works
 does not show whose link it is. The messages use the control group, which is TCP, also if training uses NCCL.
+
+Messages of a host whose processes get too little of its cores are slow too: each host also measures how long a piece of
+work waits for a core, and what that explains is not reported as a link.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -31,6 +34,20 @@ _TAG = 7301
 _FACTOR = 2.0
 _MIN_DELAY_S = 0.002
 _MIN_HOSTS_TO_COMPARE = 3
+# More than the 20 ms that a container with a fifth of a core may run at a time, so that it is interrupted.
+_WORK_S = 0.025
+# A message needs a core several times on both hosts, and waits for it each time.
+_WAITS_PER_MESSAGE = 2.0
+
+
+@dataclass(frozen=True)
+class HostTimes:
+    """What a host measured."""
+
+    message_s: float
+    """Seconds of a message to and from its best partner."""
+    wait_s: float
+    """Seconds that a short piece of work waited for a core."""
 
 
 @dataclass(frozen=True)
@@ -73,8 +90,8 @@ class LinkWatch:
         self._usual_step_s = 0.0
         self._slow_windows = 0
         self._due = windows
-        self._measured: list[Sequence[float]] = []
-        self._reference: list[float] = []
+        self._measured: list[Sequence[HostTimes]] = []
+        self._reference: list[HostTimes] = []
 
     def observe(self, step_s: float) -> bool:
         """Add the time of a step, 0 if none was measured; return whether to measure the links now."""
@@ -94,32 +111,39 @@ class LinkWatch:
             self._due, self._measured = self._windows, []
         return self._due > 0
 
-    def judge(self, seconds: Sequence[float]) -> list[SlowLink]:
-        """Add a measurement, the seconds of each host; return the slow links once there are enough of them."""
-        self._measured.append(seconds)
+    def judge(self, measured: Sequence[HostTimes], stragglers: Collection[str] = ()) -> list[SlowLink]:
+        """Add a measurement of each host; return the slow links once there are enough of them.
+
+        `stragglers` are the hosts of ranks that are reported to be slow themselves; what is slow there is no link.
+        """
+        self._measured.append(measured)
         self._due -= 1
         if self._due:
             return []
-        typical = [median(times) for times in zip(*self._measured, strict=True)]
+        typical = [
+            HostTimes(median(each.message_s for each in times), median(each.wait_s for each in times))
+            for times in zip(*self._measured, strict=True)
+        ]
         self._measured = []
         slow = find_slow_links(typical, self._reference, self.leaders, self._hosts)
         self._reference = self._reference or typical
-        return slow
+        return [link for link in slow if set(link.hosts).isdisjoint(stragglers)]
 
 
 def find_slow_links(
-    seconds: Sequence[float], reference: Sequence[float], ranks: Sequence[int], hosts: Sequence[str]
+    times: Sequence[HostTimes], reference: Sequence[HostTimes], ranks: Sequence[int], hosts: Sequence[str]
 ) -> list[SlowLink]:
     """Return the hosts whose messages are slow, compared with the other hosts, or, of two, with the start."""
     if len(hosts) >= _MIN_HOSTS_TO_COMPARE:
-        usual = median(seconds)
+        usual_s = median(each.message_s for each in times)
         return [
-            SlowLink((rank,), (host,), taken, usual)
-            for rank, host, taken in zip(ranks, hosts, seconds, strict=True)
-            if _is_slow(taken, usual)
+            SlowLink((rank,), (host,), each.message_s, usual_s)
+            for rank, host, each in zip(ranks, hosts, times, strict=True)
+            if _is_slow(each, usual_s)
         ]
-    if reference and _is_slow(max(seconds), max(reference)):
-        return [SlowLink(tuple(ranks), tuple(hosts), max(seconds), max(reference))]
+    both, usual_s = _take_longest(times), _take_longest(reference).message_s
+    if reference and _is_slow(both, usual_s):
+        return [SlowLink(tuple(ranks), tuple(hosts), both.message_s, usual_s)]
     return []
 
 
@@ -135,15 +159,16 @@ def pair_hosts(count: int, max_rounds: int = _MAX_ROUNDS) -> list[list[tuple[int
     return rounds
 
 
-def measure_links(world: World, leaders: Sequence[int]) -> list[float]:
-    """Return the seconds of a message between each host and its best partner; all ranks call it at the same step."""
-    seconds = torch.zeros(len(leaders), dtype=torch.float64)
+def measure_links(world: World, leaders: Sequence[int]) -> list[HostTimes]:
+    """Return the times of each host; all ranks call it at the same step."""
+    times = torch.zeros(len(leaders), 2, dtype=torch.float64)
     if world.rank in leaders:
         own = leaders.index(world.rank)
         partners = [a + b - own for pairs in pair_hosts(len(leaders)) for a, b in pairs if own in {a, b}]
-        seconds[own] = min(_time_messages(world, leaders[partner]) for partner in partners)
-    dist.all_reduce(seconds, dist.ReduceOp.MAX, group=world.group)
-    return [float(second) for second in seconds]
+        message_s = min(_time_messages(world, leaders[partner]) for partner in partners)
+        times[own] = torch.tensor([message_s, _time_wait_for_core()], dtype=torch.float64)
+    dist.all_reduce(times, dist.ReduceOp.MAX, group=world.group)
+    return [HostTimes(*each) for each in times.tolist()]
 
 
 def _time_messages(world: World, partner: int) -> float:
@@ -161,6 +186,14 @@ def _time_messages(world: World, partner: int) -> float:
     return median(times)
 
 
+def _time_wait_for_core() -> float:
+    """Return the seconds that a piece of work takes beyond those in which it runs."""
+    began, ran = time.perf_counter(), time.thread_time()
+    while time.thread_time() - ran < _WORK_S:
+        pass
+    return time.perf_counter() - began - (time.thread_time() - ran)
+
+
 def _exchange(world: World, partner: int, message: torch.Tensor) -> None:
     received = torch.empty_like(message)
     works = (
@@ -171,5 +204,12 @@ def _exchange(world: World, partner: int, message: torch.Tensor) -> None:
         work.wait()
 
 
-def _is_slow(taken_s: float, usual_s: float) -> bool:
-    return taken_s > _FACTOR * usual_s and taken_s - usual_s > _MIN_DELAY_S
+def _is_slow(times: HostTimes, usual_s: float) -> bool:
+    min_delay_s = max(_MIN_DELAY_S, _WAITS_PER_MESSAGE * times.wait_s)
+    return times.message_s > _FACTOR * usual_s and times.message_s - usual_s > min_delay_s
+
+
+def _take_longest(times: Sequence[HostTimes]) -> HostTimes:
+    return HostTimes(
+        max((each.message_s for each in times), default=0.0), max((each.wait_s for each in times), default=0.0)
+    )

@@ -40,6 +40,11 @@ class StragglerDetector:
         self._step_s: list[float] = []
         self._slow_windows: dict[int, int] = {}  # by rank, the number of slow windows in a row
 
+    @property
+    def slow_hosts(self) -> set[str]:
+        """The hosts of ranks that were reported and are still slow."""
+        return {self._hosts[rank] for rank, windows in self._slow_windows.items() if windows >= self._windows}
+
     def observe(self, work_s: Sequence[float], step_s: float = 0.0) -> list[Straggler]:
         """Add the times of all ranks in a step; return the ranks that have just been slow for enough windows.
 

@@ -317,6 +317,6 @@ class StepLoop:
         self.watchdog.beat(self.trainer.step, "links", PROBE_LIMIT_S)
         measured = measure_links(self.trainer.world, self.links.leaders)
         self.watchdog.beat(self.trainer.step, "step")
-        for slow in self.links.judge(measured):
+        for slow in self.links.judge(measured, self.stragglers.slow_hosts):
             self.recorder.say(f"SLOW LINK {slow}")
             self.recorder.event("slow_link", ranks=slow.ranks, hosts=slow.hosts, message=str(slow))

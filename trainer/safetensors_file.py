@@ -44,6 +44,14 @@ class SafetensorsError(Exception):
     """Raised if a file is not a safetensors file or is damaged; the message names the file and the problem."""
 
 
+class TruncatedFile(SafetensorsError):
+    """Raised if a file ends too early, because it was not written completely or has become shorter."""
+
+
+class UnsupportedDtype(SafetensorsError):
+    """Raised if a tensor to be written has a dtype that the format does not have."""
+
+
 @dataclass(frozen=True)
 class Entry:
     """A tensor in a file: the format's name of its dtype, its shape, and the position of its bytes in the file."""
@@ -106,8 +114,10 @@ def read_header(path: Path | str) -> Header:
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         length = struct.unpack("<Q", file.read(8))[0] if size >= 8 else -1  # noqa: PLR2004 - the length's own bytes
-        if not 0 <= length <= min(MAX_HEADER_BYTES, size - 8):
+        if length > MAX_HEADER_BYTES:
             raise SafetensorsError(f"{path}: is not a safetensors file ({size} bytes)")
+        if not 0 <= length <= size - 8:
+            raise TruncatedFile(f"{path}: is not a safetensors file, or is truncated ({size} bytes)")
         text = file.read(length)
     try:
         tree = json.loads(text)
@@ -144,7 +154,7 @@ class Reader:
     def read_rows(self, name: str, start: int, stop: int) -> torch.Tensor:
         """Return the rows of a tensor from `start` up to, but not including, `stop`; a scalar has one row.
 
-        Raise SafetensorsError if the file has become too short.
+        Raise TruncatedFile if the file has become too short.
         """
         import torch  # noqa: PLC0415 - start-up: the header can be read without it
 
@@ -159,7 +169,7 @@ class Reader:
             if not count:
                 size = os.fstat(self._descriptor).st_size
                 message = f"became shorter while it was in use: {name} ends at byte {entry.end}, but it has {size}"
-                raise SafetensorsError(f"{self.path}: {message}")
+                raise TruncatedFile(f"{self.path}: {message}")
             unread, position = unread[count:], position + count
         return tensor
 
@@ -168,7 +178,7 @@ def dtype_code(tensor: torch.Tensor) -> str:
     """Return the code of the tensor's dtype."""
     name = str(tensor.dtype).removeprefix("torch.")
     if name not in CODES:
-        raise SafetensorsError(f"dtype {name} is not allowed in a safetensors file; allowed: {', '.join(CODES)}")
+        raise UnsupportedDtype(f"dtype {name} is not allowed in a safetensors file; allowed: {', '.join(CODES)}")
     return CODES[name]
 
 
@@ -194,4 +204,4 @@ def _verify(path: Path, name: str, entry: Entry, base: int, size: int) -> None:
     if entry.start < base or min(entry.shape, default=0) < 0:
         raise SafetensorsError(f"{path}: {name} starts before the data or has a negative size")
     if entry.end > size:
-        raise SafetensorsError(f"{path}: {name} ends at byte {entry.end}, but the file has {size}: it is truncated")
+        raise TruncatedFile(f"{path}: {name} ends at byte {entry.end}, but the file has {size}: it is truncated")

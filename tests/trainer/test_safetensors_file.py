@@ -13,7 +13,7 @@ import torch
 
 from trainer import safetensors_file
 from trainer.life.cause import Cause, classify
-from trainer.safetensors_file import DTYPES, Reader, SafetensorsError, read_header
+from trainer.safetensors_file import DTYPES, Reader, SafetensorsError, TruncatedFile, UnsupportedDtype, read_header
 
 ODD = {
     "scalar": torch.tensor(3.5),
@@ -74,7 +74,7 @@ def test_a_file_that_becomes_shorter_is_an_error_that_names_it(tmp_path: Path) -
     reader = Reader(tmp_path / "a")
     end, size = reader.entries["x"].end, 1 << 18
     os.truncate(tmp_path / "a", size)
-    with pytest.raises(SafetensorsError) as caught:
+    with pytest.raises(TruncatedFile) as caught:
         reader["x"]
     reason = f"became shorter while it was in use: x ends at byte {end}, but it has {size}"
     assert str(caught.value) == f"{tmp_path}/a: {reason}"
@@ -89,8 +89,9 @@ def test_a_file_that_is_replaced_is_read_to_its_end(tmp_path: Path) -> None:
 
 
 def test_an_unsupported_dtype_is_rejected(tmp_path: Path) -> None:
-    with pytest.raises(SafetensorsError, match="complex64 is not allowed"):
+    with pytest.raises(UnsupportedDtype, match="complex64 is not allowed") as caught:
         safetensors_file.write(tmp_path / "a", {"x": torch.zeros(2, dtype=torch.complex64)})
+    assert classify(caught.value) is Cause.USER_CODE
 
 
 def make_file(tree: object, data: bytes = b"") -> bytes:
@@ -101,7 +102,8 @@ def make_file(tree: object, data: bytes = b"") -> bytes:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "is not a safetensors file (0 bytes)"),
+        (b"", "is not a safetensors file, or is truncated (0 bytes)"),
+        (make_file({"x": {}})[:-1], "is not a safetensors file, or is truncated (16 bytes)"),
         (b"\xff" * 64, "is not a safetensors file (64 bytes)"),
         (make_file(b"{nonsense"), "the header is damaged"),
         (make_file([1]), "the header is damaged"),
@@ -126,3 +128,5 @@ def test_a_damaged_file_is_rejected(content: bytes, message: str, tmp_path: Path
     with pytest.raises(SafetensorsError, match="bad: ") as caught:
         read_header(tmp_path / "bad")
     assert message in str(caught.value)
+    # Only what was cut off is a matter of the filesystem.
+    assert (classify(caught.value) is Cause.STORAGE) is ("truncated" in message)

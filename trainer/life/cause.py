@@ -98,7 +98,9 @@ _PATTERNS = [
     # The text of this error is that of another rank, which has the cause.
     (Cause.LOST_PEER, r"\bPeerError"),
     # Whatever the filesystem's error was: a timeout of it is not one of the network between ranks.
-    (Cause.STORAGE, r"\b(UnreadableCheckpoint|SafetensorsError)"),
+    (Cause.STORAGE, r"\b(UnreadableCheckpoint|TruncatedFile)"),
+    # Of a model that is not one of the trainer's: theirs have no such tensors.
+    (Cause.USER_CODE, r"\bUnsupportedDtype"),
     (Cause.FOLDER_LOST, r"\bFolderLost"),
     (Cause.DEVICE, r"\bDeviceError"),
     (Cause.OUT_OF_MEMORY, r"OutOfMemoryError|CU(BLAS|DNN|SOLVER|SPARSE)_STATUS_ALLOC_FAILED|[Cc]uda.*out of memory"),

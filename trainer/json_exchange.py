@@ -32,12 +32,16 @@ def gather_on_first(value: Any, group: Any) -> list[Any]:
 
 
 def scatter_from_first(values: Sequence[Any], group: Any) -> Any:
-    """Return this rank's value of those that rank 0 has for each rank; other ranks have none."""
+    """Return this rank's value of those that rank 0 has for each rank; other ranks have none.
+
+    All are padded to the longest but that of rank 0, which stays there: it may be the index of a whole checkpoint.
+    """
     texts = [_encode(value) for value in values]
-    size = _find_longest(max(map(len, texts), default=0), group)
+    size = max(1, _find_longest(max(map(len, texts[1:]), default=0), group))
     own = torch.empty(size, dtype=torch.uint8)
-    dist.scatter(own, [_pad(text, size) for text in texts] or None, group=group, group_src=0)
-    return _decode(own)
+    rows = [_pad(text, size) for text in (b"", *texts[1:])] if texts else None
+    dist.scatter(own, rows, group=group, group_src=0)
+    return json.loads(texts[0]) if texts else _decode(own)
 
 
 def broadcast_from_first(value: Any, group: Any) -> Any:

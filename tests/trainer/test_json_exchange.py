@@ -49,6 +49,31 @@ def exchange() -> dict[str, Any]:
     }
 
 
+def test_the_answer_of_rank_0_is_sent_to_nobody_however_long_it_is() -> None:
+    (first, sent), *others = on_ranks(f"{HERE}:answer_rank_0_at_length", ranks=RANKS)
+    assert first == LONG
+    assert [answer for answer, _ in others] == [1, 2]
+    assert sum(sent) < 100
+
+
+LONG = "index" * 100_000
+
+
+def answer_rank_0_at_length() -> tuple[Any, list[int]]:
+    """Return this rank's answer, and the bytes that rank 0 has sent to each rank."""
+    sent: list[int] = []
+    scatter = dist.scatter
+
+    def record(own: Any, rows: Any = None, **options: Any) -> None:
+        sent.extend(map(len, rows or ()))
+        scatter(own, rows, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dist, "scatter", record)
+        group = RankGroup(dist.get_rank(), RANKS, dist.group.WORLD)
+        return group.decide_on_first(None, lambda _: [LONG, *range(1, RANKS)]), sent
+
+
 def test_a_single_process_gets_values_in_the_same_form() -> None:
     alone = RankGroup(0, 1)
     assert alone.gather((1, 2)) == [[1, 2]]

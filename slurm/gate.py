@@ -36,6 +36,9 @@ JOB_S = 45.0
 JOB_PER_NODE_S = 3.0
 # Nodes that share a machine share its load too: with 30 processes for two cores, an import took more than a minute.
 MAX_LOAD_FACTOR = 5.0
+# Nodes with machines of their own read torch from a network filesystem that has not cached it; the load of the
+# controller says nothing about them.
+OWN_MACHINES_JOB_S = 120.0
 _READ_LOAD = "cut -d ' ' -f 1 /proc/loadavg; nproc --all"
 # More nodes than this are machines of their own, which import at the same time: each adds only its part of joining.
 SHARING_NODES = 100
@@ -109,14 +112,15 @@ def check(  # noqa: PLR0913
     """Return once a job has run across every node of every group; raise GateError with the node to look at.
 
     Nodes in `proven` passed an earlier gate and are skipped while jobs fill them. A job may take `job_s` seconds, plus
-    some for each node (`limit_job_s`); without `job_s`, by the load of the controller, whose machine nodes may share.
+    some for each node (`limit_job_s`); without `job_s`, by the load of the controller if the nodes share its machine.
     """
     began = time.monotonic()
     groups = _group_nodes(inventory)
-    first_s = JOB_S * read_load_factor(run(_READ_LOAD).out) if job_s is None else job_s
+    if job_s is None:
+        job_s = JOB_S * read_load_factor(run(_READ_LOAD).out) if inventory.single_host else OWN_MACHINES_JOB_S
     count = len(inventory.compute)
     gate = _Gate(
-        run, env_path, f"{inventory.mounts[0]}/muster", user, count, frozenset(proven), limit_job_s(count, first_s)
+        run, env_path, f"{inventory.mounts[0]}/muster", user, count, frozenset(proven), limit_job_s(count, job_s)
     )
 
     def prove(group: str) -> _Proof:

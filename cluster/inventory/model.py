@@ -135,7 +135,7 @@ class Inventory(InventoryModel):
     served: tuple[ServedFilesystem, ...] = ()
     """Those of the mounts that a node serves; all others exist without the cluster."""
     single_host: bool = False
-    """Whether all nodes run on one machine, so that Slurm can look for work at short intervals."""
+    """Whether all nodes run on one machine, so that Slurm can look for work often, and its load delays all of them."""
 
     @property
     def controller(self) -> Node:

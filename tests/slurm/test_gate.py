@@ -40,6 +40,7 @@ INVENTORY = Inventory(
         node("gpu-2", "10.88.0.4"),
         node("cpu-1", "10.88.0.5"),
     ),
+    single_host=True,
 )
 
 
@@ -138,6 +139,15 @@ def test_a_job_may_take_longer_on_a_busy_machine(load: str, deadline_s: int) -> 
     check(controller, INVENTORY, "/shared/env/abc", "alice", lambda *_: None)
     for job in controller.jobs:
         assert job[job.index("timeout") + 2] == str(deadline_s)
+
+
+def test_the_load_of_the_controller_counts_for_nothing_on_machines_of_their_own() -> None:
+    controller = Controller(load="99.00\n2\n")
+    inventory = INVENTORY.model_copy(update={"single_host": False})
+    check(controller, inventory, "/shared/env/abc", "alice", lambda *_: None)
+    assert not any("loadavg" in script for script in controller.scripts)
+    for job in controller.jobs:
+        assert job[job.index("timeout") + 2] == str(120 + 3 * 3)
 
 
 @pytest.mark.parametrize(("nodes", "deadline_s"), [(3, 54), (100, 345), (1000, 435), (5000, 835)])

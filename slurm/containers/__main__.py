@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from slurm.containers.error import ContainerError
+from slurm.containers.error import ContainerError, explain_system_error
 from slurm.containers.installed import SETTINGS
 from slurm.containers.launch import Task, launch
 
@@ -23,11 +23,32 @@ def main(arguments: Sequence[str]) -> int:
     """Start the container of a task; return only if it cannot start."""
     name, bundle, environment, *command = arguments
     try:
-        task = Task(name, bundle, tuple(command), read_environment(environment), os.getcwd())
-        launch(task, json.loads(Path(SETTINGS).read_bytes())["mounts"])
+        task = Task(name, bundle, tuple(command), read_environment(environment), find_folder())
+        launch(task, read_mounts(Path(SETTINGS)))
     except ContainerError as error:
         print(f"muster: {error}", file=sys.stderr)
+    except OSError as error:
+        print(f"muster: {explain_system_error(error, bundle)}", file=sys.stderr)
     return CANNOT_START
+
+
+def find_folder() -> str:
+    """Return the working folder of the step."""
+    try:
+        return os.getcwd()
+    except OSError as error:
+        what = f"the working folder of the step is gone ({error.strerror})"
+        raise ContainerError(what, "choose another one with --chdir") from None
+
+
+def read_mounts(settings: Path) -> list[str]:
+    """Return the folders of the node that every container has."""
+    try:
+        mounts: list[str] = json.loads(settings.read_bytes())["mounts"]
+    except (OSError, ValueError, KeyError) as error:
+        what = f"the node's settings for containers, {settings}, cannot be read: {error!r}"
+        raise ContainerError(what, "an admin runs `muster up`, which writes them") from None
+    return mounts
 
 
 def read_environment(path: str) -> dict[str, str]:

@@ -29,7 +29,10 @@ class Bundle:
 
 
 def load_bundle(path: str, machine: str) -> Bundle:
-    """Return the bundle in a folder; raise ContainerError if its programs cannot run on this kind of machine."""
+    """Return the bundle in a folder; raise ContainerError if its programs cannot run on this kind of machine.
+
+    What cannot be read raises OSError.
+    """
     folder = Path(path)
     if not folder.is_dir():
         problem = "is a file, not a folder" if folder.exists() else f"does not exist{_list_neighbors(folder)}"
@@ -45,7 +48,8 @@ def load_bundle(path: str, machine: str) -> Bundle:
             f"--container={path} is an image for {architecture}, this node is {GO_ARCHITECTURES.get(machine, machine)}"
         )
         raise ContainerError(what, "build the image for this architecture (`docker build --platform`)")
-    entries = (str(entry).partition("=") for entry in process.get("env") or ())
+    variables = process.get("env")
+    entries = (str(entry).partition("=") for entry in (variables if isinstance(variables, list) else ()))
     return Bundle(root, {name: value for name, _, value in entries}, str(process.get("cwd") or "/"))
 
 
@@ -65,8 +69,6 @@ def _read_config(path: str, folder: Path) -> dict[str, Any]:
         config = json.loads((folder / CONFIG).read_bytes())
     except FileNotFoundError:
         raise ContainerError(f"--container={path} is not a bundle: it has no {CONFIG}", _BUILD) from None
-    except PermissionError:
-        raise ContainerError(f"--container={path}: you may not read its {CONFIG}", "ask its owner for access") from None
     except ValueError as error:
         raise ContainerError(f"--container={path}: its {CONFIG} is not valid JSON: {error}", _BUILD) from None
     if not isinstance(config, dict):

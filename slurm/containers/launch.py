@@ -11,6 +11,7 @@ import pwd
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,42 +51,43 @@ class Task:
 
 
 def launch(task: Task, shared: Iterable[str]) -> None:
-    """Replace this process by the container; raise ContainerError if it cannot start.
+    """Replace this process by the container; raise ContainerError or OSError if it cannot start.
 
     `shared` are the folders of the node that every container has, such as shared filesystems.
     """
     runtime = find_runtime()
     image = load_bundle(task.bundle, platform.machine())
     own = FOLDERS / task.name
-    try:
-        # Left by an attempt of a job that was requeued to this node, if /tmp is not private.
-        shutil.rmtree(own, ignore_errors=True)
-        (own / "root").mkdir(parents=True, mode=0o755)
-        own.chmod(0o700)
-        if shutil.disk_usage(own).free < MIN_FREE_BYTES:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(own))
-        command = _receive_batch_script(task.command, own)
-        accounts = _write_accounts(image.root, own)
-        parts = choose_parts(image.root, _read_library_cache())
-        mounts = list(_list_mounts(image.root, shared, accounts, parts))
-        tree = plan_root(image.root, (mount.place for mount in mounts))
-        for folder in tree.folders:
-            (own / "root" / folder[1:]).mkdir()
-        for place, target in tree.links.items():
-            (own / "root" / place[1:]).symlink_to(target)
-        process = Process(
-            user=os.getuid(),
-            group=os.getgid(),
-            folder=choose_folder(task.folder, image.folder, image.root, [mount.place for mount in mounts]),
-            command=command,
-            environment=merge_environment(task.environment, image.environment, parts.libraries, parts.programs),
-            terminal=os.isatty(0),
-        )
-        of_image = (BindMount(f"{image.root}{path}", path, read_only=True) for path in tree.mounts)
-        config = render_config(str(own / "root"), [*of_image, *mounts], process)
-        (own / "config.json").write_text(json.dumps(config))
-    except OSError as error:
-        raise ContainerError(f"the container cannot be prepared: {error}", "free space in /tmp of the node") from None
+    # Left by an attempt of a job that was requeued to this node, if /tmp is not private.
+    shutil.rmtree(own, ignore_errors=True)
+    (own / "root").mkdir(parents=True, mode=0o755)
+    own.chmod(0o700)
+    if shutil.disk_usage(own).free < MIN_FREE_BYTES:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(own))
+    command = _receive_batch_script(task.command, own)
+    accounts = _write_accounts(image.root, own)
+    parts = choose_parts(image.root, _read_library_cache())
+    # One line for a step, whose tasks all get the same.
+    if task.environment.get("SLURM_PROCID", "0") == "0":
+        for warning in parts.warnings:
+            print(f"muster: warning: {warning}", file=sys.stderr)
+    mounts = list(_list_mounts(image.root, shared, accounts, parts))
+    tree = plan_root(image.root, (mount.place for mount in mounts))
+    for folder in tree.folders:
+        (own / "root" / folder[1:]).mkdir()
+    for place, target in tree.links.items():
+        (own / "root" / place[1:]).symlink_to(target)
+    process = Process(
+        user=os.getuid(),
+        group=os.getgid(),
+        folder=choose_folder(task.folder, image.folder, image.root, [mount.place for mount in mounts]),
+        command=command,
+        environment=merge_environment(task.environment, image.environment, parts.libraries, parts.programs),
+        terminal=os.isatty(0),
+    )
+    of_image = (BindMount(f"{image.root}{path}", path, read_only=True) for path in tree.mounts)
+    config = render_config(str(own / "root"), [*of_image, *mounts], process)
+    (own / "config.json").write_text(json.dumps(config))
     options = [f"--root={own}/state", "--cgroup-manager=disabled"]
     # Among slurmd's own variables is one that makes crun talk to systemd.
     os.execve(runtime, [RUNTIME, *options, "run", f"--bundle={own}", task.name], {"PATH": PROGRAMS})  # noqa: S606
@@ -123,8 +125,12 @@ def _receive_batch_script(command: Sequence[str], own: Path) -> list[str]:
 
 def _write_accounts(image: Path, own: Path) -> dict[str, str]:
     """Write the image's lists of users and groups with the user in them, and return them by their place."""
-    user, gid = pwd.getpwuid(os.getuid()), os.getgid()
-    group = grp.getgrgid(gid).gr_name
+    uid, gid = os.getuid(), os.getgid()
+    try:
+        user, group = pwd.getpwuid(uid), grp.getgrgid(gid).gr_name
+    except KeyError as error:
+        what = f"the node does not know user {uid} or group {gid}: {error.args[0]}"
+        raise ContainerError(what, f"an admin runs `getent passwd {uid}` on the node") from None
     lines = {
         "/etc/passwd": f"{user.pw_name}:x:{user.pw_uid}:{gid}:{user.pw_gecos}:{user.pw_dir}:/bin/sh\n",
         "/etc/group": f"{group}:x:{gid}:\n",

@@ -30,6 +30,9 @@ echo secret >/shared/of-the-team && chgrp team /shared/of-the-team && chmod 640 
 printf '#!/bin/bash\\necho "script $1 in $PWD"\\n' >{SCRIPT}
 chmod -R a+rX /var/lib/slurm && chmod a+x {SCRIPT}
 {create_bundle("/images/tools")}
+for locked in folder rootfs config.json; do cp -a /images/tools /locked-$locked; done
+chmod 700 /locked-folder /locked-rootfs/rootfs && chmod 600 /locked-config.json/config.json
+mkdir -p /private/bundle && chmod 700 /private
 touch /prepared
 exec sleep infinity
 """
@@ -50,14 +53,17 @@ class Node:
         command = ["docker", "exec", "-i", self.name, "bash", "-ec", script]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
-    def task(self, *command: str, bundle: str = "/images/tools", folder: str = "/shared", **env: str) -> Result:
-        """Run a task in a container as alice."""
+    def task(
+        self, *command: str, bundle: str = "/images/tools", folder: str = "/shared", user: str = "alice", **env: str
+    ) -> Result:
+        """Run a task in a container as alice, or another user."""
         variables = "".join(f"{name}={value}\\0" for name, value in {"HOME": "/shared", **env}.items())
         self.root(f"printf '{variables}' >/environment")
         docker = ["docker", "exec", f"--workdir={folder}", self.name]
-        alice = ["setpriv", "--reuid=alice", "--regid=alice", "--init-groups", "--no-new-privs"]
+        groups = ["--init-groups"] if user == "alice" else ["--clear-groups"]
+        setpriv = ["setpriv", f"--reuid={user}", f"--regid={user}", *groups, "--no-new-privs"]
         program = ["/usr/bin/python3", "-IS", PROGRAM, "gpu-1.12.0.0", bundle, "/environment", *command]
-        done = subprocess.run([*docker, *alice, *program], capture_output=True, text=True, timeout=TIMEOUT_S)
+        done = subprocess.run([*docker, *setpriv, *program], capture_output=True, text=True, timeout=TIMEOUT_S)
         return Result(done.returncode, done.stdout.strip(), done.stderr.strip())
 
 
@@ -125,6 +131,19 @@ def test_signals_reach_the_command(node: Node) -> None:
     [
         ("/images/none", "muster: --container=/images/none does not exist; /images has: tools. Fix: `muster image job"),
         ("/images/tools/rootfs", "muster: --container=/images/tools/rootfs is not a bundle: it has no config.json"),
+        (
+            "/private/bundle",
+            "muster: the container cannot be prepared: /private/bundle: Permission denied. Fix: everyth",
+        ),
+        (
+            "/locked-folder",
+            "muster: the container cannot be prepared: /locked-folder/config.json: Permission denied. F",
+        ),
+        (
+            "/locked-config.json",
+            "muster: the container cannot be prepared: /locked-config.json/config.json: Permission",
+        ),
+        ("/locked-rootfs", "muster: the container cannot be prepared: /locked-rootfs/rootfs"),
     ],
 )
 def test_a_container_that_cannot_start_says_why(node: Node, bundle: str, problem: str) -> None:
@@ -141,6 +160,22 @@ def test_a_node_that_cannot_run_containers_says_what_it_lacks(node: Node) -> Non
         node.root("mv /usr/bin/crun.aside /usr/bin/crun")
     assert done.code == 125
     assert done.err.startswith("muster: crun is not installed on this node. Fix:")
+
+
+def test_a_node_without_settings_or_that_does_not_know_the_user_says_so(node: Node) -> None:
+    node.root(f"mv {SETTINGS} {SETTINGS}.aside")
+    try:
+        done = node.task("true")
+    finally:
+        node.root(f"mv {SETTINGS}.aside {SETTINGS}")
+    assert done.code == 125
+    assert done.err.startswith(f"muster: the node's settings for containers, {SETTINGS}, cannot be read: FileNotFound")
+    # On a cluster, each job has a /tmp of its own.
+    node.root("rm -rf /tmp/.muster-containers")
+    done = node.task("true", user="4242")
+    node.root("rm -rf /tmp/.muster-containers")
+    assert done.code == 125
+    assert done.err.startswith("muster: the node does not know user 4242 or group 4242: ")
 
 
 def test_a_full_disk_is_named(node: Node) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from slurm.containers import __main__ as program
 from slurm.containers.bundle import load_bundle
 from slurm.containers.environment import DEFAULT_PATH, merge_environment
-from slurm.containers.error import ContainerError
+from slurm.containers.error import ContainerError, explain_system_error
 from slurm.containers.host_libraries import LIBRARIES, choose_parts, parse_library_cache
 from slurm.containers.launch import choose_folder
 from slurm.containers.root_tree import plan_root, resolve_in
@@ -59,6 +62,10 @@ def test_a_bundle_is_read(tmp_path: Path) -> None:
         ("{", "its config.json is not valid JSON"),
         ("[]", "its config.json is not a JSON object"),
         ({"root": {"path": "none"}}, "none is not a folder"),
+        (
+            {"root": 1, "process": {"env": 1}, "annotations": {"org.opencontainers.image.architecture": "x"}},
+            "is an image f",
+        ),
         ({**CONFIG, "annotations": {"org.opencontainers.image.architecture": "arm64"}}, "is an image for arm64"),
     ],
 )
@@ -75,6 +82,37 @@ def test_what_is_no_bundle_is_refused_and_a_typing_error_shows_the_names_that_ex
         load_bundle(str(tmp_path / "trainer" / "rootfs"), "x86_64")
     with pytest.raises(ContainerError, match="is a file, not a folder"):
         load_bundle(str(tmp_path / "trainer" / "config.json"), "x86_64")
+
+
+@pytest.mark.parametrize(
+    ("code", "path", "fix"),
+    [
+        (errno.ENOSPC, "/tmp/.muster-containers/a", "free space in /tmp of the node"),
+        (errno.EDQUOT, "/tmp/.muster-containers/a", "free space in /tmp of the node"),
+        (errno.EACCES, "/tmp/.muster-containers/a", "make /tmp of the node writable for you"),
+        (errno.EACCES, "/images/a/rootfs/etc", "everything in /images/a must be there, and readable for you"),
+        (errno.ESTALE, None, "everything in /images/a must be there, and readable for you"),
+    ],
+)
+def test_only_a_full_disk_asks_for_space(code: int, path: str | None, fix: str) -> None:
+    error = explain_system_error(OSError(code, os.strerror(code), path), "/images/a")
+    where = path or "/images/a"
+    assert str(error) == f"the container cannot be prepared: {where}: {os.strerror(code)}. Fix: {fix}"
+
+
+def test_a_step_whose_folder_is_gone_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "environment").write_text("A=b\0")
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert program.main(["name", "/images/a", str(tmp_path / "environment"), "true"]) == 125
+    assert capsys.readouterr().err == (
+        "muster: the working folder of the step is gone (No such file or directory). "
+        "Fix: choose another one with --chdir\n"
+    )
 
 
 def test_only_folders_with_a_missing_place_are_opened(tmp_path: Path) -> None:
@@ -140,6 +178,41 @@ def test_the_libraries_of_the_fabric_are_the_images_own_if_it_has_them(tmp_path:
     image = create(tmp_path / "image", "usr/lib/x86_64-linux-gnu/libibverbs.so.1", "opt/amazon/efa/lib/")
     assert choose_parts(image, parse_library_cache(CACHE), node).mounts == {}
     assert choose_parts(tmp_path / "bare", parse_library_cache(CACHE), tmp_path / "plain").mounts == {}
+
+
+@pytest.mark.parametrize(
+    ("image_libc", "has_fabric", "owned"),
+    [
+        (b"GLIBC_2.2.5 GLIBC_2.41 GLIBC_PRIVATE", True, ""),
+        # As text, 2.4 would come after 2.34.
+        (b"GLIBC_2.2.5 GLIBC_2.4 GLIBC_2.31", False, "has 2.31"),
+        (None, False, "has none"),
+    ],
+)
+def test_libraries_that_need_a_newer_glibc_stay_outside(
+    tmp_path: Path, image_libc: bytes | None, has_fabric: bool, owned: str
+) -> None:
+    libraries = "usr/lib/x86_64-linux-gnu"
+    node = create(tmp_path / "node", "dev/infiniband/uverbs0", "dev/nvidiactl", "etc/libibverbs.d/")
+    for name, needs in {
+        f"{libraries}/libibverbs.so.1": b"GLIBC_2.34",
+        "opt/amazon/efa/lib/libfabric.so.1": b"GLIBC_2.38",
+    }.items():
+        create(node, name).joinpath(name).write_bytes(b"\x7fELF GLIBC_2.2.5 " + needs)
+    # As the image's own links lead, and not those of this machine.
+    image = create(tmp_path / "image", "lib->/usr/lib", f"{libraries}/libc.so.6->/lib/libc-image.so", "usr/lib/")
+    if image_libc is not None:
+        (image / "usr/lib/libc-image.so").write_bytes(image_libc)
+    parts = choose_parts(image, parse_library_cache(CACHE), node)
+    driver = [f"{LIBRARIES}/libcuda.so.1", f"{LIBRARIES}/libnvidia-ml.so.1"]
+    fabric = [f"{LIBRARIES}/libibverbs.so.1", "/etc/libibverbs.d", "/opt/amazon/efa"]
+    assert list(parts.mounts) == driver + (fabric if has_fabric else [])
+    assert parts.libraries == [LIBRARIES, *(["/opt/amazon/efa/lib"] if has_fabric else [])]
+    assert [warning.partition(": ")[0] for warning in parts.warnings] == [
+        f"{what} of the node needs glibc {needed}, the image {owned}"
+        for what, needed in (("RDMA verbs", "2.34"), ("/opt/amazon/efa", "2.38"))
+        if not has_fabric
+    ]
 
 
 def test_a_task_starts_in_the_folder_of_its_step_if_the_container_has_it(tmp_path: Path) -> None:

@@ -5,6 +5,9 @@
 # Always succeeds: Slurm would drain the node.
 set -u
 ADMINS=@ADMINS@
+# The patterns of slurm/health/job_processes.py.
+USERS_GROUP='@USERS_GROUP@'
+JOB_GROUP='@JOB_GROUP@'
 FIRST_UID=1000
 ROUNDS=10
 # The packages install links to the programs.
@@ -12,17 +15,8 @@ SLURMD=$(readlink -f /usr/sbin/slurmd)
 SLURMSTEPD=$(readlink -f /usr/sbin/slurmstepd)
 
 is_in_job() {
-  while read -r line; do
-    case $line in
-      # A user can create groups of any name below a systemd of their own, or below a service that runs as them.
-      */user@* | *.service/*) ;;
-      # cgroup v2: below a scope of Slurm's own.
-      */slurmstepd.scope/job_[0-9]* | *_slurmstepd.scope/job_[0-9]*) return 0 ;;
-      # cgroup v1: below a group per user.
-      */slurm/uid_[0-9]*/job_[0-9]* | */slurm_*/uid_[0-9]*/job_[0-9]*) return 0 ;;
-    esac
-  done <"/proc/$1/cgroup"
-  return 1
+  awk -v "users=$USERS_GROUP" -v "job=$JOB_GROUP" \
+    '{ path = $0 "/" } path !~ users && path ~ job { found = 1 } END { exit !found }' "/proc/$1/cgroup"
 }
 
 # Prints a value of a process: the parent's id (PPid), or the real user id (Uid).

@@ -13,6 +13,7 @@ from bootstrap.steps.step import Step
 from cluster.inventory import Node
 from cluster.spec import ClusterSpec
 from slurm.health.admins import ADMINS_FILE
+from slurm.health.job_processes import JOB_GROUP, USERS_GROUP
 
 PAM_SSHD = "/etc/pam.d/sshd"
 # pam_slurm_adopt denies users without a job here, and moves the sessions of those who have one into it. pam_systemd
@@ -33,7 +34,7 @@ session  required    pam_env.so
 session  required    pam_env.so envfile=/etc/default/locale
 @include common-password
 """
-EPILOG_SCRIPT = (Path(__file__).parent.parent / "scripts" / "epilog.sh").read_text().replace("@ADMINS@", ADMINS_FILE)
+_EPILOG_VALUES = {"@ADMINS@": ADMINS_FILE, "@USERS_GROUP@": USERS_GROUP, "@JOB_GROUP@": JOB_GROUP}
 
 
 def list_admins(spec: ClusterSpec, node: Node) -> list[str]:
@@ -45,7 +46,10 @@ def list_admins(spec: ClusterSpec, node: Node) -> list[str]:
 
 def render_epilog(*, gpus: bool) -> str:
     """Return the program that Slurm runs after a job; with real GPUs it also stops IMEX, and checks them."""
-    return EPILOG_SCRIPT + (health.render_exec_line("epilog") if gpus else "exit 0\n")
+    script = (Path(__file__).parent.parent / "scripts" / "epilog.sh").read_text()
+    for placeholder, value in _EPILOG_VALUES.items():
+        script = script.replace(placeholder, value)
+    return script + (health.render_exec_line("epilog") if gpus else "exit 0\n")
 
 
 def plan_isolation(facts: Facts, node: Node, desired: Desired) -> list[Action]:

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PROC = Path("/proc")
-# A user can create groups of any name below a systemd of their own, or below a service that runs as them.
-_USERS_OWN = re.compile(r"/user@|\.service/")
-# With cgroup v2, Slurm's groups are below a scope of its own, and with v1 below a group per user.
-_GROUP = re.compile(r"/(?:[^/]*slurmstepd\.scope|slurm[^/]*/uid_\d+)/job_(\d+)(?:/|$)")
+USERS_GROUP = "/user@|[.]service/"
+"""Pattern of cgroups that are not Slurm's: a user can create groups of any name below a systemd of their own, or below
+a service that runs as them. For Python and awk, for a path with a slash at its end."""
+JOB_GROUP = "/(([^/]*_)?slurmstepd[.]scope|slurm(_[^/]*)?/uid_[0-9]+)/job_([0-9]+)/"
+"""Pattern of the cgroup of a job, or one below it; its fourth part is the job. With cgroup v2, Slurm's groups are below
+a scope of its own, with v1 below a group per user; both can have the name of the node. Used as USERS_GROUP is."""
 _STEP_PROGRAM = "slurmstepd"
 # The title of a process that runs a step, such as `slurmstepd: [12.batch]`.
 _STEP = re.compile(r"^slurmstepd: \[(\d+)\.")
@@ -176,8 +178,9 @@ def _read_stat(folder: Path) -> tuple[str, list[str]]:
 
 
 def _find_job(groups: str) -> str:
-    matches = (_GROUP.search(line) for line in groups.splitlines() if not _USERS_OWN.search(line))
-    return next((match[1] for match in matches if match), "")
+    paths = [f"{line}/" for line in groups.splitlines()]
+    matches = (re.search(JOB_GROUP, path) for path in paths if not re.search(USERS_GROUP, path))
+    return next((match[4] for match in matches if match), "")
 
 
 def _find_job_of_ancestors(entry: _Entry, entries: Mapping[int, _Entry]) -> str:

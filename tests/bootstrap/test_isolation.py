@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +14,8 @@ from bootstrap.steps import isolation
 from bootstrap.steps.ssh import render_sshd
 from slurm.health.admins import ADMINS_FILE
 from tests.bootstrap.clusters import desired
+from tests.slurm.job_groups import JOBS_OF_GROUPS
+from tests.slurm.proc_tree import add_process
 
 USERS = {"alice": {"uid": 2001}, "bob": {"uid": 2002, "admin": True}}
 
@@ -69,3 +73,16 @@ def test_the_epilog_runs_the_health_program_only_with_real_gpus() -> None:
     assert f"ADMINS={ADMINS_FILE}" in plain.splitlines()
     assert plain.splitlines()[-1] == "exit 0"
     assert checked.splitlines()[-1] == 'exec python3 /etc/muster/health.pyz epilog "$@"'
+
+
+def test_the_epilog_finds_the_same_jobs_as_the_health_checks(tmp_path: Path) -> None:
+    """tests/engine/test_epilog.py plays complete epilogs with real processes."""
+    pids = dict(enumerate(JOBS_OF_GROUPS, 11))
+    for pid, group in pids.items():
+        add_process(tmp_path, pid, group=group)
+    functions = isolation.render_epilog(gpus=False).partition("\nkill_leftovers ")[0].replace("/proc/", f"{tmp_path}/")
+    script = f"{functions}\nfor pid in {' '.join(map(str, pids))} 99; do if is_in_job $pid; then echo $pid; fi; done"
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
+    in_jobs = [str(pid) for pid, group in pids.items() if JOBS_OF_GROUPS[group]]
+    # The last one has ended meanwhile.
+    assert done.stdout.split() == in_jobs

@@ -12,6 +12,7 @@ import pytest
 
 from slurm.health.job_processes import JobProcess, list_job_processes, list_steps, signal_jobs
 from slurm.health.stray_jobs import LOOK_S, find_strays, is_due
+from tests.slurm.job_groups import JOBS_OF_GROUPS
 from tests.slurm.proc_tree import STEPD, add_process, add_step, start_without_main_thread
 
 STEP = "/system.slice/slurmstepd.scope/job_12/step_0"
@@ -35,23 +36,11 @@ def test_processes_are_found_by_the_cgroup_of_their_job(tmp_path: Path) -> None:
     assert list_steps(tmp_path) == {"12"}
 
 
-@pytest.mark.parametrize(
-    ("group", "jobs"),
-    [
-        ("/system.slice/slurmstepd.scope/job_12/step_0/user/task_0", ["12"]),
-        ("/system.slice/gpu-1_slurmstepd.scope/job_12/step_batch/user", ["12"]),
-        ("/docker/0af3/system.slice/slurmstepd.scope/job_12", ["12"]),
-        ("/slurm/uid_2000/job_12/step_0/task_0", ["12"]),
-        ("/slurm_gpu-1/uid_2000/job_12", ["12"]),
-        ("/slurm/job_12", []),
-        ("/user.slice/user-2000.slice/user@2000.service/slurmstepd.scope/job_12", []),
-        ("/system.slice/notebook.service/slurmstepd.scope/job_12", []),
-        ("/system.slice/slurmstepd.scope/job_12x", []),
-    ],
-)
-def test_only_groups_of_slurm_have_jobs(tmp_path: Path, group: str, jobs: list[str]) -> None:
+@pytest.mark.parametrize("group", JOBS_OF_GROUPS)
+def test_only_groups_of_slurm_have_jobs(tmp_path: Path, group: str) -> None:
     add_process(tmp_path, 11, group=group)
-    assert [process.job for process in list_job_processes(tmp_path)] == jobs
+    job = JOBS_OF_GROUPS[group]
+    assert [process.job for process in list_job_processes(tmp_path)] == ([job] if job else [])
 
 
 def test_without_cgroups_processes_are_found_by_the_step_that_started_them(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Plan the messages of a schedule on a tensor: where each begins and ends, and before which step it is expected.
 
-A plan depends on sizes only, so that it is made once for all tensors of a size: it takes as long as to start the
-messages of a small tensor.
+A plan depends on sizes only. It takes as long as to start the messages of a small tensor, so those of all-reduces are
+made once for all tensors of a size.
 """
 
 from __future__ import annotations

@@ -177,7 +177,10 @@ def test_a_clock_that_is_an_hour_off_is_refused(hosts: Hosts, tmp_path: Path) ->
     with shifted_clock(hosts.roots["rack1-1"], tmp_path, 3600):
         _, messages = hosts.judge()
     assert "host_clock" not in messages["head"]
-    assert re.fullmatch(r"its clock is (3599|3600) s ahead; allowed: 5 s", messages["rack1-1"]["host_clock"])
+    shown = re.fullmatch(r"its clock is (\d+) s ahead; allowed: 5 s", messages["rack1-1"]["host_clock"])
+    assert shown is not None
+    # Less by the time that the answer took on its way back, which is long on a busy machine.
+    assert 3540 <= int(shown[1]) <= 3600
 
 
 @pytest.mark.fault(17)

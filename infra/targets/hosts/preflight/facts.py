@@ -113,6 +113,7 @@ class MachineFacts:
     peers: Mapping[Peer, PeerResult] = field(default_factory=dict)
     clock: float = 0.0
     """The host's time when the script began, in seconds since the epoch."""
+    clock_at_end: float = 0.0
 
 
 class FactsError(ValueError):
@@ -205,6 +206,7 @@ def _build(rows: _Rows) -> MachineFacts:
         resolved={name: address for name, address, *_ in rows.all("resolves")},
         peers={Peer(host, address, int(port)): _parse_result(r) for host, address, port, r in rows.all("peer")},
         clock=float(rows.first("clock") or 0),
+        clock_at_end=float(rows.first("clock_at_end") or 0),
     )
 
 

@@ -123,7 +123,7 @@ def check_space(subject: Subject) -> Iterator[Problem]:
 
 def check_clock(subject: Subject) -> Iterator[Problem]:
     """Refuse a clock that differs from this machine's by more than Slurm's credentials tolerate."""
-    ahead = subject.facts.clock - subject.answered_at
+    ahead = subject.facts.clock_at_end - subject.answered_at
     behind = subject.asked_at - subject.facts.clock
     skew = max(ahead, behind)
     if skew > MAX_SKEW_S:

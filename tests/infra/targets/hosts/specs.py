@@ -47,6 +47,7 @@ CALM = MachineFacts(
     free_mb={"/": 100_000, "/shared": 900_000},
     mounts={"/shared": Mount("nas:/export", "nfs4", read_only=False)},
     clock=NOW,
+    clock_at_end=NOW,
 )
 
 

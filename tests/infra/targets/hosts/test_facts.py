@@ -59,6 +59,7 @@ Welcome to this machine!
 ["rdma", "gpu", "/sys/devices/pci0000:15/0000:15:01.0/0000:1b:00.0"]
 ["resolves", "controller", "192.0.2.1"]
 ["peer", "head", "10.0.0.10", "6817", "silent"]
+["clock_at_end", "1800000002.5"]
 ["end"]
 """
 
@@ -107,6 +108,7 @@ def test_recorded_facts() -> None:
         resolved={"controller": "192.0.2.1"},
         peers={Peer("head", "10.0.0.10", 6817): "silent"},
         clock=1_800_000_000.5,
+        clock_at_end=1_800_000_002.5,
     )
 
 
@@ -144,7 +146,7 @@ def test_the_script_reads_this_machine() -> None:
     assert facts.hostname == socket.gethostname()
     assert facts.cpus == os.sysconf("SC_NPROCESSORS_ONLN")
     assert facts.memory_mb == os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20
-    assert before <= facts.clock <= after
+    assert before <= facts.clock <= facts.clock_at_end <= after
     assert facts.root == (os.geteuid() == 0) or not facts.root_error
     assert facts.free_mb["/"] > 0
     assert list(facts.mounts) == ["/"]

@@ -104,9 +104,9 @@ CASES: dict[str, tuple[str, dict[str, Any], list[tuple[str, str, str]]]] = {
             )
         ],
     ),
-    "clock ahead": (
+    "clock ahead, on a host that took half a minute to answer": (
         "rack1-1",
-        {"clock": NOW + 3601},
+        {"clock": NOW + 3571, "clock_at_end": NOW + 3601},
         [
             (
                 "host_clock",
@@ -115,9 +115,9 @@ CASES: dict[str, tuple[str, dict[str, Any], list[tuple[str, str, str]]]] = {
             )
         ],
     ),
-    "clock behind": (
+    "clock behind, on a host that took half a minute to answer": (
         "rack1-1",
-        {"clock": NOW - 61},
+        {"clock": NOW - 61, "clock_at_end": NOW - 31},
         [
             (
                 "host_clock",
@@ -126,7 +126,7 @@ CASES: dict[str, tuple[str, dict[str, Any], list[tuple[str, str, str]]]] = {
             )
         ],
     ),
-    "clock within the tolerance": ("rack1-1", {"clock": NOW + 5.5}, []),
+    "clock within the tolerance": ("rack1-1", {"clock": NOW + 5.5, "clock_at_end": NOW + 5.9}, []),
     "node of another cluster of ours": (
         "rack1-1",
         {"muster": True, "active": frozenset({"slurmd"}), "ports": frozenset({6818})},

@@ -43,11 +43,13 @@ def open_rack(make_stack: Callable[[str, Spec], Stack], folder: Path, hosts: Seq
         host: ({"volume": str(shared.name), "target": "/shared"}, env_cache | {"read_only": host != HEAD})
         for host in hosts
     }
-    with open_machines(stack.cluster, hosts, key.public, mounts) as machines:
-        # A second network, which this machine does not reach: nodes use it among each other.
-        for number, host in enumerate(hosts, 1):
-            machines.run(host, f"ip address add {INSIDE}.{number}/24 dev eth0")
-            machines.described[host]["cluster_address"] = f"{INSIDE}.{number}"
-        stack.spec |= describe_rack(machines, HEAD, identity)
-        yield Rack(machines, stack)
-    shared.remove(force=True)
+    try:
+        with open_machines(stack.cluster, hosts, key.public, mounts) as machines:
+            # A second network, which this machine does not reach: nodes use it among each other.
+            for number, host in enumerate(hosts, 1):
+                machines.run(host, f"ip address add {INSIDE}.{number}/24 dev eth0")
+                machines.described[host]["cluster_address"] = f"{INSIDE}.{number}"
+            stack.spec |= describe_rack(machines, HEAD, identity)
+            yield Rack(machines, stack)
+    finally:
+        shared.remove(force=True)

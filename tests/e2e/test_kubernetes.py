@@ -26,7 +26,7 @@ from tests.e2e.kubernetes.images import REPO, TRAINER_IMAGE, build_trainer, find
 from tests.harness import wait_until
 from trainer.checkpoint.folder import list_published
 
-pytestmark = pytest.mark.nightly
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(3600)]
 
 NAMESPACE = "research"
 CLAIM = "runs"

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ LEAST_OPERATIONS = 4
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(3600)
 @pytest.mark.fault(22, 23)
 def test_a_kill_at_every_operation_of_up_and_destroy_leaves_nothing(make: MakeMachines) -> None:
     machines = make("every")
@@ -48,7 +50,10 @@ def test_a_kill_at_every_operation_of_up_and_destroy_leaves_nothing(make: MakeMa
 
 
 def kill_at_operation(machines: Machines, number: int, *command: str) -> bool:
-    """Run a command and kill Pulumi as soon as it begins this operation; return False if there are fewer."""
+    """Run a command and kill Pulumi as soon as it begins this operation; return whether that ended it early.
+
+    It does not if there are fewer operations, or if Pulumi was done before the kill reached it.
+    """
     log, output = machines.home / "events.json", machines.home / "output.log"
     log.unlink(missing_ok=True)
     # As `muster` starts it: what remains of a killed Pulumi is ended.
@@ -59,10 +64,14 @@ def kill_at_operation(machines: Machines, number: int, *command: str) -> bool:
             assert process.returncode == 0, output.read_text()
             return False
         time.sleep(0.005)
-    for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
-        os.kill(int(child), signal.SIGKILL)
+    with suppress(FileNotFoundError, ProcessLookupError):
+        for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
+            os.kill(int(child), signal.SIGKILL)
     process.communicate(timeout=60)
     assert_stopped(machines)
+    if process.returncode == 0:
+        return False
+    assert process.returncode == -signal.SIGKILL % 256, output.read_text()
     machines.pulumi("cancel", "--yes")
     return True
 

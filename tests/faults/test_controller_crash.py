@@ -95,10 +95,6 @@ def cause_duplicate(stack: Stack) -> str:
     wait_until(lambda: read_state(stack, job) == "RUNNING", "the job runs")
     # Slurm says so before the node has started the step.
     wait_until(lambda: bool(stack.ssh(NODE, BATCH_STEP.format(job=job), user="root")), "its step runs")
-    stack.ssh(NODE, f"kill -STOP $({STEPS.format(job=job)})", user="root")
-    stack.ssh("controller", FORGET, user="root")
-    assert stack.ssh("controller", RESUBMIT) == job
-
     reason = ""
 
     def is_decided() -> bool:
@@ -107,6 +103,9 @@ def cause_duplicate(stack: Stack) -> str:
         return bool(reason) or bool(stack.ssh("controller", "cat ~/again.out 2>/dev/null || true"))
 
     try:
+        stack.ssh(NODE, f"kill -STOP $({STEPS.format(job=job)})", user="root")
+        stack.ssh("controller", FORGET, user="root")
+        assert stack.ssh("controller", RESUBMIT) == job
         wait_until(is_decided, "the node has run or refused the new job")
     finally:
         stack.ssh(NODE, f"kill -CONT $({STEPS.format(job=job)}) || true", user="root")

@@ -61,7 +61,7 @@ def test_slurmd_finds_a_full_disk_and_returns_the_node_by_itself(healthy: Stack)
     healthy.ssh(NODE, FILL_TMP, user="root")
     filled = time.monotonic()
     try:
-        wait_until(lambda: read_node(healthy).out_of_service, "a round drains the node", ROUND_S)
+        wait_until(lambda: read_node(healthy).out_of_service, "a round drains the node", ROUND_S * 3)
         detect_s = time.monotonic() - filled
     finally:
         healthy.ssh(NODE, EMPTY_TMP, user="root")
@@ -78,7 +78,7 @@ def test_a_process_left_on_a_gpu_is_named_and_no_job_starts_there(healthy: Stack
         healthy.ssh(NODE, LEAVE, user="root")
         pid = healthy.ssh(NODE, f"pgrep -xf '{LEFT}'", user="root")
         began = time.monotonic()
-        wait_until(lambda: read_node(healthy).out_of_service, "a round drains the node", ROUND_S)
+        wait_until(lambda: read_node(healthy).out_of_service, "a round drains the node", ROUND_S * 3)
         detect_s = time.monotonic() - began
         drained = read_node(healthy)
         job = healthy.ssh("controller", f"cd ~ && sbatch --parsable -p gpu -w {NODE} -N1 -o left.out --wrap hostname")

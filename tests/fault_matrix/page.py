@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tests.fault_matrix.marked_tests import REPO, MarkedTest, list_marked_tests
-from tests.fault_matrix.rows import ROWS, UNTIMED, Row
+from tests.fault_matrix.rows import ROWS, Row
 from tests.fault_matrix.times import VARIABLE, Times, read_times
 
 PAGE = Path("docs/faults.md")
@@ -30,7 +30,7 @@ can run a test again with the command beside it.
 - **detect**, **recover**: seconds after the fault (recover: after its end if it lasts, such as that of a stopped
   database), as the test of the row measured them in its last recorded run
   (`{variable}=1`), on two cores with other work. They depend on the machine and on settings such as
-  `slurmd_timeout_s`. {untimed}: the command or run that meets the fault ends or repeats, and nothing has to notice it.
+  `slurmd_timeout_s`. {untimed}: there is nothing to measure, and the row says why.
 """
 _PUBLISHED = """\
 ## Times that others publish
@@ -110,6 +110,8 @@ def _render_details(number: int, tests: Sequence[MarkedTest], times: Sequence[Ti
         yield f"**What happens:** {row.happens}. **Lost:** {row.lost}."
     if missing := _list_missing(row, own):
         yield f"**Not shown yet:** {'; '.join(missing)}."
+    if row.untimed:
+        yield f"**No times:** {row.untimed}."
     if own:
         lines = [f"| `{test.command}` | {test.place} | {_describe_when(test)} |" for test in own]
         yield "\n".join(["| test | where | when |", "|---|---|---|", *lines])
@@ -136,7 +138,7 @@ def _describe_when(test: MarkedTest) -> str:
 def _format(seconds: Sequence[float | None], row: int) -> str:
     measured = sorted({value for value in seconds if value is not None})
     if not measured:
-        return NO_TIME if row in UNTIMED else NOT_MEASURED
+        return NO_TIME if ROWS[row].untimed else NOT_MEASURED
     return f"{measured[0]:g} s" if len(measured) == 1 else f"{measured[0]:g} to {measured[-1]:g} s"
 
 

@@ -41,10 +41,9 @@ class Row:
     """What is lost, as far as tests show it."""
     missing: str = ""
     """What is not shown yet; empty if the row is shown in full."""
+    untimed: str = ""
+    """Why there is no time to measure; empty if tests of the row should measure one."""
 
-
-UNTIMED = frozenset({10, 14, 17, 18, 20, 21, 25, 27, 28, 29, 37, 38})
-"""Rows without times: the command or run that meets the fault ends or repeats, and nothing has to notice it."""
 
 ROWS: dict[int, Row] = {
     1: Row(
@@ -120,9 +119,10 @@ ROWS: dict[int, Row] = {
         "a node whose mount does not answer is drained with the mount and its server, in the next round of checks; as "
         "many nodes of a group as the limit on drains allows, the others stay in service with a comment that says so. "
         "`status` and `up` answer meanwhile, and `up` names the mount. Jobs wait in the kernel and go on when the "
-        "server is back, and the nodes return by themselves. The filesystem is FUSE with a server that is frozen, in "
-        "which programs wait as on a hard NFS mount; the kernel's NFS client, and a training run, were not tried",
+        "server is back, and the nodes return by themselves",
         "nothing",
+        "NFS itself: the hanging filesystem of the tests is FUSE with a server that is frozen, in which programs wait "
+        "as on a hard NFS mount; and a training run, of which the tests have jobs that write",
     ),
     9: Row(
         "the local disk of a node is full",
@@ -138,6 +138,7 @@ ROWS: dict[int, Row] = {
         "every file has a size and a checksum in a manifest that is written last; a checkpoint that does not match is "
         "named and skipped. A kill before any file operation of a save leaves a complete checkpoint",
         "the damaged checkpoint",
+        untimed="the checkpoint is judged when a run loads it, and until then nothing waits for it",
     ),
     11: Row(
         "two jobs use the same run folder",
@@ -228,6 +229,7 @@ ROWS: dict[int, Row] = {
         CLUSTER,
         "`up` refuses the connection, names the node, shows both fingerprints and the fix",
         "nothing",
+        untimed="the connection is refused, and nothing goes on meanwhile",
     ),
     22: Row(
         "`up` is interrupted or killed",
@@ -279,6 +281,7 @@ ROWS: dict[int, Row] = {
         "pre-flight compares vCPUs, VPCs and addresses with the quotas and what others use, and prints the command "
         "that requests a higher one; an error of pre-flight creates nothing",
         "nothing",
+        untimed="it is refused before anything is created",
     ),
     28: Row(
         "a subnet has too few addresses",
@@ -287,6 +290,7 @@ ROWS: dict[int, Row] = {
         "validation refuses a range that is too small for the nodes; pre-flight counts the free addresses of existing "
         "subnets against every interface",
         "nothing",
+        untimed="it is refused before anything is created",
     ),
     29: Row(
         "a filesystem or security group cannot be deleted yet",
@@ -337,7 +341,8 @@ ROWS: dict[int, Row] = {
         CLUSTER,
         "the prolog drains the node with the check's name, and Slurm requeues the job, which runs after the node was "
         "reset, rebooted or replaced. What a user left on a node is killed when their last job ends; if it still uses "
-        "a GPU, the next check drains the node and names process and user, and jobs run there again once it is gone",
+        "a GPU, the next check drains the node and names process and user, and jobs run there again once it is gone. "
+        "No test has a GPU that fails: all imitate `nvidia-smi` and the kernel's log, which the checks read",
         "nothing",
     ),
     35: Row(
@@ -365,6 +370,7 @@ ROWS: dict[int, Row] = {
         "short while the run reads it, and is not requeued; after the repair, the resumed run neither skips nor "
         "repeats a sample",
         "nothing",
+        untimed="the run ends when it reads the file, and until then nothing goes wrong",
     ),
     38: Row(
         "credentials are missing or expired",
@@ -372,5 +378,6 @@ ROWS: dict[int, Row] = {
         CLOUD,
         "`up` and `check` stop before any other call and name the fix; a check that the account denies is a warning",
         "nothing",
+        untimed="it is refused before anything is created",
     ),
 }

@@ -117,13 +117,18 @@ def test_a_node_with_another_key_is_named_and_repaired(healthy: Stack) -> None:
 @pytest.mark.fault(18)
 def test_a_configuration_that_differs_is_named_and_replaced(healthy: Stack) -> None:
     healthy.ssh(NODE, f"echo '# mine' >>{FETCHED}", user="root")
+    began = time.monotonic()
     done = bootstrap(healthy, "verify")
+    detect_s = time.monotonic() - began
     healthy.ssh(NODE, "systemctl restart slurmd", user="root")
+    restarted = time.monotonic()
     after = bootstrap(healthy, "verify")
+    recover_s = time.monotonic() - restarted
     assert done.returncode == 1
     assert f"{NODE}" in done.stdout + done.stderr
     assert f"configuration: {FETCHED} is not the cluster's" in done.stdout + done.stderr
     assert (after.returncode, after.stderr) == (0, ""), after.stdout
+    record(18, detect_s=detect_s, recover_s=recover_s)
 
 
 def read_node(stack: Stack) -> NodeState:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from bootstrap import storage_verdict
 from bootstrap.storage_check import render_check
 from bootstrap.storage_verdict import (
     MIN_TOTAL_MBPS,
@@ -108,7 +109,10 @@ def test_renames_that_are_not_atomic_are_refused() -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to other users")
-def test_the_script_on_a_real_filesystem(tmp_path: Path) -> None:
+def test_the_script_on_a_real_filesystem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The disk of this machine may be busy; what is too slow is judged above.
+    monkeypatch.setattr(storage_verdict, "MIN_TOTAL_MBPS", 0.0)
+
     def run(name: str) -> dict[str, Answer]:
         def on_node(number: int) -> Answer:
             script = render_check(name, str(tmp_path), "token", NODES[number], NODES)

@@ -10,6 +10,7 @@ from dataclasses import replace
 import docker
 import pytest
 
+from bootstrap import storage_verdict
 from bootstrap.apply import apply
 from bootstrap.desired import Desired
 from bootstrap.errors import BootstrapError
@@ -73,7 +74,11 @@ def instead(machines: BareMachines, host: str, options: str) -> Iterator[None]:
         machines.run(host, "umount /shared")
 
 
-def test_a_filesystem_that_all_machines_share(machines: BareMachines, cluster: Desired) -> None:
+def test_a_filesystem_that_all_machines_share(
+    machines: BareMachines, cluster: Desired, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The disk of this machine may be busy; tests/bootstrap/test_storage_check.py judges speeds.
+    monkeypatch.setattr(storage_verdict, "MIN_TOTAL_MBPS", 0.0)
     start, end = check(machines, cluster)
     assert (start.step, start.state, end.state) == ("storage", "start", "ok")
     assert "MB/s from all nodes together" in end.detail

@@ -55,8 +55,12 @@ class ContainerMachines:
 
     def close(self) -> None:
         """Remove all machines and their shared filesystem."""
-        for running in self._running.values():
-            running.close()
-        engine = docker.from_env()
-        for volume in engine.volumes.list(filters={"name": names.volume(self._cluster, "shared")}):
+        with ExitStack() as removals:
+            removals.callback(self._remove_volume)
+            # One that fails does not keep the others.
+            for running in self._running.values():
+                removals.push(running)
+
+    def _remove_volume(self) -> None:
+        for volume in docker.from_env().volumes.list(filters={"name": names.volume(self._cluster, "shared")}):
             volume.remove(force=True)

@@ -17,7 +17,7 @@ from tests.harness import Spec, Stack
 from tests.infra.targets.nebius.fake_cloud import FakeCloud, serve_cloud
 from tests.infra.targets.nebius.offers import offer
 
-pytestmark = pytest.mark.nightly
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(2700)]
 
 SPEC: Spec = {
     "target": "nebius",
@@ -67,11 +67,14 @@ class Nebius:
 def nebius(make_stack: Callable[[str, Spec], Stack]) -> Iterator[Nebius]:
     stack = make_stack("nebius", SPEC)
     machines = ContainerMachines(stack.cluster)
-    with serve_cloud(FakeCloud(machines)) as cloud:
-        cloud.polls = 2
-        offer(cloud, available=0)
-        stack.env[LOOPBACK] = str(cloud.port)
-        yield Nebius(stack, cloud)
+    try:
+        with serve_cloud(FakeCloud(machines)) as cloud:
+            cloud.polls = 2
+            offer(cloud, available=0)
+            stack.env[LOOPBACK] = str(cloud.port)
+            yield Nebius(stack, cloud)
+    finally:
+        # After the server, which starts machines.
         machines.close()
 
 

@@ -1,4 +1,4 @@
-"""A server that stands in for Nebius's API, and clients that poll it without pauses."""
+"""A server that stands in for Nebius's API, and clients that poll it without pauses, by a clock of the test's."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from infra.targets.nebius import client
+from infra.targets.rented import removal
+from tests.infra.targets.nebius.clock import Clock
 from tests.infra.targets.nebius.fake_cloud import FakeCloud, serve_cloud
 
 
@@ -16,3 +18,11 @@ def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCloud]:
     with serve_cloud(FakeCloud()) as served:
         monkeypatch.setenv(client.LOOPBACK, str(served.port))
         yield served
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    for module in (client, removal):
+        monkeypatch.setattr(module, "time", clock)
+    return clock

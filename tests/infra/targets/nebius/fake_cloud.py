@@ -121,6 +121,10 @@ class FakeCloud:
         self._lock = RLock()
         self._starting = ThreadPoolExecutor(8)
 
+    def close(self) -> None:
+        """Wait for machines that are starting; those that have not begun never start."""
+        self._starting.shutdown(wait=True, cancel_futures=True)
+
     def of_kind(self, kind: str) -> list[Message]:
         """Return all resources of a kind."""
         return [self.resources[id_] for id_, name in self.kinds.items() if name == kind]
@@ -358,6 +362,7 @@ def serve_cloud(cloud: FakeCloud) -> Iterator[FakeCloud]:
         yield cloud
     finally:
         server.stop(None).wait()
+        cloud.close()
 
 
 def _is_child(resource: Message, parent: str) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -10,10 +9,10 @@ from grpc import StatusCode
 
 from infra.resources.error import InUseError, ResourceError
 from infra.targets.nebius.leftovers import find_leftovers, measure_leftover, remove_leftover
-from infra.targets.rented import removal
 from infra.targets.rented.owner import owner_labels
 from infra.targets.target import Deployment, Leftovers
 from tests.infra.targets.nebius import resources
+from tests.infra.targets.nebius.clock import Clock
 from tests.infra.targets.nebius.fake_cloud import FakeCloud
 from tests.infra.targets.nebius.resources import PROJECT, create, create_all
 
@@ -24,15 +23,14 @@ DEPLOYMENT = Deployment("demo", "dev", account=PROJECT)
 def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("MUSTER_HOME", str(tmp_path))
     monkeypatch.setattr(resources, "LABELS", owner_labels("demo", "dev", tmp_path, {}))
-    monkeypatch.setattr(removal, "PAUSE_S", 0.01)
 
 
-def remove_all(search: Leftovers) -> None:
+def remove_all(search: Leftovers, clock: Clock) -> None:
     for leftover in search.resources:
-        remove_leftover(leftover, time.monotonic() + 5)
+        remove_leftover(leftover, clock.now + 60)
 
 
-def test_everything_is_listed_in_the_order_of_removal(cloud: FakeCloud) -> None:
+def test_everything_is_listed_in_the_order_of_removal(cloud: FakeCloud, clock: Clock) -> None:
     create_all()
     create("network", "other", {}, labels={"muster.cluster": "demo", "muster.home": "of somebody else"})
     create("network", "third", {}, labels={"muster.cluster": "other"})
@@ -45,17 +43,17 @@ def test_everything_is_listed_in_the_order_of_removal(cloud: FakeCloud) -> None:
     assert (instance.is_node, instance.usd_per_hour, instance.stack) == (True, 23.6, "dev")
     assert instance.created
     assert measure_leftover(search.resources[3]) == 1024 * 2**30
-    remove_all(search)
+    remove_all(search, clock)
     assert find_leftovers(DEPLOYMENT).resources == []
     assert [network["metadata"]["name"] for network in cloud.of_kind("Network")] == ["other", "third"]
 
 
-def test_a_boot_disk_that_outlives_its_instance_is_removed(cloud: FakeCloud) -> None:
+def test_a_boot_disk_that_outlives_its_instance_is_removed(cloud: FakeCloud, clock: Clock) -> None:
     id_, _props = create_all()["instance"]
     del cloud.resources[id_], cloud.kinds[id_]
     (disk,) = (leftover for leftover in find_leftovers(DEPLOYMENT).resources if leftover.kind == "disk")
     assert disk.name.startswith("muster-demo-gpu-2-boot ")
-    remove_leftover(disk, time.monotonic() + 5)
+    remove_leftover(disk, clock.now + 60)
     assert cloud.of_kind("Disk") == []
 
 
@@ -83,16 +81,16 @@ def test_a_group_that_goes_during_the_search_hides_nothing(cloud: FakeCloud) -> 
     assert "security rule" not in {leftover.kind for leftover in search.resources}
 
 
-def test_what_is_in_use_is_retried_until_the_deadline(cloud: FakeCloud) -> None:
+def test_what_is_in_use_is_retried_until_the_deadline(cloud: FakeCloud, clock: Clock) -> None:
     create_all()
     network = find_leftovers(DEPLOYMENT).resources[-1]
-    began = time.monotonic()
     with pytest.raises(InUseError, match="is used by"):
-        remove_leftover(network, began + 0.2)
-    assert cloud.calls.count("Delete Network") > 1
+        remove_leftover(network, clock.now + 9)
+    assert cloud.calls.count("Delete Network") == 5
+    assert clock.slept == [2.0] * 4
 
 
-def test_a_resource_that_is_still_being_created_is_removed_as_soon_as_it_can_be(cloud: FakeCloud) -> None:
+def test_a_resource_that_is_still_being_created_is_removed_as_soon_as_it_can_be(cloud: FakeCloud, clock: Clock) -> None:
     def begin(name: str, polls: int) -> None:
         """Send what a run sends that is killed before the operation ends."""
         cloud.polls = polls
@@ -100,13 +98,13 @@ def test_a_resource_that_is_still_being_created_is_removed_as_soon_as_it_can_be(
         cloud.handle("nebius.compute.v1.GpuClusterService", "Create", {"metadata": metadata})
 
     begin("demo-gpu", 4)
-    remove_all(find_leftovers(DEPLOYMENT))
+    remove_all(find_leftovers(DEPLOYMENT), clock)
     assert cloud.resources == {}
     assert cloud.calls.count("Delete GpuCluster") == 4
     begin("demo-slow", 10_000)
     (leftover,) = find_leftovers(DEPLOYMENT).resources
     with pytest.raises(InUseError, match=r"another operation on .* is running\. Fix: wait until the other operation"):
-        remove_leftover(leftover, time.monotonic() + 0.1)
+        remove_leftover(leftover, clock.now + 9)
 
 
 def test_kinds_that_cannot_be_listed_are_named(cloud: FakeCloud) -> None:

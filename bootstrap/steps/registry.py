@@ -18,6 +18,7 @@ from bootstrap.steps import (
     job_network,
     limits,
     members,
+    metadata,
     packages,
     restored_jobs,
     shared_files,
@@ -33,7 +34,6 @@ from bootstrap.steps.cloud import (
     job_credentials,
     logs,
     lustre_client,
-    metadata,
     mounts,
     names,
     nfs_access,
@@ -50,6 +50,8 @@ STORAGE: tuple[Step, ...] = (storage.STEP,)
 # Run on all nodes at the same time.
 BASE: tuple[Step, ...] = (
     packages.STEP,
+    # Before there are users.
+    metadata.STEP,
     accounting.DATABASE_STEP,
     hosts.STEP,
     users.STEP,

@@ -70,8 +70,6 @@ class Cloud(InventoryModel):
     state_volume: str | None = None
     """Id of the disk that outlives the controller; the queue and the accounting database are on it."""
     filesystems: tuple[Filesystem, ...] = ()
-    metadata_addresses: tuple[str, ...] = ()
-    """IP addresses of the service that hands out the machine's credentials; only root may reach them."""
     time_server: str = ""
     """Address of an NTP server that every machine reaches, even without a route to the internet."""
     scratch_disk_model: str = ""

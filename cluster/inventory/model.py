@@ -134,6 +134,8 @@ class Inventory(InventoryModel):
     """Mount points of the shared filesystems; the first one holds homes, jobs and environments."""
     served: tuple[ServedFilesystem, ...] = ()
     """Those of the mounts that a node serves; all others exist without the cluster."""
+    metadata_addresses: tuple[str, ...] = ()
+    """IP addresses of the service that gives a machine its credentials and user data; only root may reach them."""
     single_host: bool = False
     """Whether all nodes run on one machine, so that Slurm can look for work often, and its load delays all of them."""
 

@@ -42,7 +42,8 @@ def test_a_finished_cluster_needs_nothing() -> None:
 def test_a_bare_cluster_needs_every_step_but_packages() -> None:
     planned = plan_steps(bare_all(desired()), desired())
     busy = {step for steps in planned.values() for step, planned_step in steps.items() if planned_step.actions}
-    assert busy == {step.name for step in registry.ALL} - {"storage", "packages", "time", "alerts"}
+    assert busy == {step.name for step in registry.ALL} - {"storage", "packages", "metadata", "time", "alerts"}
+    assert planned["gpu-1"]["metadata"].skipped == "the machines have no metadata service"
     assert planned["gpu-1"]["time"].skipped == "a container uses the clock of its host"
 
 

@@ -35,6 +35,18 @@ SPEC: Spec = {
 JOB = """set -e
 sbatch --wait -N2 -o job.out --wrap 'srun sh -c "echo \\$SLURMD_NODENAME \\$(hostname)"' >/dev/null
 sort job.out"""
+FETCH = "curl -s -m 10 http://169.254.169.254/user-data"
+CONNECTION_REFUSED = "7"
+# On the machine itself, because these machines have no metadata service.
+SERVE = """set -e
+ip address add 169.254.169.254/32 dev lo
+mkdir -m 700 /run/metadata
+cat >/run/metadata/user-data <<'END'
+{text}
+END
+systemd-run -q --working-directory /run/metadata python3 -m http.server --bind 169.254.169.254 80
+until {fetch}; do sleep 0.1; done
+"""
 LACK = {"notEnoughResources": {"violations": [{"resourceType": "cpu-d3", "requested": "1"}]}}
 
 
@@ -61,6 +73,18 @@ class Nebius:
 
     stack: Stack
     cloud: FakeCloud
+
+
+def check_metadata(nebius: Nebius) -> None:
+    """Check that root reads user data from a metadata service, and that users and jobs do not."""
+    stack = nebius.stack
+    for node in ("controller", "cpu-1"):
+        (instance,) = (each for each in nebius.cloud.of_kind("Instance") if each["spec"]["hostname"] == node)
+        serve = SERVE.format(text=instance["spec"]["cloudInitUserData"], fetch=FETCH)
+        assert "PRIVATE KEY" in stack.ssh(node, serve, user="root")
+        as_user = f"cd / && runuser -u muster -- {FETCH}; echo $?"
+        assert stack.ssh(node, as_user, user="root") == CONNECTION_REFUSED
+    assert stack.ssh("controller", f"srun -w cpu-1 sh -c '{FETCH}; echo $?'", user="muster") == CONNECTION_REFUSED
 
 
 @pytest.fixture
@@ -90,6 +114,7 @@ def test_instances_run_a_job_and_nothing_is_left(nebius: Nebius) -> None:
     assert stack.ssh("controller", JOB, user="muster").splitlines() == ["cpu-1 cpu-1", "cpu-2 cpu-2"]
     assert "nothing to change" in stack.up().stdout
     assert re.search(r"cpu-2 .*idle", stack.muster("status").stdout)
+    check_metadata(nebius)
 
     find_ssh_rule(cloud)["sourceCidrs"] = ["0.0.0.0/0"]
     stack.spec = {**stack.spec, "groups": {"cpu": {"count": 1}}}

@@ -8,8 +8,8 @@ from bootstrap.action import Action, write_file
 from bootstrap.desired import Desired
 from bootstrap.facts.model import Facts
 from bootstrap.steps.cloud.at_boot import run_at_boot
-from bootstrap.steps.cloud.metadata import BEFORE, PACKAGE
 from bootstrap.steps.cloud.mounts import FIRST_TUNNEL_PORT, list_filesystems, list_kinds
+from bootstrap.steps.metadata import BEFORE, PACKAGE
 from bootstrap.steps.step import Step
 from cluster.inventory import Node
 

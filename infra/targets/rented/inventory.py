@@ -7,6 +7,7 @@ from typing import Any
 
 from cluster.inventory import Inventory, Node, ServedFilesystem
 from infra.plan import BuildPlan, PlannedNode
+from infra.targets.rented.user_data import METADATA_ADDRESSES
 
 
 def build_inventory(
@@ -45,4 +46,5 @@ def build_inventory(
         nodes=tuple(map(describe, plan.nodes)),
         mounts=tuple(volume.mount for volume in plan.volumes),
         served=served,
+        metadata_addresses=METADATA_ADDRESSES,
     )

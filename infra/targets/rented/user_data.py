@@ -8,6 +8,8 @@ from typing import Any
 import yaml
 
 HEADER = "#cloud-config\n"
+METADATA_ADDRESSES = ("169.254.169.254",)
+"""Of the service that hands out user data to every process of a machine that asks; bootstrap leaves it to root."""
 
 
 def render_user_data(authorized_key: str, scripts: Sequence[str], **settings: Any) -> str:

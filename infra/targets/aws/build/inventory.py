@@ -9,6 +9,8 @@ from cluster import names
 from cluster.inventory import Inventory, Node, NodeSet
 from infra.plan import BuildPlan
 
+METADATA_ADDRESSES = ("169.254.169.254", "fd00:ec2::254")
+
 
 def build_inventory(
     plan: BuildPlan, machines: Mapping[str, Mapping[str, Any]], host_keys: Mapping[str, str]
@@ -30,6 +32,7 @@ def build_inventory(
             for node_set in plan.sets
         ),
         mounts=tuple(volume.mount for volume in plan.volumes),
+        metadata_addresses=METADATA_ADDRESSES,
     )
 
 

@@ -7,7 +7,6 @@ from cluster.catalog.interpreter import PYTHON
 from cluster.inventory import Cloud, Filesystem, JobCredentials, PackageRepository
 from infra.targets.aws.node.hooks import NodeHook
 
-METADATA_ADDRESSES = ("169.254.169.254", "fd00:ec2::254")
 # The Amazon Time Sync Service answers on every instance, also without a route to the internet.
 TIME_SERVER = "169.254.169.123"
 SCRATCH_DISK_MODEL = "Amazon EC2 NVMe Instance Storage"
@@ -54,7 +53,6 @@ def describe_cloud(  # noqa: PLR0913
         state_volume=state_volume,
         filesystems=filesystems,
         hooks=hooks,
-        metadata_addresses=METADATA_ADDRESSES,
         time_server=TIME_SERVER,
         scratch_disk_model=SCRATCH_DISK_MODEL,
         lustre_client=LUSTRE_CLIENT,

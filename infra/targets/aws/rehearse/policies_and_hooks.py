@@ -13,7 +13,7 @@ from hashlib import sha256
 from bootstrap.bundle import INSTALLED_PYTHON
 from cluster.names import CONTROLLER, members
 from infra.engine.stop import FAILED, Stop
-from infra.targets.aws.node.cloud import METADATA_ADDRESSES
+from infra.targets.aws.build.inventory import METADATA_ADDRESSES
 from infra.targets.aws.rehearse.disks import run_in
 from infra.targets.aws.rehearse.machine import TRUSTED
 from infra.targets.aws.rehearse.rehearsal import Rehearsal, choose_group

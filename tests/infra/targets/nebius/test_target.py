@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
 
+from bootstrap.desired import Desired, Secrets
+from bootstrap.facts.model import Facts
+from bootstrap.steps import metadata, registry, users
 from infra.engine.stop import Stop
 from infra.home import Home, StackHome
 from infra.targets.nebius.plan import instance_spec, plan_nebius, rule_specs
 from infra.targets.nebius.target import NebiusTarget
 from infra.targets.nebius.user_data import render_user_data
+from infra.targets.rented.inventory import build_inventory
 from infra.targets.rented.user_data import HEADER
 from infra.targets.target import Deployment
 from tests.infra.targets.nebius.specs import make_spec, spec_data
@@ -71,7 +76,44 @@ def test_user_data_has_the_host_key_the_clusters_key_and_the_mounts() -> None:
     assert config["ssh_keys"] == {"ed25519_private": key["private"], "ed25519_public": key["public"]}
     assert config["ssh_authorized_keys"] == ["ssh-ed25519 BBBB cluster"]
     assert (config["hostname"], config["disable_root"], config["ssh_pwauth"]) == ("gpu-1", False, False)
-    assert [command[2].splitlines()[0] for command in config["runcmd"]] == ["mkdir -p /mnt/data", "mkdir -p /shared"]
+    mounts = [command[2].splitlines()[0] for command in config["runcmd"][:-1]]
+    assert mounts == ["mkdir -p /mnt/data", "mkdir -p /shared"]
+
+
+@pytest.mark.parametrize(
+    ("addresses", "error"),
+    [
+        ("", ""),
+        ("169.254.169.254 STREAM\n169.254.169.254 DGRAM\n", ""),
+        ("169.254.169.254 STREAM\nfe80::1 STREAM\n", "metadata.nebius.internal is at fe80::1, which users could reach"),
+    ],
+    ids=["no such name", "closed by the firewall", "another address, too"],
+)
+def test_a_metadata_service_that_stays_open_to_users_fails_the_boot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, addresses: str, error: str
+) -> None:
+    (tmp_path / "getent").write_text(f"#!/bin/sh\nprintf '{addresses}'\n")
+    (tmp_path / "getent").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    text = render_user_data("gpu-1", {"private": "", "public": ""}, "ssh-ed25519 AAAA", {"shared": "/shared"})
+    done = subprocess.run(yaml.safe_load(text)["runcmd"][-1], check=False, capture_output=True, text=True)
+    assert (done.returncode, error in done.stderr) == (1 if error else 0, True)
+
+
+def test_users_of_every_node_are_kept_from_the_metadata_service() -> None:
+    plan = plan_nebius(make_spec())
+    machine = {"address": "10.88.0.4", "host_key": "", "machine_id": "", "cpus": 8, "memory_mb": 1, "path": []}
+    inventory = build_inventory(plan, {node.name: machine for node in plan.nodes}, public=False)
+    assert inventory.metadata_addresses == ("169.254.169.254",)
+    secrets = Secrets(b"", "password", "ssh-ed25519 AAAA")
+    desired = Desired(inventory, make_spec(), secrets, Path(__file__).parents[4])
+    for node in inventory.nodes:
+        actions = {action.title: action for action in metadata.plan_metadata(Facts(), node, desired)}
+        script = actions["write /etc/muster/metadata"].data
+        assert b'users="root"' in script
+        assert b"ip daddr 169.254.169.254 meta skuid != { $allowed } reject" in script
+    # Users exist only after the rules.
+    assert registry.BASE.index(metadata.STEP) < registry.BASE.index(users.STEP)
 
 
 def test_the_project_is_that_of_the_state_then_of_the_stack_file(tmp_path: Path) -> None:

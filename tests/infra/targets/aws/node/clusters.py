@@ -10,6 +10,7 @@ from bootstrap.facts.model import Disk, Facts
 from cluster.inventory import Filesystem, Inventory, Node, NodeSet, Role
 from cluster.spec import ClusterSpec
 from cluster.spec.model import SlurmRelease, Software
+from infra.targets.aws.build.inventory import METADATA_ADDRESSES
 from infra.targets.aws.node.cloud import AwsCloud, describe_cloud
 from tests.bootstrap.clusters import KEY, ROOT
 
@@ -38,7 +39,7 @@ def fixed(name: str, role: Role, last: int) -> Node:
 
 def inventory() -> Inventory:
     nodes = (fixed("controller", "controller", 10), fixed("login", "login", 11))
-    return Inventory(cluster="toy", target="aws", nodes=nodes, sets=SETS)
+    return Inventory(cluster="toy", target="aws", nodes=nodes, sets=SETS, metadata_addresses=METADATA_ADDRESSES)
 
 
 def cloud(*filesystems: Filesystem, **more: Any) -> AwsCloud:

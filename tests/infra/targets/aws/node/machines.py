@@ -29,6 +29,7 @@ from cluster.spec.model import Software
 from infra.home import Home
 from infra.resources import ssh_key
 from infra.targets.aws.build.bundle import NODE_FOLDERS
+from infra.targets.aws.build.inventory import METADATA_ADDRESSES
 from infra.targets.aws.launcher.fleet import Fleet, FleetGroup
 from infra.targets.aws.node import parameters
 from infra.targets.aws.node.cloud import describe_cloud
@@ -208,7 +209,9 @@ class Machines:
         )  # fmt: skip
         # These machines have no route out: the environment on the cache volume has the Python of their image.
         cloud = cloud.model_copy(update={"interpreter": None})
-        inventory = Inventory(cluster=CLUSTER, target="aws", nodes=(controller,), sets=(group,))
+        inventory = Inventory(
+            cluster=CLUSTER, target="aws", nodes=(controller,), sets=(group,), metadata_addresses=METADATA_ADDRESSES
+        )
         return {
             bundle_files.SPEC: ClusterSpec.model_validate(spec).model_dump_json().encode(),
             bundle_files.INVENTORY: inventory.model_dump_json().encode(),

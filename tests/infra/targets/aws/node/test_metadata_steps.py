@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bootstrap.steps import fabric
-from bootstrap.steps.cloud import job_credentials, metadata
+from bootstrap.steps import fabric, metadata
+from bootstrap.steps.cloud import job_credentials
 from cluster.inventory import Node
 from tests.infra.targets.aws.node.clusters import desired, ubuntu
 from tests.infra.targets.aws.node.step_actions import CONTROLLER, GPU, LOGIN, titles, written

@@ -10,14 +10,13 @@ import pytest
 from bootstrap.action import install_packages
 from bootstrap.desired import Desired
 from bootstrap.facts.model import Facts, FileFact
-from bootstrap.steps import hosts, registry, time
+from bootstrap.steps import hosts, metadata, registry, time
 from bootstrap.steps.cloud import (
     disks,
     interruption,
     job_credentials,
     logs,
     lustre_client,
-    metadata,
     mounts,
     names,
     nfs_access,

@@ -1,4 +1,7 @@
-"""Metadata: only root (and Slurm's user on the controller) may reach the service that hands out credentials."""
+"""Metadata: only root may reach the service that hands out the machine's credentials and user data.
+
+Slurm's user may, too, on a controller that launches nodes.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from bootstrap.steps.cloud.at_boot import DAEMONS, LOGINS, run_at_boot
 from bootstrap.steps.step import Step
 from cluster.inventory import Node
 
-SCRIPT = (Path(__file__).parents[2] / "scripts" / "metadata.sh").read_text()
+SCRIPT = (Path(__file__).parents[1] / "scripts" / "metadata.sh").read_text()
 PACKAGE = "nftables"
 # The rules are loaded before anything that runs other users' programs: logins, cron and at.
 BEFORE = f"{DAEMONS} {LOGINS} cron.service atd.service"
@@ -29,8 +32,8 @@ VERDICTS = (
 
 def plan_metadata(facts: Facts, node: Node, desired: Desired) -> list[Action]:
     """Load firewall rules that reject other users, now, at every boot, and before every start of slurmd."""
-    # Slurm runs the programs that launch nodes as its own user.
-    users = "root slurm" if node.role == "controller" else "root"
+    # Slurm runs the programs that launch nodes as its own user, on clouds whose machines set themselves up.
+    users = "root slurm" if node.role == "controller" and desired.cloud else "root"
     rules = run_at_boot(
         facts,
         "metadata",
@@ -49,13 +52,13 @@ def plan_metadata(facts: Facts, node: Node, desired: Desired) -> list[Action]:
 
 
 def skip(facts: Facts, node: Node, desired: Desired) -> str:
-    """Skip clouds without a metadata service."""
-    return "" if desired.cloud and desired.cloud.metadata_addresses else "the cloud has no metadata service"
+    """Skip machines without a metadata service."""
+    return "" if desired.inventory.metadata_addresses else "the machines have no metadata service"
 
 
 def _render_rules(desired: Desired) -> str:
-    addresses = desired.cloud.metadata_addresses if desired.cloud else ()
     families = {4: "ip", 6: "ip6"}
+    addresses = desired.inventory.metadata_addresses
     matches = [f"{families[ip_address(address).version]} daddr {address}" for address in addresses]
     return "\n".join(f"    {match} {verdict}" for match in matches for verdict in VERDICTS)
 
@@ -66,7 +69,7 @@ def _list_packages(node: Node) -> tuple[str, ...]:
 
 STEP = Step(
     "metadata",
-    "credentials of the machine for root only",
+    "credentials and user data of the machine for root only",
     plan_metadata,
     skip=skip,
     units=("muster-metadata",),

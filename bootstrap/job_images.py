@@ -15,7 +15,10 @@ _RECEIVE_SCRIPT = (_SCRIPTS / "receive-image.sh").read_text()
 _PUBLISH_SCRIPT = (_SCRIPTS / "publish-image.sh").read_text()
 FOLDER = "images"
 IMAGES_TO_KEEP = 2
-"""Versions of an image that always stay: the new one, and the one before."""
+"""Versions of an image that stay whatever jobs run: the new one and the one before.
+
+Older ones are deleted when the next image of this name is published, unless a job that may use them still runs then.
+"""
 
 
 def name_link(shared: str, name: str) -> str:
@@ -30,7 +33,7 @@ def read_digest(shared: str, name: str) -> str:
 
 def receive_image(shared: str, name: str, attempt: str) -> str:
     """Return the script that unpacks the files of an image from standard input into a folder of this attempt."""
-    return _assign({"STORE": _name_store(shared, name), "ATTEMPT": attempt}) + _RECEIVE_SCRIPT
+    return _assign({"STORE": _name_store(shared, name), "ATTEMPT": attempt}) + _STORE_SCRIPT + _RECEIVE_SCRIPT
 
 
 def publish_image(shared: str, name: str, attempt: str, digest: str, config: str) -> str:
@@ -50,7 +53,8 @@ def publish_image(shared: str, name: str, attempt: str, digest: str, config: str
 
 def forget_attempt(shared: str, name: str, attempt: str) -> str:
     """Return the script that removes what an attempt has left."""
-    return f"rm -rf {shlex.quote(_name_store(shared, name))}/.new.{attempt}"
+    left = f"{shlex.quote(_name_store(shared, name))}/.new.{attempt}"
+    return f"rm -rf {left} {left}.link"
 
 
 def _name_store(shared: str, name: str) -> str:

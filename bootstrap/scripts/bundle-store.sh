@@ -1,7 +1,13 @@
 #!/bin/sh
-# Functions for a folder of bundles that a link leads into one after the other. The caller sets STORE (folder of all bundles),
-# RETAINED (number of bundles that always stay) and LIST_STARTS (a command that prints `state|start time` for each job).
+# Functions for a folder of bundles that a link leads into one after the other. The caller sets STORE (folder of all bundles)
+# and, for delete_unused, RETAINED (number of bundles that always stay) and LIST_STARTS (a command that prints
+# `state|start time` for each job).
 set -eu
+
+# Deletes what calls that were killed have left, given the number of minutes after which a call cannot be running still.
+delete_leftovers() {
+  find "$STORE" -mindepth 1 -maxdepth 1 \( -name '.new.*' -o -name '.deleted.*' \) -mmin +"$1" -exec rm -rf {} +
+}
 
 # Prints when the first of the jobs that hold nodes was started, in seconds since the epoch; nothing without such jobs.
 # Fails if any start is unknown.

@@ -9,7 +9,8 @@ if [ -d "$new" ]; then
   if [ -d "$STORE/$DIGEST" ]; then rm -rf "$new"; else mv -T "$new" "$STORE/$DIGEST"; fi
 fi
 touch "$STORE/$DIGEST"
-ln -sfn ".${LINK##*/}/$DIGEST" "$LINK.new"
-mv -fT "$LINK.new" "$LINK"
+# The name is the attempt's own: another attempt may publish at the same time. Any name next to the link could be an image's.
+ln -sfn ".${LINK##*/}/$DIGEST" "$new.link"
+mv -fT "$new.link" "$LINK"
 touch "$STORE/$DIGEST"
 delete_unused

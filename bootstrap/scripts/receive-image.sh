@@ -1,14 +1,15 @@
 #!/bin/sh
 # Unpacks the files of an image from standard input. Whether all of them arrived is not known here: the caller publishes
-# them if so. The caller sets STORE (folder of the image's versions) and ATTEMPT.
+# them if so. The caller sets STORE (folder of the image's versions) and ATTEMPT, and puts bundle-store.sh first.
 set -eu
 mkdir -p "$STORE"
-# Left by attempts that were killed or cut off.
-find "$STORE" -mindepth 1 -maxdepth 1 -name '.new.*' -mmin +1440 -exec rm -rf {} +
+# An image of many GB may take hours to arrive.
+delete_leftovers 1440
 new="$STORE/.new.$ATTEMPT"
 mkdir -m 755 "$new" "$new/rootfs"
-# The image's users do not exist here. Devices are the node's.
-if ! tar -x -C "$new/rootfs" --no-same-owner --no-same-permissions --exclude='dev/*' -f -; then
+# The image's users do not exist here. Devices are the node's; without --anchored, the files of every folder called `dev`
+# would be left out.
+if ! tar -x -C "$new/rootfs" --no-same-owner --no-same-permissions --anchored --exclude='dev/*' --exclude='./dev/*' -f -; then
   rm -rf "$new"
   exit 1
 fi

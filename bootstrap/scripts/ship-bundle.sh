@@ -4,8 +4,8 @@
 set -eu
 
 mkdir -p "$STORE"
-# Left by calls that were killed: none takes longer than a minute.
-find "$STORE" -mindepth 1 -maxdepth 1 \( -name '.new.*' -o -name '.deleted.*' \) -mmin +10 -exec rm -rf {} +
+# No call takes longer than a minute.
+delete_leftovers 10
 # A bundle that is there already may be in use: it is linked again, not replaced.
 if [ -d "$STORE/$DIGEST" ]; then
   head -c "$SIZE" >/dev/null

@@ -32,6 +32,8 @@ from cluster.inventory import Node
 STEP = "storage"
 SCRIPT = (Path(__file__).parent / "scripts" / "storage-check.sh").read_text()
 TIMEOUT_S = 60.0
+TIMEOUT_PER_NODE_S = 4.0
+"""For each node that writes at the same time: at the lowest speed that is allowed, 16 MB take 3.2 s."""
 
 
 def check_storage(desired: Desired, sessions: Sessions, report: Report) -> None:
@@ -62,17 +64,18 @@ def render_check(name: str, mount: str, token: str, node: Node, nodes: tuple[Nod
 
 def _check_mount(mount: str, nodes: tuple[Node, ...], sessions: Sessions) -> float:
     token = secrets.token_hex(4)
+    timeout = TIMEOUT_S + TIMEOUT_PER_NODE_S * len(nodes)
 
     def run(name: str) -> dict[str, Answer]:
         def on_node(node: Node) -> Answer:
             script = render_check(name, mount, token, node, nodes)
             try:
-                return parse_answer(sessions.open(node).run(script, timeout=TIMEOUT_S).out)
+                return parse_answer(sessions.open(node).run(script, timeout=timeout).out)
             except TransportError as error:
                 fix = f"check the server of {mount}, and the network between it and {node.name}"
                 raise BootstrapError(node.name, STEP, f"{mount}: {error.line}", fix=fix) from None
 
-        answers = wait_for_all([sessions.submit(on_node, node) for node in nodes])
+        answers = sessions.run_together(on_node, nodes)
         return {node.name: answer for node, answer in zip(nodes, answers, strict=True)}
 
     try:

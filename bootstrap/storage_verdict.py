@@ -12,7 +12,7 @@ MIN_TOTAL_MBPS = 5.0
 MAX_CLOCK_OFFSET_S = 1.0
 """As for the clocks of nodes: make, rsync and caches compare times of files with that of the node."""
 SEEN_S = 15
-"""How long files of other nodes may take to appear; NFS looks again after a few seconds."""
+"""How long files of other nodes may take to appear, and then the last rename; NFS looks again after a few seconds."""
 Answers = Mapping[str, "Answer"]
 
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 
 from bootstrap import storage_verdict
-from bootstrap.storage_check import render_check
+from bootstrap.progress import Event
+from bootstrap.sessions import Sessions
+from bootstrap.storage_check import check_storage, render_check
 from bootstrap.storage_verdict import (
     MIN_TOTAL_MBPS,
     SIZE_MB,
@@ -20,7 +24,10 @@ from bootstrap.storage_verdict import (
     judge_written,
     parse_answer,
 )
-from tests.bootstrap.clusters import node
+from bootstrap.transport.base import DEFAULT_TIMEOUT_S, Completed, OnLine
+from bootstrap.transport.local import LocalTransport
+from cluster.inventory import Adopted, Node
+from tests.bootstrap.clusters import desired, node
 
 MOUNT = "/shared"
 NODES = (node("controller", "controller", 10), node("gpu-1", "compute", 21), node("gpu-2", "compute", 22))
@@ -130,3 +137,102 @@ def test_the_script_on_a_real_filesystem(tmp_path: Path, monkeypatch: pytest.Mon
     script = render_check("watch", str(tmp_path), "token", NODES[1], NODES).replace("SEEN_S=15", "SEEN_S=0")
     seen = parse_answer(subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True).stdout)
     assert seen.facts["unseen"] == (("gpu-2",),)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to other users")
+def test_folders_of_old_checks_are_removed_only_once_the_clock_is_known_to_be_right(tmp_path: Path) -> None:
+    """The server's clock is two hours behind: the folder that the check has just created looks old."""
+    old, young = tmp_path / ".muster-check-old", tmp_path / ".muster-check-young"
+    for folder in (old, young):
+        folder.mkdir()
+    age(old)
+    programs = write_program(tmp_path / "bin", "mkdir", '/bin/mkdir "$@" && exec touch -d "2 hours ago" "$2"')
+    answer = run_round("write", tmp_path, NODES[0], programs)
+    assert "written" in answer.facts
+    assert old.exists()
+    own = tmp_path / ".muster-check-token"
+    for name in NAMES:
+        (own / f"{name}.here").write_text(f"token {name}\n")
+    (own / "pointer").write_text("end\n" * 4096)
+    age(own)
+    assert "watched" in run_round("watch", tmp_path, NODES[1]).facts
+    assert {path.name for path in tmp_path.glob(".muster*")} == {young.name, own.name}
+
+
+def test_a_reader_waits_for_the_last_rename_after_it_has_seen_all_nodes(tmp_path: Path) -> None:
+    """Only sleeping takes time: a node appears after 12 s, the last rename 12 s later; 15 s are allowed for each."""
+    folder = tmp_path / ".muster-check-token"
+    folder.mkdir()
+    (folder / "controller.here").write_text("token controller\n")
+    (folder / "pointer").write_text("7\n" * 4096)
+    (tmp_path / "clock").write_text("0\n")
+    sleep = f"""\
+cd {tmp_path}
+now=$(($(cat clock) + 1))
+echo $now >clock
+if [ $now = 12 ]; then echo token gpu-2 >.muster-check-token/gpu-2.here; fi
+if [ $now = 24 ]; then yes end | head -n 4096 >.muster-check-token/pointer; fi"""
+    programs = write_program(tmp_path / "bin", "sleep", sleep)
+    write_program(programs, "date", f"cat {tmp_path}/clock")
+    answer = run_round("watch", tmp_path, NODES[1], programs)
+    assert answer.facts == {"renames": (("0", "0"),), "watched": (("gpu-1",),)}
+
+
+class MeetingTransport(LocalTransport):
+    """A node whose rounds end only if all nodes run them at the same time."""
+
+    def __init__(self, meeting: Barrier) -> None:
+        self._meeting = meeting
+
+    def run(
+        self,
+        script: str,
+        *,
+        stdin: bytes | None = None,
+        timeout: float = DEFAULT_TIMEOUT_S,
+        on_line: OnLine | None = None,
+    ) -> Completed:
+        if script.startswith("rm "):
+            return Completed(0, "", "")
+        self._meeting.wait(timeout=20)
+        return Completed(0, WRITTEN if script.startswith("ROUND=write") else WATCHED, "")
+
+
+def test_all_nodes_write_at_the_same_time_however_many_there_are() -> None:
+    """The speed of all together is what they have written until the slowest was done: 64 times 16 MB in 0.5 s."""
+    host = Adopted(hostname="host", user="ops")
+    members = tuple(
+        node(f"n-{number}", "compute" if number else "controller", number + 10, adopted=host) for number in range(64)
+    )
+    cluster = desired()
+    cluster = replace(cluster, inventory=cluster.inventory.model_copy(update={"nodes": members}))
+    meeting, events = Barrier(len(members)), list[Event]()
+    with Sessions(lambda _: MeetingTransport(meeting)) as sessions:
+        check_storage(cluster, sessions, events.append)
+    assert [event.detail for event in events] == [
+        "write and read /shared on all nodes",
+        f"/shared: {64 * SIZE_MB / 0.5:.0f} MB/s from all nodes together",
+    ]
+
+
+def run_round(name: str, mount: Path, member: Node, programs: Path | None = None) -> Answer:
+    """Run a round on a node, with stand-ins for some programs."""
+    path = f"{programs}:{os.environ['PATH']}" if programs else os.environ["PATH"]
+    script = render_check(name, str(mount), "token", member, NODES)
+    done = subprocess.run(
+        ["sh", "-c", script], env={"PATH": path}, capture_output=True, text=True, check=True, timeout=60
+    )
+    return parse_answer(done.stdout)
+
+
+def write_program(folder: Path, name: str, script: str) -> Path:
+    """Write a stand-in for a program; return its folder."""
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+    (folder / name).chmod(0o755)
+    return folder
+
+
+def age(folder: Path) -> None:
+    two_hours_ago = time.time() - 2 * 3600
+    os.utime(folder, (two_hours_ago, two_hours_ago))

@@ -5,16 +5,20 @@
 set -u
 tab=$(printf '\t')
 
-files=$(for file in /etc/muster/* /etc/muster/keys/* /etc/muster/power/* /etc/slurm/*.key /etc/slurm/*.jwks /etc/slurm/*.conf /etc/default/slurmd /etc/default/sackd \
-  /etc/systemd/system/muster-* /etc/systemd/system/*.service.d/muster*.conf /etc/ssh/ssh_known_hosts \
-  /etc/ssh/sshd_config.d/*.conf /etc/pam.d/sshd /etc/security/limits.d/*.conf /etc/sudoers.d/muster /etc/mysql/mariadb.conf.d/90-muster.cnf \
-  /etc/ssh/ssh_host_ed25519_key /etc/sysctl.d/*muster.conf /etc/modprobe.d/muster.conf /etc/apt/apt.conf.d/*muster \
-  /etc/needrestart/conf.d/muster.conf /etc/systemd/resolved.conf.d/muster.conf /etc/chrony/sources.d/muster.sources \
-  /etc/systemd/system/*.mount /etc/exports.d/muster.exports /etc/ganesha/ganesha.conf; do
-  if [ -f "$file" ]; then echo "$file"; fi
-done)
-echo "$files" | xargs -r stat -c "stat$tab%n$tab%a$tab%U:%G"
-echo "$files" | xargs -r sha256sum | sed "s/^\([0-9a-f]*\)  /sha256$tab\1$tab/"
+# Each name ends with a NUL: those of mount units have backslashes, such as mnt-my\x2ddata.mount.
+list_files() {
+  for file in /etc/muster/* /etc/muster/keys/* /etc/muster/power/* /etc/slurm/*.key /etc/slurm/*.jwks /etc/slurm/*.conf /etc/default/slurmd /etc/default/sackd \
+    /etc/systemd/system/muster-* /etc/systemd/system/*.service.d/muster*.conf /etc/ssh/ssh_known_hosts \
+    /etc/ssh/sshd_config.d/*.conf /etc/pam.d/sshd /etc/security/limits.d/*.conf /etc/sudoers.d/muster /etc/mysql/mariadb.conf.d/90-muster.cnf \
+    /etc/ssh/ssh_host_ed25519_key /etc/sysctl.d/*muster.conf /etc/modprobe.d/muster.conf /etc/apt/apt.conf.d/*muster \
+    /etc/needrestart/conf.d/muster.conf /etc/systemd/resolved.conf.d/muster.conf /etc/chrony/sources.d/muster.sources \
+    /etc/systemd/system/*.mount /etc/exports.d/muster.exports /etc/ganesha/ganesha.conf; do
+    if [ -f "$file" ]; then printf '%s\0' "$file"; fi
+  done
+}
+list_files | xargs -0 -r stat -c "stat$tab%n$tab%a$tab%U:%G"
+# With -z, lines end with a NUL, and backslashes in names are printed as they are.
+list_files | xargs -0 -r sha256sum -z | tr '\0' '\n' | sed "s/^\([0-9a-f]*\)  /sha256$tab\1$tab/"
 
 for marker in /var/lib/muster/*; do
   if [ -f "$marker" ]; then echo "marker$tab${marker##*/}$tab$(cat "$marker")"; fi
@@ -47,7 +51,7 @@ echo "job_network$tab$network"
 echo "hostname$tab$(cat /proc/sys/kernel/hostname)"
 echo "container$tab$(if [ -e /run/systemd/container ] || [ -e /.dockerenv ]; then echo yes; else echo no; fi)"
 echo "hosts$tab$(if [ -x /etc/muster/merge-hosts ] && /etc/muster/merge-hosts --check; then echo merged; else echo stale; fi)"
-awk -v OFS='\t' '{ print "mount", $2, $3 }' /proc/mounts
+awk -v OFS='\t' '{ print "mount", $2, $3, $1 }' /proc/mounts
 
 if [ "$CONTROLLER" = yes ]; then
   echo "environment$tab$(if [ -e "$ENVIRONMENT/.complete" ]; then echo complete; else echo missing; fi)"

@@ -71,6 +71,8 @@ class Facts:
     """Whether /etc/hosts contains the names of the cluster's nodes."""
     mounts: Mapping[str, str] = field(default_factory=dict)
     """Filesystem type by mount point."""
+    mount_sources: Mapping[str, str] = field(default_factory=dict)
+    """What is mounted, by mount point: a device, or server and folder."""
     environment_complete: bool = False
     bundle: str = ""
     """Digest of the bundle on the shared filesystem."""

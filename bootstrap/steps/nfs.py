@@ -92,8 +92,7 @@ def plan_server(facts: Facts, node: Node, inventory: Inventory) -> list[Action]:
     unit = UNITS[kind]
     if written or unit not in facts.active or unit not in facts.enabled:
         link = f"mkdir -p {WANTS} && ln -sfn /usr/lib/systemd/system/{unit}.service {WANTS}/{unit}.service"
-        # An owner's exports stay as they are: the kernel's server reads them all again.
-        start = f"systemctl start {unit} && exportfs -ra" if kind == "kernel" else f"systemctl restart {unit}"
+        start = _start_kernel_server() if kind == "kernel" else _start_ganesha(unit in facts.active)
         log = f"journalctl -u {unit}"
         fix = f"look at `{log}` there, then run again"
         script, changes = f"{link}\n{start}", change_units(unit)
@@ -117,7 +116,16 @@ def plan_client(facts: Facts, node: Node, inventory: Inventory) -> list[Action]:
 
 
 def choose_server(facts: Facts) -> Server:
-    """Return the kernel's server if the kernel has one, and the machine is not a container, which shares the kernel."""
+    """Return the server that muster has configured here, or the kernel's if it has one and this is not a container.
+
+    A server that is in use stays, even if the kernel has learned to serve since: clients could not use the files that
+    they have open, and both listen on the same port.
+    """
+    if EXPORTS in facts.files:
+        return "kernel"
+    # Its package has a configuration too, so only a server that was started counts; others' are refused beforehand.
+    if GANESHA_CONF in facts.files and UNITS["ganesha"] in facts.loaded:
+        return "ganesha"
     return "kernel" if facts.software.get(SUPPORT) == "yes" and not facts.container else "ganesha"
 
 
@@ -154,17 +162,28 @@ def _plan_mount(facts: Facts, mount: _Mount) -> list[Action]:
     text = MOUNT_UNIT.format(where=mount.where, what=mount.what, kind=mount.kind, options=mount.options, order=order)
     path, link = f"/etc/systemd/system/{unit}", f"{WANTS}/{unit}"
     written = write_file(facts, path, text)
-    if not written and mount.where in facts.mounts:
+    current = facts.mount_sources.get(mount.where)
+    # A folder of the node itself is shown as the device that it is on. What muster has not mounted is left alone.
+    moved = bool(mount.wait) and current not in (None, mount.what) and path in facts.files
+    if not written and mount.where in facts.mounts and not moved:
         return []
-    script = f"{mount.wait}mkdir -p {WANTS}\nln -sfn '{path}' '{link}'\n{reload_units(facts, unit)}"
-    script += f"systemctl start '{unit}'"
+    script = f"{_refuse_jobs(mount, current)}" if moved else ""
+    script += f"{mount.wait}mkdir -p {WANTS}\nln -sfn '{path}' '{link}'\n{reload_units(facts, unit)}"
+    script += f"systemctl {'restart' if moved else 'start'} '{unit}'"
     changes = Changes(files=(link,), units=(unit,), folders=_list_parents(mount.where))
     fix = "look at the log there; other programs must not use the folder"
     log = f"journalctl -u '{unit}'"
+    title = f"mount {mount.where} from {mount.what}" if moved else f"mount {mount.where}"
     return [
         *written,
-        Action(f"mount {mount.where}", script, timeout=START_TIMEOUT_S, log=log, fix=fix, changes=changes),
+        Action(title, script, timeout=START_TIMEOUT_S, log=log, fix=fix, changes=changes),
     ]
+
+
+def _refuse_jobs(mount: _Mount, current: str | None) -> str:
+    """Return shell text that fails while jobs run on the node: they would go on with files of the former server."""
+    line = f"{mount.where} moves to {mount.what}: cancel or requeue the jobs that run here and use {current}"
+    return f"if pgrep -x slurmstepd >/dev/null; then echo '{line}' >&2; exit 1; fi\n"
 
 
 def _await_server(name: str, address: str) -> str:
@@ -176,6 +195,16 @@ def _await_server(name: str, address: str) -> str:
         f"    echo 'no answer from {name} ({address}) at port {PORT} (NFS): allow it in the firewall' >&2; exit 1\n"
         "  fi\n  sleep 0.5\ndone\n"
     )
+
+
+def _start_kernel_server() -> str:
+    # An owner's exports stay as they are: the kernel's server reads them all again.
+    return f"systemctl start {UNITS['kernel']} && exportfs -ra"
+
+
+def _start_ganesha(active: bool) -> str:
+    # After a restart, clients wait until all have reclaimed their locks, for up to a minute and a half.
+    return f"systemctl {'reload' if active else 'start'} {UNITS['ganesha']}"
 
 
 def _install(facts: Facts, packages: tuple[str, ...]) -> list[Action]:

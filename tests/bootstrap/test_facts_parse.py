@@ -37,8 +37,8 @@ admin\talice|Administrator
 admin\tbob|None
 distribution\tubuntu 22.04
 kernel\t6.8.0-1021-aws
-mount\t/\text4
-mount\t/shared\tlustre
+mount\t/\text4\t/dev/sda1
+mount\t/shared\tlustre\t10.0.0.1@tcp:/fs
 disk\t/dev/nvme1n1\tAWS1\tAmazon EC2 NVMe Instance Storage
 clock\t1700000000.5
 """
@@ -62,6 +62,7 @@ def test_every_kind_of_line_is_parsed() -> None:
     assert facts.job_network == "open: not supported"
     assert (facts.distribution, facts.kernel) == ("ubuntu 22.04", "6.8.0-1021-aws")
     assert facts.mounts == {"/": "ext4", "/shared": "lustre"}
+    assert facts.mount_sources == {"/": "/dev/sda1", "/shared": "10.0.0.1@tcp:/fs"}
     assert facts.disks == (Disk("/dev/nvme1n1", "AWS1", "Amazon EC2 NVMe Instance Storage"),)
     assert facts.slurm_nodes is not None
     assert facts.slurm_nodes["gpu-1"].usable

@@ -2,21 +2,41 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bootstrap.desired import Desired
-from bootstrap.facts.model import Facts
+from bootstrap.facts.collect import SCRIPT
+from bootstrap.facts.model import Facts, FileFact
+from bootstrap.facts.parse import parse_facts
 from bootstrap.plan import plan_steps
-from bootstrap.steps.nfs import CLIENT_PACKAGES, PACKAGES, choose_server, name_mount_unit, render_exports
-from cluster.inventory import ServedFilesystem
+from bootstrap.steps.nfs import (
+    CLIENT_PACKAGES,
+    EXPORTS,
+    GANESHA_CONF,
+    PACKAGES,
+    choose_server,
+    name_mount_unit,
+    plan_client,
+    render_exports,
+)
+from cluster.inventory import Node, ServedFilesystem
 from tests.bootstrap.clusters import bare, titles
 from tests.bootstrap.test_adopted import adopted
 
 SHARED = ServedFilesystem(mount="/shared", node="controller", folder="/srv/muster/shared")
 DATA = ServedFilesystem(mount="/mnt/my-data", node="controller", folder="/srv/muster/data")
 INSTALLED = dict.fromkeys((*PACKAGES["kernel"], *PACKAGES["ganesha"], *CLIENT_PACKAGES), "1")
+
+
+def files(*paths: str) -> dict[str, FileFact]:
+    return {path: FileFact("", 0o644, "root:root") for path in paths}
 
 
 def serving(*served: ServedFilesystem) -> Desired:
@@ -80,6 +100,38 @@ def test_the_kernels_server_is_preferred(facts: Facts, kind: str) -> None:
     assert choose_server(facts) == kind
 
 
+@pytest.mark.parametrize(
+    ("facts", "kind"),
+    [
+        # A kernel that serves since its last update, and one that no longer shows that it can.
+        (Facts(software={"nfsd": "yes"}, files=files(GANESHA_CONF), loaded=frozenset({"nfs-ganesha"})), "ganesha"),
+        (Facts(software={"nfsd": "no"}, files=files(EXPORTS)), "kernel"),
+        # The package is installed, but was never used.
+        (Facts(software={"nfsd": "yes"}, files=files(GANESHA_CONF)), "kernel"),
+    ],
+)
+def test_the_server_that_is_in_use_stays(facts: Facts, kind: str) -> None:
+    assert choose_server(facts) == kind
+
+
+def test_a_new_client_does_not_restart_a_server() -> None:
+    """The kernel's server and nfs-ganesha read their exports again; files of other clients stay open."""
+    for kind, unit, call in (("yes", "nfs-server", "exportfs -ra"), ("no", "nfs-ganesha", "reload nfs-ganesha")):
+        script = start_script(active=frozenset({unit}), loaded=frozenset({unit}), software={"nfsd": kind})
+        assert call in script
+        assert "restart" not in script
+        assert f"systemctl start {unit}" in start_script(software={"nfsd": kind})
+
+
+def start_script(**facts: Any) -> str:
+    """Return the script that starts the server of a node with these facts."""
+    target = serving(SHARED)
+    controller = target.inventory.controller
+    read = replace(bare(controller), mounts={}, container=False, **facts)
+    actions = plan_steps({controller.name: read}, target)[controller.name]["storage"].actions
+    return next(action.script for action in actions if action.title.startswith("start "))
+
+
 def test_only_the_nodes_may_connect() -> None:
     path, text = render_exports("kernel", [SHARED, DATA], ["10.1.0.11", "10.1.0.21"])
     options = "(rw,sync,no_root_squash,no_subtree_check)"
@@ -108,3 +160,78 @@ def test_folders_are_recorded_from_the_top_down() -> None:
     assert changes is not None
     assert changes.folders == ("/mnt", "/mnt/my-data")
     assert changes.units == (r"mnt-my\x2ddata.mount",)
+
+
+def test_a_second_plan_with_a_hyphen_in_the_mount_point_is_empty(tmp_path: Path) -> None:
+    r"""The name of the unit has a backslash: mnt-my\x2ddata.mount."""
+    target = serving(DATA)
+    member = target.inventory.compute[0]
+    source = {"/mnt/my-data": f"{target.inventory.controller.address}:/srv/muster/data"}
+    facts = read_client(tmp_path, target, member, source)
+    assert list(facts.files) == [r"/etc/systemd/system/mnt-my\x2ddata.mount"]
+    assert plan_client(facts, member, target.inventory) == []
+
+
+@pytest.mark.parametrize("jobs", [True, False])
+def test_a_filesystem_is_mounted_again_if_its_server_has_another_address_and_no_job_runs(
+    tmp_path: Path, jobs: bool
+) -> None:
+    target = serving(SHARED)
+    member, server = target.inventory.compute[0], target.inventory.controller
+    before, after = (f"{address}:/srv/muster/shared" for address in (server.address, "10.1.0.99"))
+    facts = read_client(tmp_path, target, member, {"/shared": before})
+    nodes = tuple(
+        node.model_copy(update={"address": "10.1.0.99"}) if node == server else node for node in target.inventory.nodes
+    )
+    write, mount = plan_client(facts, member, target.inventory.model_copy(update={"nodes": nodes}))
+    assert (write.title, mount.title) == ("write /etc/systemd/system/shared.mount", f"mount /shared from {after}")
+    programs = {"pgrep": f"exit {0 if jobs else 1}", "timeout": "", "systemctl": "echo systemctl $*"}
+    done = run(tmp_path, f"set -e\n{mount.script}", **programs)
+    if jobs:
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr == f"/shared moves to {after}: cancel or requeue the jobs that run here and use {before}\n"
+    else:
+        assert (done.returncode, done.stdout) == (0, "systemctl daemon-reload\nsystemctl restart shared.mount\n")
+
+
+def test_a_mount_that_was_refused_is_tried_again(tmp_path: Path) -> None:
+    target = serving(SHARED)
+    member, server = target.inventory.compute[0], target.inventory.controller
+    facts = read_client(tmp_path, target, member, {"/shared": "10.9.9.9:/srv/muster/shared"})
+    actions = plan_client(facts, member, target.inventory)
+    assert [action.title for action in actions] == [f"mount /shared from {server.address}:/srv/muster/shared"]
+
+
+def test_what_muster_has_not_mounted_stays() -> None:
+    target = serving(SHARED)
+    member = target.inventory.compute[0]
+    facts = Facts(mounts={"/shared": "nfs4"}, mount_sources={"/shared": "nas:/export"}, packages=INSTALLED)
+    assert "restart" not in plan_client(facts, member, target.inventory)[-1].script
+
+
+def read_client(folder: Path, target: Desired, member: Node, sources: dict[str, str]) -> Facts:
+    """Write below a folder what a node writes at first; read it back with the script that reads the facts of nodes."""
+    for action in plan_client(Facts(packages=INSTALLED), member, target.inventory):
+        if action.data:
+            path = folder / action.title.removeprefix("write /")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(action.data)
+    values = "SHARED=/shared HOMES=/home ENVIRONMENT=/env PACKAGES= UNITS= CONTROLLER=no MACHINE=no\n"
+    facts = parse_facts(
+        run(folder, values + SCRIPT, systemctl="", **{"dpkg-query": ""}).stdout.replace(str(folder), "")
+    )
+    written = {path: replace(fact, owner="root:root") for path, fact in facts.files.items()}
+    mounts = dict.fromkeys(sources, "nfs4")
+    return Facts(files=written, mounts=mounts, mount_sources=sources, packages=INSTALLED)
+
+
+def run(folder: Path, script: str, **programs: str) -> subprocess.CompletedProcess[str]:
+    """Run a script with a folder in place of /etc, and with stand-ins for some programs."""
+    stage = folder / "bin"
+    stage.mkdir(exist_ok=True)
+    for name, body in programs.items():
+        (stage / name).write_text(f"#!/bin/sh\n{body}\n")
+        (stage / name).chmod(0o755)
+    moved = re.sub(r"(?<=[ '])/etc/", f"{folder}/etc/", script)
+    environment = {"PATH": f"{stage}:{os.environ['PATH']}"}
+    return subprocess.run(["sh", "-c", moved], env=environment, capture_output=True, text=True, check=False)

@@ -5,6 +5,7 @@ RECEIPT=$RECORD/receipt
 STAYING=$RECORD/packages-staying
 RELOAD=$RECORD/reload
 NOLOGIN=${MUSTER_NOLOGIN:-/run/nologin}
+SSHD_PID=${MUSTER_SSHD_PID:-/run/sshd.pid}
 LOCK_TIMEOUT_S=300
 
 # A receipt is a file until the end: if the connection breaks, the next attempt continues and prints all of it.
@@ -35,30 +36,39 @@ stop_unit() {
   fi
 }
 
-start_unit() {
-  if [ "$(cat "$3/before")" = active ]; then
-    if output=$(systemctl reload-or-restart "$2" 2>&1); then
-      say restored unit "$2" active
-    else
-      say left unit "$2" "was active, and does not start: $(echo "$output" | tail -n 1)"
-    fi
+# Fails if the unit does not start, or does not accept its settings.
+activate() {
+  if output=$(systemctl reload-or-restart "$1" 2>&1); then
+    say restored unit "$1" active
+  else
+    say left unit "$1" "was active, and does not start: $(echo "$output" | tail -n 1)"
+    return 1
   fi
+}
+
+start_unit() {
+  if [ "$(cat "$3/before")" = active ]; then activate "$2" || true; fi
   rm -rf "$3"
 }
 
-# sshd closes its port while it reads its settings, and writes its process id when it listens again.
+# sshd closes its port while it reads its settings, and writes its process id when it listens again. If it does not accept
+# them, it runs on as before, and keeps the file with its process id.
 start_ssh() {
   case $2 in ssh | sshd) ;; *) return ;; esac
-  if [ "$(cat "$3/before")" != active ] || [ ! -e /run/sshd.pid ]; then
+  if [ "$(cat "$3/before")" != active ] || [ ! -e "$SSHD_PID" ]; then
     start_unit "$@"
     return
   fi
-  rm /run/sshd.pid
-  start_unit "$@"
-  for _ in $(seq 500); do
-    if [ -s /run/sshd.pid ]; then break; fi
-    sleep 0.02
-  done
+  mv "$SSHD_PID" "$SSHD_PID.muster-old"
+  if activate "$2"; then
+    for _ in $(seq 500); do
+      if [ -s "$SSHD_PID" ]; then break; fi
+      sleep 0.02
+    done
+  elif [ ! -e "$SSHD_PID" ] && kill -0 "$(cat "$SSHD_PID.muster-old")" 2>/dev/null; then
+    mv "$SSHD_PID.muster-old" "$SSHD_PID"
+  fi
+  rm -rf "$SSHD_PID.muster-old" "$3"
 }
 
 end_processes() {

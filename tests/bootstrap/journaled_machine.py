@@ -10,13 +10,17 @@ from pathlib import Path
 from bootstrap.changes import SCRIPT, parse_restorations
 
 ORIGINAL = "the owner's setting\n"
-# Units are active if a file of their name exists; accounts are lines of the machine's passwd; packages are lines of
-# `name<TAB>version<TAB>state`. apt-get announces what is in `announces`, and removes packages unless there is `locked`.
+# Units are active if a file of their name exists, and do not accept their settings if there is `rejects`; accounts are
+# lines of the machine's passwd; packages are lines of `name<TAB>version<TAB>state`. apt-get announces what is in
+# `announces`, and removes packages unless there is `locked`.
 PROGRAMS = {
     "systemctl": """case $* in
   "-q is-active "*) test -e "$STAGE/active/$3" ;;
   "is-active "*) if [ -e "$STAGE/active/$2" ]; then echo active; else echo inactive; exit 3; fi ;;
   "stop "*) rm "$STAGE/active/$2" ;;
+  "reload-or-restart "*)
+    if [ -e "$STAGE/rejects" ]; then echo "$2: bad settings" >&2; exit 1; fi
+    if [ "$2" = ssh ]; then echo 4711 >"$MUSTER_SSHD_PID"; fi ;;
   "start systemd-user-sessions") rm -f "$MUSTER_NOLOGIN" ;;
 esac""",
     "getent": 'grep "^$2:" "$STAGE/../root/etc/passwd"',
@@ -63,6 +67,7 @@ class Machine:
             "MUSTER_RECORD": str(self.record),
             "MUSTER_BACKUPS": str(self.backups),
             "MUSTER_NOLOGIN": str(self.stage / "nologin"),
+            "MUSTER_SSHD_PID": str(self.stage / "sshd.pid"),
             "STAGE": str(self.stage),
             "PATH": f"{self.stage}/bin:{os.environ['PATH']}",
         }

@@ -282,6 +282,23 @@ def test_who_can_log_in_is_restored_first(machine: Machine) -> None:
     assert changing == ["reload-or-restart ssh", "stop slurmd", "daemon-reload"]
 
 
+@pytest.mark.parametrize("accepts", [True, False])
+def test_ssh_that_does_not_accept_its_settings_keeps_its_process_id(machine: Machine, accepts: bool) -> None:
+    """The stand-in for sshd writes 4711 after a reload; until then, restore waits by sleeping."""
+    machine.activate("ssh")
+    machine.run("before", "unit:ssh")
+    process_id = machine.stage / "sshd.pid"
+    process_id.write_text(f"{os.getpid()}\n")
+    (machine.stage / "bin/sleep").write_text('#!/bin/sh\necho "sleep $*" >>$STAGE/calls\n')
+    (machine.stage / "bin/sleep").chmod(0o755)
+    if not accepts:
+        (machine.stage / "rejects").touch()
+    [restored] = parse_restorations(machine.run("restore"))
+    assert restored.outcome == ("restored" if accepts else "left")
+    assert process_id.read_text() == ("4711\n" if accepts else f"{os.getpid()}\n")
+    assert machine.list_calls("sleep") == []
+
+
 def test_users_can_log_in_afterwards(machine: Machine) -> None:
     (machine.stage / "nologin").touch()
     machine.restore()

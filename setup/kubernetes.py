@@ -17,8 +17,6 @@ from setup.run import SetupError, ask, run
 
 _PROGRAMS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl")
 _UNPACKED_PACKAGES = ("busybox-static", "containernetworking-plugins", "etcd-server")
-_INSTALLED_PROGRAMS = ("containerd", "ctr", "runc")
-"""Programs that come with the Docker engine."""
 _VERSION = "k8s.io/component-base/version"
 BUILD_TIMEOUT_S = 2 * 60 * 60.0
 
@@ -28,20 +26,14 @@ def locate(paths: Paths) -> Path:
     return paths.cache / "kubernetes" / f"{pins.KUBERNETES}-{_digest(paths)}"
 
 
-def find_lacking(paths: Paths) -> list[str]:
-    """Return what this machine lacks to run a Kubernetes cluster: programs, and the privileges of root."""
-    lacking = [name for name in _INSTALLED_PROGRAMS if shutil.which(name) is None]
-    if not locate(paths).is_dir():
-        lacking.append(f"Kubernetes {pins.KUBERNETES}")
-    return [*lacking, *(["root"] if os.geteuid() else [])]
-
-
 def install(paths: Paths, log: Path) -> None:
     """Build and unpack the programs, unless they are in the cache; remove those of other versions."""
     target = locate(paths)
     with exclusive_lock(paths.cache / "kubernetes.lock", lambda text: print(f"kubernetes: {text}", flush=True)):
         if target.is_dir():
             return
+        if os.geteuid() != 0:
+            raise SetupError("only root can update apt's lists of packages, and run the tests: use `sudo`")
         go = find_go()
         if go is None or not is_at_least(ask([go, "version"]).out, pins.KUBERNETES_GO):
             raise SetupError(f"Kubernetes {pins.KUBERNETES} is built with Go {pins.KUBERNETES_GO} or newer: install it")

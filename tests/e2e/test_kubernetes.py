@@ -19,10 +19,11 @@ import pytest
 from k8s.job import INDEXED_JOB, TrainingJob
 from k8s.manifests import TENSORBOARD_PORT
 from k8s.names import TENSORBOARD, TRAINER, name_tensorboard, select
-from setup import kubernetes, pins
+from setup import pins
 from setup.paths import Paths
 from tests.e2e.kubernetes.cluster import Cluster, running_cluster
 from tests.e2e.kubernetes.images import REPO, TRAINER_IMAGE, build_trainer, find_environment
+from tests.e2e.kubernetes.requirements import find_lacking
 from tests.harness import wait_until
 from trainer.checkpoint.folder import list_published
 
@@ -158,7 +159,7 @@ def is_deleted(pod: dict[str, Any]) -> bool:
 
 @pytest.fixture(scope="module")
 def training(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Training]:
-    if lacking := kubernetes.find_lacking(Paths.from_environment()):
+    if lacking := find_lacking(Paths.from_environment()):
         pytest.skip(f"{', '.join(lacking)} missing: run `python3 -m setup kubernetes` as root")
     folder = tmp_path_factory.mktemp("kubernetes")
     claim = folder / "claim"

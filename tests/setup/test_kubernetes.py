@@ -12,9 +12,15 @@ import pytest
 from setup import kubernetes, pins
 from setup.paths import Paths
 from setup.run import SetupError
+from tests.e2e.kubernetes.requirements import find_lacking
 
 REPO = Path(__file__).parents[2]
 MODULES = REPO / "setup" / "kubernetes"
+
+
+@pytest.fixture(autouse=True)
+def root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
 
 
 @pytest.fixture
@@ -66,9 +72,21 @@ def test_a_missing_or_old_go_is_refused(
     assert not kubernetes.locate(paths).exists()
 
 
+def test_a_user_other_than_root_is_refused_before_anything_runs(
+    paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    for name in ("find_go", "ask", "run"):
+        monkeypatch.setattr(kubernetes, name, lambda *_args, **_options: pytest.fail("ran a program"))
+    with pytest.raises(SetupError, match="only root can update apt's lists of packages"):
+        kubernetes.install(paths, tmp_path / "log")
+    kubernetes.locate(paths).mkdir(parents=True)
+    kubernetes.install(paths, tmp_path / "log")
+
+
 def test_what_a_machine_lacks_is_named(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None if name == "ctr" else f"/usr/bin/{name}")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert kubernetes.find_lacking(paths) == ["ctr", f"Kubernetes {pins.KUBERNETES}", "root"]
+    assert find_lacking(paths) == ["ctr", f"Kubernetes {pins.KUBERNETES}", "root"]
     kubernetes.locate(paths).mkdir(parents=True)
-    assert kubernetes.find_lacking(paths) == ["ctr", "root"]
+    assert find_lacking(paths) == ["ctr", "root"]

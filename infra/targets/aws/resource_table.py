@@ -6,16 +6,26 @@ resources of the examples.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from cluster.spec import ClusterSpec
+from infra.targets.aws.leftovers.permissions import SEARCH_ACTIONS
 from infra.targets.aws.plan.budget import stops
-from infra.targets.aws.plan.capacity import options
-from infra.targets.aws.plan.network import endpoints, zones
-from infra.targets.aws.spec import RolePolicies, aws_section
-
-Condition = Callable[[ClusterSpec], bool]
+from infra.targets.aws.resource_conditions import (
+    Condition,
+    has_efs_backups,
+    has_extra_policies,
+    has_flow_logs,
+    has_monthly_budget,
+    has_own_key,
+    has_own_network,
+    has_private_endpoints,
+    has_state_snapshots,
+    has_storage,
+    has_way_out,
+    is_linked_to_s3,
+    is_placed,
+)
 
 
 @dataclass(frozen=True)
@@ -48,99 +58,9 @@ def actions(spec: ClusterSpec) -> tuple[str, ...]:
     return tuple(sorted({action for kind in kinds(spec) for action in kind.required_actions} | set(EVERY_STACK)))
 
 
-def _own_network(spec: ClusterSpec) -> bool:
-    return not spec.network.vpc_id
-
-
-def _way_out(spec: ClusterSpec) -> bool:
-    return _own_network(spec) and spec.network.egress
-
-
-def _flow_logs(spec: ClusterSpec) -> bool:
-    return _own_network(spec) and spec.network.flow_logs
-
-
-def _private_endpoints(spec: ClusterSpec) -> bool:
-    return bool(endpoints(spec))
-
-
-def _own_key(spec: ClusterSpec) -> bool:
-    section = aws_section(spec)
-    return not (section and section.kms_key)
-
-
-def _extra_policies(spec: ClusterSpec) -> bool:
-    section = aws_section(spec)
-    return section is not None and section.policies != RolePolicies()
-
-
-def _monthly(spec: ClusterSpec) -> bool:
-    return spec.budget.usd_per_month is not None
-
-
-def _placed(spec: ClusterSpec) -> bool:
-    return any(option.placement for group in spec.groups.values() for option in options(group, zones(spec)))
-
-
-def _holds(kind: str) -> Condition:
-    return lambda spec: any(storage.kind == kind for storage in spec.storage.values())
-
-
-def _linked(spec: ClusterSpec) -> bool:
-    return any(storage.s3 for storage in spec.storage.values())
-
-
-def _backed_up_efs(spec: ClusterSpec) -> bool:
-    return any(storage.kind == "efs" and storage.backup_days for storage in spec.storage.values())
-
-
-def _state_snapshots(spec: ClusterSpec) -> bool:
-    section = aws_section(spec)
-    return section is not None and section.state_backup_days is not None
-
-
 # Nearly every resource is tagged, when it is created or later.
 _TAGGING = ("ec2:CreateTags", "ec2:DeleteTags", "ec2:DescribeTags", "tag:GetResources")
-# `teardown` searches every service, whatever the stack has, and fails if it may not list one.
-_SEARCH = (
-    "budgets:ViewBudget",
-    *(
-        f"ec2:Describe{kind}"
-        for kind in (
-            "Addresses",
-            "FlowLogs",
-            "Images",
-            "Instances",
-            "InternetGateways",
-            "LaunchTemplates",
-            "NatGateways",
-            "NetworkInterfaces",
-            "PlacementGroups",
-            "RouteTables",
-            "SecurityGroups",
-            "Snapshots",
-            "SpotInstanceRequests",
-            "Subnets",
-            "Volumes",
-            "VpcEndpoints",
-            "Vpcs",
-        )
-    ),
-    "elasticfilesystem:DescribeFileSystems",
-    "fsx:DescribeFileSystems",
-    "iam:GetInstanceProfile",
-    "iam:ListInstanceProfiles",
-    "iam:ListPolicies",
-    "iam:ListPolicyTags",
-    "iam:ListRoleTags",
-    "iam:ListRoles",
-    "logs:DescribeLogGroups",
-    "route53:ListHostedZonesByName",
-    "route53:ListTagsForResource",
-    "s3:GetBucketTagging",
-    "ssm:GetParametersByPath",
-)
-EVERY_STACK = (*_TAGGING, *_SEARCH)
+EVERY_STACK = (*_TAGGING, *SEARCH_ACTIONS)
 """IAM actions that every stack requires, besides those of its resources."""
 
 KINDS: tuple[Kind, ...] = (
@@ -148,58 +68,58 @@ KINDS: tuple[Kind, ...] = (
         "ec2/vpc:Vpc",
         "a separate network: the account's other networks cannot reach the nodes",
         "ec2: CreateVpc DescribeVpcs DescribeVpcAttribute ModifyVpcAttribute DeleteVpc",
-        when=_own_network,
+        when=has_own_network,
     ),
     Kind(
         "ec2/defaultSecurityGroup:DefaultSecurityGroup",
         "the group that AWS creates with every VPC, without rules: a resource without its own group has no connections",
         "ec2: DescribeSecurityGroups RevokeSecurityGroupIngress RevokeSecurityGroupEgress",
-        when=_own_network,
+        when=has_own_network,
     ),
     Kind(
         "ec2/subnet:Subnet",
         "one private subnet per zone for all nodes; one small public subnet, only for the NAT gateway",
         "ec2: CreateSubnet DescribeSubnets ModifySubnetAttribute DeleteSubnet",
-        when=_own_network,
+        when=has_own_network,
     ),
     Kind(
         "ec2/internetGateway:InternetGateway",
         "connects the NAT gateway to the internet",
         "ec2: CreateInternetGateway AttachInternetGateway DescribeInternetGateways DetachInternetGateway"
         " DeleteInternetGateway",
-        when=_way_out,
+        when=has_way_out,
     ),
     Kind(
         "ec2/eip:Eip",
         "the NAT gateway's address, which others can put on their allow lists",
         "ec2: AllocateAddress DescribeAddresses DescribeAddressesAttribute DisassociateAddress ReleaseAddress",
         ("public-ipv4",),
-        _way_out,
+        has_way_out,
     ),
     Kind(
         "ec2/natGateway:NatGateway",
         "nodes fetch packages and data sets, nothing outside can open a connection; not with `network.egress: false`",
         "ec2: CreateNatGateway DescribeNatGateways DeleteNatGateway",
         ("nat-gateway", "nat-gateway-data"),
-        _way_out,
+        has_way_out,
     ),
     Kind(
         "ec2/routeTable:RouteTable",
         "routes of the private subnets, and of the public one",
         "ec2: CreateRouteTable DescribeRouteTables DeleteRouteTable",
-        when=_own_network,
+        when=has_own_network,
     ),
     Kind(
         "ec2/route:Route",
         "from private subnets to the NAT gateway, and from the public one to the internet gateway",
         "ec2: CreateRoute ReplaceRoute DeleteRoute",
-        when=_way_out,
+        when=has_way_out,
     ),
     Kind(
         "ec2/routeTableAssociation:RouteTableAssociation",
         "assigns route tables to subnets",
         "ec2: AssociateRouteTable ReplaceRouteTableAssociation DisassociateRouteTable",
-        when=_own_network,
+        when=has_own_network,
     ),
     Kind(
         "ec2/vpcEndpoint:VpcEndpoint",
@@ -207,13 +127,13 @@ KINDS: tuple[Kind, ...] = (
         "ec2: CreateVpcEndpoint DescribeVpcEndpoints DescribePrefixLists ModifyVpcEndpoint DeleteVpcEndpoints;"
         "route53: AssociateVPCWithHostedZone",
         ("interface-endpoint",),
-        _private_endpoints,
+        has_private_endpoints,
     ),
     Kind(
         "ec2/flowLog:FlowLog",
         "logs accepted and refused connections; not with `network.flow_logs: false`",
         "ec2: CreateFlowLogs DescribeFlowLogs DeleteFlowLogs; iam: PassRole",
-        when=_flow_logs,
+        when=has_flow_logs,
     ),
     Kind(
         "cloudwatch/logGroup:LogGroup",
@@ -221,7 +141,7 @@ KINDS: tuple[Kind, ...] = (
         "logs: CreateLogGroup DescribeLogGroups ListTagsForResource TagResource PutRetentionPolicy AssociateKmsKey"
         " DeleteLogGroup",
         ("cloudwatch-logs",),
-        _flow_logs,
+        has_flow_logs,
     ),
     Kind(
         "ec2/securityGroup:SecurityGroup",
@@ -247,9 +167,9 @@ KINDS: tuple[Kind, ...] = (
         "kms: CreateKey DescribeKey GetKeyPolicy PutKeyPolicy GetKeyRotationStatus EnableKeyRotation ListResourceTags"
         " TagResource UpdateKeyDescription ScheduleKeyDeletion",
         ("kms-key",),
-        _own_key,
+        has_own_key,
     ),
-    Kind("kms/alias:Alias", "its name", "kms: CreateAlias ListAliases UpdateAlias DeleteAlias", when=_own_key),
+    Kind("kms/alias:Alias", "its name", "kms: CreateAlias ListAliases UpdateAlias DeleteAlias", when=has_own_key),
     Kind(
         "ssm/parameter:Parameter",
         "Slurm's key, host keys and the database password as SecureString; no secret is in user data or unencrypted in"
@@ -302,14 +222,14 @@ KINDS: tuple[Kind, ...] = (
         "fsx: CreateFileSystem DescribeFileSystems UpdateFileSystem ListTagsForResource TagResource DeleteFileSystem;"
         "iam: CreateServiceLinkedRole",
         ("fsx-lustre-125", "fsx-lustre-250", "fsx-lustre-500", "fsx-lustre-1000"),
-        _holds("fsx-lustre"),
+        has_storage("fsx-lustre"),
     ),
     Kind(
         "fsx/dataRepositoryAssociation:DataRepositoryAssociation",
         "the bucket of `storage.*.s3` as files; changes go in both directions, deletions only to the files",
         "fsx: CreateDataRepositoryAssociation DescribeDataRepositoryAssociations UpdateDataRepositoryAssociation"
         " DeleteDataRepositoryAssociation; iam: AttachRolePolicy PutRolePolicy CreateServiceLinkedRole",
-        when=_linked,
+        when=is_linked_to_s3,
     ),
     Kind(
         "efs/fileSystem:FileSystem",
@@ -317,20 +237,20 @@ KINDS: tuple[Kind, ...] = (
         "elasticfilesystem: CreateFileSystem DescribeFileSystems DescribeLifecycleConfiguration"
         " PutLifecycleConfiguration ListTagsForResource TagResource UpdateFileSystem DeleteFileSystem",
         ("efs",),
-        _holds("efs"),
+        has_storage("efs"),
     ),
     Kind(
         "efs/fileSystemPolicy:FileSystemPolicy",
         "requires TLS, and access through the mount targets",
         "elasticfilesystem: PutFileSystemPolicy DescribeFileSystemPolicy",
-        when=_holds("efs"),
+        when=has_storage("efs"),
     ),
     Kind(
         "efs/backupPolicy:BackupPolicy",
         "daily backups, with `storage.*.backup_days`: AWS Backup keeps them for 35 days, also after teardown",
         "elasticfilesystem: PutBackupPolicy DescribeBackupPolicy; iam: CreateServiceLinkedRole",
         ("efs-backup",),
-        _backed_up_efs,
+        has_efs_backups,
     ),
     Kind(
         "efs/mountTarget:MountTarget",
@@ -338,7 +258,7 @@ KINDS: tuple[Kind, ...] = (
         "elasticfilesystem: CreateMountTarget DescribeMountTargets DescribeMountTargetSecurityGroups"
         " ModifyMountTargetSecurityGroups DeleteMountTarget;"
         "ec2: DescribeSubnets CreateNetworkInterface DescribeNetworkInterfaces DeleteNetworkInterface",
-        when=_holds("efs"),
+        when=has_storage("efs"),
     ),
     Kind(
         "route53/zone:Zone",
@@ -367,7 +287,7 @@ KINDS: tuple[Kind, ...] = (
         "iam/rolePolicyAttachment:RolePolicyAttachment",
         "policies of `aws.policies`, which the spec adds to roles",
         "iam: AttachRolePolicy DetachRolePolicy ListAttachedRolePolicies",
-        when=_extra_policies,
+        when=has_extra_policies,
     ),
     Kind(
         "iam/instanceProfile:InstanceProfile",
@@ -392,7 +312,7 @@ KINDS: tuple[Kind, ...] = (
         "dlm: CreateLifecyclePolicy GetLifecyclePolicy UpdateLifecyclePolicy DeleteLifecyclePolicy TagResource;"
         "iam: PassRole",
         ("ebs-snapshot",),
-        _state_snapshots,
+        has_state_snapshots,
     ),
     Kind(
         "ec2/volumeAttachment:VolumeAttachment",
@@ -409,7 +329,7 @@ KINDS: tuple[Kind, ...] = (
         "ec2/placementGroup:PlacementGroup",
         "puts the nodes of a group close together, where the fabric benefits and the purchase allows it",
         "ec2: CreatePlacementGroup DescribePlacementGroups DeletePlacementGroup",
-        when=_placed,
+        when=is_placed,
     ),
     Kind(
         "ec2/instance:Instance",
@@ -422,7 +342,7 @@ KINDS: tuple[Kind, ...] = (
         "budgets/budget:Budget",
         "counts the monthly cost of the cluster's tag, and sends e-mails",
         "budgets: ViewBudget ModifyBudget ListTagsForResource TagResource",
-        when=_monthly,
+        when=has_monthly_budget,
     ),
     Kind(
         "iam/policy:Policy",

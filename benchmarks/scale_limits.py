@@ -20,7 +20,7 @@ from benchmarks.scale_cluster import make_inventory
 from cluster import names
 from cluster.inventory import NodeSet
 from cluster.spec import ClusterSpec
-from cluster.spec.model import NODE_TIMEOUT_S
+from cluster.spec.slurm_options import NODE_TIMEOUT_S
 from infra.targets.aws.launcher.node_names import MAX_PER_CALL
 from slurm.config.render import MAX_JOBS, render_files
 from slurm.control.condense import condense_nodes, condense_ranks

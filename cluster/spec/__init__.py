@@ -13,15 +13,14 @@ from cluster.spec.model import (
     Machine,
     Network,
     NodeGroup,
-    Partition,
     Purchase,
     Size,
-    SlurmOptions,
     Software,
     Storage,
     User,
     with_sections,
 )
+from cluster.spec.slurm_options import Partition, SlurmOptions
 
 __all__ = [
     "Alerts",

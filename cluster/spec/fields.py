@@ -11,7 +11,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from cluster.spec.base import SECRET, Policy, SpecModel
-from cluster.spec.model import PATTERN_WORDS, ClusterSpec
+from cluster.spec.model import ClusterSpec
+from cluster.spec.patterns import PATTERN_WORDS
 from cluster.spec.written import inline
 
 KEY = ("[key]",)

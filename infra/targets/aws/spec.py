@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from cluster.spec import ClusterSpec
 from cluster.spec.base import SpecModel, ValueDescription, field
-from cluster.spec.model import Name
+from cluster.spec.patterns import Name
 from infra.targets.target import Capabilities
 
 SECTION = "aws"

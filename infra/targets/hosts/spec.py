@@ -6,7 +6,7 @@ from typing import Annotated
 
 from cluster.spec import ClusterSpec
 from cluster.spec.base import SpecModel, ValueDescription, field
-from cluster.spec.model import MOUNT, Name
+from cluster.spec.patterns import MOUNT, Name
 
 SECTION = "hosts"
 # Nothing that starts with '-': ssh would read it as an option.

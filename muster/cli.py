@@ -7,17 +7,19 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from typer.core import TyperCommand
 
 from infra.engine.stop import INTERRUPTED
 from infra.home import DEFAULT_STACK
+from muster.backup_app import backup_app
 from muster.cache_app import cache_app
+from muster.command_after_dashes import CommandAfterDashes
 from muster.image_app import image_app
 from muster.kubernetes_app import kubernetes_app
 from muster.options import Json, Stack, chosen_stack
+from muster.programs import PASS_ON, add_programs
 from muster.rotate_app import rotate_app
 from muster.state_app import state_app
 
@@ -34,9 +36,6 @@ app.add_typer(state_app, name="state")
 app.add_typer(rotate_app, name="rotate")
 app.add_typer(kubernetes_app, name="kubernetes")
 app.add_typer(image_app, name="image")
-backup_app = typer.Typer(
-    invoke_without_command=True, help="Write queue, accounting and shared files to one archive, or list the archives."
-)
 app.add_typer(backup_app, name="backup")
 
 
@@ -55,22 +54,6 @@ def read_general_options(
     ] = False,
 ) -> None:
     """Read the options that come before a command."""
-
-
-class CommandAfterDashes(TyperCommand):
-    """A command such as `muster ssh NODE -- COMMAND`: what follows the dashes is not parsed, even without NODE."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        before, after = (args[: args.index("--")], args[args.index("--") + 1 :]) if "--" in args else (args, [])
-        ctx.obj = after
-        return super().parse_args(ctx, before)
-
-    def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        return [*super().collect_usage_pieces(ctx), "[-- COMMAND...]"]
-
-
-_PASS_ON = {"allow_interspersed_args": False, "ignore_unknown_options": True}
-_PASS_ALL = {**_PASS_ON, "allow_extra_args": True, "help_option_names": []}
 
 
 @app.command()
@@ -218,7 +201,7 @@ def logs(
     run(stack, node, machine)
 
 
-@app.command(context_settings=_PASS_ON)
+@app.command(context_settings=PASS_ON)
 def submit(
     job: Annotated[str, typer.Argument(help="Job file, such as slurm/jobs/smoke.sbatch.")],
     arguments: Annotated[list[str] | None, typer.Argument(help="Arguments for the job.")] = None,
@@ -271,30 +254,6 @@ def teardown(
     from muster.commands.teardown import teardown as run
 
     run(stack, yes=yes, force=force, delete_storage=delete_storage)
-
-
-@backup_app.callback()
-def backup(
-    ctx: typer.Context,
-    stack: Stack = DEFAULT_STACK,
-    to: Annotated[Path | None, typer.Option("--to", help="Folder of the archive; by default .muster/backups.")] = None,
-    files: Annotated[bool, typer.Option("--files/--no-files", help="Also the files of the shared storage.")] = True,
-) -> None:
-    """Write queue, accounting and shared files to one archive."""
-    from muster.commands.backup import backup as run
-
-    if ctx.invoked_subcommand is None:
-        run(stack, to=to, files=files)
-
-
-@backup_app.command("list")
-def backup_list(
-    stack: Annotated[str | None, typer.Option("--stack", "-s", help="Only the archives of this stack.")] = None,
-) -> None:
-    """List the archives with their contents."""
-    from muster.commands.backup import list_backups
-
-    list_backups(stack)
 
 
 @app.command()
@@ -402,34 +361,7 @@ def golden() -> None:
     run()
 
 
-def _add_simulator(name: str, summary: str) -> None:
-    """Add a command of the simulator, which parses its own arguments, including `--help`."""
-
-    def run(ctx: typer.Context) -> None:
-        from simulator.__main__ import main as simulate
-
-        raise typer.Exit(simulate([name, *ctx.args]))
-
-    run.__doc__ = summary
-    app.command(name, context_settings=_PASS_ALL, help=f"Simulator: {summary}", add_help_option=False)(run)
-
-
-for _name, _summary in {
-    "plan": "choose machines and a layout by time and cost.",
-    "predict": "predict the step time, memory and cost of a run.",
-    "report": "compare runs with their predictions.",
-    "emulate": "run up to 1,024 ranks in one process.",
-    "calibrate": "measure this machine for better predictions.",
-}.items():
-    _add_simulator(_name, _summary)
-
-
-@app.command(context_settings=_PASS_ALL, add_help_option=False)
-def train(ctx: typer.Context) -> None:
-    """Train a model on this machine; needs torch."""
-    from muster.commands.train import train as run
-
-    raise typer.Exit(run(ctx.args))
+add_programs(app)
 
 
 def main() -> None:

@@ -24,7 +24,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "infra": ("cluster", "slurm", "bootstrap"),
     # The command line also starts the simulator and the trainer, and checks settings for Kubernetes, each in one file.
     "muster": ("cluster", "slurm", "bootstrap", "infra", "k8s"),
-    "muster.cli": ("muster", "cluster", "infra", "simulator.__main__"),
+    "muster.programs": ("muster", "simulator.__main__"),
     "muster.commands.train": ("infra", "trainer.__main__", "trainer.config"),
     "muster.commands.kubernetes": ("muster", "infra", "k8s", "trainer.config"),
     # Pods run the trainer's own image, which has nothing of this room.

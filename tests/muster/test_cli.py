@@ -17,7 +17,8 @@ import typer
 import yaml
 
 from infra.engine.stop import BAD_INPUT, Stop
-from muster.cli import CommandAfterDashes, app
+from muster.cli import app
+from muster.command_after_dashes import CommandAfterDashes
 from muster.commands import output, train
 from tests import lint
 from tests.forked_muster import run_muster

@@ -108,6 +108,26 @@ def test_an_unexpected_error_in_the_trainer_is_told_apart_from_one_in_its_data()
     assert find_place(own.value).startswith("trainer/schedule.py:")
 
 
+@pytest.mark.parametrize("cause", list(Cause))
+def test_the_fix_names_only_commands_of_the_cluster_that_the_rank_runs_on(cause: Cause) -> None:
+    assert not re.search("sinfo|sbatch|scontrol|srun|muster fabric", cause.find_fix(in_pod=True))
+    assert "kubectl" not in cause.find_fix(in_pod=False)
+
+
+def test_a_record_of_a_pod_keeps_its_fix_wherever_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as in_pod:
+        in_pod.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
+        written = failure(0, Cause.NETWORK)
+        record(tmp_path, written)
+    (recorded,) = read_failures(tmp_path)
+    assert recorded == written
+    # The rank that ended without a record is to blame.
+    first = find_first([recorded])
+    assert first is not None
+    assert first.fix == first.summarise()["fix"] == Cause.LOST_PEER.find_fix(in_pod=True) != Cause.LOST_PEER.fix
+    assert first.fix in str(first)
+
+
 def test_every_cause_has_a_label_and_a_fix() -> None:
     assert all(cause.fix for cause in Cause if cause is not Cause.SETTINGS)
     assert Cause.OUT_OF_MEMORY.label == "out of memory"

@@ -6,9 +6,10 @@ Types are compared by name, so that neither torch nor a GPU library is imported 
 from __future__ import annotations
 
 import errno
+import os
 import re
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from enum import Enum
 from pathlib import Path
 from traceback import FrameSummary, extract_tb, walk_stack
@@ -50,8 +51,12 @@ class Cause(Enum):
 
     @property
     def fix(self) -> str:
-        """What the user can do about it; empty if the error itself says so."""
-        return _FIXES[self]
+        """What the user can do about it where this process runs; empty if the error itself says so."""
+        return self.find_fix(in_pod=is_pod())
+
+    def find_fix(self, *, in_pod: bool) -> str:
+        """Return what the user can do about it, with the commands of Kubernetes or of Slurm."""
+        return _FIXES_IN_PODS.get(self, _FIXES[self]) if in_pod else _FIXES[self]
 
     @property
     def is_permanent(self) -> bool:
@@ -71,8 +76,7 @@ _FIXES = {
     Cause.USER_CODE: "fix the code at this place; failures/ has the traceback",
     Cause.DEVICE: "check the GPU with nvidia-smi and dmesg on this node, and drain the node if it fails again",
     Cause.CORRUPTION: (
-        "have the memory and the processors of this node tested, and keep jobs off it until then (`sbatch --exclude`, "
-        "on Kubernetes `kubectl cordon`)"
+        "have the memory and the processors of this node tested, and keep jobs off it until then (`sbatch --exclude`)"
     ),
     Cause.DISK_FULL: (
         "free space on the filesystem that the error names (`df -h`), use a smaller checkpoint.keep, "
@@ -82,13 +86,26 @@ _FIXES = {
     Cause.FOLDER_LOST: (
         "nothing is lost if the other process was meant to continue the run; otherwise stop it and start this one again"
     ),
-    Cause.NETWORK: "check the network between the nodes: `muster fabric` names slow or broken links of a Slurm cluster",
+    Cause.NETWORK: "check the network between the nodes: `muster fabric` names slow or broken links",
     Cause.HANG: "read hang/report.txt, and the stack of this rank in hang/",
     Cause.LOST_PEER: (
-        "check this node (`sinfo -R`, on Kubernetes `kubectl describe node`), and its dmesg for a process that the "
-        "kernel killed for lack of memory"
+        "check this node (`sinfo -R`), and its dmesg for a process that the kernel killed for lack of memory"
     ),
     Cause.TRAINER: "failures/ has the traceback; please report it with the settings of the run",
+}
+_FIXES_IN_PODS = {
+    Cause.DEVICE: (
+        "check the GPU with nvidia-smi and dmesg on this pod's node, and `kubectl drain` the node if it fails again"
+    ),
+    Cause.CORRUPTION: (
+        "have the memory and the processors of this pod's node tested, and keep pods off it until then "
+        "(`kubectl cordon`)"
+    ),
+    Cause.NETWORK: "check the network between the pods: network policies, DNS, and the fabric of --rdma",
+    Cause.LOST_PEER: (
+        "check this pod (`kubectl describe pod`: evicted, or killed for lack of memory) and its node "
+        "(`kubectl describe node`)"
+    ),
 }
 _PERMANENT = frozenset({Cause.DATA, Cause.NUMERICS, Cause.SETTINGS, Cause.COMPILER, Cause.USER_CODE, Cause.FOLDER_LOST})
 
@@ -129,6 +146,11 @@ _DATA_PLACES = re.compile(r"data(\..*)?|evaluation\.path|targets|batches")
 _DISK_FULL_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT})
 _STORAGE_ERRORS = frozenset({errno.EROFS, errno.EIO, errno.ESTALE, errno.EFBIG})
 _NETWORK_ERRORS = frozenset({errno.ENETUNREACH, errno.ENETDOWN, errno.EHOSTUNREACH, errno.EHOSTDOWN})
+
+
+def is_pod(environment: Mapping[str, str] = os.environ) -> bool:
+    """Return whether a process with these variables runs on Kubernetes, which sets this one in every pod."""
+    return "KUBERNETES_SERVICE_HOST" in environment
 
 
 def classify(error: BaseException) -> Cause:

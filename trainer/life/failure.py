@@ -9,12 +9,12 @@ import sys
 import time
 import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from trainer.config.errors import ConfigError
-from trainer.life.cause import Cause, classify, classify_failed_save, find_place
+from trainer.life.cause import Cause, classify, classify_failed_save, find_place, is_pod
 from trainer.metrics.json_lines import JsonLines, read_lines
 
 FAILURES_FOLDER = "failures"
@@ -54,15 +54,22 @@ class Failure:
     """The host of each rank, if this rank failed because of another one."""
     missing: tuple[tuple[int, str], ...] = ()
     """The ranks that this rank waited for in vain when it joined, with their hosts."""
+    in_pod: bool = field(default_factory=is_pod)
+    """Whether the rank ran on Kubernetes; whoever reads the record may not."""
 
     @property
     def is_consequence(self) -> bool:
         """Whether another rank is probably to blame."""
         return self.cause in _CONSEQUENCES
 
+    @property
+    def fix(self) -> str:
+        """What the user can do about it; empty if the error itself says so."""
+        return self.cause.find_fix(in_pod=self.in_pod)
+
     def __str__(self) -> str:
         place = f" ({self.place})" if self.place else ""
-        fix = f"; {self.cause.fix}" if self.cause.fix else ""
+        fix = f"; {self.fix}" if self.fix else ""
         return f"rank {self.rank} on {self.host}: {self.cause.label}: {self.error}{place}{fix}"
 
     def summarise(self) -> dict[str, Any]:
@@ -73,7 +80,7 @@ class Failure:
             "host": self.host,
             "error": self.error,
             "place": self.place,
-            "fix": self.cause.fix,
+            "fix": self.fix,
         }
 
 
@@ -147,7 +154,7 @@ def record(folder: Path, failure: Failure) -> None:
 
 def read_failures(folder: Path, rank: int | None = None) -> list[Failure]:
     """Return the failures of all ranks or of one, the oldest first; incomplete lines are left out."""
-    names = {field.name for field in fields(Failure)}
+    names = {each.name for each in fields(Failure)}
     failures = []
     for path in sorted((folder / FAILURES_FOLDER).glob("rank-*.jsonl" if rank is None else f"rank-{rank:05d}.jsonl")):
         for line in read_lines(path):
@@ -222,6 +229,7 @@ def _find_lost_rank(failures: Sequence[Failure]) -> Failure | None:
         step=last.step,
         cause=Cause.LOST_PEER,
         error=error,
+        in_pod=last.in_pod,
     )
 
 

@@ -139,7 +139,7 @@ def _render_failures(run: Run) -> str:
             first.cause.label,
             first.error,
             first.place,
-            first.cause.fix,
+            first.fix,
         ]
         for first in run.failures
     ]

@@ -1,4 +1,4 @@
-"""Pack packages of Slurm's code as one file that a node's own Python runs, without anything else of ours."""
+"""Pack packages of Slurm's code and what they import of ours as one file that a node's own Python runs."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
-# Modules next to the packages, of which `control` imports `hostlist`.
-_MODULES = ("__init__.py", "hostlist.py")
+# Modules next to the packages: `control` imports `hostlist`, and checks of processes `user_ids`.
+_MODULES = ("cluster/__init__.py", "cluster/user_ids.py", "slurm/__init__.py", "slurm/hostlist.py")
 
 
 def pack_program(root: Path, packages: Sequence[str], start: str) -> bytes:
@@ -16,7 +16,7 @@ def pack_program(root: Path, packages: Sequence[str], start: str) -> bytes:
     sources = [path for package in packages for path in sorted((root / "slurm" / package).glob("*.py"))]
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
-        for path in (*(root / "slurm" / module for module in _MODULES), *sources):
+        for path in (*(root / module for module in _MODULES), *sources):
             archive.writestr(_entry(str(path.relative_to(root))), path.read_bytes())
         archive.writestr(_entry("__main__.py"), start)
     return buffer.getvalue()

@@ -10,6 +10,7 @@ from bootstrap.errors import BootstrapError
 from bootstrap.facts.model import Facts
 from bootstrap.facts.parse import parse_facts
 from bootstrap.transport.base import Transport
+from cluster.user_ids import FIRST_UID, LAST_UID
 from slurm.control.accounting import LIST_ASSOCIATIONS, LIST_USERS
 from slurm.control.nodes import show_nodes
 
@@ -52,6 +53,8 @@ def collect_facts(transport: Transport, node: str, probe: Probe) -> Facts:
         "SHOW_NODES": show_nodes(),
         "LIST_ASSOCIATIONS": LIST_ASSOCIATIONS,
         "LIST_USERS": LIST_USERS,
+        "FIRST_UID": str(FIRST_UID),
+        "LAST_UID": str(LAST_UID),
     }
     assignments = "".join(f"{name}={shlex.quote(value)}\n" for name, value in values.items())
     completed = transport.run(assignments + probe.readings + SCRIPT, timeout=TIMEOUT_S)

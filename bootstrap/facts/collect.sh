@@ -36,7 +36,7 @@ systemctl is-active $UNITS | { for unit in $UNITS; do read -r state; echo "activ
 # shellcheck disable=SC2086
 dpkg-query -W -f "package$tab\${Package}$tab\${Version}$tab\${db:Status-Status}\n" $PACKAGES 2>/dev/null
 
-awk -F: -v OFS='\t' '$3 >= 1000 && $3 <= 60000 { print "user", $1, $3, $5, $6, $7 }' /etc/passwd
+awk -F: -v OFS='\t' -v "first=$FIRST_UID" -v "last=$LAST_UID" '$3 >= first && $3 <= last { print "user", $1, $3, $5, $6, $7 }' /etc/passwd
 
 kind=none
 if [ -d /run/cgv1/memory ]; then

@@ -8,7 +8,7 @@ ADMINS=@ADMINS@
 # The patterns of slurm/health/job_processes.py.
 USERS_GROUP='@USERS_GROUP@'
 JOB_GROUP='@JOB_GROUP@'
-FIRST_UID=1000
+FIRST_UID=@FIRST_UID@
 ROUNDS=10
 # The packages install links to the programs.
 SLURMD=$(readlink -f /usr/sbin/slurmd)

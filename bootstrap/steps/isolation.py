@@ -12,6 +12,7 @@ from bootstrap.steps.cloud import imex
 from bootstrap.steps.step import Step
 from cluster.inventory import Node
 from cluster.spec import ClusterSpec
+from cluster.user_ids import FIRST_UID
 from slurm.health.admins import ADMINS_FILE
 from slurm.health.job_processes import JOB_GROUP, USERS_GROUP
 
@@ -34,7 +35,12 @@ session  required    pam_env.so
 session  required    pam_env.so envfile=/etc/default/locale
 @include common-password
 """
-_EPILOG_VALUES = {"@ADMINS@": ADMINS_FILE, "@USERS_GROUP@": USERS_GROUP, "@JOB_GROUP@": JOB_GROUP}
+_EPILOG_VALUES = {
+    "@ADMINS@": ADMINS_FILE,
+    "@USERS_GROUP@": USERS_GROUP,
+    "@JOB_GROUP@": JOB_GROUP,
+    "@FIRST_UID@": str(FIRST_UID),
+}
 
 
 def list_admins(spec: ClusterSpec, node: Node) -> list[str]:

@@ -13,6 +13,7 @@ from cluster.spec.base import SpecModel, SpecModelT, field
 from cluster.spec.health import Health
 from cluster.spec.patterns import MOUNT, Name, UserName
 from cluster.spec.slurm_options import SlurmOptions
+from cluster.user_ids import FIRST_UID, LAST_UID
 
 Fabric = Literal["tcp", "efa", "infiniband", "roce"]
 Purchase = Literal["on-demand", "spot", "reservation", "block"]
@@ -201,7 +202,7 @@ class Storage(SpecModel):
 class User(SpecModel):
     """A person who may log in and run jobs."""
 
-    uid: int = field("numeric id, the same on every node", "forbidden", ge=1000, le=60000, examples=[2001])
+    uid: int = field("numeric id, the same on every node", "forbidden", ge=FIRST_UID, le=LAST_UID, examples=[2001])
     # YAML has only lists, and strict mode would reject a list for a tuple.
     ssh_keys: tuple[str, ...] = field(
         "public SSH keys of the user",

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
+from cluster.user_ids import FIRST_UID
 from slurm.health.admins import read_admins
 from slurm.health.check import Check, Expected
 from slurm.health.job_processes import PROC, JobProcess, list_job_processes
 from slurm.health.unkillable import clean_text, summarize
 
-# Services such as DCGM use GPUs as system users.
-FIRST_UID = 1000
 _FIELDS = 4
 # The `gpu` check reports an nvidia-smi that fails. `ps` exits with 1 if the processes have ended meanwhile.
 _SCRIPT = """\
@@ -41,7 +40,7 @@ def list_strangers(output: str, jobs: Collection[JobProcess], admins: Collection
         row
         for row in rows
         if len(row) == _FIELDS
-        and int(row[1]) >= FIRST_UID
+        and int(row[1]) >= FIRST_UID  # Services such as DCGM use GPUs as system users.
         and row[0] not in pids
         and row[1] not in spared
         and row[2] not in admins

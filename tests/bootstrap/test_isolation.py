@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from bootstrap.desired import Desired
 from bootstrap.facts.model import Facts
 from bootstrap.steps import isolation
 from bootstrap.steps.ssh import render_sshd
+from cluster.user_ids import FIRST_UID
 from slurm.health.admins import ADMINS_FILE
 from tests.bootstrap.clusters import desired
 from tests.slurm.job_groups import JOBS_OF_GROUPS
@@ -71,6 +73,8 @@ def test_a_login_needs_a_job_unless_the_user_is_an_admin() -> None:
 def test_the_epilog_runs_the_health_program_only_with_real_gpus() -> None:
     plain, checked = (isolation.render_epilog(gpus=value) for value in (False, True))
     assert f"ADMINS={ADMINS_FILE}" in plain.splitlines()
+    assert f"FIRST_UID={FIRST_UID}" in plain.splitlines()
+    assert not re.search("@[A-Z_]+@", plain)
     assert plain.splitlines()[-1] == "exit 0"
     assert checked.splitlines()[-1] == 'exec python3 /etc/muster/health.pyz epilog "$@"'
 

@@ -58,6 +58,7 @@ HOLDERS: dict[str, tuple[str, ...]] = {
     # The instances of a rehearsal are containers.
     "docker": ("infra.targets.local", "infra.targets.aws.rehearse"),
     "moto": ("infra.targets.aws.rehearse",),
+    "azure": ("infra.targets.azure",),
     "nebius": ("infra.targets.nebius",),
     "paramiko": ("bootstrap.transport",),
     "torch": ("trainer", "benchmarks", "simulator.emulate", "simulator.calibrate"),

@@ -23,6 +23,7 @@ ENTRY_POINTS = "muster.targets"
 # Module and class of each target. To add one, add its folder and its line here.
 _TARGETS: Mapping[str, str] = {
     "aws": "infra.targets.aws.target:AwsTarget",
+    "azure": "infra.targets.azure.target:AzureTarget",
     "hosts": "infra.targets.hosts.target:HostsTarget",
     "local": "infra.targets.local.target:LocalTarget",
     "nebius": "infra.targets.nebius.target:NebiusTarget",

@@ -50,11 +50,10 @@ class Machines:
     home: Path
     spec: Spec
     env: dict[str, str] = field(default_factory=dict)
-    program: Path = PROGRAM
 
     def __post_init__(self) -> None:
         self.folder = self.home / f"program-{self.stack}"
-        shutil.copytree(self.program, self.folder)
+        shutil.copytree(PROGRAM, self.folder)
         prepare(Home.of(self.environment()))
         self.pulumi("stack", "init", "--no-select")
 

@@ -106,7 +106,7 @@ def test_schema_contains_policies_and_limits() -> None:
 # Mappings whose keys are names.
 NAMED = (
     *("groups.", "storage.", "users.", "aws.hooks.", "slurm.partitions."),
-    *("hosts.machines.", "hosts.jump_hosts.", "hosts.groups.", "hosts.switches.", "nebius.groups."),
+    *("hosts.machines.", "hosts.jump_hosts.", "hosts.groups.", "hosts.switches.", "nebius.groups.", "azure.groups."),
 )
 STACK_FILES = sorted(f"stacks/Pulumi.{name}.yaml" for target in targets().values() for name in target.examples)
 
@@ -133,7 +133,7 @@ def test_full_examples_have_every_field() -> None:
     """Fields that exclude each other are comments in the examples, so read the files with comments removed."""
     named = {
         path
-        for name in ("local", "aws", "hosts", "nebius")
+        for name in ("local", "aws", "azure", "hosts", "nebius")
         for path in _paths(_uncommented(f"Pulumi.{name}-full.yaml"))
     }
     assert {path for path, _ in walk(spec_model())} - named == set()

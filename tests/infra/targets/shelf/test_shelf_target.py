@@ -33,7 +33,7 @@ def stack(tmp_path: Path) -> Iterator[Stack]:
 def test_error_lists_the_target_among_the_allowed(tmp_path: Path) -> None:
     stack = Stack("plain", tmp_path, {**SPEC, "target": "clouds"}, env={"PYTHONPATH": str(FOLDER)})
     refused = stack.muster("check", check=False)
-    assert '"clouds" is not one of aws, hosts, local, nebius, shelf' in refused.stderr
+    assert '"clouds" is not one of aws, azure, hosts, local, nebius, shelf' in refused.stderr
 
 
 def test_rules_and_section_of_the_target_are_checked(tmp_path: Path) -> None:

@@ -1,0 +1,26 @@
+"""What Azure's answers say about a resource. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+_POWER = "PowerState/"
+_RUNNING = frozenset({"running", "starting"})
+
+
+def is_running(machine: Mapping[str, Any]) -> bool:
+    """Return whether a machine runs, by its instance view; one whose state is unknown counts as running."""
+    statuses = machine.get("properties", {}).get("instanceView", {}).get("statuses", [])
+    power = [
+        str(status.get("code", "")).removeprefix(_POWER) for status in statuses if _POWER in status.get("code", "")
+    ]
+    return not power or power[0] in _RUNNING
+
+
+def read_address(resource: Mapping[str, Any]) -> str:
+    """Return the address of an interface inside the network, or of a public address; empty if it has none."""
+    properties = resource.get("properties", {})
+    for configured in properties.get("ipConfigurations", []):
+        return str(configured.get("properties", {}).get("privateIPAddress", ""))
+    return str(properties.get("ipAddress", ""))

@@ -1,0 +1,1 @@
+"""Pulumi resources of a cluster on Azure: network, filesystems, machines and scale sets."""

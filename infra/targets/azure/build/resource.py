@@ -1,0 +1,173 @@
+"""A resource on Azure as a Pulumi resource: one provider for all kinds but scale sets, because the API is uniform."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pulumi
+from pulumi.dynamic import CreateResult, DiffResult, ReadResult, Resource, ResourceProvider, UpdateResult
+
+from bootstrap.progress import Event, emit
+from infra.resources.error import ResourceError
+from infra.resources.properties import Properties, changed
+from infra.targets.azure.answers import is_running, read_address
+from infra.targets.azure.bodies import with_user_data
+from infra.targets.azure.client import Cloud, Message, open_cloud
+from infra.targets.azure.drift import differs
+from infra.targets.azure.kinds import KINDS, MACHINE, Kind
+from infra.targets.azure.removal import delete_resource
+from infra.targets.rented.owner import describe_owner, is_same_owner
+
+_SUCCEEDED = "Succeeded"
+
+
+class CloudResourceProvider(ResourceProvider):
+    """The provider of CloudResource; its inputs are ResourceArgs."""
+
+    serialize_as_secret_always = False
+
+    def create(self, props: Properties) -> CreateResult:
+        kind = KINDS[props["kind"]]
+        report(props, "start")
+        try:
+            with open_cloud(props["where"]) as cloud:
+                resource = _create(cloud, kind, props)
+        except Exception as failed:
+            report(props, "failed", str(failed))
+            raise
+        report(props, "changed")
+        return CreateResult(props["arm_id"], props | _read_outputs(resource))
+
+    def read(self, id_: str, props: Properties) -> ReadResult:
+        kind = KINDS[props["kind"]]
+        with open_cloud(props["where"]) as cloud:
+            resource = get_resource(cloud, kind, id_)
+        if resource is None:
+            return ReadResult("", {})
+        return ReadResult(id_, props | _read_outputs(resource) | {"drift": find_drift(kind, props, resource)})
+
+    def diff(self, _id: str, olds: Properties, news: Properties) -> DiffResult:
+        replaces = changed(olds, news, ("kind", "arm_id", "region"))
+        if not KINDS[news["kind"]].updatable:
+            replaces += changed(olds, news, ("body",))
+        updates = changed(olds, news, ("body", "labels")) or olds.get("drift")
+        return DiffResult(changes=bool(replaces or updates), replaces=replaces, delete_before_replace=True)
+
+    def update(self, id_: str, olds: Properties, news: Properties) -> UpdateResult:
+        kind = KINDS[news["kind"]]
+        with open_cloud(news["where"]) as cloud:
+            if changed(olds, news, ("body", "labels")) or set(olds.get("drift") or ()) - {"state"}:
+                _update(cloud, kind, news)
+            _start_if_stopped(cloud, kind, id_)
+            resource = get_resource(cloud, kind, id_) or {}
+        return UpdateResult(news | _read_outputs(resource))
+
+    def delete(self, id_: str, props: Properties) -> None:
+        delete_resource(KINDS[props["kind"]], id_, props["where"])
+
+
+@dataclass(frozen=True)
+class ResourceArgs:
+    """The inputs of a CloudResource or a ScaleSet."""
+
+    kind: str
+    arm_id: str
+    """The id of the resource, which follows from the names of cluster and resource."""
+    subscription: str
+    region: str
+    labels: Mapping[str, str]
+    """Its tags."""
+    body: Mapping[str, Any]
+    where: str
+    """The property that it comes from, for errors."""
+    node: str = ""
+    """The node whose machine it is."""
+    user_data: pulumi.Input[str] = ""
+    """The cloud-init user data of a machine. It matters only at creation, so another one changes nothing."""
+    ssh_public_key: pulumi.Input[str] = ""
+
+
+class CloudResource(Resource, module="muster", name="AzureResource"):
+    """A resource group, network, security group, gateway, address, interface, filesystem or machine."""
+
+    address: pulumi.Output[str]
+    """Of an interface inside the network, of a public address, or of a filesystem's server; else empty."""
+
+    def __init__(self, name: str, args: ResourceArgs, opts: pulumi.ResourceOptions) -> None:
+        outputs = dict.fromkeys(("address", "drift"))
+        super().__init__(CloudResourceProvider(), name, {**vars(args), **outputs}, opts)
+
+
+def put_resource(cloud: Cloud, kind: Kind, props: Properties) -> Message:
+    """Create or update a resource and return it as it is afterwards."""
+    body = dict(props["body"])
+    if props["user_data"]:
+        body = with_user_data(body, props["user_data"], props["ssh_public_key"])
+    location = {"location": props["region"], "tags": dict(props["labels"])}
+    answer = cloud.put(kind, props["arm_id"], body | location)
+    return (get_resource(cloud, kind, props["arm_id"]) or answer) if kind == MACHINE else answer
+
+
+def get_resource(cloud: Cloud, kind: Kind, id_: str) -> Message | None:
+    """Return a resource with its state; None if it does not exist."""
+    return cloud.get(id_, kind.api, **({"$expand": "instanceView"} if kind == MACHINE else {}))
+
+
+def check_owner(kind: Kind, props: Properties, existing: Message | None) -> None:
+    """Raise ResourceError if a resource of another owner has the id; one of this cluster's is taken over."""
+    labels = (existing or {}).get("tags") or {}
+    if existing is not None and not is_same_owner(labels, props["labels"]):
+        name = props["arm_id"].rpartition("/")[2]
+        what = f"{kind.name} {name} exists, {describe_owner(labels)}"
+        raise ResourceError(props["where"], what, "rename the cluster, or remove it there")
+
+
+def find_drift(kind: Kind, props: Properties, resource: Message) -> list[str]:
+    """Return what differs from the inputs: a body that somebody has changed, tags, or a machine that was stopped."""
+    drift = ["body"] if kind.watched and differs(props["body"], resource) else []
+    tags = resource.get("tags") or {}
+    if any(tags.get(key) != value for key, value in props["labels"].items()):
+        drift.append("tags")
+    return [*drift, "state"] if kind == MACHINE and not is_running(resource) else drift
+
+
+def report(props: Properties, state: Any, detail: str = "") -> None:
+    """Report progress with the machine of a node."""
+    if props.get("node"):
+        emit(Event("machines", props["node"], "create", state, detail))
+
+
+def _create(cloud: Cloud, kind: Kind, props: Properties) -> Message:
+    """Create a resource, or take over the one that an interrupted run has created."""
+    existing = get_resource(cloud, kind, props["arm_id"])
+    check_owner(kind, props, existing)
+    state = (existing or {}).get("properties", {}).get("provisioningState")
+    if existing is None or (state != _SUCCEEDED and kind != MACHINE):
+        return put_resource(cloud, kind, props)
+    if state != _SUCCEEDED:
+        # Azure refuses to create a machine again that could not be placed.
+        cloud.delete(kind, props["arm_id"])
+        return put_resource(cloud, kind, props)
+    _update(cloud, kind, props)
+    _start_if_stopped(cloud, kind, props["arm_id"])
+    return get_resource(cloud, kind, props["arm_id"]) or existing
+
+
+def _update(cloud: Cloud, kind: Kind, props: Properties) -> None:
+    """Change a resource in place; of those whose body cannot change, only the tags."""
+    if kind.updatable:
+        put_resource(cloud, kind, props)
+    else:
+        cloud.operate("PATCH", props["arm_id"], kind.api, kind.timeout_s, {"tags": dict(props["labels"])})
+
+
+def _start_if_stopped(cloud: Cloud, kind: Kind, id_: str) -> None:
+    if kind == MACHINE and not is_running(get_resource(cloud, kind, id_) or {}):
+        cloud.operate("POST", f"{id_}/start", kind.api, kind.timeout_s)
+
+
+def _read_outputs(resource: Message) -> Properties:
+    server = resource.get("properties", {}).get("clientInfo", {}).get("mgsAddress", "")
+    return {"address": read_address(resource) or server, "drift": []}

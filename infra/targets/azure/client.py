@@ -1,0 +1,188 @@
+"""Calls to Azure's Resource Manager; errors become ResourceError."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from azure.core.exceptions import AzureError, ClientAuthenticationError, HttpResponseError
+from azure.core.pipeline.policies import RequestIdPolicy, RetryPolicy, UserAgentPolicy
+from azure.core.polling import LROPoller
+from azure.core.rest import HttpRequest
+from azure.identity import AzureCliCredential, ChainedTokenCredential, EnvironmentCredential
+from azure.mgmt.core import ARMPipelineClient
+from azure.mgmt.core.policies import ARMAutoResourceProviderRegistrationPolicy, ARMChallengeAuthenticationPolicy
+from azure.mgmt.core.polling.arm_polling import ARMPolling
+
+from infra.resources.error import ResourceError
+from infra.targets.azure.kinds import Kind
+from infra.targets.azure.refusals import TRANSIENT, explain_error, list_codes
+from infra.targets.azure.spec import LOGIN_FIX
+
+ENDPOINT = "https://management.azure.com"
+LOOPBACK = "MUSTER_AZURE_LOOPBACK"
+"""Port of a server on this machine that stands in for Azure, for tests."""
+USER_AGENT = "muster"
+POLL_S, LOOPBACK_POLL_S = 5.0, 0.1
+"""Between two questions about an operation, if Azure does not say how long to wait; of a server on this machine."""
+BUSY_PAUSE_S = 5.0
+# Azure limits calls by subscription and hour: a cluster of a hundred machines may have to wait for minutes.
+RETRIES, CALL_TIMEOUT_S = 12, 60.0
+_NOT_FOUND = 404
+Message = dict[str, Any]
+
+
+class Cloud:
+    """The API, with the caller's credentials. Bodies are JSON."""
+
+    def __init__(self, client: ARMPipelineClient[Any, Any], where: str) -> None:
+        self._client, self._where = client, where
+
+    def get(self, path: str, api: str, **parameters: str) -> Message | None:
+        """Return what is at a path; None if it does not exist."""
+        try:
+            return self.call("GET", path, api, parameters=parameters)
+        except HttpResponseError as error:
+            if error.status_code == _NOT_FOUND:
+                return None
+            raise
+
+    def list(self, path: str, api: str, **parameters: str) -> Iterator[Message]:
+        """Yield the items of all pages; nothing if the path does not exist."""
+        page = self.get(path, api, **parameters)
+        while page is not None:
+            yield from page.get("value", [])
+            following = page.get("nextLink")
+            page = self._send("GET", following, None).json() if following else None
+
+    def call(
+        self, method: str, path: str, api: str, body: Message | None = None, parameters: dict[str, str] | None = None
+    ) -> Message:
+        """Call a method that answers at once."""
+        response = self._send(method, path, body, {"api-version": api, **(parameters or {})})
+        answer: Message = response.json() if response.content else {}
+        return answer
+
+    def put(self, kind: Kind, id_: str, body: Message) -> Message:
+        """Create or update a resource, wait for the operation, and return the resource."""
+        return self.operate("PUT", id_, kind.api, kind.timeout_s, body)
+
+    def delete(self, kind: Kind, id_: str) -> None:
+        """Delete a resource, if it exists, and wait for the operation."""
+        try:
+            self.operate("DELETE", id_, kind.api, kind.timeout_s)
+        except HttpResponseError as error:
+            if error.status_code != _NOT_FOUND:
+                raise
+
+    def operate(self, method: str, path: str, api: str, timeout_s: float, body: Message | None = None) -> Message:
+        """Start an operation, wait until it has ended, and return its result.
+
+        While another operation changes the same resource, Azure refuses: that is waited for, too.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                return self._operate(method, path, api, deadline, body)
+            except HttpResponseError as error:
+                is_transient = TRANSIENT.intersection(list_codes(read_error(error)))
+                if not is_transient or time.monotonic() + BUSY_PAUSE_S > deadline:
+                    raise
+            time.sleep(BUSY_PAUSE_S)
+
+    def _operate(self, method: str, path: str, api: str, deadline: float, body: Message | None) -> Message:
+        initial = self._run(method, path, body, {"api-version": api})
+        # The result of an action is where `Location` says.
+        options = {"final-state-via": "location"} if method == "POST" else None
+        pause = LOOPBACK_POLL_S if os.environ.get(LOOPBACK) else POLL_S
+        polling = ARMPolling(pause, lro_options=options)
+        poller: LROPoller[Any] = LROPoller(self._client, initial, _read_result, polling)
+        poller.wait(max(deadline - time.monotonic(), 0.0))
+        if not poller.done():
+            what = f"{method} of {path} has not ended in time"
+            raise ResourceError(self._where, what, "run it again: it continues to wait")
+        result: Message = poller.result() or {}
+        return result
+
+    def _send(self, method: str, path: str, body: Message | None, parameters: dict[str, str] | None = None) -> Any:
+        return self._run(method, path, body, parameters).http_response
+
+    def _run(self, method: str, path: str, body: Message | None, parameters: dict[str, str] | None) -> Any:
+        """Return the answer in the form that pollers start from; raise HttpResponseError for errors."""
+        content = None if body is None else restore_integers(body)
+        request = HttpRequest(method, self._client.format_url(path), params=parameters, json=content)
+        answer = self._client.send_request(request, _return_pipeline_response=True)
+        answer.http_response.raise_for_status()
+        return answer
+
+
+def restore_integers(value: Any) -> Any:
+    """Return a body with whole numbers as such: Pulumi passes every number as a float, which Azure refuses."""
+    if isinstance(value, dict):
+        return {key: restore_integers(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [restore_integers(entry) for entry in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+@contextmanager
+def open_cloud(where: str) -> Iterator[Cloud]:
+    """Connect for the block; errors of the API become ResourceError, whose property is `where`."""
+    try:
+        yield Cloud(_connect(os.environ.get(LOOPBACK, "")), where)
+    except ClientAuthenticationError as error:
+        raise ResourceError(where, f"the login to Azure failed: {_first_line(error)}", LOGIN_FIX) from None
+    except HttpResponseError as error:
+        request = error.response.headers.get("x-ms-request-id", "") if error.response is not None else ""
+        raise explain_error(where, error.status_code, read_error(error), request) from None
+    except AzureError as error:
+        fix = f"check the connection to {ENDPOINT}, then run it again"
+        raise ResourceError(where, f"Azure does not answer: {_first_line(error)}", fix) from None
+
+
+def has_credentials() -> bool:
+    """Return whether there is something to log in with."""
+    folder = Path(os.environ.get("AZURE_CONFIG_DIR") or "~/.azure").expanduser()
+    variables = (LOOPBACK, "AZURE_CLIENT_ID")
+    return any(os.environ.get(name) for name in variables) or (folder / "azureProfile.json").exists()
+
+
+def read_error(error: HttpResponseError) -> Any:
+    """Return the body of an error; of an operation that failed, the error in it."""
+    try:
+        return error.response.json() if error.response is not None else None
+    except ValueError:
+        return None
+
+
+@cache
+def _connect(loopback: str) -> ARMPipelineClient[Any, Any]:
+    """Return a client, which all threads of this process share, because every login takes seconds."""
+    retries = RetryPolicy(retry_total=RETRIES, retry_backoff_factor=0.8, retry_backoff_max=120)
+    policies: list[Any] = [
+        RequestIdPolicy(),
+        UserAgentPolicy(USER_AGENT),
+        ARMAutoResourceProviderRegistrationPolicy(),
+        retries,
+    ]
+    options = {"connection_timeout": CALL_TIMEOUT_S, "read_timeout": CALL_TIMEOUT_S}
+    if loopback:
+        return ARMPipelineClient(f"http://127.0.0.1:{int(loopback)}", policies=policies, **options)
+    credential = ChainedTokenCredential(EnvironmentCredential(), AzureCliCredential())
+    policies.append(ARMChallengeAuthenticationPolicy(credential, f"{ENDPOINT}/.default"))
+    return ARMPipelineClient(ENDPOINT, policies=policies, **options)
+
+
+def _read_result(response: Any) -> Message:
+    http = response.http_response
+    answer: Message = http.json() if http.content else {}
+    return answer
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,190 @@
+"""Every kind of resource against a server with Azure's API: create, read, diff, update, delete."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from infra.resources.error import InUseError, ResourceError
+from infra.targets.azure import bodies, client
+from infra.targets.azure.build.machine_key import MachineKeyProvider, parse_key
+from infra.targets.azure.spec import require_section
+from tests.infra.targets.azure.fake_arm import FakeArm
+from tests.infra.targets.azure.resources import (
+    LABELS,
+    PROVIDER,
+    Props,
+    create,
+    create_all,
+    create_network,
+    describe,
+)
+from tests.infra.targets.azure.specs import make_spec
+
+
+def test_every_kind_is_created_read_and_deleted(arm: FakeArm) -> None:
+    resources = create_all()
+    del resources["scale set"]  # test_scale_set.py
+    for kind, props in resources.items():
+        read = PROVIDER.read(props["arm_id"], props)
+        assert (read.id, read.outs) == (props["arm_id"], props), kind
+        assert props["drift"] == []
+        assert not PROVIDER.diff(props["arm_id"], props, props).changes
+    assert resources["filesystem"]["address"] == "10.88.8.4"
+    assert resources["public address"]["address"].startswith("198.51.100.")
+    assert resources["network interface"]["address"].startswith("10.88.")
+    arm.resources = {key: r for key, r in arm.resources.items() if "scalesets" not in key}
+    for props in reversed(resources.values()):
+        PROVIDER.delete(props["arm_id"], props)
+        assert PROVIDER.read(props["arm_id"], props).id == ""
+        # What is gone already is no error.
+        PROVIDER.delete(props["arm_id"], props)
+    assert arm.resources == {}
+
+
+def test_a_resource_of_an_interrupted_run_is_taken_over(arm: FakeArm) -> None:
+    create("resource group", "", {})
+    create("public address", "muster-demo", bodies.public_address_body())
+    props = create("public address", "muster-demo", bodies.public_address_body(), labels=LABELS | {"team": "a"})
+    assert arm.resources[props["arm_id"].casefold()]["tags"] == LABELS | {"team": "a"}
+    assert arm.calls.count(f"PUT {props['arm_id']}") == 1
+
+
+def test_a_machine_that_was_stopped_meanwhile_is_taken_over(arm: FakeArm) -> None:
+    props = create_all()["machine"]
+    existing = arm.resources[props["arm_id"].casefold()]
+    existing["properties"]["instanceView"] = {"statuses": [{"code": "PowerState/deallocated"}]}
+    outs = PROVIDER.create(props).outs
+    assert PROVIDER.read(props["arm_id"], outs).outs["drift"] == []
+
+
+def test_a_resource_of_somebody_else_is_refused(arm: FakeArm) -> None:
+    create("resource group", "", {}, labels=LABELS | {"muster.home": "other"})
+    what = r"azure: resource group muster-demo exists, which belongs to cluster demo \(stack dev"
+    with pytest.raises(ResourceError, match=what):
+        create("resource group", "", {})
+    next(iter(arm.resources.values()))["tags"] = None
+    with pytest.raises(ResourceError, match=r"which muster did not create\. Fix: rename the cluster"):
+        create("resource group", "", {})
+
+
+def test_a_machine_that_could_not_be_placed_is_created_again(arm: FakeArm) -> None:
+    resources = create_all()
+    machine = describe("machine", "muster-demo-controller", resources["machine"]["body"])
+    PROVIDER.delete(machine["arm_id"], machine)
+    arm.fail("PUT", "/virtualMachines/", 200, "AllocationFailed", in_operation=True)
+    with pytest.raises(ResourceError, match=r"AllocationFailed: refused.* Fix: try again later, or"):
+        PROVIDER.create(machine)
+    created = PROVIDER.create(machine)
+    assert arm.resources[created.id.casefold()]["properties"]["provisioningState"] == "Succeeded"
+    assert arm.calls.count(f"DELETE {created.id}") == 2
+
+
+def test_rules_that_somebody_has_added_or_opened_are_put_right(arm: FakeArm) -> None:
+    props = create_network()["security group"]
+    rules = arm.resources[props["arm_id"].casefold()]["properties"]["securityRules"]
+    opened = [
+        {**rules[0], "properties": {**rules[0]["properties"], "sourceAddressPrefixes": ["0.0.0.0/0"]}},
+        *rules[1:],
+    ]
+    added = [*rules, {**rules[0], "name": "mine"}]
+    for changed in (opened, added):
+        arm.resources[props["arm_id"].casefold()]["properties"]["securityRules"] = changed
+        read = PROVIDER.read(props["arm_id"], props)
+        assert read.outs["drift"] == ["body"]
+        difference = PROVIDER.diff(props["arm_id"], read.outs, props)
+        assert (difference.changes, difference.replaces) == (True, [])
+        PROVIDER.update(props["arm_id"], read.outs, props)
+        assert PROVIDER.read(props["arm_id"], props).outs["drift"] == []
+
+
+def test_a_stopped_machine_is_started_again(arm: FakeArm) -> None:
+    props = create_all()["machine"]
+    existing = arm.resources[props["arm_id"].casefold()]
+    existing["properties"]["instanceView"] = {"statuses": [{"code": "PowerState/deallocated"}]}
+    read = PROVIDER.read(props["arm_id"], props)
+    assert read.outs["drift"] == ["state"]
+    assert PROVIDER.diff(props["arm_id"], read.outs, props).changes
+    PROVIDER.update(props["arm_id"], read.outs, props)
+    assert PROVIDER.read(props["arm_id"], props).outs["drift"] == []
+    # Azure refuses to set user data again.
+    assert arm.calls.count(f"PUT {props['arm_id']}") == 1
+
+
+OTHER_SSH = bodies.security_group_body(
+    require_section(make_spec()).model_copy(update={"ssh_from": ("198.51.100.9/32",)}), "10.88.0.0/20"
+)
+CHANGES = {
+    "who may connect": ("security group", OTHER_SSH, []),
+    "size": ("machine", {"properties": {"hardwareProfile": {"vmSize": "Standard_D16s_v5"}}}, ["body"]),
+    "kind of filesystem": ("filesystem", {"sku": {"name": "AMLFS-Durable-Premium-500"}}, ["body"]),
+}
+
+
+@pytest.mark.parametrize(("kind", "body", "replaces"), CHANGES.values(), ids=CHANGES)
+def test_changes_in_place_and_by_replacement(arm: FakeArm, kind: str, body: Props, replaces: list[str]) -> None:
+    props = create_all()[kind]
+    difference = PROVIDER.diff(props["arm_id"], props, props | {"body": body})
+    assert (difference.changes, difference.replaces, difference.delete_before_replace) == (True, replaces, True)
+
+
+def test_a_resource_in_use_is_not_deleted(arm: FakeArm) -> None:
+    resources = create_network()
+    for kind in ("NAT gateway", "public address", "security group"):
+        with pytest.raises(InUseError, match=r"is in use by muster-demo.* Fix: wait until what uses it"):
+            PROVIDER.delete(resources[kind]["arm_id"], resources[kind])
+
+
+def test_a_group_with_something_else_in_it_is_not_deleted(arm: FakeArm) -> None:
+    group = create("resource group", "", {})
+    create("public address", "theirs", bodies.public_address_body())
+    with pytest.raises(InUseError, match="resource group muster-demo is not empty: theirs"):
+        PROVIDER.delete(group["arm_id"], group)
+
+
+def test_operations_that_take_time_are_waited_for(arm: FakeArm) -> None:
+    create("resource group", "", {})
+    arm.polls = 5
+    props = create("public address", "muster-demo", bodies.public_address_body())
+    assert arm.resources[props["arm_id"].casefold()]["properties"]["provisioningState"] == "Succeeded"
+
+
+def test_another_operation_in_progress_is_waited_for(arm: FakeArm, monkeypatch: pytest.MonkeyPatch) -> None:
+    create("resource group", "", {})
+    arm.fail("PUT", "/publicIPAddresses/", 409, "AnotherOperationInProgress", times=3)
+    create("public address", "muster-demo", bodies.public_address_body())
+    arm.fail("PUT", "/publicIPAddresses/", 200, "RetryableError", in_operation=True)
+    create("public address", "another", bodies.public_address_body())
+    # One that never ends is reported.
+    monkeypatch.setattr(client, "BUSY_PAUSE_S", 1e6)
+    arm.fail("PUT", "/publicIPAddresses/", 409, "AnotherOperationInProgress", "still busy", times=99)
+    with pytest.raises(ResourceError, match="AnotherOperationInProgress: still busy"):
+        create("public address", "third", bodies.public_address_body())
+
+
+def test_limited_calls_wait_as_long_as_azure_says(arm: FakeArm) -> None:
+    create("resource group", "", {})
+    limits = {"Retry-After": "1"}
+    arm.fail("PUT", "/publicIPAddresses/", 429, "TooManyRequests", headers=limits, times=1)
+    began = time.monotonic()
+    create("public address", "muster-demo", bodies.public_address_body())
+    assert time.monotonic() - began >= 1
+
+
+def test_an_operation_that_does_not_end_is_reported(arm: FakeArm, monkeypatch: pytest.MonkeyPatch) -> None:
+    create("resource group", "", {})
+    arm.polls = 10**6
+    cloud = client.Cloud(client._connect(str(arm.port)), "azure.region")
+    path = f"{describe('public address', 'muster-demo', {})['arm_id']}"
+    body = {**bodies.public_address_body(), "location": "eastus"}
+    with pytest.raises(ResourceError, match=r"^azure\.region: PUT of .* has not ended in time\. Fix: run it again"):
+        cloud.operate("PUT", path, "2026-03-01", 0.2, body)
+
+
+def test_the_host_key_comes_from_azures_agent(arm: FakeArm) -> None:
+    machine = create_all()["machine"]["arm_id"]
+    created = MachineKeyProvider().create({"node": "controller", "machine": machine, "where": "azure.controller"})
+    assert created.outs["public"].startswith("ssh-ed25519 AAAA")
+    assert " " not in created.outs["public"].removeprefix("ssh-ed25519 ")
+    assert parse_key({"value": [{"message": "Enable succeeded: \n[stdout]\n\n[stderr]\nno such file\n"}]}) is None

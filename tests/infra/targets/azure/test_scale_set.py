@@ -1,0 +1,129 @@
+"""The scale set of a group: its instances become nodes, grow, shrink, fail, stop and are replaced."""
+
+from __future__ import annotations
+
+import pytest
+
+from infra.resources.error import ResourceError
+from infra.targets.azure.instances import Instance, assign_nodes
+from tests.infra.targets.azure.fake_arm import FakeArm
+from tests.infra.targets.azure.resources import (
+    SCALE_SETS,
+    Props,
+    create_network,
+    create_scale_set,
+    describe_scale_set,
+)
+from tests.infra.targets.azure.specs import make_spec, spec_data
+
+NODES = ["gpu-1", "gpu-2", "gpu-3"]
+
+
+@pytest.fixture(autouse=True)
+def network(arm: FakeArm) -> None:
+    create_network()
+
+
+def update(olds: Props, nodes: list[str]) -> Props:
+    """Change the nodes of a scale set and return its outputs."""
+    news = describe_scale_set(make_spec(), nodes)
+    difference = SCALE_SETS.diff(olds["arm_id"], olds, news)
+    assert (difference.changes, difference.replaces) == (True, [])
+    outs = SCALE_SETS.update(olds["arm_id"], olds, news).outs
+    assert outs is not None
+    assert not SCALE_SETS.diff(outs["arm_id"], outs, outs).changes
+    return outs
+
+
+def numbers(props: Props) -> dict[str, str]:
+    return {node: machine["number"] for node, machine in props["machines"].items()}
+
+
+def test_instances_become_nodes_with_their_addresses(arm: FakeArm) -> None:
+    props = create_scale_set(NODES)
+    assert list(props["machines"]) == NODES
+    assert len({machine["address"] for machine in props["machines"].values()}) == 3
+    assert all(machine["public_address"].startswith("198.51.100.") for machine in props["machines"].values())
+    assert sorted(numbers(props).values(), key=int) == list(numbers(props).values())
+    assert SCALE_SETS.read(props["arm_id"], props).outs["drift"] == []
+    SCALE_SETS.delete(props["arm_id"], props)
+    assert SCALE_SETS.read(props["arm_id"], props).id == ""
+    assert arm.instances == {}
+
+
+def test_nodes_keep_their_instances_when_the_group_grows_and_shrinks(arm: FakeArm) -> None:
+    small = create_scale_set(NODES[:2])
+    grown = update(small, NODES)
+    assert {node: numbers(grown)[node] for node in NODES[:2]} == numbers(small)
+    shrunk = update(grown, NODES[:1])
+    assert numbers(shrunk) == {"gpu-1": numbers(small)["gpu-1"]}
+    (instances,) = arm.instances.values()
+    assert list(instances) == [numbers(small)["gpu-1"]]
+    assert arm.of_type("Microsoft.Compute/virtualMachineScaleSets")[0]["sku"]["capacity"] == 1
+
+
+def test_an_instance_that_is_gone_is_replaced_and_the_others_stay(arm: FakeArm) -> None:
+    props = create_scale_set(NODES)
+    (instances,) = arm.instances.values()
+    del instances[numbers(props)["gpu-2"]]
+    arm.of_type("Microsoft.Compute/virtualMachineScaleSets")[0]["sku"]["capacity"] = 2
+    read = SCALE_SETS.read(props["arm_id"], props).outs
+    assert read["drift"] == ["gpu-2"]
+    repaired = update(read, NODES)
+    assert {node for node in NODES if numbers(repaired)[node] != numbers(props)[node]} == {"gpu-2"}
+
+
+def test_stopped_instances_start_and_those_without_a_node_are_deleted(arm: FakeArm) -> None:
+    props = create_scale_set(NODES[:2])
+    (instances,) = arm.instances.values()
+    stopped = instances[numbers(props)["gpu-1"]]
+    stopped["properties"]["instanceView"] = {"statuses": [{"code": "PowerState/stopped"}]}
+    extra = f"{props['arm_id']}/virtualMachines/99"
+    instances["99"] = {"id": extra, "instanceId": "99", "properties": {"provisioningState": "Succeeded"}}
+    read = SCALE_SETS.read(props["arm_id"], props).outs
+    assert read["drift"] == ["gpu-1", "instance 99"]
+    repaired = update(read, NODES[:2])
+    assert numbers(repaired) == numbers(props)
+    assert list(instances) == list(numbers(props).values())
+    assert stopped["properties"]["instanceView"]["statuses"][0]["code"] == "PowerState/running"
+
+
+def test_a_failed_creation_is_continued(arm: FakeArm) -> None:
+    arm.fail("PUT", "ScaleSets", 200, "AllocationFailed", "no room", in_operation=True)
+    with pytest.raises(ResourceError, match=r"^azure: AllocationFailed: no room.* Fix: try again later"):
+        create_scale_set(NODES)
+    (set_id,) = arm.instances
+    # Some instances may exist by then, of which some have failed.
+    failed = {"id": f"{set_id}/virtualMachines/0", "instanceId": "0", "properties": {"provisioningState": "Failed"}}
+    arm.instances[set_id]["0"] = failed
+    props = create_scale_set(NODES)
+    assert "0" not in numbers(props).values()
+    assert list(arm.instances[set_id]) == list(numbers(props).values())
+
+
+def test_another_size_replaces_all_machines(arm: FakeArm) -> None:
+    props = create_scale_set(NODES)
+    section = spec_data()["azure"] | {"groups": {"gpu": {"size": "Standard_ND96isr_H200_v5"}}}
+    news = describe_scale_set(make_spec(azure=section), NODES)
+    difference = SCALE_SETS.diff(props["arm_id"], props, news)
+    assert (difference.changes, difference.replaces, difference.delete_before_replace) == (True, ["body"], True)
+
+
+def instance(number: str) -> Instance:
+    return Instance(number, f"/machines/{number}", failed=False, running=True)
+
+
+CASES = {
+    "created together": (["a", "b"], ["0", "1"], {}, {"a": "0", "b": "1"}),
+    "known": (["a", "b"], ["0", "1"], {"a": "1", "b": "0"}, {"a": "1", "b": "0"}),
+    "one replaced": (["a", "b", "c"], ["0", "2", "3"], {"a": "0", "b": "1", "c": "2"}, {"a": "0", "c": "2", "b": "3"}),
+    "one missing": (["a", "b"], ["1"], {"a": "0", "b": "1"}, {"b": "1"}),
+    "a node that is gone": (["a"], ["0", "1"], {"a": "0", "b": "1"}, {"a": "0"}),
+}
+
+
+@pytest.mark.parametrize(("nodes", "existing", "previous", "expected"), CASES.values(), ids=CASES)
+def test_which_instance_is_which_node(
+    nodes: list[str], existing: list[str], previous: dict[str, str], expected: dict[str, str]
+) -> None:
+    assert assign_nodes(nodes, [instance(number) for number in existing], previous) == expected

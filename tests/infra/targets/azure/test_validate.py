@@ -1,0 +1,112 @@
+"""Every rule on target azure, with its exact message."""
+
+from __future__ import annotations
+
+import pytest
+
+from infra.targets.azure.sizes import read_sizes
+from infra.targets.azure.target import AzureTarget
+from infra.validate import validate
+from tests.infra.targets.azure.specs import Data, make_spec, spec_data
+
+SECTION: Data = spec_data()["azure"]
+GPU_GROUP: Data = spec_data()["groups"]["gpu"]
+SIZES = ", ".join(read_sizes())
+FABRICS = "Standard_ND96asr_v4, Standard_ND96amsr_A100_v4, Standard_ND96isr_H100_v5, Standard_ND96isr_H200_v5"
+
+
+def section(**changes: object) -> Data:
+    return {"azure": {**SECTION, **changes}}
+
+
+BAD = {
+    "no section": (
+        {"azure": None},
+        "error azure: required for target azure, but missing; "
+        "add `azure:` with `subscription`, `region`, `ssh_from`, `image` and `groups`, as in docs/azure.md",
+    ),
+    "group without machine": (
+        section(groups={"gpus": {"size": "Standard_D4s_v5"}}),
+        "error azure.groups.gpus: 'gpus' is not a node group; allowed: gpu; rename it to `gpu`\n"
+        "error azure.groups: node group 'gpu' has no machine; add `gpu: {size: SIZE}` under `azure.groups`",
+    ),
+    "unknown size": (
+        section(controller={"size": "Standard_D8s_v6"}),
+        f"error azure.controller.size: 'Standard_D8s_v6' is not a known size; allowed: {SIZES}; "
+        "write `size: Standard_D8s_v5`",
+    ),
+    "other number of GPUs": (
+        {"groups": {"gpu": {**GPU_GROUP, "gpus": {"count": 4, "kind": "real"}}}},
+        "error groups.gpu.gpus.count: 4, but 'Standard_ND96isr_H100_v5' has 8; "
+        "write `gpus: {count: 8, kind: real}`, or choose another size",
+    ),
+    "size without InfiniBand": (
+        {
+            **section(groups={"gpu": {"size": "Standard_D16s_v5"}}),
+            "groups": {"gpu": {"count": 2, "fabric": "infiniband"}},
+        },
+        f"error azure.groups.gpu.size: 'Standard_D16s_v5' has no InfiniBand; allowed: {FABRICS}; "
+        "choose one of those, or write `fabric: tcp` under `groups.gpu`",
+    ),
+    "more machines than a placement group has": (
+        {"groups": {"gpu": {**GPU_GROUP, "count": 101}}},
+        "error groups.gpu.count: 101, but a scale set with fabric infiniband has at most 100 machines; "
+        "make the group smaller, or make two of it",
+    ),
+    "no image": (
+        section(image="ubuntu-hpc"),
+        "error azure.image: 'ubuntu-hpc' is neither PUBLISHER:OFFER:SKU:VERSION nor the id of a gallery's image "
+        "version; write for example microsoft-dsvm:ubuntu-hpc:2404:VERSION; `az vm image list --all` lists versions",
+    ),
+    "latest image": (
+        section(image="microsoft-dsvm:ubuntu-hpc:2404:latest"),
+        "error azure.image: version 'latest' changes, so that machines of one cluster could differ; "
+        "write a version; `az vm image list --all` lists them",
+    ),
+    "SSH for everybody": (
+        section(ssh_from=["0.0.0.0/0"]),
+        "warning azure.ssh_from[0]: '0.0.0.0/0' lets everybody connect to SSH; only the keys protect the machines; "
+        "write the address ranges of those who log in",
+    ),
+    "small network": (
+        {"network": {"cidr": "10.88.0.0/26"}},
+        "error network.cidr: '10.88.0.0/26' is too small; allowed: /16 to /24; write a range of at least /24",
+    ),
+    "filesystem without size": (
+        {"storage": {"shared": {"kind": "volume"}}},
+        "error storage.shared.size_gb: required, but missing; write for example `size_gb: 8192`",
+    ),
+    "capacity between steps": (
+        {"storage": {"shared": {"kind": "volume", "size_gb": 9000}}},
+        "error storage.shared.size_gb: 9000 is not a capacity of AMLFS-Durable-Premium-250; "
+        "allowed: multiples of 8192 (8 TiB) up to 131072; write for example `size_gb: 8192`",
+    ),
+    "NFS that should outlive its server": (
+        {"storage": {"shared": {"kind": "nfs"}}},
+        "error storage.shared.keep: true is not possible for kind 'nfs': its files are on the controller's disk; "
+        "write `keep: false`, or `kind: volume`",
+    ),
+}
+
+
+@pytest.mark.parametrize(("changes", "expected"), BAD.values(), ids=BAD)
+def test_issue(changes: Data, expected: str) -> None:
+    issues = validate(make_spec(**changes))
+    assert "\n".join(f"{i.level} {i.where}: {i.message}; {i.fix}" for i in issues) == expected
+
+
+def test_valid_specs_have_no_issues() -> None:
+    gallery = "/subscriptions/11111111-2222-3333-4444-555555555555/resourceGroups/images/providers/Microsoft.Compute"
+    assert list(validate(make_spec())) == []
+    assert list(validate(make_spec(**section(image=f"{gallery}/galleries/ours/images/slurm/versions/1.0.0")))) == []
+    assert list(validate(make_spec(storage={"shared": {"kind": "nfs", "keep": False}}))) == []
+
+
+def test_a_filesystem_is_never_replaced_by_a_larger_one() -> None:
+    larger = make_spec(storage={"shared": {"kind": "volume", "size_gb": 16384, "keep": False}})
+    (issue,) = AzureTarget().change_issues(make_spec(), larger)
+    assert (issue.where, issue.message) == (
+        "storage.shared.size_gb",
+        "16384 would replace the filesystem of 8192 GB and delete its data",
+    )
+    assert list(AzureTarget().change_issues(make_spec(), make_spec())) == []

@@ -53,11 +53,11 @@ def choose_parts(image: Path, cache: Mapping[str, str], node: Path = Path("/")) 
         _add_verbs(parts, image, cache, node)
     for folder, inside in _EFA.items():
         if (node / folder[1:]).is_dir() and not (image / folder[1:]).exists():
-            found = [f"{folder}/{name}" for name in inside if (node / folder[1:] / name).is_dir()]
-            files = [file for name in found for file in (node / name[1:]).glob("*.so*")]
+            folders = [f"{folder}/{name}" for name in inside if (node / folder[1:] / name).is_dir()]
+            files = [file for name in folders for file in (node / name[1:]).glob("*.so*")]
             if _fits(parts, folder, files, image):
                 parts.mounts[folder] = folder
-                parts.libraries += found
+                parts.libraries += folders
     if any(place.startswith(f"{LIBRARIES}/") for place in parts.mounts):
         parts.libraries.insert(0, LIBRARIES)
     return parts

@@ -50,10 +50,11 @@ class Machines:
     home: Path
     spec: Spec
     env: dict[str, str] = field(default_factory=dict)
+    program: Path = PROGRAM
 
     def __post_init__(self) -> None:
         self.folder = self.home / f"program-{self.stack}"
-        shutil.copytree(PROGRAM, self.folder)
+        shutil.copytree(self.program, self.folder)
         prepare(Home.of(self.environment()))
         self.pulumi("stack", "init", "--no-select")
 

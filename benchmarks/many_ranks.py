@@ -38,7 +38,7 @@ ROUNDS = 21
 # A vote must not show in a step, and a plan is made once: a save of the first step may wait for it as for a compiler.
 VOTE_AT_MOST_MS, PLAN_AT_MOST_MS, PUBLISH_AT_MOST_S = 5.0, 1.0, 60.0
 # To each rank: its parts of 50 tensors and its part of the index, if that is divided.
-SENT_AT_MOST_KB = 100.0
+SENT_AT_MOST_KB = 20.0
 HOST_RANKS = 8
 
 

@@ -167,7 +167,7 @@ def _plan_mount(facts: Facts, mount: _Mount) -> list[Action]:
     moved = bool(mount.wait) and current not in (None, mount.what) and path in facts.files
     if not written and mount.where in facts.mounts and not moved:
         return []
-    script = f"{_refuse_jobs(mount, current)}" if moved else ""
+    script = _refuse_jobs(mount, current) if moved else ""
     script += f"{mount.wait}mkdir -p {WANTS}\nln -sfn '{path}' '{link}'\n{reload_units(facts, unit)}"
     script += f"systemctl {'restart' if moved else 'start'} '{unit}'"
     changes = Changes(files=(link,), units=(unit,), folders=_list_parents(mount.where))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import time
 
 import docker
 import paramiko
@@ -12,6 +13,7 @@ import pytest
 
 from tests.engine.conftest import MakeMachines
 from tests.engine.machines import Machines
+from tests.fault_matrix.times import record
 
 GPU = {"size": {"cpus": 1, "memory_mb": 512}, "gpus": {"count": 2}}
 
@@ -92,7 +94,9 @@ def test_up_restores_removed_and_stopped_nodes_only(cluster: Machines) -> None:
     api = docker.APIClient()
     api.remove_container(before["gpu-1"][0], force=True)
     api.stop(before["gpu-2"][0])
+    began = time.monotonic()
     cluster.up()
+    recover_s = time.monotonic() - began
     after = cluster.containers()
     assert after["controller"] == before["controller"]
     assert after["gpu-2"][0] == before["gpu-2"][0]
@@ -102,6 +106,7 @@ def test_up_restores_removed_and_stopped_nodes_only(cluster: Machines) -> None:
     assert again["gpu-1"]["host_key"] != nodes["gpu-1"]["host_key"]
     assert again["gpu-1"]["machine_id"] == after["gpu-1"][0]
     assert again["gpu-2"] == nodes["gpu-2"]
+    record(24, recover_s=recover_s)
 
 
 def test_up_resumes_a_paused_node(cluster: Machines) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from cluster.spec import ClusterSpec
 from cluster.spec.base import SpecModel, ValueDescription, field
-from cluster.spec.model import Name
+from cluster.spec.patterns import Name
 
 SECTION = "azure"
 LOGIN_FIX = "run `az login`, or set AZURE_TENANT_ID, AZURE_CLIENT_ID and AZURE_CLIENT_SECRET"

@@ -10,6 +10,7 @@ import io
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 
@@ -41,7 +42,7 @@ class Bundle:
     digest: str
     archive: bytes = field(repr=False)
 
-    @property
+    @cached_property
     def sha256(self) -> str:
         return sha256(self.archive).hexdigest()
 

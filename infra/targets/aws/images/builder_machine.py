@@ -11,7 +11,7 @@ from typing import Any
 from cluster import names
 from infra.resources.error import ResourceError
 from infra.targets.aws import names as aws_names
-from infra.targets.aws.launcher.api import AwsApi
+from infra.targets.aws.launcher.api import AwsApi, pause
 from infra.targets.aws.launcher.instances import STATES
 from infra.targets.aws.node import parameters
 from infra.targets.aws.node.parameters import Report, parse_report
@@ -51,7 +51,7 @@ class BuilderMachine:
     site: BuildSite
     purpose: str
     show: Callable[[str], None]
-    sleep: Callable[[float], object] = field(default=time.sleep)
+    sleep: Callable[[float], object] = field(default=pause)
     clock: Callable[[], float] = field(default=time.monotonic)
     id: str = ""
 

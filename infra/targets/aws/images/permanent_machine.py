@@ -14,6 +14,7 @@ from infra.resources.error import ResourceError
 from infra.targets.aws import run_command
 from infra.targets.aws.client import create_client
 from infra.targets.aws.instances import list_instances, translate_errors
+from infra.targets.aws.launcher.api import pause
 from infra.targets.aws.launcher.instances import ENDING
 from infra.targets.target import Deployment
 
@@ -25,7 +26,7 @@ _END_TIMEOUT_S, _POLL_S = 600.0, 3.0
 
 
 def end_machine(
-    deployment: Deployment, node: str, sleep: Callable[[float], object] = time.sleep, timeout_s: float = _END_TIMEOUT_S
+    deployment: Deployment, node: str, sleep: Callable[[float], object] = pause, timeout_s: float = _END_TIMEOUT_S
 ) -> None:
     """Stop the daemons of a permanent node, terminate its machine and wait until it is gone.
 

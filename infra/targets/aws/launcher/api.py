@@ -26,6 +26,11 @@ _FIRST_WAIT_S, _LONGEST_WAIT_S = 1.0, 20.0
 _CONFIG = Config(retries={"total_max_attempts": 1}, connect_timeout=10, read_timeout=60, max_pool_connections=AT_ONCE)
 
 
+def pause(seconds: float) -> None:
+    """Wait. Unlike `time.sleep` as a default argument, it waits with what rehearsals and tests put in its place."""
+    time.sleep(seconds)
+
+
 class AwsApi:
     """The API of one region; tests pass another clock."""
 
@@ -34,7 +39,7 @@ class AwsApi:
         region: str,
         *,
         deadline_s: float = DEADLINE_S,
-        sleep: Callable[[float], None] = time.sleep,
+        sleep: Callable[[float], None] = pause,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._region, self._deadline_s = region, deadline_s
@@ -52,11 +57,11 @@ class AwsApi:
             except (ClientError, BotoCoreError) as error:
                 fault = classify_error(error)
                 # Jitter: the controllers of one account must not all come back at the same moment.
-                pause = wait * random.uniform(0.5, 1)  # noqa: S311
-                if fault.kind != "throttle" or self._clock() + pause > deadline:
+                jittered = wait * random.uniform(0.5, 1)  # noqa: S311
+                if fault.kind != "throttle" or self._clock() + jittered > deadline:
                     raise LauncherError(operation, fault, FIXES[fault.kind]) from error
-                note_retry(fault.code, pause)
-                self._sleep(pause)
+                note_retry(fault.code, jittered)
+                self._sleep(jittered)
                 wait = min(2 * wait, _LONGEST_WAIT_S)
 
     def pages(self, service: str, operation: str, key: str, **params: Any) -> list[Answer]:

@@ -81,6 +81,8 @@ class Moto:
     """A moto server; every field may be changed while it runs."""
 
     url: str = ""
+    app: Wsgi | None = None
+    """The application that answers at `url`, which this process may also call."""
     calls: list[Call] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     capacity: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -168,7 +170,7 @@ class Moto:
 def listening(server: Moto, address: str = "127.0.0.1", tls: ssl.SSLContext | None = None) -> Iterator[str]:
     """Serve the same AWS at another address and yield its URL."""
     dispatcher = _Dispatcher(create_backend_app)
-    app = _Faulty(dispatcher, server)
+    server.app = app = _Faulty(dispatcher, server)
     http = make_server(address, 0, app, threaded=True, request_handler=_Quiet, ssl_context=tls)
     thread = threading.Thread(target=http.serve_forever, daemon=True)
     thread.start()

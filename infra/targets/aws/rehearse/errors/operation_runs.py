@@ -6,16 +6,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
 from itertools import count
-
-from botocore import session as sessions
 
 from cluster.plural import format_count
 from infra.engine.stop import FAILED, Stop
 from infra.resources.error import ResourceError
 from infra.targets.aws.leftovers.kind import AccountRegion
 from infra.targets.aws.leftovers.search import find_leftovers, remove_leftover
+from infra.targets.aws.rehearse.direct_calls import call_directly
 from infra.targets.aws.rehearse.errors.call_sites import NUMBER, name_site, visible_code
 from infra.targets.aws.rehearse.errors.coverage import Coverage, Exceptions, is_named, is_retryable
 from infra.targets.aws.rehearse.errors.failing_cluster import MACHINE
@@ -23,6 +21,7 @@ from infra.targets.aws.rehearse.errors.injection import Injection
 from infra.targets.aws.rehearse.errors.operations import Operation, Subject
 from infra.targets.aws.rehearse.errors.pair import Pair
 from infra.targets.aws.rehearse.errors.share import FATAL, TRANSIENT, Share
+from infra.targets.aws.rehearse.moto_server import Moto
 from infra.targets.target import Leftover
 
 SWEEP = "teardown sweep"
@@ -50,7 +49,7 @@ def cover_operation(
     subject: Subject, operation: Operation, coverage: Coverage, share: Share, show: Callable[[str], None]
 ) -> None:
     """Run an operation with each of the share's codes at each of its calls; `show` gets a line of progress."""
-    with hasten():
+    with hasten(subject.cluster.moto):
         runs = _OperationRuns(subject, operation, coverage, show)
         sites = sorted(runs.run({}).called)
         if operation.is_independent:
@@ -213,7 +212,7 @@ def cover_sweep(subject: Subject, coverage: Coverage, share: Share) -> None:
         return [code for code in ordered if coverage.is_open(Pair(SWEEP, site, code)) and not share.is_over]
 
     barrage, account = Barrage(list_open), AccountRegion(subject.cluster.region)
-    with hasten():
+    with hasten(subject.cluster.moto):
         for _ in range(_ROUNDS):
             listed = find_leftovers(subject.deployment.cluster, subject.cluster.region).resources
             if not listed:
@@ -261,15 +260,15 @@ def _sleep(seconds: float) -> None:
 
 
 @contextmanager
-def hasten() -> Iterator[None]:
-    """Shorten every wait of this process during a block, and read the descriptions of AWS's services only once.
+def hasten(moto: Moto) -> Iterator[None]:
+    """Shorten every wait of this process during a block, and let it call moto without a network.
 
-    AWS's library waits before it repeats a call. Each of its sessions reads the descriptions, and each run has its own.
+    AWS's library waits before it repeats a call.
     """
-    sleep, create_loader = time.sleep, sessions.create_loader
+    sleep = time.sleep
     time.sleep = lambda seconds: sleep(min(float(seconds), _LONGEST_WAIT_S))
-    sessions.create_loader = cache(create_loader)
     try:
-        yield
+        with call_directly(moto):
+            yield
     finally:
-        time.sleep, sessions.create_loader = sleep, create_loader
+        time.sleep = sleep

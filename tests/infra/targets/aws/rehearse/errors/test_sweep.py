@@ -16,6 +16,7 @@ from infra.targets.aws.rehearse.errors.operation_runs import SWEEP, Barrage, cov
 from infra.targets.aws.rehearse.errors.operations import Subject
 from infra.targets.aws.rehearse.errors.pair import Outcome, Pair
 from infra.targets.aws.rehearse.errors.share import Share
+from infra.targets.aws.rehearse.moto_server import Moto
 
 SITE = "ec2 DeleteVpc"
 CODES = ("SlowDown", "AccessDenied")
@@ -28,6 +29,7 @@ class Account:
 
     def __init__(self, *, repeats_all: bool) -> None:
         self.repeats_all, self.left, self.errors = repeats_all, ["vpc-1"], Barrage(lambda _site: ())
+        self.moto = Moto()
 
     @contextmanager
     def interfere(self, errors: Barrage) -> Iterator[None]:

@@ -36,6 +36,9 @@ SLURM_RELEASES = ("24.11", "26.05")
 SLURM = "26.05"
 SLURM_IMAGE = "muster-node:26.05"
 ENV_VOLUME = "muster-cache-env"
+# For nightly tests: the image of trainer/Dockerfile, and its base.
+TRAINER_IMAGE = "muster-trainer:1"
+TRAINER_BASE_IMAGE = "muster-trainer-base:1"
 
 
 def parse_version(text: str) -> tuple[int, ...]:

@@ -54,7 +54,8 @@ def test_an_unknown_phase_is_rejected_with_the_allowed_ones(tmp_path: Path) -> N
     done = setup("imgae", cache=tmp_path)
     assert done.returncode == 2
     allowed = (
-        "preflight, apt, venv, pulumi, docker, kernel, image, env, slurm, browser, fault-tools, kubernetes, stop-docker"
+        "preflight, apt, venv, pulumi, docker, kernel, image, env, slurm, "
+        "browser, fault-tools, kubernetes, trainer-image, stop-docker"
     )
     assert f"PHASE 'imgae' is not one of: {allowed}" in done.stderr
 

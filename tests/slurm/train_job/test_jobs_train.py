@@ -169,6 +169,30 @@ def test_a_job_can_have_spare_nodes(job: Run) -> None:
     assert "--no-kill" in done.stdout
 
 
+def test_ranks_can_run_in_an_image_with_its_own_python(job: Run, tmp_path: Path) -> None:
+    image = tmp_path / "images" / "trainer"
+    image.mkdir(parents=True)
+    (image / "config.json").write_text("{}")
+    # In the image, Python is where its PATH leads.
+    python = tmp_path / "bin" / "python"
+    python.write_text(f'#!/bin/bash\necho "of the image"\nexec {tmp_path}/root/env/bin/python "$@"\n')
+    python.chmod(0o755)
+    done = job(CONTAINER=str(image), OUTCOME="finished")
+    assert done.returncode == 0, done.stderr
+    assert f" --container={image} " in done.stdout
+    assert done.stdout.count("of the image\n") == 2
+    without = job(OUTCOME="finished")
+    assert "--container" not in without.stdout
+    assert "of the image" not in without.stdout
+
+
+def test_an_image_that_does_not_exist_is_rejected(job: Run, tmp_path: Path) -> None:
+    done = job(CONTAINER=f"{tmp_path}/images/trainer")
+    message = f"CONTAINER={tmp_path}/images/trainer is not an image: it has no config.json"
+    assert (done.returncode, message in done.stderr) == (2, True)
+    assert not (tmp_path / "runs").exists()
+
+
 @pytest.mark.parametrize("nodes", [{"NODES_MIN": "3"}, {"NODES_MIN": "0"}, {"NODES_MAX": "5"}])
 def test_invalid_node_counts_are_rejected(job: Run, nodes: dict[str, str]) -> None:
     done = job(**nodes)

@@ -48,13 +48,17 @@ def install(paths: Paths, log: Path) -> None:
             staging.rename(target)
 
 
-def _build(modules: Path, staging: Path, go: str, log: Path) -> None:
+def _list_build_arguments() -> list[str]:
+    """Return the flags of the linker and the packages of all programs, for `go build`."""
     minor = pins.KUBERNETES.split(".")[1]
     values = {"gitVersion": f"v{pins.KUBERNETES}", "gitMajor": "1", "gitMinor": minor, "gitTreeState": "clean"}
     flags = " ".join(["-s", "-w", *(f"-X {_VERSION}.{name}={value}" for name, value in values.items())])
-    argv = [go, "build", "-v", "-mod=readonly", "-trimpath", "-ldflags", flags, "-o", f"{staging / 'bin'}/"]
-    packages = [f"k8s.io/kubernetes/cmd/{name}" for name in _PROGRAMS]
-    run(["env", *environment(), *argv, *packages], log, cwd=modules / "cluster", timeout=BUILD_TIMEOUT_S)
+    return ["-ldflags", flags, *(f"k8s.io/kubernetes/cmd/{name}" for name in _PROGRAMS)]
+
+
+def _build(modules: Path, staging: Path, go: str, log: Path) -> None:
+    argv = [go, "build", "-v", "-mod=readonly", "-trimpath", "-o", f"{staging / 'bin'}/", *_list_build_arguments()]
+    run(["env", *environment(), *argv], log, cwd=modules / "cluster", timeout=BUILD_TIMEOUT_S)
 
 
 def _unpack_packages(target: Path, log: Path) -> None:
@@ -70,7 +74,8 @@ def _unpack_packages(target: Path, log: Path) -> None:
 
 
 def _digest(paths: Paths) -> str:
-    whole = hashlib.sha256()
+    """Return a digest of everything that decides what is in the folder."""
+    whole = hashlib.sha256(repr((_list_build_arguments(), _UNPACKED_PACKAGES)).encode())
     for path in sorted((paths.root / "setup" / "kubernetes").rglob("*")):
         if path.is_file():
             whole.update(f"\0{path.name}\0".encode() + path.read_bytes())

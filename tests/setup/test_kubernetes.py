@@ -53,6 +53,17 @@ def test_other_modules_have_another_place_in_the_cache(paths: Paths) -> None:
     assert kubernetes.locate(paths) != before
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("_PROGRAMS", ("kube-apiserver",)), ("_UNPACKED_PACKAGES", ("etcd-server",))]
+)
+def test_other_programs_have_another_place_in_the_cache(
+    name: str, value: object, paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = kubernetes.locate(paths)
+    monkeypatch.setattr(kubernetes, name, value)
+    assert kubernetes.locate(paths) != before
+
+
 def test_nothing_is_built_again(paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kubernetes.locate(paths).mkdir(parents=True)
     monkeypatch.setattr(kubernetes, "find_go", lambda: pytest.fail("looked for Go"))

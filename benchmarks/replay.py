@@ -5,7 +5,8 @@
 
 Steps with and without a replay take turns, so that other load affects both alike; the medians are compared. The cost of
 a run is that of one replay in `--every` steps, and, with copies of the weights, that of adding up their bits in each
-step. That takes so little that it is measured alone: the difference of two steps would be mostly noise.
+step. That takes so little that it is measured alone: the difference of two steps would be mostly noise. It reads all
+weights from memory once, however many tokens a step has: `batch.size` and `batch.micro` show its share in longer steps.
 """
 
 from __future__ import annotations
@@ -70,6 +71,7 @@ def measure(config: Config, world: World, rounds: int, every: int) -> list[Figur
     ) as loader:
         never, always = (Replays(trainer._step, world, every_step, loader.read_share, micro) for every_step in (0, 1))
         history = WeightHistory(trainer.engine.named_parameters(), RankGroup(world.rank, world.size, world.group))
+        targets = next(loader).tensors["targets"].numel()
         for _ in range(WARM_UP_STEPS + rounds):
             plain.append(time_step(trainer, loader, never))
             replayed.append(time_step(trainer, loader, always))
@@ -77,12 +79,15 @@ def measure(config: Config, world: World, rounds: int, every: int) -> list[Figur
     step_s, replayed_s = median(plain[WARM_UP_STEPS:]), median(replayed[WARM_UP_STEPS:])
     sum_s = median(adding[WARM_UP_STEPS:]) if trainer.layout.replicate > 1 else 0.0
     cost = 100 * (sum_s + (replayed_s - step_s) / every) / step_s
+    weights_gb = sum(value.nbytes for _, value in trainer.engine.named_parameters()) / 1e9
     step = f"step {1000 * step_s:.1f} ms"
     return [
+        Figure("targets of each rank in a step", targets, ""),
         Figure("a step without a replay", 1000 * step_s, "ms"),
         Figure("a step that is replayed and compared", 1000 * replayed_s, "ms", step),
         Figure("that step, times one without a replay", replayed_s / step_s, "x", step),
         Figure("adding up the bits of the weights in each step", 1000 * sum_s, "ms", step),
+        Figure("their rate", weights_gb / sum_s if sum_s else 0.0, "GB/s", f"{1000 * weights_gb:.1f} MB of weights"),
         Figure(f"cost of health.replay_every={every}", cost, "%", step, COST_AT_MOST_PERCENT),
     ]
 

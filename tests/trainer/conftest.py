@@ -7,12 +7,20 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 # Triton kernels run on the CPU in its interpreter. Triton reads this when it is imported.
 os.environ["TRITON_INTERPRET"] = "1"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def matmul_rate() -> None:
+    """Let runs in this process use the rate that is measured once, as those in forks do."""
+    if find_spec("torch"):
+        from tests.trainer import matmul_rate  # noqa: F401 - the import replaces the measurement
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import atexit
 import faulthandler
 import importlib
 import os
+import signal
 import tempfile
 import time
 import traceback
@@ -13,13 +14,19 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+import torch
+import torch.distributed
+
 from tests.trainer.forks import fork_context
+
+# Many of the names used here have no types, and mypy must give the same result where torch is not installed.
+dist: Any = torch.distributed
 
 RANKS = 4
 # Of ranks that answer after another one has failed: most do, and on a busy machine it may take them a while.
 _GRACE_S = 60.0
 # Each process group has a thread of gloo that wakes up a hundred times a second until its process ends, and torch
-# keeps the groups of every mesh: ranks that served a hundred tests keep a core busy while they wait.
+# keeps the groups of every mesh. So ranks are stopped between calls, and those that served many are replaced.
 _MOST_THREADS = 40
 
 
@@ -56,11 +63,13 @@ class _Pool:
         self._folder = tempfile.TemporaryDirectory(prefix="ranks-")
         self._ends: list[Connection] = []
         self._processes: list[Any] = []
-        store = os.path.join(self._folder.name, "store")
+        # A store in a file is read every 10 ms, and ranks wait for it several times whenever they form a group.
+        self._store = dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
         for rank in range(ranks):
             ours, theirs = context.Pipe()
+            arguments = (rank, ranks, self._store.port, self._stacks(rank), theirs)
             # A daemon ends with the session; after a killed session, it sees its pipe close.
-            process = context.Process(target=_serve, args=(rank, ranks, store, self._stacks(rank), theirs), daemon=True)
+            process = context.Process(target=_serve, args=arguments, daemon=True)
             process.start()
             theirs.close()
             self._ends.append(ours)
@@ -75,11 +84,17 @@ class _Pool:
     def run(self, target: str, timeout_s: float, failures: int, kwargs: dict[str, Any]) -> list[Any]:
         for end in self._ends:
             end.send((target, kwargs))
+        self._signal(signal.SIGCONT)
         answers = self._answers(time.monotonic() + timeout_s, failures)
         failed = {rank: text for rank, (is_good, text) in sorted(answers.items()) if not is_good}
         if failed:
             raise RanksError("\n".join(f"rank {rank}: {text}" for rank, text in failed.items()))
+        self._signal(signal.SIGSTOP)
         return [answers[rank][1] for rank in range(len(self._ends))]
+
+    def _signal(self, number: signal.Signals) -> None:
+        for process in self._processes:
+            os.kill(process.pid, number)
 
     def close(self) -> None:
         atexit.unregister(self.close)
@@ -120,12 +135,10 @@ class _Pool:
 _POOLS: dict[int, _Pool] = {}
 
 
-def _serve(rank: int, ranks: int, store: str, stacks: Path, end: Connection) -> None:
-    import torch
-    import torch.distributed as dist
-
+def _serve(rank: int, ranks: int, port: int, stacks: Path, end: Connection) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", store=dist.FileStore(store, ranks), rank=rank, world_size=ranks)
+    store = dist.TCPStore("127.0.0.1", port, None, False, wait_for_workers=False)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks)
     with stacks.open("w") as file:
         faulthandler.enable(file)
         _answer_calls(end)

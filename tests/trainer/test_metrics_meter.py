@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.trainer import matmul_rate
 from trainer.config.models import Gpt2Config, MlpConfig, ResNetConfig
 from trainer.config.schema import BatchConfig, Config, DataConfig, MetricsConfig
+from trainer.metrics import utilisation
 from trainer.metrics.json_lines import read_lines
 from trainer.metrics.meter import Meter, throughput_unit
 from trainer.metrics.peaks import find_peak
@@ -44,6 +46,13 @@ def test_an_unlisted_gpu_has_no_peak():
     assert find_peak("Banana 9000", "bf16", False) is None
 
 
+@pytest.fixture
+def real_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measure again, instead of using the rate that the tests share."""
+    monkeypatch.setattr(utilisation, "_measure_matmul", matmul_rate.measure_matmul)
+
+
+@pytest.mark.usefixtures("real_measurement")
 def test_without_a_data_sheet_the_peak_is_measured():
     rates = measure_rates(CPU, "fp32", given_tflops=0)
     assert rates is not None
@@ -52,6 +61,7 @@ def test_without_a_data_sheet_the_peak_is_measured():
     assert rates.peak > 1e8
 
 
+@pytest.mark.usefixtures("real_measurement")
 def test_a_configured_peak_wins_and_the_measured_rate_is_also_recorded():
     rates = measure_rates(CPU, "fp32", given_tflops=2.0)
     assert rates is not None

@@ -10,6 +10,8 @@ tab=$(printf '\t')
 PEER_TIMEOUT_S=${PEER_TIMEOUT_S:-3}
 PEERS_AT_ONCE=64
 NAMES_AT_ONCE=8
+# A resolver that works answers within milliseconds, also that a name does not exist.
+RESOLVER_TIMEOUT_S=1
 started=0
 # A mount whose server is gone blocks whoever looks at it.
 MOUNT_TIMEOUT_S=5
@@ -189,7 +191,7 @@ read_name() {
 # name can be resolved, which one process finds out for several.
 read_names() {
   # shellcheck disable=SC2068  # names have no spaces
-  if [ -n "$(timeout "$PEER_TIMEOUT_S" getent ahostsv4 $@ || [ $? != 124 ] || echo slow)" ]; then
+  if [ -n "$(timeout "$RESOLVER_TIMEOUT_S" getent ahostsv4 $@ || [ $? != 124 ] || echo slow)" ]; then
     for name in "$@"; do read_name "$name" & done
     wait
   fi

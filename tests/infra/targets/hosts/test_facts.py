@@ -157,6 +157,17 @@ def test_the_script_reads_this_machine() -> None:
     assert len(facts.machine) == 2
 
 
+def test_names_are_soon_resolved_one_by_one_if_the_resolver_does_not_answer_for_several(tmp_path: Path) -> None:
+    getent = tmp_path / "getent"
+    getent.write_text('#!/bin/sh\n[ $# = 2 ] || exec sleep 600\necho "192.0.2.1  STREAM $2"\n')
+    getent.chmod(0o755)
+    began = time.monotonic()
+    facts = parse_facts(run_here(Probe(names=("gpu-1", "gpu-2")), f"{tmp_path}:{os.environ['PATH']}"))
+    assert facts.resolved == {"gpu-1": "192.0.2.1", "gpu-2": "192.0.2.1"}
+    # Not after the timeout of a peer, which is 60 s here.
+    assert time.monotonic() - began < 30
+
+
 def test_quotes_and_backslashes_are_escaped(tmp_path: Path) -> None:
     fake = tmp_path / "uname"
     fake.write_text("#!/bin/sh\nprintf '%s\\n' 'a\"b\\c'\n")

@@ -102,10 +102,10 @@ def _to_environ(request: AWSPreparedRequest) -> dict[str, Any]:
         name: value.decode() if isinstance(value, bytes) else str(value) for name, value in request.headers.items()
     }
     # The length is that of the data, also of a body that would be sent in chunks.
-    kept = {
+    sent = {
         name: value for name, value in headers.items() if name.lower() not in ("content-length", "transfer-encoding")
     }
     builder = EnvironBuilder(
-        path=f"/{path}", base_url=f"http://{origin}/", method=request.method, headers=kept, data=data
+        path=f"/{path}", base_url=f"http://{origin}/", method=request.method, headers=sent, data=data
     )
     return builder.get_environ()

@@ -12,7 +12,8 @@ from grpc import StatusCode
 
 from infra.targets.nebius.client import LOOPBACK
 from tests.e2e.bare_machines import SLURM
-from tests.e2e.nebius_machines import ContainerMachines
+from tests.e2e.cloud_machines import CloudMachines
+from tests.e2e.nebius_machines import NebiusMachines
 from tests.harness import Spec, Stack
 from tests.infra.targets.nebius.fake_cloud import FakeCloud, serve_cloud
 from tests.infra.targets.nebius.offers import offer
@@ -90,9 +91,9 @@ def check_metadata(nebius: Nebius) -> None:
 @pytest.fixture
 def nebius(make_stack: Callable[[str, Spec], Stack]) -> Iterator[Nebius]:
     stack = make_stack("nebius", SPEC)
-    machines = ContainerMachines(stack.cluster)
+    machines = CloudMachines(stack.cluster, "nebius")
     try:
-        with serve_cloud(FakeCloud(machines)) as cloud:
+        with serve_cloud(FakeCloud(NebiusMachines(machines))) as cloud:
             cloud.polls = 2
             offer(cloud, available=0)
             stack.env[LOOPBACK] = str(cloud.port)

@@ -41,6 +41,7 @@ FOLDERS = {
     "engine": (
         *("tests/engine", "tests/infra/targets/aws/with_engine", "tests/infra/targets/shelf", "tests/setup"),
         *("tests/infra/test_engine_pulumi.py", "tests/muster/test_commands_teardown.py"),
+        "tests/infra/targets/azure/test_with_engine.py",
         *("tests/bootstrap/test_training_env.py", "tests/bootstrap/test_pinned_python.py"),
     ),
     "e2e": ("tests/e2e", "tests/infra/targets/aws/node", "tests/infra/targets/aws/rehearse"),

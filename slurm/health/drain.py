@@ -120,10 +120,12 @@ def list_checks(reason: str) -> list[str]:
 
 
 def parse_reason(reason: str) -> list[HealthProblem]:
-    """Return the problems that a reason of ours lists; the last text may be cut off."""
+    """Return the problems that a reason of ours lists; the last text may be cut off, not the name of a check."""
     if not reason.startswith(PREFIX):
         return []
     is_tried = reason.startswith(TRIED_PREFIX)
     listed = reason[len(TRIED_PREFIX) :].partition(": ")[2] if is_tried else reason[len(PREFIX) :]
-    parts = (part.partition(":") for part in listed.split("; "))
+    parts = [part.partition(":") for part in listed.split("; ")]
+    if len(reason) >= REASON_MAX_CHARS and len(parts) > 1 and not parts[-1][1]:
+        del parts[-1]
     return [HealthProblem(check, text.strip()) for check, _, text in parts]

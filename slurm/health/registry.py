@@ -13,10 +13,10 @@ from typing import IO
 from slurm.health import clock, dcgm, efa, filesystem, gpu, gpu_processes, imex, nvlink, rdma, software, unkillable, xid
 from slurm.health.check import Answer, Check, Context, Expected, HealthProblem, judge_answer
 from slurm.health.drain import list_checks
+from slurm.health.remedy import list_rungs
 
 CHECKS: tuple[Check, ...] = (
     gpu.CHECK,
-    gpu_processes.CHECK,
     xid.CHECK,
     nvlink.CHECK,
     dcgm.QUICK,
@@ -32,6 +32,8 @@ CHECKS: tuple[Check, ...] = (
     filesystem.JOB_DISK,
     unkillable.CHECK,
     clock.CHECK,
+    # Last, because reasons are cut off: whatever else is wrong decides on the node's remedies and on another machine.
+    gpu_processes.CHECK,
 )
 _POLL_S = 0.01
 
@@ -59,7 +61,7 @@ def find_problems(expected: Expected, context: Context) -> list[HealthProblem]:
 def may_reboot(reason: str) -> bool:
     """Return whether a node with this reason may reset its GPUs and reboot by itself before it is replaced."""
     remedies = {check.name: check.remedies for check in CHECKS}
-    return all("reboot" in remedies.get(name, ()) for name in list_checks(reason))
+    return "reboot" in list_rungs(remedies.get(name, ()) for name in list_checks(reason))
 
 
 def helps_to_replace(reason: str) -> bool:

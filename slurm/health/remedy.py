@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from slurm.health import dcgm
@@ -36,18 +36,27 @@ COMMANDS: Mapping[Remedy, Sequence[str]] = {
 }
 
 
+def list_rungs(remedies: Iterable[Sequence[Remedy]]) -> list[Remedy]:
+    """Return what may help against all problems, given the remedies of each; nothing if one cannot be solved that way.
+
+    Problems that only rounds end do not count: such a process on a GPU may be what is left of a job after an Xid error.
+    """
+    counted = [each for each in remedies if tuple(each) != ("rounds",)]
+    return [rung for rung in LADDER if counted and all(rung in each for each in counted)]
+
+
 def choose_remedy(checks: Sequence[Check], attempts: Attempts, now: float) -> Remedy | None:
     """Return what to try next on an idle node that these checks drained; None to wait, or if nothing is left."""
     recent = select_recent(attempts, now)
     if any(not is_over(remedy, attempt, now) for remedy, attempt in recent.items()):
         return None
-    return next((remedy for remedy in _list_rungs(checks) if remedy not in recent), None)
+    return next((remedy for remedy in list_rungs(check.remedies for check in checks) if remedy not in recent), None)
 
 
 def list_failed(checks: Sequence[Check], attempts: Attempts, now: float) -> list[str]:
     """Return what was tried in vain, once nothing is left to try."""
     recent = select_recent(attempts, now)
-    rungs = _list_rungs(checks)
+    rungs = list_rungs(check.remedies for check in checks)
     if any(rung not in recent or not is_over(rung, recent[rung], now) for rung in rungs):
         return []
     return list(rungs)
@@ -69,8 +78,3 @@ def select_checks_of(problems: Sequence[HealthProblem], checks: Sequence[Check])
 def select_recent(attempts: Attempts, now: float) -> dict[str, Mapping[str, Any]]:
     """Return the remedies that are not tried again yet."""
     return {remedy: attempt for remedy, attempt in attempts.items() if now - attempt["at"] < FORGET_S}
-
-
-def _list_rungs(checks: Sequence[Check]) -> list[Remedy]:
-    """Return the remedies that may help against all problems; none if any of them cannot be solved that way."""
-    return [remedy for remedy in LADDER if checks and all(remedy in check.remedies for check in checks)]

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from slurm.health import dcgm, failed_job, gpu, maintenance, nvlink, xid
+from slurm.health import dcgm, failed_job, gpu, gpu_processes, maintenance, nvlink, rdma, xid
 from slurm.health.check import Check, Expected, HealthProblem
-from slurm.health.drain import GOOD_ROUNDS, TRIED_PREFIX, Decision, Service, decide, list_checks
+from slurm.health.drain import GOOD_ROUNDS, REASON_MAX_CHARS, TRIED_PREFIX, Decision, Service, decide, list_checks
 from slurm.health.own_node import OwnNode
-from slurm.health.registry import CHECKS, select_checks
+from slurm.health.registry import CHECKS, helps_to_replace, may_reboot, select_checks
 from slurm.health.remedy import FORGET_S, REBOOT_S, RESET_S, RESET_SCRIPT, choose_remedy, list_failed, select_checks_of
 from tests.slurm.stubbed_node import StubbedNode
 
@@ -187,6 +187,12 @@ def test_steps_of_other_jobs_are_seen() -> None:
         ([gpu.CHECK, xid.CHECK], {}, 0.0, "reboot", []),
         ([xid.CHECK], {"reboot": {"at": 0.0, "booted": True}}, 9.0, None, ["reboot"]),
         ([], {}, 0.0, None, []),
+        # A process that a crash has left on the GPU is back after no reboot, and hides no other problem.
+        ([xid.CHECK, gpu_processes.CHECK], {}, 0.0, "reboot", []),
+        ([xid.CHECK, gpu_processes.CHECK], {"reboot": {"at": 0.0, "booted": True}}, 9.0, None, ["reboot"]),
+        ([gpu.CHECK, gpu_processes.CHECK], {}, 0.0, "reset", []),
+        ([rdma.PORTS, gpu_processes.CHECK], {}, 0.0, None, []),
+        ([gpu_processes.CHECK], {}, 0.0, None, []),
     ],
 )  # fmt: skip
 def test_the_ladder(
@@ -194,6 +200,32 @@ def test_the_ladder(
 ) -> None:
     assert choose_remedy(checks, attempts, now) == remedy
     assert list_failed(checks, attempts, now) == failed
+
+
+STRANGER = "gpu-processes: python (pid 345 of ann) uses a GPU and belongs to no job"
+
+
+@pytest.mark.parametrize(
+    ("reason", "reboots", "replaced"),
+    [
+        (f"health: {STRANGER}", False, False),
+        (f"health: {STRANGER}; {STRANGER}; gpu-processes: and 7 more", False, False),
+        # Cut off within the name of a check.
+        (f"health: {STRANGER}; {STRANGER}".ljust(REASON_MAX_CHARS - 9, "x") + "; gpu-pro", False, False),
+        (f"health: xid: Xid 79 on GPU 0; {STRANGER}", True, True),
+        (f"health: {STRANGER}; xid: Xid 79 on GPU 0", True, True),
+        (f"health: rdma: port mlx5_3:1 is DOWN; {STRANGER}", False, True),
+        (f"health: mounts: /shared is not mounted; gpu: exit code 9; {STRANGER}", False, True),
+        ("health: fabric: gpu-1 is slow", False, True),
+    ],
+)
+def test_a_process_of_no_job_decides_only_alone(reason: str, reboots: bool, replaced: bool) -> None:
+    assert (may_reboot(reason), helps_to_replace(reason)) == (reboots, replaced)
+
+
+def test_a_cut_off_reason_keeps_what_decides() -> None:
+    """However many processes are on the GPUs, other problems come first."""
+    assert CHECKS[-1] == gpu_processes.CHECK
 
 
 def test_a_cause_that_may_be_elsewhere_is_answered_by_neither_reset_nor_reboot() -> None:

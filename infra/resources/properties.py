@@ -15,6 +15,11 @@ def changed(olds: Mapping[str, Any], news: Mapping[str, Any], keys: Iterable[str
     return [key for key in keys if not unknown(news.get(key)) and olds.get(key) != news.get(key)]
 
 
+def changed_or_unknown(olds: Mapping[str, Any], news: Mapping[str, Any], keys: Iterable[str]) -> list[str]:
+    """Return the keys whose values differ; one that is not available yet comes from a resource that is replaced."""
+    return [key for key in keys if unknown(news.get(key)) or olds.get(key) != news.get(key)]
+
+
 def unknown(value: object) -> bool:
     """Return whether a value, or a part of it, is not available before the resources exist."""
     if isinstance(value, dict):

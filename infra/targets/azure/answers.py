@@ -18,6 +18,11 @@ def is_running(machine: Mapping[str, Any]) -> bool:
     return not power or power[0] in _RUNNING
 
 
+def read_machine_id(machine: Mapping[str, Any]) -> str:
+    """Return the id that no other machine ever has; ids of the API are names, which a later machine can have, too."""
+    return str(machine.get("properties", {}).get("vmId", ""))
+
+
 def read_address(resource: Mapping[str, Any]) -> str:
     """Return the address of an interface inside the network, or of a public address; empty if it has none."""
     properties = resource.get("properties", {})

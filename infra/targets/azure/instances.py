@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from infra.targets.azure.answers import is_running
+from infra.targets.azure.answers import is_running, read_machine_id
 
 _FAILED = "Failed"
 
@@ -16,8 +16,10 @@ class Instance:
     """A machine of a scale set."""
 
     number: str
-    """Its id in the scale set, which is never used again."""
+    """Its id in the scale set. A scale set that is created again starts at 0 again."""
     arm_id: str
+    machine_id: str
+    """Its id of its own, which no other machine ever has."""
     failed: bool
     running: bool
 
@@ -28,6 +30,7 @@ def read_instances(answers: Iterable[Mapping[str, Any]]) -> tuple[Instance, ...]
         Instance(
             str(answer["instanceId"]),
             str(answer["id"]),
+            read_machine_id(answer),
             answer.get("properties", {}).get("provisioningState") == _FAILED,
             is_running(answer),
         )

@@ -17,7 +17,7 @@ from bootstrap.transport.ssh import SshTransport
 from cluster.inventory import Node
 from cluster.spec import ClusterSpec
 from infra.resources.error import ResourceError
-from infra.resources.properties import Properties, changed
+from infra.resources.properties import Properties, changed_or_unknown
 from infra.targets.hosts.assign import Assignment
 from infra.targets.hosts.preflight.facts import FactsError
 from infra.targets.rented.machine_check import find_errors, read_subject
@@ -48,7 +48,7 @@ class BootProvider(ResourceProvider):
         return CreateResult(f"boot-{props['machine']}", props | {"cpus": cpus, "memory_mb": memory_mb})
 
     def diff(self, _id: str, olds: Properties, news: Properties) -> DiffResult:
-        replaces = changed(olds, news, ("machine", "mounts"))
+        replaces = changed_or_unknown(olds, news, ("machine", "mounts"))
         return DiffResult(changes=bool(replaces), replaces=replaces, delete_before_replace=True)
 
 
@@ -60,7 +60,7 @@ class BootArgs:
     """The target's section of the spec, for errors."""
     node: str
     machine: pulumi.Input[str]
-    """Its id."""
+    """Its id, which no other machine has, not even one that replaces it."""
     address: pulumi.Input[str]
     """For SSH from here."""
     host_key: pulumi.Input[str]

@@ -111,7 +111,8 @@ class AzureCluster(pulumi.ComponentResource):
         labels = names.node_labels(node.role, node.name, node.group)
         args = self._machine_args(self._args("machine", name, described, where, labels), node.name)
         machine = CloudResource(node.name, args, self._options(interface, *self._filesystems.values()))
-        return {"arm_id": machine.id, "address": interface.address, "public_address": public}
+        addresses = {"address": interface.address, "public_address": public}
+        return {"arm_id": machine.id, "machine_id": machine.machine_id, **addresses}
 
     def _create_group(self, group: str, nodes: Sequence[PlannedNode]) -> Mapping[str, Any]:
         """Declare the scale set of a node group; return for each node what the inventory needs to know about it."""
@@ -127,21 +128,26 @@ class AzureCluster(pulumi.ComponentResource):
         def read(node: str, key: str) -> pulumi.Output[str]:
             return machines.apply(lambda outputs: outputs[node][key])
 
-        keys = ("arm_id", "address", "public_address")
+        keys = ("arm_id", "machine_id", "address", "public_address")
         return {node.name: {key: read(node.name, key) for key in keys} for node in nodes}
 
     def _boot(self, node: PlannedNode, machine: Mapping[str, Any]) -> pulumi.Output[dict[str, Any]]:
         """Declare the first boot of a machine; return what the inventory needs to know about it."""
         where = f"{SECTION}.groups.{node.group}" if node.group else f"{SECTION}.{node.role}"
         key = MachineKey(
-            f"host-key-{node.name}", node=node.name, machine=machine["arm_id"], where=where, opts=self._options()
+            f"host-key-{node.name}",
+            node=node.name,
+            machine=machine["machine_id"],
+            arm_id=machine["arm_id"],
+            where=where,
+            opts=self._options(),
         )
         boot = Boot(
             f"boot-{node.name}",
             BootArgs(
                 section=SECTION,
                 node=node.name,
-                machine=machine["arm_id"],
+                machine=machine["machine_id"],
                 address=machine["public_address"] if self._section.public_addresses else machine["address"],
                 host_key=key.public,
                 ssh_private_key=self._context.secrets.ssh_private_key,
@@ -156,7 +162,7 @@ class AzureCluster(pulumi.ComponentResource):
             address=machine["address"],
             public_address=machine["public_address"],
             host_key=key.public,
-            machine_id=machine["arm_id"],
+            machine_id=machine["machine_id"],
             cpus=boot.cpus,
             memory_mb=boot.memory_mb,
         )

@@ -9,7 +9,7 @@ import pulumi
 from pulumi.dynamic import CreateResult, DiffResult, Resource, ResourceProvider
 
 from infra.resources.error import ResourceError
-from infra.resources.properties import Properties, changed
+from infra.resources.properties import Properties, changed_or_unknown
 from infra.targets.azure.client import open_cloud
 from infra.targets.azure.kinds import COMPUTE_API
 
@@ -21,14 +21,14 @@ _KEY = re.compile(r"\bssh-ed25519 [A-Za-z0-9+/=]+")
 
 
 class MachineKeyProvider(ResourceProvider):
-    """The provider of MachineKey. Inputs: node, machine (its id), where."""
+    """The provider of MachineKey. Inputs: node, machine (as in MachineKey), arm_id, where."""
 
     serialize_as_secret_always = False
 
     def create(self, props: Properties) -> CreateResult:
         with open_cloud(props["where"]) as cloud:
             body = {"commandId": "RunShellScript", "script": SCRIPT.splitlines()}
-            answer = cloud.operate("POST", f"{props['machine']}/runCommand", COMPUTE_API, TIMEOUT_S, body)
+            answer = cloud.operate("POST", f"{props['arm_id']}/runCommand", COMPUTE_API, TIMEOUT_S, body)
         key = parse_key(answer)
         if key is None:
             what = f"{props['node']}: Azure's agent on the machine has not printed its SSH host key"
@@ -37,7 +37,7 @@ class MachineKeyProvider(ResourceProvider):
         return CreateResult(f"key-{props['machine']}", props | {"public": key})
 
     def diff(self, _id: str, olds: Properties, news: Properties) -> DiffResult:
-        replaces = changed(olds, news, ("machine",))
+        replaces = changed_or_unknown(olds, news, ("machine",))
         return DiffResult(changes=bool(replaces), replaces=replaces, delete_before_replace=True)
 
 
@@ -47,9 +47,17 @@ class MachineKey(Resource, module="muster", name="AzureMachineKey"):
     public: pulumi.Output[str]
 
     def __init__(
-        self, name: str, *, node: str, machine: pulumi.Input[str], where: str, opts: pulumi.ResourceOptions
+        self,
+        name: str,
+        *,
+        node: str,
+        machine: pulumi.Input[str],
+        arm_id: pulumi.Input[str],
+        where: str,
+        opts: pulumi.ResourceOptions,
     ) -> None:
-        props = {"node": node, "machine": machine, "where": where, "public": None}
+        """Declare the key; `machine` is the id that only this machine has, `arm_id` the one in the API, a name."""
+        props = {"node": node, "machine": machine, "arm_id": arm_id, "where": where, "public": None}
         super().__init__(MachineKeyProvider(), name, props, opts)
 
 

@@ -12,7 +12,7 @@ from pulumi.dynamic import CreateResult, DiffResult, ReadResult, Resource, Resou
 from bootstrap.progress import Event, emit
 from infra.resources.error import ResourceError
 from infra.resources.properties import Properties, changed
-from infra.targets.azure.answers import is_running, read_address
+from infra.targets.azure.answers import is_running, read_address, read_machine_id
 from infra.targets.azure.bodies import with_user_data
 from infra.targets.azure.client import Cloud, Message, open_cloud
 from infra.targets.azure.drift import differs
@@ -94,9 +94,11 @@ class CloudResource(Resource, module="muster", name="AzureResource"):
 
     address: pulumi.Output[str]
     """Of an interface inside the network, of a public address, or of a filesystem's server; else empty."""
+    machine_id: pulumi.Output[str]
+    """The id that no other machine ever has; empty if it is no machine."""
 
     def __init__(self, name: str, args: ResourceArgs, opts: pulumi.ResourceOptions) -> None:
-        outputs = dict.fromkeys(("address", "drift"))
+        outputs = dict.fromkeys(("address", "machine_id", "drift"))
         super().__init__(CloudResourceProvider(), name, {**vars(args), **outputs}, opts)
 
 
@@ -170,4 +172,4 @@ def _start_if_stopped(cloud: Cloud, kind: Kind, id_: str) -> None:
 
 def _read_outputs(resource: Message) -> Properties:
     server = resource.get("properties", {}).get("clientInfo", {}).get("mgsAddress", "")
-    return {"address": read_address(resource) or server, "drift": []}
+    return {"address": read_address(resource) or server, "machine_id": read_machine_id(resource), "drift": []}

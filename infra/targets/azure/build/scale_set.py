@@ -83,7 +83,7 @@ class ScaleSet(Resource, module="muster", name="AzureScaleSet"):
     """The machines of a node group."""
 
     machines: pulumi.Output[dict[str, dict[str, str]]]
-    """By node: `number` and `arm_id` of its instance, `address` and `public_address`."""
+    """By node: `number`, `arm_id` and `machine_id` of its instance, `address` and `public_address`."""
 
     def __init__(self, name: str, args: ResourceArgs, nodes: Sequence[str], opts: pulumi.ResourceOptions) -> None:
         props = {**vars(args), "nodes": list(nodes), "machines": None, "drift": None}
@@ -92,9 +92,10 @@ class ScaleSet(Resource, module="muster", name="AzureScaleSet"):
 
 def find_drift(props: Properties, existing: Message, instances: Sequence[Instance]) -> list[str]:
     """Return what differs from the inputs: nodes without a running instance, instances without a node, and tags."""
-    usable = {instance.number for instance in instances if instance.running and not instance.failed}
-    numbers = {node: machine["number"] for node, machine in (props.get("machines") or {}).items()}
-    drift = [node for node in props["nodes"] if numbers.get(node) not in usable]
+    usable = {instance.machine_id for instance in instances if instance.running and not instance.failed}
+    machines = props.get("machines") or {}
+    drift = [node for node in props["nodes"] if machines.get(node, {}).get("machine_id") not in usable]
+    numbers = {node: machine["number"] for node, machine in machines.items()}
     drift += [f"instance {instance.number}" for instance in instances if instance.number not in numbers.values()]
     tags = existing.get("tags") or {}
     return drift + ["tags"] * any(tags.get(key) != value for key, value in props["labels"].items())
@@ -138,6 +139,7 @@ def _read_machines(cloud: Cloud, props: Properties, numbers: Mapping[str, str]) 
         node: {
             "number": number,
             "arm_id": instances[number].arm_id,
+            "machine_id": instances[number].machine_id,
             "address": inside.get(number, ""),
             "public_address": outside.get(number, ""),
         }

@@ -15,6 +15,7 @@ from itertools import count
 from threading import RLock
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
+from uuid import uuid4
 
 from tests.infra.targets.azure.arm_ids import (
     ADDRESS,
@@ -58,6 +59,8 @@ class FakeArm:
         self._booted: set[str] = set()
         self._operations: dict[str, Operation] = {}
         self._numbers = count(1)
+        self._next_instance: dict[str, int] = {}
+        """By id of the scale set in lower case."""
         self._lock = RLock()
         self._starting = ThreadPoolExecutor(8)
 
@@ -179,6 +182,7 @@ class FakeArm:
             for number in list(self.instances.get(id_.casefold(), {})):
                 self._machines.stop(f"{id_}/virtualMachines/{number}")
             self.instances.pop(id_.casefold(), None)
+            self._next_instance.pop(id_.casefold(), None)
             # With a resource group everything in it goes.
             for key in [key for key in self.resources if key == id_.casefold() or key.startswith(f"{id_}/".casefold())]:
                 del self.resources[key]
@@ -234,13 +238,14 @@ class FakeArm:
         instances = self.instances.setdefault(id_.casefold(), {})
         profile, starting = properties["virtualMachineProfile"]["osProfile"], []
         for _missing in range(int(resource["sku"]["capacity"]) - len(instances)):
-            # Numbers are not used again, and have gaps.
-            number = str(next(self._numbers) * 2)
+            # Numbers have gaps, and start at 0 again when a scale set is created again.
+            number = str(self._next_instance.get(id_.casefold(), 0))
+            self._next_instance[id_.casefold()] = int(number) + 2
             instance_id = f"{id_}/virtualMachines/{number}"
             instances[number] = {
                 "id": instance_id,
                 "instanceId": number,
-                "properties": {"provisioningState": "Creating"},
+                "properties": {"provisioningState": "Creating", "vmId": str(uuid4())},
             }
             host = f"{profile['computerNamePrefix']}{int(number):06d}"
             starting.append(self._start_one(instance_id, host, profile.get("customData", "")))
@@ -263,6 +268,7 @@ class FakeArm:
         """Fill in what Azure adds once an operation has ended."""
         properties = resource["properties"]
         if type_ == MACHINE:
+            properties.setdefault("vmId", str(uuid4()))
             _set_power(resource, "running")
         elif type_ == SCALE_SET:
             for instance in self.instances[id_.casefold()].values():

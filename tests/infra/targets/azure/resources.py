@@ -58,6 +58,11 @@ def create_scale_set(nodes: list[str]) -> Props:
     return created.outs
 
 
+def describe_key(node: str, machine: Props) -> Props:
+    """Return the inputs of the host key of a machine, from its outputs."""
+    return {"node": node, "machine": machine["machine_id"], "arm_id": machine["arm_id"], "where": "azure"}
+
+
 def create_network() -> dict[str, Props]:
     """Create the resource group and the network with what guards its subnets."""
     spec = make_spec()

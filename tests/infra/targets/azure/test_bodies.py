@@ -23,6 +23,7 @@ from tests.infra.targets.azure.resources import (
     PROVIDER,
     SCALE_SETS,
     create_all,
+    describe_key,
     describe_scale_set,
 )
 from tests.infra.targets.azure.specs import IMAGE, make_spec, spec_data
@@ -34,8 +35,8 @@ def test_every_request_is_of_a_published_type(arm: FakeArm) -> None:
         olds = resources[name]
         PROVIDER.update(olds["arm_id"], olds, olds | {"labels": LABELS | {"team": "a"}})
     scale_set = resources["scale set"]
-    MachineKeyProvider().create({"node": "a", "machine": scale_set["machines"]["gpu-1"]["arm_id"], "where": "azure"})
-    MachineKeyProvider().create({"node": "b", "machine": resources["machine"]["arm_id"], "where": "azure"})
+    for machine in (scale_set["machines"]["gpu-1"], resources["machine"]):
+        MachineKeyProvider().create(describe_key("a", machine))
     next(iter(arm.instances.values()))[scale_set["machines"]["gpu-1"]["number"]]["properties"]["instanceView"] = {
         "statuses": [{"code": "PowerState/deallocated"}]
     }

@@ -5,11 +5,14 @@ from __future__ import annotations
 import time
 
 import pytest
+from pulumi.dynamic import ResourceProvider
+from pulumi.output import Unknown
 
 from infra.resources.error import InUseError, ResourceError
 from infra.targets.azure import bodies, client
 from infra.targets.azure.build.machine_key import MachineKeyProvider, parse_key
 from infra.targets.azure.spec import require_section
+from infra.targets.rented.boot import BootProvider
 from tests.infra.targets.azure.fake_arm import FakeArm
 from tests.infra.targets.azure.resources import (
     LABELS,
@@ -19,6 +22,7 @@ from tests.infra.targets.azure.resources import (
     create_all,
     create_network,
     describe,
+    describe_key,
 )
 from tests.infra.targets.azure.specs import make_spec
 
@@ -183,8 +187,32 @@ def test_an_operation_that_does_not_end_is_reported(arm: FakeArm, monkeypatch: p
 
 
 def test_the_host_key_comes_from_azures_agent(arm: FakeArm) -> None:
-    machine = create_all()["machine"]["arm_id"]
-    created = MachineKeyProvider().create({"node": "controller", "machine": machine, "where": "azure.controller"})
+    machine = create_all()["machine"]
+    created = MachineKeyProvider().create(describe_key("controller", machine))
     assert created.outs["public"].startswith("ssh-ed25519 AAAA")
     assert " " not in created.outs["public"].removeprefix("ssh-ed25519 ")
     assert parse_key({"value": [{"message": "Enable succeeded: \n[stdout]\n\n[stderr]\nno such file\n"}]}) is None
+
+
+def test_a_machine_that_replaces_another_is_another(arm: FakeArm) -> None:
+    old = create_all()["machine"]
+    key = MachineKeyProvider().create(describe_key("controller", old)).outs
+    assert key is not None
+    assert not MachineKeyProvider().diff("", key, key).changes
+    PROVIDER.delete(old["arm_id"], old)
+    new = PROVIDER.create(old).outs
+    assert new is not None
+    # Azure's id is a name, which both have.
+    assert new["arm_id"] == old["arm_id"]
+    described = describe_key("controller", new)
+    assert MachineKeyProvider().diff("", key, described).replaces == ["machine"]
+    assert BootProvider().diff("", {"machine": key["machine"]}, {"machine": described["machine"]}).replaces == [
+        "machine"
+    ]
+    created = MachineKeyProvider().create(described)
+    assert created.outs["public"] != key["public"]
+
+
+@pytest.mark.parametrize("provider", [MachineKeyProvider(), BootProvider()])
+def test_a_machine_that_is_about_to_be_replaced_takes_its_key_and_boot_along(provider: ResourceProvider) -> None:
+    assert provider.diff("", {"machine": "a"}, {"machine": Unknown()}).replaces == ["machine"]

@@ -39,6 +39,10 @@ def numbers(props: Props) -> dict[str, str]:
     return {node: machine["number"] for node, machine in props["machines"].items()}
 
 
+def machine_ids(props: Props) -> set[str]:
+    return {machine["machine_id"] for machine in props["machines"].values()}
+
+
 def test_instances_become_nodes_with_their_addresses(arm: FakeArm) -> None:
     props = create_scale_set(NODES)
     assert list(props["machines"]) == NODES
@@ -94,10 +98,10 @@ def test_a_failed_creation_is_continued(arm: FakeArm) -> None:
         create_scale_set(NODES)
     (set_id,) = arm.instances
     # Some instances may exist by then, of which some have failed.
-    failed = {"id": f"{set_id}/virtualMachines/0", "instanceId": "0", "properties": {"provisioningState": "Failed"}}
-    arm.instances[set_id]["0"] = failed
+    failed = {"id": f"{set_id}/virtualMachines/1", "instanceId": "1", "properties": {"provisioningState": "Failed"}}
+    arm.instances[set_id]["1"] = failed
     props = create_scale_set(NODES)
-    assert "0" not in numbers(props).values()
+    assert "1" not in numbers(props).values()
     assert list(arm.instances[set_id]) == list(numbers(props).values())
 
 
@@ -109,8 +113,22 @@ def test_another_size_replaces_all_machines(arm: FakeArm) -> None:
     assert (difference.changes, difference.replaces, difference.delete_before_replace) == (True, ["body"], True)
 
 
+def test_machines_of_a_new_scale_set_are_others_with_the_numbers_of_the_old_ones(arm: FakeArm) -> None:
+    old = create_scale_set(NODES)
+    SCALE_SETS.delete(old["arm_id"], old)
+    new = create_scale_set(NODES)
+    assert numbers(new) == numbers(old)
+    assert {machine["arm_id"] for machine in new["machines"].values()} == {
+        machine["arm_id"] for machine in old["machines"].values()
+    }
+    assert machine_ids(new).isdisjoint(machine_ids(old))
+    # Somebody else has created it again.
+    assert SCALE_SETS.read(old["arm_id"], old).outs["drift"] == NODES
+    assert machine_ids(update(old | {"drift": NODES}, NODES)) == machine_ids(new)
+
+
 def instance(number: str) -> Instance:
-    return Instance(number, f"/machines/{number}", failed=False, running=True)
+    return Instance(number, f"/machines/{number}", f"id-{number}", failed=False, running=True)
 
 
 CASES = {

@@ -14,7 +14,7 @@ from infra.home import Home
 from infra.plan import BuildPlan, PlannedNode
 from infra.targets.azure import bodies
 from infra.targets.azure.bodies import Body
-from infra.targets.azure.build.machine_key import MachineKey
+from infra.targets.azure.build.machine_key import MachineKey, MachineKeyArgs
 from infra.targets.azure.build.resource import CloudResource, ResourceArgs
 from infra.targets.azure.build.scale_set import ScaleSet
 from infra.targets.azure.kinds import GROUP, KINDS
@@ -134,14 +134,8 @@ class AzureCluster(pulumi.ComponentResource):
     def _boot(self, node: PlannedNode, machine: Mapping[str, Any]) -> pulumi.Output[dict[str, Any]]:
         """Declare the first boot of a machine; return what the inventory needs to know about it."""
         where = f"{SECTION}.groups.{node.group}" if node.group else f"{SECTION}.{node.role}"
-        key = MachineKey(
-            f"host-key-{node.name}",
-            node=node.name,
-            machine=machine["machine_id"],
-            arm_id=machine["arm_id"],
-            where=where,
-            opts=self._options(),
-        )
+        args = MachineKeyArgs(node.name, machine["machine_id"], machine["arm_id"], where)
+        key = MachineKey(f"host-key-{node.name}", args, self._options())
         boot = Boot(
             f"boot-{node.name}",
             BootArgs(

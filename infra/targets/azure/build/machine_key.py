@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Any
 
 import pulumi
@@ -21,7 +22,7 @@ _KEY = re.compile(r"\bssh-ed25519 [A-Za-z0-9+/=]+")
 
 
 class MachineKeyProvider(ResourceProvider):
-    """The provider of MachineKey. Inputs: node, machine (as in MachineKey), arm_id, where."""
+    """The provider of MachineKey. Its inputs are MachineKeyArgs."""
 
     serialize_as_secret_always = False
 
@@ -41,24 +42,26 @@ class MachineKeyProvider(ResourceProvider):
         return DiffResult(changes=bool(replaces), replaces=replaces, delete_before_replace=True)
 
 
+@dataclass(frozen=True)
+class MachineKeyArgs:
+    """The inputs of a MachineKey."""
+
+    node: str
+    machine: pulumi.Input[str]
+    """Its id, which no other machine has, not even one that replaces it."""
+    arm_id: pulumi.Input[str]
+    """Its id in the API, which is a name."""
+    where: str
+    """The property that it comes from, for errors."""
+
+
 class MachineKey(Resource, module="muster", name="AzureMachineKey"):
     """The public host key of a machine."""
 
     public: pulumi.Output[str]
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        node: str,
-        machine: pulumi.Input[str],
-        arm_id: pulumi.Input[str],
-        where: str,
-        opts: pulumi.ResourceOptions,
-    ) -> None:
-        """Declare the key; `machine` is the id that only this machine has, `arm_id` the one in the API, a name."""
-        props = {"node": node, "machine": machine, "arm_id": arm_id, "where": where, "public": None}
-        super().__init__(MachineKeyProvider(), name, props, opts)
+    def __init__(self, name: str, args: MachineKeyArgs, opts: pulumi.ResourceOptions) -> None:
+        super().__init__(MachineKeyProvider(), name, {**vars(args), "public": None}, opts)
 
 
 def parse_key(answer: dict[str, Any]) -> str | None:

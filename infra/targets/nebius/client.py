@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import time
 from collections.abc import Iterator, Mapping
@@ -13,7 +14,7 @@ from typing import Any
 import nebius.api.nebius.billing.v1alpha1
 import nebius.api.nebius.capacity.v1
 import nebius.api.nebius.compute.v1
-import nebius.api.nebius.iam.v1
+import nebius.api.nebius.iam.v2
 import nebius.api.nebius.vpc.v1  # noqa: F401  # imports register the messages by name
 from grpc import StatusCode
 from nebius.aio.cli_config import Config
@@ -37,6 +38,8 @@ LOOPBACK = "MUSTER_NEBIUS_LOOPBACK"
 USER_AGENT = "muster"
 PAGE_SIZE = 200
 CALL_TIMEOUT_S = 60.0
+# Without a network, the SDK retries until the timeout.
+FIRST_CALL_TIMEOUT_S = 10.0
 POLL_S = 1.0
 STOPPED = "STOPPED"
 # Without another call, a resource stays in them.
@@ -45,6 +48,9 @@ _FAILED_STATES: Mapping[str, str] = {
     STOPPED: "run it again: it starts the instance",
 }
 Message = dict[str, Any]
+# The SDK logs each attempt with a traceback; the error of the last one has its own message here.
+for _logger in ("nebius", "deprecation"):
+    logging.getLogger(_logger).setLevel(logging.CRITICAL)
 
 
 class Cloud:
@@ -52,6 +58,7 @@ class Cloud:
 
     def __init__(self, sdk: SDK, where: str) -> None:
         self._sdk, self._where = sdk, where
+        self._has_answered = False
 
     def get(self, kind: Kind, id_: str) -> Message | None:
         """Return a resource; None if it does not exist."""
@@ -123,9 +130,14 @@ class Cloud:
         """Call a method that answers at once."""
         client = REGISTRY.client_class(service)(self._sdk)
         message = REGISTRY.message_class(request).from_json(json.dumps(fields))
-        answer = getattr(client, _snake(method))(message, timeout=CALL_TIMEOUT_S).wait()
+        answer = getattr(client, _snake(method))(message, timeout=self._timeout_s).wait()
+        self._has_answered = True
         parsed: Message = json.loads(answer.to_json())
         return parsed
+
+    @property
+    def _timeout_s(self) -> float:
+        return CALL_TIMEOUT_S if self._has_answered else FIRST_CALL_TIMEOUT_S
 
     def _find(self, kind: Kind, method: str, request: str, fields: Mapping[str, Any]) -> Message | None:
         try:
@@ -138,7 +150,8 @@ class Cloud:
     def _operate(self, kind: Kind, method: str, fields: Mapping[str, Any]) -> str:
         client = REGISTRY.client_class(kind.service)(self._sdk)
         message = REGISTRY.message_class(kind.request(method)).from_json(json.dumps(fields))
-        operation = getattr(client, _snake(method))(message, timeout=CALL_TIMEOUT_S).wait()
+        operation = getattr(client, _snake(method))(message, timeout=self._timeout_s).wait()
+        self._has_answered = True
         try:
             operation.sync_wait(interval=POLL_S, timeout=kind.timeout_s)
         except TimeoutError:

@@ -16,7 +16,7 @@ from infra.targets.nebius.spec import NebiusGroup, machine_of, require_section
 
 _PLATFORMS = ("nebius.compute.v1.PlatformService", "nebius.compute.v1.ListPlatformsRequest")
 _ADVICE = ("nebius.capacity.v1.ResourceAdviceService", "nebius.capacity.v1.ListResourceAdviceRequest")
-_PROJECTS = ("nebius.iam.v1.ProjectService", "Get", "nebius.iam.v1.GetProjectRequest")
+_PROJECTS = ("nebius.iam.v2.ProjectService", "Get", "nebius.iam.v2.GetProjectRequest")
 _FRESH = "DATA_STATE_FRESH"
 _MAX_LISTED = 8
 Fabric = tuple[str, str, str, bool]

@@ -12,6 +12,8 @@ from infra.targets.nebius.spec import LOGIN_FIX
 
 # What others use (a precondition), or what another operation still works on, can be removed later.
 _IN_USE = frozenset({StatusCode.FAILED_PRECONDITION, StatusCode.ABORTED})
+# Without a request id, no server has seen the call.
+_NO_ANSWER = frozenset({StatusCode.UNAVAILABLE, StatusCode.DEADLINE_EXCEEDED})
 QUOTA_FIX = "request a higher quota in Nebius's console (Administration, Limits), or make the cluster smaller"
 CONNECTION_FIX = "check the connection to api.nebius.cloud, then run it again"
 CAPACITY_FIX = "try again later, or choose another fabric, preset or project (region); muster keeps what exists"
@@ -26,6 +28,8 @@ def explain_error(where: str, error: RequestError) -> ResourceError:
     """Return the error that a user sees."""
     status = error.status
     what = "; ".join(_describe_details(error)) or str(status.message or status.code.name)
+    if status.code in _NO_ANSWER and not status.request_id:
+        what = f"api.nebius.cloud does not answer ({what})"
     if status.request_id:
         what = f"{what} (request {status.request_id})"
     kind = InUseError if status.code in _IN_USE else ResourceError

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
 
 from infra.resources.error import ResourceError
+from infra.targets.nebius import client
 from infra.targets.nebius.client import open_cloud
+from infra.targets.nebius.kinds import IMAGE
+from infra.targets.nebius.refusals import CONNECTION_FIX
 from infra.targets.nebius.spec import LOGIN_FIX
 from tests.infra.targets.nebius.profiles import use_profile
 
@@ -41,3 +45,17 @@ def test_a_profile_that_cannot_be_used_is_an_error_with_a_fix(
     with pytest.raises(ResourceError, match=rf"^nebius: the login to Nebius does not work: .*{cause}") as refused:
         open_cloud("nebius").__enter__()
     assert str(refused.value).endswith(f"Fix: {LOGIN_FIX}.")
+
+
+def test_an_api_that_does_not_answer_is_one_error_without_the_sdks_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        monkeypatch.setenv(client.LOOPBACK, str(closed.getsockname()[1]))
+    monkeypatch.setattr(client, "FIRST_CALL_TIMEOUT_S", 1.0)
+    expected = r"^nebius\.project: api\.nebius\.cloud does not answer \(.*\)"
+    with pytest.raises(ResourceError, match=expected) as refused, open_cloud("nebius.project") as cloud:
+        cloud.get(IMAGE, "image-1")
+    assert str(refused.value).endswith(f"Fix: {CONNECTION_FIX}.")
+    assert not caplog.records

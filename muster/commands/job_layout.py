@@ -49,10 +49,10 @@ def append_options(job: str, options: list[str]) -> str:
 
 def build_question(job: str, arguments: list[str]) -> list[str] | None:
     """Return the simulator's arguments; None if the job does not train or its number of nodes is not fixed."""
-    nodes = _directive(job, "nodes", "N")
+    nodes = read_directive(job, "nodes", "N")
     if TRAINER_COMMAND not in job or not arguments or not nodes.isdecimal():
         return None
-    partition = _directive(job, "partition", "p")
+    partition = read_directive(job, "partition", "p")
     return ["--nodes", nodes, *(["--group", partition] if partition else []), "--", *arguments]
 
 
@@ -64,7 +64,7 @@ def parse_answer(done: subprocess.CompletedProcess[str], arguments: list[str]) -
     return shlex.split(done.stdout), "" if message.startswith(NOTHING_TO_CHOOSE) else f"layout: {message}"
 
 
-def _directive(job: str, long: str, short: str) -> str:
+def read_directive(job: str, long: str, short: str) -> str:
     """Return the value of the last directive with this name, as sbatch does."""
     values = re.findall(rf"^#SBATCH\s+(?:--{long}[= ]|-{short} ?)\s*(\S+)", job, re.MULTILINE)
     return values[-1] if values else ""

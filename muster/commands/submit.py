@@ -17,7 +17,9 @@ from infra.engine.stop import BAD_INPUT, FAILED, INTERRUPTED, Stop
 from infra.home import Home, StackHome
 from infra.shell import read_inventory, run, target_of_inventory, unattended
 from muster.commands import job_layout, screen
+from muster.commands.job_request import check_nodes
 from muster.commands.stacks import require_running_stack
+from muster.commands.train import check_training
 from slurm.control.follow import follow_job
 from slurm.job_environment import check_settings, parse_settings
 
@@ -78,9 +80,10 @@ def submit(name: str, job: str, arguments: list[str], nodes: int | None = None) 
     for warning in check_job_environment(text, inventory):
         screen.say(f"{file.name}: {warning}")
     options = [f"--nodes={nodes}"] if nodes else []
-    arguments = job_layout.choose_layout(
-        stack, target_of_inventory(inventory), job_layout.append_options(text, options), arguments
-    )
+    request = job_layout.append_options(text, options)
+    check_nodes(request, job, inventory, name)
+    check_training(text, arguments)
+    arguments = job_layout.choose_layout(stack, target_of_inventory(inventory), request, arguments)
     began = time.monotonic()
     followed = FollowedJob(send(stack, login, file, arguments, options))
     screen.out().print(f"job [bold]{followed.job}[/bold] submitted: {file.name}")
@@ -176,7 +179,8 @@ def _print_state(followed: FollowedJob) -> None:
 
 def _print_how_to_resume(name: str, followed: FollowedJob) -> None:
     tail = f"tail -n +1 -F {shlex.quote(followed.log) if followed.log else f'{FOLDER}/*-{followed.job}.out'}"
-    screen.out().print(f"\njob {followed.job} is still running; only its log is no longer followed")
+    state = "waiting" if followed.state == "PENDING" else followed.state.lower()
+    screen.out().print(f"\njob {followed.job} is still {state}; only its log is no longer followed")
     screen.print_next_steps(
         [
             (format_command("ssh", name, then=tail), "follow it again"),

@@ -1,8 +1,9 @@
-"""`muster train`: run the trainer in this process, if torch is installed."""
+"""Run the trainer in this process, if torch is installed (`muster train`), and check the settings of training jobs."""
 
 from __future__ import annotations
 
 from importlib.util import find_spec
+from pathlib import PurePath
 
 from infra.engine.command_line import format_command
 from infra.engine.stop import BAD_INPUT, Stop
@@ -12,6 +13,8 @@ from infra.home import DEFAULT_STACK
 _WITHOUT_TORCH = ("settings", "prepare", "report", "profile", "help", "-h", "--help")
 # These run on the login node.
 _WITHOUT_GPU = ("evaluate", "export")
+_COMMANDS = (*_WITHOUT_TORCH, *_WITHOUT_GPU, "measure-collectives")
+_TRAINER_WITH_ARGUMENTS = '-m trainer "$@"'
 TRAINER_ON_NODE = "/shared/muster/trainer/run"
 
 
@@ -30,6 +33,22 @@ def train(arguments: list[str]) -> int:
     return main(arguments)
 
 
+def check_training(job: str, arguments: list[str]) -> None:
+    """Raise Stop if a training job has a preset or settings that the trainer would refuse.
+
+    Settings files may exist only on the cluster, where the trainer checks them.
+    """
+    from trainer.config.errors import ConfigError  # noqa: PLC0415  # as above
+    from trainer.config.load import load  # noqa: PLC0415  # as above
+
+    if _TRAINER_WITH_ARGUMENTS not in job or not arguments or not _names_preset(arguments[0]):
+        return
+    try:
+        load(arguments[0], arguments[1:])
+    except ConfigError as error:
+        raise Stop(f"{error.summary}\n{error}", code=BAD_INPUT) from None
+
+
 def _needs_torch(arguments: list[str]) -> bool:
     """Return whether the trainer would import torch; it reports wrong settings of a run before that."""
     from trainer.config.errors import ConfigError  # noqa: PLC0415  # as above
@@ -44,3 +63,11 @@ def _needs_torch(arguments: list[str]) -> bool:
     except ConfigError:
         return False
     return True
+
+
+def _names_preset(word: str) -> bool:
+    from trainer.config.load import list_presets  # noqa: PLC0415  # as above
+
+    is_path = bool(PurePath(word).suffix) or "/" in word
+    other = word.startswith("-") or "=" in word or word in _COMMANDS
+    return word in list_presets() or not (is_path or other)

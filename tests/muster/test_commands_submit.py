@@ -107,3 +107,24 @@ def test_hanging_login_node_is_reported(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(Stop, match="did not answer") as stop:
         submit.send(Home.of({"MUSTER_HOME": str(tmp_path)}).stack("s"), "login", job, [])
     assert "make status STACK=s" in stop.value.fix
+
+
+@pytest.mark.parametrize(("state", "expected"), [("PENDING", "waiting"), ("RUNNING", "running")])
+def test_interruption_names_the_state_of_the_job(
+    state: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MUSTER_HOME", str(tmp_path))
+    fake_ssh(tmp_path, monkeypatch, "echo 7")
+    folder = Home.of({"MUSTER_HOME": str(tmp_path)}).stack("local")
+    folder.folder.mkdir()
+    login = Node(name="c", role="controller", address="a", host_key="k", machine_id="m", cpus=2, memory_mb=2048)
+    folder.inventory.write_text(Inventory(cluster="c", target="local", nodes=(login,)).model_dump_json())
+
+    def interrupt(_stack: object, _login: str, followed: submit.FollowedJob) -> None:
+        followed.update(f"state|{state}|Resources||0:0")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(submit, "follow", interrupt)
+    with pytest.raises(Stop):
+        submit.submit("local", "slurm/jobs/smoke.sbatch", [])
+    assert f"job 7 is still {expected}; only its log is no longer followed" in capfd.readouterr().out

@@ -6,8 +6,9 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,9 +50,9 @@ class ImageBuilder:
         with tempfile.TemporaryDirectory() as folder:
             written = Path(folder) / "id"
             options = [f"--file={dockerfile}", f"--iidfile={written}", *(f"--build-arg={each}" for each in arguments)]
-            done = subprocess.run([self.program, "build", *options, str(context)], env=self._environment(), check=False)
-            if done.returncode:
-                what = f"`{self.program} build` failed with code {done.returncode}; its last lines say why"
+            code = self._build([*options, str(context)])
+            if code:
+                what = f"`{self.program} build` failed with code {code}; its last lines say why"
                 raise BuilderError(what, f"correct {dockerfile}, then build again")
             return self.describe(written.read_text().strip())
 
@@ -98,12 +99,33 @@ class ImageBuilder:
         lines = error.strip().splitlines() or ["no message"]
         return BuilderError(f"`{self.program} {command}` failed: {lines[-1]}", f"check `{self.program} info`")
 
-    def _environment(self) -> Mapping[str, str]:
-        """Return the environment; docker without its plugin for BuildKit must be told to use its older builder."""
-        buildkit = self.program != "docker" or "DOCKER_BUILDKIT" in os.environ
-        if buildkit or not subprocess.run(["docker", "buildx", "version"], capture_output=True, check=False).returncode:
-            return os.environ
-        return {**os.environ, "DOCKER_BUILDKIT": "0"}
+    def _build(self, options: Sequence[str]) -> int:
+        """Run the build and return its exit code; docker without its plugin for BuildKit uses its older builder."""
+        if self._has_own_builder():
+            return subprocess.run([self.program, "build", *options], check=False).returncode
+        # Otherwise a step that fails leaves its container behind.
+        line = [self.program, "build", "--force-rm", *options]
+        environment = {**os.environ, "DOCKER_BUILDKIT": "0"}
+        with subprocess.Popen(line, env=environment, stderr=subprocess.PIPE, text=True, errors="replace") as process:
+            for text in drop_deprecation(process.stderr or ()):
+                sys.stderr.write(text)
+                sys.stderr.flush()
+        return process.returncode
+
+    def _has_own_builder(self) -> bool:
+        if self.program != "docker" or "DOCKER_BUILDKIT" in os.environ:
+            return True
+        return not subprocess.run(["docker", "buildx", "version"], capture_output=True, check=False).returncode
+
+
+def drop_deprecation(lines: Iterable[str]) -> Iterator[str]:
+    """Yield docker's lines without its notice about DOCKER_BUILDKIT, which the user has not set."""
+    in_notice = False
+    for number, line in enumerate(lines):
+        in_notice = (number == 0 and line.startswith("DEPRECATED:")) or in_notice
+        if not in_notice:
+            yield line
+        in_notice = in_notice and bool(line.strip())
 
 
 def find_builder() -> ImageBuilder:

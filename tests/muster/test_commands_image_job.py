@@ -90,3 +90,29 @@ def test_a_dockerfile_that_does_not_build_is_named(
     with pytest.raises(BuilderError, match="`podman build` failed with code 2") as error:
         ImageBuilder("podman").build(dockerfile, tmp_path, ())
     assert str(dockerfile) in error.value.fix
+
+
+NOTICE = """DEPRECATED: The legacy builder is deprecated and will be removed in a future release.
+            BuildKit is currently disabled; enable it by removing the DOCKER_BUILDKIT=0
+            environment-variable.
+
+"""
+
+
+def test_the_older_builder_leaves_no_container_and_no_notice_about_a_variable_of_ours(
+    dockerfile: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.delenv("DOCKER_BUILDKIT", raising=False)
+    (tmp_path / "notice").write_text(NOTICE)
+    script = f"""
+[ "$1" = build ] || exit 1
+echo "$DOCKER_BUILDKIT $*" >{tmp_path}/given
+cat {tmp_path}/notice >&2
+echo 'RUN false returned 1' >&2
+exit 1"""
+    add_program(tmp_path, "docker", script)
+    with pytest.raises(BuilderError, match="failed with code 1"):
+        ImageBuilder("docker").build(dockerfile, tmp_path, ())
+    assert (tmp_path / "given").read_text().startswith("0 build --force-rm ")
+    assert capfd.readouterr().err == "RUN false returned 1\n"

@@ -10,7 +10,7 @@ from pydantic_core import ErrorDetails, to_jsonable_python
 
 from cluster.plural import format_count
 from cluster.spec.base import SpecModel
-from cluster.spec.fields import KEY, Slot, bare, example_part, expected, is_secret, part_of, slot
+from cluster.spec.fields import KEY, Slot, bare, example_part, expected, is_secret, part_of, slot, slot_of
 from cluster.spec.issue import Issue, SpecError, error
 from cluster.spec.model import ClusterSpec
 from cluster.spec.written import Location, entry, path, shown
@@ -24,26 +24,40 @@ def load(data: Any, model: type[ClusterSpec]) -> ClusterSpec:
     try:
         return model.model_validate(data)
     except ValidationError as bad:
-        raise SpecError(_IssueBuilder(model).issues(bad)) from None
+        target = data.get("target") if isinstance(data, dict) else None
+        raise SpecError(_IssueBuilder(model, target).issues(bad)) from None
 
 
 class _IssueBuilder:
     """A converter of pydantic's errors into issues about the fields of one model."""
 
-    def __init__(self, model: type[ClusterSpec]) -> None:
-        self._model = model
+    def __init__(self, model: type[ClusterSpec], target: object) -> None:
+        self._model, self._target = model, target
 
     def issues(self, bad: ValidationError) -> list[Issue]:
         """Return one issue per error: a misspelt key is not also missing, and an invalid item not also one too few."""
         details = bad.errors(include_url=False)
+        # A section that the target cannot use is to be removed, not completed.
+        unusable = dict.fromkeys(name for detail in details if self._is_unusable(name := detail["loc"][:1]))
+        details = [detail for detail in details if detail["loc"][:1] not in unusable]
         parents = {detail["loc"][:-1] for detail in details}
         details = [detail for detail in details if detail["type"] != "too_short" or detail["loc"] not in parents]
         misspelt = {self._meant(detail) for detail in details[:REPORTED_ERRORS]}
         reported = [detail for detail in details if detail["type"] != "missing" or detail["loc"] not in misspelt]
-        issues = [self._issue(detail) for detail in reported[:REPORTED_ERRORS]]
+        issues = [self._refuse_section(str(section)) for (section,) in unusable]
+        issues += [self._issue(detail) for detail in reported[:REPORTED_ERRORS]]
         if (more := len(reported) - REPORTED_ERRORS) > 0:
             issues.append(error("more_errors", path(()), format_count(more, "more error"), "fix these first"))
         return issues
+
+    def _is_unusable(self, section: Location) -> bool:
+        """Return whether this is the section of a target that exists but is not the spec's."""
+        names = _choices(slot_of(self._model.model_fields["target"]))
+        return bool(section) and self._target in names and section[0] != self._target and section[0] in names
+
+    def _refuse_section(self, name: str) -> Issue:
+        message = f"target '{self._target}' cannot use it; targets that can: {name}"
+        return error("target_field", name, message, f"remove it, or write `target: {name}`")
 
     def _meant(self, detail: ErrorDetails) -> Location:
         """Return the location of the key that was probably meant by a misspelt key."""
@@ -70,6 +84,8 @@ class _IssueBuilder:
     def _unknown(self, location: Location) -> Issue:
         allowed, near = self._keys(location), self._nearest(location)
         fix = f"rename it to `{near[0]}`" if near else "remove it, or use one of the allowed keys"
+        if str(location[-1]).startswith("memory_") and "size" in allowed:
+            fix = "write `size: {memory_mb: ...}`, in MiB"
         return error("unknown_key", path(location), f"unknown key; allowed: {', '.join(allowed)}", fix)
 
     def _keys(self, location: Location) -> list[str]:

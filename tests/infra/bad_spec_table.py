@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from cluster.spec.stack_file import Loader
+from infra.targets.registry import targets
 
 
 @dataclass(frozen=True)
@@ -34,4 +35,7 @@ def read_table(name: str) -> list[BadSpec]:
 def _data(row: dict[str, Any]) -> dict[Any, Any]:
     if "whole" in row:
         return dict(yaml.load(row["whole"], Loader))
-    return {**valid_spec(), **yaml.load(row["spec"], Loader)}
+    change = yaml.load(row["spec"], Loader)
+    # Only a spec of this target may have its section.
+    owners = [name for name in targets() if name in change]
+    return {**valid_spec(), **({"target": owners[0]} if owners else {}), **change}

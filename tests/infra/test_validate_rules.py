@@ -80,6 +80,7 @@ def test_more_memory_than_the_machine_has() -> None:
         ("error", "controller.size.memory_mb", "32000 is more MiB than this machine has; allowed: 512 to 16000"),
         ("warning", "groups", "the limits of 4 nodes add up to 37120 MiB; this machine has 16000 MiB"),
     ]
+    assert "lower `controller.size.memory_mb` or the counts" in str(issues)
 
 
 def test_host_rules_apply_to_local_clusters_only() -> None:

@@ -103,7 +103,10 @@ def check_total_memory(spec: ClusterSpec, host: HostFacts) -> Iterator[Issue]:
     total = sum(node.memory_mb for node in nodes)
     if total > host.memory_mb:
         message = f"the limits of {len(nodes)} nodes add up to {total} MiB; this machine has {host.memory_mb} MiB"
-        fix = "lower `memory_mb` or the counts, or accept that the kernel kills jobs when memory runs out"
+        largest = max(_kinds(spec).items(), key=lambda owned: owned[1].memory_mb)[0]
+        fix = (
+            f"lower `{largest}.size.memory_mb` or the counts, or accept that the kernel kills jobs when memory runs out"
+        )
         yield warning("host_memory_total", "groups", message, fix)
 
 

@@ -1,4 +1,4 @@
-"""A server that stands in for Azure, and a client that asks it without pauses."""
+"""A server that stands in for Azure, and a client that asks it without pauses, or by a clock of the test's."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from infra.targets.azure import client
+from infra.targets.rented import removal
 from tests.infra.targets.azure.arm_server import serve_arm
 from tests.infra.targets.azure.fake_arm import FakeArm
+from tests.infra.targets.clock import Clock
 
 
 @pytest.fixture
@@ -18,3 +20,11 @@ def arm(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeArm]:
     with serve_arm(FakeArm()) as served:
         monkeypatch.setenv(client.LOOPBACK, str(served.port))
         yield served
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    for module in (client, removal):
+        monkeypatch.setattr(module, "time", clock)
+    return clock

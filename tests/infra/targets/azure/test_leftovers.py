@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
 
 from infra.resources.error import InUseError, ResourceError
 from infra.targets.azure.leftovers import find_leftovers, measure_leftover, remove_leftover
-from infra.targets.rented import removal
 from infra.targets.rented.owner import owner_labels
 from infra.targets.target import Deployment, Leftovers
 from tests.infra.targets.azure import resources
 from tests.infra.targets.azure.fake_arm import FakeArm
 from tests.infra.targets.azure.resources import create_all, describe
 from tests.infra.targets.azure.specs import SUBSCRIPTION
+from tests.infra.targets.clock import Clock
 
 DEPLOYMENT = Deployment("demo", "dev", account=SUBSCRIPTION)
 DISKS = "Microsoft.Compute/disks"
@@ -25,13 +24,12 @@ DISKS = "Microsoft.Compute/disks"
 def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("MUSTER_HOME", str(tmp_path))
     monkeypatch.setattr(resources, "LABELS", owner_labels("demo", "dev", tmp_path, {}))
-    monkeypatch.setattr(removal, "PAUSE_S", 0.01)
 
 
-def remove_all(search: Leftovers) -> None:
+def remove_all(search: Leftovers, clock: Clock) -> None:
     for leftover in search.resources:
         if not leftover.keep_reason:
-            remove_leftover(leftover, time.monotonic() + 5)
+            remove_leftover(leftover, clock.now + 60)
 
 
 def add(arm: FakeArm, kind: str, name: str, **changes: object) -> str:
@@ -48,7 +46,7 @@ def add(arm: FakeArm, kind: str, name: str, **changes: object) -> str:
     return str(props["arm_id"])
 
 
-def test_everything_is_listed_in_the_order_of_removal_and_removed(arm: FakeArm) -> None:
+def test_everything_is_listed_in_the_order_of_removal_and_removed(arm: FakeArm, clock: Clock) -> None:
     create_all()
     # Azure creates boot disks without tags.
     add(arm, "disk", "muster-demo-controller-boot")
@@ -65,12 +63,12 @@ def test_everything_is_listed_in_the_order_of_removal_and_removed(arm: FakeArm) 
     assert (machines["machine"].stack, machines["machine"].region) == ("dev", "eastus")
     assert machines["machine"].created
     assert measure_leftover(search.resources[4]) == 8 * 2**40
-    remove_all(search)
+    remove_all(search, clock)
     assert find_leftovers(DEPLOYMENT).resources == []
     assert [r["id"] for r in arm.resources.values()] == [foreign["id"]]
 
 
-def test_what_a_filesystem_needs_stays_with_it(arm: FakeArm) -> None:
+def test_what_a_filesystem_needs_stays_with_it(arm: FakeArm, clock: Clock) -> None:
     created = create_all()
     filesystem = arm.resources[created["filesystem"]["arm_id"].casefold()]
     filesystem["tags"] = {**filesystem["tags"], "muster.keep": "true"}
@@ -82,30 +80,31 @@ def test_what_a_filesystem_needs_stays_with_it(arm: FakeArm) -> None:
         "muster-demo-nat": needed,
         "muster-demo-controller": "",
     }
-    remove_all(search)
+    remove_all(search, clock)
     kinds = [leftover.kind for leftover in find_leftovers(DEPLOYMENT).resources]
     assert kinds == ["filesystem", "network", "NAT gateway", "public address", "security group", "resource group"]
 
 
-def test_a_group_with_something_of_others_stays(arm: FakeArm) -> None:
+def test_a_group_with_something_of_others_stays(arm: FakeArm, clock: Clock) -> None:
     create_all()
     theirs = add(arm, "disk", "their-data")
     search = find_leftovers(DEPLOYMENT)
     assert theirs.rpartition("/")[2] not in {leftover.name.rpartition("/")[2] for leftover in search.resources}
     *others, group = search.resources
-    remove_all(Leftovers(others))
+    remove_all(Leftovers(others), clock)
     with pytest.raises(InUseError, match="resource group muster-demo is not empty: their-data"):
-        remove_leftover(group, time.monotonic() + 0.1)
+        remove_leftover(group, clock.now + 3)
     assert len(arm.resources) == 2
 
 
-def test_what_is_in_use_is_retried_until_the_deadline(arm: FakeArm) -> None:
+def test_what_is_in_use_is_retried_until_the_deadline(arm: FakeArm, clock: Clock) -> None:
     create_all()
     gateway = next(leftover for leftover in find_leftovers(DEPLOYMENT).resources if leftover.kind == "NAT gateway")
     with pytest.raises(InUseError, match="is in use by muster-demo"):
-        remove_leftover(gateway, time.monotonic() + 0.2)
+        remove_leftover(gateway, clock.now + 9)
     assert gateway.name == f"{SUBSCRIPTION}/muster-demo/muster-demo"
-    assert sum(call.startswith("DELETE ") and call.endswith("/natGateways/muster-demo") for call in arm.calls) > 1
+    assert sum(call.startswith("DELETE ") and call.endswith("/natGateways/muster-demo") for call in arm.calls) == 5
+    assert clock.slept == [2.0] * 4
 
 
 def test_a_subscription_that_cannot_be_listed(arm: FakeArm) -> None:

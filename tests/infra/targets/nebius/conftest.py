@@ -8,7 +8,7 @@ import pytest
 
 from infra.targets.nebius import client
 from infra.targets.rented import removal
-from tests.infra.targets.nebius.clock import Clock
+from tests.infra.targets.clock import Clock
 from tests.infra.targets.nebius.fake_cloud import FakeCloud, serve_cloud
 
 

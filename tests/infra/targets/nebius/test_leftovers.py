@@ -12,7 +12,7 @@ from infra.targets.nebius.leftovers import find_leftovers, measure_leftover, rem
 from infra.targets.rented.owner import owner_labels
 from infra.targets.target import Deployment, Leftovers
 from tests.infra.targets.nebius import resources
-from tests.infra.targets.nebius.clock import Clock
+from tests.infra.targets.clock import Clock
 from tests.infra.targets.nebius.fake_cloud import FakeCloud
 from tests.infra.targets.nebius.resources import PROJECT, create, create_all
 

@@ -9,7 +9,7 @@ from infra.resources.error import InUseError, ResourceError
 from infra.targets.nebius.client import open_cloud
 from infra.targets.nebius.kinds import KINDS, Kind
 from infra.targets.nebius.plan import rule_specs
-from tests.infra.targets.nebius.clock import Clock
+from tests.infra.targets.clock import Clock
 from tests.infra.targets.nebius.fake_cloud import FakeCloud
 from tests.infra.targets.nebius.immutable_fields import list_fields
 from tests.infra.targets.nebius.resources import LABELS, PROVIDER, Props, create, create_all, describe

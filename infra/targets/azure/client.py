@@ -33,7 +33,12 @@ POLL_S, LOOPBACK_POLL_S = 5.0, 0.1
 BUSY_PAUSE_S = 5.0
 # Azure limits calls by subscription and hour: a cluster of a hundred machines may have to wait for minutes.
 RETRIES, CALL_TIMEOUT_S = 12, 60.0
+# With longer and longer pauses, 50 s in all: without a network, nobody should wait for minutes to be told.
+CONNECT_RETRIES = 6
+# The first start of `az` on a slow disk takes longer than the library's 10 s.
+AZ_TIMEOUT_S = 60
 _NOT_FOUND = 404
+_ATTEMPTS, _ADVICE = "Attempted credentials:", "To mitigate this issue"
 Message = dict[str, Any]
 
 
@@ -73,12 +78,14 @@ class Cloud:
         return self.operate("PUT", id_, kind.api, kind.timeout_s, body)
 
     def delete(self, kind: Kind, id_: str) -> None:
-        """Delete a resource, if it exists, and wait for the operation."""
+        """Delete a resource, if it exists, and wait for the operation; raise InUseError if something else uses it."""
         try:
             self.operate("DELETE", id_, kind.api, kind.timeout_s)
+        except ClientAuthenticationError:
+            raise
         except HttpResponseError as error:
             if error.status_code != _NOT_FOUND:
-                raise
+                raise _explain(self._where, error, deleting=True) from None
 
     def operate(self, method: str, path: str, api: str, timeout_s: float, body: Message | None = None) -> Message:
         """Start an operation, wait until it has ended, and return its result.
@@ -136,13 +143,21 @@ def open_cloud(where: str) -> Iterator[Cloud]:
     try:
         yield Cloud(_connect(os.environ.get(LOOPBACK, "")), where)
     except ClientAuthenticationError as error:
-        raise ResourceError(where, f"the login to Azure failed: {_first_line(error)}", LOGIN_FIX) from None
+        raise ResourceError(where, f"the login to Azure failed: {explain_login(str(error))}", LOGIN_FIX) from None
     except HttpResponseError as error:
-        request = error.response.headers.get("x-ms-request-id", "") if error.response is not None else ""
-        raise explain_error(where, error.status_code, read_error(error), request) from None
+        raise _explain(where, error) from None
     except AzureError as error:
         fix = f"check the connection to {ENDPOINT}, then run it again"
         raise ResourceError(where, f"Azure does not answer: {_first_line(error)}", fix) from None
+
+
+def explain_login(text: str) -> str:
+    """Return why each way to log in failed; the first line of a text that does not list them."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if _ATTEMPTS not in lines:
+        return lines[0] if lines else "no reason given"
+    attempts = lines[lines.index(_ATTEMPTS) + 1 :]
+    return "; ".join(line.rstrip(".") for line in attempts if not line.startswith(_ADVICE))
 
 
 def has_credentials() -> bool:
@@ -163,7 +178,15 @@ def read_error(error: HttpResponseError) -> Any:
 @cache
 def _connect(loopback: str) -> ARMPipelineClient[Any, Any]:
     """Return a client, which all threads of this process share, because every login takes seconds."""
-    retries = RetryPolicy(retry_total=RETRIES, retry_backoff_factor=0.8, retry_backoff_max=120)
+    # By default the policy gives up after three answers or errors of the same kind, whatever the total is.
+    retries = RetryPolicy(
+        retry_total=RETRIES,
+        retry_status=RETRIES,
+        retry_read=RETRIES,
+        retry_connect=CONNECT_RETRIES,
+        retry_backoff_factor=0.8,
+        retry_backoff_max=120,
+    )
     policies: list[Any] = [
         RequestIdPolicy(),
         UserAgentPolicy(USER_AGENT),
@@ -173,9 +196,14 @@ def _connect(loopback: str) -> ARMPipelineClient[Any, Any]:
     options = {"connection_timeout": CALL_TIMEOUT_S, "read_timeout": CALL_TIMEOUT_S}
     if loopback:
         return ARMPipelineClient(f"http://127.0.0.1:{int(loopback)}", policies=policies, **options)
-    credential = ChainedTokenCredential(EnvironmentCredential(), AzureCliCredential())
+    credential = ChainedTokenCredential(EnvironmentCredential(), AzureCliCredential(process_timeout=AZ_TIMEOUT_S))
     policies.append(ARMChallengeAuthenticationPolicy(credential, f"{ENDPOINT}/.default"))
     return ARMPipelineClient(ENDPOINT, policies=policies, **options)
+
+
+def _explain(where: str, error: HttpResponseError, *, deleting: bool = False) -> ResourceError:
+    request = error.response.headers.get("x-ms-request-id", "") if error.response is not None else ""
+    return explain_error(where, error.status_code, read_error(error), request, deleting=deleting)
 
 
 def _read_result(response: Any) -> Message:

@@ -20,9 +20,11 @@ IN_USE = frozenset(
     {
         *("InUseSubnetCannotBeDeleted", "InUseNetworkSecurityGroupCannotBeDeleted", "PublicIPAddressCannotBeDeleted"),
         *("NatGatewayInUseBySubnet", "InUseNatGatewayCannotBeDeleted", "NicInUse", "NetworkInterfaceInUse"),
-        *("InUseVirtualNetworkCannotBeDeleted", "ResourceGroupNotEmpty", "DiskInUse", "Conflict"),
+        *("InUseVirtualNetworkCannotBeDeleted", "ResourceGroupNotEmpty", "DiskInUse"),
     }
 )
+# Only of a deletion it says that something uses the resource; elsewhere it can be anything.
+CONFLICT = "Conflict"
 _FIXES: Mapping[str, str] = {
     "QuotaExceeded": QUOTA_FIX,
     "AllocationFailed": CAPACITY_FIX,
@@ -52,17 +54,21 @@ _FIXES: Mapping[str, str] = {
 _QUOTA_WORDS = ("quota", "cores")
 
 
-def explain_error(where: str, status: int | None, body: Any, request: str = "") -> ResourceError:
+def explain_error(
+    where: str, status: int | None, body: Any, request: str = "", *, deleting: bool = False
+) -> ResourceError:
     """Return the error that a user sees, from the status and body of an answer; status None if there was none."""
+    in_use = IN_USE | {CONFLICT} if deleting else IN_USE
     codes, messages = list_codes(body), list(dict.fromkeys(_list_messages(body)))
     what = "; ".join(messages) or f"Azure answered with status {status}"
-    cause = next((code for code in codes if code in _FIXES or code in IN_USE), codes[0] if codes else "")
+    cause = next((code for code in codes if code in _FIXES or code in in_use), codes[0] if codes else "")
     if cause and cause not in what:
         what = f"{cause}: {what}"
     if request:
         what = f"{what.rstrip('.')} (request {request})"
-    kind = InUseError if cause in IN_USE else ResourceError
-    return kind(where, what, _choose_fix(cause, status, what))
+    if cause in in_use:
+        return InUseError(where, what, "wait until what uses it has been removed, then run it again")
+    return ResourceError(where, what, _choose_fix(cause, status, what))
 
 
 def list_codes(body: Any) -> list[str]:
@@ -73,8 +79,6 @@ def list_codes(body: Any) -> list[str]:
 def _choose_fix(code: str, status: int | None, text: str) -> str:
     if code == "OperationNotAllowed" and any(word in text.casefold() for word in _QUOTA_WORDS):
         return QUOTA_FIX
-    if code in IN_USE:
-        return "wait until what uses it has been removed, then run it again"
     if code in _FIXES:
         return _FIXES[code]
     return {401: f"log in again: {LOGIN_FIX}", 403: RIGHTS_FIX, 429: _FIXES["TooManyRequests"]}.get(

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import os
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 from azure.core.exceptions import ClientAuthenticationError
+from azure.core.pipeline.transport import HttpTransport
+from azure.identity import AzureCliCredential
 
 from infra.resources.error import InUseError, ResourceError
-from infra.targets.azure import client
+from infra.targets.azure import bodies, client
 from infra.targets.azure.client import open_cloud
 from infra.targets.azure.refusals import IN_USE, explain_error, list_codes
+from infra.targets.azure.spec import LOGIN_FIX
 from tests.infra.targets.azure.fake_arm import FakeArm
-from tests.infra.targets.azure.resources import SCALE_SETS, create, create_all, create_network, create_scale_set
+from tests.infra.targets.azure.resources import (
+    PROVIDER,
+    SCALE_SETS,
+    create,
+    create_all,
+    create_network,
+    create_scale_set,
+)
+from tests.infra.targets.clock import Clock
 
 POLICY = (
     "Resource 'muster-demo-gpu' was disallowed by policy. Policy identifiers: "
@@ -55,6 +68,20 @@ def test_what_is_in_use_can_be_tried_again(code: str) -> None:
     error = explain_error("azure", 400, {"error": {"code": code, "message": "used by another"}})
     assert isinstance(error, InUseError)
     assert str(error).endswith("Fix: wait until what uses it has been removed, then run it again.")
+
+
+def test_a_conflict_is_something_in_use_only_if_it_stops_a_deletion(arm: FakeArm) -> None:
+    create("resource group", "", {})
+    arm.fail("PUT", "/publicIPAddresses/", 409, "Conflict", "the name is taken")
+    with pytest.raises(ResourceError, match=r"^azure: Conflict: the name is taken.*Fix: run it again; if it") as failed:
+        create("public address", "muster-demo", bodies.public_address_body())
+    assert type(failed.value) is ResourceError
+    props = create("public address", "muster-demo", bodies.public_address_body())
+    for in_operation in (False, True):
+        status = 200 if in_operation else 409
+        arm.fail("DELETE", "/publicIPAddresses/", status, "Conflict", "used by another", in_operation=in_operation)
+        with pytest.raises(InUseError, match=r"^azure: Conflict: used by another.*Fix: wait until what uses it"):
+            PROVIDER.delete(props["arm_id"], props)
 
 
 def test_causes_inside_an_error_are_shown() -> None:
@@ -100,17 +127,52 @@ def test_errors_of_actions_on_a_scale_set(arm: FakeArm) -> None:
         SCALE_SETS.delete(props["arm_id"], props)
 
 
-def test_a_server_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "RETRIES", 0)
+def test_a_server_that_does_not_answer(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
+    monkeypatch.setattr(HttpTransport, "sleep", lambda _transport, seconds: clock.sleep(seconds))
     # Port 9 (discard) of this machine: nothing listens there.
     monkeypatch.setenv(client.LOOPBACK, "9")
     client._connect.cache_clear()
     with pytest.raises(ResourceError, match=r"azure: Azure does not answer: .*Fix: check the connection to"):
         create("resource group", "", {})
     client._connect.cache_clear()
+    # The first retry comes at once.
+    assert clock.slept == pytest.approx([1.6, 3.2, 6.4, 12.8, 25.6])
 
 
 def test_a_login_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = re.escape("azure: the login to Azure failed: no account. Fix: run `az login`")
     with pytest.raises(ResourceError, match=expected), open_cloud("azure"):
         raise ClientAuthenticationError("no account\nmore")
+
+
+def test_a_login_names_why_each_way_failed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in list(os.environ):
+        if name.startswith("AZURE_"):
+            monkeypatch.delenv(name)
+    monkeypatch.delenv(client.LOOPBACK, raising=False)
+    az = tmp_path / "az"
+    az.write_text("#!/bin/sh\necho \"ERROR: AADSTS70043: the token of 'az' has expired\" >&2; exit 1\n")
+    az.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    client._connect.cache_clear()
+    with pytest.raises(ResourceError) as failed:
+        create("resource group", "", {})
+    client._connect.cache_clear()
+    text = str(failed.value)
+    assert text.startswith("azure: the login to Azure failed: EnvironmentCredential: ")
+    assert "; AzureCliCredential: ERROR: AADSTS70043: the token of 'az' has expired" in text
+    assert text.endswith(f"Fix: {LOGIN_FIX}.")
+    assert "mitigate" not in text
+
+
+def test_the_azure_cli_has_a_minute_to_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    timeouts = []
+
+    class Credential(AzureCliCredential):
+        def __init__(self, *, process_timeout: int = 10) -> None:
+            timeouts.append(process_timeout)
+            super().__init__(process_timeout=process_timeout)
+
+    monkeypatch.setattr(client, "AzureCliCredential", Credential)
+    client._connect.__wrapped__("")
+    assert timeouts == [60]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
+from azure.core.pipeline.transport import HttpTransport
 from pulumi.dynamic import ResourceProvider
 from pulumi.output import Unknown
 
@@ -25,6 +24,7 @@ from tests.infra.targets.azure.resources import (
     describe_key,
 )
 from tests.infra.targets.azure.specs import make_spec
+from tests.infra.targets.clock import Clock
 
 
 def test_every_kind_is_created_read_and_deleted(arm: FakeArm) -> None:
@@ -167,13 +167,19 @@ def test_another_operation_in_progress_is_waited_for(arm: FakeArm, monkeypatch: 
         create("public address", "third", bodies.public_address_body())
 
 
-def test_limited_calls_wait_as_long_as_azure_says(arm: FakeArm) -> None:
+@pytest.mark.parametrize("status", [429, 503])
+def test_limited_calls_wait_as_long_as_azure_says(
+    arm: FakeArm, clock: Clock, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    monkeypatch.setattr(HttpTransport, "sleep", lambda _transport, seconds: clock.sleep(seconds))
     create("resource group", "", {})
-    limits = {"Retry-After": "1"}
-    arm.fail("PUT", "/publicIPAddresses/", 429, "TooManyRequests", headers=limits, times=1)
-    began = time.monotonic()
+    limits = {"Retry-After": "17"}
+    arm.fail("PUT", "/publicIPAddresses/", status, "TooManyRequests", headers=limits, times=client.RETRIES)
     create("public address", "muster-demo", bodies.public_address_body())
-    assert time.monotonic() - began >= 1
+    assert clock.slept == [17.0] * client.RETRIES
+    arm.fail("PUT", "/publicIPAddresses/", status, "TooManyRequests", headers=limits, times=client.RETRIES + 1)
+    with pytest.raises(ResourceError, match=r"TooManyRequests: .*Fix: wait a few minutes, then run it again"):
+        create("public address", "another", bodies.public_address_body())
 
 
 def test_an_operation_that_does_not_end_is_reported(arm: FakeArm, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,15 @@ def differs(sent: Any, existing: Any) -> bool:
     return bool(sent != existing)
 
 
+def has_public_address(body: Any) -> bool:
+    """Return whether a machine, a scale set or an interface, or a part of its body, has a public address."""
+    if isinstance(body, dict):
+        return any(
+            (key.startswith("publicIPAddress") and value) or has_public_address(value) for key, value in body.items()
+        )
+    return isinstance(body, list) and any(map(has_public_address, body))
+
+
 def _sort(entries: list[Any]) -> list[Any]:
     if all(isinstance(entry, dict) and "name" in entry for entry in entries):
         return sorted(entries, key=lambda entry: str(entry["name"]))

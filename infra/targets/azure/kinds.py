@@ -23,23 +23,27 @@ class Kind:
     watched: bool = False
     """Whether a refresh compares its body with what exists."""
     timeout_s: float = 600.0
+    has_address: bool = False
+    """Whether others need an address that Azure gives it."""
 
 
 GROUP = Kind("resource group", "Microsoft.Resources/resourceGroups", RESOURCES_API, updatable=True)
 SCALE_SET = Kind("scale set", "Microsoft.Compute/virtualMachineScaleSets", COMPUTE_API, timeout_s=3600.0)
 MACHINE = Kind("machine", "Microsoft.Compute/virtualMachines", COMPUTE_API, timeout_s=1800.0)
-FILESYSTEM = Kind("filesystem", "Microsoft.StorageCache/amlFilesystems", STORAGE_API, timeout_s=3600.0)
+FILESYSTEM = Kind(
+    "filesystem", "Microsoft.StorageCache/amlFilesystems", STORAGE_API, timeout_s=3600.0, has_address=True
+)
 # In the order of removal: what comes later is used by what comes before it.
 _KINDS = (
     SCALE_SET,
     MACHINE,
-    Kind("network interface", "Microsoft.Network/networkInterfaces", NETWORK_API),
+    Kind("network interface", "Microsoft.Network/networkInterfaces", NETWORK_API, has_address=True),
     # Azure creates boot disks with machines, and removes them with those.
     Kind("disk", "Microsoft.Compute/disks", DISKS_API),
     FILESYSTEM,
     Kind("network", "Microsoft.Network/virtualNetworks", NETWORK_API, updatable=True, watched=True),
     Kind("NAT gateway", "Microsoft.Network/natGateways", NETWORK_API, updatable=True),
-    Kind("public address", "Microsoft.Network/publicIPAddresses", NETWORK_API),
+    Kind("public address", "Microsoft.Network/publicIPAddresses", NETWORK_API, has_address=True),
     Kind("security group", "Microsoft.Network/networkSecurityGroups", NETWORK_API, updatable=True, watched=True),
     GROUP,
 )

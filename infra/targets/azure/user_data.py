@@ -20,8 +20,6 @@ def render_user_data(authorized_key: str, mounts: Mapping[str, str]) -> str:
     It has no host key, because all machines of a scale set get the same user data: each generates its own. Bootstrap
     sets the host name, so cloud-init must leave it alone at later boots.
     """
-    scripts = [
-        _MOUNT.format(mount=mount, server=server, export=_EXPORT) for mount, server in sorted(mounts.items()) if server
-    ]
+    scripts = [_MOUNT.format(mount=mount, server=server, export=_EXPORT) for mount, server in sorted(mounts.items())]
     text = user_data.render_user_data(authorized_key, scripts, preserve_hostname=True)
     return b64encode(text.encode()).decode()

@@ -21,6 +21,7 @@ from infra.targets.azure.removal import delete_resource
 from infra.targets.rented.owner import describe_owner, is_same_owner
 
 _SUCCEEDED = "Succeeded"
+_WORDS = {"address": "address", "machine_id": "id of its own"}
 
 
 class CloudResourceProvider(ResourceProvider):
@@ -33,12 +34,12 @@ class CloudResourceProvider(ResourceProvider):
         report(props, "start")
         try:
             with open_cloud(props["where"]) as cloud:
-                resource = _create(cloud, kind, props)
+                outputs = _require_outputs(kind, props, _create(cloud, kind, props))
         except Exception as failed:
             report(props, "failed", str(failed))
             raise
         report(props, "changed")
-        return CreateResult(props["arm_id"], props | _read_outputs(resource))
+        return CreateResult(props["arm_id"], props | outputs)
 
     def read(self, id_: str, props: Properties) -> ReadResult:
         kind = KINDS[props["kind"]]
@@ -52,17 +53,19 @@ class CloudResourceProvider(ResourceProvider):
         replaces = changed(olds, news, ("kind", "arm_id", "region"))
         if not KINDS[news["kind"]].updatable:
             replaces += changed(olds, news, ("body",))
-        updates = changed(olds, news, ("body", "labels")) or olds.get("drift")
+        updates = (
+            changed(olds, news, ("body", "labels")) or olds.get("drift") or _list_missing(KINDS[news["kind"]], olds)
+        )
         return DiffResult(changes=bool(replaces or updates), replaces=replaces, delete_before_replace=True)
 
     def update(self, id_: str, olds: Properties, news: Properties) -> UpdateResult:
         kind = KINDS[news["kind"]]
         with open_cloud(news["where"]) as cloud:
-            if changed(olds, news, ("body", "labels")) or set(olds.get("drift") or ()) - {"state"}:
+            if changed(olds, news, ("body", "labels")) or set(olds.get("drift") or ()) - {"state", *_WORDS}:
                 _update(cloud, kind, news)
             _start_if_stopped(cloud, kind, id_)
-            resource = get_resource(cloud, kind, id_) or {}
-        return UpdateResult(news | _read_outputs(resource))
+            outputs = _require_outputs(kind, news, get_resource(cloud, kind, id_) or {})
+        return UpdateResult(news | outputs)
 
     def delete(self, id_: str, props: Properties) -> None:
         delete_resource(KINDS[props["kind"]], id_, props["where"])
@@ -127,11 +130,12 @@ def check_owner(kind: Kind, props: Properties, existing: Message | None) -> None
 
 
 def find_drift(kind: Kind, props: Properties, resource: Message) -> list[str]:
-    """Return what differs from the inputs: a body that somebody has changed, tags, or a machine that was stopped."""
+    """Return what differs from the inputs or is missing: body, tags, the state of a machine, an address."""
     drift = ["body"] if kind.watched and differs(props["body"], resource) else []
     tags = resource.get("tags") or {}
     if any(tags.get(key) != value for key, value in props["labels"].items()):
         drift.append("tags")
+    drift += _list_missing(kind, _read_outputs(resource))
     return [*drift, "state"] if kind == MACHINE and not is_running(resource) else drift
 
 
@@ -173,3 +177,17 @@ def _start_if_stopped(cloud: Cloud, kind: Kind, id_: str) -> None:
 def _read_outputs(resource: Message) -> Properties:
     server = resource.get("properties", {}).get("clientInfo", {}).get("mgsAddress", "")
     return {"address": read_address(resource) or server, "machine_id": read_machine_id(resource), "drift": []}
+
+
+def _require_outputs(kind: Kind, props: Properties, resource: Message) -> Properties:
+    """Return the outputs of a resource; raise ResourceError if one is missing that others need."""
+    outputs = _read_outputs(resource)
+    for key in _list_missing(kind, outputs):
+        what = f"Azure reports success, but {kind.name} {props['arm_id'].rpartition('/')[2]} has no {_WORDS[key]}"
+        raise ResourceError(props["where"], what, "run it again: it asks for it again")
+    return outputs
+
+
+def _list_missing(kind: Kind, outputs: Properties) -> list[str]:
+    required = [key for key, needed in (("address", kind.has_address), ("machine_id", kind == MACHINE)) if needed]
+    return [key for key in required if not outputs.get(key)]

@@ -13,6 +13,7 @@ from infra.resources.properties import Properties, changed
 from infra.targets.azure.answers import read_address
 from infra.targets.azure.build.resource import ResourceArgs, check_owner, put_resource, report
 from infra.targets.azure.client import Cloud, Message, open_cloud
+from infra.targets.azure.drift import has_public_address
 from infra.targets.azure.instances import Instance, assign_nodes, read_instances
 from infra.targets.azure.kinds import SCALE_SET, SCALE_SET_NETWORK_API
 from infra.targets.azure.removal import delete_resource
@@ -58,7 +59,7 @@ class ScaleSetProvider(ResourceProvider):
         replaces = changed(olds, news, ("arm_id", "region"))
         if without_capacity(olds["body"]) != without_capacity(news["body"]):
             replaces.append("body")
-        updates = changed(olds, news, ("nodes", "labels")) or olds.get("drift")
+        updates = changed(olds, news, ("nodes", "labels")) or olds.get("drift") or _list_incomplete(olds)
         return DiffResult(changes=bool(replaces or updates), replaces=replaces, delete_before_replace=True)
 
     def update(self, id_: str, olds: Properties, news: Properties) -> UpdateResult:
@@ -94,7 +95,10 @@ def find_drift(props: Properties, existing: Message, instances: Sequence[Instanc
     """Return what differs from the inputs: nodes without a running instance, instances without a node, and tags."""
     usable = {instance.machine_id for instance in instances if instance.running and not instance.failed}
     machines = props.get("machines") or {}
-    drift = [node for node in props["nodes"] if machines.get(node, {}).get("machine_id") not in usable]
+    incomplete = _list_incomplete(props)
+    drift = [
+        node for node in props["nodes"] if machines.get(node, {}).get("machine_id") not in usable or node in incomplete
+    ]
     numbers = {node: machine["number"] for node, machine in machines.items()}
     drift += [f"instance {instance.number}" for instance in instances if instance.number not in numbers.values()]
     tags = existing.get("tags") or {}
@@ -135,7 +139,7 @@ def _read_machines(cloud: Cloud, props: Properties, numbers: Mapping[str, str]) 
         raise ResourceError(props["where"], f"{what} ({', '.join(missing)})", "run it again: it replaces them")
     inside = _read_addresses(cloud, f"{id_}/networkInterfaces")
     outside = _read_addresses(cloud, f"{id_}/publicipaddresses")
-    return {
+    machines = {
         node: {
             "number": number,
             "arm_id": instances[number].arm_id,
@@ -145,6 +149,18 @@ def _read_machines(cloud: Cloud, props: Properties, numbers: Mapping[str, str]) 
         }
         for node, number in assigned.items()
     }
+    for node, keys in _list_incomplete(props | {"machines": machines}).items():
+        what = f"Azure reports success, but {node} has no {keys[0].replace('_', ' ')}"
+        raise ResourceError(props["where"], what, "run it again: it asks for it again")
+    return machines
+
+
+def _list_incomplete(props: Properties) -> dict[str, list[str]]:
+    """Return the nodes whose machines lack an id or an address that others need, and what they lack."""
+    required = ["machine_id", "address"] + ["public_address"] * has_public_address(props["body"])
+    machines = (props.get("machines") or {}).items()
+    lacking = {node: [key for key in required if not machine.get(key)] for node, machine in machines}
+    return {node: keys for node, keys in lacking.items() if keys}
 
 
 def _read_addresses(cloud: Cloud, path: str) -> Mapping[str, str]:

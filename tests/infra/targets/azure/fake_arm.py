@@ -52,6 +52,8 @@ class FakeArm:
         """How often an operation has to be asked before it is done."""
         self.answers: dict[str, Message | Callable[[str, Message], Message]] = {}
         """Answers by the end of a path, for what is only read."""
+        self.gives_addresses = True
+        """Whether filesystems and interfaces get addresses."""
         self.port = 0
         self._machines = machines or NoMachines()
         self._addresses: dict[str, str] = {}
@@ -276,11 +278,13 @@ class FakeArm:
                 if "instanceView" not in instance["properties"]:
                     _set_power(instance, "running")
         elif type_ == INTERFACE:
-            properties["ipConfigurations"][0]["properties"]["privateIPAddress"] = self._addresses[id_.casefold()]
+            address = self._addresses[id_.casefold()] if self.gives_addresses else ""
+            properties["ipConfigurations"][0]["properties"]["privateIPAddress"] = address
         elif type_ == ADDRESS:
             properties.setdefault("ipAddress", f"198.51.100.{200 + next(self._numbers) % 50}")
         elif type_ == FILESYSTEM:
-            properties["clientInfo"] = {"mgsAddress": "10.88.8.4", "lustreVersion": "2.15.6"}
+            address = "10.88.8.4" if self.gives_addresses else ""
+            properties["clientInfo"] = {"mgsAddress": address, "lustreVersion": "2.15.6"}
 
     def _list(self, path: str, query: dict[str, str]) -> list[Message] | None:
         """Return what is listed at a path; None if it is no list."""

@@ -200,6 +200,23 @@ def test_the_host_key_comes_from_azures_agent(arm: FakeArm) -> None:
     assert parse_key({"value": [{"message": "Enable succeeded: \n[stdout]\n\n[stderr]\nno such file\n"}]}) is None
 
 
+@pytest.mark.parametrize("kind", ["filesystem", "network interface"])
+def test_an_address_that_is_missing_is_an_error_and_drift(arm: FakeArm, kind: str) -> None:
+    props = create_all()[kind]
+    arm.gives_addresses = False
+    error = rf"^azure: Azure reports success, but {kind} muster-demo-\w+ has no address\. Fix: run it again"
+    with pytest.raises(ResourceError, match=error):
+        PROVIDER.create(props)
+    read = PROVIDER.read(props["arm_id"], props).outs
+    assert (read["drift"], read["address"]) == (["address"], "")
+    with pytest.raises(ResourceError, match=error):
+        PROVIDER.update(props["arm_id"], read, props)
+    assert PROVIDER.diff(props["arm_id"], read | {"drift": []}, props).changes
+    arm.gives_addresses = True
+    assert PROVIDER.update(props["arm_id"], read, props | {"labels": {**LABELS, "team": "a"}}).outs["address"]
+    assert not PROVIDER.diff(props["arm_id"], props, props).changes
+
+
 def test_a_machine_that_replaces_another_is_another(arm: FakeArm) -> None:
     old = create_all()["machine"]
     key = MachineKeyProvider().create(describe_key("controller", old)).outs

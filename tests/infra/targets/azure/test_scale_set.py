@@ -127,6 +127,31 @@ def test_machines_of_a_new_scale_set_are_others_with_the_numbers_of_the_old_ones
     assert machine_ids(update(old | {"drift": NODES}, NODES)) == machine_ids(new)
 
 
+@pytest.mark.parametrize(
+    ("path", "missing"), [("publicipaddresses", "public address"), ("networkInterfaces", "address")]
+)
+def test_an_address_that_is_missing_is_an_error_and_drift(arm: FakeArm, path: str, missing: str) -> None:
+    arm.answers[f"/{path}"] = {"value": []}
+    with pytest.raises(
+        ResourceError, match=rf"^azure: Azure reports success, but gpu-1 has no {missing}\. Fix: run it"
+    ):
+        create_scale_set(NODES)
+    del arm.answers[f"/{path}"]
+    props = create_scale_set(NODES)
+    gpu_2 = {**props["machines"]["gpu-2"], missing.replace(" ", "_"): ""}
+    olds = props | {"machines": {**props["machines"], "gpu-2": gpu_2}}
+    assert SCALE_SETS.read(olds["arm_id"], olds).outs["drift"] == ["gpu-2"]
+    assert update(olds, NODES)["machines"] == props["machines"]
+
+
+def test_machines_without_public_addresses_need_none(arm: FakeArm) -> None:
+    arm.answers["/publicipaddresses"] = {"value": []}
+    spec = make_spec(azure={**spec_data()["azure"], "public_addresses": False})
+    props = SCALE_SETS.create(describe_scale_set(spec, NODES)).outs
+    assert props is not None
+    assert SCALE_SETS.read(props["arm_id"], props).outs["drift"] == []
+
+
 def instance(number: str) -> Instance:
     return Instance(number, f"/machines/{number}", f"id-{number}", failed=False, running=True)
 

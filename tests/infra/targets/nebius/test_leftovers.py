@@ -11,8 +11,8 @@ from infra.resources.error import InUseError, ResourceError
 from infra.targets.nebius.leftovers import find_leftovers, measure_leftover, remove_leftover
 from infra.targets.rented.owner import owner_labels
 from infra.targets.target import Deployment, Leftovers
-from tests.infra.targets.nebius import resources
 from tests.infra.targets.clock import Clock
+from tests.infra.targets.nebius import resources
 from tests.infra.targets.nebius.fake_cloud import FakeCloud
 from tests.infra.targets.nebius.resources import PROJECT, create, create_all
 

@@ -46,10 +46,15 @@ STUBS = {
     "stat": '[ -z "${RUN_OWNER:-}" ] || { echo "$RUN_OWNER"; exit; }; PATH=${PATH#*:}; exec stat "$@"',
     # Runs the step on both nodes, one after the other, and fails if it fails on either. As on a cluster whose switches
     # have another order than its nodes, the second node is number 0.
+    # Where a step runs, only the programs in STEP_PATH exist.
     "srun": """echo "srun $*"
-        while [ "$1" != bash ]; do shift; done
+        ids="1 2"
+        case " $* " in *" --nodes=1 "*) ids=1 ;; esac
+        PATH=${STEP_PATH:-$PATH}
+        while [ "$1" != bash ] && [ "$1" != sh ]; do shift; done
+        command -v "$1" >/dev/null || { printf 'executable file `%s` not found in $PATH\\n' "$1" >&2; exit 1; }
         code=0
-        for id in 1 2; do SLURM_NODEID=$((2 - id)) SLURMD_NODENAME=gpu-$id "$@" || code=1; done
+        for id in $ids; do SLURM_NODEID=$((2 - id)) SLURMD_NODENAME=gpu-$id "$@" || code=1; done
         exit $code""",
     # The trainer: runs for TICKS, or until its folder has the file UNTIL, then writes an outcome; a stop file makes it
     # stop, and its text becomes the reason.

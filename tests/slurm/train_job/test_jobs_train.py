@@ -170,9 +170,7 @@ def test_a_job_can_have_spare_nodes(job: Run) -> None:
 
 
 def test_ranks_can_run_in_an_image_with_its_own_python(job: Run, tmp_path: Path) -> None:
-    image = tmp_path / "images" / "trainer"
-    image.mkdir(parents=True)
-    (image / "config.json").write_text("{}")
+    image = make_image(tmp_path)
     # In the image, Python is where its PATH leads.
     python = tmp_path / "bin" / "python"
     python.write_text(f'#!/bin/bash\necho "of the image"\nexec {tmp_path}/root/env/bin/python "$@"\n')
@@ -184,6 +182,41 @@ def test_ranks_can_run_in_an_image_with_its_own_python(job: Run, tmp_path: Path)
     without = job(OUTCOME="finished")
     assert "--container" not in without.stdout
     assert "of the image" not in without.stdout
+
+
+def test_a_run_keeps_the_version_of_the_image_that_it_started_with(job: Run, tmp_path: Path) -> None:
+    image = make_image(tmp_path)
+    name = tmp_path / "name"
+    name.symlink_to(image)
+    done = job(CONTAINER=str(name), OUTCOME="finished")
+    assert done.returncode == 0, done.stderr
+    assert f" --container={image} " in done.stdout
+    assert str(name) not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("lacks", "listed"),
+    [(("ip", "ss"), "ip, ss"), (("python",), "python"), (("bash",), "bash"), (("bash", "sh"), "sh")],
+)
+def test_an_image_without_a_program_is_rejected_before_the_ranks_start(
+    job: Run, tmp_path: Path, lacks: tuple[str, ...], listed: str
+) -> None:
+    image = make_image(tmp_path)
+    for name in {"sh", "bash", "python", "ip", "ss", "sed"}.difference(lacks):
+        (image / name).symlink_to("/bin/sh")
+    done = job(CONTAINER=str(image), STEP_PATH=str(image))
+    fix = "install bash, sed, iproute2 and python with torch in the image"
+    assert (done.returncode, done.stderr) == (2, f"train: FAILED: CONTAINER={image} lacks {listed}: {fix}\n")
+    assert "did not join" not in done.stdout
+    assert "torch" not in done.stdout
+    assert "requeue" not in (tmp_path / "calls").read_text()
+
+
+def test_a_node_without_a_program_is_named(job: Run, tmp_path: Path) -> None:
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    (programs / "bash").symlink_to("/bin/bash")
+    assert "train: FAILED: gpu-2 lacks ip: install iproute2 there\n" in job(STEP_PATH=str(programs)).stderr
 
 
 def test_an_image_that_does_not_exist_is_rejected(job: Run, tmp_path: Path) -> None:
@@ -246,3 +279,10 @@ def test_all_nodes_use_the_files_that_the_link_led_to_at_the_start(job: Run, tmp
     done = job(OUTCOME="finished", MUSTER_ROOT=str(link), LINK=str(link))
     assert done.returncode == 0, done.stderr
     assert done.stdout.count(f"files: {python} {tmp_path}/root\n") == 2
+
+
+def make_image(folder: Path) -> Path:
+    image = folder / "images" / "trainer"
+    image.mkdir(parents=True)
+    (image / "config.json").write_text("{}")
+    return image

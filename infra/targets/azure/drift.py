@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
+
+# What a spec decides about a machine, a scale set or a filesystem; other settings are the same for all.
+_SETTINGS = frozenset(
+    {"sku", "zones", "hardwareProfile", "storageProfile", "singlePlacementGroup", "storageCapacityTiB"}
+)
 
 
 def differs(sent: Any, existing: Any) -> bool:
@@ -23,6 +29,18 @@ def differs(sent: Any, existing: Any) -> bool:
     return bool(sent != existing)
 
 
+def is_outdated(body: Mapping[str, Any], existing: Mapping[str, Any]) -> bool:
+    """Return whether a resource was created from another spec: with another size, image, disk, place or capacity."""
+    return differs(_select(body), existing) or has_public_address(body) != has_public_address(existing)
+
+
+def without_disk(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the body of a machine without its disk, whose size Azure does not report while the machine is stopped."""
+    properties = body.get("properties", {})
+    profile = {key: value for key, value in properties.get("storageProfile", {}).items() if key != "osDisk"}
+    return {**body, "properties": {**properties, "storageProfile": profile}}
+
+
 def has_public_address(body: Any) -> bool:
     """Return whether a machine, a scale set or an interface, or a part of its body, has a public address."""
     if isinstance(body, dict):
@@ -30,6 +48,11 @@ def has_public_address(body: Any) -> bool:
             (key.startswith("publicIPAddress") and value) or has_public_address(value) for key, value in body.items()
         )
     return isinstance(body, list) and any(map(has_public_address, body))
+
+
+def _select(body: Mapping[str, Any]) -> dict[str, Any]:
+    inner = {key: _select(body[key]) for key in ("properties", "virtualMachineProfile") if key in body}
+    return {key: value for key, value in body.items() if key in _SETTINGS} | inner
 
 
 def _sort(entries: list[Any]) -> list[Any]:

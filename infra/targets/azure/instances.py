@@ -22,6 +22,8 @@ class Instance:
     """Its id of its own, which no other machine ever has."""
     failed: bool
     running: bool
+    outdated: bool = False
+    """Whether it was created from another model than the scale set now has."""
 
 
 def read_instances(answers: Iterable[Mapping[str, Any]]) -> tuple[Instance, ...]:
@@ -33,6 +35,7 @@ def read_instances(answers: Iterable[Mapping[str, Any]]) -> tuple[Instance, ...]
             read_machine_id(answer),
             answer.get("properties", {}).get("provisioningState") == _FAILED,
             is_running(answer),
+            answer.get("properties", {}).get("latestModelApplied") is False,
         )
         for answer in answers
     ]

@@ -15,9 +15,10 @@ from infra.resources.properties import Properties, changed
 from infra.targets.azure.answers import is_running, read_address, read_machine_id
 from infra.targets.azure.bodies import with_user_data
 from infra.targets.azure.client import Cloud, Message, open_cloud
-from infra.targets.azure.drift import differs
-from infra.targets.azure.kinds import KINDS, MACHINE, Kind
+from infra.targets.azure.drift import differs, is_outdated, without_disk
+from infra.targets.azure.kinds import FILESYSTEM, KINDS, MACHINE, Kind
 from infra.targets.azure.removal import delete_resource
+from infra.targets.azure.validate import GB_PER_TIB
 from infra.targets.rented.owner import describe_owner, is_same_owner
 
 _SUCCEEDED = "Succeeded"
@@ -150,15 +151,45 @@ def _create(cloud: Cloud, kind: Kind, props: Properties) -> Message:
     existing = get_resource(cloud, kind, props["arm_id"])
     check_owner(kind, props, existing)
     state = (existing or {}).get("properties", {}).get("provisioningState")
-    if existing is None or (state != _SUCCEEDED and kind != MACHINE):
+    if existing is None:
         return put_resource(cloud, kind, props)
+    if kind == FILESYSTEM:
+        _check_filesystem(props, existing)
     if state != _SUCCEEDED:
-        # Azure refuses to create a machine again that could not be placed.
-        cloud.delete(kind, props["arm_id"])
+        return _replace(cloud, kind, props)
+    return _take_over(cloud, kind, props, existing)
+
+
+def _take_over(cloud: Cloud, kind: Kind, props: Properties, existing: Message) -> Message:
+    """Return a resource that exists as it should be; the spec may have changed since it was created."""
+    if kind.updatable:
         return put_resource(cloud, kind, props)
+    stopped = kind == MACHINE and not is_running(existing)
+    if is_outdated(without_disk(props["body"]) if stopped else props["body"], existing):
+        return _replace(cloud, kind, props)
     _update(cloud, kind, props)
     _start_if_stopped(cloud, kind, props["arm_id"])
-    return get_resource(cloud, kind, props["arm_id"]) or existing
+    resource = get_resource(cloud, kind, props["arm_id"]) or existing
+    return _replace(cloud, kind, props) if is_outdated(props["body"], resource) else resource
+
+
+def _replace(cloud: Cloud, kind: Kind, props: Properties) -> Message:
+    """Create a resource again that has failed or is outdated; a machine from scratch, as Azure cannot change it."""
+    if kind == MACHINE:
+        cloud.delete(kind, props["arm_id"])
+    return put_resource(cloud, kind, props)
+
+
+def _check_filesystem(props: Properties, existing: Message) -> None:
+    """Raise ResourceError if a filesystem was created from another spec: it may have data, so it is not replaced."""
+    if is_outdated(props["body"], existing):
+        capacity = existing.get("properties", {}).get("storageCapacityTiB", 0)
+        sku = (existing.get("sku") or {}).get("name", "unknown")
+        zones = ", ".join(existing.get("zones") or ()) or "none"
+        name = props["arm_id"].rpartition("/")[2]
+        what = f"filesystem {name} exists with {int(capacity * GB_PER_TIB)} GB, kind {sku} and zone {zones}"
+        fix = "write these into the stack file, or remove the filesystem if its data is not needed"
+        raise ResourceError(props["where"], what, fix)
 
 
 def _update(cloud: Cloud, kind: Kind, props: Properties) -> None:

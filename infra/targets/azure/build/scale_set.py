@@ -13,7 +13,7 @@ from infra.resources.properties import Properties, changed
 from infra.targets.azure.answers import read_address
 from infra.targets.azure.build.resource import ResourceArgs, check_owner, put_resource, report
 from infra.targets.azure.client import Cloud, Message, open_cloud
-from infra.targets.azure.drift import has_public_address
+from infra.targets.azure.drift import has_public_address, is_outdated
 from infra.targets.azure.instances import Instance, assign_nodes, read_instances
 from infra.targets.azure.kinds import SCALE_SET, SCALE_SET_NETWORK_API
 from infra.targets.azure.removal import delete_resource
@@ -33,9 +33,7 @@ class ScaleSetProvider(ResourceProvider):
                 existing = cloud.get(id_, SCALE_SET.api)
                 check_owner(SCALE_SET, props, existing)
                 if existing is not None:
-                    _delete_instances(
-                        cloud, id_, [instance for instance in _list_instances(cloud, id_) if instance.failed]
-                    )
+                    _remove_outdated(cloud, props, existing)
                 put_resource(cloud, SCALE_SET, props)
                 _start_instances(cloud, id_, _list_instances(cloud, id_))
                 machines = _read_machines(cloud, props, {})
@@ -108,6 +106,19 @@ def find_drift(props: Properties, existing: Message, instances: Sequence[Instanc
 def without_capacity(body: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the body of a scale set without the number of its machines, which can change in place."""
     return {**body, "sku": {key: value for key, value in body["sku"].items() if key != "capacity"}}
+
+
+def _remove_outdated(cloud: Cloud, props: Properties, existing: Message) -> None:
+    """Delete a scale set that an interrupted run has created from another spec, or those of its instances.
+
+    With upgrade policy Manual, instances stay as they were created when the scale set changes.
+    """
+    id_ = props["arm_id"]
+    if is_outdated(without_capacity(props["body"]), existing):
+        cloud.delete(SCALE_SET, id_)
+    else:
+        instances = _list_instances(cloud, id_)
+        _delete_instances(cloud, id_, [instance for instance in instances if instance.failed or instance.outdated])
 
 
 def _list_instances(cloud: Cloud, id_: str) -> tuple[Instance, ...]:

@@ -36,6 +36,11 @@ def is_at(reference: str, id_: str) -> bool:
     return reference.casefold() == id_.casefold() or reference.casefold().startswith(f"{id_}/subnets/".casefold())
 
 
+def read_model(scale_set: dict[str, Any]) -> Any:
+    """Return what instances of a scale set are created from."""
+    return scale_set["sku"]["name"], scale_set["properties"]["virtualMachineProfile"]
+
+
 def read_type(id_: str) -> str:
     match = ID.match(id_)
     return match["type"] if match and match["type"] else "Microsoft.Resources/resourceGroups"

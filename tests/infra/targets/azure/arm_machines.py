@@ -6,7 +6,8 @@ from base64 import b64encode
 from collections import Counter
 from hashlib import sha256
 from ipaddress import IPv4Network
-from typing import Protocol
+from typing import Any, Protocol
+from uuid import uuid4
 
 
 class Machines(Protocol):
@@ -49,3 +50,13 @@ class NoMachines:
 
     def stop(self, id_: str) -> None:
         pass
+
+
+def make_instance(id_: str, number: str) -> dict[str, Any]:
+    """Return an instance of a scale set that is being created."""
+    properties = {"provisioningState": "Creating", "vmId": str(uuid4()), "latestModelApplied": True}
+    return {"id": id_, "instanceId": number, "properties": properties}
+
+
+def set_power(machine: dict[str, Any], state: str) -> None:
+    machine["properties"]["instanceView"] = {"statuses": [{"code": f"PowerState/{state}"}]}

@@ -28,9 +28,10 @@ from tests.infra.targets.azure.arm_ids import (
     SCALE_SET,
     is_at,
     list_references,
+    read_model,
     read_type,
 )
-from tests.infra.targets.azure.arm_machines import Machines, NoMachines
+from tests.infra.targets.azure.arm_machines import Machines, NoMachines, make_instance, set_power
 from tests.infra.targets.azure.arm_operations import Fault, Message, Operation, Refusal
 
 PAGE = 3
@@ -52,6 +53,7 @@ class FakeArm:
         """How often an operation has to be asked before it is done."""
         self.answers: dict[str, Message | Callable[[str, Message], Message]] = {}
         """Answers by the end of a path, for what is only read."""
+        self.on_start: Callable[[Message], None] = lambda _machine: None
         self.gives_addresses = True
         """Whether filesystems and interfaces get addresses."""
         self.port = 0
@@ -136,6 +138,11 @@ class FakeArm:
             "properties": {**body.get("properties", {}), "provisioningState": "Creating"},
             "createdTime": (existing or {}).get("createdTime", _now()),
         }
+        if "vmId" in (existing or {}).get("properties", {}):
+            resource["properties"]["vmId"] = existing["properties"]["vmId"]
+        if type_ == SCALE_SET and existing and read_model(existing) != read_model(resource):
+            for instance in self.instances[id_.casefold()].values():
+                instance["properties"]["latestModelApplied"] = False
         self.resources[id_.casefold()] = resource
         if type_ == GROUP:
             resource["properties"]["provisioningState"] = "Succeeded"
@@ -212,13 +219,14 @@ class FakeArm:
 
             return self._begin(202, target, finish_run, fault, [printed], action=True)  # type: ignore[list-item]
         if action == "start" and "instanceIds" not in body:
-            return self._begin(202, id_, lambda: _set_power(resource, "running"), fault, action=True)
+            self.on_start(resource)
+            return self._begin(202, id_, lambda: set_power(resource, "running"), fault, action=True)
         chosen = {number: self.instances[id_.casefold()][number] for number in body["instanceIds"]}
 
         def finish() -> None:
             for number, instance in chosen.items():
                 if action == "start":
-                    _set_power(instance, "running")
+                    set_power(instance, "running")
                 elif action == "delete":
                     self._machines.stop(instance["id"])
                     del self.instances[id_.casefold()][number]
@@ -244,11 +252,7 @@ class FakeArm:
             number = str(self._next_instance.get(id_.casefold(), 0))
             self._next_instance[id_.casefold()] = int(number) + 2
             instance_id = f"{id_}/virtualMachines/{number}"
-            instances[number] = {
-                "id": instance_id,
-                "instanceId": number,
-                "properties": {"provisioningState": "Creating", "vmId": str(uuid4())},
-            }
+            instances[number] = make_instance(instance_id, number)
             host = f"{profile['computerNamePrefix']}{int(number):06d}"
             starting.append(self._start_one(instance_id, host, profile.get("customData", "")))
         return starting
@@ -271,12 +275,13 @@ class FakeArm:
         properties = resource["properties"]
         if type_ == MACHINE:
             properties.setdefault("vmId", str(uuid4()))
-            _set_power(resource, "running")
+            if "instanceView" not in properties:
+                set_power(resource, "running")
         elif type_ == SCALE_SET:
             for instance in self.instances[id_.casefold()].values():
                 instance["properties"]["provisioningState"] = "Succeeded"
                 if "instanceView" not in instance["properties"]:
-                    _set_power(instance, "running")
+                    set_power(instance, "running")
         elif type_ == INTERFACE:
             address = self._addresses[id_.casefold()] if self.gives_addresses else ""
             properties["ipConfigurations"][0]["properties"]["privateIPAddress"] = address
@@ -388,10 +393,6 @@ class FakeArm:
 
     def _group_of(self, id_: str) -> str:
         return id_.casefold().partition("/providers/")[0]
-
-
-def _set_power(resource: Message, state: str) -> None:
-    resource["properties"]["instanceView"] = {"statuses": [{"code": f"PowerState/{state}"}]}
 
 
 def _now() -> str:

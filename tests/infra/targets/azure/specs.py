@@ -11,6 +11,11 @@ Data = dict[str, Any]
 SUBSCRIPTION = "11111111-2222-3333-4444-555555555555"
 IMAGE = "microsoft-dsvm:ubuntu-hpc:2404:24.04.2025091701"
 
+GALLERY_IMAGE = (
+    f"/subscriptions/{SUBSCRIPTION}/resourceGroups/images/providers/Microsoft.Compute"
+    "/galleries/ours/images/slurm/versions/1.0.0"
+)
+
 
 def spec_data(**changes: Any) -> Data:
     """Return the description of two machines with eight H100 each, in one placement group."""

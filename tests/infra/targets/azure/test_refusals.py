@@ -166,7 +166,7 @@ def test_a_login_names_why_each_way_failed(monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 def test_the_azure_cli_has_a_minute_to_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    timeouts = []
+    timeouts: list[int] = []
 
     class Credential(AzureCliCredential):
         def __init__(self, *, process_timeout: int = 10) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from azure.core.pipeline.transport import HttpTransport
 from pulumi.dynamic import ResourceProvider
@@ -10,6 +12,9 @@ from pulumi.output import Unknown
 from infra.resources.error import InUseError, ResourceError
 from infra.targets.azure import bodies, client
 from infra.targets.azure.build.machine_key import MachineKeyProvider, parse_key
+from infra.targets.azure.drift import differs
+from infra.targets.azure.kinds import KINDS
+from infra.targets.azure.plan import plan_azure, resource_id
 from infra.targets.azure.spec import require_section
 from infra.targets.rented.boot import BootProvider
 from tests.infra.targets.azure.fake_arm import FakeArm
@@ -23,7 +28,7 @@ from tests.infra.targets.azure.resources import (
     describe,
     describe_key,
 )
-from tests.infra.targets.azure.specs import make_spec
+from tests.infra.targets.azure.specs import GALLERY_IMAGE, make_spec, spec_data
 from tests.infra.targets.clock import Clock
 
 
@@ -61,6 +66,73 @@ def test_a_machine_that_was_stopped_meanwhile_is_taken_over(arm: FakeArm) -> Non
     existing["properties"]["instanceView"] = {"statuses": [{"code": "PowerState/deallocated"}]}
     outs = PROVIDER.create(props).outs
     assert PROVIDER.read(props["arm_id"], outs).outs["drift"] == []
+
+
+def make_machine_body(**section: Any) -> Props:
+    """Return the body of the controller with other settings."""
+    spec = make_spec(azure={**spec_data()["azure"], **section})
+    interface = resource_id(spec, KINDS["network interface"].type, "muster-demo-controller")
+    return bodies.machine_body(spec, plan_azure(spec).nodes[0], interface)
+
+
+MACHINES = {
+    "size": ({"controller": {"size": "Standard_D16s_v5"}}, True),
+    "image": ({"image": GALLERY_IMAGE}, True),
+    "kind of disk": ({"disk_sku": "Standard_LRS"}, True),
+    "who may connect": ({"ssh_from": ["198.51.100.9/32"]}, False),
+}
+
+
+@pytest.mark.parametrize("state", ["running", "deallocated"])
+@pytest.mark.parametrize(("section", "replaced"), MACHINES.values(), ids=MACHINES)
+def test_a_machine_of_an_interrupted_run_is_replaced_if_the_spec_has_changed(
+    arm: FakeArm, section: Props, replaced: bool, state: str
+) -> None:
+    props = create_all()["machine"]
+    existing = arm.resources[props["arm_id"].casefold()]["properties"]
+    existing["instanceView"] = {"statuses": [{"code": f"PowerState/{state}"}]}
+    disk = existing["storageProfile"]["osDisk"]
+    if state == "deallocated":
+        # Azure reports a disk only while its machine runs.
+        existing["storageProfile"] = {**existing["storageProfile"], "osDisk": {"name": disk["name"]}}
+        arm.on_start = lambda machine: machine["properties"]["storageProfile"].update(osDisk=disk)
+    body = make_machine_body(**section)
+    outs = PROVIDER.create(props | {"body": body}).outs
+    assert outs is not None
+    assert (outs["machine_id"] != props["machine_id"]) is replaced
+    assert not differs(body, arm.resources[props["arm_id"].casefold()])
+    assert PROVIDER.read(outs["arm_id"], outs).outs["drift"] == []
+
+
+def test_an_interface_that_should_have_no_public_address_loses_it(arm: FakeArm) -> None:
+    props = create_all()["network interface"]
+    PROVIDER.create(props | {"body": bodies.interface_body(make_spec(), None)})
+    (configured,) = arm.resources[props["arm_id"].casefold()]["properties"]["ipConfigurations"]
+    assert "publicIPAddress" not in configured["properties"]
+
+
+FILESYSTEMS = {
+    "capacity": {"storage": {"shared": {"kind": "volume", "size_gb": 16384}}},
+    "kind": {"azure": {**spec_data()["azure"], "filesystem_sku": "AMLFS-Durable-Premium-500"}},
+    "zone": {"azure": {**spec_data()["azure"], "zone": "2"}},
+}
+
+
+@pytest.mark.parametrize("changes", FILESYSTEMS.values(), ids=FILESYSTEMS)
+def test_a_filesystem_of_an_interrupted_run_is_not_replaced(arm: FakeArm, changes: Props) -> None:
+    props = create_all()["filesystem"]
+    spec = make_spec(**changes)
+    before = dict(arm.resources[props["arm_id"].casefold()])
+    what = (
+        r"^azure: filesystem muster-demo-shared exists with 8192 GB, kind AMLFS-Durable-Premium-250 and zone none\. "
+        r"Fix: write these into the stack file, or remove the filesystem if its data is not needed"
+    )
+    with pytest.raises(ResourceError, match=what):
+        PROVIDER.create(props | {"body": bodies.filesystem_body(spec, spec.storage["shared"])})
+    assert arm.resources[props["arm_id"].casefold()] == before
+    # The window of maintenance is Azure's matter, which somebody may have moved.
+    arm.resources[props["arm_id"].casefold()]["properties"]["maintenanceWindow"]["dayOfWeek"] = "Monday"
+    PROVIDER.create(props)
 
 
 def test_a_resource_of_somebody_else_is_refused(arm: FakeArm) -> None:

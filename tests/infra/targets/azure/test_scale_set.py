@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from infra.resources.error import ResourceError
+from infra.targets.azure.drift import differs
 from infra.targets.azure.instances import Instance, assign_nodes
 from tests.infra.targets.azure.fake_arm import FakeArm
 from tests.infra.targets.azure.resources import (
@@ -14,7 +15,7 @@ from tests.infra.targets.azure.resources import (
     create_scale_set,
     describe_scale_set,
 )
-from tests.infra.targets.azure.specs import make_spec, spec_data
+from tests.infra.targets.azure.specs import GALLERY_IMAGE, make_spec, spec_data
 
 NODES = ["gpu-1", "gpu-2", "gpu-3"]
 
@@ -103,6 +104,36 @@ def test_a_failed_creation_is_continued(arm: FakeArm) -> None:
     props = create_scale_set(NODES)
     assert "1" not in numbers(props).values()
     assert list(arm.instances[set_id]) == list(numbers(props).values())
+
+
+SETS = {
+    "size": {"groups": {"gpu": {"size": "Standard_ND96isr_H200_v5"}}},
+    "image": {"image": GALLERY_IMAGE},
+    "public addresses": {"public_addresses": False},
+}
+
+
+@pytest.mark.parametrize("section", SETS.values(), ids=SETS)
+def test_a_scale_set_of_an_interrupted_run_is_replaced_if_the_spec_has_changed(arm: FakeArm, section: Props) -> None:
+    props = create_scale_set(NODES)
+    news = describe_scale_set(make_spec(azure=spec_data()["azure"] | section), NODES[:2])
+    replaced = SCALE_SETS.create(news).outs
+    assert replaced is not None
+    assert machine_ids(replaced).isdisjoint(machine_ids(props))
+    assert not differs(news["body"], arm.resources[props["arm_id"].casefold()])
+    # The same spec again takes over what is there.
+    assert SCALE_SETS.create(news).outs == replaced
+
+
+def test_instances_of_another_model_are_replaced(arm: FakeArm) -> None:
+    props = create_scale_set(NODES)
+    (instances,) = arm.instances.values()
+    instances[numbers(props)["gpu-2"]]["properties"]["latestModelApplied"] = False
+    new = SCALE_SETS.create(props).outs
+    assert new is not None
+    old = props["machines"]["gpu-2"]["machine_id"]
+    assert machine_ids(props) - machine_ids(new) == {old}
+    assert len(machine_ids(new)) == 3
 
 
 def test_another_size_replaces_all_machines(arm: FakeArm) -> None:

@@ -38,5 +38,5 @@ def test_every_command_finds_its_tests() -> None:
     assert len(tests) > 100
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *tests]
     everything = {name: value for name, value in os.environ.items() if name != VARIABLE}
-    done = subprocess.run(command, cwd=REPO, env=everything, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=REPO, env=everything, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import atexit
 import faulthandler
+import fcntl
 import importlib
+import multiprocessing
 import os
 import signal
 import tempfile
@@ -68,7 +70,7 @@ class _Pool:
         for rank in range(ranks):
             ours, theirs = context.Pipe()
             arguments = (rank, ranks, self._store.port, self._stacks(rank), theirs)
-            # A daemon ends with the session; after a killed session, it sees its pipe close.
+            # A daemon ends with the session, and a rank is killed with one that is killed.
             process = context.Process(target=_serve, args=arguments, daemon=True)
             process.start()
             theirs.close()
@@ -82,9 +84,10 @@ class _Pool:
         return max(len(os.listdir(f"/proc/{process.pid}/task")) for process in self._processes)
 
     def run(self, target: str, timeout_s: float, failures: int, kwargs: dict[str, Any]) -> list[Any]:
+        # First: a stopped rank reads nothing, and large arguments do not fit into its socket.
+        self._signal(signal.SIGCONT)
         for end in self._ends:
             end.send((target, kwargs))
-        self._signal(signal.SIGCONT)
         answers = self._answers(time.monotonic() + timeout_s, failures)
         failed = {rank: text for rank, (is_good, text) in sorted(answers.items()) if not is_good}
         if failed:
@@ -136,12 +139,27 @@ _POOLS: dict[int, _Pool] = {}
 
 
 def _serve(rank: int, ranks: int, port: int, stacks: Path, end: Connection) -> None:
+    _die_with_session()
     torch.set_num_threads(1)
     store = dist.TCPStore("127.0.0.1", port, None, False, wait_for_workers=False)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks)
     with stacks.open("w") as file:
         faulthandler.enable(file)
         _answer_calls(end)
+
+
+def _die_with_session() -> None:
+    """Let the kernel kill this process when the one that started it ends: a stopped process sees no pipe close.
+
+    The signal for the death of a parent would not do: the parent is the fork server, which lives as long as its forks.
+    The pipe is the one whose other end only the starting process has; all of its data has been read.
+    """
+    session = multiprocessing.parent_process()
+    assert session is not None
+    pipe = session.sentinel
+    fcntl.fcntl(pipe, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(pipe, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
 
 
 def _answer_calls(end: Connection) -> None:

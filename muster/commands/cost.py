@@ -93,19 +93,23 @@ def build_cost_table(priced: Cost, *, notes: bool = True) -> Table:
     heads = ("part", "what", "count", "USD per hour", "USD per month", *(["note"] if notes else []))
     table = screen.new_table(*heads, right=heads[2:5], wraps=("what", "note"))
     for line in priced.lines:
-        money = _money(line.least, line.usd_per_hour)
+        money = ("?", "?") if line in priced.unpriced else _money(line.least, line.usd_per_hour)
         table.add_row(line.part, line.what, _count(line), *money, *([line.note] if notes else []))
     table.add_section()
-    table.add_row("total", "", "", *_money(priced.usd_per_hour_min, priced.usd_per_hour), style="bold")
+    at_least = "at least" if priced.unpriced else ""
+    table.add_row("total", at_least, "", *_money(priced.usd_per_hour_min, priced.usd_per_hour), style="bold")
     return table
 
 
 def list_footnotes(priced: Cost) -> list[str]:
-    """Return the notes below the cost table: unverified and unknown prices, and what is not included."""
+    """Return the notes below the cost table: uncertain and unknown prices, and what is not included."""
     notes = []
-    if any(line.open and line.usd_per_hour for line in priced.lines):
-        check = f"; check them at {priced.price_page}" if priced.price_page else ""
+    uncertain = [line.note for line in priced.lines if line.open and line.usd_per_hour]
+    check = f"; check them at {priced.price_page}" if priced.price_page else ""
+    if any("unverified" in note for note in uncertain):
         notes.append(f"unverified: prices from experience, not looked up{check}")
+    elif uncertain:
+        notes.append(f"some prices may be wrong, as their notes say{check}")
     if priced.unpriced:
         notes.append(
             f"no price known: {', '.join(line.what for line in priced.unpriced)}; the total does not include it"

@@ -20,7 +20,7 @@ from infra.targets.rented.cost import Item, add_up
 
 PRICES = Path(__file__).with_name("prices.yaml")
 PAGE = "https://docs.nebius.com/compute/resources/pricing"
-OUTDATED = "has changed since"
+OUTDATED = "the price has changed since the table was made"
 
 
 def price_machine(name: str, *, preemptible: bool = False) -> float | None:

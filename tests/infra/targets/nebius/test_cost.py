@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from rich.console import Console
 
 from infra.targets.cost import Quote
 from infra.targets.nebius import client
@@ -13,6 +15,7 @@ from infra.targets.nebius.cost import OUTDATED, cost_nebius
 from infra.targets.nebius.quote import NOT_QUOTED
 from infra.targets.nebius.target import NebiusTarget
 from infra.targets.rented.cost import NOT_INCLUDED, UNKNOWN
+from muster.commands import cost as command
 from muster.commands import screen
 from tests.infra.targets.nebius.fake_cloud import FakeCloud
 from tests.infra.targets.nebius.profiles import use_profile
@@ -32,6 +35,19 @@ def test_lines_by_the_table() -> None:
     ]
     assert cost.not_included == NOT_INCLUDED
     assert [line.open for line in cost.lines] == [False, False, True, True, True, True, True]
+
+
+def test_the_table_shows_which_prices_are_unknown_or_may_be_wrong() -> None:
+    cost = cost_nebius(make_spec())
+    console = Console(width=300, file=StringIO())
+    console.print(command.build_cost_table(cost))
+    cells = [line.split() for line in cast("StringIO", console.file).getvalue().splitlines()]
+    rows = {row[0]: row for row in cells if row}
+    assert rows["storage.shared"][5:8] == ["1", "?", "?"]
+    assert rows["total"][:4] == ["total", "at", "least", f"{cost.usd_per_hour:.2f}"]
+    notes = command.list_footnotes(cost)
+    assert notes[0].startswith("some prices may be wrong, as their notes say; check them at https://docs.nebius.com")
+    assert not any("unverified" in note for note in notes)
 
 
 def test_preemptible_and_unknown_machines() -> None:

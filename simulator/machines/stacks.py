@@ -34,7 +34,9 @@ def spec_of(file: Path) -> ClusterSpec:
     """Return the description in a stack file whose machines are in the catalog; raise ConfigError for others."""
     spec = any_spec_of(file)
     if not target_of(spec).capabilities.rents_machines or not target_of(spec).region(spec):
-        message = f"target {spec.target} has neither instance types nor prices; allowed: {', '.join(priced_examples())}"
+        supported = " and ".join(name for name, target in targets().items() if target.capabilities.rents_machines)
+        message = f"the simulator knows no machines of target {spec.target}, only those of {supported}"
+        message += f"; allowed: {', '.join(priced_examples())}"
         example = priced_examples()[-1]
         fix = f"name one of them, such as `--stack {example}`, or with make `STACK={example}`"
         raise ConfigError([ConfigProblem("stack", message, fix)])
@@ -42,7 +44,7 @@ def spec_of(file: Path) -> ClusterSpec:
 
 
 def priced_examples() -> list[str]:
-    """Return the example stacks of the targets that have instance types and prices."""
+    """Return the example stacks of the targets whose machines the simulator knows."""
     return [name for target in targets().values() if target.capabilities.rents_machines for name in target.examples]
 
 

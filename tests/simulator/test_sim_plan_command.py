@@ -123,7 +123,7 @@ def test_any_includes_models_the_trainer_does_not_support(capsys: pytest.Capture
         (["--tokens", "nan"], "tokens: nan is outside"),
         (["--stack", "aws-p5en-luster"], "did you mean aws-p5en-lustre"),
         (["-s", "aws-p5en-luster"], "did you mean aws-p5en-lustre"),
-        (["--stack", "local"], "stack: target local has neither instance types nor prices"),
+        (["--stack", "local"], "stack: the simulator knows no machines of target local, only those of aws; "),
         (["--stack", "local"], "or with make `STACK=aws-p5en-lustre`\n  allowed: aws-existing-vpc, aws-full, "),
         (["--instance", "p5.48xlrge"], "instance: 'p5.48xlrge' is not in the catalog; nearest: p5.48xlarge"),
         (["--nodes", "0"], "nodes: 0 is outside of 1 to 1024"),

@@ -10,7 +10,7 @@ from infra.home import DEFAULT_STACK
 _MAKE_TARGETS = frozenset(
     {"up", "status", "ssh", "submit", "fabric", "teardown", "demo", "check", "cost", "upgrade", "backup", "restore"}
 )
-_STACK_COMMAND = re.compile(r"(?<!/)\bmuster (up|status|teardown|bootstrap|upgrade)\b")
+_STACK_COMMAND = re.compile(r"(?<!/)\bmuster (up|demo|status|teardown|bootstrap|upgrade)\b")
 _SSH_COMMAND = re.compile(r"(?<!/)\bmuster ssh ([a-z][a-z0-9-]*)")
 # Only where a command begins: parts also make up a whole.
 _MAKE_COMMAND = re.compile(

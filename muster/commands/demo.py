@@ -27,7 +27,7 @@ _SHARDS = "data/torch-source"
 
 def demo(name: str) -> None:
     """Run the whole demo on a stack."""
-    ended = up(name, force=False, wait=False)
+    ended = up(name, force=False, wait=False, command="demo")
     began = time.monotonic()
     submit(name, SMOKE_JOB, [])
     job = time.monotonic() - began
@@ -94,14 +94,16 @@ def _train(name: str) -> dict[str, float]:
     return {"training data": prepared - began, "training job": trained - prepared, "report": ended - trained}
 
 
-def _follow(stack: StackHome, login: str, script: str, what: str) -> None:
-    done = subprocess.run(unattended(stack, login, None, ["bash", "-c", f"'{script}'"]), check=False)
+def _follow(stack: StackHome, login: str, script: str, what: str, *, quiet: bool = False) -> None:
+    line = unattended(stack, login, None, ["bash", "-c", f"'{script}'"])
+    done = subprocess.run(line, stdout=subprocess.DEVNULL if quiet else None, check=False)
     if done.returncode != 0:
         raise Stop(f"demo: could not {what} (exit code {done.returncode})", format_command("ssh", stack.name))
 
 
 def _fetch_report(stack: StackHome, login: str, folder: str) -> Path:
-    _follow(stack, login, f"{TRAINER_ON_NODE} report {folder}", "draw the report")
+    # It names the result, which the job has printed, and a path on the cluster, from where the page is fetched.
+    _follow(stack, login, f"{TRAINER_ON_NODE} report {folder}", "draw the report", quiet=True)
     # Next to the receipts, so that it outlives the cluster.
     page = stack.home.root / "reports" / f"{stack.name}-{Path(folder).name}.html"
     page.parent.mkdir(parents=True, exist_ok=True)

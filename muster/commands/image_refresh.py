@@ -66,13 +66,13 @@ def refresh(name: str, *, force: bool) -> None:
         with _emptied_group(stack, replacement.group, force=force):
             screen.say(f"{replacement.path}: {replacement.image}")
             _write_images(stack, replacement)
-            up(name, force=force, wait=False)
+            up(name, force=force, wait=False, command="image refresh")
     permanent = [node.name for node in target_of(spec).plan(spec).nodes if node.role != "compute"]
     # The controller comes last: until then it hands the jobs of nodes that are replaced to others.
     for node in sorted(permanent, key=lambda name: name == CONTROLLER):
         with screen.status(f"replacing {node}"):
             target.end_machine(deployment, node)
-        up(name, force=force, wait=False, preflight=False)
+        up(name, force=force, wait=False, preflight=False, command="image refresh")
     all_machines = "all other machines" if own_images else "all machines"
     screen.print_success(f"{all_machines} of stack {name} start from {', '.join(ids.values())}")
     if unused := list_unused(stack, target, images):

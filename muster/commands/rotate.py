@@ -107,7 +107,7 @@ def _require_no_change(stack: StackHome, spec: ClusterSpec) -> None:
 
 def _run_step(stack: StackHome, step: str, shown: RotationStep, *, wait: bool) -> None:
     try:
-        up(stack.name, force=False, wait=wait, preflight=False, rotation=step)
+        up(stack.name, force=False, wait=wait, preflight=False, rotation=step, command="rotate keys")
     except Stop as stop:
         raise Stop(f"{stop.what}\n{describe_interruption(shown)}", _describe_fix(stop, stack.name), stop.code) from None
 

@@ -20,6 +20,8 @@ from infra.engine.stop import Stop
 
 # No line is this long, so that nothing is wrapped in a pipe or a log.
 _PIPE_WIDTH = 10_000
+# Next to their commands, descriptions fit into a terminal of this width; longer ones get lines of their own.
+_HINT_WIDTH = 80
 _TRAILING_SPACES = re.compile(r" +$", re.MULTILINE)
 _UNITS = {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
 
@@ -98,8 +100,10 @@ def print_next_steps(commands: Iterable[tuple[str, str]]) -> None:
     """Print commands to run next, each with its description."""
     pairs = list(commands)
     width = max(len(command) for command, _ in pairs)
+    is_wide = width + max(len(what) for _, what in pairs) + 4 > _HINT_WIDTH
     for command, what in pairs:
-        out().print(f"  [bold]{escape(command):<{width}}[/bold]  [dim]{escape(what)}[/dim]")
+        end = "\n     " if is_wide else " " * (width - len(command))
+        out().print(f"  [bold]{escape(command)}[/bold]{end} [dim] {escape(what)}[/dim]", soft_wrap=True)
 
 
 def new_table(*columns: str, right: Collection[str] = (), wraps: Collection[str] = ()) -> Table:

@@ -41,12 +41,19 @@ _CANCELLED = "update canceled"
 
 
 def up(  # noqa: PLR0913  # each is an option of its own
-    name: str, *, force: bool, wait: bool, preflight: bool = True, rotation: str = "", launched: bool = False
+    name: str,
+    *,
+    force: bool,
+    wait: bool,
+    preflight: bool = True,
+    rotation: str = "",
+    launched: bool = False,
+    command: str = "up",
 ) -> LastUp:
     """Create or update the cluster of a stack and return the result; raise Stop if it fails.
 
     `rotation` is a step of a rotation of the Slurm key that is taken at the same time. With `launched`, running nodes
-    that Slurm launched are updated too.
+    that Slurm launched are updated too. `command` is what the user typed, for others who wait for its lock.
     """
     stack = require_stack_file(name)
     spec, issues = examine_spec(stack, _query_host(stack))
@@ -61,7 +68,7 @@ def up(  # noqa: PLR0913  # each is an option of its own
     if flight and target.capabilities.rents_machines:
         screen.say(describe_price(name, target, spec, flight.quote))
     target.prepare(stack.home, screen)
-    with lock.held(stack, "up", wait=wait, say=screen.say) as held:
+    with lock.held(stack, command, wait=wait, say=screen.say) as held:
         pulumi.wait_for_others(stack, wait=wait, say=screen.say)
         # Another command may have claimed it before this one had the lock.
         claim_folder(stack)

@@ -85,7 +85,7 @@ def upgrade(name: str, *, to: str, dry_run: bool = False, drill: bool | None = N
             return
         differences = _carry_out(cluster, nodes, old, to, record)
     _write_release(cluster.stack, to)
-    up(name, force=False, wait=False, preflight=False)
+    up(name, force=False, wait=False, preflight=False, command="upgrade")
     if differences:
         lines = "\n".join(f"  {line}" for line in differences)
         what = f"stack {name} has Slurm {to}, but queue and accounting differ from before:\n{lines}"
@@ -117,7 +117,7 @@ def go_back(name: str, *, to: str) -> None:
             raise Stop(rewrite_commands(str(failure), name), "remove the cause, then run it again", FAILED) from None
         _record(cluster.stack, to).unlink(missing_ok=True)
     _write_release(cluster.stack, to)
-    up(name, force=False, wait=False, preflight=False)
+    up(name, force=False, wait=False, preflight=False, command="upgrade")
     screen.print_success(f"stack {name} has Slurm {to} again, with the queue and accounting of the backup")
 
 

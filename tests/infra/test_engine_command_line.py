@@ -23,6 +23,10 @@ REPO = Path(__file__).parents[2]
         (format_command("ssh", "x", then="scancel 30"), ".venv/bin/muster ssh --stack x -- scancel 30"),
         (format_command("ssh", "local", then="scancel 30"), ".venv/bin/muster ssh -- scancel 30"),
         (rewrite_commands("then `muster up` again", "x"), "then `make up STACK=x` again"),
+        (
+            rewrite_commands("another command uses it: `muster demo`", "x"),
+            "another command uses it: `make demo STACK=x`",
+        ),
         (rewrite_commands("`muster ssh gpu-1` and read", "x"), "`make ssh NODE=gpu-1 STACK=x` and read"),
         (rewrite_commands("the cluster muster made", "x"), "the cluster muster made"),
         (rewrite_commands("run `.venv/bin/muster bootstrap`", "x"), "run `.venv/bin/muster bootstrap`"),

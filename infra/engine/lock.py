@@ -92,6 +92,15 @@ def pulumi_holders(stack: StackHome) -> list[Holder]:
     return holders
 
 
+def is_held(stack: StackHome) -> bool:
+    """Return whether a process of this machine that took the lock of muster or Pulumi still lives."""
+    try:
+        ours = _parse_note(stack.lock.read_bytes())
+    except OSError:
+        ours = None
+    return any(holder.alive for holder in (ours, *pulumi_holders(stack)) if holder)
+
+
 def in_use_error(stack: StackHome, holder: Holder) -> Stop:
     """Return the error for a stack whose lock another process holds."""
     if stack.home.remote and holder.command == "pulumi":
@@ -127,7 +136,7 @@ def _acquire(descriptor: int, stack: StackHome, *, wait: bool, say: Callable[[st
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
         except BlockingIOError:
-            holder = _read_note(descriptor)
+            holder = _parse_note(os.pread(descriptor, 4096, 0))
         # The holder writes its note just after it takes the lock; until then its name is unknown.
         aftermath = holder is None or not holder.alive
         if not wait and not (aftermath and time.monotonic() - began < _AFTERMATH_S):
@@ -138,9 +147,9 @@ def _acquire(descriptor: int, stack: StackHome, *, wait: bool, say: Callable[[st
         time.sleep(_POLL_S)
 
 
-def _read_note(descriptor: int) -> Holder | None:
+def _parse_note(content: bytes) -> Holder | None:
     try:
-        note = json.loads(os.pread(descriptor, 4096, 0))
+        note = json.loads(content)
         return Holder(note["pid"], datetime.fromisoformat(note["since"]), note["command"])
     except (ValueError, KeyError):
         return None

@@ -16,6 +16,7 @@ from cluster.inventory import Node
 from cluster.plural import format_count
 from cluster.spec import ClusterSpec
 from cluster.spec.issue import SpecError
+from infra.engine import lock
 from infra.engine.command_line import format_command
 from infra.engine.stop import Stop
 from infra.home import StackHome
@@ -28,6 +29,7 @@ from muster.commands import last_up, screen
 from muster.commands.cost import describe_cost, format_usd_per_hour
 from muster.commands.stacks import require_stack
 from muster.deployments import find_deployment
+from slurm.control.pending_reasons import describe_reason
 from slurm.hostlist import hostlist
 
 _FINE = ("idle", "mixed", "allocated", "completing", "planned", "reserved")
@@ -159,7 +161,8 @@ def build_queue_table(slurm: Slurm) -> Table:
     heads = ("job", "name", "user", "partition", "state", "time", "nodes", "where or why")
     table = screen.new_table(*heads, right=["time", "nodes"], wraps=heads[-1:])
     for job in slurm.jobs:
-        cells = (job.id, job.name, job.user, job.partition, job.state.lower(), job.time, job.nodes, job.where)
+        where = describe_reason(job.where) if job.where.startswith("(") else job.where
+        cells = (job.id, job.name, job.user, job.partition, job.state.lower(), job.time, job.nodes, where)
         table.add_row(*map(escape, cells))
     return table
 
@@ -182,10 +185,18 @@ def _health(stack: StackHome, slurm: Slurm) -> list[str]:
         "ready": "[green]passed[/green]",
         "failed": "[red]failed[/red]",
         "interrupted": "[red]interrupted[/red]",
-    }.get(gate.result, "[yellow]running or killed[/yellow]")
+    }.get(gate.result, f"[yellow]{_describe_unfinished(stack)}[/yellow]")
     out.print(f"gate    {verdict}, last `up` {ago} ago")
     bad = {"failed": ["the last `up` failed"], "interrupted": ["the last `up` was interrupted"]}
     return down + bad.get(gate.result, [])
+
+
+def _describe_unfinished(stack: StackHome) -> str:
+    """Return what has become of an `up` that has written no result."""
+    if stack.home.remote:
+        # The process may be another operator's.
+        return "running or killed"
+    return "running" if lock.is_held(stack) else "killed"
 
 
 def describe_limits(slurm: Slurm) -> str:

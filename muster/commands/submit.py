@@ -21,6 +21,7 @@ from muster.commands.job_request import check_nodes
 from muster.commands.stacks import require_running_stack
 from muster.commands.train import check_training
 from slurm.control.follow import follow_job
+from slurm.control.pending_reasons import describe_reason
 from slurm.job_environment import check_settings, parse_settings
 
 FOLDER = "jobs"
@@ -32,14 +33,6 @@ _STABLE_CONNECTION_S = 60.0
 _RECONNECT_DELAY_S = 1.0
 _GOOD = "COMPLETED"
 _QUIET_REASONS = frozenset({"None", "", "(null)"})
-# Slurm's pending reasons in plain words.
-_REASONS = {
-    "Resources": "waiting for nodes to be free",
-    "Priority": "waiting behind other jobs",
-    "ReqNodeNotAvail": "a requested node is down or drained",
-    "PartitionConfig": "the request exceeds the limits of the partition",
-    "Dependency": "waiting for another job",
-}
 
 
 @dataclass
@@ -169,9 +162,7 @@ def _start(stack: StackHome, login: str, followed: FollowedJob) -> subprocess.Po
 
 
 def _print_state(followed: FollowedJob) -> None:
-    reason = (
-        "" if followed.reason in _QUIET_REASONS else f": {_REASONS.get(followed.reason.strip(','), followed.reason)}"
-    )
+    reason = "" if followed.reason in _QUIET_REASONS else f": {describe_reason(followed.reason)}"
     nodes = f" on {followed.nodes}" if followed.nodes not in _QUIET_REASONS else ""
     if followed.state in ("PENDING", "CONFIGURING", "RUNNING"):
         screen.say(f"job {followed.job} {followed.state.lower()}{reason if followed.state == 'PENDING' else nodes}")

@@ -12,7 +12,9 @@ from rich.text import Text
 from cluster.inventory import Inventory
 from infra.targets.facts import Facts, Machine, Slurm, SlurmNode
 from muster.commands import screen, status
+from muster.commands.up import list_next_steps
 from slurm.control.named_jobs import ListedJob
+from slurm.control.pending_reasons import describe_reason
 
 REASON = "slurmd on the node has been silent for 300 s and the health check before that said that its disk is full"
 
@@ -90,3 +92,30 @@ def test_error_is_one_line_in_a_log() -> None:
     out = io.StringIO()
     screen.print_hanging(Console(file=out, width=40), Text("✗ "), REASON)
     assert out.getvalue() == f"✗ {REASON}\n"
+
+
+def test_hints_fit_into_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    screen.print_next_steps(list_next_steps("local"))
+    together = capsys.readouterr().out.splitlines()
+    assert together[0].startswith("  make ssh ")
+    assert together[0].endswith("  a shell on the login node")
+    screen.print_next_steps(list_next_steps("a-stack-with-a-name"))
+    apart = capsys.readouterr().out.splitlines()
+    assert apart[:2] == ["  make ssh STACK=a-stack-with-a-name", "       a shell on the login node"]
+    assert all(len(line) <= 80 for line in [*together, *apart])
+
+
+@pytest.mark.parametrize(
+    ("reason", "expected"),
+    [
+        ("(Resources)", "waiting for nodes to be free"),
+        ("PartitionConfig", "the request exceeds the limits of the partition"),
+        ("(ReqNodeNotAvail, UnavailableNodes:gpu-1)", "a requested node is down or drained, UnavailableNodes:gpu-1"),
+        ("(BeginTime)", "BeginTime"),
+    ],
+)
+def test_reasons_of_waiting_jobs_are_in_plain_words(reason: str, expected: str) -> None:
+    assert describe_reason(reason) == expected
+    job = ListedJob("7", "ann", "gpu", "PENDING", "0:00", "2", reason, "train")
+    shown = " ".join(render(status.build_queue_table(Slurm(jobs=(job,))), 200).split())
+    assert (expected in shown) is reason.startswith("(")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from bootstrap.progress import Event
 from cluster.inventory import NodeSet
 from cluster.spec import ClusterSpec
+from infra.engine import lock
 from infra.engine.environment import RunOptions
 from infra.engine.events import Failure, Result
 from infra.engine.stop import Stop
@@ -133,6 +135,18 @@ def test_pulumi_lock_counts_as_running(tmp_path: Path) -> None:
     last = last_up.read_last_up(stack)
     assert last is not None
     assert last.result == "running"
+
+
+def test_an_up_without_a_result_is_held_only_while_its_process_lives(tmp_path: Path) -> None:
+    stack = Home.of({"MUSTER_HOME": str(tmp_path)}).stack("s")
+    assert not lock.is_held(stack)
+    with lock.held_here(stack, "up", wait=False, say=print):
+        assert lock.is_held(stack)
+    note = json.loads(stack.lock.read_text())
+    with subprocess.Popen(["true"]) as ended:
+        pass
+    stack.lock.write_text(json.dumps({**note, "pid": ended.pid}))
+    assert not lock.is_held(stack)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -11,6 +12,8 @@ JOBSET_RESOURCE = "jobsets.jobset.x-k8s.io"
 JOB_RESOURCE = "jobs.batch"
 TIMEOUT_S = 120.0
 """Seconds for a call; kubectl itself waits forever for a cluster that does not answer."""
+# kubectl's libraries log each attempt, before kubectl prints the error.
+_LOG_LINE = re.compile(r"[EWI]\d{4} ")
 _PARTIAL_LIST = "unable to retrieve the complete list of server APIs"
 
 
@@ -75,4 +78,5 @@ class Kubectl:
 
 
 def _make_error(done: subprocess.CompletedProcess[str]) -> KubectlError:
-    return KubectlError(done.stderr.strip() or f"kubectl ended with exit code {done.returncode}")
+    lines = [line for line in done.stderr.strip().splitlines() if not _LOG_LINE.match(line)]
+    return KubectlError("\n".join(lines) or f"kubectl ended with exit code {done.returncode}")

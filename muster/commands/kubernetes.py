@@ -23,6 +23,7 @@ from trainer.config.yaml_text import dump_yaml
 _REMOVED = ("deployments.apps", "services", "configmaps")
 _POLICY_RESOURCE = "networkpolicies.networking.k8s.io"
 _CLAIM_RESOURCE = "persistentvolumeclaims"
+_NO_ANSWER = ("connection to the server", "Unable to connect to the server", "did not answer")
 _JOBSET_FIX = f"install JobSet (https://jobset.sigs.k8s.io/docs/installation/), or use --form {INDEXED_JOB}"
 
 
@@ -201,4 +202,7 @@ def _explain(error: KubectlError) -> Stop:
         return Stop(
             str(error), "install it (https://kubernetes.io/docs/tasks/tools/), or pipe `render` to it elsewhere"
         )
+    if any(text in str(error) for text in _NO_ANSWER):
+        fix = "choose one with --context; `kubectl config get-contexts` lists them"
+        return Stop(f"kubectl has no cluster, or it does not answer: {error}", fix)
     return Stop(f"kubectl: {error}", "`kubectl cluster-info` shows whether the cluster answers")

@@ -134,6 +134,16 @@ def test_apply_without_jobset_names_the_other_form(kubectl: Path) -> None:
     assert "kind: Job\n" in (kubectl / "applied").read_text()
 
 
+def test_a_cluster_that_does_not_answer_is_one_line_without_kubectls_log(kubectl: Path) -> None:
+    log = "E1119 12:00:00.000000    7 memcache.go:265] dial tcp 127.0.0.1:8080: connect: connection refused"
+    refused = "The connection to the server localhost:8080 was refused - did you specify the right host or port?"
+    (kubectl / "api-resources").write_text("")
+    (kubectl / "api-resources.sh").write_text(f"printf '%s\\n' '{log}' '{log}' '{refused}' >&2; exit 1")
+    stop = fail("apply", "tiny-llama", *OPTIONS)
+    assert stop.what == f"kubectl has no cluster, or it does not answer: {refused}"
+    assert stop.fix == "choose one with --context; `kubectl config get-contexts` lists them"
+
+
 def test_another_api_that_is_down_does_not_matter(kubectl: Path) -> None:
     error = "error: unable to retrieve the complete list of server APIs: metrics.k8s.io/v1beta1: not available"
     (kubectl / "api-resources.sh").write_text(f"echo '{error}' >&2; exit 1")

@@ -57,7 +57,9 @@ teardown: $(MUSTER) ## remove the cluster, print a receipt (FORCE=1: even if job
 backup: $(MUSTER) ## write queue, accounting and shared files to an archive (TO=folder, NO_FILES=1)
 	@$(MUSTER) backup --stack $(STACK) $(if $(TO),--to "$(TO)") $(if $(NO_FILES),--no-files)
 
-restore: $(MUSTER) ## restore ARCHIVE=file to the running cluster (OVERWRITE=1, NO_FILES=1)
+# A missing archive is reported before an environment is created.
+restore: $(if $(ARCHIVE),$(MUSTER)) ## restore ARCHIVE=file to the running cluster (OVERWRITE=1, NO_FILES=1)
+	@$(if $(ARCHIVE),,echo "make restore: ARCHIVE= is required; for example: make restore ARCHIVE=FILE; \`.venv/bin/muster backup list\` shows them" >&2; exit 2)
 	@$(MUSTER) restore --stack $(STACK) $(if $(OVERWRITE),--overwrite) $(if $(NO_FILES),--no-files) "$(ARCHIVE)"
 
 rehearse: $(MUSTER) ## rehearse a stack in a simulated cloud on this machine (ARGS="--seed 2")

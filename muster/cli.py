@@ -178,7 +178,13 @@ def ssh(
     node: Annotated[str | None, typer.Argument(help="Node name; by default the login node.")] = None,
     stack: Stack = DEFAULT_STACK,
     user: Annotated[
-        str | None, typer.Option("--user", "-u", help="User to log in as; by default the first alphabetically.")
+        str | None,
+        typer.Option(
+            "--user",
+            "-u",
+            help="User to log in as; by default the first alphabetically. On other nodes than the login node: root, "
+            "unless that user is an admin.",
+        ),
     ] = None,
 ) -> None:
     """Open a shell on a node, or run one command there."""

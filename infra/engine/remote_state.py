@@ -20,7 +20,7 @@ from uuid import uuid4
 
 from infra.engine.state_store import FolderStore, StateStore, replace_file
 from infra.engine.stop import BAD_INPUT, Stop
-from infra.home import FILE_STATE, Home, StackHome, private_folder
+from infra.home import FILE_STATE, STATE_VARIABLE, Home, StackHome, private_folder
 from infra.targets.mixins import StoresState
 from infra.targets.registry import targets
 
@@ -39,8 +39,10 @@ def find_state_target(url: str) -> StoresState:
     for target in stores:
         if url.startswith(f"{target.state_scheme}://"):
             return target
+    is_variable = url == os.environ.get(STATE_VARIABLE)
+    fix = f"correct {STATE_VARIABLE}" if is_variable else "use a URL of one of these forms"
     allowed = ", ".join([*(target.state_example for target in stores), FILE_STATE])
-    raise Stop(f"state: '{url}' is not the URL of a state; allowed: {allowed}", "correct MUSTER_STATE", BAD_INPUT)
+    raise Stop(f"state: '{url}' is not the URL of a state; allowed: {allowed}", fix, BAD_INPUT)
 
 
 def open_store(home: Home) -> StateStore:

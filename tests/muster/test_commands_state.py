@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from infra.engine import remote_state
 from infra.engine.stop import BAD_INPUT, Stop
 from infra.home import Home
 from muster.commands import state
@@ -83,3 +84,13 @@ def test_other_urls_are_refused(home: Home, url: str) -> None:
         state.create(url)
     assert "allowed: s3://BUCKET/PREFIX?region=REGION, file" in stop.value.what
     assert home.remote == ""
+
+
+def test_a_url_that_is_none_is_corrected_where_it_came_from(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Stop, match=r"state: 'http://foo' is not the URL of a state; allowed: ") as given:
+        state.use("http://foo")
+    assert given.value.fix == "use a URL of one of these forms"
+    monkeypatch.setenv("MUSTER_STATE", "http://bar")
+    with pytest.raises(Stop) as set_by_variable:
+        remote_state.open_store(Home.of(os.environ))
+    assert set_by_variable.value.fix == "correct MUSTER_STATE"

@@ -186,6 +186,13 @@ def test_release_without_a_key_is_refused_at_once(clone: Path) -> None:
     assert calls(clone) == ""
 
 
+def test_restore_without_an_archive_is_refused_at_once(clone: Path) -> None:
+    done = run_make(clone, "restore")
+    assert done.returncode != 0
+    assert "ARCHIVE= is required; for example: make restore ARCHIVE=FILE; `.venv/bin/muster backup list`" in done.stderr
+    assert calls(clone) == ""
+
+
 def test_release_and_its_verification_get_their_arguments(clone: Path) -> None:
     words = "<-m>\n<release>\n<build>\n<--key>\n<~/.ssh/my key>\n<--no-audit>\n"
     assert make(clone, "release", "KEY=~/.ssh/my key", "ARGS=--no-audit").endswith(words)

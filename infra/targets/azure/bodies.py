@@ -13,12 +13,10 @@ from cluster import names
 from cluster.spec import ClusterSpec, Storage
 from infra.plan import PlannedNode
 from infra.targets.azure.plan import disk_size_gb, divide_range, resource_id
-from infra.targets.azure.spec import MARKETPLACE, Azure, require_section
+from infra.targets.azure.spec import ADMIN, MARKETPLACE, Azure, require_section
 from infra.targets.azure.validate import GB_PER_TIB
 
 Body = dict[str, Any]
-ADMIN = "clusteradmin"
-"""Azure requires a user; muster logs in as root."""
 SSH_PORT = 22
 NODES, FILESYSTEMS = "nodes", "filesystems"
 _NETWORK = "Microsoft.Network"

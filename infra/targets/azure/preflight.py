@@ -8,20 +8,23 @@ from dataclasses import dataclass
 from ipaddress import IPv4Network
 from typing import Any
 
+from azure.core.exceptions import HttpResponseError
+
 from cluster import names
 from cluster.spec import ClusterSpec, Issue
 from cluster.spec.issue import error
 from infra.plan import PlannedNode
 from infra.targets.azure.bodies import image_reference
-from infra.targets.azure.client import Cloud, Message
+from infra.targets.azure.client import Cloud, Message, read_error
 from infra.targets.azure.kinds import COMPUTE_API, GALLERIES_API, MACHINE, SCALE_SET, SKUS_API, STORAGE_API
 from infra.targets.azure.plan import divide_range, list_machines, plan_azure, resource_id
-from infra.targets.azure.refusals import NOT_OFFERED_FIX, QUOTA_FIX
+from infra.targets.azure.refusals import NOT_OFFERED_FIX, QUOTA_FIX, list_codes
 from infra.targets.azure.sizes import read_sizes
-from infra.targets.azure.spec import SECTION, Azure, machine_of, require_section
+from infra.targets.azure.spec import SECTION, SLURM_IMAGE, Azure, machine_of, require_section
 from infra.targets.azure.validate import GB_PER_TIB
 
 _TOTAL_CORES = "cores"
+_FORBIDDEN = 403
 # Azure keeps the first four addresses of a subnet and the last one for itself.
 RESERVED_ADDRESSES = 5
 
@@ -54,6 +57,8 @@ class Account:
     offers: Mapping[str, Offer]
     quotas: Mapping[str, Quota]
     has_image: bool
+    image_refusal: str
+    """Why the account may not read the gallery of the image, which can be in another subscription; empty if it may."""
     image_plan: str
     """Name of the marketplace's plan that the image is sold by; empty if it is free to use."""
     filesystem_addresses: int
@@ -74,12 +79,13 @@ def read_account(cloud: Cloud, spec: ClusterSpec) -> Account:
         if sku.get("resourceType") == "virtualMachines" and sku["name"] in named
     }
     usages = cloud.list(f"{scope}/providers/Microsoft.Compute/locations/{section.region}/usages", COMPUTE_API)
-    image = _find_image(cloud, section)
+    image, refusal = _find_image(cloud, section)
     plan = (image or {}).get("properties", {}).get("plan") or {}
     return Account(
         offers,
         {usage["name"]["value"].casefold(): _read_quota(usage) for usage in usages},
         image is not None,
+        refusal,
         str(plan.get("name", "")),
         sum(_count_addresses(cloud, section, tib) for tib in _list_capacities(spec)),
         {id_: count for id_ in _list_ids(spec) if (count := _count_machines(cloud, id_))},
@@ -94,12 +100,15 @@ def judge_account(spec: ClusterSpec, account: Account) -> Iterator[Issue]:
         where = f"{SECTION}.groups.{group}.size" if group else f"{SECTION}.{role}.size"
         yield from _judge_size(section, where, machine_of(section, role, group).size, account)
     yield from _judge_quotas(spec, account)
-    if not account.has_image:
+    if account.image_refusal:
+        message = f"'{section.image}' cannot be read: {account.image_refusal}"
+        yield error("azure_image", f"{SECTION}.image", message, "ask for the role `Reader` on the gallery")
+    elif not account.has_image:
         message = f"'{section.image}' does not exist in {section.region}, or the account may not see it"
         yield error("azure_image", f"{SECTION}.image", message, "correct it; `az vm image list --all` lists images")
     elif account.image_plan:
         message = f"'{section.image}' is sold by the plan '{account.image_plan}', whose terms somebody has to accept"
-        fix = "choose an image without a plan, such as microsoft-dsvm:ubuntu-hpc, or build one of your own from it"
+        fix = f"choose an image without a plan: write {SLURM_IMAGE}"
         yield error("azure_image", f"{SECTION}.image", message, fix)
     _nodes, filesystems = divide_range(plan_azure(spec).cidr or "")
     room = IPv4Network(filesystems).num_addresses - RESERVED_ADDRESSES
@@ -181,16 +190,22 @@ def _count_addresses(cloud: Cloud, section: Azure, tib: float) -> int:
     return int(cloud.call("POST", path, STORAGE_API, body)["filesystemSubnetSize"])
 
 
-def _find_image(cloud: Cloud, section: Azure) -> Message | None:
+def _find_image(cloud: Cloud, section: Azure) -> tuple[Message | None, str]:
+    """Return the image, if it exists, and why its gallery cannot be read."""
     reference = image_reference(section.image)
     if "id" in reference:
-        return cloud.get(reference["id"], GALLERIES_API)
+        try:
+            return cloud.get(reference["id"], GALLERIES_API), ""
+        except HttpResponseError as failed:
+            if failed.status_code != _FORBIDDEN:
+                raise
+            return None, ", ".join(list_codes(read_error(failed))) or f"status {_FORBIDDEN}"
     path = (
         f"/subscriptions/{section.subscription}/providers/Microsoft.Compute/locations/{section.region}"
         f"/publishers/{reference['publisher']}/artifacttypes/vmimage/offers/{reference['offer']}"
         f"/skus/{reference['sku']}/versions/{reference['version']}"
     )
-    return cloud.get(path, COMPUTE_API)
+    return cloud.get(path, COMPUTE_API), ""
 
 
 def _location(section: Azure) -> str:

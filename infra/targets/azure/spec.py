@@ -11,6 +11,9 @@ from cluster.spec.patterns import Name
 
 SECTION = "azure"
 LOGIN_FIX = "run `az login`, or set AZURE_TENANT_ID, AZURE_CLIENT_ID and AZURE_CLIENT_SECRET"
+ADMIN, ADMIN_UID = "clusteradmin", 1000
+"""The account that Azure requires and creates first on every machine; muster logs in as root."""
+SLURM_IMAGE = "the id of a gallery's image version that has Slurm (docs/azure.md)"
 SUBSCRIPTION = r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
 MARKETPLACE = re.compile(r"^(?P<publisher>[\w.-]+):(?P<offer>[\w.-]+):(?P<sku>[\w.-]+):(?P<version>[\w.]+)$")
 GALLERY = re.compile(
@@ -62,11 +65,15 @@ class Azure(SpecModel):
     )
     image: Annotated[str, ValueDescription("PUBLISHER:OFFER:SKU:VERSION or the id of a gallery's image version")] = (
         field(
-            "image of all machines: Ubuntu 22.04 or 24.04 or Debian 12 or 13 with Slurm (docs/azure.md), and for GPUs "
-            "NVIDIA's drivers, InfiniBand's and the Lustre client, as in microsoft-dsvm:ubuntu-hpc",
+            "image of all machines: Ubuntu 22.04 or 24.04 or Debian 12 or 13 with Slurm, and for GPUs NVIDIA's "
+            "drivers, InfiniBand's and the Lustre client: for example an image of your own, built on "
+            "microsoft-dsvm:ubuntu-hpc, which has all these but Slurm (docs/azure.md)",
             "replace",
             min_length=1,
-            examples=["microsoft-dsvm:ubuntu-hpc:2404:24.04.2025091701"],
+            examples=[
+                "/subscriptions/00000000-0000-0000-0000-000000000000/resourceGroups/images/providers/Microsoft.Compute"
+                "/galleries/slurm/images/ubuntu-hpc/versions/1.0.0"
+            ],
         )
     )
     disk_sku: DiskSku = field("kind of boot disks", "replace", default="Premium_LRS")

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator
 from difflib import get_close_matches
 
 from cluster.spec import ClusterSpec
-from cluster.spec.issue import Issue, error
+from cluster.spec.issue import Issue, error, warning
+from cluster.user_ids import LAST_UID
 from infra.plan import node_count
 from infra.targets.azure.plan import NETWORK_MAX_PREFIX, list_machines
 from infra.targets.azure.sizes import read_sizes
-from infra.targets.azure.spec import GALLERY, MARKETPLACE, SECTION, Azure, azure_section
+from infra.targets.azure.spec import ADMIN, ADMIN_UID, GALLERY, MARKETPLACE, SECTION, SLURM_IMAGE, Azure, azure_section
 from infra.targets.rented import rules
 
 # One placement group has at most that many machines, and InfiniBand connects only machines of one.
@@ -24,6 +25,7 @@ FILESYSTEM_TIB = {
     "AMLFS-Durable-Premium-500": (4, 128),
 }
 GB_PER_TIB = 1024
+_BARE_IMAGE = "microsoft-dsvm:ubuntu-hpc:"
 
 _Rule = Callable[[ClusterSpec, Azure], Iterator[Issue]]
 
@@ -88,11 +90,25 @@ def check_image(_spec: ClusterSpec, section: Azure) -> Iterator[Issue]:
     match = MARKETPLACE.match(section.image) or GALLERY.match(section.image)
     if match is None:
         message = f"'{section.image}' is neither PUBLISHER:OFFER:SKU:VERSION nor the id of a gallery's image version"
-        fix = "write for example microsoft-dsvm:ubuntu-hpc:2404:VERSION; `az vm image list --all` lists versions"
-        yield error("azure_image", where, message, fix)
+        yield error("azure_image", where, message, f"write {SLURM_IMAGE}; `az sig image-version list` lists versions")
     elif match["version"] == "latest":
         message = "version 'latest' changes, so that machines of one cluster could differ"
         yield error("azure_image", where, message, "write a version; `az vm image list --all` lists them")
+    elif section.image.casefold().startswith(_BARE_IMAGE):
+        message = f"'{section.image}' has no Slurm of a release that muster sets up, so machines end with an error"
+        yield warning("azure_image", where, message, f"install Slurm on it, and write {SLURM_IMAGE}")
+
+
+def check_users(spec: ClusterSpec, _section: Azure) -> Iterator[Issue]:
+    """Refuse the name and the uid of the account that Azure creates on every machine before bootstrap runs."""
+    for name, user in spec.users.items():
+        if name == ADMIN:
+            message = f"'{name}' is the account that Azure creates on every machine"
+            yield error("azure_user", f"users.{name}", message, "choose another name")
+        elif user.uid == ADMIN_UID:
+            free = next(uid for uid in range(2000, LAST_UID) if uid not in {other.uid for other in spec.users.values()})
+            message = f"{user.uid} is the uid of '{ADMIN}', the account that Azure creates on every machine"
+            yield error("azure_user", f"users.{name}.uid", message, f"write `uid: {free}`")
 
 
 def check_ssh_from(_spec: ClusterSpec, section: Azure) -> Iterator[Issue]:
@@ -130,6 +146,7 @@ RULES: tuple[_Rule, ...] = (
     check_gpu_counts,
     check_fabrics,
     check_image,
+    check_users,
     check_ssh_from,
     check_network,
     check_storage,

@@ -9,7 +9,7 @@ from infra.targets.registry import load_spec
 
 Data = dict[str, Any]
 SUBSCRIPTION = "11111111-2222-3333-4444-555555555555"
-IMAGE = "microsoft-dsvm:ubuntu-hpc:2404:24.04.2025091701"
+IMAGE = "example:slurm-hpc:2404:24.04.2025091701"
 
 GALLERY_IMAGE = (
     f"/subscriptions/{SUBSCRIPTION}/resourceGroups/images/providers/Microsoft.Compute"

@@ -12,7 +12,7 @@ from infra.targets.azure.preflight import judge_account, read_account
 from tests.infra.targets.azure.fake_arm import FakeArm
 from tests.infra.targets.azure.offers import H100, offer
 from tests.infra.targets.azure.resources import create_network, create_scale_set
-from tests.infra.targets.azure.specs import IMAGE, Data, make_spec, spec_data
+from tests.infra.targets.azure.specs import GALLERY_IMAGE, IMAGE, Data, make_spec, spec_data
 
 OFFERED_FIX = "choose another size, zone or region; `az vm list-skus --size SIZE --all` lists where it is offered"
 QUOTA_FIX = "request a higher quota in Azure's portal (Quotas, Compute), or make the cluster smaller"
@@ -68,13 +68,29 @@ def test_images(arm: FakeArm) -> None:
     arm.answers["/versions/24.04.2025091701"] = {"properties": {"plan": {"name": "paid"}}}
     assert judge() == [
         f"error azure.image: '{IMAGE}' is sold by the plan 'paid', whose terms somebody has to accept; "
-        "choose an image without a plan, such as microsoft-dsvm:ubuntu-hpc, or build one of your own from it"
+        "choose an image without a plan: write the id of a gallery's image version that has Slurm (docs/azure.md)"
     ]
     del arm.answers["/versions/24.04.2025091701"]
     assert judge() == [
         f"error azure.image: '{IMAGE}' does not exist in eastus, or the account may not see it; "
         "correct it; `az vm image list --all` lists images"
     ]
+
+
+def test_a_gallery_that_the_account_may_not_read(arm: FakeArm) -> None:
+    offer(arm, cpus=100)
+    arm.fail("GET", "/galleries/", 403, "AuthorizationFailed", "no authorization to read", times=9)
+    image, cores = judge(**section(image=GALLERY_IMAGE))[::-1]
+    assert image == (
+        f"error azure.image: '{GALLERY_IMAGE}' cannot be read: AuthorizationFailed; "
+        "ask for the role `Reader` on the gallery"
+    )
+    assert cores.startswith("error azure.controller.size: quota 'cores'")
+    arm.faults.clear()
+    assert "does not exist in eastus" in judge(**section(image=GALLERY_IMAGE))[-1]
+    arm.fail("GET", "/galleries/", 409, "SomethingElse", "no idea")
+    with pytest.raises(ResourceError, match=r"^azure\.subscription: SomethingElse: no idea"):
+        judge(**section(image=GALLERY_IMAGE))
 
 
 def test_room_for_filesystems(arm: FakeArm) -> None:

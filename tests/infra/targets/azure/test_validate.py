@@ -7,7 +7,7 @@ import pytest
 from infra.targets.azure.sizes import read_sizes
 from infra.targets.azure.target import AzureTarget
 from infra.validate import validate
-from tests.infra.targets.azure.specs import Data, make_spec, spec_data
+from tests.infra.targets.azure.specs import GALLERY_IMAGE, Data, make_spec, spec_data
 
 SECTION: Data = spec_data()["azure"]
 GPU_GROUP: Data = spec_data()["groups"]["gpu"]
@@ -56,12 +56,29 @@ BAD = {
     "no image": (
         section(image="ubuntu-hpc"),
         "error azure.image: 'ubuntu-hpc' is neither PUBLISHER:OFFER:SKU:VERSION nor the id of a gallery's image "
-        "version; write for example microsoft-dsvm:ubuntu-hpc:2404:VERSION; `az vm image list --all` lists versions",
+        "version; write the id of a gallery's image version that has Slurm (docs/azure.md); "
+        "`az sig image-version list` lists versions",
     ),
     "latest image": (
         section(image="microsoft-dsvm:ubuntu-hpc:2404:latest"),
         "error azure.image: version 'latest' changes, so that machines of one cluster could differ; "
         "write a version; `az vm image list --all` lists them",
+    ),
+    "image without Slurm": (
+        section(image="Microsoft-DSVM:ubuntu-hpc:2404:24.04.2025091701"),
+        "warning azure.image: 'Microsoft-DSVM:ubuntu-hpc:2404:24.04.2025091701' has no Slurm of a release that muster "
+        "sets up, so machines end with an error; install Slurm on it, and write the id of a gallery's image version "
+        "that has Slurm (docs/azure.md)",
+    ),
+    "uid of Azure's account": (
+        {"users": {"ann": {"uid": 1000}, "bob": {"uid": 2000}}},
+        "error users.ann.uid: 1000 is the uid of 'clusteradmin', the account that Azure creates on every machine; "
+        "write `uid: 2001`",
+    ),
+    "name of Azure's account": (
+        {"users": {"clusteradmin": {"uid": 2000}}},
+        "error users.clusteradmin: 'clusteradmin' is the account that Azure creates on every machine; "
+        "choose another name",
     ),
     "SSH for everybody": (
         section(ssh_from=["0.0.0.0/0"]),
@@ -96,9 +113,8 @@ def test_issue(changes: Data, expected: str) -> None:
 
 
 def test_valid_specs_have_no_issues() -> None:
-    gallery = "/subscriptions/11111111-2222-3333-4444-555555555555/resourceGroups/images/providers/Microsoft.Compute"
     assert list(validate(make_spec())) == []
-    assert list(validate(make_spec(**section(image=f"{gallery}/galleries/ours/images/slurm/versions/1.0.0")))) == []
+    assert list(validate(make_spec(**section(image=GALLERY_IMAGE)))) == []
     assert list(validate(make_spec(storage={"shared": {"kind": "nfs", "keep": False}}))) == []
 
 

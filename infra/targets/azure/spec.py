@@ -42,7 +42,9 @@ class Azure(SpecModel):
         pattern=SUBSCRIPTION,
         examples=["00000000-0000-0000-0000-000000000000"],
     )
-    region: str = field("region", "forbidden", pattern=r"^[a-z0-9]+$", examples=["eastus"])
+    region: Annotated[str, ValueDescription("a region in lower-case letters and digits, such as eastus")] = field(
+        "region", "forbidden", pattern=r"^[a-z0-9]+$", examples=["eastus"]
+    )
     zone: Literal["1", "2", "3"] | None = field(
         "availability zone of machines and filesystems; without one, Azure chooses for machines, and filesystems have "
         "none, which regions with zones refuse",

@@ -46,12 +46,14 @@ def check_groups(spec: ClusterSpec, section: Azure) -> Iterator[Issue]:
     return rules.check_groups(spec, SECTION, section.groups, "{size: SIZE}")
 
 
-def check_sizes(_spec: ClusterSpec, section: Azure) -> Iterator[Issue]:
+def check_sizes(spec: ClusterSpec, section: Azure) -> Iterator[Issue]:
     """Require sizes whose hardware is known, because Slurm's configuration depends on it."""
     sizes = read_sizes()
     for where, machine in list_machines(section).items():
         if machine.size not in sizes:
-            near = get_close_matches(machine.size, sizes, n=1)
+            group = spec.groups.get(where.removeprefix(f"{SECTION}.groups."))
+            alike = [name for name, size in sizes.items() if group is None or bool(size.gpus) == bool(group.gpus.count)]
+            near = get_close_matches(machine.size, alike, n=1)
             fix = f"write `size: {near[0]}`" if near else "choose one of those"
             message = f"'{machine.size}' is not a known size; allowed: {', '.join(sizes)}"
             yield error("azure_size", f"{where}.size", message, fix)

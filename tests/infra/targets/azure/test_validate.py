@@ -35,6 +35,11 @@ BAD = {
         f"error azure.controller.size: 'Standard_D8s_v6' is not a known size; allowed: {SIZES}; "
         "write `size: Standard_D8s_v5`",
     ),
+    "unknown size with GPUs": (
+        section(groups={"gpu": {"size": "Standard_D16s_v6"}}),
+        f"error azure.groups.gpu.size: 'Standard_D16s_v6' is not a known size; allowed: {SIZES}; "
+        "write `size: Standard_ND96asr_v4`",
+    ),
     "other number of GPUs": (
         {"groups": {"gpu": {**GPU_GROUP, "gpus": {"count": 4, "kind": "real"}}}},
         "error groups.gpu.gpus.count: 4, but 'Standard_ND96isr_H100_v5' has 8; "

@@ -145,8 +145,10 @@ def _check_complete(stack: StackHome, receipt: Receipt) -> None:
             f"see {stack.log('destroy')}, then `{format_command('teardown', stack.name)}` again",
         )
     if receipt.unseen:
+        # If nothing was removed either, probably nothing at all could be searched.
+        others = "; everything else is removed" if receipt.removed else ""
         raise Stop(
-            "not everything could be searched, see above; everything else is removed",
+            f"not everything could be searched, see above{others}",
             f"use credentials that may list it, then `{format_command('teardown', stack.name)}` again",
         )
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from infra.engine.stop import Stop
 from infra.home import Home
+from infra.receipt import Item, Receipt
 from infra.resources.error import InUseError, ResourceError
 from infra.targets.target import Deployment, Leftover, Leftovers, Target
 from muster.commands import teardown
@@ -144,3 +147,18 @@ def test_a_lost_connection_is_waited_for(sweep: Sweep, seconds: float, is_left: 
     else:
         assert sweep(cloud)[0] == []
     assert (DISK in cloud.resources) == is_left
+
+
+@pytest.mark.parametrize(
+    ("removed", "expected"),
+    [
+        (True, "not everything could be searched, see above; everything else is removed"),
+        (False, "not everything could be searched, see above"),
+    ],
+)
+def test_the_rest_is_called_removed_only_if_something_was(removed: bool, expected: str, tmp_path: Path) -> None:
+    items = (Item("machine", "m-1", removed=True),) if removed else ()
+    receipt = Receipt("s", "c", "2026-01-01T00:00:00+00:00", 1.0, items=items, unseen=("machines: no rights",))
+    with pytest.raises(Stop) as stop:
+        teardown._check_complete(Home.of({"MUSTER_HOME": str(tmp_path)}).stack("s"), receipt)
+    assert stop.value.what == expected

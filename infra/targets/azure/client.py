@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -38,8 +39,12 @@ CONNECT_RETRIES = 6
 # The first start of `az` on a slow disk takes longer than the library's 10 s.
 AZ_TIMEOUT_S = 60
 _NOT_FOUND = 404
-_ATTEMPTS, _ADVICE = "Attempted credentials:", "To mitigate this issue"
+_ATTEMPTS, _ADVICE = "Attempted credentials:", ("To mitigate this issue", "Visit https://")
+_VARIABLES = ("AZURE_TENANT_ID", "AZURE_CLIENT_ID", "AZURE_CLIENT_SECRET")
+_CERTIFICATE = "AZURE_CLIENT_CERTIFICATE_PATH"
 Message = dict[str, Any]
+# The library logs a login that fails; the error has its own message here.
+logging.getLogger("azure").setLevel(logging.CRITICAL)
 
 
 class Cloud:
@@ -143,7 +148,8 @@ def open_cloud(where: str) -> Iterator[Cloud]:
     try:
         yield Cloud(_connect(os.environ.get(LOOPBACK, "")), where)
     except ClientAuthenticationError as error:
-        raise ResourceError(where, f"the login to Azure failed: {explain_login(str(error))}", LOGIN_FIX) from None
+        text = explain_login(str(error))
+        raise ResourceError(where, f"the login to Azure failed: {text}", choose_login_fix(text, os.environ)) from None
     except HttpResponseError as error:
         raise _explain(where, error) from None
     except AzureError as error:
@@ -158,6 +164,21 @@ def explain_login(text: str) -> str:
         return lines[0] if lines else "no reason given"
     attempts = lines[lines.index(_ATTEMPTS) + 1 :]
     return "; ".join(line.rstrip(".") for line in attempts if not line.startswith(_ADVICE))
+
+
+def choose_login_fix(text: str, environment: Mapping[str, str]) -> str:
+    """Return the fix of a login that failed, by its error and the variables that are set."""
+    if "HTTPSConnection" in text:
+        return "check the connection to login.microsoftonline.com, then run it again"
+    present = [name for name in _VARIABLES if environment.get(name)]
+    missing = [name for name in _VARIABLES if name not in present]
+    if environment.get(_CERTIFICATE) and _VARIABLES[-1] in missing:
+        missing.remove(_VARIABLES[-1])
+        present.append(_CERTIFICATE)
+    if not present:
+        return LOGIN_FIX
+    change = f"set {' and '.join(missing)}, too" if missing else f"correct {', '.join(present)}"
+    return f"{change}; or unset {', '.join(present)}, and run `az login`"
 
 
 def has_credentials() -> bool:

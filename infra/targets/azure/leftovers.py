@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from azure.core.exceptions import HttpResponseError
+from azure.core.exceptions import ClientAuthenticationError, HttpResponseError
 
 from cluster import names
 from infra.home import Home
@@ -55,6 +55,8 @@ def find_leftovers(deployment: Deployment) -> Leftovers:
                 if _is_of(resource, deployment.cluster, home) and (kind := find_kind(resource["type"]))
             ]
             inside = [resource for group in groups for resource in cloud.list(f"{group['id']}/resources", GROUP.api)]
+        except ClientAuthenticationError:
+            raise
         except HttpResponseError as error:
             if error.status_code == _UNAUTHORIZED:
                 raise

@@ -103,7 +103,7 @@ class AzureTarget(RentedTarget):
         return Built(cluster.inventory, cluster.addresses, partial(start_slurm, cluster.inventory, context))
 
     def leftovers(self, deployment: Deployment) -> Leftovers:
-        self.require_library()
+        self.require_login()
         from infra.targets.azure.leftovers import find_leftovers
 
         return find_leftovers(deployment)

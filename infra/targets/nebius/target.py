@@ -90,7 +90,7 @@ class NebiusTarget(RentedTarget):
         return Built(cluster.inventory, cluster.addresses, partial(start_slurm, cluster.inventory, context))
 
     def leftovers(self, deployment: Deployment) -> Leftovers:
-        self.require_library()
+        self.require_login()
         from infra.targets.nebius.leftovers import find_leftovers
 
         return find_leftovers(deployment)

@@ -63,6 +63,12 @@ class RentedTarget(Target, ManagedStorage, Preflight, Pushes):
             what = f"target {self.name} needs the Python package {missing.name}, which is not installed"
             raise Stop(what, f"run `make setup`, or install muster with the extra `{self.name}`") from missing
 
+    def require_login(self) -> None:
+        """Raise Stop if there is nothing to log in with, or the cloud's library is not installed."""
+        self.require_library()
+        if not self.has_credentials():
+            raise self._build_login_error()
+
     def resolve(self, spec: ClusterSpec) -> ClusterSpec:
         return spec
 
@@ -91,7 +97,7 @@ class RentedTarget(Target, ManagedStorage, Preflight, Pushes):
         self.require_library()
         flight = self.preflight(spec, issues, stack, console) if full else Flight(issues)
         if flight is None:
-            raise Stop(f"there are no credentials for {self.cloud}", self.login_fix)
+            raise self._build_login_error()
         return flight
 
     def prepare(self, home: Home, console: Console) -> None:  # noqa: ARG002  # nothing is fetched
@@ -120,3 +126,6 @@ class RentedTarget(Target, ManagedStorage, Preflight, Pushes):
         from infra.targets.hosts.facts import gather
 
         return gather(inventory, stack)
+
+    def _build_login_error(self) -> Stop:
+        return Stop(f"there are no credentials for {self.cloud}", self.login_fix)

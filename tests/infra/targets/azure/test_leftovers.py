@@ -5,9 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from azure.core.exceptions import ClientAuthenticationError
 
+from infra.engine.stop import Stop
 from infra.resources.error import InUseError, ResourceError
+from infra.targets.azure import client
 from infra.targets.azure.leftovers import find_leftovers, measure_leftover, remove_leftover
+from infra.targets.azure.spec import LOGIN_FIX
+from infra.targets.azure.target import AzureTarget
 from infra.targets.rented.owner import owner_labels
 from infra.targets.target import Deployment, Leftovers
 from tests.infra.targets.azure import resources
@@ -119,4 +124,24 @@ def test_a_subscription_that_cannot_be_listed(arm: FakeArm) -> None:
 def test_without_a_login_nothing_is_claimed_to_be_gone(arm: FakeArm) -> None:
     arm.fail("GET", "/resourcegroups", 401, "ExpiredAuthenticationToken", "the token has expired", times=99)
     with pytest.raises(ResourceError, match=r"^azure\.subscription: ExpiredAuthenticationToken: .*Fix: log in again"):
+        find_leftovers(DEPLOYMENT)
+
+
+def test_without_credentials_nothing_is_searched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in (client.LOOPBACK, "AZURE_CLIENT_ID"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AZURE_CONFIG_DIR", str(tmp_path))
+    with pytest.raises(Stop, match=r"^there are no credentials for Azure") as stop:
+        AzureTarget().leftovers(DEPLOYMENT)
+    assert stop.value.fix == LOGIN_FIX
+
+
+def test_a_login_that_fails_is_no_part_that_could_not_be_searched(
+    monkeypatch: pytest.MonkeyPatch, arm: FakeArm
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ClientAuthenticationError("no account")
+
+    monkeypatch.setattr(client.Cloud, "list", fail)
+    with pytest.raises(ResourceError, match=r"^azure\.subscription: the login to Azure failed: no account"):
         find_leftovers(DEPLOYMENT)

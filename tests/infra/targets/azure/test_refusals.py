@@ -176,3 +176,47 @@ def test_the_azure_cli_has_a_minute_to_answer(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(client, "AzureCliCredential", Credential)
     client._connect.__wrapped__("")
     assert timeouts == [60]
+
+
+@pytest.mark.parametrize(
+    ("text", "variables", "fix"),
+    [
+        ("no account", (), LOGIN_FIX),
+        ("HTTPSConnection(host='a')", (), "check the connection to login.microsoftonline.com, then run it again"),
+        (
+            "not fully configured",
+            ("AZURE_TENANT_ID", "AZURE_CLIENT_ID"),
+            "set AZURE_CLIENT_SECRET, too; or unset AZURE_TENANT_ID, AZURE_CLIENT_ID, and run `az login`",
+        ),
+        (
+            "AADSTS7000215",
+            ("AZURE_TENANT_ID", "AZURE_CLIENT_ID", "AZURE_CLIENT_SECRET"),
+            "correct AZURE_TENANT_ID, AZURE_CLIENT_ID, AZURE_CLIENT_SECRET; or unset AZURE_TENANT_ID, "
+            "AZURE_CLIENT_ID, AZURE_CLIENT_SECRET, and run `az login`",
+        ),
+        (
+            "AADSTS700027",
+            ("AZURE_TENANT_ID", "AZURE_CLIENT_CERTIFICATE_PATH"),
+            "set AZURE_CLIENT_ID, too; or unset AZURE_TENANT_ID, AZURE_CLIENT_CERTIFICATE_PATH, and run `az login`",
+        ),
+    ],
+)
+def test_the_fix_of_a_login_names_what_is_missing_or_wrong(text: str, variables: tuple[str, ...], fix: str) -> None:
+    assert client.choose_login_fix(text, dict.fromkeys(variables, "x")) == fix
+
+
+def test_a_login_that_fails_is_said_only_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in (*list(os.environ), client.LOOPBACK):
+        if name.startswith("AZURE_") or name == client.LOOPBACK:
+            monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AZURE_TENANT_ID", "x")
+    monkeypatch.setenv("AZURE_CLIENT_ID", "y")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    client._connect.cache_clear()
+    with pytest.raises(ResourceError, match=r"Fix: set AZURE_CLIENT_SECRET, too; or unset") as failed:
+        create("resource group", "", {})
+    client._connect.cache_clear()
+    assert "Visit" not in str(failed.value)
+    assert not caplog.records

@@ -13,7 +13,6 @@ from typing import Any
 
 from azure.core.exceptions import AzureError, ClientAuthenticationError, HttpResponseError
 from azure.core.pipeline.policies import RequestIdPolicy, RetryPolicy, UserAgentPolicy
-from azure.core.polling import LROPoller
 from azure.core.rest import HttpRequest
 from azure.identity import AzureCliCredential, ChainedTokenCredential, EnvironmentCredential
 from azure.mgmt.core import ARMPipelineClient
@@ -112,13 +111,15 @@ class Cloud:
         # The result of an action is where `Location` says.
         options = {"final-state-via": "location"} if method == "POST" else None
         pause = LOOPBACK_POLL_S if os.environ.get(LOOPBACK) else POLL_S
-        polling = ARMPolling(pause, lro_options=options)
-        poller: LROPoller[Any] = LROPoller(self._client, initial, _read_result, polling)
-        poller.wait(max(deadline - time.monotonic(), 0.0))
-        if not poller.done():
+        polling = _PollingUntil(deadline, pause, lro_options=options)
+        polling.initialize(self._client, initial, _read_result)
+        try:
+            if not polling.finished():
+                polling.run()
+        except _DeadlineError:
             what = f"{method} of {path} has not ended in time"
-            raise ResourceError(self._where, what, "run it again: it continues to wait")
-        result: Message = poller.result() or {}
+            raise ResourceError(self._where, what, "run it again: it continues to wait") from None
+        result: Message = polling.resource() or {}
         return result
 
     def _send(self, method: str, path: str, body: Message | None, parameters: dict[str, str] | None = None) -> Any:
@@ -131,6 +132,23 @@ class Cloud:
         answer = self._client.send_request(request, _return_pipeline_response=True)
         answer.http_response.raise_for_status()
         return answer
+
+
+class _DeadlineError(Exception):
+    """An operation has not ended in time."""
+
+
+class _PollingUntil(ARMPolling):  # type: ignore[misc]  # the library is Any to the checker
+    """Asks about an operation until a deadline. The library's poller would ask on in a thread, which nobody ends."""
+
+    def __init__(self, deadline: float, pause: float, **options: Any) -> None:
+        super().__init__(pause, **options)
+        self._deadline = deadline
+
+    def _delay(self) -> None:
+        if time.monotonic() + self._extract_delay() > self._deadline:
+            raise _DeadlineError
+        super()._delay()
 
 
 def restore_integers(value: Any) -> Any:

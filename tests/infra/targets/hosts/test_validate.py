@@ -347,7 +347,7 @@ def test_a_broken_section_causes_no_false_issue_in_others() -> None:
         ),
         (
             {"storage": {"shared": {"kind": "volume"}}},
-            "target 'hosts' has no storage 'volume'; targets that have it: local",
+            "target 'hosts' has no storage 'volume'; targets that have it: azure, local, nebius",
         ),
         ({"groups": {"gpu": {"min": 0, "max": 2}}}, "target 'hosts' cannot scale between min and max"),
         ({"groups": {"gpu": {"count": 2, "fabric": "efa"}}}, "target 'hosts' has no fabric 'efa'"),

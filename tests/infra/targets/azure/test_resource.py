@@ -279,11 +279,11 @@ def test_an_address_that_is_missing_is_an_error_and_drift(arm: FakeArm, kind: st
     error = rf"^azure: Azure reports success, but {kind} muster-demo-\w+ has no address\. Fix: run it again"
     with pytest.raises(ResourceError, match=error):
         PROVIDER.create(props)
-    read = PROVIDER.read(props["arm_id"], props).outs
+    read: dict[str, Any] = PROVIDER.read(props["arm_id"], props).outs or {}
     assert (read["drift"], read["address"]) == (["address"], "")
     with pytest.raises(ResourceError, match=error):
         PROVIDER.update(props["arm_id"], read, props)
-    assert PROVIDER.diff(props["arm_id"], read | {"drift": []}, props).changes
+    assert PROVIDER.diff(props["arm_id"], {**read, "drift": []}, props).changes
     arm.gives_addresses = True
     assert PROVIDER.update(props["arm_id"], read, props | {"labels": {**LABELS, "team": "a"}}).outs["address"]
     assert not PROVIDER.diff(props["arm_id"], props, props).changes

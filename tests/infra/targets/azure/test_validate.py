@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+import yaml
 
 from infra.targets.azure.sizes import read_sizes
 from infra.targets.azure.target import AzureTarget
+from infra.targets.registry import load_spec
 from infra.validate import validate
 from tests.infra.targets.azure.specs import GALLERY_IMAGE, Data, make_spec, spec_data
 
+REPO = Path(__file__).parents[4]
 SECTION: Data = spec_data()["azure"]
 GPU_GROUP: Data = spec_data()["groups"]["gpu"]
 SIZES = ", ".join(read_sizes())
@@ -131,3 +136,9 @@ def test_a_filesystem_is_never_replaced_by_a_larger_one() -> None:
         "16384 would replace the filesystem of 8192 GB and delete its data",
     )
     assert list(AzureTarget().change_issues(make_spec(), make_spec())) == []
+
+
+def test_the_example_in_the_docs_is_valid() -> None:
+    page = (REPO / "docs" / "azure.md").read_text()
+    example = page.partition("```yaml\n")[2].partition("```")[0]
+    assert list(validate(load_spec(yaml.safe_load(example)))) == []

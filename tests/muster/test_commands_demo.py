@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from infra.engine import lock
 from infra.engine.stop import Stop
 from infra.home import Home
 from muster.commands import demo, up
@@ -14,7 +15,7 @@ from tests.muster.test_commands_parts import fake_ssh
 
 def test_the_lock_names_the_command_that_the_user_typed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("MUSTER_HOME", str(tmp_path))
-    commands = []
+    commands: list[str] = []
 
     def hold(_stack: object, command: str, **_: object) -> None:
         commands.append(command)
@@ -22,10 +23,11 @@ def test_the_lock_names_the_command_that_the_user_typed(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(up, "_query_host", lambda _stack: None)
     monkeypatch.setattr("infra.targets.local.target.LocalTarget.prepare", lambda *_: None)
-    monkeypatch.setattr(up.lock, "held", hold)
-    for run in (lambda: demo.demo("local"), lambda: up.up("local", force=False, wait=False)):
-        with pytest.raises(Stop, match="held"):
-            run()
+    monkeypatch.setattr(lock, "held", hold)
+    with pytest.raises(Stop, match="held"):
+        demo.demo("local")
+    with pytest.raises(Stop, match="held"):
+        up.up("local", force=False, wait=False)
     assert commands == ["demo", "up"]
 
 

@@ -141,7 +141,7 @@ def test_arguments_with_spaces_are_quoted(capsys: pytest.CaptureFixture[str]) ->
         ([*AUTO, *STACK[:3], "4,8"], "nodes: '4,8' is not a single number"),
         (["llama-8b", *STACK[:3], "1..4"], "nodes: '1..4' is not a single number"),
         (["lama-8b", *STACK], "did you mean the preset llama-8b?"),
-        ([*AUTO, "--stack", "local", "--nodes", "2"], "stack: target local has neither"),
+        ([*AUTO, "--stack", "local", "--nodes", "2"], "stack: the simulator knows no machines of target local"),
     ],
 )
 def test_invalid_settings_are_rejected(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

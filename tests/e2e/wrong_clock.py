@@ -11,11 +11,12 @@ from infra.targets.local.upgrade import ContainerTransport
 
 SOURCE = Path(__file__).with_suffix(".c")
 LIBRARY = "/usr/local/lib/wrong_clock.so"
+# `reload` would return before sshd listens again, and the next connection be refused.
 WRONG_CLOCK = """cat >/etc/ssh/sshd_config.d/00-clock.conf <<'END'
 SetEnv LD_PRELOAD={library} CLOCK_OFFSET_S={offset_s}
 END
-systemctl reload ssh"""
-RIGHT_CLOCK = "rm /etc/ssh/sshd_config.d/00-clock.conf; systemctl reload ssh"
+systemctl restart ssh"""
+RIGHT_CLOCK = "rm /etc/ssh/sshd_config.d/00-clock.conf; systemctl restart ssh"
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from muster.image_app import image_app
 from muster.kubernetes_app import kubernetes_app
 from muster.options import Json, Stack, chosen_stack
 from muster.programs import PASS_ON, add_programs
+from muster.rehearse_command import rehearse
 from muster.rotate_app import rotate_app
 from muster.state_app import state_app
 
@@ -84,57 +85,7 @@ def up(
         continue_rotation(stack, wait=wait)
 
 
-@app.command()
-def rehearse(  # noqa: PLR0913, PLR0917  # one argument per option
-    stack: Stack = DEFAULT_STACK,
-    seed: Annotated[int, typer.Option("--seed", help="Seed of all delays; the same seed repeats them.")] = 1,
-    seeds: Annotated[int, typer.Option("--seeds", help="Rehearse with this many seeds, from --seed on.")] = 1,
-    speed: Annotated[float, typer.Option("--speed", help="How many times faster than in the cloud time runs.")] = 10.0,
-    nodes: Annotated[int, typer.Option("--nodes", help="Nodes of the job, and maximum nodes of a static group.")] = 2,
-    scenario: Annotated[
-        str, typer.Option("--scenario", help="Scenario to rehearse, or `all`; an unknown name lists them.")
-    ] = "",
-    errors: Annotated[
-        str,
-        typer.Option(
-            "--errors",
-            help="Instead: let the calls of all commands meet these errors of the cloud: "
-            "`sample` (one of those that are handled alike), `all`, or codes separated by commas; list and count them.",
-        ),
-    ] = "",
-    commands: Annotated[
-        str,
-        typer.Option(
-            "--commands",
-            help="With --errors: only the calls of these commands, separated by commas; an unknown name lists them.",
-        ),
-    ] = "",
-    minutes: Annotated[
-        float | None,
-        typer.Option(
-            "--minutes",
-            help="With --errors: stop after this time; the next rehearsal continues. 0 only prints what is covered.",
-        ),
-    ] = None,
-) -> None:
-    """Rehearse the stack in a simulated cloud on this machine.
-
-    A rehearsal creates the cluster, runs a job on it and removes it.
-    """
-    from muster.commands.rehearse import Choice
-    from muster.commands.rehearse import rehearse as run
-
-    choice = Choice(
-        seed=seed,
-        seeds=seeds,
-        speed=speed,
-        nodes=nodes,
-        scenario=scenario,
-        errors=errors,
-        commands=commands,
-        minutes=minutes,
-    )
-    run(stack, choice)
+app.command()(rehearse)
 
 
 @app.command()

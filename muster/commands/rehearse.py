@@ -134,6 +134,10 @@ def _render_coverage(coverage: ErrorCoverage) -> Table:
 
 def _rehearse_once(target: Rehearses, stack: StackHome, run: RehearsalOptions) -> None:
     began = time.monotonic()
+    screen.say(
+        f"rehearsing scenario {run.scenario} of stack {stack.name}, seed {run.seed}, at {run.speed:g} times the speed; "
+        "the simulated cloud starts"
+    )
     folder = target.rehearse(stack, run, screen)
     screen.print_success(f"rehearsed in {time.monotonic() - began:.0f} s; timeline: {folder / 'timeline.svg'}")
 

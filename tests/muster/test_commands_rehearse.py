@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from infra.engine.stop import Stop
+from infra.engine.stop import BAD_INPUT, Stop
 from infra.home import StackHome
 from infra.targets.aws.target import AwsTarget
 from infra.targets.error_coverage import CommandCoverage, ErrorCoverage, ErrorOptions
@@ -67,6 +69,45 @@ def test_an_unknown_scenario_is_rejected_with_all_that_exist() -> None:
         list_runs(Choice(scenario="flood"), SCENARIOS)
     assert "--scenario: 'flood' is not allowed; allowed: all, or one of" in str(caught.value)
     assert "dead-node: a machine dies: the job runs again" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        (("--scenario", "flood"), "--scenario: 'flood' is not allowed"),
+        (("--errors", "Flood"), "--errors: 'Flood' is not allowed"),
+        (("--errors", "sample", "--commands", "down"), "--commands: 'down' is not allowed"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_unknown_names_are_rejected_without_importing_the_simulated_cloud(
+    option: tuple[str, ...], message: str
+) -> None:
+    """It takes seconds to import."""
+    arguments = ["muster", "rehearse", "--stack", "aws-g6-pair", *option]
+    code = (
+        f"import sys; sys.argv = {arguments!r}\n"
+        "from muster.cli import main\n"
+        "try:\n    main()\nfinally:\n    print([m for m in ('moto', 'docker', 'botocore') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=REPO, text=True, capture_output=True)
+    assert done.returncode == BAD_INPUT
+    assert message in done.stderr
+    assert done.stdout.splitlines() == ["[]"]
+
+
+def test_the_scenario_is_printed_before_the_simulated_cloud_starts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outputs: list[str] = []
+
+    def start(_target: object, stack: StackHome, *_: object) -> Path:
+        outputs.append(capsys.readouterr().out)
+        return stack.home.root
+
+    monkeypatch.setattr(AwsTarget, "rehearse", start)
+    rehearse("aws-g6-pair", Choice(seed=3, speed=20))
+    assert " ".join(outputs[0].split()).startswith("rehearsing scenario job of stack aws-g6-pair, seed 3, at 20 times")
 
 
 @pytest.mark.parametrize("seeds", [0, -1])

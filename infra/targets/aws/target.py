@@ -4,13 +4,15 @@
 # AWS's and Pulumi's libraries are imported inside methods: every command imports every target's class.
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cluster import names
 from cluster.inventory import Inventory
+from cluster.plural import format_count
 from cluster.spec import ClusterSpec, Issue
 from infra.engine.stop import Stop
 from infra.home import Home, StackHome
@@ -54,7 +56,6 @@ if TYPE_CHECKING:
     from infra.resources import access
     from infra.resources.job_queue import JobQueue
     from infra.targets.aws.leftovers.kind import AccountRegion
-    from infra.targets.aws.rehearse.scenarios import Scenario
     from infra.targets.facts import Facts
 
 
@@ -144,27 +145,34 @@ class AwsTarget(
         return account.clear_for_creation(spec, issues, record, console, full=full, store_fallbacks=store)
 
     def scenarios(self) -> Mapping[str, str]:
-        return {name: str(scenario) for name, scenario in _load_scenarios().items()}
+        from infra.targets.aws.rehearse.scenarios import SCENARIOS
+
+        return {name: str(scenario) for name, scenario in SCENARIOS.items()}
 
     def look_up_offline(self, spec: ClusterSpec) -> None:
         if account_types.has_unknown_types(spec):
-            _load_scenarios()
-            from infra.targets.aws.rehearse.described_types import load_types
+            with _explain_missing_package():
+                from infra.targets.aws.rehearse.described_types import load_types
 
             load_types(spec)
 
     def rehearse(self, stack: StackHome, options: RehearsalOptions, console: Console) -> Path:
-        scenarios = _load_scenarios()
-        from infra.targets.aws.rehearse.rehearsal import rehearse
+        with _explain_missing_package():
+            from infra.targets.aws.rehearse.rehearsal import rehearse
+            from infra.targets.aws.rehearse.scenario_steps import STEPS
 
-        scenario = scenarios[options.scenario or next(iter(scenarios))]
-        return rehearse(stack, options, console, scenario.steps)
+        return rehearse(stack, options, console, STEPS[options.scenario])
 
     def rehearse_errors(self, stack: StackHome, options: ErrorOptions, console: Console) -> ErrorCoverage:
-        _load_scenarios()
-        from infra.targets.aws.rehearse.errors.rehearse_errors import rehearse_errors
+        from infra.targets.aws.rehearse.errors.share import begin_share
 
-        return rehearse_errors(stack, options, console)
+        # An unknown code or command is rejected before moto is imported, which takes seconds.
+        share = begin_share(options)
+        console.say(f"rehearsing {format_count(len(share.codes), 'error')} at the calls of stack {stack.name}")
+        with _explain_missing_package():
+            from infra.targets.aws.rehearse.errors.rehearse_errors import rehearse_errors
+
+        return rehearse_errors(stack, share, console)
 
     def build(self, plan: BuildPlan, context: Context) -> Built:
         from infra.targets.aws.build.cluster import AwsCluster
@@ -364,11 +372,11 @@ class AwsTarget(
         return list_price_notes(remaining)
 
 
-def _load_scenarios() -> Mapping[str, Scenario]:
-    """Return the scenarios of rehearsals; raise Stop if the packages for rehearsals are not installed."""
+@contextmanager
+def _explain_missing_package() -> Iterator[None]:
+    """Raise Stop if a package is missing that only rehearsals need."""
     try:
-        from infra.targets.aws.rehearse.scenarios import SCENARIOS
+        yield
     except ModuleNotFoundError as missing:
         fix = "run `make setup`, or install muster with the extra `rehearse`"
         raise Stop(f"a rehearsal needs the Python package {missing.name}, which is not installed", fix) from missing
-    return SCENARIOS

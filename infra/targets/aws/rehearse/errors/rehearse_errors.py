@@ -21,18 +21,17 @@ from infra.targets.aws.rehearse.errors.injection import Injection
 from infra.targets.aws.rehearse.errors.operation_runs import SWEEP, cover_operation, cover_sweep
 from infra.targets.aws.rehearse.errors.operations import OPERATIONS, Subject
 from infra.targets.aws.rehearse.errors.record import Record, locate_record
-from infra.targets.aws.rehearse.errors.share import Share, begin_share, choose_commands
+from infra.targets.aws.rehearse.errors.share import Share
 from infra.targets.aws.rehearse.rehearsal import interrupt_on_signals, lock_rehearsal
-from infra.targets.error_coverage import ErrorCoverage, ErrorOptions
+from infra.targets.error_coverage import ErrorCoverage
 from infra.targets.target import Console
 
 OPERATION_NAMES = (*(operation.name for operation in OPERATIONS), SWEEP)
 
 
-def rehearse_errors(stack: StackHome, options: ErrorOptions, console: Console) -> ErrorCoverage:
-    """Cover a share of all pairs; raise Stop for an unknown code or command, or a failure without an error of AWS."""
-    share, record = begin_share(options), locate_record(stack)
-    sites = restrict_sites(*choose_commands(options.commands, read_sites()))
+def rehearse_errors(stack: StackHome, share: Share, console: Console) -> ErrorCoverage:
+    """Cover a share of all pairs; raise Stop if a command fails without an error of AWS."""
+    record, sites = locate_record(stack), restrict_sites(*share.commands)
     with lock_rehearsal(stack), interrupt_on_signals():
         coverage = Coverage(sites, record)
         if not share.is_over and _is_open(coverage, OPERATION_NAMES, share):

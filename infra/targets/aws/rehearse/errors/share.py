@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from infra.engine.stop import BAD_INPUT, Stop
 from infra.targets.aws.launcher.error_codes import CODES
+from infra.targets.aws.rehearse.errors.call_sites import read_sites
 from infra.targets.aws.rehearse.errors.classes import group_codes
 from infra.targets.error_coverage import ErrorOptions
 
@@ -37,6 +38,8 @@ class Share:
     began_s: float = 0.0
     ends_s: float = math.inf
     """Both as in `time.monotonic()`."""
+    commands: tuple[str, ...] = ()
+    """Commands of the list of call sites whose calls meet errors."""
 
     @property
     def is_over(self) -> bool:
@@ -54,10 +57,11 @@ class Share:
 
 
 def begin_share(options: ErrorOptions) -> Share:
-    """Return the share that a person has chosen, from now on; raise Stop if there is no such code."""
+    """Return the share that a person has chosen, from now on; raise Stop if there is no such code or command."""
     began_s = time.monotonic()
     ends_s = math.inf if options.minutes is None else began_s + options.minutes * _MINUTE_S
-    return Share(choose_codes(options.errors), options.seed, began_s, ends_s)
+    commands = choose_commands(options.commands, read_sites())
+    return Share(choose_codes(options.errors), options.seed, began_s, ends_s, commands)
 
 
 def choose_commands(commands: str, listed: Iterable[str]) -> tuple[str, ...]:

@@ -6,15 +6,20 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from infra.targets.aws.rehearse import scenarios
+from infra.targets.aws.rehearse import scenario_steps
 from infra.targets.aws.rehearse.interferences import refuse_launches, reject_some
-from infra.targets.aws.rehearse.scenarios import SCENARIOS, lose_controller
+from infra.targets.aws.rehearse.scenario_steps import STEPS, lose_controller
+from infra.targets.aws.rehearse.scenarios import SCENARIOS
 from tests.fault_matrix.marked_tests import list_marked_tests
 from tests.harness import REPO
 
 
 def test_nothing_goes_wrong_in_the_first_scenario() -> None:
     assert str(next(iter(SCENARIOS.values()))) == "nothing: a job runs on two nodes"
+
+
+def test_every_scenario_has_steps() -> None:
+    assert list(STEPS) == list(SCENARIOS)
 
 
 def test_the_documentation_lists_all_scenarios() -> None:
@@ -53,7 +58,7 @@ def test_dry_runs_of_the_pre_flight_are_not_refused() -> None:
 
 def test_the_controller_is_lost_under_a_job_that_works_and_is_saved(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before its step is created, the job's srun would fail; before it is saved, the job would start again."""
-    monkeypatch.setattr(scenarios, "choose_group", lambda *_: ("gpu", 1))
+    monkeypatch.setattr(scenario_steps, "choose_group", lambda *_: ("gpu", 1))
     rehearsal = MagicMock()
     rehearsal.slurm.submit.side_effect = ["1", "2"]
     rehearsal.slurm.read_state.side_effect = ["RUNNING", "PENDING"]

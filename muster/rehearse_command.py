@@ -1,0 +1,64 @@
+"""The options of `muster rehearse`."""
+
+# ruff: noqa: PLC0415
+# Imports inside the function keep start-up under a second.
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from infra.home import DEFAULT_STACK
+from muster.options import Stack
+
+
+def rehearse(  # noqa: PLR0913, PLR0917  # one argument per option
+    stack: Stack = DEFAULT_STACK,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of all delays; the same seed repeats them.")] = 1,
+    seeds: Annotated[int, typer.Option("--seeds", help="Rehearse with this many seeds, from --seed on.")] = 1,
+    speed: Annotated[float, typer.Option("--speed", help="How many times faster than in the cloud time runs.")] = 10.0,
+    nodes: Annotated[int, typer.Option("--nodes", help="Nodes of the job, and maximum nodes of a static group.")] = 2,
+    scenario: Annotated[
+        str, typer.Option("--scenario", help="Scenario to rehearse, or `all`; an unknown name lists them.")
+    ] = "",
+    errors: Annotated[
+        str,
+        typer.Option(
+            "--errors",
+            help="Instead: let the calls of all commands meet these errors of the cloud: "
+            "`sample` (one of those that are handled alike), `all`, or codes separated by commas; list and count them.",
+        ),
+    ] = "",
+    commands: Annotated[
+        str,
+        typer.Option(
+            "--commands",
+            help="With --errors: only the calls of these commands, separated by commas; an unknown name lists them.",
+        ),
+    ] = "",
+    minutes: Annotated[
+        float | None,
+        typer.Option(
+            "--minutes",
+            help="With --errors: stop after this time; the next rehearsal continues. 0 only prints what is covered.",
+        ),
+    ] = None,
+) -> None:
+    """Rehearse the stack in a simulated cloud on this machine.
+
+    A rehearsal creates the cluster, runs a job on it and removes it.
+    """
+    from muster.commands.rehearse import Choice
+    from muster.commands.rehearse import rehearse as run
+
+    choice = Choice(
+        seed=seed,
+        seeds=seeds,
+        speed=speed,
+        nodes=nodes,
+        scenario=scenario,
+        errors=errors,
+        commands=commands,
+        minutes=minutes,
+    )
+    run(stack, choice)

@@ -14,8 +14,10 @@ PREFIX = "muster-gate "
 TIMED_OUT = 124
 """Exit code of `timeout`."""
 START = "job start"
+_JOINING = "joining the fabric"
+_CONNECT = "check the node's network, and that no firewall or security group blocks TCP between the nodes"
 
-_STAGES = ("started", "imported", "compiling", "compiled", "joined", "passed")
+_STAGES = ("started", "imported", "compiling", "compiled", "waiting", "connected", "joined", "passed")
 # Errors that are only a consequence of another rank's end.
 _SECONDARY = ("did not join", "Connection was likely closed", "Connection closed by peer", "Connection reset by peer")
 # What Slurm prints after a task has failed.
@@ -48,6 +50,8 @@ class Rank:
     error: str = ""
     missing: tuple[int, ...] = ()
     """The ranks that this one waited for in vain."""
+    unanswered: bool = False
+    """Whether the node of the first rank, which all others connect to, does not answer this one."""
 
 
 def parse_ranks(output: str) -> dict[str, Rank]:
@@ -64,9 +68,16 @@ def parse_ranks(output: str) -> dict[str, Rank]:
         for host, rank in zip(expand(entry["host"]), _read_numbers(str(entry["rank"])), strict=True):
             before = ranks.get(host)
             # A failure keeps the stage it happened in.
-            stage = before.stage if entry["stage"] == "failed" and before else entry["stage"]
-            missing = tuple(entry.get("missing", ()))
-            ranks[host] = Rank(host, rank, stage, entry.get("sum"), entry.get("error", ""), missing)
+            failed = before if entry["stage"] == "failed" else None
+            ranks[host] = Rank(
+                host,
+                rank,
+                failed.stage if failed else entry["stage"],
+                entry.get("sum"),
+                entry.get("error", ""),
+                tuple(entry.get("missing", ())),
+                failed.unanswered if failed else entry.get("unanswered", False),
+            )
     return ranks
 
 
@@ -88,7 +99,10 @@ def find_unfit_node(expected: Sequence[str], nodes: Mapping[str, NodeState]) -> 
 
 
 def judge_job(expected: Sequence[str], code: int, output: str, deadline_s: float = 0) -> GateError | None:
-    """Return None if the job succeeded with the right sum on exactly these hosts, else an error that names a host."""
+    """Return None if the job succeeded with the right sum on exactly these hosts, else an error that names a host.
+
+    All ranks connect to the one on the first host.
+    """
     ranks = parse_ranks(output)
     right = len(expected) * (len(expected) + 1) / 2
     wrong = next((r for r in ranks.values() if r.sum is not None and r.sum != right), None)
@@ -103,11 +117,13 @@ def judge_job(expected: Sequence[str], code: int, output: str, deadline_s: float
         return GateError(
             ", ".join(expected), START, find_error_line(output) or f"srun exited with {code} without output"
         )
-    # The first rank that gives up ends the job, so ranks that joined can be as silent as the one they waited for.
-    missing = {rank for r in ranks.values() for rank in r.missing}
-    host = min(
-        expected, key=lambda name: (name in ranks and ranks[name].rank not in missing, _progress(ranks.get(name)))
-    )
+    if host := _find_cut_off(expected, ranks):
+        rank = ranks.get(host)
+        line = (
+            f"{expected[0]} does not answer it" if rank and rank.unanswered else "no other node gets an answer from it"
+        )
+        return GateError(host, _JOINING, line, _CONNECT)
+    host = _find_last(expected, ranks)
     return GateError(host, _step(ranks.get(host)), _line(host, ranks, code, output, deadline_s))
 
 
@@ -127,6 +143,29 @@ def _read_numbers(text: str) -> list[int]:
     return [number for first, _, last in runs for number in range(int(first), int(last or first) + 1)]
 
 
+def _find_cut_off(expected: Sequence[str], ranks: Mapping[str, Rank]) -> str:
+    """Return the first node that cannot reach the first rank's, or that one if no other reaches it; "" if all can.
+
+    It comes before a rank that is behind: on a busy machine that one may only be slow.
+    """
+    first, others = expected[0], expected[1:]
+    cut_off = [name for name in others if name in ranks and ranks[name].unanswered]
+    # Of two nodes, either can be the one that is cut off: it is rather the one that has not connected to itself.
+    is_first = len(cut_off) == len(others) and (
+        len(others) > 1 or _progress(ranks.get(first)) < _STAGES.index("connected")
+    )
+    return first if cut_off and is_first else next(iter(cut_off), "")
+
+
+def _find_last(expected: Sequence[str], ranks: Mapping[str, Rank]) -> str:
+    """Return the node that was waited for in vain, or whose rank has got least far."""
+    # The first rank that gives up ends the job, so ranks that joined can be as silent as the one they waited for.
+    missing = {rank for r in ranks.values() for rank in r.missing}
+    return min(
+        expected, key=lambda name: (name in ranks and ranks[name].rank not in missing, _progress(ranks.get(name)))
+    )
+
+
 def _progress(rank: Rank | None) -> float:
     if rank is None:
         return -1
@@ -139,9 +178,11 @@ def _step(rank: Rank | None) -> str:
         return START
     return {
         "started": "import torch",
-        "imported": "joining the fabric",
+        "imported": _JOINING,
         "compiling": "compiling for the GPU",
-        "compiled": "joining the fabric",
+        "compiled": _JOINING,
+        "waiting": _JOINING,
+        "connected": _JOINING,
         "joined": "all-reduce",
         "passed": "end of the job",
     }[rank.stage]

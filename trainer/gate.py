@@ -4,7 +4,8 @@
 
 With `gpu`, torch must also find a GPU and compile a function for it: most presets train with torch.compile.
 
-Each stage is a line, `muster-gate {...}`, so the last line of a rank that hangs or dies shows its host and stage.
+Each stage is a line, `muster-gate {...}`, so the last line of a rank that hangs or dies shows its host and stage. The
+line has `"unanswered": true` if the master's node does not answer this one: such a rank is cut off, not merely slow.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import socket
 import sys
 import time
 
@@ -20,6 +22,10 @@ PREFIX = "muster-gate"
 PORTS = range(20000, 30000)
 COMPILE_TIMEOUT_S = 120.0
 MIN_TIMEOUT_S = 5.0
+# The kernel of a node that can be reached answers at once, however busy its processes are, even if nothing listens. The
+# limit includes that a packet is lost twice: the kernel sends it again after 1 and 3 s.
+ANSWER_TIMEOUT_S = 5.0
+RETRY_S = 0.2
 
 
 def main() -> int:
@@ -27,20 +33,27 @@ def main() -> int:
     master_host, master, end = sys.argv[1], sys.argv[2], time.monotonic() + float(sys.argv[3])
     rank, world_size = int(os.environ["SLURM_PROCID"]), int(os.environ["SLURM_NTASKS"])
     host = os.environ["SLURMD_NODENAME"]
+    port = choose_port(int(os.environ["SLURM_JOB_ID"]))
+    is_master = host == master_host
     report(host, rank, "started")
+    # Before the import: on a busy machine, the job may end before a node that is cut off has imported torch.
+    answers = is_master or probe(master, port) != "unanswered"
+    if not answers:
+        report(host, rank, "started", unanswered=True)
     # Importing torch creates a million permanent objects; garbage collection would take a tenth of the import's time.
     gc.disable()
     from trainer import world  # noqa: PLC0415  # so that "started" is reported before the slow import
 
-    report(host, rank, "imported")
-    is_master = host == master_host
+    report(host, rank, "imported", **({} if answers else {"unanswered": True}))
     if "gpu" in sys.argv[4:]:
         timeout_s = min(COMPILE_TIMEOUT_S, remaining(end, time.monotonic()) / 2)
         if not compile_for_gpu(host, rank, timeout_s):
             return 1
     try:
-        port = choose_port(int(os.environ["SLURM_JOB_ID"]))
+        if not is_master:
+            wait_for_store(host, rank, (master_host, master, port), end)
         store = world.open_store(master, port, is_master, remaining(end, time.monotonic()))
+        report(host, rank, "connected")
         member = world.describe_member(rank, world_size, 0, master)
         world.join(store, member, remaining(end, time.monotonic()))
         report(host, rank, "joined", address=member.address, device=member.device)
@@ -53,6 +66,36 @@ def main() -> int:
         report(host, rank, "failed", error=first_line(error))
         return 1
     return 0
+
+
+def wait_for_store(host: str, rank: int, store: tuple[str, str, int], end: float) -> None:
+    """Wait until the master (host, address, port) serves its store; report whether its node answers meanwhile.
+
+    Return at `end` even if the store is not served, and raise RuntimeError if the node does not answer by then.
+    """
+    master_host, address, port = store
+    waits_until = time.monotonic() + remaining(end, time.monotonic())
+    before = "accepted"
+    while (now := probe(address, port)) != "accepted":
+        if now != before:
+            report(host, rank, "waiting", **({"unanswered": True} if now == "unanswered" else {}))
+            before = now
+        if time.monotonic() > waits_until:
+            break
+        time.sleep(RETRY_S)
+    if now == "unanswered":
+        raise RuntimeError(f"no answer from {master_host} ({address}:{port})")
+
+
+def probe(address: str, port: int) -> str:
+    """Return what a connection gets: accepted, refused (nothing listens there yet) or unanswered."""
+    try:
+        socket.create_connection((address, port), timeout=ANSWER_TIMEOUT_S).close()
+    except ConnectionRefusedError:
+        return "refused"
+    except OSError:
+        return "unanswered"
+    return "accepted"
 
 
 def compile_for_gpu(host: str, rank: int, timeout_s: float) -> bool:

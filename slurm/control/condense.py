@@ -81,7 +81,7 @@ def condense_ranks(text: str) -> str:
         groups: dict[str, list[tuple[int, str]]] = {}
         for entry in (*stages.values(), *errors.values()):
             error = {"error": str(entry["error"])[:error_chars]} if entry.get("error") else {}
-            content = {key: entry[key] for key in ("stage", "sum", "missing") if key in entry}
+            content = {key: entry[key] for key in ("stage", "sum", "missing", "unanswered") if key in entry}
             groups.setdefault(json.dumps({**content, **error}), []).append((entry["rank"], entry["host"]))
         condensed = "".join(_write_group(content, sorted(members)) for content, members in groups.items())
         if len(condensed) <= MAX_CHARS:

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from slurm.control.condense import condense_ranks
 from slurm.control.nodes import parse_nodes
 from slurm.gate_verdict import find_unfit_node, judge_job, parse_ranks
 
@@ -167,6 +168,74 @@ def test_a_node_without_any_report_is_named_before_a_missing_rank():
     problem = judge_job(("gpu-1", "gpu-2", "gpu-3"), 1, output)
     assert problem is not None
     assert (problem.node, problem.step) == ("gpu-3", "job start")
+
+
+CUT_OFF = {
+    # gpu-2 gives up first and ends the job, before gpu-1 can say which rank it waited for.
+    "a cut off rank that ends the job": (
+        report("gpu-1", "started", "imported", "connected")
+        + report("gpu-2", "started", "imported", "waiting", rank=1, unanswered=True)
+        + report("gpu-2", "failed", rank=1, error="no answer from gpu-1 (10.88.0.3:20001)")
+        + report("gpu-3", "started", "imported", "connected", rank=2),
+        "gpu-2",
+    ),
+    "a slow rank that the first one waits for too": (
+        report("gpu-1", "started", "imported", "connected")
+        + report("gpu-1", "failed", error="did not join within 35 s: rank 1, rank 2", missing=[1, 2])
+        + report("gpu-2", "started", "imported", "waiting", rank=1, unanswered=True)
+        + report("gpu-3", "started", rank=2),
+        "gpu-2",
+    ),
+    "a first rank that is as slow": (
+        report("gpu-1", "started")
+        + report("gpu-2", "started", "imported", "waiting", rank=1, unanswered=True)
+        + report("gpu-3", "started", "imported", "waiting", rank=2),
+        "gpu-2",
+    ),
+    "a rank that had no time to import torch": (
+        report("gpu-1", "started", "imported", "connected")
+        + report("gpu-2", "started", rank=1, unanswered=True)
+        + report("gpu-3", "started", rank=2),
+        "gpu-2",
+    ),
+    "a first node that no other reaches": (
+        report("gpu-1", "started", "imported", "connected")
+        + report("gpu-2", "started", "imported", "waiting", rank=1, unanswered=True)
+        + report("gpu-3", "started", "imported", "waiting", rank=2, unanswered=True),
+        "gpu-1",
+    ),
+    "a rank that is answered in the end": (
+        report("gpu-1", "started", "imported", "connected")
+        + report("gpu-2", "started", "imported", "waiting", rank=1, unanswered=True)
+        + report("gpu-2", "waiting", "connected", rank=1)
+        + report("gpu-3", "started", rank=2),
+        "gpu-3",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CUT_OFF)
+def test_a_rank_that_is_cut_off_is_named_before_one_that_is_slow(case: str) -> None:
+    output, host = CUT_OFF[case]
+    problem = judge_job(("gpu-1", "gpu-2", "gpu-3"), 124, condense_ranks(output), deadline_s=35)
+    assert problem is not None
+    assert problem.node == host
+
+
+def test_a_rank_that_is_cut_off_is_reported_with_a_fix() -> None:
+    output, _ = CUT_OFF["a cut off rank that ends the job"]
+    assert str(judge_job(("gpu-1", "gpu-2", "gpu-3"), 1, output)) == (
+        "not ready: node gpu-2, step joining the fabric: gpu-1 does not answer it. Fix: check the node's network, and "
+        "that no firewall or security group blocks TCP between the nodes."
+    )
+
+
+@pytest.mark.parametrize(("stage", "host"), [("connected", "gpu-2"), ("started", "gpu-1")])
+def test_of_two_nodes_the_first_is_cut_off_if_its_rank_has_not_connected_to_itself(stage: str, host: str) -> None:
+    output = report("gpu-1", stage) + report("gpu-2", "started", "imported", "waiting", rank=1, unanswered=True)
+    problem = judge_job(HOSTS, 124, output)
+    assert problem is not None
+    assert problem.node == host
 
 
 def test_a_failure_keeps_the_stage_it_happened_in():

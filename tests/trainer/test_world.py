@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from tests.trainer.launch import Launched, alone, assert_finished, forked
 from trainer import world
-from trainer.gate import MIN_TIMEOUT_S, remaining
+from trainer.gate import MIN_TIMEOUT_S, PORTS, probe, remaining
 from trainer.world import Member
 
 # Simulated GPUs are announced in the same way as real ones.
@@ -20,11 +21,11 @@ VARIABLES = {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "FATAL", "CUDA_VISIB
 
 
 def start_gate(
-    folder: Path, rank: int, world: int, *options: str, job: int, timeout_s: int
+    folder: Path, rank: int, world: int, *options: str, job: int, timeout_s: int, master: str = "127.0.0.1"
 ) -> AbstractContextManager[Launched]:
     """Start a rank; the hosts are made-up names, n-<rank>, and n-0 serves the store."""
     return alone(
-        ["n-0", "127.0.0.1", str(timeout_s), *options],
+        ["n-0", master, str(timeout_s), *options],
         folder / f"rank-{rank}",
         program="trainer.gate",
         SLURM_PROCID=str(rank),
@@ -82,6 +83,31 @@ def test_a_rank_that_does_not_join_is_named(tmp_path: Path) -> None:
     assert waited, reports[0][-1]
     # The start of the rank may have used a part of the 8 s.
     assert MIN_TIMEOUT_S <= float(waited[1]) <= 8
+
+
+def test_a_rank_whose_master_does_not_answer_reports_it_before_and_after_the_import(tmp_path: Path) -> None:
+    # The container has only the loopback: there is no route to another address.
+    with start_gate(tmp_path, 1, 2, job=5, timeout_s=8, master="192.0.2.1") as run:
+        run.wait()
+    reports = [json.loads(line.partition(" ")[2]) for line in run.output.splitlines() if line.startswith("muster-gate")]
+    assert [(entry["stage"], entry.get("unanswered", False)) for entry in reports] == [
+        ("started", False),
+        ("started", True),
+        ("imported", True),
+        ("waiting", True),
+        ("failed", False),
+    ]
+    assert reports[-1]["error"] == f"no answer from n-0 (192.0.2.1:{PORTS[5]})"
+
+
+def test_a_port_without_a_listener_is_an_answer() -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+        assert probe("127.0.0.1", port) == "refused"
+        listener.listen()
+        assert probe("127.0.0.1", port) == "accepted"
+    assert probe("192.0.2.1", port) == "unanswered"
 
 
 @pytest.mark.parametrize(

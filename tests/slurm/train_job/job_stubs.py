@@ -46,10 +46,15 @@ STUBS = {
     "stat": '[ -z "${RUN_OWNER:-}" ] || { echo "$RUN_OWNER"; exit; }; PATH=${PATH#*:}; exec stat "$@"',
     # Runs the step on both nodes, one after the other, and fails if it fails on either. As on a cluster whose switches
     # have another order than its nodes, the second node is number 0.
-    # Where a step runs, only the programs in STEP_PATH exist.
+    # Where a step runs, only the programs in STEP_PATH exist. A container does not start on the nodes in UNSTARTABLE.
     "srun": """echo "srun $*"
         ids="1 2"
         case " $* " in *" --nodes=1 "*) ids=1 ;; esac
+        for id in $ids; do
+            case " $* :${UNSTARTABLE:-}" in
+            *" --container="*:*gpu-$id*) echo "muster: no crun. Fix: install it" >&2; exit 125 ;;
+            esac
+        done
         PATH=${STEP_PATH:-$PATH}
         while [ "$1" != bash ] && [ "$1" != sh ]; do shift; done
         command -v "$1" >/dev/null || { printf 'executable file `%s` not found in $PATH\\n' "$1" >&2; exit 1; }
@@ -61,6 +66,7 @@ STUBS = {
     # It does not end before the job has recorded that its node has joined, which real ones do within a second.
     # The lock of the run folder is real.
     "python": f"""case "$*" in "-S -m trainer.checkpoint.claim "*) PYTHONPATH={REPO} exec {sys.executable} "$@" ;; esac
+case "$*" in *find_spec*) echo "${{NO_TORCH:+lacks torch}}"; exit ;; esac
 {SHOW_RENDEZVOUS}
 """
     """echo "$SLURMD_NODENAME: $*"

@@ -171,10 +171,6 @@ def test_a_job_can_have_spare_nodes(job: Run) -> None:
 
 def test_ranks_can_run_in_an_image_with_its_own_python(job: Run, tmp_path: Path) -> None:
     image = make_image(tmp_path)
-    # In the image, Python is where its PATH leads.
-    python = tmp_path / "bin" / "python"
-    python.write_text(f'#!/bin/bash\necho "of the image"\nexec {tmp_path}/root/env/bin/python "$@"\n')
-    python.chmod(0o755)
     done = job(CONTAINER=str(image), OUTCOME="finished")
     assert done.returncode == 0, done.stderr
     assert f" --container={image} " in done.stdout
@@ -209,6 +205,29 @@ def test_an_image_without_a_program_is_rejected_before_the_ranks_start(
     assert (done.returncode, done.stderr) == (2, f"train: FAILED: CONTAINER={image} lacks {listed}: {fix}\n")
     assert "did not join" not in done.stdout
     assert "torch" not in done.stdout
+    assert "requeue" not in (tmp_path / "calls").read_text()
+
+
+def test_an_image_without_torch_is_rejected_before_the_ranks_start(job: Run, tmp_path: Path) -> None:
+    done = job(CONTAINER=str(make_image(tmp_path)), NO_TORCH="yes")
+    assert done.returncode == 2
+    assert " lacks torch: install bash, sed, iproute2 and python with torch in the image\n" in done.stderr
+    assert "requeue" not in (tmp_path / "calls").read_text()
+
+
+@pytest.mark.parametrize(
+    ("node", "message"),
+    [
+        ("gpu-1", "on gpu-1: no crun. Fix: install it. If only this node is to blame, sbatch --exclude=gpu-1\n"),
+        ("gpu-2", "on all nodes: the output of the step says why\n"),
+    ],
+    ids=["the first node", "another node"],
+)
+def test_a_container_that_cannot_start_ends_the_job(job: Run, tmp_path: Path, node: str, message: str) -> None:
+    image = make_image(tmp_path)
+    done = job(CONTAINER=str(image), UNSTARTABLE=node)
+    assert done.returncode == 2
+    assert done.stderr.endswith(f"train: FAILED: CONTAINER={image} does not start {message}")
     assert "requeue" not in (tmp_path / "calls").read_text()
 
 
@@ -285,4 +304,8 @@ def make_image(folder: Path) -> Path:
     image = folder / "images" / "trainer"
     image.mkdir(parents=True)
     (image / "config.json").write_text("{}")
+    # In the image, Python is where its PATH leads.
+    python = folder / "bin" / "python"
+    python.write_text(f'#!/bin/bash\necho "of the image"\nexec {folder}/root/env/bin/python "$@"\n')
+    python.chmod(0o755)
     return image

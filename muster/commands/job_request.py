@@ -8,11 +8,16 @@ from cluster.inventory import Inventory
 from cluster.plural import format_count
 from infra.engine.command_line import format_command
 from infra.engine.stop import BAD_INPUT, Stop
-from muster.commands.job_layout import read_directive
+from muster.commands.job_layout import list_directives, read_directive
+
+# Separates the parts of a job, of which each has its own nodes and partition.
+_HETEROGENEOUS = "hetjob"
 
 
 def check_nodes(job: str, file: str, inventory: Inventory, stack: str) -> None:
     """Raise Stop if a job requests more nodes than its partition has: Slurm would keep it waiting forever."""
+    if _HETEROGENEOUS in list_directives(job):
+        return
     requested = read_directive(job, "nodes", "N").partition("-")[0]
     sizes = count_nodes(inventory)
     partition = read_directive(job, "partition", "p")

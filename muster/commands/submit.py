@@ -73,7 +73,7 @@ def submit(name: str, job: str, arguments: list[str], nodes: int | None = None) 
     for warning in check_job_environment(text, inventory):
         screen.say(f"{file.name}: {warning}")
     options = [f"--nodes={nodes}"] if nodes else []
-    request = job_layout.append_options(text, options)
+    request = job_layout.add_options(text, options)
     check_nodes(request, job, inventory, name)
     check_training(text, arguments)
     arguments = job_layout.choose_layout(stack, target_of_inventory(inventory), request, arguments)

@@ -30,6 +30,11 @@ INVENTORY = Inventory(
         ("--nodes=10", ""),
         ("--nodes=2\n#SBATCH --nodes=11", "nodes: job.sbatch requests 11 nodes, but the cluster has 10"),
         ("--ntasks=11", ""),
+        ("-J a -p gpu -N3", "nodes: job.sbatch requests 3 nodes, but group gpu has 2"),
+        ("--nodes=2 # --nodes=99", ""),
+        ("-p gpu -N 1\n#SBATCH hetjob\n#SBATCH -N 8", ""),
+        # The script writes another job.
+        ("-N 1\n\n# Then:\ncat >other <<END\n#SBATCH --nodes=99\nEND", ""),
     ],
 )
 def test_a_job_that_can_never_start_is_refused(directives: str, message: str) -> None:

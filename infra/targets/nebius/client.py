@@ -38,7 +38,7 @@ LOOPBACK = "MUSTER_NEBIUS_LOOPBACK"
 USER_AGENT = "muster"
 PAGE_SIZE = 200
 CALL_TIMEOUT_S = 60.0
-# Without a network, the SDK retries until the timeout.
+# Without a network, the SDK retries until the timeout. Only for questions: an operation that is given up may go on.
 FIRST_CALL_TIMEOUT_S = 10.0
 POLL_S = 1.0
 STOPPED = "STOPPED"
@@ -130,14 +130,11 @@ class Cloud:
         """Call a method that answers at once."""
         client = REGISTRY.client_class(service)(self._sdk)
         message = REGISTRY.message_class(request).from_json(json.dumps(fields))
-        answer = getattr(client, _snake(method))(message, timeout=self._timeout_s).wait()
+        timeout_s = CALL_TIMEOUT_S if self._has_answered else FIRST_CALL_TIMEOUT_S
+        answer = getattr(client, _snake(method))(message, timeout=timeout_s).wait()
         self._has_answered = True
         parsed: Message = json.loads(answer.to_json())
         return parsed
-
-    @property
-    def _timeout_s(self) -> float:
-        return CALL_TIMEOUT_S if self._has_answered else FIRST_CALL_TIMEOUT_S
 
     def _find(self, kind: Kind, method: str, request: str, fields: Mapping[str, Any]) -> Message | None:
         try:
@@ -150,7 +147,7 @@ class Cloud:
     def _operate(self, kind: Kind, method: str, fields: Mapping[str, Any]) -> str:
         client = REGISTRY.client_class(kind.service)(self._sdk)
         message = REGISTRY.message_class(kind.request(method)).from_json(json.dumps(fields))
-        operation = getattr(client, _snake(method))(message, timeout=self._timeout_s).wait()
+        operation = getattr(client, _snake(method))(message, timeout=CALL_TIMEOUT_S).wait()
         self._has_answered = True
         try:
             operation.sync_wait(interval=POLL_S, timeout=kind.timeout_s)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import socket
+import time
 from pathlib import Path
 
 import pytest
 
 from infra.resources.error import ResourceError
 from infra.targets.nebius import client
-from infra.targets.nebius.client import open_cloud
+from infra.targets.nebius.client import Message, open_cloud
 from infra.targets.nebius.kinds import IMAGE
 from infra.targets.nebius.refusals import CONNECTION_FIX
 from infra.targets.nebius.spec import LOGIN_FIX
+from tests.infra.targets.nebius.fake_cloud import FakeCloud
 from tests.infra.targets.nebius.profiles import use_profile
+from tests.infra.targets.nebius.resources import create
 
 ACCOUNT = "auth-type: service account, service-account-id: serviceaccount-e00a, public-key-id: publickey-e00a"
 PROFILES = {
@@ -59,3 +62,17 @@ def test_an_api_that_does_not_answer_is_one_error_without_the_sdks_log(
         cloud.get(IMAGE, "image-1")
     assert str(refused.value).endswith(f"Fix: {CONNECTION_FIX}.")
     assert not caplog.records
+
+
+def test_a_creation_that_begins_late_is_not_given_up(cloud: FakeCloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be the first call, and have begun: a machine that nobody knows of would be paid for."""
+    handle = cloud.handle
+
+    def handle_late(service: str, method: str, request: Message) -> Message:
+        time.sleep(0.5 if method == "Create" else 0)
+        return handle(service, method, request)
+
+    monkeypatch.setattr(cloud, "handle", handle_late)
+    monkeypatch.setattr(client, "FIRST_CALL_TIMEOUT_S", 0.1)
+    create("network", "demo", {})
+    assert len(cloud.of_kind("Network")) == 1

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 from pulumi.dynamic import CheckFailure, CheckResult, CreateResult, DiffResult, Resource, ResourceProvider, UpdateResult
 
 from cluster.spec import ClusterSpec
 from infra.resources.error import ResourceError
+from infra.resources.force import is_forced
 from infra.resources.job_queue import JobQueue
 from infra.resources.properties import Properties
 from infra.targets.registry import parse_spec, target_of
 from infra.targets.target import Deployment
 from infra.validate.update import affected, violations
-
-FORCE = "MUSTER_FORCE"
 
 
 class ChangeGuardProvider(ResourceProvider):
@@ -29,7 +27,7 @@ class ChangeGuardProvider(ResourceProvider):
         old, new = _spec(olds), _spec(news)
         if old == new:
             return CheckResult(news, [])
-        issues = violations(old, new, _queue(old, news["stack"]), force=_forced())
+        issues = violations(old, new, _queue(old, news["stack"]), force=is_forced())
         # The property is empty because Pulumi would show it next to the path in the spec, which is in the message.
         return CheckResult(news, [CheckFailure("", f"{i.where}: {i.message}. Fix: {i.fix}") for i in issues])
 
@@ -59,11 +57,11 @@ def _drain(queue: JobQueue, nodes: tuple[str, ...]) -> None:
     """Drain nodes, then check again for jobs that started since the first check; with FORCE=1, requeue them."""
     try:
         drained = queue.drain(nodes)
-        if _forced():
+        if is_forced():
             queue.requeue(nodes)
             return
     except ResourceError as problem:
-        if not _forced():
+        if not is_forced():
             raise
         print(f"warning: {problem}", file=sys.stderr)
         return
@@ -93,7 +91,3 @@ def _queue(spec: ClusterSpec, stack: str) -> JobQueue:
 
 def _spec(props: Properties) -> ClusterSpec:
     return parse_spec(props["spec"])
-
-
-def _forced() -> bool:
-    return os.environ.get(FORCE) == "1"

@@ -14,6 +14,7 @@ from pathlib import Path
 from infra.engine.remote_state import list_stacks, open_store
 from infra.engine.stop import Stop
 from infra.home import FILE_STATE, STATE_VARIABLE, Home, StackHome, private_folder
+from infra.resources.force import FORCE
 
 # The language host uses the Python of the activated virtualenv; variables that select another one are removed.
 _REMOVED = ("PYTHONHOME", "PULUMI_CONFIG_PASSPHRASE", "PULUMI_ACCESS_TOKEN", "PULUMI_PYTHON_CMD")
@@ -40,7 +41,6 @@ class RunOptions:
 DEFAULT_OPTIONS = RunOptions()
 BUDGET_CHECKED = "MUSTER_BUDGET_JUDGED"
 ROTATION = "MUSTER_ROTATE_KEYS"
-_FORCE = "MUSTER_FORCE"
 
 
 def stack_environment(
@@ -49,7 +49,7 @@ def stack_environment(
     """Return `environment` with the variables of a single run of a stack."""
     run = {"MUSTER_PROGRESS": str(stack.progress), "PULUMI_DEBUG_COMMANDS": "true"}
     switches = {
-        _FORCE: "1" if options.force else "",
+        FORCE: "1" if options.force else "",
         BUDGET_CHECKED: "1" if options.budget_checked else "",
         ROTATION: options.rotation,
     }

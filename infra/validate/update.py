@@ -18,7 +18,7 @@ from cluster.spec.fields import item_of, part_of, policy_of
 from cluster.spec.issue import error
 from cluster.spec.model import SlurmRelease
 from cluster.spec.written import shown
-from infra.targets.mixins import Upgrades
+from infra.targets.mixins import ManagedStorage, Upgrades
 from infra.targets.registry import plan_of, target_of
 from infra.targets.target import Target
 
@@ -167,12 +167,16 @@ def _node_issues(old: ClusterSpec, new: ClusterSpec, running: Running) -> Iterat
     if names.CONTROLLER not in going:
         yield from _busy(running.jobs(going), old, new)
         return
-    yield _controller_replaced()
+    yield _controller_replaced(old)
     yield from _busy(running.jobs([node.name for node in plan_of(old).members]), old, new)
 
 
-def _controller_replaced() -> Issue:
-    message = "the controller would be replaced: the job queue and the accounting history are lost"
+def _controller_replaced(old: ClusterSpec) -> Issue:
+    # Own machines keep the folders that they serve.
+    served = isinstance(target_of(old), ManagedStorage)
+    files = [f"the files of storage '{name}'" for name, each in old.storage.items() if served and each.kind == "nfs"]
+    *others, last = ["the job queue", "the accounting history", *files]
+    message = f"the controller would be replaced: {', '.join(others)} and {last} are lost"
     fix = "undo the change, or accept the loss with `make up FORCE=1`"
     return error("controller_replaced", "controller", message, fix)
 

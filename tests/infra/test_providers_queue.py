@@ -15,6 +15,7 @@ from bootstrap.transport.base import Transport, TransportError
 from bootstrap.transport.local import LocalTransport
 from infra import guard
 from infra.resources.error import ResourceError
+from infra.resources.force import FORCE
 from infra.resources.job_queue import NoQueue, QueueSigns, SlurmQueue, UnknownQueue, holds_slurm_cluster, judge_queue
 from infra.targets.local import queue as local_queue
 from slurm.control.jobs import EMPTYING
@@ -240,7 +241,7 @@ def test_idle_nodes_stay_drained() -> None:
 
 
 def test_force_requeues_jobs_after_draining(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(guard.FORCE, "1")
+    monkeypatch.setenv(FORCE, "1")
     queue = FakeQueue({"gpu-1": ["7"]})
     guard._drain(queue, BOTH)
     assert queue.calls == [("drain", BOTH), ("requeue", BOTH)]
@@ -250,7 +251,7 @@ def test_force_continues_without_an_answer(monkeypatch: pytest.MonkeyPatch, caps
     queue = UnknownQueue("no slurmctld runs on the controller")
     with pytest.raises(ResourceError, match="gpu-1, gpu-2 cannot be drained: no slurmctld runs on the controller"):
         guard._drain(queue, BOTH)
-    monkeypatch.setenv(guard.FORCE, "1")
+    monkeypatch.setenv(FORCE, "1")
     guard._drain(queue, BOTH)
     assert "warning: groups: gpu-1, gpu-2 cannot be drained" in capsys.readouterr().err
 

@@ -16,28 +16,13 @@ from infra.targets.registry import spec_model
 from infra.validate import update
 from infra.validate.update import affected, changes, violations
 from tests.infra.bad_spec_table import valid_spec
+from tests.infra.running_jobs import Jobs
 
 Data = dict[str, Any]
 
 
 def spec(**patch: Any) -> ClusterSpec:
     return load({**valid_spec(), **patch})
-
-
-class Jobs:
-    """The running jobs, by node and by user, and the release of Slurm."""
-
-    def __init__(self, ids: dict[str, list[str]], release: str = "24.11") -> None:
-        self._ids = ids
-        self._release = release
-
-    def release(self) -> str:
-        return self._release
-
-    def jobs(self, nodes: Sequence[str]) -> dict[str, list[str]]:
-        return {node: ids for node, ids in self._ids.items() if node in nodes}
-
-    jobs_of = jobs
 
 
 def running(**jobs: list[str]) -> Jobs:

@@ -10,7 +10,9 @@ import pulumi
 from pulumi.dynamic import CreateResult, DiffResult, ReadResult, Resource, ResourceProvider, UpdateResult
 
 from bootstrap.progress import Event, emit
+from cluster import names
 from infra.resources.error import ResourceError
+from infra.resources.force import is_forced
 from infra.resources.properties import Properties, changed
 from infra.targets.azure.answers import is_running, read_address, read_machine_id
 from infra.targets.azure.bodies import with_user_data
@@ -166,11 +168,24 @@ def _take_over(cloud: Cloud, kind: Kind, props: Properties, existing: Message) -
         return put_resource(cloud, kind, props)
     stopped = kind == MACHINE and not is_running(existing)
     if is_outdated(without_disk(props["body"]) if stopped else props["body"], existing):
-        return _replace(cloud, kind, props)
+        return _replace_outdated(cloud, kind, props)
     _update(cloud, kind, props)
     _start_if_stopped(cloud, kind, props["arm_id"])
     resource = get_resource(cloud, kind, props["arm_id"]) or existing
-    return _replace(cloud, kind, props) if is_outdated(props["body"], resource) else resource
+    return _replace_outdated(cloud, kind, props) if is_outdated(props["body"], resource) else resource
+
+
+def _replace_outdated(cloud: Cloud, kind: Kind, props: Properties) -> Message:
+    """Create a resource again that was created from another spec; the controller's machine only with FORCE=1.
+
+    The state does not have the machine: an interrupted run has created it, or the state of a cluster is lost, whose
+    queue and files are on its disk.
+    """
+    if kind == MACHINE and props["node"] == names.CONTROLLER and not is_forced():
+        what = f"machine {props['arm_id'].rpartition('/')[2]} exists with another size, image or disk; if it is a "
+        what += "cluster's controller, replacing it deletes the job queue, the accounting history and files of kind nfs"
+        raise ResourceError(props["where"], what, "undo the change, or accept the loss with `make up FORCE=1`")
+    return _replace(cloud, kind, props)
 
 
 def _replace(cloud: Cloud, kind: Kind, props: Properties) -> Message:

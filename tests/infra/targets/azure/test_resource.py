@@ -10,6 +10,7 @@ from pulumi.dynamic import ResourceProvider
 from pulumi.output import Unknown
 
 from infra.resources.error import InUseError, ResourceError
+from infra.resources.force import FORCE
 from infra.targets.azure import bodies, client
 from infra.targets.azure.build.machine_key import MachineKeyProvider, parse_key
 from infra.targets.azure.drift import differs
@@ -102,6 +103,24 @@ def test_a_machine_of_an_interrupted_run_is_replaced_if_the_spec_has_changed(
     assert (outs["machine_id"] != props["machine_id"]) is replaced
     assert not differs(body, arm.resources[props["arm_id"].casefold()])
     assert PROVIDER.read(outs["arm_id"], outs).outs["drift"] == []
+
+
+@pytest.mark.parametrize("state", ["running", "deallocated"])
+def test_a_controller_that_the_state_does_not_have_is_replaced_only_with_force(
+    arm: FakeArm, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    props = create_all()["machine"] | {"node": "controller"}
+    existing = arm.resources[props["arm_id"].casefold()]["properties"]
+    existing["instanceView"] = {"statuses": [{"code": f"PowerState/{state}"}]}
+    # The same spec takes it over.
+    assert (PROVIDER.create(props).outs or {})["machine_id"] == props["machine_id"]
+    other = props | {"body": make_machine_body(image=GALLERY_IMAGE)}
+    what = r"machine muster-demo-controller exists with another size, image or disk; .*or accept the loss"
+    with pytest.raises(ResourceError, match=what):
+        PROVIDER.create(other)
+    assert existing is arm.resources[props["arm_id"].casefold()]["properties"]
+    monkeypatch.setenv(FORCE, "1")
+    assert (PROVIDER.create(other).outs or {})["machine_id"] != props["machine_id"]
 
 
 def test_an_interface_that_should_have_no_public_address_loses_it(arm: FakeArm) -> None:

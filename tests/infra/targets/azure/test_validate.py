@@ -11,6 +11,8 @@ from infra.targets.azure.sizes import read_sizes
 from infra.targets.azure.target import AzureTarget
 from infra.targets.registry import load_spec
 from infra.validate import validate
+from infra.validate.update import violations
+from tests.infra.running_jobs import Jobs
 from tests.infra.targets.azure.specs import GALLERY_IMAGE, Data, make_spec, spec_data
 
 REPO = Path(__file__).parents[4]
@@ -136,6 +138,16 @@ def test_a_filesystem_is_never_replaced_by_a_larger_one() -> None:
         "16384 would replace the filesystem of 8192 GB and delete its data",
     )
     assert list(AzureTarget().change_issues(make_spec(), make_spec())) == []
+
+
+def test_replacing_the_controller_names_the_files_that_it_serves() -> None:
+    shared = {"shared": {"kind": "nfs", "keep": False}}
+    new = make_spec(storage=shared, azure={**SECTION, "controller": {"size": "Standard_D16s_v5"}})
+    issue, *_others = violations(make_spec(storage=shared), new, Jobs({}))
+    assert issue.message == (
+        "the controller would be replaced: the job queue, the accounting history and the files of storage 'shared' "
+        "are lost"
+    )
 
 
 def test_the_example_in_the_docs_is_valid() -> None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from infra.engine import remote_lock, remote_state
 from infra.engine.command_line import format_command
@@ -92,13 +92,14 @@ def pulumi_holders(stack: StackHome) -> list[Holder]:
     return holders
 
 
-def is_held(stack: StackHome) -> bool:
-    """Return whether a process of this machine that took the lock of muster or Pulumi still lives."""
+def is_held_since(stack: StackHome, when: datetime) -> bool:
+    """Return whether a process of this machine has had the lock of muster or Pulumi since then, a whole second."""
     try:
         ours = _parse_note(stack.lock.read_bytes())
     except OSError:
         ours = None
-    return any(holder.alive for holder in (ours, *pulumi_holders(stack)) if holder)
+    holders = [holder for holder in (ours, *pulumi_holders(stack)) if holder]
+    return any(holder.alive and holder.since < when + timedelta(seconds=1) for holder in holders)
 
 
 def in_use_error(stack: StackHome, holder: Holder) -> Stop:

@@ -185,18 +185,18 @@ def _health(stack: StackHome, slurm: Slurm) -> list[str]:
         "ready": "[green]passed[/green]",
         "failed": "[red]failed[/red]",
         "interrupted": "[red]interrupted[/red]",
-    }.get(gate.result, f"[yellow]{_describe_unfinished(stack)}[/yellow]")
+    }.get(gate.result, f"[yellow]{_describe_unfinished(stack, gate.when)}[/yellow]")
     out.print(f"gate    {verdict}, last `up` {ago} ago")
     bad = {"failed": ["the last `up` failed"], "interrupted": ["the last `up` was interrupted"]}
     return down + bad.get(gate.result, [])
 
 
-def _describe_unfinished(stack: StackHome) -> str:
-    """Return what has become of an `up` that has written no result."""
+def _describe_unfinished(stack: StackHome, began: datetime) -> str:
+    """Return what has become of an `up` that has written no result; a later command may have the lock now."""
     if stack.home.remote:
         # The process may be another operator's.
         return "running or killed"
-    return "running" if lock.is_held(stack) else "killed"
+    return "running" if lock.is_held_since(stack, began) else "killed"
 
 
 def describe_limits(slurm: Slurm) -> str:

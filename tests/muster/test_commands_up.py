@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from dataclasses import asdict
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -139,14 +139,17 @@ def test_pulumi_lock_counts_as_running(tmp_path: Path) -> None:
 
 def test_an_up_without_a_result_is_held_only_while_its_process_lives(tmp_path: Path) -> None:
     stack = Home.of({"MUSTER_HOME": str(tmp_path)}).stack("s")
-    assert not lock.is_held(stack)
+    assert not lock.is_held_since(stack, datetime.now(UTC))
     with lock.held_here(stack, "up", wait=False, say=print):
-        assert lock.is_held(stack)
+        began = datetime.now(UTC).replace(microsecond=0)
+        assert lock.is_held_since(stack, began)
+        # Of an `up` that was killed an hour ago: another command has the lock now.
+        assert not lock.is_held_since(stack, began - timedelta(hours=1))
     note = json.loads(stack.lock.read_text())
     with subprocess.Popen(["true"]) as ended:
         pass
     stack.lock.write_text(json.dumps({**note, "pid": ended.pid}))
-    assert not lock.is_held(stack)
+    assert not lock.is_held_since(stack, began)
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,13 @@ class Coverage:
 
     def list_open(self, command: str, codes: Sequence[str]) -> list[Pair]:
         """Return the pairs of a command's listed sites that this rehearsal can still cover."""
-        pairs = (Pair(command, site, code) for site in self.sites.get(command, ()) for code in codes)
+        return [pair for site in self.sites.get(command, ()) for pair in self.list_open_at(command, site, codes)]
+
+    def list_open_at(self, command: str, site: str, codes: Sequence[str]) -> list[Pair]:
+        """Return the pairs of a site that this rehearsal can still cover; none if it is not listed."""
+        if site not in self.sites.get(command, ()):
+            return []
+        pairs = (Pair(command, site, code) for code in codes)
         return [pair for pair in pairs if self.is_open(pair)]
 
     @property

@@ -35,7 +35,7 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
 # `teardown` follows the first failed `up` in the first cycle, the second in the second, and so on.
 _DEPTHS = 8
 _CONTINUES = re.compile(r"(muster|make) (up|teardown|check)|run the command again")
-_UNCHANGED = "nothing to change"
+UNCHANGED = "nothing to change"
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ class EngineCycle:
 
     def _require_unchanged(self) -> None:
         code, output = self.cluster.run(*COMMANDS[UP])
-        if code or _UNCHANGED not in output:
+        if code or UNCHANGED not in output:
             raise Stop(f"`muster up` is not complete after {self.cycle}:\n{output}", code=FAILED)
 
     def _except_listings(self, name: str) -> Exceptions:

@@ -60,6 +60,8 @@ class FailingCluster:
     """Receipts before the last `teardown`, with their times in ns: two within a second have the same name."""
     expects_receipt: bool = False
     """Whether there was anything to remove before the last `teardown`."""
+    providers: dict[str, int] = field(default_factory=dict)
+    """Ports of the providers that already run, by name; the engine starts all others."""
 
     @property
     def account(self) -> str:
@@ -97,7 +99,7 @@ class FailingCluster:
             self.expects_receipt = self.stack.state.exists() or bool(self.list_left())
         line = [sys.executable, "-m", "muster.cli", *command.split(), "--stack", self.stack.name, *options]
         with self.interfere(errors):
-            code = run_command(line, self.environment() | _MANY_ERRORS, self.stack.home.repo, lines.append)
+            code = run_command(line, self._engine_environment(), self.stack.home.repo, lines.append)
         output = "\n".join(lines)
         if "Traceback" in output:
             raise Stop(f"`muster {command}` ended with a traceback:\n{output}", code=FAILED)
@@ -114,6 +116,10 @@ class FailingCluster:
 
     def environment(self) -> dict[str, str]:
         return render_environment(self.stack.home, self.moto.environment(self.region), PLUGIN)
+
+    def _engine_environment(self) -> dict[str, str]:
+        attached = ",".join(f"{name}:{port}" for name, port in self.providers.items())
+        return self.environment() | _MANY_ERRORS | ({"PULUMI_DEBUG_PROVIDERS": attached} if attached else {})
 
     def list_left(self) -> set[str]:
         """Return what the account has besides what it had before, whatever its tags."""

@@ -22,6 +22,7 @@ from infra.targets.aws.rehearse.errors.operation_runs import SWEEP, cover_operat
 from infra.targets.aws.rehearse.errors.operations import OPERATIONS, Subject
 from infra.targets.aws.rehearse.errors.record import Record, locate_record
 from infra.targets.aws.rehearse.errors.share import Share
+from infra.targets.aws.rehearse.errors.step_commands import cover_steps, is_step_open
 from infra.targets.aws.rehearse.rehearsal import interrupt_on_signals, lock_rehearsal
 from infra.targets.error_coverage import ErrorCoverage
 from infra.targets.target import Console
@@ -37,6 +38,9 @@ def rehearse_errors(stack: StackHome, share: Share, console: Console) -> ErrorCo
         if not share.is_over and _is_open(coverage, OPERATION_NAMES, share):
             with open_failing_cluster(stack) as cluster:
                 cover_operations(cluster, coverage, share, console)
+        if not share.is_over and is_step_open(coverage, share):
+            with open_failing_cluster(stack) as cluster:
+                cover_steps(cluster, coverage, share, console)
         for cycle in share.shuffle(plan_cycles(share.codes)):
             if not share.is_over and _is_open(coverage, COMMANDS, Share(cycle.codes)):
                 # A cycle that cannot end leaves an account that is of no use to the next.

@@ -1,7 +1,8 @@
 """Every error code of AWS at every call of every command: retried, done without, or named with a fix; nothing is left.
 
-Commands without the engine meet a code of each class at every call every night, and all codes in 17 nights. With the
-engine, all codes take more than a day: two cycles run every night, others the next, all of them in 25 nights. `muster
+Commands without the engine meet a code of each class at every call every night, and all codes in 17 nights. Steps of
+Pulumi, which make nearly all calls of the commands with the engine, are repeated until they have met all codes, every
+night. What the engine does after an error is shown in cycles: two every night, all of them in 25 nights. `muster
 rehearse --stack aws-full --errors all` does the same in one go and prints the counts. Until a cycle of permanent errors
 has passed, test_errors_everywhere.py covers `up` and `teardown` of the g6 pair. That each code has its fix is shown in
 test_refusals.py, and that Slurm's launcher handles each code at each of its calls in launcher/test_error_matrix.py.
@@ -24,6 +25,7 @@ from infra.targets.aws.rehearse.errors.operations import Notes
 from infra.targets.aws.rehearse.errors.pair import Pair
 from infra.targets.aws.rehearse.errors.rehearse_errors import OPERATION_NAMES, cover_engine, cover_operations
 from infra.targets.aws.rehearse.errors.share import ALL_CODES, Share
+from infra.targets.aws.rehearse.errors.step_commands import cover_steps, is_step_open
 from tests.seeds import read_night
 
 STACK = "aws-full"
@@ -64,6 +66,20 @@ def test_errors_at_every_call_of_other_commands(cluster: FailingCluster) -> None
     assert coverage.unlisted == [], "add these calls to call_sites.txt"
     pairs = {Pair(name, site, code) for name in OPERATION_NAMES for site in coverage.sites[name] for code in CODES}
     assert sorted(pairs - set(coverage.outcomes)) == []
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(3600)
+def test_every_error_at_each_call_of_the_steps_of_the_engine(cluster: FailingCluster) -> None:
+    """What is made outside of steps is covered by the cycles, and as an operation by the test of other commands."""
+    coverage = Coverage(restrict_sites(*COMMANDS))
+    cover_steps(cluster, coverage, Share(ALL_CODES), Console())
+    print(*coverage.render(ALL_CODES), sep="\n")
+    assert coverage.problems == []
+    assert not is_step_open(coverage, Share(ALL_CODES))
+    for name in COMMANDS:
+        met = {pair.site for pair in coverage.outcomes if pair.command == name}
+        assert [pair for pair in coverage.list_open(name, ALL_CODES) if pair.site in met] == []
 
 
 @pytest.mark.nightly

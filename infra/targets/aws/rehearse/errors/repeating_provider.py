@@ -7,7 +7,7 @@ import importlib.util
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import grpc
 from google.protobuf import empty_pb2
@@ -129,7 +129,8 @@ def serve_provider(provider: RepeatingProvider) -> Iterator[int]:
     """Serve a provider on loopback and yield its port."""
     options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
     server = grpc.server(futures.ThreadPoolExecutor(_THREADS), options=options)
-    pb_grpc.add_ResourceProviderServicer_to_server(provider, server)
+    # It has all methods of the provider that it passes requests on to.
+    pb_grpc.add_ResourceProviderServicer_to_server(cast(pb_grpc.ResourceProviderServicer, provider), server)
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     try:

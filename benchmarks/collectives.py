@@ -1,13 +1,16 @@
 """Time our all-reduces against torch's own, on one machine and on two nodes with a slow link; needs Docker.
 
     python -m benchmarks.collectives [--rounds 7] [--mebibytes 1 4 16 64 256] [--mbit 200] [--link-mebibytes 1 4 16]
+                                     [--patterns ring hierarchical ...]
 
-Four gloo ranks run in one container, and then as two nodes of two ranks whose link is limited in both directions. In
-each round, torch's all-reduce and every pattern run once, in turn, so that all of them see the same load of the
-machine. A time is that of the slowest rank, and the tables have medians over rounds. The ratio is torch's time divided
-by the pattern's, of the same round: 2.00 is twice as fast as torch. `plain` is the floor: every rank exchanges the
-bytes of a ring with its neighbour in the node, in a single message, without additions. Patterns run as in training,
-where ranks have compared their models; `hierarchical, checked` also compares the calls of the ranks.
+Four gloo ranks run in one container, and then as two nodes of two ranks whose link is limited in both directions. A
+pair is an all-reduce of a pattern and one of torch, one right after the other, so that both see the same load of the
+machine; every other round takes them in reverse. On one machine, sizes below 64 MB have more rounds, up to 101. A time
+is that of the slowest rank, and the tables have medians. The ratio is torch's time divided by the pattern's, of the
+same pair: 2.00 is twice as fast as torch. Its median, its middle half, and its smallest and largest value are printed
+when a size ends. `plain` is the floor: every rank exchanges the bytes of a ring with its neighbour in the node, in a
+single message, without additions. Patterns run as in training, where ranks have compared their models; `hierarchical,
+checked` also compares the calls of the ranks.
 
 `predicted` is the simulator's time, from the bytes that the schedules send and the rates of `plain` in the same run;
 torch's is that of a ring, which is what gloo uses.
@@ -22,6 +25,7 @@ from __future__ import annotations
 import argparse
 import sys
 
+from benchmarks.collectives_figures import PATTERNS
 from benchmarks.nodes import run_on_nodes
 
 MODULE = "benchmarks.collectives_ranks"
@@ -34,8 +38,9 @@ def main() -> int:
     parser.add_argument("--mebibytes", type=float, nargs="*", default=[1, 4, 16, 64, 256], help="sizes on one machine")
     parser.add_argument("--mbit", type=int, default=200, help="rate of the link between the nodes")
     parser.add_argument("--link-mebibytes", type=float, nargs="*", default=[1, 4, 16], help="sizes on two nodes")
+    parser.add_argument("--patterns", nargs="+", choices=PATTERNS, default=PATTERNS, metavar="PATTERN")
     given = parser.parse_args()
-    rounds = ["--rounds", str(given.rounds), "--mebibytes"]
+    rounds = ["--rounds", str(given.rounds), "--patterns", *given.patterns, "--mebibytes"]
     slow_link = ["--mbit", str(given.mbit), *rounds, *map(str, given.link_mebibytes)]
     if not given.mebibytes and not given.link_mebibytes:
         parser.error("--mebibytes and --link-mebibytes have no sizes: give one of them")

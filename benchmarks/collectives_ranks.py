@@ -4,37 +4,38 @@ from __future__ import annotations
 
 import argparse
 import os
-import statistics
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, get_args
+from functools import partial
+from typing import Any
 
 import torch
 import torch.distributed
 import torch.multiprocessing
 
-from benchmarks.figures import Figure, report
+from benchmarks.collectives_figures import (
+    CHECKED,
+    PATTERNS,
+    RANKS,
+    RANKS_PER_NODE,
+    RING_SHARE,
+    Pair,
+    Times,
+    count_rounds,
+    format_times,
+    list_figures,
+)
+from benchmarks.figures import report
 from benchmarks.node_link import limit_link, wait_for_first_node
-from simulator.collectives.patterns import Machine, Pattern, predict_seconds
-from trainer.bandwidth import format_size
 from trainer.collectives.measure import time_call
 from trainer.collectives.operations import all_reduce
-from trainer.table import table
 
 # Many of the names used here have no types, and mypy must give the same result where torch is not installed.
 dist: Any = torch.distributed
 start_processes: Any = torch.multiprocessing.spawn
-RANKS, RANKS_PER_NODE = 4, 2
 PORT = 29_610
-TORCH, PLAIN, STEP = "torch", "plain", "step"
-HIERARCHICAL, CHECKED = "hierarchical", "hierarchical, checked"
 MEBIBYTE = 1 << 20
 FLOAT_BYTES = 4
-RING_SHARE = 2 * (RANKS - 1) / RANKS
-"""What a rank sends in a ring, in multiples of the tensor."""
-ONE_MACHINE_MOST, SLOW_LINK_MOST = 1.11, 0.83
-Rounds = Sequence[dict[str, float]]
-"""The seconds of each call, by round."""
 
 
 def main() -> None:
@@ -42,12 +43,13 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--mbit", type=int)
     parser.add_argument("--rounds", type=int)
+    parser.add_argument("--patterns", nargs="+", choices=PATTERNS)
     parser.add_argument("--mebibytes", type=float, nargs="+")
     start_processes(run_rank, (parser.parse_args(),), nprocs=RANKS // int(os.environ["NODES"]))
 
 
 def run_rank(local_rank: int, options: argparse.Namespace) -> None:
-    """Join the other ranks, measure all sizes; rank 0 prints the table and fails at a bound."""
+    """Join the other ranks and measure all sizes; rank 0 prints each when it ends, and fails at a bound."""
     torch.set_num_threads(1)
     rank = int(os.environ["NODE"]) * RANKS // int(os.environ["NODES"]) + local_rank
     wait_for_first_node()
@@ -56,87 +58,58 @@ def run_rank(local_rank: int, options: argparse.Namespace) -> None:
     if options.mbit and local_rank == 0:
         limit_link(options.mbit)
     dist.barrier()
-    sizes = [int(mebibytes * MEBIBYTE) for mebibytes in options.mebibytes]
-    rounds_by_size = {}
-    for size in sizes:
-        rounds_by_size[size] = measure_rounds(size, options.rounds)
+    if rank == 0:
+        where = f"two nodes, link of {options.mbit} Mbit/s" if options.mbit else "one machine"
+        print(f"{where}:", flush=True)
+    times_by_size = {}
+    for size in (int(mebibytes * MEBIBYTE) for mebibytes in options.mebibytes):
+        times_by_size[size] = measure_times(size, count_rounds(size, options.rounds, options.mbit), options.patterns)
         if rank == 0:
-            print(f"  {format_size(size)} done", file=sys.stderr, flush=True)
+            print("", format_times(size, times_by_size[size], options.mbit), sep="\n", flush=True)
     dist.barrier()
     if rank == 0:
-        figures = list_figures(rounds_by_size, options.mbit)
-        where = f"two nodes, link of {options.mbit} Mbit/s" if options.mbit else "one machine"
-        print(f"{where}:\n", format_report(rounds_by_size, options.mbit), "", report(figures), "", sep="\n", flush=True)
+        figures = list_figures(times_by_size, options.mbit)
+        print("", report(figures), "", sep="\n", flush=True)
         sys.exit(any(figure.verdict == "FAIL" for figure in figures))
 
 
-def measure_rounds(size: int, rounds: int) -> Rounds:
-    """Return the seconds of each call in every round, for one message size."""
+def measure_times(size: int, rounds: int, patterns: Sequence[str]) -> Times:
+    """Return the times of each pattern beside torch's, for one message size."""
     tensor = torch.zeros(size // FLOAT_BYTES)
     sent = torch.zeros(int(len(tensor) * RING_SHARE))
     received, word = torch.empty_like(sent), torch.zeros(1)
     rank = dist.get_rank()
-    calls: dict[str, Callable[[], object]] = {
-        PLAIN: lambda: _exchange(sent, received, rank ^ 1, rank ^ 1),
-        STEP: lambda: _exchange(word, torch.empty(1), (rank + 1) % RANKS, (rank - 1) % RANKS),
-        TORCH: lambda: dist.all_reduce(tensor),
-        "ring": lambda: all_reduce(tensor, is_checked=False),
-        "halving_doubling": lambda: all_reduce(tensor, pattern="halving_doubling", is_checked=False),
-        "tree": lambda: all_reduce(tensor, pattern="tree", is_checked=False),
-        HIERARCHICAL: lambda: all_reduce(
-            tensor, pattern="hierarchical", ranks_per_node=RANKS_PER_NODE, is_checked=False
-        ),
-        CHECKED: lambda: all_reduce(tensor, pattern="hierarchical", ranks_per_node=RANKS_PER_NODE),
-    }
+    theirs = partial(dist.all_reduce, tensor)
+    plain: list[float] = []
+    step: list[float] = []
+    pairs: dict[str, list[Pair]] = {name: [] for name in patterns}
     # The first round connects ranks and touches memory.
-    return [{name: time_call(call) for name, call in calls.items()} for _ in range(rounds + 1)][1:]
+    for number in range(rounds + 1):
+        plain.append(time_call(lambda: _exchange(sent, received, rank ^ 1, rank ^ 1)))
+        step.append(time_call(lambda: _exchange(word, torch.empty(1), (rank + 1) % RANKS, (rank - 1) % RANKS)))
+        for name in patterns:
+            pairs[name].append(_measure_pair(_make_call(name, tensor), theirs, is_ours_first=number % 2 == 0))
+    return Times(plain[1:], step[1:], {name: each[1:] for name, each in pairs.items()})
+
+
+def _measure_pair(ours: Callable[[], object], theirs: Callable[[], object], *, is_ours_first: bool) -> Pair:
+    if is_ours_first:
+        return Pair(time_call(ours), time_call(theirs))
+    seconds = time_call(theirs)
+    return Pair(time_call(ours), seconds)
+
+
+def _make_call(name: str, tensor: Any) -> Callable[[], object]:
+    """Return the call of a pattern: as in training, where ranks have compared their models, or checked."""
+    is_checked = name == CHECKED
+    pattern: Any = name.split(",", maxsplit=1)[0]
+    nodes: dict[str, Any] = {"ranks_per_node": RANKS_PER_NODE} if pattern == "hierarchical" else {}
+    return partial(all_reduce, tensor, pattern=pattern, is_checked=is_checked, **nodes)
 
 
 def _exchange(sent: Any, received: Any, right: int, left: int) -> None:
     for work in (dist.irecv(received, left), dist.isend(sent, right)):
         work.wait()
-
-
-def format_report(rounds_by_size: dict[int, Rounds], mbit: int | None) -> str:
-    """Return a table of the median times, predicted times, and ratios to torch with their smallest and largest."""
-    rows = []
-    for size, rounds in rounds_by_size.items():
-        machine = describe_machine(size, rounds, mbit)
-        for name in (name for name in rounds[0] if name != STEP):
-            milliseconds = statistics.median(seconds[name] for seconds in rounds) * 1e3
-            ratios = sorted(seconds[TORCH] / seconds[name] for seconds in rounds)
-            spread = f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
-            pattern: Pattern = name if name in get_args(Pattern) else "ring"  # type: ignore[assignment]
-            predicted = predict_seconds(pattern, size, RANKS, RANKS_PER_NODE, machine) * 1e3
-            predicted_text = "" if name in (PLAIN, CHECKED) else f"{predicted:.2f}"
-            rows.append((format_size(size), name, milliseconds, predicted_text, "" if name == TORCH else spread))
-    return table(("size", "pattern", "time ms", "predicted ms", "torch's time / ours"), rows)
-
-
-def describe_machine(size: int, rounds: Rounds, mbit: int | None) -> Machine:
-    """Return the rates of a node that plain messages of the same run have.
-
-    Two ranks of a node share the processors with the other node, or with the two other ranks, in the same way.
-    """
-    plain, step = (statistics.median(seconds[name] for seconds in rounds) for name in (PLAIN, STEP))
-    node_gb_s = RANKS_PER_NODE * RING_SHARE * size / plain / 1e9
-    return Machine(node_gb_s, step * 1e6, mbit / 8e3 if mbit else float("inf"))
-
-
-def list_figures(rounds_by_size: dict[int, Rounds], mbit: int | None) -> list[Figure]:
-    """Return the figures that have bounds."""
-    figures = []
-    for size, rounds in rounds_by_size.items():
-        milliseconds = statistics.median(seconds[TORCH] for seconds in rounds) * 1e3
-        times = {
-            name: statistics.median(seconds[name] / seconds[TORCH] for seconds in rounds)
-            for name in ((HIERARCHICAL,) if mbit else ("ring", HIERARCHICAL))
-        }
-        best = min(times, key=lambda name: times[name])
-        bound = SLOW_LINK_MOST if mbit and size == max(rounds_by_size) else None if mbit else ONE_MACHINE_MOST
-        name = f"{format_size(size)}: {best}, times torch's time"
-        figures.append(Figure(name, times[best], "x", f"torch {milliseconds:.1f} ms", bound))
-    return figures
 
 
 if __name__ == "__main__":

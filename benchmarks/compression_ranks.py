@@ -81,6 +81,8 @@ def run_rank(local_rank: int, options: argparse.Namespace) -> None:
         limit_link(options.mbit)
     dist.barrier()
     timings = measure_rounds(rank, options.rounds)
+    if rank == 0 and timings:
+        print(format_report({}, timings), flush=True)
     dist.barrier()
     if local_rank == 0:
         free_link()
@@ -101,7 +103,8 @@ def measure_loss(method: str, rank: int, steps: int) -> Result:
     loss = trainer.evaluate([next(held_out).tensors for _ in range(EVALUATED_BATCHES)])["loss"]
     result = Result(loss, float(figures.get("compression_ratio", 1.0)))
     if rank == 0:
-        print(f"{method}: {result.loss:.4f} after {steps} steps", flush=True)
+        fewer = f"{result.fewer_bytes:.1f} times fewer bytes"
+        print(f"  {method}: loss {result.loss:.4f} after {steps} steps, {fewer}", flush=True)
     return result
 
 
@@ -110,9 +113,12 @@ def measure_rounds(rank: int, rounds: int) -> Timings:
     if not rounds:
         return []
     runs = {method: open_run(method, rank, LARGE)[:2] for method in TIMED_METHODS}
-    timings = [{method: time_step(*run) for method, run in runs.items()} for _ in range(rounds + 1)]
-    if rank == 0:
-        print({method: round(figures["seconds"], 2) for method, figures in timings[-1].items()}, flush=True)
+    timings = []
+    for number in range(rounds + 1):
+        timings.append({method: time_step(*run) for method, run in runs.items()})
+        if rank == 0:
+            times = ", ".join(f"{method} {figures['seconds']:.2f} s" for method, figures in timings[-1].items())
+            print(f"  round {number} of {rounds}: {times}", flush=True)
     # The first round connects ranks and allocates memory.
     return timings[1:]
 

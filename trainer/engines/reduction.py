@@ -41,7 +41,10 @@ class Average:
 
     start: Start
     divisor: int = 1
-    """By which a rank divides its gradients before they start."""
+    """By which a rank divides its gradients before they start.
+
+    To divide them while they are copied to a bucket reads and writes less memory than to divide the bucket.
+    """
 
 
 StartParts = Callable[[torch.Tensor, "Sequence[Part]"], Wait]
@@ -67,10 +70,10 @@ def choose_average(
 
         hook = make_pattern_hook(recipe.communication.pattern, group, mesh)
         choices += hook.choices
-        return Average(lambda values, _: _wait_with_names(hook.start(values).wait, group)), None
+        ranks = dist.get_world_size(group)
+        return Average(lambda values, _: _wait_with_names(hook.start_sum(values).wait, group), ranks), None
     if group is None or any(parameter.dtype != dtype for parameter in names):
         return Average(lambda values, _: start_average(values, group, dtype)), None
-    # To divide gradients while they are copied reads and writes less memory than to divide a bucket.
     return Average(lambda values, _: start_sum(values, group), dist.get_world_size(group)), None
 
 

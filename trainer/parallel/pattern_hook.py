@@ -55,6 +55,7 @@ class PatternHook:
         values = bucket.buffer()
         choice = self._choose(values)
         if choice.pattern == "backend":
+            values.div_(self._ranks)
             return self._start_backend(values).get_future().then(lambda done: done.value()[0])
         future: Any = torch.futures.Future()
 
@@ -75,8 +76,8 @@ class PatternHook:
         )
         return future
 
-    def start(self, values: torch.Tensor) -> Any:
-        """Start to average values, and return a handle whose `wait` raises what went wrong."""
+    def start_sum(self, values: torch.Tensor) -> Any:
+        """Start to sum values, and return a handle whose `wait` raises what went wrong."""
         choice = self._choose(values)
         if choice.pattern == "backend":
             return self._start_backend(values)
@@ -85,7 +86,6 @@ class PatternHook:
             self._group,
             pattern=choice.pattern,
             ranks_per_node=choice.ranks_per_node,
-            average=True,
             is_checked=False,
             async_op=True,
         )
@@ -99,8 +99,8 @@ class PatternHook:
         return choose_pattern(self._setting, values.nbytes, self._ranks, self._ranks_per_node, self._table)
 
     def _start_backend(self, values: torch.Tensor) -> Any:
-        """Average with the backend's all-reduce."""
-        return dist.all_reduce(values.div_(self._ranks), group=self._group, async_op=True)
+        """Sum with the backend's all-reduce."""
+        return dist.all_reduce(values, group=self._group, async_op=True)
 
 
 def make_pattern_hook(setting: Setting, group: Any, mesh: Mesh) -> PatternHook:

@@ -20,7 +20,7 @@ from trainer.parallel.mesh import Mesh
 def make_engine(settings: list[str], rank: int, ranks: int, device: torch.device) -> tuple[Config, Engine, Batch]:
     """Build a model spread over the ranks, and return its settings, engine and this rank's share of a batch."""
     config = load("llama-1b" if device.type == "cuda" else "tiny-llama", settings)
-    recipe = Recipe(config.parallel, config.precision, config.compile, config.fp8)
+    recipe = Recipe(config.parallel, config.precision, config.compile, config.fp8, config.communication)
     layout = resolve_layout(config.parallel, ranks, ranks)
     mesh = Mesh(layout, rank, device, uses_fully_shard=recipe.uses_fully_shard(layout))
     weights = partial(fill, seed=1, device=device)

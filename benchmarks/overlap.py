@@ -19,17 +19,22 @@ The share is the median over the rounds. Other work on the machine makes single 
 share of the shortest of each time is shown too. If too few rounds have a backward pass that is long enough, there is no
 share, and the benchmark fails with the times.
 
-Ranks that compute on all cores cannot hide processor time. So the table has that of communication, and what a step of
-each engine needs beyond computing: a share below that of the latter needs idle cores. It is the time of the first rank
-and of the backend's threads in it, without what the kernel does for the network in interrupts.
+Ranks that compute on all cores cannot hide processor time, whatever the engine: copies, additions, and what the kernel
+does for the network. So the table also has the share of what the processors leave to hide. It is computed from the idle
+time of all cores (/proc/stat), which includes interrupts: if the work of computing and of communication, divided among
+all cores, takes longer than computing alone, the difference cannot be hidden. Work of others on the machine would count
+too, so this share means something on a quiet machine only. The processor times of the first rank and of the backend's
+threads in it, which do not depend on other work, are shown beside it.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from time import process_time
 from typing import Any
 from unittest.mock import patch
@@ -40,7 +45,7 @@ import torch.distributed
 from benchmarks.engine_runs import make_engine
 from benchmarks.node_link import free_link, limit_link
 from benchmarks.overhead import synchronized_clock
-from benchmarks.overlap_figures import ENGINES
+from benchmarks.overlap_figures import ENGINES, FEWEST_SAMPLES, count_samples
 from trainer.objective import CrossEntropy
 
 # Many of the names used here have no types, and mypy must give the same result where torch is not installed.
@@ -49,9 +54,6 @@ dist: Any = torch.distributed
 # Equal layers, a small vocabulary and small buckets: what is sent last has nothing left to hide it, and in a model of
 # few layers it would be a large part of everything.
 OVERLAP_MODEL = ("model.layers=6", "model.vocab_size=512", "parallel.bucket_mb=4")
-FEWEST_SAMPLES, MOST_SAMPLES = 2, 128
-LEAST_BACKWARD = 1.2
-"""Time of the backward pass alone, in multiples of the communication."""
 _WARMUP_ROUNDS = 2
 _RECORDED = ("all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor")
 Call = tuple[str, list[int]]
@@ -61,7 +63,9 @@ Call = tuple[str, list[int]]
 def measure_overlap(settings: dict[str, list[str]], rank: int, rounds: int, mbit: int) -> dict[str, Any]:
     """Return the times of each round on the slowest rank, in seconds, the collectives of a step, and the samples."""
     ranks, plain = dist.get_world_size(), [*settings["torch"], "parallel.strategy=single"]
-    run, _ = make_passes(settings["muster"], rank, ranks, FEWEST_SAMPLES)
+    # Only calls of the backend are recorded.
+    backend = [*settings["muster"], "communication.pattern=backend"]
+    run, _ = make_passes(backend, rank, ranks, FEWEST_SAMPLES)
     # The first step has more messages, which compare the ranks.
     run()
     calls: list[Call] = []
@@ -75,16 +79,22 @@ def measure_overlap(settings: dict[str, list[str]], rank: int, rounds: int, mbit
         runs["compute"], runs["forward"] = make_passes(plain, 0, 1, samples)
         measured = [measure_round(runs, number, torch.device("cpu")) for number in range(_WARMUP_ROUNDS + 1)][-1]
         backward = measured["compute"] - measured["forward"]
-        if backward >= LEAST_BACKWARD * measured["communication"] or samples == MOST_SAMPLES:
+        needed = count_samples(samples, backward, measured["communication"])
+        if needed == samples:
             break
-        samples *= 2
+        samples = needed
     for name in ENGINES:
         runs[name], _ = make_passes(settings[name], rank, ranks, samples)
     processor_times: list[dict[str, float]] = []
+    idle_times: list[dict[str, float]] = []
     rounds_measured = []
     for number in range(_WARMUP_ROUNDS + rounds):
         processor_times.append({})
-        counted = {name: partial(count_processor_time, name, run, processor_times[-1]) for name, run in runs.items()}
+        idle_times.append({})
+        counted = {
+            name: partial(count_processor_time, name, run, processor_times[-1], idle_times[-1])
+            for name, run in runs.items()
+        }
         rounds_measured.append(measure_round(counted, number, torch.device("cpu")))
         if rank == 0:
             print(f"  round {number + 1} of {_WARMUP_ROUNDS + rounds}", file=sys.stderr, flush=True)
@@ -92,16 +102,26 @@ def measure_overlap(settings: dict[str, list[str]], rank: int, rounds: int, mbit
     return {
         "seconds": rounds_measured[_WARMUP_ROUNDS:],
         "processor_seconds": processor_times[_WARMUP_ROUNDS:],
+        "idle_seconds": idle_times[_WARMUP_ROUNDS:],
+        "cores": os.cpu_count(),
         "calls": calls,
         "samples": samples,
     }
 
 
-def count_processor_time(name: str, run: Callable[[], object], seconds: dict[str, float]) -> None:
-    """Run a function and note how many seconds all threads of this process have computed meanwhile."""
-    began = process_time()
+def count_processor_time(
+    name: str, run: Callable[[], object], seconds: dict[str, float], idle_seconds: dict[str, float]
+) -> None:
+    """Run a function; note how long all threads of this process computed, and all cores together were idle."""
+    began, idle = process_time(), read_idle_seconds()
     run()
-    seconds[name] = process_time() - began
+    seconds[name], idle_seconds[name] = process_time() - began, read_idle_seconds() - idle
+
+
+def read_idle_seconds() -> float:
+    """Return for how many seconds the cores of this machine have been idle, added up."""
+    _, _, _, _, idle, waiting, *_ = Path("/proc/stat").read_text().split("\n", maxsplit=1)[0].split()
+    return (int(idle) + int(waiting)) / os.sysconf("SC_CLK_TCK")
 
 
 def make_passes(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from math import ceil
 from statistics import median, quantiles
 from typing import Any
 
@@ -10,6 +11,15 @@ from benchmarks.figures import Figure
 
 ENGINES = ("torch", "muster")
 HIDDEN_PERCENT = 70.0
+FEWEST_SAMPLES, MOST_SAMPLES = 2, 128
+LEAST_BACKWARD = 1.2
+"""Time of the backward pass alone, in multiples of the communication."""
+
+
+def count_samples(samples: int, backward: float, communication: float) -> int:
+    """Return how many samples make the backward pass long enough, from its time on the present number of samples."""
+    shortage = LEAST_BACKWARD * communication / backward
+    return samples if shortage <= 1 else min(MOST_SAMPLES, ceil(samples * shortage))
 
 
 def list_overlap(strategy: str, measured: dict[str, Any]) -> list[Figure]:
@@ -24,6 +34,12 @@ def list_overlap(strategy: str, measured: dict[str, Any]) -> list[Figure]:
         Figure(f"{strategy}: communication alone", times["communication"], "ms", sent),
         Figure(f"{strategy}: communication alone, processor time", processor["communication"], "ms"),
     ]
+    beyond_processors = find_unhideable(measured)
+    figures.append(
+        Figure(
+            f"{strategy}: communication that the processors cannot hide", beyond_processors * 1000, "ms", "all cores"
+        )
+    )
     valid = [seconds for seconds in rounds if find_hideout(strategy, seconds) >= seconds["communication"]]
     if len(valid) * 2 <= len(rounds):
         refuse_rounds(strategy, rounds)
@@ -39,6 +55,10 @@ def list_overlap(strategy: str, measured: dict[str, Any]) -> list[Figure]:
         figures.append(Figure(f"{strategy}, {engine}: processor time beyond computing", beyond, "ms", share))
         name = f"{strategy}, {engine}: not hidden of what could be"
         figures.append(Figure(name, median(shares), "%", spread, bound))
+        possible = sorted(100 - find_hidden_percent(strategy, seconds, engine, beyond_processors) for seconds in valid)
+        low, _, high = quantiles(possible, n=4)
+        name = f"{strategy}, {engine}: not hidden of what the processors leave to hide"
+        figures.append(Figure(name, median(possible), "%", f"middle half {low:.0f} to {high:.0f}"))
         shortest = {part: min(seconds[part] for seconds in rounds) for part in rounds[0]}
         milliseconds = ", ".join(f"{part} {seconds * 1000:.0f} ms" for part, seconds in shortest.items())
         name = f"{strategy}, {engine}: not hidden, by the shortest times"
@@ -46,11 +66,26 @@ def list_overlap(strategy: str, measured: dict[str, Any]) -> list[Figure]:
     return figures
 
 
-def find_hidden_percent(strategy: str, seconds: dict[str, float], engine: str) -> float:
-    """Return how much of the communication that could be hidden an engine hides."""
+def find_hidden_percent(strategy: str, seconds: dict[str, float], engine: str, unhideable: float = 0.0) -> float:
+    """Return how much of the communication that could be hidden an engine hides; so many seconds of it never could."""
     communication = seconds["communication"]
     hidden = seconds["compute"] + communication - seconds[engine]
-    return 100 * hidden / min(find_hideout(strategy, seconds), communication)
+    return 100 * hidden / (min(find_hideout(strategy, seconds), communication) - unhideable)
+
+
+def find_unhideable(measured: dict[str, Any]) -> float:
+    """Return the seconds of communication that no engine can hide, because all cores have work meanwhile.
+
+    If computing and communication share all cores evenly, a step takes at least their work divided by the cores.
+    """
+    cores = measured["cores"]
+
+    def find_work(name: str) -> float:
+        pairs = zip(measured["seconds"], measured["idle_seconds"], strict=True)
+        return median(cores * seconds[name] - idle[name] for seconds, idle in pairs)
+
+    compute = median(seconds["compute"] for seconds in measured["seconds"])
+    return max(0.0, (find_work("compute") + find_work("communication")) / cores - compute)
 
 
 def find_hideout(strategy: str, seconds: dict[str, float]) -> float:

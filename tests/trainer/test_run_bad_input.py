@@ -223,13 +223,21 @@ def test_a_host_with_too_little_memory_to_stage_a_save_is_reported(
 ) -> None:
     monkeypatch.setattr(host, "available_memory", lambda: 100_000)
     arguments = [*SMALL_LLAMA, f"run.folder={tmp_path / 'run'}", "parallel.strategy=single", "batch.micro=8"]
+    problem = (
+        rf"checkpoint: staging a save needs 0\.\d MB of memory on {socket.gethostname()}, which has 0\.1 MB available; "
+    )
+
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     assert main(arguments) == Code.BAD_INPUT
     (line,) = capfd.readouterr().err.splitlines()[1:]
-    assert re.fullmatch(
-        rf"checkpoint: staging a save needs 0\.\d MB of memory on {socket.gethostname()}, which has 0\.1 MB available; "
-        r"give the job more memory \(sbatch --mem=0 requests all memory of a node\), or spread it over more nodes",
-        line,
-    )
+    fix = r"give the job more memory \(sbatch --mem=0 requests all memory of a node\), or spread it over more nodes"
+    assert re.fullmatch(problem + fix, line)
+
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
+    assert main(arguments) == Code.BAD_INPUT
+    (line,) = capfd.readouterr().err.splitlines()[1:]
+    fix = r"give each pod more memory \(muster kubernetes apply --memory\), or use more pods \(--nodes\)"
+    assert re.fullmatch(problem + fix, line)
     assert not (tmp_path / "run").exists()
 
 

@@ -12,11 +12,14 @@ from trainer import host
 from trainer.checkpoint import folder
 from trainer.checkpoint.group import RankGroup
 from trainer.config.errors import ConfigError, ConfigProblem
+from trainer.life.cause import is_pod
 
 if TYPE_CHECKING:
     import torch
 
 _GB = 1e9
+_MEMORY_FIX = "give the job more memory (sbatch --mem=0 requests all memory of a node), or spread it over more nodes"
+_MEMORY_FIX_IN_PODS = "give each pod more memory (muster kubernetes apply --memory), or use more pods (--nodes)"
 
 
 def check_disk(path: Path, size: int, group: RankGroup) -> None:
@@ -37,10 +40,7 @@ def check_memory(size: int, group: RankGroup) -> None:
         if needed > min(free):
             message = f"staging a save needs {format_size(needed)} of memory on {hostname}, "
             message += f"which has {format_size(min(free))} available"
-            fix = (
-                "give the job more memory (sbatch --mem=0 requests all memory of a node), or spread it over more nodes"
-            )
-            problems.append(ConfigProblem("checkpoint", message, fix))
+            problems.append(ConfigProblem("checkpoint", message, _MEMORY_FIX_IN_PODS if is_pod() else _MEMORY_FIX))
     if problems:
         raise ConfigError(problems)
 

@@ -22,6 +22,7 @@ LOCKS = (
 )
 GO_SUMS = (
     "setup/kubernetes/cluster/go.sum",
+    "setup/kubernetes/jobset/go.sum",
     "setup/pulumi/cli/go.sum",
     "setup/pulumi/language-python/go.sum",
 )

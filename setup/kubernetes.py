@@ -1,7 +1,7 @@
 """The programs of a real Kubernetes cluster, for tests that run one on this machine.
 
-Kubernetes is built from Go modules, whose checksums are in setup/kubernetes. The others are in packages of Debian or
-Ubuntu, which are unpacked without being installed, so that no service of theirs starts.
+Kubernetes and the controller of JobSet are built from Go modules, whose checksums are in setup/kubernetes. The others
+are in packages of Debian or Ubuntu, which are unpacked without being installed, so that no service of theirs starts.
 """
 
 import hashlib
@@ -18,11 +18,13 @@ from setup.run import SetupError, ask, run
 _PROGRAMS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl")
 _UNPACKED_PACKAGES = ("busybox-static", "containernetworking-plugins", "etcd-server")
 _VERSION = "k8s.io/component-base/version"
+_JOBSET = "sigs.k8s.io/jobset"
+_JOBSET_MANIFESTS = ("crd", "rbac", "webhook")
 BUILD_TIMEOUT_S = 2 * 60 * 60.0
 
 
 def locate(paths: Paths) -> Path:
-    """Return the folder of the cache: programs in `bin`, unpacked packages in `debian`."""
+    """Return the folder of the cache: programs in `bin`, packages in `debian`, and JobSet's manifests in `jobset`."""
     return paths.cache / "kubernetes" / f"{pins.KUBERNETES}-{_digest(paths)}"
 
 
@@ -48,17 +50,31 @@ def install(paths: Paths, log: Path) -> None:
             staging.rename(target)
 
 
-def _list_build_arguments() -> list[str]:
-    """Return the flags of the linker and the packages of all programs, for `go build`."""
+def _list_builds() -> dict[str, list[str]]:
+    """Return the flags of the linker and the packages of all programs for `go build`, by the folder of the module."""
     minor = pins.KUBERNETES.split(".")[1]
     values = {"gitVersion": f"v{pins.KUBERNETES}", "gitMajor": "1", "gitMinor": minor, "gitTreeState": "clean"}
     flags = " ".join(["-s", "-w", *(f"-X {_VERSION}.{name}={value}" for name, value in values.items())])
-    return ["-ldflags", flags, *(f"k8s.io/kubernetes/cmd/{name}" for name in _PROGRAMS)]
+    return {
+        "cluster": ["-ldflags", flags, *(f"k8s.io/kubernetes/cmd/{name}" for name in _PROGRAMS)],
+        "jobset": ["-ldflags", "-s -w", _JOBSET],
+    }
 
 
 def _build(modules: Path, staging: Path, go: str, log: Path) -> None:
-    argv = [go, "build", "-v", "-mod=readonly", "-trimpath", "-o", f"{staging / 'bin'}/", *_list_build_arguments()]
-    run(["env", *environment(), *argv], log, cwd=modules / "cluster", timeout=BUILD_TIMEOUT_S)
+    argv = [go, "build", "-v", "-mod=readonly", "-trimpath", "-o", f"{staging / 'bin'}/"]
+    for module, arguments in _list_builds().items():
+        run(["env", *environment(), *argv, *arguments], log, cwd=modules / module, timeout=BUILD_TIMEOUT_S)
+    _copy_manifests(modules / "jobset", staging / "jobset", go)
+
+
+def _copy_manifests(module: Path, target: Path, go: str) -> None:
+    """Copy the manifests of JobSet's definition, role and webhooks, which are in the Go module of its controller."""
+    answer = ask(["env", "-C", module, *environment(), go, "list", "-mod=readonly", "-m", "-f", "{{.Dir}}", _JOBSET])
+    if answer.code:
+        raise SetupError(f"Go cannot find {_JOBSET}: {answer.err or answer.out}")
+    for part in _JOBSET_MANIFESTS:
+        shutil.copytree(Path(answer.out) / "config/components" / part, target / part)
 
 
 def _unpack_packages(target: Path, log: Path) -> None:
@@ -75,7 +91,7 @@ def _unpack_packages(target: Path, log: Path) -> None:
 
 def _digest(paths: Paths) -> str:
     """Return a digest of everything that decides what is in the folder."""
-    whole = hashlib.sha256(repr((_list_build_arguments(), _UNPACKED_PACKAGES)).encode())
+    whole = hashlib.sha256(repr((_list_builds(), _JOBSET_MANIFESTS, _UNPACKED_PACKAGES)).encode())
     for path in sorted((paths.root / "setup" / "kubernetes").rglob("*")):
         if path.is_file():
             whole.update(f"\0{path.name}\0".encode() + path.read_bytes())

@@ -20,9 +20,11 @@ PULUMI_SHA256 = {
 }
 PULUMI_FILES = ("pulumi", "pulumi-language-python", "pulumi-language-python-exec", "pulumi-resource-pulumi-python")
 
-# For tests that run a real Kubernetes cluster: its version, and the `go` line of setup/kubernetes/cluster/go.mod.
+# For tests that run a real Kubernetes cluster: its version, the `go` line of the modules in setup/kubernetes, and the
+# version of JobSet.
 KUBERNETES = "1.36.0"
 KUBERNETES_GO = "1.26.0"
+JOBSET = "0.12.0"
 
 SUITE = "trixie"
 # debian:trixie of 2026-09-18, Debian 13.7: the digest is that of the list of images for all kinds of machines. Not

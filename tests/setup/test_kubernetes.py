@@ -35,15 +35,17 @@ def test_the_modules_are_of_the_pinned_version() -> None:
     text = (MODULES / "cluster" / "go.mod").read_text()
     minor = pins.KUBERNETES.removeprefix("1.")
     assert f"require k8s.io/kubernetes v{pins.KUBERNETES}\n" in text
-    assert f"\ngo {pins.KUBERNETES_GO}\n" in text
     # The parts of Kubernetes have modules of their own, with the same numbers.
     assert set(re.findall(r"(?m)^\tk8s\.io/\S+ => k8s\.io/\S+ v(\S+)$", text)) == {f"0.{minor}"}
     for module in MODULES.iterdir():
+        assert f"\ngo {pins.KUBERNETES_GO}\n" in (module / "go.mod").read_text()
         assert (module / "go.sum").stat().st_size > 1000
+    assert f"require sigs.k8s.io/jobset v{pins.JOBSET}\n" in (MODULES / "jobset" / "go.mod").read_text()
 
 
 def test_the_schemas_of_the_manifests_are_of_the_same_version() -> None:
     assert (REPO / "tests/k8s/schemas" / f"kubernetes-{pins.KUBERNETES}.json").exists()
+    assert (REPO / "tests/k8s/schemas" / f"jobset-{pins.JOBSET}.json").exists()
 
 
 def test_other_modules_have_another_place_in_the_cache(paths: Paths) -> None:
@@ -54,7 +56,12 @@ def test_other_modules_have_another_place_in_the_cache(paths: Paths) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("_PROGRAMS", ("kube-apiserver",)), ("_UNPACKED_PACKAGES", ("etcd-server",))]
+    ("name", "value"),
+    [
+        ("_PROGRAMS", ("kube-apiserver",)),
+        ("_JOBSET_MANIFESTS", ("crd",)),
+        ("_UNPACKED_PACKAGES", ("etcd-server",)),
+    ],
 )
 def test_other_programs_have_another_place_in_the_cache(
     name: str, value: object, paths: Paths, monkeypatch: pytest.MonkeyPatch

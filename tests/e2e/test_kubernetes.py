@@ -1,179 +1,76 @@
-"""A training job on a real Kubernetes cluster: lost pods and nodes, drains, and people's own commands.
+"""Training jobs on a real Kubernetes cluster: lost pods and nodes, drains, and people's own commands.
 
-An indexed Job: the cluster has no JobSet.
+In both forms: as a JobSet with its real controller, and as an indexed Job.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from k8s.job import INDEXED_JOB, TrainingJob
+from k8s.job import FORMS, INDEXED_JOB, JOBSET
 from k8s.manifests import TENSORBOARD_PORT
 from k8s.names import TENSORBOARD, TRAINER, name_tensorboard, select
 from setup import pins
 from setup.paths import Paths
-from tests.e2e.kubernetes.cluster import Cluster, running_cluster
-from tests.e2e.kubernetes.images import REPO, TRAINER_IMAGE, build_trainer, find_environment
+from tests.e2e.kubernetes.images import TRAINER_IMAGE, build_trainer, find_environment
 from tests.e2e.kubernetes.requirements import find_lacking
-from tests.harness import wait_until
-from trainer.checkpoint.folder import list_published
+from tests.e2e.kubernetes.training import (
+    ENDLESS,
+    NAMESPACE,
+    SETTINGS,
+    TIMEOUT_S,
+    Training,
+    running_training,
+)
+from tests.e2e.trainer_image import require_trainer_image
+from tests.e2e.training import TRAIN, Job, completed
+from tests.harness import Spec, Stack, small_spec, wait_until
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(3600)]
 
-NAMESPACE = "research"
-CLAIM = "runs"
-# With a constant rate, a run with more steps is the same up to there.
-SETTINGS = (
-    *("tiny-llama", "parallel.strategy=ddp", "schedule.kind=constant", "schedule.warmup=0", "run.device=cpu"),
-    *("batch.size=4", "batch.micro=2", "checkpoint.every=20", "metrics.every=1", "metrics.profile_every=0"),
-    "metrics.peak_tflops=1",
-)
-ENDLESS = 1_000_000
-TIMEOUT_S = 600.0
-STORAGE = """
-apiVersion: v1
-kind: Namespace
-metadata: {{name: {namespace}, labels: {{pod-security.kubernetes.io/enforce: restricted}}}}
----
-apiVersion: v1
-kind: PersistentVolume
-metadata: {{name: {claim}}}
-spec: {{capacity: {{storage: 1Gi}}, accessModes: [ReadWriteMany], storageClassName: "", hostPath: {{path: {folder}}}}}
----
-apiVersion: v1
-kind: PersistentVolumeClaim
-metadata: {{name: {claim}, namespace: {namespace}}}
-spec:
-  storageClassName: ""
-  volumeName: {claim}
-  accessModes: [ReadWriteMany]
-  resources: {{requests: {{storage: 1Gi}}}}
-"""
-
-
-@dataclass
-class Training:
-    """A cluster with a claim that all nodes share, and the commands of a person who trains there."""
-
-    cluster: Cluster
-    claim: Path
-
-    def muster(self, *arguments: str) -> str:
-        """Run `muster kubernetes` with the cluster's kubectl and return its output."""
-        path = f"{self.cluster.control_plane.kubectl_folder}:{os.environ['PATH']}"
-        command = [sys.executable, "-m", "muster", "kubernetes", *arguments, f"--namespace={NAMESPACE}"]
-        done = subprocess.run(
-            command, cwd=REPO, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-        return done.stdout
-
-    def apply(self, name: str, steps: int, *options: str) -> None:
-        """Start a job of two nodes with a rank on each."""
-        job = ("--form", INDEXED_JOB, "--image", TRAINER_IMAGE, "--name", name, "--claim", CLAIM, "--memory", "2Gi")
-        self.muster("apply", *SETTINGS, f"steps={steps}", *job, *options)
-
-    def kubectl(self, *arguments: str) -> str:
-        """Run kubectl in the namespace of the jobs."""
-        return self.cluster.kubectl(f"--namespace={NAMESPACE}", *arguments)
-
-    def list_pods(self, name: str, component: str = TRAINER) -> list[dict[str, Any]]:
-        """Return the pods that have not ended and are not about to, in the order of their indexes."""
-        pods = self.cluster.get("pods", f"--namespace={NAMESPACE}", f"--selector={select(name, component)}")["items"]
-        alive = [pod for pod in pods if pod["status"]["phase"] == "Running" and not is_deleted(pod)]
-        return sorted(alive, key=lambda pod: str(pod["metadata"]["name"]))
-
-    def wait_for_pods(self, name: str, count: int = 2) -> list[dict[str, Any]]:
-        """Return the pods of a job once all of them run."""
-        wait_until(lambda: len(self.list_pods(name)) == count, f"{count} pods of {name}", TIMEOUT_S)
-        return self.list_pods(name)
-
-    def find_newest_step(self, name: str) -> int:
-        """Return the step of the newest checkpoint; 0 if there is none."""
-        published = list_published(self.claim / name / "checkpoints")
-        return published[0].step if published else 0
-
-    def wait_for_newer_checkpoint(self, name: str) -> None:
-        """Wait until the ranks have made progress."""
-        before = self.find_newest_step(name)
-        what = f"a checkpoint of {name} that is newer than step {before}"
-        wait_until(lambda: self.find_newest_step(name) > before, what, TIMEOUT_S)
-
-    def wait_for_end(self, name: str) -> str:
-        """Return the state in which a job ends: the type of its final condition."""
-        ends: list[str] = []
-
-        def has_ended() -> bool:
-            job = self.cluster.get("job", name, f"--namespace={NAMESPACE}")
-            parts = job.get("status", {}).get("conditions", [])
-            ends[:] = [
-                part["type"] for part in parts if part["status"] == "True" and part["type"] in {"Complete", "Failed"}
-            ]
-            return bool(ends)
-
-        wait_until(has_ended, f"end of {name}", TIMEOUT_S)
-        return ends[0]
-
-    def read_restarts(self, name: str) -> list[str]:
-        """Return why the pods of a job started again."""
-        lines = (self.claim / name / "requeues").read_text().splitlines()
-        return [line.split(" ", 4)[-1] for line in lines]
-
-    def read_losses(self, name: str) -> dict[int, float]:
-        """Return the loss of each step, of the last time that it ran."""
-        lines = map(json.loads, (self.claim / name / "metrics/rank-00000.jsonl").read_text().splitlines())
-        return {line["step"]: line["loss"] for line in lines}
-
-    def read_checksums(self, name: str, step: int) -> dict[str, str]:
-        """Return the checksums of the tensors of a checkpoint."""
-        manifest = self.claim / name / "checkpoints" / f"step-{step:08d}" / "manifest.json"
-        files = json.loads(manifest.read_text())["files"]
-        return {file: entry["sha256"] for file, entry in files.items() if file.startswith("shard-")}
-
-    def train_undisturbed(self, name: str, steps: int) -> None:
-        """Train with torchrun alone, with as many ranks in one container of the same image."""
-        launcher = ["python", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "trainer"]
-        mounts = ["-v", f"{self.claim}:/runs", "-v", f"{pins.ENV_VOLUME}:/shared/env:ro", "--shm-size", "1g"]
-        # Without a network, torchrun finds no other name of the container.
-        network = ["--network", "none", "--hostname", "localhost"]
-        box = ["docker", "run", "--rm", "--label", "muster.cluster=kubernetes-tests", *network, *mounts]
-        command = [*box, "-e", "OMP_NUM_THREADS=1", TRAINER_IMAGE, *launcher, *SETTINGS]
-        subprocess.run(
-            [*command, f"steps={steps}", f"run.folder=/runs/{name}"], check=True, capture_output=True, text=True
-        )
-
-
-def is_deleted(pod: dict[str, Any]) -> bool:
-    """Return whether a pod is being deleted."""
-    return "deletionTimestamp" in pod["metadata"]
+COMPARED_STEPS = 200
+"""Enough that a pod can be killed after the first checkpoint and before the end."""
+COMPLETE = {JOBSET: "Completed", INDEXED_JOB: "Complete"}
+"""The condition of a job that has finished, by its form."""
+# The file that asks for a save and the signal race.
+PREEMPTIONS = ("preempted", "warned by a signal")
 
 
 @pytest.fixture(scope="module")
-def training(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Training]:
+def programs() -> None:
+    """Skip the test if this machine cannot run a cluster."""
     if lacking := find_lacking(Paths.from_environment()):
         pytest.skip(f"{', '.join(lacking)} missing: run `python3 -m setup kubernetes` as root")
-    folder = tmp_path_factory.mktemp("kubernetes")
-    claim = folder / "claim"
-    claim.mkdir()
-    os.chown(claim, TrainingJob.user, TrainingJob.user)
+
+
+@pytest.fixture(scope="module")
+def training(programs: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Training]:
     build_trainer()
-    with running_cluster(folder, [TRAINER_IMAGE], [find_environment()], count=3) as cluster:
-        cluster.kubectl("apply", "--filename=-", data=STORAGE.format(namespace=NAMESPACE, claim=CLAIM, folder=claim))
-        yield Training(cluster, claim)
+    folder = tmp_path_factory.mktemp("kubernetes")
+    with running_training(folder, TRAINER_IMAGE, [find_environment()], count=3) as training:
+        yield training
 
 
-def test_a_run_survives_lost_pods_and_nodes_bit_for_bit(training: Training) -> None:
-    cluster, name = training.cluster, "llama"
-    training.apply(name, ENDLESS, "--tensorboard-image", TRAINER_IMAGE)
+@pytest.fixture(scope="module")
+def slurm(programs: None, make_stack: Callable[[str, Spec], Stack]) -> Iterator[Stack]:
+    """Return a Slurm cluster of two nodes."""
+    stack = make_stack("kubernetes", small_spec())
+    stack.up()
+    yield stack
+    stack.muster("teardown", "--yes", "--force")
+    assert stack.exists() == []
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_run_survives_lost_pods_and_nodes_bit_for_bit(training: Training, form: str) -> None:
+    cluster, name = training.cluster, f"llama-{form}"
+    training.apply(name, form, ENDLESS, "--tensorboard-image", TRAINER_IMAGE)
     training.wait_for_newer_checkpoint(name)
     first, second = training.wait_for_pods(name)
     assert first["spec"]["nodeName"] != second["spec"]["nodeName"]
@@ -209,38 +106,83 @@ def test_a_run_survives_lost_pods_and_nodes_bit_for_bit(training: Training) -> N
     assert training.list_pods(name) == []
     steps = training.find_newest_step(name)
     assert steps > saved
-    # Pods that are replaced join the others; only those of the drained node made all of them start again.
-    assert training.read_restarts(name) == ["preempted"]
+    *lost, drained = training.read_restarts(name)
+    assert drained.startswith(PREEMPTIONS), drained
+    if form == JOBSET:
+        killed, _ = lost
+        assert "-node-0-1: lost peer" in killed, killed
+    else:
+        # Pods that are replaced join the others; only those of the drained node made all of them start again.
+        assert lost == []
 
-    training.apply(name, steps + 10)
-    assert training.wait_for_end(name) == "Complete"
+    training.apply(name, form, steps + 10)
+    assert training.wait_for_end(name, form) == COMPLETE[form]
     assert "Complete" in training.muster("status", name)
-    training.train_undisturbed("undisturbed", steps + 10)
-    assert training.read_losses(name) == training.read_losses("undisturbed")
-    assert training.read_checksums(name, steps + 10) == training.read_checksums("undisturbed", steps + 10)
+    undisturbed = f"undisturbed-{form}"
+    training.train_undisturbed(undisturbed, steps + 10)
+    assert training.read_losses(name) == training.read_losses(undisturbed)
+    assert training.read_checksums(name, steps + 10) == training.read_checksums(undisturbed, steps + 10)
     training.muster("delete", name)
 
 
-def test_a_run_is_stopped_by_hand(training: Training) -> None:
-    name = "stopped"
-    training.apply(name, ENDLESS)
+@pytest.mark.parametrize("form", FORMS)
+def test_a_run_that_loses_a_pod_ends_as_the_same_job_under_slurm(training: Training, slurm: Stack, form: str) -> None:
+    name = f"compared-{form}"
+    training.apply(name, form, COMPARED_STEPS)
+    training.wait_for_newer_checkpoint(name)
+    before = training.wait_for_pods(name)
+    container = before[1]["status"]["containerStatuses"][0]["containerID"]
+    training.cluster.nodes[before[1]["spec"]["nodeName"]].kill_container(container)
+    assert training.wait_for_end(name, form) == COMPLETE[form]
+    assert training.count_starts(name) > 1
+
+    job = completed(submit_to_slurm(slurm, name))
+    assert training.read_losses(name) == job.losses()
+    assert training.read_checksums(name, COMPARED_STEPS) == job.shards(COMPARED_STEPS)
+    training.muster("delete", name)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_run_is_stopped_by_hand(training: Training, form: str) -> None:
+    name = f"stopped-{form}"
+    training.apply(name, form, ENDLESS)
     training.wait_for_newer_checkpoint(name)
     pod = training.wait_for_pods(name)[0]["metadata"]["name"]
     training.kubectl("exec", pod, "--", "touch", f"/runs/{name}/stop")
-    assert training.wait_for_end(name) == "Failed"
+    assert training.wait_for_end(name, form) == "Failed"
     outcome = json.loads((training.claim / name / "outcome.json").read_text())
     assert outcome["outcome"] == "stopped"
     training.muster("delete", name)
 
 
-def test_every_object_is_accepted_by_the_api_server(training: Training) -> None:
-    options = ("--form", INDEXED_JOB, "--storage", "1Gi", "--gpus", "8", "--tensorboard-image", TRAINER_IMAGE)
+@pytest.mark.parametrize("form", FORMS)
+def test_every_object_is_accepted_by_the_api_server(training: Training, form: str) -> None:
+    options = ("--form", form, "--storage", "1Gi", "--gpus", "8", "--tensorboard-image", TRAINER_IMAGE)
     devices = ("--rdma", "rdma/hca=8", "--data-claim", "tokens", "--topology", "topology.kubernetes.io/zone")
     manifests = training.muster("render", "tiny-llama", "batch.size=16", "--image", "a", *options, *devices)
+    # The webhooks of JobSet check the object, too.
     answer = training.cluster.kubectl(
         "apply", "--server-side", "--dry-run=server", "--validate=strict", "--filename=-", data=manifests
     )
     assert answer.count("serverside-applied (server dry run)") == manifests.count("\nkind: "), answer
+
+
+def test_the_trainers_own_image_trains_in_pods(programs: None, tmp_path: Path) -> None:
+    require_trainer_image()
+    with running_training(tmp_path, pins.TRAINER_IMAGE, [], count=2) as training:
+        training.apply("own", JOBSET, COMPARED_STEPS)
+        assert training.wait_for_end("own", JOBSET) == COMPLETE[JOBSET]
+        training.train_undisturbed("undisturbed", COMPARED_STEPS)
+        assert training.read_losses("own") == training.read_losses("undisturbed")
+        assert training.read_checksums("own", COMPARED_STEPS) == training.read_checksums("undisturbed", COMPARED_STEPS)
+
+
+def submit_to_slurm(slurm: Stack, name: str) -> Job:
+    """Submit a job with the settings of those on Kubernetes, and a rank on each of its two nodes, too."""
+    folder = f"/shared/home/muster/runs/{name}"
+    arguments = " ".join([*SETTINGS, f"steps={COMPARED_STEPS}"])
+    command = f"cd ~ && RANKS_PER_NODE=1 RUN_FOLDER={folder} sbatch --parsable {TRAIN} {arguments}"
+    return Job(slurm, slurm.ssh(slurm.entry, command), folder)
 
 
 def wait_for_other_pods(training: Training, name: str, before: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -15,6 +15,7 @@ from setup import kubernetes
 from setup.paths import Paths
 from tests.e2e.kubernetes.control_plane import ControlPlane
 from tests.e2e.kubernetes.images import PAUSE_IMAGE, build_pause, unpack_images
+from tests.e2e.kubernetes.job_sets import start_job_sets
 from tests.e2e.kubernetes.node import Node
 from tests.e2e.kubernetes.processes import Namespace
 from tests.harness import wait_until
@@ -67,6 +68,7 @@ def running_cluster(
             unpacked = unpack_images([PAUSE_IMAGE.rpartition("/")[2], *images], folder / "images")
             namespace.open()
             plane.start()
+            start_job_sets(plane)
             for index, name in enumerate(names):
                 node = Node(namespace, programs, plane.kubeconfig(name), name, index)
                 cluster.nodes[name] = node

@@ -21,6 +21,7 @@ _CLIENTS = {
     "controllers": ("system:kube-controller-manager", ""),
     "scheduler": ("system:kube-scheduler", ""),
     "dns": ("dns", "system:masters"),
+    "job-sets": ("job-sets", ""),
 }
 """Users and their groups, by the name of their kubeconfig."""
 
@@ -55,6 +56,11 @@ class ControlPlane:
         assert done.returncode == 0, f"{' '.join(arguments)}: {done.stderr}"
         return done.stdout
 
+    def answers(self, *arguments: str) -> bool:
+        """Return whether kubectl succeeds."""
+        command = [str(self.kubectl_folder / "kubectl"), *arguments]
+        return subprocess.run(command, check=False, capture_output=True, timeout=60).returncode == 0
+
     @property
     def kubectl_folder(self) -> Path:
         """The folder of a kubectl that reaches this cluster, for PATH."""
@@ -63,6 +69,16 @@ class ControlPlane:
     def kubeconfig(self, client: str) -> Path:
         """Return the file with which a client reaches the API server."""
         return self.folder / f"{client}.kubeconfig"
+
+    def issue(self, name: str, addresses: str) -> None:
+        """Create NAME.key and NAME.crt, which the cluster's authority has signed."""
+        request = ("req", "-newkey", "rsa:2048", "-nodes", "-keyout", f"{name}.key", "-out", f"{name}.csr")
+        self._openssl(*request, "-subj", f"/CN={name}")
+        (self.folder / f"{name}.ext").write_text(f"subjectAltName={addresses}\n")
+        authority = ("-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2")
+        self._openssl(
+            "x509", "-req", "-in", f"{name}.csr", *authority, "-out", f"{name}.crt", "-extfile", f"{name}.ext"
+        )
 
     def _write_kubectl(self) -> None:
         self.kubectl_folder.mkdir()
@@ -75,16 +91,7 @@ class ControlPlane:
         self._openssl("genrsa", "-out", "accounts.key", "2048")
         new = ("-newkey", "rsa:2048", "-nodes")
         self._openssl("req", "-x509", *new, "-keyout", "ca.key", "-out", "ca.crt", "-days", "2", "-subj", "/CN=test")
-        self._issue("api", f"IP:127.0.0.1,IP:{self.namespace.address},DNS:kubernetes.default.svc")
-
-    def _issue(self, name: str, addresses: str) -> None:
-        request = ("req", "-newkey", "rsa:2048", "-nodes", "-keyout", f"{name}.key", "-out", f"{name}.csr")
-        self._openssl(*request, "-subj", f"/CN={name}")
-        (self.folder / f"{name}.ext").write_text(f"subjectAltName={addresses}\n")
-        authority = ("-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2")
-        self._openssl(
-            "x509", "-req", "-in", f"{name}.csr", *authority, "-out", f"{name}.crt", "-extfile", f"{name}.ext"
-        )
+        self.issue("api", f"IP:127.0.0.1,IP:{self.namespace.address},DNS:kubernetes.default.svc")
 
     def _openssl(self, *arguments: str) -> None:
         subprocess.run(["openssl", *arguments], cwd=self.folder, check=True, capture_output=True)
@@ -133,7 +140,7 @@ class ControlPlane:
             # Without it, `kubectl logs` looks up the node's name.
             "--kubelet-preferred-address-types=InternalIP",
         )
-        wait_until(lambda: self._answers("get", "--raw=/readyz"), "the API server")
+        wait_until(lambda: self.answers("get", "--raw=/readyz"), "the API server")
 
     def _start_controllers(self) -> None:
         self.namespace.start(
@@ -152,12 +159,8 @@ class ControlPlane:
             f"--kubeconfig={self.kubeconfig('scheduler')}",
             *scheduler,
         )
-        wait_until(lambda: self._answers("get", "serviceaccount", "default"), "the controllers")
+        wait_until(lambda: self.answers("get", "serviceaccount", "default"), "the controllers")
 
     def _start_dns(self) -> None:
         server = (sys.executable, "-m", "tests.e2e.kubernetes.dns", self.kubeconfig("dns"), self.namespace.address)
         self.namespace.start("dns", *server, env={"PYTHONPATH": str(REPO)})
-
-    def _answers(self, *arguments: str) -> bool:
-        command = [str(self.kubectl_folder / "kubectl"), *arguments]
-        return subprocess.run(command, check=False, capture_output=True, timeout=60).returncode == 0

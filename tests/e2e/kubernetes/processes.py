@@ -36,9 +36,9 @@ class Namespace:
         ip("-n", self.name, "link", "set", "pods", "up")
 
     def close(self) -> None:
-        """End all processes and remove the namespace."""
+        """End all processes and remove the namespace. Abruptly, because nothing that they would save is used again."""
         for name in list(self.processes):
-            self.end(name)
+            self.end(name, abruptly=True)
         subprocess.run(["ip", "netns", "delete", self.name], check=False, capture_output=True)
 
     def enter(self, *command: str | Path) -> list[str]:

@@ -98,6 +98,7 @@ test-nightly: setup ## run all tests, including the long ones (ARGS=--part=clust
 	@$(PYTHON) -m setup fault-tools || true
 	@$(PYTHON) -m setup kubernetes || true
 	@$(PYTHON) -m setup trainer-image || true
+	@$(PYTHON) -m setup virtual-machines || true
 	@.venv/bin/python -m tests.run --nightly $(ARGS); code=$$?; $(PYTHON) -m setup stop-docker --if-started-by-last-run >/dev/null; exit $$code
 
 test-aws: setup ## test on a real AWS account, which costs money (MUSTER_TEST_AWS=account)

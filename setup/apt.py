@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from setup import pulumi_go
@@ -79,8 +80,7 @@ def install_browser(_: Paths, log: Path) -> None:
         return
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
         raise SetupError(f"no browser is installed and setup cannot install one: install one of {', '.join(BROWSERS)}")
-    _apt_get(["update"], log)
-    _apt_get(["install", *BROWSER_PACKAGES], log)
+    install_packages(BROWSER_PACKAGES, log)
 
 
 def install_fault_tools(_: Paths, log: Path) -> None:
@@ -90,8 +90,13 @@ def install_fault_tools(_: Paths, log: Path) -> None:
         return
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
         raise SetupError(f"setup cannot install the programs that cause faults in tests: install {', '.join(lacking)}")
+    install_packages(FAULT_TOOL_PACKAGES, log)
+
+
+def install_packages(names: Sequence[str], log: Path) -> None:
+    """Install packages, as root."""
     _apt_get(["update"], log)
-    _apt_get(["install", *FAULT_TOOL_PACKAGES], log)
+    _apt_get(["install", *names], log)
 
 
 def _apt_get(arguments: list[str], log: Path) -> None:

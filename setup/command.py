@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 
-from setup import apt, engine, kubernetes, pins, trainer_image
+from setup import apt, engine, kubernetes, pins, trainer_image, virtual_machines
 from setup.facts import Facts
 from setup.gather import gather
 from setup.paths import Paths, exclusive_lock
@@ -23,6 +23,7 @@ _FOR_TESTS = {
     "fault-tools": apt.install_fault_tools,
     "kubernetes": kubernetes.install,
     "trainer-image": trainer_image.build,
+    "virtual-machines": virtual_machines.install,
 }
 
 
@@ -86,8 +87,9 @@ def _parse_options(argv: Sequence[str]) -> argparse.Namespace:
     phases = (
         f"preflight, {', '.join(NAMES)} (default: all); or, alone, browser (install a browser for the tests of HTML "
         "pages), fault-tools (install what nightly tests cause faults with), kubernetes (build the programs of a "
-        "Kubernetes cluster for nightly tests), trainer-image (build trainer/Dockerfile for nightly tests) or "
-        "stop-docker (stop the Docker engine that setup started)"
+        "Kubernetes cluster for nightly tests), trainer-image (build trainer/Dockerfile for nightly tests), "
+        "virtual-machines (build the machine whose copies nightly tests run on) or stop-docker (stop the Docker "
+        "engine that setup started)"
     )
     parser.add_argument("phases", nargs="*", metavar="PHASE", help=phases)
     parser.add_argument(

@@ -120,7 +120,7 @@ def ensure_base(paths: Paths, log: Path) -> str:
         return "official"
     _tell(f"{pins.OFFICIAL_BASE} cannot be pulled; creating the base with debootstrap instead", log)
     with scratch_directory(paths, "base") as scratch:
-        _debootstrap(scratch / "root", log)
+        create_debian(scratch / "root", log)
         _import_base(scratch / "root", log)
     return "debootstrap"
 
@@ -162,7 +162,7 @@ def _manifest_answers() -> bool:
     return ask(["docker", "manifest", "inspect", pins.OFFICIAL_BASE], timeout=OFFER_TIMEOUT_S).code == 0
 
 
-def _debootstrap(root: Path, log: Path) -> None:
+def create_debian(root: Path, log: Path) -> None:
     """Create a minimal Debian, from this machine's mirrors if it runs Debian, else from debootstrap's default."""
     if shutil.which("debootstrap") is None:
         raise SetupError(f"{pins.OFFICIAL_BASE} cannot be pulled and debootstrap is not installed", log)

@@ -55,7 +55,7 @@ def test_an_unknown_phase_is_rejected_with_the_allowed_ones(tmp_path: Path) -> N
     assert done.returncode == 2
     allowed = (
         "preflight, apt, venv, pulumi, docker, kernel, image, env, slurm, "
-        "browser, fault-tools, kubernetes, trainer-image, stop-docker"
+        "browser, fault-tools, kubernetes, trainer-image, virtual-machines, stop-docker"
     )
     assert f"PHASE 'imgae' is not one of: {allowed}" in done.stderr
 

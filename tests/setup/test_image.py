@@ -90,7 +90,7 @@ def test_the_pinned_base_replaces_another_official_one(
     docker.write_text(DOCKER.format(folder=tmp_path, present=present, label=label, pull=pull))
     docker.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    for step in ("_debootstrap", "_import_base"):
+    for step in ("create_debian", "_import_base"):
         monkeypatch.setattr(image, step, lambda *_: None)
     assert image.ensure_base(Paths(tmp_path, tmp_path), tmp_path / "log") == kind
     printed = capsys.readouterr().out

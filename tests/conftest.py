@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.nightly_cases import NightlyCases
 from tests.nightly_parts import read_part, select_part
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.pop("COLUMNS", None)
     # The state of the person who runs the tests is not theirs.
     os.environ.pop("MUSTER_STATE", None)
+    config.pluginmanager.register(NightlyCases())
     if find_spec("hypothesis"):
         from hypothesis import settings  # noqa: PLC0415  # the trainer's tests run without it
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Literal
 
@@ -203,12 +204,20 @@ def _list_gpu_groups(inventory: Inventory) -> list[dict[str, str]]:
 
 
 def _render(name: str, context: dict[str, object]) -> str:
-    loader = FileSystemLoader(Path(__file__).parent / "templates")
+    return _templates().get_template(f"{name}.j2").render(context)
+
+
+@cache
+def _templates() -> Environment:
+    """Return the templates; each is compiled once, which takes much longer than to render it."""
     # The files are not HTML, so nothing is escaped.
-    environment = Environment(  # noqa: S701
-        loader=loader, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+    return Environment(  # noqa: S701
+        loader=FileSystemLoader(Path(__file__).parent / "templates"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
     )
-    return environment.get_template(f"{name}.j2").render(context)
 
 
 def _drop_overridden(conf: str, extra: dict[str, str]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from itertools import groupby
 from pathlib import Path
 
@@ -99,7 +100,7 @@ def lock() -> str:
 
 def findings(files: tuple[Path, ...]) -> str:
     """Return the table of issues that the source files create; it is read from the source, so it is complete."""
-    rows = sorted({row for file in files for row in _findings(file)})
+    rows = sorted({row for file in files for row in _read_findings(file)})
     return "\n".join(["| code | level | message |", "|---|---|---|", *rows])
 
 
@@ -143,6 +144,12 @@ def _statement(statement: Statement) -> str:
 
 def _short(arn: str) -> str:
     return re.sub(r"^arn:aws:(\w+):(?:REGION)?:(?:ACCOUNT)?:", r"\1 ", arn).removeprefix("arn:aws:s3:::")
+
+
+@cache
+def _read_findings(file: Path) -> tuple[str, ...]:
+    """Return the rows of a source file, which does not change while this process runs."""
+    return tuple(_findings(file))
 
 
 def _findings(file: Path) -> Iterator[str]:

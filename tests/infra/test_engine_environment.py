@@ -34,6 +34,7 @@ def test_tools_and_virtualenv_come_first_and_only_once() -> None:
         ("PULUMI_BACKEND_URL", "file:///h/state?metadata=skip"),
         ("PULUMI_CONFIG_PASSPHRASE_FILE", "/h/passphrase"),
         ("PULUMI_SKIP_UPDATE_CHECK", "true"),
+        ("PIP_DISABLE_PIP_VERSION_CHECK", "1"),
         ("PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION", "true"),
         ("VIRTUAL_ENV", "/r/.venv"),
         ("MUSTER_HOME", "/h"),

@@ -1,4 +1,4 @@
-"""AWS on a loopback port, as fixtures.
+"""AWS as fixtures: on a loopback port for other processes, and as function calls for this one, which are faster.
 
 In a conftest: `from tests.moto_server import aws, moto` (`aws` is fresh for each test and sets the environment).
 """
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from infra.targets.aws.rehearse import moto_calls
-from infra.targets.aws.rehearse.direct_calls import create_clients_fast
+from infra.targets.aws.rehearse.direct_calls import call_directly
 from infra.targets.aws.rehearse.moto_server import ACCOUNT, ENVIRONMENT, REGION, Call, Moto, listening
 
 __all__ = ["ACCOUNT", "ENVIRONMENT", "REGION", "Call", "Moto", "aws", "listening", "moto"]
@@ -22,7 +22,7 @@ def moto() -> Iterator[Moto]:
     """Yield a running server that all tests of the session share."""
     moto_calls.apply()
     server = Moto()
-    with listening(server) as server.url, create_clients_fast():
+    with listening(server) as server.url, call_directly(server):
         yield server
 
 

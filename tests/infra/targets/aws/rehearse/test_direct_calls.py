@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import boto3
 import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError
 
+from infra.targets.aws.rehearse import moto_calls
 from infra.targets.aws.rehearse.direct_calls import call_directly
 from infra.targets.aws.rehearse.errors.call_sites import name_site
-from tests.moto_server import REGION, Moto, aws, listening, moto
-
-__all__ = ["aws", "moto"]
+from tests.moto_server import REGION, Moto, listening
 
 BUCKET, KEY, BODY = "a-bucket", "folder/an object+with=signs", bytes(range(256))
 Session = Mapping[str, Any]
+
+
+@pytest.fixture
+def aws() -> Iterator[Moto]:
+    """Yield a server without state that is called over HTTP, unlike the one of other tests."""
+    moto_calls.apply()
+    server = Moto()
+    server.reset()
+    with listening(server) as server.url:
+        yield server
 
 
 def put_object(clients: Session) -> Any:

@@ -66,6 +66,7 @@ def test_what_documents_need_is_counted_for_each_block(preset: str, precision: A
     assert measure.measure_sizes(load(preset, []), {"inputs": torch.zeros(2, 64).long()}, "cpu").masked_pairs == 0
 
 
+@pytest.mark.nightly_cases("resnet-bf16")
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize(
     "arguments",

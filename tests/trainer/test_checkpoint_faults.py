@@ -262,6 +262,7 @@ def test_signals_to_the_whole_job_do_not_stop_a_write(checkpoints: Checkpoints) 
     assert [event.kind for event in checkpoints.poll()] == ["published"]
 
 
+@pytest.mark.nightly_cases("1")
 @pytest.mark.fault(10)
 @pytest.mark.parametrize("again", [1, 2])
 def test_a_kill_before_any_file_operation_leaves_a_complete_checkpoint(tmp_path: Path, again: int) -> None:
@@ -287,6 +288,7 @@ def crash(path: Path, step: int, content: str, operations: int) -> int:
     return subprocess.run([sys.executable, *arguments], cwd=Path(__file__).parents[2]).returncode
 
 
+@pytest.mark.nightly_cases("True")
 @pytest.mark.fault(10)
 @pytest.mark.parametrize("also_writer", [True, False])
 def test_a_kill_at_any_instant_leaves_the_last_published_checkpoint(tmp_path: Path, also_writer: bool) -> None:

@@ -224,6 +224,7 @@ def _meet_a_dead_rank(rank: int, folder: Path, *, hangs: bool) -> None:
     os._exit(0)
 
 
+@pytest.mark.nightly_cases("True")
 @pytest.mark.parametrize("hangs", [False, True])
 def test_a_rank_that_dies_or_hangs_is_named_by_its_neighbours(tmp_path: Path, hangs: bool) -> None:
     context = fork_context()

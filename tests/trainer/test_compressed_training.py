@@ -73,6 +73,7 @@ def train(config: dict[str, Any], steps: int) -> dict[str, Any]:
     }
 
 
+@pytest.mark.nightly_cases("hsdp shard=2-topk")
 @pytest.mark.parametrize(("strategy", "method"), CASES)
 def test_ranks_agree_and_gradients_are_close(strategy: str, method: str) -> None:
     """The norm of the gradient is computed from each rank's copy, so equal norms are equal gradients."""
@@ -103,6 +104,7 @@ def train_to_the_bit(config: dict[str, Any]) -> dict[str, Any]:
     return {"norms": [float(result.grad_norm) for result in results], "figures": figures, "digest": digest.hexdigest()}
 
 
+@pytest.mark.nightly_cases("ddp bucket_mb=1-topk")
 @pytest.mark.parametrize(
     ("strategy", "method"),
     [
@@ -177,6 +179,7 @@ def describe_residuals(trainer: Trainer) -> dict[str, Any]:
     return {"norms": norms, "notes": list(trainer.restore_notes)}
 
 
+@pytest.mark.nightly_cases("ddp-randomk", "ddp-powersgd")
 @pytest.mark.parametrize(
     ("strategy", "method"),
     [
@@ -206,6 +209,7 @@ def check_resume(saving: str, resuming: str, method: str, folder: Path) -> None:
         assert after == before
 
 
+@pytest.mark.nightly_cases("topk")
 @pytest.mark.parametrize("method", ["topk", pytest.param("randomk", marks=pytest.mark.nightly), "powersgd"])
 def test_other_buckets_keep_the_residuals(method: str, tmp_path: Path) -> None:
     config = config_for("ddp", method, "batch.micro=1", "model.vocab_size=16384", "parallel.bucket_mb=1")
@@ -297,6 +301,7 @@ def leave_an_engine(config: dict[str, Any]) -> dict[str, Any]:
     return {"runs": thread.is_alive(), "holds_residuals": compression() is not None}
 
 
+@pytest.mark.nightly_cases("ddp-2")
 @pytest.mark.parametrize(
     ("strategy", "ranks"), [("ddp", 2), ("ddp engine=muster", 2), ("hsdp shard=2 engine=muster", 4)]
 )

@@ -80,6 +80,7 @@ def write_override(name: str, value: Any) -> str:
     return f"{name}={words.get(text, text)}"
 
 
+@pytest.mark.nightly_cases("qwen3_moe", "mixtral", "qwen3", "qwen2", "mistral", "gpt2")
 @pytest.mark.parametrize("section", ["general", *FAMILIES])
 def test_values_outside_of_type_and_bounds_are_rejected_by_name(section: str) -> None:
     is_model = section in FAMILIES

@@ -115,6 +115,7 @@ def test_a_second_run_reuses_all_shards_and_reports_it(texts, whole, capsys):
     assert {path.name: path.stat().st_ino for path in whole.glob("*.bin")} == before
 
 
+@pytest.mark.nightly
 def test_a_run_killed_several_times_ends_with_the_same_bytes(texts, whole, tmp_path):
     out = tmp_path / "killed"
     interrupted = 0
@@ -250,6 +251,7 @@ def test_a_full_disk_is_reported_and_the_next_run_continues(texts, whole, tmp_pa
     assert read_bytes(tmp_path / "out") == read_bytes(whole)
 
 
+@pytest.mark.nightly_cases("earlier")
 @pytest.mark.parametrize("version", ["this", "earlier"])
 def test_shards_with_another_end_of_text_token_are_not_reused(texts, tmp_path, capsys, version):
     """As after an eos_token was added to the tokenizer_config.json of a tokenizer that had none."""

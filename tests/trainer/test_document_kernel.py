@@ -166,6 +166,7 @@ def set_gpu(
     monkeypatch.setattr(document_kernel, "find_obstacle", lambda _: obstacle)
 
 
+@pytest.mark.nightly_cases("whole-none")
 @pytest.mark.parametrize(
     ("mode", "recompute"),
     [

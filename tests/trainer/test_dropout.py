@@ -31,6 +31,7 @@ DROPPED = {3, 4}
 CASES = [pytest.param(name, marks=pytest.mark.nightly if name in NIGHTLY else ()) for name in STRATEGIES]
 
 
+@pytest.mark.nightly_cases("tensor")
 @pytest.mark.parametrize("strategy", CASES)
 def test_ranks_layers_micro_batches_and_steps_have_masks_of_their_own(strategy: str) -> None:
     """Ranks that split a layer hold other tokens, so the same mask on both would be a pattern along the sequence."""

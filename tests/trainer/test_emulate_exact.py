@@ -42,6 +42,7 @@ CASES = {
 NIGHTLY = {"8 ranks, accumulated"}
 
 
+@pytest.mark.nightly_cases("3 ranks, clipped, several buckets")
 @pytest.mark.parametrize(
     "case", [pytest.param(name, marks=pytest.mark.nightly if name in NIGHTLY else ()) for name in CASES]
 )

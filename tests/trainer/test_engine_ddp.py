@@ -55,6 +55,7 @@ DAILY = [
 ]
 
 
+@pytest.mark.nightly_cases("resnet-fp32-two micro-batches-2-10")
 @pytest.mark.parametrize(
     ("model", "precision", "accumulation", "ranks", "steps"),
     [

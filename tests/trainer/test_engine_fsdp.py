@@ -49,6 +49,7 @@ DAILY = [
 
 
 # By day fewer steps, because they are slow.
+@pytest.mark.nightly_cases("resnet-precision=bf16-fsdp-5", "gpt2-precision=fp32-fsdp, 4 ranks-5")
 @pytest.mark.parametrize(
     ("model", "precision", "strategy", "steps"),
     [*((*cell, 5) for cell in DAILY), *(pytest.param(*cell, STEPS, marks=pytest.mark.nightly) for cell in TABLE)],
@@ -100,6 +101,7 @@ def compare_engines(preset: str, base: list[str], *, ranks: int, micro: int, ste
 SHAPES_BY_DAY = ("looped", "sharing layers", "returning an object", "partly frozen")
 
 
+@pytest.mark.nightly_cases("sharing layers")
 @pytest.mark.parametrize(
     "shape",
     [
@@ -154,6 +156,7 @@ TRAFFIC = {
 }
 
 
+@pytest.mark.nightly_cases("fsdp zero=1", "hsdp shard=2")
 @pytest.mark.parametrize("strategy", TRAFFIC)
 def test_a_step_runs_the_expected_collectives(strategy: str) -> None:
     config = config_of("tiny-llama", [*SHALLOW, *settings(strategy), "parallel.engine=muster"])

@@ -126,6 +126,7 @@ def make_small_tensor() -> None:
     torch.ones(1)
 
 
+@pytest.mark.nightly
 def test_garbage_of_an_earlier_run_hides_nothing() -> None:
     measure_memory(make_small_tensor, torch.device("cpu"))  # the first run imports modules of torch
     cycle: list[Any] = [torch.ones(1 << 20)]

@@ -107,6 +107,7 @@ def count_comparisons() -> list[int]:
     return counts[1:]
 
 
+@pytest.mark.nightly_cases("reduce_scatter_tensor-reduce-scatter", "all_gather_into_tensor-all-gather")
 @pytest.mark.parametrize(
     ("function", "collective"),
     [

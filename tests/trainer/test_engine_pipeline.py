@@ -50,6 +50,7 @@ DAILY = [
 SPLIT_DAILY = [("four ranks", "fp32"), ("ddp", "fp16")]
 
 
+@pytest.mark.nightly_cases("interleaved-ddp-fp32")
 @pytest.mark.parametrize(
     ("schedule", "pair", "precision"),
     [pytest.param(*cell, marks=() if cell in DAILY else pytest.mark.nightly) for cell in TABLE],
@@ -64,6 +65,7 @@ def test_every_bit_is_that_of_torch(schedule: str, pair: str, precision: str) ->
     assert ours == theirs
 
 
+@pytest.mark.nightly_cases("ddp-fp16")
 @pytest.mark.parametrize(
     ("pair", "precision"),
     [

@@ -10,20 +10,15 @@ import torch
 
 from benchmarks.gpu_cases import make_step
 from tests.trainer import format_runs
-from tests.trainer.test_stored_formats import DAILY
 
 CPU = torch.device("cpu")
+STORED = ("bf16 weights", "bf16 weights, fp32 copies", "bf16 weights, fp32 gradients", "bf16 gradients")
 
 
-COMPILED_DAILY = [("bf16 weights", "blocks")]
-COMPILED_CASES = [
-    pytest.param(name, mode, marks=[] if (name, mode) in COMPILED_DAILY else [pytest.mark.nightly])
-    for name in DAILY
-    for mode in ("blocks", "whole")
-]
-
-
-@pytest.mark.parametrize(("name", "mode"), COMPILED_CASES)
+# By day, test_compiled.py compiles models.
+@pytest.mark.nightly
+@pytest.mark.parametrize("mode", ["blocks", "whole"])
+@pytest.mark.parametrize("name", STORED)
 def test_compiled_models_train_like_fp32(name: str, mode: str) -> None:
     torch.compiler.reset()
     format_runs.check_losses(name, CPU, f"compile.mode={mode}", "compile.backend=aot_eager")
@@ -40,12 +35,13 @@ def test_a_skipped_update_changes_nothing(has_master: bool) -> None:
     format_runs.check_skipped_update(CPU, has_master=has_master)
 
 
+@pytest.mark.nightly_cases("bf16 weights, fp32 copies")
 @pytest.mark.parametrize("name", ["bf16 weights", "bf16 weights, fp32 copies"])
 def test_a_resumed_run_has_the_same_bits(name: str, tmp_path: Path) -> None:
     format_runs.check_resume(name, CPU, tmp_path)
 
 
-@pytest.mark.parametrize("name", DAILY)
+@pytest.mark.parametrize("name", STORED)
 def test_stored_tensors_have_the_bytes_of_their_formats(name: str) -> None:
     config = format_runs.load_formats(name)
     step = make_step(config, CPU)

@@ -78,6 +78,7 @@ def test_experts_and_their_router_stay_in_the_precision_of_the_run() -> None:
     assert not any(".ffn." in name for name in changed)
 
 
+@pytest.mark.nightly_cases("tensor-tiny-llama", "row-tiny-gpt2")
 @pytest.mark.parametrize("preset", ["tiny-llama", "tiny-gpt2"])
 @pytest.mark.parametrize("scaling", ["tensor", "row"])
 def test_a_run_in_fp8_follows_one_in_bf16(preset: str, scaling: str) -> None:
@@ -88,6 +89,7 @@ def test_a_run_in_fp8_follows_one_in_bf16(preset: str, scaling: str) -> None:
     assert not any(in_fp8["skipped"])
 
 
+@pytest.mark.nightly_cases("parallel.strategy=ddp")
 @pytest.mark.parametrize(
     "strategy",
     [

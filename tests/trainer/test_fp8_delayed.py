@@ -135,6 +135,7 @@ def test_a_run_follows_one_with_dynamic_scales(preset: str) -> None:
     assert not any(delayed["skipped"])
 
 
+@pytest.mark.nightly_cases("tiny-gpt2")
 @pytest.mark.parametrize("preset", ["tiny-llama", "tiny-gpt2"])
 def test_gradients_are_as_exact_as_with_dynamic_scales(preset: str) -> None:
     """Runs drift apart once a bit differs, so all gradients of a step are computed at the weights of the same run."""
@@ -157,6 +158,7 @@ def test_gradients_are_as_exact_as_with_dynamic_scales(preset: str) -> None:
     assert 0 < of_delayed < 1.1 * of_tensor < 0.15
 
 
+@pytest.mark.nightly_cases("tiny-gpt2")
 @pytest.mark.parametrize("preset", ["tiny-llama", "tiny-gpt2"])
 def test_casts_of_stored_weights_change_no_bit_of_a_run_that_rounds_gradients_anyway(preset: str) -> None:
     config = config_of(preset, [*TINY, SINGLE, DELAYED, "batch.micro=8", "optimizer.gradients=bf16"])
@@ -166,6 +168,7 @@ def test_casts_of_stored_weights_change_no_bit_of_a_run_that_rounds_gradients_an
     assert asks.called
 
 
+@pytest.mark.nightly_cases("selective")
 @pytest.mark.parametrize("recompute", ["full", "selective"])
 def test_recomputed_layers_count_once(recompute: str) -> None:
     plain, recomputed = (
@@ -194,6 +197,7 @@ def test_a_compiled_run_has_no_graph_break_and_compiles_nothing_later(mode: str,
         assert torch.allclose(step.tensors()[name], eager.tensors()[name], rtol=0.1)
 
 
+@pytest.mark.nightly_cases("blocks")
 @pytest.mark.parametrize("mode", ["none", "blocks"])
 def test_a_feed_forward_layer_casts_its_input_once_and_computes_the_same(mode: str) -> None:
     settings = [*TINY, SINGLE, DELAYED, "compile.backend=aot_eager", f"compile.mode={mode}"]

@@ -111,6 +111,7 @@ def test_an_evaluation_computes_in_bf16() -> None:
         assert sum_cross_entropy(hidden, head, targets).item() == plain
 
 
+@pytest.mark.nightly_cases("tiny-moe-delayed", "tiny-moe-tensor", "tiny-llama-delayed")
 @pytest.mark.parametrize("scaling", ["tensor", "delayed"])
 @pytest.mark.parametrize("preset", ["tiny-llama", "tiny-moe"])
 def test_a_run_follows_one_with_a_head_in_bf16(preset: str, scaling: str) -> None:
@@ -124,6 +125,7 @@ def test_a_run_follows_one_with_a_head_in_bf16(preset: str, scaling: str) -> Non
     assert not any(in_fp8["skipped"])
 
 
+@pytest.mark.nightly_cases("strategy=fsdp recompute=full", "strategy=single pipeline=2")
 @pytest.mark.parametrize("settings", ["strategy=ddp", "strategy=fsdp recompute=full", "strategy=single pipeline=2"])
 def test_ranks_train_alike(settings: str) -> None:
     alone = curve(config_of("tiny-llama", [*TINY, SINGLE, TENSOR, HEAD]), 4)
@@ -134,6 +136,7 @@ def test_ranks_train_alike(settings: str) -> None:
 
 
 # Compiling takes a time for each layer, and only the head is new here.
+@pytest.mark.nightly
 @pytest.mark.parametrize("layers", [1, pytest.param(2, marks=pytest.mark.nightly)])
 def test_a_compiled_run_has_no_graph_break(layers: int) -> None:
     settings = [*TINY, SINGLE, TENSOR, HEAD, "compile.backend=aot_eager", f"model.layers={layers}"]

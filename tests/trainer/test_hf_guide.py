@@ -18,6 +18,7 @@ from trainer.life.outcome import Code
 SENTENCE = "the quick brown fox jumps over the lazy dog and runs away from the sleeping cat"
 
 
+@pytest.mark.nightly_cases("mistral-extra1")
 @pytest.mark.parametrize(("family", "extra"), [("qwen3", []), ("mistral", ["lora.rank=4", "lora.alpha=32"])])
 def test_a_folder_of_transformers_is_trained_on_text_evaluated_and_exported(
     family: str, extra: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

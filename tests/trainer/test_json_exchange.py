@@ -133,6 +133,7 @@ def answer_with_path() -> tuple[str, str]:
     raise AssertionError("no error")
 
 
+@pytest.mark.nightly_cases("fsdp tensor=2")
 @pytest.mark.parametrize(
     "strategy", ["ddp pipeline=2", "fsdp tensor=2", pytest.param("hsdp shard=2", marks=pytest.mark.nightly)]
 )

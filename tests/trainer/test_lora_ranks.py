@@ -25,6 +25,7 @@ GRADIENT_TOLERANCE = 1e-5
 WEIGHT_TOLERANCE = 1e-5
 
 
+@pytest.mark.nightly_cases("tiny-gpt2-model1-single tensor=2-2")
 @pytest.mark.parametrize(
     ("preset", "model", "strategy", "ranks"),
     [

@@ -35,6 +35,7 @@ CASES = [
 ]
 
 
+@pytest.mark.nightly_cases("tensor with hsdp, tied-10")
 @pytest.mark.parametrize(("name", "chunk_tokens"), CASES)
 def test_split_logits_give_the_loss_of_whole_logits(name: str, chunk_tokens: int) -> None:
     """A micro-batch has 2 samples of 16 tokens, some of which are ignored."""

@@ -265,6 +265,7 @@ def steps_with_a_slow_rank(delay_s: float) -> list[tuple[float, float]]:
     return [(profile.exposed_ms, profile.communication_ms) for profile in profiles[1:]]
 
 
+@pytest.mark.nightly
 def test_the_delay_of_a_slow_rank_is_exposed_on_the_other_ranks_only():
     # Half of the delay decides: on a busy machine, any rank may be late by a tenth of a second.
     ranks = on_ranks(f"{__name__}:steps_with_a_slow_rank", delay_s=0.5)

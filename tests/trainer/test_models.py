@@ -186,6 +186,7 @@ def test_the_model_and_its_loss_compile_as_one_graph(config: Any) -> None:
     assert torch.equal(whole(inputs, targets), step(inputs, targets))
 
 
+@pytest.mark.nightly_cases("qwen2", "qwen3", "resnet50")
 @every_model
 def test_the_model_learns(config: Any) -> None:
     model = make_model(config)

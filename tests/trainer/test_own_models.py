@@ -51,6 +51,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.nightly_cases("compiled")
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_options_that_work_on_units_change_no_result(options: dict[str, Any]) -> None:
     (expected,) = train_on(1, "nanogpt", strategy="single")
@@ -71,6 +72,7 @@ def test_replicated_shards_train_like_one_rank() -> None:
         assert result["losses"] == pytest.approx(expected["losses"], rel=TOLERANCE)
 
 
+@pytest.mark.nightly_cases("nanogpt")
 @pytest.mark.parametrize("shape", ["hugging face", "nanogpt"])
 def test_sharded_layers_are_gathered_one_at_a_time(shape: str) -> None:
     layer = sum(weight.numel() for weight in Layer().parameters())

@@ -50,10 +50,12 @@ TENSOR_STRATEGIES = {
 
 
 # By day, test_strategy_table.py trains with ddp, fsdp, hsdp, a pipeline, tensor parallelism and both of these together,
-# and the strategies that are left here train in the other pairs.
+# and the strategies that are left here train in the other pairs. test_engine_fsdp.py shards for zero 1 and 2, and
+# test_evaluation_strategies.py has an interleaved pipeline.
 NIGHTLY = (
     *("ddp", "fsdp, zero 3", "hsdp", "pipeline, 1f1b", "pipeline with ddp", "pipeline with fsdp"),
     *("tensor", "tensor with ddp", "tensor with pipeline"),
+    *("pipeline, interleaved, with ddp", "fsdp, zero 1", "fsdp, zero 2"),
 )
 
 
@@ -113,6 +115,7 @@ def test_compiled_blocks_of_split_layers_train_like_one_rank(family: str) -> Non
         assert curves["norm"] == pytest.approx(expected["norm"], rel=NORM_TOLERANCE)
 
 
+@pytest.mark.nightly_cases("ddp tensor=2")
 @pytest.mark.parametrize(
     "strategy", ["fsdp", pytest.param("hsdp shard=2 zero=1", marks=pytest.mark.nightly), "ddp tensor=2"]
 )

@@ -54,6 +54,7 @@ def test_an_overflow_on_one_rank_skips_the_update_on_all(strategy: str) -> None:
         assert changed == [False, True]
 
 
+@pytest.mark.nightly_cases("single pipeline=2 tensor=2-selective")
 @pytest.mark.parametrize(
     ("strategy", "mode"),
     [
@@ -69,6 +70,7 @@ def test_recomputed_activations_are_the_same(strategy: str, mode: str) -> None:
     compare(tuple(FEW), f"{strategy} recompute={mode}", steps=3)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("strategy", "mode"),
     [

@@ -43,6 +43,7 @@ TRAFFIC = {
 }
 
 
+@pytest.mark.nightly_cases("fsdp zero=1", "hsdp shard=2 accumulate=sync", "fsdp zero=3 accumulate=defer")
 @pytest.mark.parametrize("strategy", TRAFFIC)
 def test_a_step_runs_the_expected_collectives(strategy: str) -> None:
     config = config_of("tiny-llama", [*SHALLOW, *settings(strategy)])

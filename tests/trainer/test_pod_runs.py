@@ -134,6 +134,7 @@ def test_a_pod_that_waits_for_others_ends_at_sigterm(tmp_path: Path, port: int) 
     assert (folder / "requeues").read_text().endswith(" preempted\n")
 
 
+@pytest.mark.nightly
 def test_settings_that_the_trainer_refuses_end_the_job(tmp_path: Path, port: int) -> None:
     folder = tmp_path / "run"
     with start_pod(folder, port, 0, *RUN, "steps=none", nodes=1) as run:

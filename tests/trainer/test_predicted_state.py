@@ -43,6 +43,13 @@ def list_cases() -> list[Any]:
     return cases
 
 
+@pytest.mark.nightly_cases(
+    "fsdp zero=2: bf16 weights",
+    "fsdp zero=2: reduced in bf16",
+    "fsdp zero=1: reduced in bf16",
+    "fsdp zero=1: bf16 gradients",
+    "hsdp shard=2: reduced in bf16",
+)
 @pytest.mark.parametrize(("strategy", "formats"), list_cases())
 def test_predictions_are_what_a_rank_allocates(strategy: str, formats: tuple[str, ...]) -> None:
     config = make_config(strategy, formats)

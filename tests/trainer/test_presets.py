@@ -41,20 +41,10 @@ SMALLER = {
 }
 
 
-# By day, each strategy, compile mode, recomputation and kind of model. test_models.py builds all presets at full size.
-ON_ONE_RANK = (
-    "demo",
-    "gpt2-124m",
-    "llama-70b",
-    "llama-8b",
-    "mixtral-8x7b",
-    "mlp",
-    "resnet18",
-    "tiny-gpt2",
-    "tiny-resnet",
-)
-# By day, one preset for each strategy; test_parallel_engines.py compares the families, and splits layers.
-ON_TWO_NODES = ("demo", "llama-8b", "mlp")
+# By day, each kind of dense model and strategy. test_models.py builds all presets at full size and trains each family.
+ON_ONE_RANK = ("demo", "gpt2-124m", "llama-70b", "mlp", "tiny-gpt2", "tiny-resnet")
+# By day, quick ones; test_parallel_engines.py and test_strategy_table.py compare strategies and families.
+ON_TWO_NODES = ("demo", "mlp")
 
 
 def select_presets(daily: tuple[str, ...]) -> list[Any]:

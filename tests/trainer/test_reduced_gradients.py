@@ -27,6 +27,7 @@ STRATEGIES = [
 ]
 
 
+@pytest.mark.nightly_cases("hsdp shard=2", "fsdp zero=1")
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_sums_in_bf16_are_close_to_those_in_fp32(strategy: str) -> None:
     """Each sum has a relative error of up to 1/256."""

@@ -57,10 +57,11 @@ def run_in_job(tmp_path: Path, ranks: int, *settings: str, flips: Any) -> Launch
     return run
 
 
-# By day, each engine once and each strategy once; at night, all pairs.
+# By day, one engine with each strategy; at night, all pairs.
 NIGHTLY = pytest.mark.nightly
 
 
+@pytest.mark.nightly_cases("ddp")
 @pytest.mark.parametrize(
     "engine", [pytest.param(name, marks=NIGHTLY if name in ("fsdp", "muster ddp") else ()) for name in ENGINES]
 )
@@ -72,6 +73,7 @@ def test_a_run_with_replays_has_the_same_bits(tmp_path: Path, engine: str) -> No
     assert [event["step"] for event in events(tmp_path / "with", "replayed")] == [2, 4, 8, 12]
 
 
+@pytest.mark.nightly_cases("muster fsdp-2", "ddp-2")
 @pytest.mark.parametrize(
     ("engine", "ranks"),
     [
@@ -114,6 +116,7 @@ def test_a_copy_of_the_weights_that_differs_is_found_and_undone(tmp_path: Path, 
     assert digests(tmp_path / "flipped", STEPS) == digests(tmp_path / "clean", STEPS)
 
 
+@pytest.mark.nightly_cases("moments-6-6")
 @pytest.mark.parametrize(("what", "step", "settled"), [("weights", 5, 4), ("moments", 6, 6)])
 def test_two_ranks_repeat_steps_to_find_which_of_them_is_wrong(
     tmp_path: Path, what: str, step: int, settled: int
@@ -127,6 +130,7 @@ def test_two_ranks_repeat_steps_to_find_which_of_them_is_wrong(
     assert_first_cause(tmp_path / "run", Cause.CORRUPTION, rank=0, host="node-0")
 
 
+@pytest.mark.nightly
 def test_a_run_continues_once_it_is_clear_which_of_two_ranks_was_wrong(tmp_path: Path) -> None:
     flips = [{"what": "weights", "rank": 1, "step": 5}]
     for name, each in (("flipped", flips), ("clean", [])):
@@ -140,6 +144,7 @@ def test_a_run_continues_once_it_is_clear_which_of_two_ranks_was_wrong(tmp_path:
     assert "rank 1 on node-1" in findings[0].text
 
 
+@pytest.mark.nightly
 def test_replicas_of_sharded_weights_are_compared(tmp_path: Path) -> None:
     settings = ("parallel.strategy=hsdp", "parallel.shard=2", "batch.size=12", "batch.micro=1")
     run = run_in_job(tmp_path, 6, *settings, flips=[{"what": "weights", "rank": 3, "step": 5}])
@@ -147,6 +152,7 @@ def test_replicas_of_sharded_weights_are_compared(tmp_path: Path) -> None:
     assert_first_cause(tmp_path / "run", Cause.CORRUPTION, rank=3, host="node-3")
 
 
+@pytest.mark.nightly
 def test_a_flip_that_the_next_update_rounds_away_is_found(tmp_path: Path) -> None:
     """The copies agree again, but the gradients of all ranks contain what the wrong weight has changed."""
     run = run_in_job(tmp_path, 3, *ENGINES["ddp"], flips=[{"what": "weights", "rank": 1, "step": 7, "undo": True}])
@@ -154,6 +160,7 @@ def test_a_flip_that_the_next_update_rounds_away_is_found(tmp_path: Path) -> Non
     assert_first_cause(tmp_path / "run", Cause.CORRUPTION, rank=1, host="node-1")
 
 
+@pytest.mark.nightly
 def test_two_ranks_that_always_differ_are_both_named(tmp_path: Path) -> None:
     """The same bit each time: both agree with themselves, so nothing shows which is wrong."""
     flips = [{"what": "gradients", "rank": 1, "step": 3, "same": True}]
@@ -172,6 +179,7 @@ def test_a_single_rank_finds_errors_that_do_not_repeat(tmp_path: Path) -> None:
     assert [event["step"] for event in events(tmp_path / "run", "rolled_back")] == [3]
 
 
+@pytest.mark.nightly
 def test_a_run_that_is_corrupted_again_and_again_ends(tmp_path: Path) -> None:
     flips = [{"what": "gradients", "rank": 1, "step": 6}]
     run = run_ranks(tmp_path, "run", 3, *ENGINES["ddp"], "health.max_rollbacks=1", flips=flips)

@@ -53,6 +53,7 @@ def test_a_run_names_the_rank_that_failed_first(tmp_path: Path, mode: str, cause
     assert event["reason"] == ended["reason"]
 
 
+@pytest.mark.nightly_cases("index.json")
 @pytest.mark.parametrize(
     "file",
     [

@@ -30,6 +30,7 @@ SAMPLES, BATCH, STEP = 64, 8, 5
 TOKENS, SHORT_BYTES, SEED = 1_000_001, 4096, 7
 
 
+@pytest.mark.nightly
 @pytest.mark.fault(37)
 def test_a_bad_file_on_one_rank_ends_the_run(tmp_path: Path) -> None:
     images, folder = tmp_path / "images", tmp_path / "run"

@@ -64,6 +64,7 @@ def test_evaluation_changes_no_bit_of_training(tmp_path: Path) -> None:
     assert digests(tmp_path / "evaluated", 4) == digests(tmp_path / "plain", 4)
 
 
+@pytest.mark.nightly_cases("loss-min")
 @pytest.mark.parametrize(("metric", "direction"), [("loss", min), ("accuracy", max)])
 def test_the_best_checkpoint_is_kept_by_the_evaluation_and_exported(
     metric: str, direction: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
@@ -97,6 +98,7 @@ def test_a_stop_ends_an_evaluation(tmp_path: Path) -> None:
     assert checkpoint_steps(tmp_path / "run") == [1]
 
 
+@pytest.mark.nightly_cases("during")
 @pytest.mark.parametrize(("place", "method"), [(Trainer, "run_step"), (Evaluator, "run")], ids=["before", "during"])
 def test_a_resumed_run_makes_up_for_an_evaluation_that_a_stop_prevented(
     place: type, method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

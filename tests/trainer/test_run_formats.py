@@ -15,6 +15,7 @@ BF16 = ("precision=bf16", "optimizer.weights=bf16", "optimizer.gradients=bf16", 
 MASTER = "optimizer.master=true"
 
 
+@pytest.mark.nightly_cases("more0")
 @pytest.mark.parametrize("more", [(), (MASTER,)])
 def test_a_run_in_two_parts_is_evaluated_and_exported_in_its_format(
     more: tuple[str, ...], tmp_path: Path, capfd: pytest.CaptureFixture[str]

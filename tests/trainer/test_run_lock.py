@@ -93,6 +93,7 @@ def list_files(folder: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
+@pytest.mark.nightly_cases("dead owner-10")
 @pytest.mark.parametrize("races", [10, pytest.param(50, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("is_fresh", [True, False], ids=["fresh", "dead owner"])
 def test_one_of_two_processes_wins_each_race(

@@ -28,7 +28,7 @@ from trainer.life.outcome import FILE_VARIABLE, Code
 ENDLESS = [*SMALL_LLAMA, "run.folder=run", "schedule.kind=constant", "checkpoint.every=0", "steps=1000000"]
 
 
-# test_run_error.py and test_life_ranks.py run under torchrun by day.
+# test_life_ranks.py runs under torchrun by day.
 @pytest.mark.parametrize("launch", [forked, pytest.param(torchrun, marks=pytest.mark.nightly)])
 def test_a_signal_to_one_rank_stops_all_ranks(launch: Any, tmp_path: Path) -> None:
     folder = tmp_path / "run"

@@ -34,6 +34,7 @@ WARNED = f"1:{(LONG_STEP - 1) * MICRO_BATCHES + 2}"
 SLOW_JOB = {"MICRO_S": str(MICRO_S), "WARNED": WARNED, "SLURM_JOB_ID": "1"}
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("strategy", ["fsdp", pytest.param("ddp", marks=pytest.mark.nightly)])
 def test_a_long_step_is_abandoned_and_repeated_exactly(strategy: str, tmp_path: Path) -> None:
     settings = [*SETTINGS, f"parallel.strategy={strategy}"]

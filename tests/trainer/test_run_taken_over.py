@@ -62,6 +62,7 @@ def test_a_second_run_in_the_same_folder_is_refused_and_the_first_one_finishes(t
     assert sorted(losses(folder)) == list(range(1, outcome(folder)["step"] + 1))
 
 
+@pytest.mark.nightly_cases("2")
 @pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.nightly), 2])
 def test_a_run_that_was_stopped_and_taken_over_ends_and_changes_nothing(tmp_path: Path, ranks: int) -> None:
     folder = tmp_path / "run"

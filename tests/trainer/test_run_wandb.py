@@ -52,6 +52,7 @@ def test_a_run_without_a_key_records_offline(tmp_path: Path, server: str) -> Non
     assert len(losses(tmp_path / "run")) == STEPS
 
 
+@pytest.mark.nightly
 def test_ranks_without_a_network_train_on_and_record_offline(tmp_path: Path, server: str) -> None:
     place = make_place(tmp_path, server, INIT_S="3", CLOSE_S="240", OPENED=str(tmp_path / "opened"))
     settings = [*ONLINE, "steps=1000000", "parallel.strategy=ddp", "metrics.every=10"]

@@ -50,6 +50,7 @@ def test_a_bad_sample_spoils_only_the_loss_of_its_source() -> None:
     assert good == [2, 1]
 
 
+@pytest.mark.nightly_cases("context with fsdp")
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in DAILY else pytest.mark.nightly) for name in STRATEGIES]
 )

@@ -130,6 +130,7 @@ def test_a_model_with_documents_compiles_as_one_graph(config: Any) -> None:
     assert torch.equal(compiled(tokens, documents=documents), model(tokens, documents=documents))
 
 
+@pytest.mark.nightly_cases("2-single tensor=2 pipeline=2")
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("steps", [2, pytest.param(20, marks=pytest.mark.nightly)])
 def test_every_strategy_separates_documents(strategy: str, steps: int) -> None:

@@ -31,6 +31,7 @@ WIDTHS = {"float": 4, "c10::BFloat16": 2}
 LARGE_VALUES = 1000
 
 
+@pytest.mark.nightly_cases("fsdp zero=3-fp32", "hsdp shard=2-fp32", "fsdp zero=2-bf16")
 @pytest.mark.parametrize("reduce", ["fp32", "bf16"])
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp zero=2", "fsdp zero=3", "hsdp shard=2"])
 def test_predicted_traffic_has_the_widths_that_ranks_exchange(strategy: str, reduce: str) -> None:

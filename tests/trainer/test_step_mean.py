@@ -35,6 +35,7 @@ def train_unsplit() -> dict[str, list[float]]:
     return curves
 
 
+@pytest.mark.nightly_cases("tensor with ddp")
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.nightly if "compiled" in name else ()) for name in STRATEGIES]
 )

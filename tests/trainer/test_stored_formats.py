@@ -49,9 +49,8 @@ FORMATS = {
 }
 # torch's DDP stores gradients in the format of the weights.
 DDP_FORMATS = [name for name, settings in FORMATS.items() if {*BF16, "optimizer.gradients=bf16"} <= {*settings}]
-DAILY = ("bf16 weights", "bf16 weights, fp32 copies", "bf16 weights, fp32 gradients", "bf16 gradients")
-# One rank trains in each of them by day, and ranks that hold copies or shards of the state in one of them.
-DAILY_ON_RANKS = "bf16 weights, fp32 copies"
+# The formats in which one rank trains by day, and ranks that hold shards of the state; together they have every part.
+DAILY = {"single": ("bf16 weights, fp32 copies", "bf16 gradients"), "fsdp": ("bf16 weights, fp32 copies",)}
 LOSS_TOLERANCE = 0.02
 """Difference of each of 20 losses from that of fp32 weights and gradients with the same products, relative to it."""
 OTHER_STRATEGIES = ("ddp pipeline=2", "fsdp zero=1", "fsdp tensor=2", "fsdp pipeline=2", "hsdp shard=2")
@@ -59,7 +58,7 @@ OTHER_STRATEGIES = ("ddp pipeline=2", "fsdp zero=1", "fsdp tensor=2", "fsdp pipe
 
 def select(strategy: str, formats: list[str]) -> list[Any]:
     """Return a test case for each format; those that are not daily are left to the night."""
-    daily = DAILY if strategy == "single" else (DAILY_ON_RANKS,)
+    daily = DAILY.get(strategy, ())
     return [
         pytest.param(strategy, name, marks=[] if name in daily else [pytest.mark.nightly], id=f"{strategy}: {name}")
         for name in formats
@@ -88,6 +87,7 @@ def test_every_way_of_spreading_a_model_stores_these_formats(strategy: str, name
         assert result["bytes"]["weights"] == result["expected_bytes"]["weights"]
 
 
+@pytest.mark.nightly_cases("ddp-bf16 weights", "single-bf16 weights")
 @pytest.mark.parametrize(
     ("strategy", "name"),
     [
@@ -120,6 +120,12 @@ def test_updates_below_the_resolution_of_bf16_are_not_lost() -> None:
         assert torch.equal(weight, before)
 
 
+@pytest.mark.nightly_cases(
+    "there1-here1-the checkpoint has fp32, and this run stores bf16 with fp32 copies",
+    "there2-here2-the checkpoint has bf16, and this run stores fp32",
+    "there4-here4-the checkpoint has bf16 with fp32 copies, and this run stores bf16",
+    "there6-here6-",
+)
 @pytest.mark.parametrize(
     ("there", "here", "note"),
     [

@@ -81,6 +81,7 @@ def test_text_samples_change_no_bit_of_the_training(
     assert digests(tmp_path / "plain", 3) == digests(tmp_path / "run", 3)
 
 
+@pytest.mark.nightly_cases("fsdp")
 @pytest.mark.parametrize(
     "strategy", [pytest.param(name, marks=pytest.mark.nightly if name in NIGHTLY else ()) for name in STRATEGIES]
 )

@@ -148,6 +148,7 @@ def test_options_out_of_range_are_refused(option: str, value: str, capsys: pytes
     assert option in capsys.readouterr().err
 
 
+@pytest.mark.nightly
 def test_the_command_writes_the_table_of_its_ranks(tmp_path: Path) -> None:
     torchrun = [
         sys.executable,

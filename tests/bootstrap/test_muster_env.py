@@ -101,6 +101,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
     return built
 
 
+@pytest.mark.nightly
 def test_packages_are_added_listed_updated_and_removed(cluster: Cluster) -> None:
     assert cluster.run("list").stdout.startswith("muster-env: no packages added")
 

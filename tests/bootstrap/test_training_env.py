@@ -185,6 +185,7 @@ echo "$(uname -m) $(sha256sum </tmp/python.tar.gz | cut -d ' ' -f 1) file:///tmp
 """
 
 
+@pytest.mark.nightly
 def test_a_pinned_python_with_headers_becomes_part_of_the_environment(box: Box):
     box.sh(PACK)
     done = box.make("/tmp/archives")

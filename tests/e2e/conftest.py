@@ -82,9 +82,9 @@ def scenarios(session: pytest.Session) -> Iterator[tuple[str, Callable[..., Any]
 
 
 def strategies(session: pytest.Session) -> list[str]:
-    """Return the strategies of the selected tests, and the two that other runs are compared with."""
+    """Return the strategies of the selected tests, and the one that most runs are compared with."""
     parameters = [item.callspec.params for item in session.items if hasattr(item, "callspec")]
-    selected = {"ddp", "fsdp", *(values.get("strategy") for values in parameters)}
+    selected = {"fsdp", *(values.get("strategy") for values in parameters)}
     return [name for name in STRATEGIES if name in selected]
 
 
@@ -93,9 +93,17 @@ def run_undisturbed(cluster: Stack, strategy: str) -> Job:
 
 
 @pytest.fixture(scope="session")
-def undisturbed(runs: dict[str, Future[Any]]) -> Undisturbed:
-    """Return a function that waits for the undisturbed run of a strategy."""
-    return lambda strategy: runs[strategy].result()
+def undisturbed(runs: dict[str, Future[Any]], training_cluster: Stack) -> Undisturbed:
+    """Return a function that waits for the undisturbed run of a strategy, or starts it if nothing has."""
+    trained: dict[str, Job] = {}
+
+    def train(strategy: str) -> Job:
+        if strategy not in trained:
+            run = runs.get(strategy)
+            trained[strategy] = run.result() if run else run_undisturbed(training_cluster, strategy)
+        return trained[strategy]
+
+    return train
 
 
 @pytest.fixture

@@ -45,6 +45,7 @@ def test_verify_passes_on_a_finished_cluster(cluster: Stack) -> None:
     assert done.stdout.startswith(f"verified on {count_nodes(cluster)} nodes: daemons, configuration, clock, names")
 
 
+@pytest.mark.nightly
 def test_doctor_finds_no_differences_on_a_finished_cluster(cluster: Stack) -> None:
     done = bootstrap(cluster, "doctor")
     assert (done.returncode, done.stderr) == (0, ""), done.stdout

@@ -1,6 +1,6 @@
 """A node that fails its checks is drained and resumed; the fabric job compares measurements with expectations.
 
-By day, tests/slurm/test_jobs_fabric.py runs the fabric job with stubs, and test_fabric.py on nodes by `muster fabric`.
+By day, tests/slurm/test_jobs_fabric.py runs the fabric job with stubs.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ def test_a_broken_node_is_drained_with_the_reason_and_comes_back(cluster: Stack)
     assert cluster.ssh("login", WAIT_FOR_STATE.format("idle")) == "idle|none"
 
 
+@pytest.mark.nightly
 def test_a_reason_that_a_person_gave_stays(cluster: Stack) -> None:
     cluster.ssh("controller", "scontrol update nodename=gpu-2 state=drain reason='new memory'", user="root")
     try:
@@ -47,6 +48,7 @@ def test_a_reason_that_a_person_gave_stays(cluster: Stack) -> None:
     assert state == "drained|new memory"
 
 
+@pytest.mark.nightly
 def test_a_fault_of_all_nodes_at_once_drains_only_some(cluster: Stack) -> None:
     """A file server that is gone breaks every node at the same moment; at most 20 % may be drained, but one always."""
     nodes = ["cpu-1", "cpu-2", "cpu-3"]

@@ -63,6 +63,7 @@ def test_growth_adds_two_nodes_and_touches_no_other(growing: Stack) -> None:
     assert growing.ssh("login", "srun -p gpu -N4 hostname | sort").splitlines() == ["gpu-1", "gpu-2", "gpu-3", "gpu-4"]
 
 
+@pytest.mark.nightly
 def test_shrinking_is_refused_while_a_job_runs_there_and_nothing_changes(growing: Stack) -> None:
     job = start_on_last_node(growing)
     before = growing.machine_ids()
@@ -78,6 +79,7 @@ def test_shrinking_is_refused_while_a_job_runs_there_and_nothing_changes(growing
     assert growing.ssh("login", "sinfo -h -N -n gpu-3 -o %T").splitlines()[0] == "idle"
 
 
+@pytest.mark.nightly
 def test_forced_shrinking_drains_the_nodes_requeues_the_job_and_keeps_the_others(growing: Stack) -> None:
     before, job = growing.machine_ids(), growing.ssh("login", "squeue -h -w gpu-4 -o %A")
     drains = times_drained(growing, "gpu-3")
@@ -132,6 +134,7 @@ def test_a_user_whose_job_runs_is_not_removed(growing: Stack) -> None:
     growing.ssh("login", f"scancel {job}", user="carol")
 
 
+@pytest.mark.nightly
 def test_a_stopped_daemon_is_started_again(growing: Stack) -> None:
     growing.ssh("gpu-1", "systemctl disable --now slurmd", user="root")
     growing.up()

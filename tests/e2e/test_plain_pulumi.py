@@ -6,6 +6,7 @@ import json
 import subprocess
 from collections.abc import Callable
 
+import pytest
 import yaml
 
 from tests.harness import REPO, Spec, Stack, small_spec
@@ -23,6 +24,7 @@ def pulumi(stack: Stack, line: str) -> str:
     return done.stdout
 
 
+@pytest.mark.nightly
 def test_plain_pulumi_and_muster_work_on_the_same_cluster(
     make_stack: Callable[[str, Spec], Stack], cluster: Stack
 ) -> None:

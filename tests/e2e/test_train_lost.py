@@ -119,8 +119,7 @@ def dead(cluster: Stack, node: str) -> Iterator[float]:
         cluster.container(node).start()
 
 
-# By day, a job restarts its ranks when a spare node replaces a dead one, and so does torchrun in
-# tests/trainer/test_life_ranks.py when a rank is killed.
+# By day, torchrun restarts ranks of which one was killed in tests/trainer/test_life_ranks.py.
 @pytest.mark.nightly
 @checks(rank_killed)
 def test_a_killed_rank_restarts_in_its_job_with_the_same_result(result: Job, undisturbed: Undisturbed) -> None:
@@ -170,6 +169,7 @@ def test_an_elastic_run_continues_on_the_remaining_nodes(result: Lost) -> None:
     assert_whole(result.job)
 
 
+@pytest.mark.nightly
 @pytest.mark.fault(1)
 @checks(replaced_node)
 def test_a_spare_node_replaces_a_dead_one(result: Lost, undisturbed: Undisturbed) -> None:

@@ -43,6 +43,7 @@ def test_kept_storage_is_used_by_the_next_cluster(machines: Machines) -> None:
     assert machines.run("controller", "ls /var/lib/slurm/slurmctld /var/lib/mysql | grep -c note || true") == "0"
 
 
+@pytest.mark.nightly
 def test_storage_that_is_no_longer_kept_is_destroyed(machines: Machines) -> None:
     machines.spec["storage"] = {"shared": {"keep": False}}
     machines.up()

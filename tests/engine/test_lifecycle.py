@@ -143,6 +143,7 @@ def test_order_and_tags_replace_nothing(cluster: Machines) -> None:
     assert cluster.nodes == nodes
 
 
+@pytest.mark.nightly
 def test_changed_size_replaces_only_its_nodes(cluster: Machines) -> None:
     nodes, before = cluster.nodes, cluster.containers()
     cluster.spec["groups"]["gpu"]["size"] = {"cpus": 1, "memory_mb": 640}
@@ -154,6 +155,7 @@ def test_changed_size_replaces_only_its_nodes(cluster: Machines) -> None:
     assert {n: node["address"] for n, node in cluster.nodes.items()} == {n: nodes[n]["address"] for n in after}
 
 
+@pytest.mark.nightly
 def test_renamed_group_gets_new_addresses(cluster: Machines) -> None:
     """The old nodes keep their addresses while the new ones are created."""
     cluster.spec["groups"] = {"big": cluster.spec["groups"]["gpu"]}

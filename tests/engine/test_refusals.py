@@ -44,6 +44,7 @@ def test_same_stack_of_another_home_is_an_error_and_changes_nothing(first: Machi
     first.up("--expect-no-changes")
 
 
+@pytest.mark.nightly
 def test_outdated_state_does_not_remove_the_cluster_of_another_home(make: MakeMachines) -> None:
     """The first home's cluster was removed outside Pulumi, and another home created one with the same name."""
     groups = {"gpu": {"count": 1, "size": LOGIN_SIZE}}
@@ -67,6 +68,7 @@ def test_address_range_in_use_is_an_error(first: Machines, make: MakeMachines) -
     assert [left for left in second.leftovers() if not left.startswith("volume")] == []
 
 
+@pytest.mark.nightly
 def test_port_in_use_is_an_error_and_leaves_no_login_node(make: MakeMachines) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -106,6 +108,7 @@ def test_forbidden_change_fails_before_anything_changes(first: Machines) -> None
     assert first.containers() == before
 
 
+@pytest.mark.nightly
 def test_a_cluster_keeps_its_slurm_if_only_the_default_has_changed(make: MakeMachines) -> None:
     """The cluster has the older release, and its stack file has never named one."""
     older = make("older", groups={"gpu": {"count": 1, "size": LOGIN_SIZE}}, software={"slurm": "24.11"})

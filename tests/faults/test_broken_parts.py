@@ -42,6 +42,7 @@ def test_full_disk_error_names_the_node(healthy: Stack) -> None:
     assert "No space left on device" in output_of(done)
 
 
+@pytest.mark.nightly
 def test_node_without_fabric_fails_the_ready_gate(healthy: Stack) -> None:
     """The ports of the all-reduce are blocked on one node: `up` must fail and name it."""
     head = next(n["address"] for n in healthy.inventory["nodes"] if n["name"] == "gpu-1")

@@ -35,6 +35,7 @@ def test_second_concurrent_up_fails_or_waits(healthy: Stack) -> None:
     assert first.wait(timeout=450) == 0, (healthy.home / "started.log").read_text()
 
 
+@pytest.mark.nightly
 @pytest.mark.fault(22)
 def test_up_adopts_the_machines_of_a_lost_state(healthy: Stack) -> None:
     before = healthy.machine_ids()

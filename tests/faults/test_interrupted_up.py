@@ -54,6 +54,7 @@ def test_docker_stops_while_machines_are_created(broken: Stack, tmp_path: Path) 
     assert "Traceback" not in output
 
 
+@pytest.mark.nightly
 @pytest.mark.fault(22)
 def test_teardown_removes_a_killed_up_with_a_lost_state(broken: Stack) -> None:
     kill_at(broken, "bootstrap has begun", POINTS["bootstrap has begun"])

@@ -201,6 +201,7 @@ def test_killed_up_leaves_no_process_and_the_next_up_succeeds(stack: StackHome) 
     assert up(stack)[1].changed is False
 
 
+@pytest.mark.nightly
 def test_killed_pulumi_is_a_failure_and_the_next_up_succeeds(stack: StackHome) -> None:
     write_stack_file(stack, sleep=600)
     caller = start_up(stack)
@@ -267,6 +268,7 @@ def test_lost_passphrase_error_names_the_file(stack: StackHome) -> None:
     assert "Fix: restore the old passphrase" in failure.message
 
 
+@pytest.mark.nightly
 def test_deleted_state_is_created_again(stack: StackHome) -> None:
     write_stack_file(stack)
     assert up(stack)[0] == 0

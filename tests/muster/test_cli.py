@@ -109,6 +109,7 @@ def test_cluster_that_is_not_up_is_reported(home: Path, command: tuple[str, ...]
     assert done.stderr.splitlines() == ["✗ stack good is not up", "  fix: make up STACK=good"]
 
 
+@pytest.mark.nightly_cases("command1", "command2")
 @pytest.mark.parametrize("command", [("up",), ("status",), ("teardown", "--yes"), ("cache", "list")])
 def test_missing_docker_is_reported_without_traceback(home: Path, command: tuple[str, ...]) -> None:
     stack = () if command[0] == "cache" else ("--stack", "good")

@@ -27,6 +27,7 @@ def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.nightly_cases("local-make ssh")
 @pytest.mark.parametrize(("stack", "command"), [("trial", "make ssh STACK=trial"), ("local", "make ssh")])
 def test_issues_of_a_stack_file_name_the_stack(home: Path, stack: str, command: str) -> None:
     fix = f"remove it; `{command}` needs no port"

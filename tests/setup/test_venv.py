@@ -87,6 +87,7 @@ def test_only_changed_parts_are_installed_again(paths: Paths, tmp_path: Path) ->
     assert _can_import(paths, "tiny, backend")
 
 
+@pytest.mark.nightly
 def test_a_moved_checkout_gets_its_own_environment(paths: Paths, tmp_path: Path) -> None:
     venv.install(paths, machine(), tmp_path / "log")
     moved = Paths(tmp_path / "moved", paths.cache)

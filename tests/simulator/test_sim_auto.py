@@ -94,6 +94,7 @@ def test_slow_setting_is_named_with_a_faster_value(capsys: pytest.CaptureFixture
     assert float(better[1]) == pytest.approx(planned, abs=0.01)
 
 
+@pytest.mark.nightly_cases("fixed3-compile.mode=blocks would take ")
 @pytest.mark.parametrize(
     ("fixed", "note"),
     [

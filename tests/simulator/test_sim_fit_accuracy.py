@@ -33,6 +33,7 @@ def test_constants_in_use_are_fitted() -> None:
     )
 
 
+@pytest.mark.nightly
 def test_constants_move_towards_measured_runs() -> None:
     true = replace(Rates(), matmul=0.8, flash_early=0.3)
     synthetic_runs = [replace(run, step_s=step_s(run, true)) for run in runs()[::8]]

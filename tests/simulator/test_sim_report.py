@@ -132,6 +132,7 @@ def test_unfinished_run_is_compared_and_noted(tmp_path: Path, capsys: pytest.Cap
     assert note in (run / "predicted" / "index.html").read_text()
 
 
+@pytest.mark.nightly
 def test_models_with_the_same_name_are_distinguished(tmp_path: Path) -> None:
     profile = profile_factory.write(tmp_path / "profile.json", profile_factory.profile())
     times = {**TIMES[2], "communication": None}

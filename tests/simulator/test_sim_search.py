@@ -100,6 +100,7 @@ def test_search_finds_the_fastest_layout_that_fits() -> None:
     assert fastest.any.sample_s == pytest.approx(quickest)
 
 
+@pytest.mark.nightly
 def test_options_leave_the_memory_margin_free() -> None:
     for option in default_plan().options:
         assert option.memory_gib <= (1 - MEMORY_MARGIN) * system(option.instance, option.nodes).gpu.memory_gb

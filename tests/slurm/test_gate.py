@@ -250,6 +250,7 @@ def test_a_proven_node_that_a_killed_job_still_holds_is_skipped_after_a_wait():
         run_check(controller)
 
 
+@pytest.mark.nightly_cases("120-State=ALLOCATED+COMPLETING")
 @pytest.mark.parametrize("state", ["State=MIXED+COMPLETING", "State=ALLOCATED+COMPLETING"])
 @pytest.mark.parametrize("kill_wait_s", [30, 120])
 def test_the_wait_for_a_new_node_that_a_killed_job_holds_covers_kill_wait(state: str, kill_wait_s: int):

@@ -116,6 +116,7 @@ def test_a_reset_removes_the_result_of_level_1(tmp_path: Path) -> None:
     assert not result.exists()
 
 
+@pytest.mark.nightly_cases("60")
 @pytest.mark.parametrize("seconds", ["60", "1"])
 def test_level_3_ends_with_the_reservation(with_dcgm: Path, seconds: str) -> None:
     tool = with_dcgm / "bin" / "dcgmi"

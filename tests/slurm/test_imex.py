@@ -171,6 +171,7 @@ def test_a_service_that_does_not_start_drains_the_node_with_the_cause_until_it_i
     assert node.stubs.state == "gb-a-1|idle|none"
 
 
+@pytest.mark.nightly
 def test_a_node_that_waited_for_another_in_vain_returns_to_service(node: UltraserverNode) -> None:
     node.set_status(status("READY", "UNAVAILABLE", domain="DOWN"))
     done = node.run("prolog", limit_s=SHORT_S)
@@ -192,6 +193,7 @@ def test_the_prolog_waits_until_the_domain_is_up(node: UltraserverNode) -> None:
     assert node.run("prolog").returncode == 0
 
 
+@pytest.mark.nightly
 def test_a_status_query_that_hangs_is_repeated_until_the_limit(node: UltraserverNode) -> None:
     hang_once = f"[ -e {node.folder}/hung ] || {{ touch {node.folder}/hung; sleep 600; }}; cat {node.folder}/status"
     node.stubs.write_tool("nvidia-imex-ctl", hang_once)

@@ -46,6 +46,7 @@ def launch_tagged(aws: Moto, tags: dict[str, str]) -> str:
     return str(launched["Instances"][0]["InstanceId"])
 
 
+@pytest.mark.nightly
 def test_256_nodes_take_three_calls(aws: Moto, context: AwsContext) -> None:
     nodes = [f"gpu-{n}" for n in range(1, 257)]
     outcome = resume(context, nodes, [job(1, "gpu-[1-256]")])

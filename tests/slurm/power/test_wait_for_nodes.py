@@ -126,6 +126,7 @@ def test_a_list_from_before_the_allocation_is_ignored(controller: Controller) ->
     assert program.poll() is None
 
 
+@pytest.mark.nightly
 def test_programs_that_wait_together_ask_slurmctld_once_a_second(controller: Controller) -> None:
     controller.set_states({"gpu-1": "allocated#"})
     for _ in range(20):
@@ -147,6 +148,7 @@ def test_it_never_waits_longer_than_its_limit(controller: Controller) -> None:
     assert controller.start("gpu-1", limit_s=1).wait(SOON_S) == 0
 
 
+@pytest.mark.nightly
 def test_it_gives_up_soon_if_slurmctld_never_answers(controller: Controller) -> None:
     """The nodes may all be up, so that the job would wait for nothing."""
     (controller.folder / "sinfo").write_text(SILENT_SINFO)

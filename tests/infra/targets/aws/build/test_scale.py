@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 import tracemalloc
 
+import pytest
+
 from cluster.spec import ClusterSpec
 from infra.targets.registry import load_spec as load
 from tests.infra.targets.aws.build.capture import CapturedResource, capture
@@ -36,6 +38,7 @@ def measure(share: int) -> tuple[tuple[CapturedResource, ...], float, int]:
     return resources, seconds, peak
 
 
+@pytest.mark.nightly
 def test_512_nodes_take_no_more_resources_than_16() -> None:
     capture(spec(32), "large")  # Load the libraries before measuring.
     few, _, small = measure(32)

@@ -95,6 +95,7 @@ def test_a_second_run_changes_nothing(cloud: Machines, bundle: Bundle, compute: 
     assert "muster: fetch" not in done.out
 
 
+@pytest.mark.nightly
 def test_bundles_with_the_same_packages_share_an_environment(cloud: Machines, bundle: Bundle, compute: str) -> None:
     """A machine from a baked image has the environment, but not the bundle."""
     link = "readlink /opt/muster/current/venv"

@@ -109,6 +109,7 @@ def test_a_larger_group_and_new_tags_replace_nothing(pair: CloudStack) -> None:
     assert len(pair.cloud.client("ec2").describe_vpcs(Filters=of_cluster)["Vpcs"]) == 1
 
 
+@pytest.mark.nightly
 @pytest.mark.fault(24)
 def test_a_lost_controller_is_replaced_with_its_address_and_state(pair: CloudStack) -> None:
     before, resources = find_controller(pair), list_resources(pair.cloud)

@@ -106,6 +106,7 @@ def test_key_of_kms_replaces_the_passphrase(
     assert not bob.home.passphrase.exists()
 
 
+@pytest.mark.nightly
 def test_wrong_passphrase_is_named_by_every_command(make: MakeStack) -> None:
     assert up(make("ada", URL))[0] == 0
     bob = make("bob", URL)
@@ -179,6 +180,7 @@ def test_moved_state_refuses_operators_of_the_old_place_and_comes_back(
     assert up(back)[1].changed is False
 
 
+@pytest.mark.nightly
 def test_move_that_is_interrupted_after_its_verification_is_complete(make: MakeStack, aws: Moto) -> None:
     ada = make("ada", URL)
     assert up(ada)[0] == 0
@@ -197,6 +199,7 @@ def test_move_that_is_interrupted_after_its_verification_is_complete(make: MakeS
     assert S3StateStore(OTHER).read(remote_state.MOVING) is None
 
 
+@pytest.mark.nightly
 def test_move_does_not_overwrite_another_state(make: MakeStack) -> None:
     assert up(make("bob", URL))[0] == 0
     ada = make("ada")
@@ -260,6 +263,7 @@ def test_lock_of_a_dead_run_is_taken_over_in_its_own_home_only(make: MakeStack) 
     assert store.read(remote_lock.key(ada)) is None
 
 
+@pytest.mark.nightly
 def test_lock_of_plain_pulumi_is_never_taken_over(make: MakeStack) -> None:
     """Another machine may have the same host name, so that a process of another machine would seem dead."""
     ada = make("ada", URL)

@@ -72,6 +72,7 @@ def cover(commands: Commands, cycle: Cycle = PERMANENT, share: Share | None = No
     return coverage
 
 
+@pytest.mark.nightly
 def test_in_all_cycles_each_site_meets_each_code_once() -> None:
     cycles = plan_cycles(ALL_CODES)
     for position in range(200):

@@ -41,6 +41,7 @@ def cover(subject: Subject, operation: Operation) -> Coverage:
     return coverage
 
 
+@pytest.mark.nightly_cases("check (new)")
 @pytest.mark.parametrize(
     "operation", [operation for operation in OPERATIONS if operation.name in WITHOUT_CLUSTER], ids=lambda o: o.name
 )

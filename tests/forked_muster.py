@@ -6,6 +6,8 @@ Each command still has a process of its own, with its own environment, working f
 from __future__ import annotations
 
 import atexit
+import gc
+import importlib
 import json
 import os
 import subprocess
@@ -16,6 +18,13 @@ from functools import cache
 from pathlib import Path
 
 REPO = Path(__file__).resolve().parent.parent
+# What the commands import when they need it; with what these modules import in turn.
+MODULES = (
+    *("boto3", "docker", "pulumi"),
+    *(f"muster.commands.{name}" for name in ("check", "cost", "demo", "status", "submit", "teardown", "up")),
+    *(f"infra.targets.{name}.target" for name in ("aws", "azure", "hosts", "local", "nebius")),
+    "infra.targets.local.images",
+)
 
 
 def run_muster(*arguments: str, cwd: Path, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
@@ -43,13 +52,12 @@ def _server() -> subprocess.Popen[str]:
 
 def serve() -> None:
     """Load the modules of the commands, then run each command that standard input requests in a fork."""
-    # Imported here, because only this process needs them, and only so that its forks have them.
-    import boto3  # noqa: F401, PLC0415  # only this process needs it, so that its forks have it
-    import docker  # noqa: F401, PLC0415  # only this process needs it, so that its forks have it
-
     import muster.cli  # noqa: PLC0415  # only this process needs it, so that its forks have it
-    from muster.commands import check, cost, demo, status, submit, teardown, up  # noqa: F401, PLC0415  # only this process needs it, so that its forks have it
 
+    for name in MODULES:
+        importlib.import_module(name)
+    # Otherwise the first collection in each fork would write to all objects, and so copy their memory.
+    gc.freeze()
     for line in sys.stdin:
         child = os.fork()
         if child == 0:

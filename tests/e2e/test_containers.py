@@ -90,6 +90,7 @@ def image(cluster: Stack, tmp_path: Path) -> Image:
     return Image(tmp_path, cluster)
 
 
+@pytest.mark.nightly
 def test_a_dockerfile_becomes_an_image_for_jobs_and_is_replaced_by_the_next_one(cluster: Stack, image: Image) -> None:
     greet = "srun -Q -p gpu -w gpu-1 --container=/shared/images/greeter bash -c 'echo $WORD; ls /MARKER'"
     assert "✓ /shared/images/greeter: " in image.build()

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.harness import HEAL, Stack, cut_off
+from tests.harness import HEAL, Stack, cut_off, wait_until
 
 SMOKE = "slurm/jobs/smoke.sbatch"
 
@@ -16,6 +16,7 @@ def parse_rank_rows(text: str) -> list[tuple[str, str]]:
     return re.findall(r"^\W*(\d+)\W+(gpu-\d)\b", text, flags=re.MULTILINE)
 
 
+@pytest.mark.nightly
 def test_the_smoke_job_runs_with_plain_sbatch(cluster: Stack) -> None:
     out = cluster.ssh("login", f"cd ~ && sbatch --wait --parsable /shared/muster/{SMOKE} && cat smoke-*.out")
     assert parse_rank_rows(out) == [("0", "gpu-1"), ("1", "gpu-1"), ("2", "gpu-2"), ("3", "gpu-2")]
@@ -49,9 +50,10 @@ def test_submit_of_a_missing_file_is_an_error(cluster: Stack) -> None:
 
 
 def test_accounting_records_the_gpus_of_a_job(cluster: Stack) -> None:
-    rows = cluster.ssh("login", "sacct -X -n -P -o JobName,State,AllocTRES -S now-1hour | grep smoke")
-    assert "COMPLETED" in rows
-    assert "gres/gpu=4" in rows
+    cluster.ssh("login", "srun -p gpu -N2 --gpus-per-node=2 -J counted true")
+    show = "sacct -X -n -P --name=counted -o State,AllocTRES -S now-1hour"
+    wait_until(lambda: "COMPLETED" in cluster.ssh("login", show), "the record of the job")
+    assert "gres/gpu=4" in cluster.ssh("login", show)
 
 
 @pytest.mark.nightly

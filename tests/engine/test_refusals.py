@@ -30,6 +30,7 @@ def test_cluster_name_of_another_stack_is_an_error(first: Machines, make: MakeMa
     assert first.leftovers() == before
 
 
+@pytest.mark.nightly
 def test_same_stack_of_another_home_is_an_error_and_changes_nothing(first: Machines, make: MakeMachines) -> None:
     before, left = first.containers(), first.leftovers()
     second = make("first", name=first.spec["name"], groups=first.spec["groups"])
@@ -97,6 +98,7 @@ def test_error_names_the_docker_socket_that_does_not_answer(first: Machines) -> 
     assert "nowhere.sock. Fix: start it with `make setup`" in output
 
 
+@pytest.mark.nightly
 def test_forbidden_change_fails_before_anything_changes(first: Machines) -> None:
     before = first.containers()
     spec, first.spec = first.spec, first.spec | {"network": {"egress": True}}

@@ -214,6 +214,7 @@ def test_killed_pulumi_is_a_failure_and_the_next_up_succeeds(stack: StackHome) -
     assert up(stack)[0] == 0
 
 
+@pytest.mark.nightly
 def test_pulumi_started_by_hand_is_detected_while_it_runs(stack: StackHome) -> None:
     write_stack_file(stack)
     assert up(stack)[0] == 0

@@ -18,6 +18,9 @@ from simulator.step.prediction import predict
 from tests.trainer.launch import SMALL_LLAMA, alone, assert_finished, forked, lines
 from trainer.config.load import load
 
+# By day, tests/simulator has profiles that are written by hand, and the command that reads them.
+pytestmark = pytest.mark.nightly
+
 SECONDS = "0.01"
 MODEL = Transformer(layers=2, hidden=64, heads=4, kv_heads=4, ffn=192, gated=True, vocab=256, seq=64)
 

@@ -82,6 +82,7 @@ def test_options_have_the_bits_of_torch(option: str) -> None:
     compare_engines("tiny-llama", base, ranks=2, micro=2, steps=5)
 
 
+@pytest.mark.nightly
 def test_recomputed_layers_and_rows_that_ranks_do_not_divide_have_the_bits_of_torch() -> None:
     """The heads and rows are odd; the vocabulary leaves the last of 4 ranks without a row."""
     odd = ["model.dim=30", "model.heads=3", "model.kv_heads=1", "model.ffn=7", "model.vocab_size=9"]

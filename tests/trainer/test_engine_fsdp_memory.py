@@ -141,6 +141,7 @@ def test_garbage_of_an_earlier_run_hides_nothing() -> None:
     assert 0 <= peak.allocated - (1 << 22) < 1 << 16
 
 
+@pytest.mark.nightly
 def test_allocated_memory_includes_what_no_operation_returns() -> None:
     """Such as the buffers of gloo; an array of NumPy stands for them."""
 

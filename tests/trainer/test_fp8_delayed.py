@@ -124,6 +124,7 @@ def test_a_skipped_step_leaves_the_history_as_it_was() -> None:
     assert [name for name in NAMES if not step.tensors()[name][2].all()] == []
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("preset", ["tiny-llama", pytest.param("tiny-gpt2", marks=pytest.mark.nightly)])
 def test_a_run_follows_one_with_dynamic_scales(preset: str) -> None:
     tensor, delayed = (

@@ -38,6 +38,7 @@ LIMITED = (
 )
 
 
+@pytest.mark.nightly
 @pytest.mark.fault(7)
 def test_a_run_whose_last_state_is_lost_is_not_finished(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "run"

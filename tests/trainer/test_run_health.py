@@ -97,6 +97,7 @@ def test_a_verdict_of_one_rank_ends_the_run_on_all(tmp_path: Path) -> None:
     assert "step 32" in outcome(tmp_path / "run")["reason"]
 
 
+@pytest.mark.nightly
 def test_a_rollback_does_not_use_a_checkpoint_right_before_the_spike(tmp_path: Path) -> None:
     """The loss of step 31 is the first to show the effect of update 30, which checkpoint 30 contains."""
     folder = tmp_path / "run"
@@ -108,6 +109,7 @@ def test_a_rollback_does_not_use_a_checkpoint_right_before_the_spike(tmp_path: P
     assert max(loss for step, loss in losses(folder).items() if step > 20) < 1.0
 
 
+@pytest.mark.nightly
 def test_a_rollback_uses_a_checkpoint_right_before_the_spike_if_it_is_the_only_one(tmp_path: Path) -> None:
     assert main([*make_spikes(tmp_path, 21), "steps=23", "checkpoint.every=20"]) == Code.FINISHED
     assert [event["step"] for event in events(tmp_path / "run", "rolled_back")] == [20]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.trainer.first_cause import assert_first_cause
 from tests.trainer.launch import SMALL_LLAMA, alone, checkpoint_steps, outcome
 from tests.trainer.test_run_health import make_spikes
@@ -24,6 +26,7 @@ def test_a_save_in_flight_survives_a_broken_end(tmp_path: Path) -> None:
     assert checkpoint_steps(tmp_path / "run") == [30], run.output
 
 
+@pytest.mark.nightly
 def test_the_last_save_takes_at_most_its_time(tmp_path: Path) -> None:
     """Neither the earlier save nor the end of the writer may hold up the end of the run."""
     settings = [*SETTINGS, "steps=4", "checkpoint.every=2", "stop.save_within_s=1"]

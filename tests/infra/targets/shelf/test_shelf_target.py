@@ -46,6 +46,7 @@ def test_rules_and_section_of_the_target_are_checked(tmp_path: Path) -> None:
     assert "cannot scale between min and max; targets that can: aws" in stack.muster("check", check=False).stderr
 
 
+@pytest.mark.nightly
 def test_cluster_from_check_to_teardown(stack: Stack) -> None:
     assert "cluster plain, 3 nodes, 1.50 USD per hour on target shelf" in stack.muster("check").stdout
     assert json.loads(stack.muster("cost", "--json").stdout)["usd_per_hour"] == {"min": 1.5, "max": 1.5}

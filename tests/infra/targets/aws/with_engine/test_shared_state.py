@@ -123,6 +123,7 @@ def test_wrong_passphrase_is_named_by_every_command(make: MakeStack) -> None:
         resolve_stack("s")
 
 
+@pytest.mark.nightly
 def test_move_leaves_the_source_until_the_destination_is_verified(
     make: MakeStack, aws: Moto, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -100,5 +100,6 @@ class StubbedNode:
             "health.own_node.SETTLE_S = 0.0; sys.exit(health.main(sys.argv[1:]))"
         )
         environment = {"PATH": f"{self.folder / 'bin'}:/usr/bin:/bin", "SLURMD_NODENAME": "gpu-1", **self.variables}
-        command = [sys.executable, "-c", program, *arguments]
+        # As on nodes, only the standard library is there; without site-packages, Python starts three times as fast.
+        command = [sys.executable, "-S", "-c", program, *arguments]
         return subprocess.run(command, env=environment, capture_output=True, text=True, cwd=Path.cwd())

@@ -103,7 +103,7 @@ class UltraserverNode:
             "SLURM_JOB_NODELIST": "gb-a-[1-2]",
             "SLURM_JOB_UID": str(os.getuid()),
         }
-        command = [sys.executable, "-c", program, kind]
+        command = [sys.executable, "-S", "-c", program, kind]
         return subprocess.run(command, env=environment, capture_output=True, text=True, cwd=Path.cwd())
 
 

@@ -104,6 +104,15 @@ def check_owner(kind: str, name: str, labels_on_it: Mapping[str, str] | None, cl
     )
 
 
+def check_name_free(cluster: str, stack: str) -> None:
+    """Raise ResourceError if the network of another owner has the cluster's name."""
+    name = names.network(cluster)
+    with api_session("name") as api:
+        networks = [network for network in api.networks(names=[name]) if network["Name"] == name]
+    for network in networks:
+        check_owner("network", name, network["Labels"], cluster, stack)
+
+
 def _open() -> docker.APIClient:
     try:
         return docker.APIClient(timeout=_TIMEOUT_S, version="auto", **_settings())

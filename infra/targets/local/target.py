@@ -126,9 +126,9 @@ class LocalTarget(Target, Archives, Images, ManagedStorage, OnThisMachine, Pushe
         return [issue for rule in validate.HOST_RULES for issue in rule(spec, host)]
 
     def check_name_free(self, spec: ClusterSpec, stack: str) -> None:
-        from infra.targets.local.build.docker_network import check_name_free
+        from infra.targets.local import docker_engine
 
-        check_name_free(spec.name, stack)
+        docker_engine.check_name_free(spec.name, stack)
 
     def check_release(self, spec: ClusterSpec, stack: StackHome, release: str) -> None:  # noqa: ARG002
         # ARG002: the answer depends on the images of this machine, not on the folder of the stack.

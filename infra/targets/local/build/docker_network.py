@@ -92,15 +92,6 @@ class DockerNetwork(Resource, module="muster", name="DockerNetwork"):
         super().__init__(DockerNetworkProvider(), name, {**vars(args), **outputs}, opts)
 
 
-def check_name_free(cluster: str, stack: str) -> None:
-    """Raise ResourceError if the network of another owner has the cluster's name."""
-    name = names.network(cluster)
-    with engine_client.api_session("name") as api:
-        networks = [network for network in api.networks(names=[name]) if network["Name"] == name]
-    for network in networks:
-        engine_client.check_owner("network", name, network["Labels"], cluster, stack)
-
-
 def list_used_ranges(api: docker.APIClient) -> dict[str, IPv4Network]:
     """Return the address ranges of Docker's networks and of this machine's routes, by a description of the user."""
     used_ranges = {}

@@ -6,14 +6,17 @@ import hashlib
 import io
 import json
 import tarfile
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from docker.types import HostConfig, Mount
 
 from cluster import names
 from cluster.spec.model import SlurmRelease
-from infra.resources.properties import Properties
 from infra.targets.local.docker_engine import Engine
+
+if TYPE_CHECKING:
+    # It imports Pulumi, which takes 0.3 s, and commands need only parts of this module.
+    from infra.resources.properties import Properties
 
 SPEC = "muster.spec"
 """Label with the hash of the inputs that the container was created from."""

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from ipaddress import IPv4Network
 
 from cluster import names
-from cluster.inventory import NodeGpus, Role, ServedFilesystem
-from cluster.spec import ClusterSpec, NodeGroup
-from infra.plan import BuildPlan, PlannedNode, assemble, node_count
+from cluster.inventory import ServedFilesystem
+from cluster.spec import ClusterSpec
+from infra.plan import BuildPlan
 from infra.targets.azure.sizes import read_sizes
 from infra.targets.azure.spec import SECTION, Azure, AzureMachine, machine_of, require_section
+from infra.targets.rented.plan import Hardware, plan_machines
 
-DEFAULT_CIDR = "10.88.0.0/20"
 # Half of the range is for nodes, a quarter for filesystems, which need many addresses of their own.
 NETWORK_MAX_PREFIX = 24
 ROOT_GB, CONTROLLER_GB, NFS_GB = 200, 128, 512
@@ -22,13 +22,13 @@ NFS_FOLDER = "/srv/muster"
 def plan_azure(spec: ClusterSpec) -> BuildPlan:
     """Return the plan of a valid spec."""
     section = require_section(spec)
-    nodes = [_plan_node(section, names.CONTROLLER, "controller")]
-    if spec.login.enabled:
-        nodes.append(_plan_node(section, names.LOGIN, "login"))
-    for name, group in spec.groups.items():
-        nodes += [_plan_node(section, node, "compute", name, group) for node in names.members(name, node_count(group))]
-    planned = assemble(spec, tuple(nodes))
-    return planned.model_copy(update={"cidr": spec.network.cidr or DEFAULT_CIDR})
+
+    def choose(role: str, group: str | None) -> Hardware:
+        machine = machine_of(section, role, group)
+        size = read_sizes()[machine.size]
+        return Hardware(size.cpus, size.memory_gb, machine.size)
+
+    return plan_machines(spec, choose)
 
 
 def list_machines(section: Azure) -> Mapping[str, AzureMachine]:
@@ -68,20 +68,3 @@ def disk_size_gb(spec: ClusterSpec, role: str, group: str | None) -> int:
         return spec.groups[group].root_gb or ROOT_GB
     served = [storage.size_gb or NFS_GB for storage in spec.storage.values() if storage.kind == "nfs"]
     return CONTROLLER_GB + (sum(served) if role == "controller" else 0)
-
-
-def _plan_node(
-    section: Azure, name: str, role: Role, group_name: str | None = None, group: NodeGroup | None = None
-) -> PlannedNode:
-    machine = machine_of(section, role, group_name)
-    size = read_sizes()[machine.size]
-    return PlannedNode(
-        name=name,
-        role=role,
-        group=group_name,
-        cpus=size.cpus,
-        memory_mb=size.memory_gb * 1024,
-        gpus=NodeGpus(count=group.gpus.count, kind=group.gpus.kind, type=group.gpus.type) if group else NodeGpus(),
-        fabric=group.fabric if group else "tcp",
-        instance_type=machine.size,
-    )

@@ -9,13 +9,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cluster import names
-from cluster.inventory import NodeGpus, Role
-from cluster.spec import ClusterSpec, NodeGroup, Storage
-from infra.plan import BuildPlan, PlannedNode, assemble, node_count
-from infra.targets.nebius.spec import Nebius, NebiusGroup, NebiusMachine, machine_of, require_section
+from cluster.spec import ClusterSpec, Storage
+from infra.plan import BuildPlan, PlannedNode
+from infra.targets.nebius.spec import Nebius, NebiusGroup, machine_of, require_section
+from infra.targets.rented.plan import Hardware, plan_machines
 
 Spec = dict[str, Any]
-DEFAULT_CIDR = "10.88.0.0/20"
 # Nebius has no smaller subnets.
 SUBNET_MAX_PREFIX = 24
 ROOT_GB, CONTROLLER_GB = 200, 100
@@ -25,13 +24,12 @@ SSH_PORT = 22
 def plan_nebius(spec: ClusterSpec) -> BuildPlan:
     """Return the plan of a valid spec."""
     section = require_section(spec)
-    nodes = [_plan_node(section, names.CONTROLLER, "controller")]
-    if spec.login.enabled:
-        nodes.append(_plan_node(section, names.LOGIN, "login"))
-    for name, group in spec.groups.items():
-        nodes += [_plan_node(section, node, "compute", name, group) for node in names.members(name, node_count(group))]
-    planned = assemble(spec, tuple(nodes))
-    return planned.model_copy(update={"cidr": spec.network.cidr or DEFAULT_CIDR})
+
+    def choose(role: str, group: str | None) -> Hardware:
+        machine = machine_of(section, role, group)
+        return Hardware(machine.cpus, machine.memory_gb, machine.name)
+
+    return plan_machines(spec, choose)
 
 
 def subnet_spec(network: Any, cidr: str) -> Spec:
@@ -120,19 +118,3 @@ def _disk(spec: ClusterSpec, node: PlannedNode) -> Spec:
         "sizeGibibytes": str(disk_size_gb(spec, node)),
         "sourceImageId": section.image,
     }
-
-
-def _plan_node(
-    section: Nebius, name: str, role: Role, group_name: str | None = None, group: NodeGroup | None = None
-) -> PlannedNode:
-    machine: NebiusMachine = machine_of(section, role, group_name)
-    return PlannedNode(
-        name=name,
-        role=role,
-        group=group_name,
-        cpus=machine.cpus,
-        memory_mb=machine.memory_gb * 1024,
-        gpus=NodeGpus(count=group.gpus.count, kind=group.gpus.kind, type=group.gpus.type) if group else NodeGpus(),
-        fabric=group.fabric if group else "tcp",
-        instance_type=machine.name,
-    )

@@ -9,7 +9,6 @@ from typing import Any
 import pulumi
 from pulumi.dynamic import CreateResult, DiffResult, ReadResult, Resource, ResourceProvider, UpdateResult
 
-from bootstrap.progress import Event, emit
 from cluster import names
 from infra.resources.error import ResourceError
 from infra.resources.force import is_forced
@@ -22,6 +21,7 @@ from infra.targets.azure.kinds import FILESYSTEM, KINDS, MACHINE, Kind
 from infra.targets.azure.removal import delete_resource
 from infra.targets.azure.validate import GB_PER_TIB
 from infra.targets.rented.owner import describe_owner, is_same_owner
+from infra.targets.rented.progress import report_machine
 
 _SUCCEEDED = "Succeeded"
 _WORDS = {"address": "address", "machine_id": "id of its own"}
@@ -34,14 +34,14 @@ class CloudResourceProvider(ResourceProvider):
 
     def create(self, props: Properties) -> CreateResult:
         kind = KINDS[props["kind"]]
-        report(props, "start")
+        report_machine(props, "start")
         try:
             with open_cloud(props["where"]) as cloud:
                 outputs = _require_outputs(kind, props, _create(cloud, kind, props))
         except Exception as failed:
-            report(props, "failed", str(failed))
+            report_machine(props, "failed", str(failed))
             raise
-        report(props, "changed")
+        report_machine(props, "changed")
         return CreateResult(props["arm_id"], props | outputs)
 
     def read(self, id_: str, props: Properties) -> ReadResult:
@@ -140,12 +140,6 @@ def find_drift(kind: Kind, props: Properties, resource: Message) -> list[str]:
         drift.append("tags")
     drift += _list_missing(kind, _read_outputs(resource))
     return [*drift, "state"] if kind == MACHINE and not is_running(resource) else drift
-
-
-def report(props: Properties, state: Any, detail: str = "") -> None:
-    """Report progress with the machine of a node."""
-    if props.get("node"):
-        emit(Event("machines", props["node"], "create", state, detail))
 
 
 def _create(cloud: Cloud, kind: Kind, props: Properties) -> Message:

@@ -11,12 +11,13 @@ from pulumi.dynamic import CreateResult, DiffResult, ReadResult, Resource, Resou
 from infra.resources.error import ResourceError
 from infra.resources.properties import Properties, changed
 from infra.targets.azure.answers import read_address
-from infra.targets.azure.build.resource import ResourceArgs, check_owner, put_resource, report
+from infra.targets.azure.build.resource import ResourceArgs, check_owner, put_resource
 from infra.targets.azure.client import Cloud, Message, open_cloud
 from infra.targets.azure.drift import has_public_address, is_outdated
 from infra.targets.azure.instances import Instance, assign_nodes, read_instances
 from infra.targets.azure.kinds import SCALE_SET, SCALE_SET_NETWORK_API
 from infra.targets.azure.removal import delete_resource
+from infra.targets.rented.progress import report_machine
 
 
 class ScaleSetProvider(ResourceProvider):
@@ -27,7 +28,7 @@ class ScaleSetProvider(ResourceProvider):
     def create(self, props: Properties) -> CreateResult:
         id_ = props["arm_id"]
         for node in props["nodes"]:
-            report(props | {"node": node}, "start")
+            report_machine(props | {"node": node}, "start")
         try:
             with open_cloud(props["where"]) as cloud:
                 existing = cloud.get(id_, SCALE_SET.api)
@@ -39,10 +40,10 @@ class ScaleSetProvider(ResourceProvider):
                 machines = _read_machines(cloud, props, {})
         except Exception as failed:
             for node in props["nodes"]:
-                report(props | {"node": node}, "failed", str(failed))
+                report_machine(props | {"node": node}, "failed", str(failed))
             raise
         for node in props["nodes"]:
-            report(props | {"node": node}, "changed")
+            report_machine(props | {"node": node}, "changed")
         return CreateResult(id_, props | {"machines": machines, "drift": []})
 
     def read(self, id_: str, props: Properties) -> ReadResult:

@@ -11,13 +11,13 @@ from grpc import StatusCode
 from nebius.aio.service_error import RequestError
 from pulumi.dynamic import CreateResult, DiffResult, ReadResult, Resource, ResourceProvider, UpdateResult
 
-from bootstrap.progress import Event, emit
 from infra.resources.error import ResourceError
 from infra.resources.properties import Properties, changed, unknown
 from infra.targets.nebius.client import STOPPED, Cloud, Message, open_cloud, read_state
 from infra.targets.nebius.kinds import KINDS, Kind
 from infra.targets.nebius.refusals import is_code
 from infra.targets.rented.owner import describe_owner, is_same_owner
+from infra.targets.rented.progress import report_machine
 
 _REPLACING = ("kind", "project", "parent", "name")
 
@@ -29,15 +29,15 @@ class CloudResourceProvider(ResourceProvider):
 
     def create(self, props: Properties) -> CreateResult:
         kind = KINDS[props["kind"]]
-        _report(props, "start")
+        report_machine(props, "start")
         try:
             with open_cloud(props["where"]) as cloud:
                 id_ = _create(cloud, kind, props)
                 resource = cloud.wait_until_ready(kind, id_)
         except Exception as failed:
-            _report(props, "failed", str(failed))
+            report_machine(props, "failed", str(failed))
             raise
-        _report(props, "changed")
+        report_machine(props, "changed")
         return CreateResult(id_, props | _read_outputs(resource))
 
     def read(self, id_: str, props: Properties) -> ReadResult:
@@ -183,8 +183,3 @@ def _read_outputs(resource: Message) -> Properties:
         "path": status.get("infinibandTopologyPath", {}).get("path", []),
         "drift": [],
     }
-
-
-def _report(props: Properties, state: Any, detail: str = "") -> None:
-    if props.get("node"):
-        emit(Event("machines", props["node"], "create", state, detail))

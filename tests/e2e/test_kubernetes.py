@@ -155,6 +155,22 @@ def test_a_run_is_stopped_by_hand(training: Training, form: str) -> None:
     training.muster("delete", name)
 
 
+def test_an_exclusive_job_set_has_a_domain_of_its_own(training: Training) -> None:
+    # JobSet places the first pod wherever it fits, also in a rack that has too few nodes for the others.
+    rack = {"n1", "n2"}
+    for node in rack:
+        training.cluster.kubectl("label", "node", node, "rack=a")
+    options = ("--topology", "rack", "--exclusive")
+    training.apply("exclusive", JOBSET, ENDLESS, *options)
+    assert {pod["spec"]["nodeName"] for pod in training.wait_for_pods("exclusive")} == rack
+
+    training.apply("next", JOBSET, ENDLESS, *options)
+    wait_until(lambda: "Unschedulable" in training.list_conditions("next"), "a pod without a node", TIMEOUT_S)
+    # The scheduler looks at the waiting pod again only after five minutes.
+    training.muster("delete", "next")
+    training.muster("delete", "exclusive")
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_every_object_is_accepted_by_the_api_server(training: Training, form: str) -> None:
     options = ("--form", form, "--storage", "1Gi", "--gpus", "8", "--tensorboard-image", TRAINER_IMAGE)

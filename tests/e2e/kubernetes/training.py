@@ -87,6 +87,11 @@ class Training:
         alive = [pod for pod in pods if pod["status"]["phase"] == "Running" and not is_deleted(pod)]
         return sorted(alive, key=lambda pod: str(pod["metadata"]["name"]))
 
+    def list_conditions(self, name: str) -> set[str]:
+        """Return the reasons of the conditions of all pods of a job."""
+        pods = self.cluster.get("pods", f"--namespace={NAMESPACE}", f"--selector={select(name, TRAINER)}")["items"]
+        return {part.get("reason", "") for pod in pods for part in pod["status"].get("conditions", ())}
+
     def wait_for_pods(self, name: str, count: int = 2) -> list[dict[str, Any]]:
         """Return the pods of a job once all of them run."""
         wait_until(lambda: len(self.list_pods(name)) == count, f"{count} pods of {name}", TIMEOUT_S)

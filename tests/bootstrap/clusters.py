@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from bootstrap import desired as desired_clusters
 from bootstrap.action import Action
+from bootstrap.bundle import Bundle, pack_shared
 from bootstrap.desired import Desired, Secrets
 from bootstrap.facts.model import Facts, FileFact, Home, UserFact
 from bootstrap.plan import Plan, plan_steps
@@ -20,6 +23,19 @@ from slurm.control.nodes import NodeState
 ROOT = Path(__file__).parents[2]
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAICluster cluster"
 GPUS = NodeGpus(count=2, devices=("/dev/fakegpu0", "/dev/fakegpu1"))
+
+
+@cache
+def _pack_repository(environment: str) -> Bundle:
+    return pack_shared(ROOT, environment)
+
+
+def _pack_once(root: Path, environment: str) -> Bundle:
+    """Pack the hundreds of files of the repository once for all clusters: they do not change while tests run."""
+    return _pack_repository(environment) if root == ROOT else pack_shared(root, environment)
+
+
+vars(desired_clusters)["pack_shared"] = _pack_once
 
 
 def node(name: str, role: Any, last: int, **more: Any) -> Node:

@@ -9,7 +9,11 @@ from infra.targets.aws.rehearse.cold_start import ColdStart, check_baked_start
 from infra.targets.aws.rehearse.first_job import FirstJob, compare_images
 from infra.targets.aws.rehearse.idle_cost import SetUpTime, describe_idle_cost
 
-END = "✓ rehearsed in 142 s; timeline: /home/rehearsals/aws-g6-pair/timeline.svg\n"
+END = """\
+   121.5 s  job 1: completed
+   133.0 s  job 2: completed
+✓ rehearsed in 142 s; timeline: /home/rehearsals/aws-g6-pair/timeline.svg
+"""
 PAIR = next(iter(REHEARSALS))
 
 
@@ -17,7 +21,8 @@ def test_the_lines_that_a_rehearsal_prints_become_figures() -> None:
     images = compare_images(FirstJob(53, 34, 9), FirstJob(42, 0, 6))
     output = f"{ColdStart(2, 62, 34, 8, 1)}\n{images}\n{END}"
     wall, cold, baked = make_figures(PAIR, REHEARSALS[PAIR], output)
-    assert (wall.value, wall.unit, wall.at_most, wall.verdict) == (142, "s", 300, "pass")
+    assert (wall.value, wall.unit, wall.at_most, wall.verdict) == (121.5, "s", 300, "pass")
+    assert wall.reference == "on this machine; 142 s with teardown"
     assert (cold.value, cold.verdict) == (107, "")
     assert (baked.value, baked.unit, baked.verdict) == (50, "%", "pass")
     assert baked.reference == "48 s instead of 96 s on AWS"
@@ -41,3 +46,5 @@ def test_idle_nodes_and_the_start_from_a_baked_image_have_bounds() -> None:
 def test_a_rehearsal_that_has_not_ended_has_no_figures() -> None:
     with pytest.raises(ValueError, match="the output has no line `rehearsed in`"):
         list(make_figures(PAIR, REHEARSALS[PAIR], ""))
+    with pytest.raises(ValueError, match="no job has completed"):
+        list(make_figures(PAIR, REHEARSALS[PAIR], END.splitlines()[-1]))

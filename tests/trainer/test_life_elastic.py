@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 REPO = Path(__file__).resolve().parents[2]
-JOB = (REPO / "slurm" / "jobs" / "train.sbatch").read_text()
+JOB = (REPO / "slurm" / "jobs" / "train" / "main.sh").read_text()
 STEPS = 40_000
 
 

@@ -226,9 +226,7 @@ def test_a_failure_that_a_restart_cannot_fix_ends_the_run(
 
 def read_by_job_script(folder: Path) -> str:
     """Return outcome and step as train.sbatch reads them."""
-    script = (REPO / "slurm/jobs/train.sbatch").read_text()
-    function = script[script.index("read_outcome() {") : script.index("newest_checkpoint() {")]
-    command = f"{function}\nread_outcome '\\1 \\3'"
+    command = f". {REPO}/slurm/jobs/train/outcome.sh\nread_outcome '\\1 \\3'"
     shell = subprocess.run(["bash", "-c", command], env={"run": str(folder)}, capture_output=True, text=True)
     return shell.stdout.strip()
 

@@ -97,6 +97,7 @@ def write_stubs(folder: Path) -> None:
         stub.write_text(f"#!/bin/bash\n{body}\n")
         stub.chmod(0o755)
     (folder / "states").mkdir()
+    (folder / "root" / "slurm").symlink_to(REPO / "slurm")
 
 
 def start_job(folder: Path, *arguments: str, **env: str) -> subprocess.Popen[str]:

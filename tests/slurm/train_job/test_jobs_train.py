@@ -274,7 +274,15 @@ def test_the_folder_can_be_given_as_an_override(job: Run, tmp_path: Path) -> Non
 def test_mistakes_are_reported_before_anything_starts(job: Run, start: Start, tmp_path: Path) -> None:
     outside = job(SLURM_JOB_ID="")
     assert (outside.returncode, outside.stderr) == (2, "train: FAILED: not inside a job: submit it with sbatch\n")
-    assert "no training environment at" in job(MUSTER_ROOT=str(tmp_path / "elsewhere")).stderr
+    elsewhere = tmp_path / "elsewhere"
+    old = job(MUSTER_ROOT=str(elsewhere))
+    message = (
+        f"train: FAILED: no file {elsewhere}/slurm/jobs/train/main.sh: an admin runs `muster up`, which installs it\n"
+    )
+    assert (old.returncode, old.stderr) == (2, message)
+    elsewhere.mkdir()
+    (elsewhere / "slurm").symlink_to(tmp_path / "root" / "slurm")
+    assert "no training environment at" in job(MUSTER_ROOT=str(elsewhere)).stderr
     bare = subprocess.run(["bash", str(JOB)], env={"SLURM_JOB_ID": "1", **os.environ}, capture_output=True, text=True)
     assert "train: FAILED: no config: sbatch train.sbatch CONFIG" in bare.stderr
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import io
 import zipfile
-from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 # Modules next to the packages: `control` imports `hostlist`, and checks of processes `user_ids`.
 _MODULES = ("cluster/__init__.py", "cluster/user_ids.py", "slurm/__init__.py", "slurm/hostlist.py")
 
 
-def pack_program(root: Path, packages: Sequence[str], start: str) -> bytes:
+@cache  # Every node gets the same file, and a plan compares it with the facts of each node.
+def pack_program(root: Path, packages: tuple[str, ...], start: str) -> bytes:
     """Return a zip file with packages of `slurm` that begins with the line `start`; same sources, same bytes."""
     sources = [path for package in packages for path in sorted((root / "slurm" / package).glob("*.py"))]
     buffer = io.BytesIO()

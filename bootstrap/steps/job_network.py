@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from ipaddress import IPv4Network, collapse_addresses
 from pathlib import Path
 
@@ -87,12 +88,18 @@ def plan_job_network(facts: Facts, node: Node, desired: Desired) -> list[Action]
 
 def render_script(node: Node, desired: Desired) -> str:
     """Return the script that loads the rules; only compute nodes, which run the jobs, check connections to them."""
-    uids = sorted(user.uid for user in desired.spec.users.values())
-    check = node.role == "compute"
+    uids = tuple(sorted(user.uid for user in desired.spec.users.values()))
+    addresses = tuple(each.address for each in desired.inventory.nodes)
+    return render_rules(uids, addresses, check=node.role == "compute")
+
+
+@cache  # The same on all nodes of a role, and merging the addresses takes longer the more nodes there are.
+def render_rules(uids: tuple[int, ...], addresses: tuple[str, ...], *, check: bool) -> str:
+    """Return the script for a cluster's users and addresses; with `check`, it checks connections to the node."""
     hook = f"  chain in {{\n    type filter hook input priority mangle\n    {_SYN} jump note\n  }}"
     parts = {
         "USERS": ", ".join(map(str, uids)),
-        "PRIVATE": ", ".join(map(str, list_private(each.address for each in desired.inventory.nodes))),
+        "PRIVATE": ", ".join(map(str, list_private(addresses))),
         "SYSTEM": str(SYSTEM),
         "SETS": _render_sets((SYSTEM, *uids)),
         "CHECK_ANSWERS": f"    {_SYN_ACK} jump answer" if check else "",

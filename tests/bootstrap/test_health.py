@@ -23,6 +23,7 @@ ROOT = Path(__file__).parents[2]
 def test_the_program_is_one_runnable_file_and_its_build_is_reproducible(tmp_path: Path) -> None:
     program = tmp_path / "health.pyz"
     program.write_bytes(pack_program(ROOT, health.SOURCES, health.START))
+    pack_program.cache_clear()
     assert pack_program(ROOT, health.SOURCES, health.START) == program.read_bytes()
     # On a node, none of muster's packages are installed.
     done = subprocess.run([sys.executable, "-I", "-S", str(program)], capture_output=True, text=True, cwd=tmp_path)

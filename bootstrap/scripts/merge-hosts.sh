@@ -6,27 +6,35 @@
 set -eu
 NAMES=${MUSTER_NAMES:-/etc/muster/hosts}
 HOSTS=${MUSTER_HOSTS:-/etc/hosts}
+
+merge() {
+  awk '
+    FILENAME == ARGV[1] { ours[$2] = 1; block = block $0 "\n"; next }
+    $0 == "# muster begin" { inside = 1 }
+    !inside { sub(/^# muster replaced: /, ""); merge($0) }
+    $0 == "# muster end" { inside = 0 }
+    END { printf "# muster begin\n%s%s# muster end\n", block, remaining }
+
+    function merge(line,   fields, count, i, others, removed, comment) {
+      count = split(line, fields)
+      for (i = 2; i <= count && fields[1] !~ /^#/; i++) {
+        if (fields[i] ~ /^#/) comment = 1
+        if (!comment && fields[i] in ours) removed = 1
+        else others = others " " fields[i]
+      }
+      if (!removed) { print line; return }
+      print "# muster replaced: " line
+      if (others !~ /^( #.*)?$/) remaining = remaining fields[1] others "\n"
+    }
+  ' "$NAMES" "$HOSTS"
+}
+
+if [ "${1:-}" = --check ]; then
+  merge | cmp -s - "$HOSTS"
+  exit
+fi
 new=$(mktemp)
 trap 'rm -f "$new"' EXIT
-awk '
-  FILENAME == ARGV[1] { ours[$2] = 1; block = block $0 "\n"; next }
-  $0 == "# muster begin" { inside = 1 }
-  !inside { sub(/^# muster replaced: /, ""); merge($0) }
-  $0 == "# muster end" { inside = 0 }
-  END { printf "# muster begin\n%s%s# muster end\n", block, remaining }
-
-  function merge(line,   fields, count, i, others, removed, comment) {
-    count = split(line, fields)
-    for (i = 2; i <= count && fields[1] !~ /^#/; i++) {
-      if (fields[i] ~ /^#/) comment = 1
-      if (!comment && fields[i] in ours) removed = 1
-      else others = others " " fields[i]
-    }
-    if (!removed) { print line; return }
-    print "# muster replaced: " line
-    if (others !~ /^( #.*)?$/) remaining = remaining fields[1] others "\n"
-  }
-' "$NAMES" "$HOSTS" >"$new"
-if [ "${1:-}" = --check ]; then exec cmp -s "$new" "$HOSTS"; fi
+merge >"$new"
 # The file is written in place: in a container, /etc/hosts is a mount and cannot be replaced by a rename.
 cmp -s "$new" "$HOSTS" || cat "$new" >"$HOSTS"

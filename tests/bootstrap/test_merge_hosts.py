@@ -42,6 +42,7 @@ MERGED = """\
 
 @pytest.fixture
 def hosts(tmp_path: Path) -> Path:
+    (tmp_path / "temporary").mkdir()
     (tmp_path / "names").write_text(OURS)
     (tmp_path / "hosts").write_text(OWNERS)
     return tmp_path / "hosts"
@@ -52,6 +53,7 @@ def merge(hosts: Path, *options: str) -> int:
         "PATH": os.environ["PATH"],
         "MUSTER_NAMES": str(hosts.parent / "names"),
         "MUSTER_HOSTS": str(hosts),
+        "TMPDIR": str(hosts.parent / "temporary"),
     }
     return subprocess.run(["sh", "-c", MERGE, "merge-hosts", *options], env=environment, check=False).returncode
 
@@ -73,6 +75,7 @@ def test_only_names_are_taken_out_of_other_lines(hosts: Path) -> None:
         assert merge(hosts) == 0
         assert hosts.read_text() == MERGED
         assert merge(hosts, "--check") == 0
+    assert list((hosts.parent / "temporary").iterdir()) == []
 
 
 def test_a_name_that_is_no_longer_ours_is_the_owners_again(hosts: Path) -> None:

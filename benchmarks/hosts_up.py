@@ -1,6 +1,9 @@
 """Measure `up` on hosts: containers with systemd and OpenSSH, next to a local cluster of the same size.
 
-    .venv/bin/python -m benchmarks.hosts_up [--hosts 3] [--json FILE]
+    .venv/bin/python -m benchmarks.hosts_up [--hosts 3] [--no-local] [--json FILE]
+
+The second `up` begins when the machine is at rest, or after a minute. Its processor time is that of `muster`, Pulumi
+and its programs, without the work of the hosts.
 
 All containers are on this machine, which also does the work of the hosts. They have Slurm's packages, as local nodes
 have. The pre-flight of `up` is left out, because their shared filesystem is a volume of this machine;
@@ -12,9 +15,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import tempfile
 import time
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks.figures import Figure, report
@@ -23,24 +27,62 @@ from tests.harness import Spec, Stack, small_spec
 
 FIRST_TIMES_LOCAL = 2.0
 SECOND_S = 10.0
+# The machine is at rest while its processors are idle for this share of the time.
+IDLE_SHARE, REST_LIMIT_S, REST_SAMPLE_S = 0.8, 60.0, 2.0
 
 
-def measure(stack: Stack, *options: str) -> tuple[float, float, float]:
-    """Return the seconds of `up`, of a second one that changes nothing, and of teardown."""
-    seconds = []
-    for command in (("up", *options), ("up", *options), ("teardown", "--yes", "--force")):
-        began = time.monotonic()
-        stack.muster(*command)
-        seconds.append(time.monotonic() - began)
-        print(f"{stack.name}: {command[0]} {seconds[-1]:.1f} s", flush=True)
-    first, second, teardown = seconds
-    return first, second, teardown
+@dataclass(frozen=True)
+class Cost:
+    """What a command took."""
+
+    seconds: float
+    processor_s: float
+    """Processor time of `muster` and the programs that it started here."""
+
+
+def measure(stack: Stack, *options: str) -> tuple[Cost, Cost, Cost]:
+    """Return what `up` took, a second one that changes nothing, and teardown."""
+    first = run(stack, "up", *options)
+    print(f"{stack.name}: the processors were {100 * wait_for_rest():.0f} % idle before the second up", flush=True)
+    return first, run(stack, "up", *options), run(stack, "teardown", "--yes", "--force")
+
+
+def run(stack: Stack, *command: str) -> Cost:
+    """Run a command and return what it took."""
+    began, used = time.monotonic(), read_processor_s()
+    stack.muster(*command)
+    cost = Cost(time.monotonic() - began, read_processor_s() - used)
+    print(f"{stack.name}: {command[0]} {cost.seconds:.1f} s, processor time {cost.processor_s:.1f} s", flush=True)
+    return cost
+
+
+def read_processor_s() -> float:
+    """Return the processor time of the child processes that have ended."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def wait_for_rest() -> float:
+    """Wait until the processors are mostly idle, at most a minute; return the share of the time that they were."""
+    limit = time.monotonic() + REST_LIMIT_S
+    while True:
+        before = read_idle_s()
+        time.sleep(REST_SAMPLE_S)
+        share = (read_idle_s() - before) / REST_SAMPLE_S / (os.cpu_count() or 1)
+        if share >= IDLE_SHARE or time.monotonic() > limit:
+            return share
+
+
+def read_idle_s() -> float:
+    """Return how long the processors of this machine were idle since it started, all together."""
+    return float(Path("/proc/uptime").read_text().split()[1])
 
 
 def main() -> int:
     """Run the benchmark and return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.hosts_up", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--hosts", type=int, default=3, help="the controller and the compute nodes (default: 3)")
+    parser.add_argument("--no-local", action="store_true", help="do not create a local cluster to compare with")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     hosts = [HEAD, *(f"rack1-{number}" for number in range(1, options.hosts))]
@@ -54,27 +96,38 @@ def main() -> int:
             return stacks[-1]
 
         try:
-            size = {"cpus": 1, "memory_mb": 1536}
-            group = {"count": len(hosts) - 1, "size": size}
-            local = make_stack("local", small_spec(groups={"cpu": group}, login={"enabled": False}))
-            local_first, local_second, _ = measure(local)
+            local = None
+            if not options.no_local:
+                size = {"cpus": 1, "memory_mb": 1536}
+                group = {"count": len(hosts) - 1, "size": size}
+                local = measure(make_stack("local", small_spec(groups={"cpu": group}, login={"enabled": False})))
             with open_rack(make_stack, Path(folder), hosts) as rack:
-                first, second, teardown = measure(rack.stack, UNCHECKED)
+                measured = measure(rack.stack, UNCHECKED)
         finally:
             for stack in stacks:
                 stack.remove()
-    count = len(hosts)
-    figures = [
-        Figure(f"up on {count} hosts", first),
-        Figure("times that of a local cluster", first / local_first, "x", f"{local_first:.1f} s", FIRST_TIMES_LOCAL),
-        Figure("second up without changes", second, reference=f"local {local_second:.1f} s", at_most=SECOND_S),
-        Figure("teardown", teardown),
-        Figure("processes that ran or waited for a processor", os.getloadavg()[0], unit=""),
-    ]
+    figures = list_figures(len(hosts), measured, local)
     if options.json:
         options.json.write_text(json.dumps([asdict(figure) for figure in figures], indent=2) + "\n")
     print(report(figures))
     return int(any(figure.verdict == "FAIL" for figure in figures))
+
+
+def list_figures(count: int, hosts: tuple[Cost, Cost, Cost], local: tuple[Cost, Cost, Cost] | None) -> list[Figure]:
+    """Return the figures of the hosts, compared with those of a local cluster if there was one."""
+    first, second, teardown = hosts
+    figures = [Figure(f"up on {count} hosts", first.seconds)]
+    if local:
+        times, reference = first.seconds / local[0].seconds, f"{local[0].seconds:.1f} s"
+        figures.append(Figure("times that of a local cluster", times, "x", reference, FIRST_TIMES_LOCAL))
+    reference = f"local {local[1].seconds:.1f} s" if local else "not measured"
+    return [
+        *figures,
+        Figure("second up without changes", second.seconds, reference=reference, at_most=SECOND_S),
+        Figure("its processor time without the hosts' work", second.processor_s),
+        Figure("teardown", teardown.seconds),
+        Figure("processes that ran or waited for a processor", os.getloadavg()[0], unit=""),
+    ]
 
 
 if __name__ == "__main__":

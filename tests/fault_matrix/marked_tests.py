@@ -18,6 +18,7 @@ MARKER = "fault"
 # The first prefix that fits; a marker's `place` takes precedence.
 _PLACES: tuple[tuple[str, Place], ...] = (
     ("tests/faults/", "local cluster"),
+    ("tests/e2e/test_virtual_machines", "virtual machines"),
     ("tests/e2e/", "local cluster"),
     ("tests/engine/", "real engine"),
     ("tests/infra/targets/aws/rehearse/", "AWS rehearsal"),

@@ -123,8 +123,10 @@ ROWS: dict[int, Row] = {
         "`status` and `up` answer meanwhile, and `up` names the mount. Jobs wait in the kernel and go on when the "
         "server is back, and the nodes return by themselves",
         "nothing",
-        "NFS itself: the hanging filesystem of the tests is FUSE with a server that is frozen, in which programs wait "
-        "as on a hard NFS mount; and a training run, of which the tests have jobs that write",
+        "the drain of a node whose server is the kernel's NFS: with Slurm, the hanging filesystem of the tests is FUSE "
+        "with a server that is frozen. On virtual machines without Slurm, the check names a frozen NFS server within "
+        "30 s, and what writes to a hard mount goes on after it; and a training run, of which the tests have jobs that "
+        "write",
     ),
     9: Row(
         "the local disk of a node is full",

@@ -76,7 +76,9 @@ class VirtualMachine:
         process = self._find_process()
         os.kill(process, signal.SIGKILL)
         self.disconnect()
-        wait_until(lambda: not Path(f"/proc/{process}").exists(), f"{self.name} is off", 30)
+        arguments = Path(f"/proc/{process}/cmdline")
+        # Nobody reads the exit code of a process in the namespace, so that it stays, without arguments.
+        wait_until(lambda: not arguments.exists() or not arguments.read_bytes(), f"{self.name} is off", 30)
 
     def boot(self) -> None:
         """Start a machine that is off, and wait until it can be logged in to."""
@@ -205,13 +207,18 @@ def render_identity(name: str, address: str, mac: str, keys: str) -> tuple[str, 
 
 def launch(machine: Machine, image: Image, network: Network, *, frozen: bool) -> None:
     """Start the process of a machine in the network."""
+    # In the background: nsenter would stop together with a machine that stands still, and stay when all others end.
     script = f"""ip link show {machine.tap} >/dev/null 2>&1 || ip tuntap add {machine.tap} mode tap
 ip link set {machine.tap} master bridge up
-exec "$@" """
+setsid "$@" &"""
     command = emulator.render_command(machine, image, frozen=frozen)
     with (machine.folder / "emulator.log").open("ab") as log:
-        subprocess.Popen(
-            network.enter("sh", "-ec", script, "sh", *command), stdin=subprocess.DEVNULL, stdout=log, stderr=log
+        subprocess.run(
+            network.enter("sh", "-ec", script, "sh", *command),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            check=True,
         )
 
 

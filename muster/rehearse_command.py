@@ -16,7 +16,7 @@ def rehearse(  # noqa: PLR0913, PLR0917  # one argument per option
     stack: Stack = DEFAULT_STACK,
     seed: Annotated[int, typer.Option("--seed", help="Seed of all delays; the same seed repeats them.")] = 1,
     seeds: Annotated[int, typer.Option("--seeds", help="Rehearse with this many seeds, from --seed on.")] = 1,
-    speed: Annotated[float, typer.Option("--speed", help="How many times faster than in the cloud time runs.")] = 10.0,
+    speed: Annotated[float, typer.Option("--speed", help="Speed of the simulated cloud; 1 is real time.")] = 10.0,
     nodes: Annotated[int, typer.Option("--nodes", help="Nodes of the job, and maximum nodes of a static group.")] = 2,
     scenario: Annotated[
         str, typer.Option("--scenario", help="Scenario to rehearse, or `all`; an unknown name lists them.")
@@ -25,8 +25,8 @@ def rehearse(  # noqa: PLR0913, PLR0917  # one argument per option
         str,
         typer.Option(
             "--errors",
-            help="Instead: let the calls of all commands meet these errors of the cloud: "
-            "`sample` (one of those that are handled alike), `all`, or codes separated by commas; list and count them.",
+            help="Instead of a whole rehearsal: make the cloud answer each call of each command with these errors, and "
+            "list the results: `sample` (one code of each class), `all`, or codes separated by commas.",
         ),
     ] = "",
     commands: Annotated[

@@ -10,7 +10,7 @@ from pydantic_core import ErrorDetails, to_jsonable_python
 
 from cluster.plural import format_count
 from cluster.spec.base import SpecModel
-from cluster.spec.fields import KEY, Slot, bare, example_part, expected, is_secret, part_of, slot, slot_of
+from cluster.spec.fields import KEY, Slot, bare, example_part, expected, is_secret, part_of, slot, slot_of, walk
 from cluster.spec.issue import Issue, SpecError, error
 from cluster.spec.model import ClusterSpec
 from cluster.spec.written import Location, entry, path, shown
@@ -86,6 +86,10 @@ class _IssueBuilder:
         fix = f"rename it to `{near[0]}`" if near else "remove it, or use one of the allowed keys"
         if str(location[-1]).startswith("memory_") and "size" in allowed:
             fix = "write `size: {memory_mb: ...}`, in MiB"
+        elif location == ("slurm", "version"):
+            fix = "write `software: {slurm: ...}`"
+        elif not near and (home := self._home(str(location[-1]))):
+            fix = f"move it to `{home}`, or remove it"
         return error("unknown_key", path(location), f"unknown key; allowed: {', '.join(allowed)}", fix)
 
     def _keys(self, location: Location) -> list[str]:
@@ -96,6 +100,13 @@ class _IssueBuilder:
 
     def _nearest(self, location: Location) -> list[str]:
         return get_close_matches(str(location[-1]), self._keys(location), n=1)
+
+    def _home(self, key: str) -> str:
+        """Return the path of the only field with this name that the target can use; empty if there is none."""
+        others = {name for name in _choices(slot_of(self._model.model_fields["target"])) if name != self._target}
+        paths = [where for where, _ in walk(self._model) if where.split(".")[-1] == key]
+        usable = [where for where in paths if where.split(".")[0] not in others]
+        return usable[0] if len(usable) == 1 else ""
 
     def _as_written(self, location: Location) -> Location:
         """Return the location with mapping keys as text; only indices of lists stay numbers."""

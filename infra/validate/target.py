@@ -60,8 +60,11 @@ def check_storage_kinds(spec: ClusterSpec) -> Iterator[Issue]:
     for name, storage in spec.storage.items():
         if storage.kind not in offered:
             owners = _offering("storage", storage.kind)
-            message = f"target '{spec.target}' has no storage '{storage.kind}'; targets that have it: {owners}"
-            yield error("storage_kind", f"storage.{name}.kind", message, _choose("kind", offered))
+            written = "kind" in storage.model_fields_set
+            kind = f"'{storage.kind}'" if written else f"'{storage.kind}', the default"
+            message = f"target '{spec.target}' has no storage {kind}; targets that have it: {owners}"
+            fix = _choose("kind", offered) if written else _add_kind(name, offered)
+            yield error("storage_kind", f"storage.{name}.kind", message, fix)
 
 
 def check_fields(spec: ClusterSpec) -> Iterator[Issue]:
@@ -106,6 +109,12 @@ def _machines(spec: ClusterSpec) -> dict[str, Machine]:
 def _choose(field: str, offered: frozenset[str]) -> str:
     """Return the fix for a field whose value must be among those that the target has."""
     return f"choose from: {_listed(offered)}" if len(offered) > 1 else f"write `{field}: {_listed(offered)}`"
+
+
+def _add_kind(storage: str, offered: frozenset[str]) -> str:
+    """Return the fix for a stack file that names no kind of filesystem, and perhaps no filesystem."""
+    others = f"; allowed kinds: {_listed(offered)}" if len(offered) > 1 else ""
+    return f"write for example `storage: {{{storage}: {{kind: {min(offered)}}}}}`{others}"
 
 
 def _listed(names: frozenset[str]) -> str:

@@ -100,7 +100,7 @@ def create(url: str) -> None:
 
 def unlock(name: str, *, yes: bool) -> None:
     """Release the locks of a stack whose holder is gone."""
-    stack = _require_remote(name)
+    stack = _require_remote(name, "the next command takes over a lock whose process is gone")
     store = remote_state.check_store(stack.home)
     remote_state.pull(stack)
     holder, pulumi_holders = remote_lock.read(store, stack), lock.pulumi_holders(stack)
@@ -124,7 +124,8 @@ def unlock(name: str, *, yes: bool) -> None:
 
 def restore(name: str, version: str) -> None:
     """Make an earlier version of a stack's state the current one; the damaged one stays as a version."""
-    stack = _require_remote(name)
+    recovery = f"`{format_command('up', name)}` sets an unreadable state aside and finds the cluster's resources"
+    stack = _require_remote(name, f"only a shared state has versions; {recovery}")
     store = remote_state.check_store(stack.home)
     key = remote_state.state_key(stack)
     content = store.read(key, version)
@@ -142,12 +143,13 @@ def restore(name: str, version: str) -> None:
     screen.say(f"`{format_command('up', name)}` compares it with what exists")
 
 
-def _require_remote(name: str) -> StackHome:
+def _require_remote(name: str, advice: str) -> StackHome:
+    """Return a stack whose state is shared; raise Stop with `advice` on what helps if it is a folder."""
     stack = name_stack(name)
     if not stack.home.remote:
         raise Stop(
             f"state: the state of stack {name} is in {stack.home.state}, which only this machine uses",
-            "its locks are taken over when their process is gone; share it with `.venv/bin/muster state move URL`",
+            f"{advice}; `.venv/bin/muster state move URL` shares the state",
             BAD_INPUT,
         )
     return stack

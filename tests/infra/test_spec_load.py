@@ -49,6 +49,14 @@ def test_misspelt_key_is_not_reported_as_missing() -> None:
     }
 
 
+def test_key_at_the_top_is_moved_to_the_section_of_the_target() -> None:
+    with pytest.raises(SpecError) as caught:
+        load({"name": "x", "target": "aws", "groups": {"gpu": {"count": 2}}, "region": "us-east-1"})
+    assert {issue.where: issue.fix for issue in caught.value.issues} == {
+        "region": "move it to `aws.region`, or remove it"
+    }
+
+
 @pytest.mark.parametrize("junk", [None, 5, "text", [], ["a"], True, 1.5])
 def test_not_a_mapping(junk: object) -> None:
     with pytest.raises(SpecError) as caught:

@@ -75,7 +75,15 @@ def test_lock_of_the_folder_needs_no_command(home: Home) -> None:
     with pytest.raises(Stop) as stop:
         state.unlock("far", yes=True)
     assert stop.value.what == f"state: the state of stack far is in {home.state}, which only this machine uses"
+    assert "takes over a lock whose process is gone" in stop.value.fix
     assert stop.value.code == BAD_INPUT
+
+
+def test_folder_has_no_versions_to_restore(home: Home) -> None:
+    with pytest.raises(Stop) as stop:
+        state.restore("far", "1")
+    assert stop.value.what == f"state: the state of stack far is in {home.state}, which only this machine uses"
+    assert stop.value.fix.startswith("only a shared state has versions; `make up STACK=far` sets an unreadable state")
 
 
 @pytest.mark.parametrize("url", ["clusters", "gs://bucket", ""])

@@ -69,8 +69,10 @@ def parse_url(text: str) -> S3Url:
         problem = f"option '{unknown[0]}' is unknown; allowed: {allowed}"
     elif len(pairs) != len(options):
         problem = "an option is given twice; allowed: each once"
-    elif not _REGION.fullmatch(options.get("region", "")):
-        problem = f"region '{options.get('region', '')}' is not a region; allowed: such as eu-central-1"
+    elif not options.get("region"):
+        problem = "the option region is missing; allowed: names such as eu-central-1"
+    elif not _REGION.fullmatch(options["region"]):
+        problem = f"region '{options['region']}' is not a region; allowed: names such as eu-central-1"
     elif "kms" in options and not _is_key(options["kms"], options["region"]):
         problem = f"kms '{options['kms']}' is not a key; allowed: {_KEY_WORDS}"
     elif any(part in ("", ".", "..") or part.startswith(".") for part in prefix.split("/") if prefix):

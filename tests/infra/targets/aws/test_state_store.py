@@ -36,8 +36,8 @@ def bucket(aws: Moto) -> Moto:
 @pytest.mark.parametrize(
     ("url", "problem"),
     [
-        ("s3://team-state", "region '' is not a region; allowed: such as eu-central-1"),
-        ("s3://team-state?region=europe", "region 'europe' is not a region; allowed: such as eu-central-1"),
+        ("s3://team-state", "the option region is missing; allowed: names such as eu-central-1"),
+        ("s3://team-state?region=europe", "region 'europe' is not a region; allowed: names such as eu-central-1"),
         ("s3://A_b/x?region=us-east-1", "'A_b' is not a bucket name; allowed: 3 to 63 lower-case letters"),
         ("s3://team-state/x?region=us-east-1&colour=red", "option 'colour' is unknown; allowed: region ("),
         ("s3://team-state/x?region=us-east-1&region=us-east-1", "an option is given twice; allowed: each once"),

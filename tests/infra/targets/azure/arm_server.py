@@ -49,3 +49,4 @@ def serve_arm(arm: FakeArm) -> Iterator[FakeArm]:
     finally:
         server.shutdown()
         server.server_close()
+        arm.close()

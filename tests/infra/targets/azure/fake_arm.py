@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from datetime import UTC, datetime
 from itertools import count
 from threading import RLock
 from typing import Any
@@ -32,7 +31,7 @@ from tests.infra.targets.azure.arm_ids import (
     read_type,
 )
 from tests.infra.targets.azure.arm_machines import Machines, NoMachines, make_instance, set_power
-from tests.infra.targets.azure.arm_operations import Fault, Message, Operation, Refusal
+from tests.infra.targets.azure.arm_operations import Fault, Message, Operation, Refusal, format_now
 
 PAGE = 3
 
@@ -67,6 +66,10 @@ class FakeArm:
         """By id of the scale set in lower case."""
         self._lock = RLock()
         self._starting = ThreadPoolExecutor(8)
+
+    def close(self) -> None:
+        """Wait for machines that are starting; those that have not begun never start."""
+        self._starting.shutdown(wait=True, cancel_futures=True)
 
     def of_type(self, type_: str) -> list[Message]:
         """Return all resources of a type."""
@@ -136,7 +139,7 @@ class FakeArm:
             "name": id_.rpartition("/")[2],
             "type": read_type(id_),
             "properties": {**body.get("properties", {}), "provisioningState": "Creating"},
-            "createdTime": (existing or {}).get("createdTime", _now()),
+            "createdTime": (existing or {}).get("createdTime", format_now()),
         }
         if "vmId" in (existing or {}).get("properties", {}):
             resource["properties"]["vmId"] = existing["properties"]["vmId"]
@@ -393,7 +396,3 @@ class FakeArm:
 
     def _group_of(self, id_: str) -> str:
         return id_.casefold().partition("/providers/")[0]
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

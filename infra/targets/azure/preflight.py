@@ -20,7 +20,7 @@ from infra.targets.azure.kinds import COMPUTE_API, GALLERIES_API, MACHINE, SCALE
 from infra.targets.azure.plan import divide_range, list_machines, plan_azure, resource_id
 from infra.targets.azure.refusals import NOT_OFFERED_FIX, QUOTA_FIX, list_codes
 from infra.targets.azure.sizes import read_sizes
-from infra.targets.azure.spec import SECTION, SLURM_IMAGE, Azure, machine_of, require_section
+from infra.targets.azure.spec import MARKETPLACE, SECTION, SLURM_IMAGE, Azure, machine_of, require_section
 from infra.targets.azure.validate import GB_PER_TIB
 
 _TOTAL_CORES = "cores"
@@ -105,7 +105,8 @@ def judge_account(spec: ClusterSpec, account: Account) -> Iterator[Issue]:
         yield error("azure_image", f"{SECTION}.image", message, "ask for the role `Reader` on the gallery")
     elif not account.has_image:
         message = f"'{section.image}' does not exist in {section.region}, or the account may not see it"
-        yield error("azure_image", f"{SECTION}.image", message, "correct it; `az vm image list --all` lists images")
+        lists = "az vm image list --all" if MARKETPLACE.match(section.image) else "az sig image-version list"
+        yield error("azure_image", f"{SECTION}.image", message, f"correct it; `{lists}` lists images")
     elif account.image_plan:
         message = f"'{section.image}' is sold by the plan '{account.image_plan}', whose terms somebody has to accept"
         fix = f"choose an image without a plan: write {SLURM_IMAGE}"

@@ -87,7 +87,9 @@ def test_a_gallery_that_the_account_may_not_read(arm: FakeArm) -> None:
     )
     assert cores.startswith("error azure.controller.size: quota 'cores'")
     arm.faults.clear()
-    assert "does not exist in eastus" in judge(**section(image=GALLERY_IMAGE))[-1]
+    missing = judge(**section(image=GALLERY_IMAGE))[-1]
+    assert "does not exist in eastus" in missing
+    assert missing.endswith("correct it; `az sig image-version list` lists images")
     arm.fail("GET", "/galleries/", 409, "SomethingElse", "no idea")
     with pytest.raises(ResourceError, match=r"^azure\.subscription: SomethingElse: no idea"):
         judge(**section(image=GALLERY_IMAGE))

@@ -12,6 +12,7 @@ import signal
 import tempfile
 import time
 import traceback
+from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -87,7 +88,9 @@ class _Pool:
         # First: a stopped rank reads nothing, and large arguments do not fit into its socket.
         self._signal(signal.SIGCONT)
         for end in self._ends:
-            end.send((target, kwargs))
+            # A rank that has died since the last call has no answer, which says so.
+            with suppress(OSError):
+                end.send((target, kwargs))
         answers = self._answers(time.monotonic() + timeout_s, failures)
         failed = {rank: text for rank, (is_good, text) in sorted(answers.items()) if not is_good}
         if failed:
@@ -97,7 +100,8 @@ class _Pool:
 
     def _signal(self, number: signal.Signals) -> None:
         for process in self._processes:
-            os.kill(process.pid, number)
+            with suppress(ProcessLookupError):
+                os.kill(process.pid, number)
 
     def close(self) -> None:
         atexit.unregister(self.close)
@@ -126,7 +130,7 @@ class _Pool:
     def _answer(self, rank: int) -> tuple[bool, Any]:
         try:
             return self._ends[rank].recv()
-        except EOFError:
+        except (EOFError, ConnectionResetError):
             self._processes[rank].join()
             return False, f"died with exit code {self._processes[rank].exitcode}\n{self._stacks(rank).read_text()}"
 

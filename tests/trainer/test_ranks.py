@@ -33,6 +33,13 @@ def test_ranks_with_too_many_threads_are_replaced(monkeypatch: pytest.MonkeyPatc
     assert set(on_ranks(GET_PID, ranks=2)).isdisjoint(old)
 
 
+def test_a_rank_that_died_between_calls_is_named_and_replaced() -> None:
+    os.kill(on_ranks(GET_PID, ranks=2)[1], signal.SIGKILL)
+    with pytest.raises(ranks.RanksError, match=r"^rank 1: died with exit code -9"):
+        on_ranks(GET_PID, ranks=2, failures=1)
+    assert len(on_ranks(GET_PID, ranks=2)) == 2
+
+
 def test_stopped_ranks_end_with_a_killed_session() -> None:
     ours, theirs = fork_context().Pipe()
     session = fork_context().Process(target=serve_until_killed, args=(theirs,))

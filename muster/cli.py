@@ -167,7 +167,7 @@ def submit(
         int | None, typer.Option("--nodes", min=1, help="Number of nodes; overrides the job file.")
     ] = None,
 ) -> None:
-    """Submit a job and follow its log."""
+    """Submit a job and follow its log; Ctrl-C ends only the following, not the job."""
     from muster.commands.submit import submit as run
 
     given = arguments or []

@@ -91,13 +91,13 @@ def build_nodes_table(facts: Facts) -> tuple[Table, list[str]]:
     """Return the table of nodes, and the problems, which are too long for a column."""
     placed = any(node.place for node in facts.nodes)
     heads = ("node", "role", "partition", "state", "cpus", "memory", "gpus", *(["switch"] if placed else []), "up")
-    table = screen.new_table(*heads, right=["cpus", "memory", "up"])
+    table = screen.new_table(*heads, right=["cpus", "memory", "up"], wraps=["gpus"])
     broken = []
     for node, state, why in _rows(facts):
         machine = facts.machines.get(node.name, Machine(_OFF))
         style = "red" if why else "green" if state in ("idle", "up") else "dim" if state == _OFF else "cyan"
         gpus = (
-            f"{node.gpus.count} {node.gpus.type}{' (simulated)' if node.gpus.kind == 'simulated' else ''}"
+            f"{node.gpus.count} {node.gpus.type}{', simulated' if node.gpus.kind == 'simulated' else ''}"
             if node.gpus.count
             else ""
         )

@@ -42,10 +42,21 @@ def facts() -> Facts:
 def test_long_reason_does_not_squeeze_the_node_table() -> None:
     table, broken = status.build_nodes_table(facts())
     text = render(table)
-    for cell in ("training-1", "compute", "drained*", "128", "1953.1 GiB", "8 h100 (simulated)", "100 h 0 min"):
+    for cell in ("training-1", "compute", "drained*", "128", "1953.1 GiB", "8 h100, simulated", "100 h 0 min"):
         assert cell in text
     assert "…" not in text
     assert broken == [f"training-1 ({REASON})"]
+
+
+def test_a_terminal_of_80_columns_shows_each_cell_of_the_demo() -> None:
+    wide = facts()
+    nodes = tuple(node.model_copy(update={"memory_mb": 1536}) for node in wide.nodes)
+    up = {node.name: Machine("running", 1152.0) for node in nodes}
+    small = replace(wide, nodes=nodes, machines=up, slurm=Slurm(nodes={"training-1": SlurmNode("idle")}))
+    text = render(status.build_nodes_table(small)[0], width=80)
+    for cell in ("training-1", "1.5 GiB", "8 h100,", "simulated", "19 min 12 s"):
+        assert cell in text
+    assert "…" not in text
 
 
 def test_switches_above_nodes_are_shown_where_they_are_known() -> None:

@@ -6,6 +6,7 @@ own.
 
 import json
 import platform
+import shlex
 import socket
 import time
 from collections.abc import Sequence
@@ -108,7 +109,7 @@ def render_command(machine: Machine, image: Image, *, frozen: bool) -> list[str]
         *("-device", f"virtio-net-pci,netdev=net,mac={machine.mac}"),
         *("-fsdev", f"local,id=share,path={machine.share},security_model=none,readonly=on"),
         *("-device", "virtio-9p-pci,fsdev=share,mount_tag=share"),
-        *(("-incoming", f"exec:zstd -dc {image.memory}") if frozen else ()),
+        *(("-incoming", f"exec:zstd -dc {shlex.quote(str(image.memory))}") if frozen else ()),
     ]
 
 
@@ -148,7 +149,7 @@ def freeze(machine: Machine, memory: Path) -> None:
     try:
         monitor.ask("stop")
         monitor.ask("migrate-set-parameters", **{"max-bandwidth": 1 << 40})
-        monitor.ask("migrate", uri=f"exec:zstd -q -1 -T1 >{memory}")
+        monitor.ask("migrate", uri=f"exec:zstd -q -1 -T1 >{shlex.quote(str(memory))}")
         deadline = time.monotonic() + FREEZE_TIMEOUT_S
         while (status := monitor.ask("query-migrate").get("status")) != "completed":
             if status in ("failed", "cancelled") or time.monotonic() > deadline:

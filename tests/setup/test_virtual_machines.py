@@ -120,10 +120,10 @@ def test_a_package_is_described_for_apt(tmp_path: Path) -> None:
 
 
 def test_a_copy_has_the_devices_of_the_frozen_machine(tmp_path: Path) -> None:
-    image = emulator.Image(tmp_path)
+    image = emulator.Image(tmp_path / "a cache")
     machine = emulator.Machine(tmp_path / "one", "52:54:00:00:00:01", "tap-1", 1024, tmp_path)
     cold, warm = (emulator.render_command(machine, image, frozen=frozen) for frozen in (False, True))
-    assert warm == [*cold, "-incoming", f"exec:zstd -dc {image.memory}"]
+    assert warm == [*cold, "-incoming", f"exec:zstd -dc '{image.memory}'"]
 
 
 @pytest.mark.parametrize(

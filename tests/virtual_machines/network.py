@@ -81,13 +81,15 @@ def open_network() -> Iterator[Network]:
 
 def _connect(holder: int) -> Network:
     """Connect this machine to the bridge by a pair of devices, which disappears with the namespace."""
-    while True:
+    for _ in RANGES:
         links = {path.name for path in Path("/sys/class/net").iterdir()}
         network = Network(holder, choose_range(links))
         # Another test may have taken the name meanwhile.
         pair = ("type", "veth", "peer", "name", "uplink", "netns", str(holder))
         if subprocess.run(["ip", "link", "add", network.link, *pair], check=False).returncode == 0:
             break
+    else:
+        raise AssertionError(f"this machine cannot be connected to the network by {network.link}")
     own = f"{network.addresses.broadcast_address - 1}/{BITS}"
     subprocess.run(["ip", "address", "add", own, "dev", network.link], check=True)
     subprocess.run(["ip", "link", "set", network.link, "up"], check=True)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import socket
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from infra.engine import remote_lock, remote_state
+from infra.engine import lock, pulumi, remote_lock, remote_state
 from infra.engine.access_restore import restore_access
 from infra.engine.state_store import FolderStore, StateStore
 from infra.engine.stop import BAD_INPUT, Stop
 from infra.home import Home, StackHome
 from infra.targets.aws.rehearse import moto_gaps
 from infra.targets.aws.state_store import S3StateStore, parse_url
+from muster.commands import state_move
 from tests.moto_server import Moto, aws, moto
 
 __all__ = ["aws", "moto"]
@@ -177,6 +181,43 @@ def test_lock_is_taken_over_in_the_same_home(stack: StackHome) -> None:
         remote_lock.acquire(stack, "up", wait=False, say=messages.append)
     (message,) = messages
     assert message.startswith("the last run was killed (`muster up` by ")
+
+
+def test_lock_of_a_dead_pulumi_is_taken_over_in_a_folder_and_never_in_a_shared_state(
+    stack: StackHome, tmp_path: Path
+) -> None:
+    """Another machine may have the same host name, so that a process of another machine would seem dead."""
+    with subprocess.Popen(["true"]) as ended:
+        ended.wait()
+    note = {"pid": ended.pid, "hostname": socket.gethostname(), "timestamp": "2026-01-01T00:00:00.0Z"}
+    alone = Home.of({"MUSTER_HOME": str(tmp_path / "alone")}).stack("s")
+    alone.pulumi_locks.mkdir(parents=True)
+    (alone.pulumi_locks / "1.json").write_text(json.dumps(note))
+    assert lock.find_stale(alone) is not None
+    S3StateStore(URL).write(".pulumi/locks/organization/muster/s/1.json", json.dumps(note).encode())
+    stop = explain(lambda: pulumi.wait_for_others(stack, wait=False, say=print))
+    assert f"`pulumi` (process {ended.pid}" in stop.what
+    assert "state unlock --stack s" in stop.fix
+
+
+def test_a_move_does_not_overwrite_the_state_of_others(
+    bucket: Moto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert bucket.url
+    (tmp_path / "Pulumi.s.yaml").write_text("config:\n  muster:cluster: {name: s, target: aws}\n")
+    monkeypatch.setenv("MUSTER_STACKS", str(tmp_path))
+    monkeypatch.setenv("MUSTER_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("MUSTER_STATE", raising=False)
+    ours = Home.of({"MUSTER_HOME": str(tmp_path / "home"), "MUSTER_STACKS": str(tmp_path)}).stack("s")
+    ours.state.parent.mkdir(parents=True)
+    ours.state.write_text('{"ours": 1}')
+    store, key = S3StateStore(URL), remote_state.state_key(ours)
+    store.write(key, b'{"theirs": 1}')
+    stop = explain(lambda: state_move.move(URL))
+    assert f"{URL} has other states of s; nothing was changed" in stop.what
+    assert (ours.state.read_text(), store.read(key)) == ('{"ours": 1}', b'{"theirs": 1}')
+    assert store.list_tags("").keys() == {key}
+    assert ours.home.remote == ""
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff{", b"[]", b"{}", b'{"pid": "x"}', b"null"])

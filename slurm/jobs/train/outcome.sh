@@ -122,7 +122,7 @@ decide() {
     bad_input) refuse ;;
     broken) broken "$reason" ;;
     failed) report_lost_nodes && report_failed_device && requeue "$reason" ;;
-    "") [ -z "$CONTAINER" ] || [ "$rc" != "$CANNOT_START" ] || die "CONTAINER=$CONTAINER does not start on all nodes: the output of the step says why" ;;&
+    "") [ -z "$CONTAINER" ] || [ "$rc" != "$CANNOT_START" ] || is_requeued || die "CONTAINER=$CONTAINER does not start on all nodes: the output of the step says why" ;;&
     *) report_lost_nodes && requeue "the step ended with $rc and no outcome: a rank or a node was lost" ;;
   esac
 }

@@ -63,11 +63,17 @@ check_image() {
     --container="$CONTAINER" sh -c 'for name; do command -v "$name" >/dev/null || echo "lacks $name"; done
       ! command -v python >/dev/null || python -c "import importlib.util as find; print(\"lacks torch\" * (find.find_spec(\"torch\") is None))"
       true' check bash python ip ss sed 2>&1) && started=0 || started=$?
-  [ "$started" != "$CANNOT_START" ] || refuse_image "$(sed -n 's/^.*muster: //p' <<<"$answer" | head -n 1)"
+  [ "$started" != "$CANNOT_START" ] || is_requeued || refuse_image "$(sed -n 's/^.*muster: //p' <<<"$answer" | head -n 1)"
   lacking=$(sed -n 's/^lacks \([a-z]*\)$/\1/p' <<<"$answer" | paste -sd,)
   # The container runtime's words.
   [[ $answer != *"executable file "?sh?" not found"* ]] || lacking="sh"
   [ -z "$lacking" ] || die "CONTAINER=$CONTAINER lacks ${lacking//,/, }: install bash, sed, iproute2 and python with torch in the image"
+}
+
+# An earlier attempt of the job has started its image: then a node is to blame, such as one with a full /tmp, and another
+# attempt may get other nodes. MAX_STALLED_REQUEUES ends it if none starts.
+is_requeued() {
+  [ "${SLURM_RESTART_COUNT:-0}" != 0 ]
 }
 
 # Another start would end in the same way. If the reason is a single node, a person can leave it out.

@@ -231,6 +231,13 @@ def test_a_container_that_cannot_start_ends_the_job(job: Run, tmp_path: Path, no
     assert "requeue" not in (tmp_path / "calls").read_text()
 
 
+@pytest.mark.parametrize("node", ["gpu-1", "gpu-2"])
+def test_a_job_whose_container_has_started_before_is_requeued(job: Run, tmp_path: Path, node: str) -> None:
+    done = job(CONTAINER=str(make_image(tmp_path)), UNSTARTABLE=node, SLURM_RESTART_COUNT="1")
+    assert done.returncode == 0, done.stderr
+    assert "scontrol requeue 12345" in (tmp_path / "calls").read_text()
+
+
 def test_a_node_without_a_program_is_named(job: Run, tmp_path: Path) -> None:
     programs = tmp_path / "programs"
     programs.mkdir()

@@ -11,11 +11,15 @@ _RUNNING = frozenset({"running", "starting"})
 
 def is_running(machine: Mapping[str, Any]) -> bool:
     """Return whether a machine runs, by its instance view; one whose state is unknown counts as running."""
+    power = read_power(machine)
+    return not power or power in _RUNNING
+
+
+def read_power(machine: Mapping[str, Any]) -> str:
+    """Return the power state of a machine, such as running; empty if it has none, because it was never placed."""
     statuses = machine.get("properties", {}).get("instanceView", {}).get("statuses", [])
-    power = [
-        str(status.get("code", "")).removeprefix(_POWER) for status in statuses if _POWER in status.get("code", "")
-    ]
-    return not power or power[0] in _RUNNING
+    codes = (str(status.get("code", "")) for status in statuses)
+    return next((code.removeprefix(_POWER) for code in codes if code.startswith(_POWER)), "")
 
 
 def read_machine_id(machine: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ from cluster import names
 from infra.resources.error import ResourceError
 from infra.resources.force import is_forced
 from infra.resources.properties import Properties, changed
-from infra.targets.azure.answers import is_running, read_address, read_machine_id
+from infra.targets.azure.answers import is_running, read_address, read_machine_id, read_power
 from infra.targets.azure.bodies import with_user_data
 from infra.targets.azure.client import Cloud, Message, open_cloud
 from infra.targets.azure.drift import differs, is_outdated, without_disk
@@ -23,7 +23,7 @@ from infra.targets.azure.validate import GB_PER_TIB
 from infra.targets.rented.owner import describe_owner, is_same_owner
 from infra.targets.rented.progress import report_machine
 
-_SUCCEEDED = "Succeeded"
+_SUCCEEDED, _CREATING = "Succeeded", "Creating"
 _WORDS = {"address": "address", "machine_id": "id of its own"}
 
 
@@ -152,6 +152,10 @@ def _create(cloud: Cloud, kind: Kind, props: Properties) -> Message:
     if kind == FILESYSTEM:
         _check_filesystem(props, existing)
     if state != _SUCCEEDED:
+        # A machine that is being created, or was never placed, has nothing on its disk.
+        if state != _CREATING and read_power(existing):
+            fix = "run it again when the state is Succeeded, which `az vm reapply` restores"
+            _check_controller(kind, props, f"in state {state}", fix)
         return _replace(cloud, kind, props)
     return _take_over(cloud, kind, props, existing)
 
@@ -170,16 +174,21 @@ def _take_over(cloud: Cloud, kind: Kind, props: Properties, existing: Message) -
 
 
 def _replace_outdated(cloud: Cloud, kind: Kind, props: Properties) -> Message:
-    """Create a resource again that was created from another spec; the controller's machine only with FORCE=1.
+    """Create a resource again that was created from another spec."""
+    _check_controller(kind, props, "with another size, image or disk", "undo the change")
+    return _replace(cloud, kind, props)
+
+
+def _check_controller(kind: Kind, props: Properties, how: str, fix: str) -> None:
+    """Raise ResourceError if the controller's machine would be replaced without FORCE=1.
 
     The state does not have the machine: an interrupted run has created it, or the state of a cluster is lost, whose
     queue and files are on its disk.
     """
     if kind == MACHINE and props["node"] == names.CONTROLLER and not is_forced():
-        what = f"machine {props['arm_id'].rpartition('/')[2]} exists with another size, image or disk; if it is a "
+        what = f"machine {props['arm_id'].rpartition('/')[2]} exists {how}; if it is a "
         what += "cluster's controller, replacing it deletes the job queue, the accounting history and files of kind nfs"
-        raise ResourceError(props["where"], what, "undo the change, or accept the loss with `make up FORCE=1`")
-    return _replace(cloud, kind, props)
+        raise ResourceError(props["where"], what, f"{fix}, or accept the loss with `make up FORCE=1`")
 
 
 def _replace(cloud: Cloud, kind: Kind, props: Properties) -> Message:

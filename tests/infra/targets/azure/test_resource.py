@@ -123,6 +123,30 @@ def test_a_controller_that_the_state_does_not_have_is_replaced_only_with_force(
     assert (PROVIDER.create(other).outs or {})["machine_id"] != props["machine_id"]
 
 
+@pytest.mark.parametrize(
+    ("state", "power", "is_refused"),
+    [
+        ("Failed", "running", True),
+        ("Updating", "deallocated", True),
+        ("Failed", "", False),
+        ("Creating", "running", False),
+    ],
+)
+def test_a_controller_whose_last_operation_has_failed_is_replaced_only_with_force(
+    arm: FakeArm, monkeypatch: pytest.MonkeyPatch, state: str, power: str, is_refused: bool
+) -> None:
+    props = create_all()["machine"] | {"node": "controller"}
+    existing = arm.resources[props["arm_id"].casefold()]["properties"]
+    existing["provisioningState"] = state
+    existing["instanceView"] = {"statuses": [{"code": f"PowerState/{power}"}] if power else []}
+    if is_refused:
+        with pytest.raises(ResourceError, match=rf"controller exists in state {state}; .*`az vm reapply` restores, or"):
+            PROVIDER.create(props)
+        assert existing is arm.resources[props["arm_id"].casefold()]["properties"]
+        monkeypatch.setenv(FORCE, "1")
+    assert (PROVIDER.create(props).outs or {})["machine_id"] != props["machine_id"]
+
+
 def test_an_interface_that_should_have_no_public_address_loses_it(arm: FakeArm) -> None:
     props = create_all()["network interface"]
     PROVIDER.create(props | {"body": bodies.interface_body(make_spec(), None)})

@@ -23,6 +23,8 @@ class Fault:
     in_operation: bool = False
     """Whether the call is accepted and its operation fails."""
     times: int = 1
+    after: str = ""
+    """Some text of the path of another call of the method that has to come before the answer."""
 
 
 @dataclass

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import count
-from threading import RLock
+from threading import Condition, RLock
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 from uuid import uuid4
@@ -65,6 +65,7 @@ class FakeArm:
         self._next_instance: dict[str, int] = {}
         """By id of the scale set in lower case."""
         self._lock = RLock()
+        self._called = Condition(self._lock)
         self._starting = ThreadPoolExecutor(8)
 
     def close(self) -> None:
@@ -90,7 +91,10 @@ class FakeArm:
             if path.startswith("/operations/"):
                 return self._poll(path.rpartition("/")[2], results="result" in query)
             self.calls.append(f"{method} {path}")
+            self._called.notify_all()
             fault = self._take_fault(method, path)
+            if fault and fault.after:
+                self._await_call(method, fault.after)
             if fault and not fault.in_operation:
                 return fault.status, fault.headers, {"error": fault.error}
             for ending, answer in self.answers.items():
@@ -388,6 +392,12 @@ class FakeArm:
                     self.faults.remove(fault)
                 return fault
         return None
+
+    def _await_call(self, method: str, path: str) -> None:
+        """Wait for a call of a method on a path, a minute at most; other requests are answered meanwhile."""
+        self._called.wait_for(
+            lambda: any(call.startswith(f"{method} ") and path.casefold() in call.casefold() for call in self.calls), 60
+        )
 
     def _require(self, id_: str) -> Message:
         if id_.casefold() not in self.resources:

@@ -38,8 +38,9 @@ def azure(tmp_path: Path) -> Iterator[Azure]:
 
 def test_machines_that_cannot_be_placed(azure: Azure) -> None:
     stack, arm = azure.stack, azure.arm
-    for path in ("/virtualMachines/", "ScaleSets"):
-        arm.fail("PUT", path, 409, "SkuNotAvailable", f"no {path}", times=99)
+    # Each waits for the other: Pulumi asks for nothing more once it knows of a refusal.
+    for path, other in (("/virtualMachines/", "ScaleSets"), ("ScaleSets", "/virtualMachines/")):
+        arm.fail("PUT", path, 409, "SkuNotAvailable", f"no {path}", times=99, after=other)
     refused = stack.up(check=False)
     text = refused.stdout + refused.stderr
     assert refused.returncode != 0

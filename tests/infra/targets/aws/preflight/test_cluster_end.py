@@ -31,6 +31,12 @@ def check(ends_at: str | None, *, exists: bool) -> list[str]:
 
 
 def in_minutes(minutes: int) -> str:
+    """Return the end that is so many minutes ahead; a minute with less than 15 s left is waited out.
+
+    Ends have whole minutes: in the next minute every text says one less.
+    """
+    if (second := datetime.now(UTC).second) >= 45:
+        time.sleep(61 - second)
     return (datetime.now(UTC) + timedelta(minutes=minutes)).strftime(END_FORMAT)
 
 

@@ -18,6 +18,8 @@ _JOINING = "joining the fabric"
 _CONNECT = "check the node's network, and that no firewall or security group blocks TCP between the nodes"
 
 _STAGES = ("started", "imported", "compiling", "compiled", "waiting", "connected", "joined", "passed")
+# In these stages, a rank connects to the store, which the first one serves.
+_CONNECTING = ("imported", "compiled", "waiting")
 # Errors that are only a consequence of another rank's end.
 _SECONDARY = ("did not join", "Connection was likely closed", "Connection closed by peer", "Connection reset by peer")
 # What Slurm prints after a task has failed.
@@ -150,10 +152,10 @@ def _find_cut_off(expected: Sequence[str], ranks: Mapping[str, Rank]) -> str:
     """
     first, others = expected[0], expected[1:]
     cut_off = [name for name in others if name in ranks and ranks[name].unanswered]
-    # Of two nodes, either can be the one that is cut off: it is rather the one that has not connected to itself.
-    is_first = len(cut_off) == len(others) and (
-        len(others) > 1 or _progress(ranks.get(first)) < _STAGES.index("connected")
-    )
+    # Of two nodes, either can be the one that is cut off: it is rather the one that cannot even connect to itself. A
+    # rank that still imports torch, or compiles, has not tried.
+    cannot_connect = first not in ranks or ranks[first].stage in _CONNECTING
+    is_first = len(cut_off) == len(others) and (len(others) > 1 or cannot_connect)
     return first if cut_off and is_first else next(iter(cut_off), "")
 
 

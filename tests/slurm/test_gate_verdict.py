@@ -230,9 +230,23 @@ def test_a_rank_that_is_cut_off_is_reported_with_a_fix() -> None:
     )
 
 
-@pytest.mark.parametrize(("stage", "host"), [("connected", "gpu-2"), ("started", "gpu-1")])
-def test_of_two_nodes_the_first_is_cut_off_if_its_rank_has_not_connected_to_itself(stage: str, host: str) -> None:
-    output = report("gpu-1", stage) + report("gpu-2", "started", "imported", "waiting", rank=1, unanswered=True)
+@pytest.mark.parametrize(
+    ("stages", "host"),
+    [
+        (("started", "imported", "connected"), "gpu-2"),
+        # Slow, not cut off: it has not tried to connect yet.
+        (("started",), "gpu-2"),
+        (("started", "imported", "compiling"), "gpu-2"),
+        (("started", "imported"), "gpu-1"),
+        (("started", "imported", "compiling", "compiled"), "gpu-1"),
+        ((), "gpu-1"),
+    ],
+)
+def test_of_two_nodes_the_first_is_cut_off_if_its_rank_cannot_connect_to_itself(
+    stages: tuple[str, ...], host: str
+) -> None:
+    first = report("gpu-1", *stages) if stages else ""
+    output = first + report("gpu-2", "started", "imported", "waiting", rank=1, unanswered=True)
     problem = judge_job(HOSTS, 124, output)
     assert problem is not None
     assert problem.node == host

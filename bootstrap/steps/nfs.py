@@ -136,8 +136,13 @@ def print_support() -> str:
 
 
 def render_exports(kind: Server, served: Iterable[ServedFilesystem], clients: Iterable[str]) -> tuple[str, str]:
-    """Return the file that says what the server serves to whom, and its content."""
+    """Return the file that says what the server serves to whom, and its content; without clients, it serves nothing.
+
+    The kernel's server would serve a folder without clients to everybody.
+    """
     listed = list(clients)
+    if not listed:
+        served = ()
     if kind == "kernel":
         options = "rw,sync,no_root_squash,no_subtree_check"
         lines = [f"{each.folder} {' '.join(f'{client}({options})' for client in listed)}\n" for each in served]

@@ -147,6 +147,14 @@ def test_only_the_nodes_may_connect() -> None:
     assert "Export_Id = 2; Path = /srv/muster/data; Pseudo = /srv/muster/data;" in text
 
 
+def test_a_cluster_of_one_node_serves_nothing() -> None:
+    """In the kernel's file, a folder without clients is there for everybody."""
+    assert render_exports("kernel", [SHARED], []) == ("/etc/exports.d/muster.exports", "")
+    _, text = render_exports("ganesha", [SHARED], [])
+    assert "NFSv4" in text
+    assert "EXPORT {" not in text
+
+
 def test_a_mount_point_has_the_unit_that_systemd_requires() -> None:
     assert name_mount_unit("/shared") == "shared.mount"
     assert name_mount_unit("/mnt/my-data") == r"mnt-my\x2ddata.mount"

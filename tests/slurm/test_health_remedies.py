@@ -224,9 +224,20 @@ def test_a_process_of_no_job_decides_only_alone(reason: str, reboots: bool, repl
     assert (may_reboot(reason), helps_to_replace(reason)) == (reboots, replaced)
 
 
-def test_a_cut_off_reason_keeps_what_decides() -> None:
-    """However many processes are on the GPUs, other problems come first."""
-    assert CHECKS[-1] == gpu_processes.CHECK
+@pytest.mark.parametrize(
+    "check", [check for check in CHECKS if "replace" in check.remedies], ids=lambda check: check.name
+)
+def test_a_cut_off_reason_keeps_what_decides(check: Check) -> None:
+    """However many processes are on the GPUs, other problems come first: a round reports its checks in this order."""
+    problems = [
+        HealthProblem(each.name, "x" * 60)
+        for each in CHECKS
+        for _ in range(9 if each == gpu_processes.CHECK else 1)
+        if each in (check, gpu_processes.CHECK)
+    ]
+    reason = decide(problems, Service(False), 0).reason
+    assert len(reason) == REASON_MAX_CHARS
+    assert helps_to_replace(reason)
 
 
 def test_a_cause_that_may_be_elsewhere_is_answered_by_neither_reset_nor_reboot() -> None:

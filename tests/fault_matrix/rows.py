@@ -123,10 +123,10 @@ ROWS: dict[int, Row] = {
         "`status` and `up` answer meanwhile, and `up` names the mount. Jobs wait in the kernel and go on when the "
         "server is back, and the nodes return by themselves",
         "nothing",
-        "the drain of a node whose server is the kernel's NFS: with Slurm, the hanging filesystem of the tests is FUSE "
-        "with a server that is frozen. On virtual machines without Slurm, the check names a frozen NFS server within "
-        "30 s, and what writes to a hard mount goes on after it; and a training run, of which the tests have jobs that "
-        "write",
+        "the drain of a node whose server is the kernel's NFS: with Slurm, what hangs in the tests is FUSE, with its "
+        "server frozen. The kernel's NFS is tested on virtual machines without Slurm, where the check names a frozen "
+        "server within 30 s, and what writes to a hard mount goes on after it. And a training run under which the "
+        "filesystem hangs: the jobs of the tests only write files",
     ),
     9: Row(
         "the local disk of a node is full",
@@ -181,9 +181,9 @@ ROWS: dict[int, Row] = {
         "a round of checks drains the node with its offset to the controller's clock and what sets it, no other node; "
         "`status` says the same. It returns when the clock is right",
         "nothing",
-        "the clock of a whole machine: containers share that of their host, so only programs that come over SSH see "
-        "another one in the tests, and not slurmd, which runs the checks on a cluster; what Slurm itself does at an "
-        "offset; and chrony, which bootstrap starts on machines of its own",
+        "a whole machine whose clock is wrong: containers share that of their host, so in the tests only programs that "
+        "come over SSH see another time, and slurmd, which runs the checks on a cluster, does not. Nor what Slurm "
+        "itself does at an offset, nor chrony at work: a unit test shows that bootstrap starts it",
     ),
     16: Row(
         "a node has another authentication key",
@@ -266,8 +266,8 @@ ROWS: dict[int, Row] = {
         "all calls are rejected. `up` prints how many calls of muster were repeated, their codes, and how long the "
         "retries took in all",
         "nothing",
-        "the retries of Pulumi's AWS plugin, at most 8 of a call: it makes the calls that create resources, and does "
-        "not say when it repeats one",
+        "the retries of Pulumi's AWS plugin, which makes the calls that create resources: it repeats a call up to 8 "
+        "times (`max_retries`), and only its debug log says so, which muster does not read because it holds secrets",
     ),
     26: Row(
         "AWS has no capacity",

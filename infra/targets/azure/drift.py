@@ -1,37 +1,27 @@
-"""Whether something on Azure is as it was sent. Pure functions."""
+"""Whether something on Azure was created from another spec. Pure functions."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from infra.targets.azure.kinds import Kind
+from infra.targets.rented.comparison import differs
+
 # What a spec decides about a machine, a scale set or a filesystem; other settings are the same for all.
-_SETTINGS = frozenset(
-    {"sku", "zones", "hardwareProfile", "storageProfile", "singlePlacementGroup", "storageCapacityTiB"}
-)
+_SETTINGS = frozenset({"sku", "hardwareProfile", "storageProfile", "singlePlacementGroup", "storageCapacityTiB"})
 
 
-def differs(sent: Any, existing: Any) -> bool:
-    """Return whether anything that was sent is otherwise; what Azure adds to objects does not count.
+def is_outdated(kind: Kind, body: Mapping[str, Any], existing: Mapping[str, Any]) -> bool:
+    """Return whether a resource was created from another spec: with another size, image, disk, zone or capacity.
 
-    Lists must have the same entries: a security rule that somebody has added is a difference. Entries with a name are
-    compared by it, others in the same order; text in any case, because Azure does not keep it in ids.
+    What the spec no longer has is not in the body at all, so zones and public addresses are compared both ways.
     """
-    if isinstance(sent, dict):
-        return not isinstance(existing, dict) or any(differs(value, existing.get(key)) for key, value in sent.items())
-    if isinstance(sent, list):
-        if not isinstance(existing, list) or len(sent) != len(existing):
-            return True
-        pairs = zip(_sort(sent), _sort(existing), strict=True)
-        return any(differs(entry, other) for entry, other in pairs)
-    if isinstance(sent, str) and isinstance(existing, str):
-        return sent.casefold() != existing.casefold()
-    return bool(sent != existing)
-
-
-def is_outdated(body: Mapping[str, Any], existing: Mapping[str, Any]) -> bool:
-    """Return whether a resource was created from another spec: with another size, image, disk, place or capacity."""
-    return differs(_select(body), existing) or has_public_address(body) != has_public_address(existing)
+    return (
+        differs(_select(body), existing)
+        or (kind.in_zone and _list_zones(body) != _list_zones(existing))
+        or has_public_address(body) != has_public_address(existing)
+    )
 
 
 def without_disk(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -55,7 +45,5 @@ def _select(body: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in body.items() if key in _SETTINGS} | inner
 
 
-def _sort(entries: list[Any]) -> list[Any]:
-    if all(isinstance(entry, dict) and "name" in entry for entry in entries):
-        return sorted(entries, key=lambda entry: str(entry["name"]))
-    return entries
+def _list_zones(body: Mapping[str, Any]) -> list[str]:
+    return sorted(body.get("zones") or ())

@@ -25,13 +25,20 @@ class Kind:
     timeout_s: float = 600.0
     has_address: bool = False
     """Whether others need an address that Azure gives it."""
+    in_zone: bool = False
+    """Whether it is in the spec's zone; of others, Azure chooses the zones."""
 
 
 GROUP = Kind("resource group", "Microsoft.Resources/resourceGroups", RESOURCES_API, updatable=True)
-SCALE_SET = Kind("scale set", "Microsoft.Compute/virtualMachineScaleSets", COMPUTE_API, timeout_s=3600.0)
-MACHINE = Kind("machine", "Microsoft.Compute/virtualMachines", COMPUTE_API, timeout_s=1800.0)
+SCALE_SET = Kind("scale set", "Microsoft.Compute/virtualMachineScaleSets", COMPUTE_API, timeout_s=3600.0, in_zone=True)
+MACHINE = Kind("machine", "Microsoft.Compute/virtualMachines", COMPUTE_API, timeout_s=1800.0, in_zone=True)
 FILESYSTEM = Kind(
-    "filesystem", "Microsoft.StorageCache/amlFilesystems", STORAGE_API, timeout_s=3600.0, has_address=True
+    "filesystem",
+    "Microsoft.StorageCache/amlFilesystems",
+    STORAGE_API,
+    timeout_s=3600.0,
+    has_address=True,
+    in_zone=True,
 )
 # In the order of removal: what comes later is used by what comes before it.
 _KINDS = (

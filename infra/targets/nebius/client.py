@@ -185,6 +185,13 @@ def read_state(resource: Message) -> str:
     return str(resource.get("status", {}).get("state", ""))
 
 
+def normalize_spec(kind: Kind, spec: Message) -> Message:
+    """Return a spec as the API answers it: without values that are protobuf's defaults, and with whole numbers."""
+    message = REGISTRY.message_class(f"{kind.package}.{kind.message}Spec").from_json(json.dumps(spec))
+    normalized: Message = json.loads(message.to_json())
+    return normalized
+
+
 def _connect(where: str) -> SDK:
     if port := os.environ.get(LOOPBACK):
         return SDK(

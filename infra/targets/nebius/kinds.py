@@ -20,6 +20,8 @@ class Kind:
     """Fields of the spec that can change in place; any other needs another resource, also if it has drifted."""
     watched: frozenset[str] = frozenset()
     """Fields of the spec that a refresh compares with what exists."""
+    optional: frozenset[str] = frozenset()
+    """Fields that not every spec has: one that exists without them, or has them in addition, is another resource."""
     timeout_s: float = 600.0
 
     @property
@@ -33,15 +35,17 @@ class Kind:
 
 # The API changes none of these: another rule takes the place of one whose content is wrong.
 _RULE = frozenset({"access", "protocol", "ingress", "egress"})
+_PLACEMENT = frozenset({"gpuCluster", "filesystems", "preemptible", "recoveryPolicy"})
 _VPC, _COMPUTE = "nebius.vpc.v1", "nebius.compute.v1"
+FILESYSTEM = Kind("filesystem", _COMPUTE, "Filesystem", frozenset({"READY"}), updatable=frozenset({"sizeGibibytes"}))
 # In the order of removal: what comes later is used by what comes before it.
 _KINDS = (
     # A GPU machine takes many minutes to be found, placed and started.
-    Kind("instance", _COMPUTE, "Instance", frozenset({"RUNNING"}), timeout_s=1800.0),
+    Kind("instance", _COMPUTE, "Instance", frozenset({"RUNNING"}), optional=_PLACEMENT, timeout_s=1800.0),
     # Created and deleted with its instance, whose boot disk it is; one that stays costs money.
     Kind("disk", _COMPUTE, "Disk", frozenset({"READY"})),
     Kind("GPU cluster", _COMPUTE, "GpuCluster", frozenset()),
-    Kind("filesystem", _COMPUTE, "Filesystem", frozenset({"READY"}), updatable=frozenset({"sizeGibibytes"})),
+    FILESYSTEM,
     Kind("security rule", _VPC, "SecurityRule", frozenset({"READY"}), watched=_RULE),
     Kind("security group", _VPC, "SecurityGroup", frozenset({"READY"})),
     Kind("subnet", _VPC, "Subnet", frozenset({"READY"})),

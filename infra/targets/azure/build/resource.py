@@ -9,17 +9,17 @@ from typing import Any
 import pulumi
 from pulumi.dynamic import CreateResult, DiffResult, ReadResult, Resource, ResourceProvider, UpdateResult
 
-from cluster import names
 from infra.resources.error import ResourceError
-from infra.resources.force import is_forced
 from infra.resources.properties import Properties, changed
 from infra.targets.azure.answers import is_running, read_address, read_machine_id, read_power
 from infra.targets.azure.bodies import with_user_data
 from infra.targets.azure.client import Cloud, Message, open_cloud
-from infra.targets.azure.drift import differs, is_outdated, without_disk
+from infra.targets.azure.drift import is_outdated, without_disk
 from infra.targets.azure.kinds import FILESYSTEM, KINDS, MACHINE, Kind
 from infra.targets.azure.removal import delete_resource
 from infra.targets.azure.validate import GB_PER_TIB
+from infra.targets.rented.comparison import differs
+from infra.targets.rented.controller import check_controller
 from infra.targets.rented.owner import describe_owner, is_same_owner
 from infra.targets.rented.progress import report_machine
 
@@ -127,8 +127,7 @@ def check_owner(kind: Kind, props: Properties, existing: Message | None) -> None
     """Raise ResourceError if a resource of another owner has the id; one of this cluster's is taken over."""
     labels = (existing or {}).get("tags") or {}
     if existing is not None and not is_same_owner(labels, props["labels"]):
-        name = props["arm_id"].rpartition("/")[2]
-        what = f"{kind.name} {name} exists, {describe_owner(labels)}"
+        what = f"{kind.name} {_read_name(props)} exists, {describe_owner(labels)}"
         raise ResourceError(props["where"], what, "rename the cluster, or remove it there")
 
 
@@ -155,7 +154,7 @@ def _create(cloud: Cloud, kind: Kind, props: Properties) -> Message:
         # A machine that is being created, or was never placed, has nothing on its disk.
         if state != _CREATING and read_power(existing):
             fix = "run it again when the state is Succeeded, which `az vm reapply` restores"
-            _check_controller(kind, props, f"in state {state}", fix)
+            check_controller(props, _read_name(props), f"in state {state}", fix)
         return _replace(cloud, kind, props)
     return _take_over(cloud, kind, props, existing)
 
@@ -165,30 +164,19 @@ def _take_over(cloud: Cloud, kind: Kind, props: Properties, existing: Message) -
     if kind.updatable:
         return put_resource(cloud, kind, props)
     stopped = kind == MACHINE and not is_running(existing)
-    if is_outdated(without_disk(props["body"]) if stopped else props["body"], existing):
+    if is_outdated(kind, without_disk(props["body"]) if stopped else props["body"], existing):
         return _replace_outdated(cloud, kind, props)
     _update(cloud, kind, props)
     _start_if_stopped(cloud, kind, props["arm_id"])
     resource = get_resource(cloud, kind, props["arm_id"]) or existing
-    return _replace_outdated(cloud, kind, props) if is_outdated(props["body"], resource) else resource
+    return _replace_outdated(cloud, kind, props) if is_outdated(kind, props["body"], resource) else resource
 
 
 def _replace_outdated(cloud: Cloud, kind: Kind, props: Properties) -> Message:
     """Create a resource again that was created from another spec."""
-    _check_controller(kind, props, "with another size, image or disk", "undo the change")
+    how = "with another size, image, disk, zone or public address"
+    check_controller(props, _read_name(props), how, "undo the change")
     return _replace(cloud, kind, props)
-
-
-def _check_controller(kind: Kind, props: Properties, how: str, fix: str) -> None:
-    """Raise ResourceError if the controller's machine would be replaced without FORCE=1.
-
-    The state does not have the machine: an interrupted run has created it, or the state of a cluster is lost, whose
-    queue and files are on its disk.
-    """
-    if kind == MACHINE and props["node"] == names.CONTROLLER and not is_forced():
-        what = f"machine {props['arm_id'].rpartition('/')[2]} exists {how}; if it is a "
-        what += "cluster's controller, replacing it deletes the job queue, the accounting history and files of kind nfs"
-        raise ResourceError(props["where"], what, f"{fix}, or accept the loss with `make up FORCE=1`")
 
 
 def _replace(cloud: Cloud, kind: Kind, props: Properties) -> Message:
@@ -200,14 +188,13 @@ def _replace(cloud: Cloud, kind: Kind, props: Properties) -> Message:
 
 def _check_filesystem(props: Properties, existing: Message) -> None:
     """Raise ResourceError if a filesystem was created from another spec: it may have data, so it is not replaced."""
-    if is_outdated(props["body"], existing):
+    if is_outdated(FILESYSTEM, props["body"], existing):
         capacity = existing.get("properties", {}).get("storageCapacityTiB", 0)
         sku = (existing.get("sku") or {}).get("name", "unknown")
         zones = ", ".join(existing.get("zones") or ()) or "none"
-        name = props["arm_id"].rpartition("/")[2]
-        what = f"filesystem {name} exists with {int(capacity * GB_PER_TIB)} GB, kind {sku} and zone {zones}"
+        how = f"with {int(capacity * GB_PER_TIB)} GB, kind {sku} and zone {zones}"
         fix = "write these into the stack file, or remove the filesystem if its data is not needed"
-        raise ResourceError(props["where"], what, fix)
+        raise ResourceError(props["where"], f"filesystem {_read_name(props)} exists {how}", fix)
 
 
 def _update(cloud: Cloud, kind: Kind, props: Properties) -> None:
@@ -232,9 +219,13 @@ def _require_outputs(kind: Kind, props: Properties, resource: Message) -> Proper
     """Return the outputs of a resource; raise ResourceError if one is missing that others need."""
     outputs = _read_outputs(resource)
     for key in _list_missing(kind, outputs):
-        what = f"Azure reports success, but {kind.name} {props['arm_id'].rpartition('/')[2]} has no {_WORDS[key]}"
+        what = f"Azure reports success, but {kind.name} {_read_name(props)} has no {_WORDS[key]}"
         raise ResourceError(props["where"], what, "run it again: it asks for it again")
     return outputs
+
+
+def _read_name(props: Properties) -> str:
+    return str(props["arm_id"].rpartition("/")[2])
 
 
 def _list_missing(kind: Kind, outputs: Properties) -> list[str]:

@@ -115,7 +115,7 @@ def _remove_outdated(cloud: Cloud, props: Properties, existing: Message) -> None
     With upgrade policy Manual, instances stay as they were created when the scale set changes.
     """
     id_ = props["arm_id"]
-    if is_outdated(without_capacity(props["body"]), existing):
+    if is_outdated(SCALE_SET, without_capacity(props["body"]), existing):
         cloud.delete(SCALE_SET, id_)
     else:
         instances = _list_instances(cloud, id_)

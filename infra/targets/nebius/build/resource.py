@@ -13,9 +13,11 @@ from pulumi.dynamic import CreateResult, DiffResult, ReadResult, Resource, Resou
 
 from infra.resources.error import ResourceError
 from infra.resources.properties import Properties, changed, unknown
-from infra.targets.nebius.client import STOPPED, Cloud, Message, open_cloud, read_state
-from infra.targets.nebius.kinds import KINDS, Kind
+from infra.targets.nebius.client import STOPPED, Cloud, Message, normalize_spec, open_cloud, read_state
+from infra.targets.nebius.drift import find_outdated
+from infra.targets.nebius.kinds import FILESYSTEM, KINDS, Kind
 from infra.targets.nebius.refusals import is_code
+from infra.targets.rented.controller import check_controller
 from infra.targets.rented.owner import describe_owner, is_same_owner
 from infra.targets.rented.progress import report_machine
 
@@ -127,10 +129,7 @@ def read_address(interface: Message, name: str) -> str:
 
 
 def _create(cloud: Cloud, kind: Kind, props: Properties) -> str:
-    """Create a resource, or take over the one that an interrupted run has created; return its id.
-
-    What cannot be changed into what the inputs describe is deleted and created again.
-    """
+    """Create a resource, or take over the one that an interrupted run has created; return its id."""
     try:
         return cloud.create(kind, _metadata(props), _spec(props))
     except RequestError as error:
@@ -143,15 +142,36 @@ def _create(cloud: Cloud, kind: Kind, props: Properties) -> str:
     if not is_same_owner(labels, props["labels"]):
         what = f"{kind.name} {props['name']} exists, {describe_owner(labels)}"
         raise ResourceError(props["where"], what, "rename the cluster, or remove it there")
+    return _take_over(cloud, kind, props, resource)
+
+
+def _take_over(cloud: Cloud, kind: Kind, props: Properties, resource: Message) -> str:
+    """Return the id of a resource that is as the inputs describe it; the spec may have changed since its creation.
+
+    What cannot be changed into that is deleted and created again.
+    """
     id_ = str(resource["metadata"]["id"])
-    cloud.start_if_stopped(kind, id_)
-    drift = find_drift(kind, props, cloud.wait_until_ready(kind, id_))
-    if kind.watched.intersection(drift) - kind.updatable:
-        cloud.delete(kind, id_)
-        return cloud.create(kind, _metadata(props), _spec(props))
-    if drift:
-        cloud.update(kind, _metadata(props) | {"id": id_}, _spec(props))
-    return id_
+    outdated = find_outdated(kind, normalize_spec(kind, props["spec"]), resource.get("spec", {}))
+    if kind.updatable.issuperset(outdated):
+        cloud.start_if_stopped(kind, id_)
+        if find_drift(kind, props, cloud.wait_until_ready(kind, id_)) or outdated:
+            cloud.update(kind, _metadata(props) | {"id": id_}, _spec(props))
+        return id_
+    _check_replaceable(kind, props, resource, outdated)
+    if read_state(resource) != STOPPED:
+        # What is still being created cannot be deleted.
+        cloud.wait_until_ready(kind, id_)
+    cloud.delete(kind, id_)
+    return cloud.create(kind, _metadata(props), _spec(props))
+
+
+def _check_replaceable(kind: Kind, props: Properties, resource: Message, outdated: list[str]) -> None:
+    """Raise ResourceError for a filesystem, which may have data, and for the controller without FORCE=1."""
+    if kind == FILESYSTEM:
+        what = f"filesystem {props['name']} exists with type {resource['spec'].get('type', 'unknown')}"
+        fix = "write it into `nebius.filesystem_type`, or remove the filesystem if its data is not needed"
+        raise ResourceError(props["where"], what, fix)
+    check_controller(props, props["name"], f"with other settings ({', '.join(outdated)})", "undo the change")
 
 
 def _metadata(props: Properties) -> Message:

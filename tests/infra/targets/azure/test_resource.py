@@ -13,11 +13,11 @@ from infra.resources.error import InUseError, ResourceError
 from infra.resources.force import FORCE
 from infra.targets.azure import bodies, client
 from infra.targets.azure.build.machine_key import MachineKeyProvider, parse_key
-from infra.targets.azure.drift import differs
 from infra.targets.azure.kinds import KINDS
 from infra.targets.azure.plan import plan_azure, resource_id
 from infra.targets.azure.spec import require_section
 from infra.targets.rented.boot import BootProvider
+from infra.targets.rented.comparison import differs
 from tests.infra.targets.azure.fake_arm import FakeArm
 from tests.infra.targets.azure.resources import (
     LABELS,
@@ -105,6 +105,20 @@ def test_a_machine_of_an_interrupted_run_is_replaced_if_the_spec_has_changed(
     assert PROVIDER.read(outs["arm_id"], outs).outs["drift"] == []
 
 
+def test_a_zone_that_the_spec_no_longer_has_is_a_change(arm: FakeArm) -> None:
+    resources = create_all()
+    machine, filesystem = resources["machine"], resources["filesystem"]
+    for props in (machine, filesystem, resources["public address"]):
+        arm.resources[props["arm_id"].casefold()]["zones"] = ["1"]
+    assert (PROVIDER.create(machine).outs or {})["machine_id"] != machine["machine_id"]
+    with pytest.raises(ResourceError, match=r"muster-demo-shared exists with 8192 GB, .* and zone 1\. Fix: "):
+        PROVIDER.create(filesystem)
+    # Azure chooses the zones of an address.
+    calls = arm.calls.count(f"DELETE {resources['public address']['arm_id']}")
+    PROVIDER.create(resources["public address"])
+    assert arm.calls.count(f"DELETE {resources['public address']['arm_id']}") == calls == 0
+
+
 @pytest.mark.parametrize("state", ["running", "deallocated"])
 def test_a_controller_that_the_state_does_not_have_is_replaced_only_with_force(
     arm: FakeArm, monkeypatch: pytest.MonkeyPatch, state: str
@@ -115,7 +129,12 @@ def test_a_controller_that_the_state_does_not_have_is_replaced_only_with_force(
     # The same spec takes it over.
     assert (PROVIDER.create(props).outs or {})["machine_id"] == props["machine_id"]
     other = props | {"body": make_machine_body(image=GALLERY_IMAGE)}
-    what = r"machine muster-demo-controller exists with another size, image or disk; .*or accept the loss"
+    what = (
+        r"^azure: machine muster-demo-controller exists with another size, image, disk, zone or public address; if it "
+    )
+    what += (
+        r"is a cluster's controller, replacing it deletes the job queue.*\. Fix: undo the change, or accept the loss"
+    )
     with pytest.raises(ResourceError, match=what):
         PROVIDER.create(other)
     assert existing is arm.resources[props["arm_id"].casefold()]["properties"]

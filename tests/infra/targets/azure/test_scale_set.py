@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from infra.resources.error import ResourceError
-from infra.targets.azure.drift import differs
 from infra.targets.azure.instances import Instance, assign_nodes
+from infra.targets.rented.comparison import differs
 from tests.infra.targets.azure.fake_arm import FakeArm
 from tests.infra.targets.azure.resources import (
     SCALE_SETS,
@@ -123,6 +123,16 @@ def test_a_scale_set_of_an_interrupted_run_is_replaced_if_the_spec_has_changed(a
     assert not differs(news["body"], arm.resources[props["arm_id"].casefold()])
     # The same spec again takes over what is there.
     assert SCALE_SETS.create(news).outs == replaced
+
+
+def test_a_scale_set_of_an_interrupted_run_in_a_zone_that_the_spec_no_longer_has_is_replaced(arm: FakeArm) -> None:
+    zoned = describe_scale_set(make_spec(azure=spec_data()["azure"] | {"zone": "1"}), NODES)
+    props = SCALE_SETS.create(zoned).outs
+    assert props is not None
+    replaced = SCALE_SETS.create(describe_scale_set(make_spec(), NODES)).outs
+    assert replaced is not None
+    assert machine_ids(replaced).isdisjoint(machine_ids(props))
+    assert "zones" not in arm.resources[props["arm_id"].casefold()]
 
 
 def test_instances_of_another_model_are_replaced(arm: FakeArm) -> None:

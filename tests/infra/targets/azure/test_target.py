@@ -14,11 +14,11 @@ from infra.engine.stop import Stop
 from infra.home import Home, StackHome
 from infra.targets.azure import client
 from infra.targets.azure.cost import cost_azure
-from infra.targets.azure.drift import differs
 from infra.targets.azure.plan import plan_azure
 from infra.targets.azure.quote import NOT_LISTED, choose_price
 from infra.targets.azure.target import AzureTarget
 from infra.targets.azure.user_data import render_user_data
+from infra.targets.rented.comparison import differs
 from infra.targets.rented.cost import UNKNOWN
 from infra.targets.target import Deployment
 from muster.commands import screen

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from grpc import StatusCode
 
+from cluster.spec import ClusterSpec
 from infra.resources.error import InUseError, ResourceError
-from infra.targets.nebius.client import open_cloud
+from infra.resources.force import FORCE
+from infra.targets.nebius.client import normalize_spec, open_cloud
+from infra.targets.nebius.drift import find_outdated
 from infra.targets.nebius.kinds import KINDS, Kind
-from infra.targets.nebius.plan import rule_specs
+from infra.targets.nebius.plan import gpu_cluster_spec, instance_spec, plan_nebius, rule_specs
+from infra.targets.nebius.spec import require_section
 from tests.infra.targets.clock import Clock
 from tests.infra.targets.nebius.fake_cloud import FakeCloud
 from tests.infra.targets.nebius.immutable_fields import list_fields
 from tests.infra.targets.nebius.resources import LABELS, PROVIDER, Props, create, create_all, describe
+from tests.infra.targets.nebius.specs import make_spec, spec_data
 
 
 def test_every_kind_is_created_read_and_deleted(cloud: FakeCloud) -> None:
@@ -105,11 +112,116 @@ def test_a_rule_of_an_interrupted_run_with_other_content_is_created_again(cloud:
     assert len(cloud.of_kind("SecurityRule")) == 3
 
 
+def describe_instance(resources: dict[str, tuple[str, Props]], spec: ClusterSpec) -> Props:
+    """Return the spec of the last node's instance on the resources that there are."""
+    parts = {"subnet": resources["subnet"][0], "security_group": resources["security group"][0]}
+    parts["gpu_cluster"] = resources["GPU cluster"][0] if require_section(spec).groups["gpu"].fabric else None
+    filesystems = dict.fromkeys(spec.storage, resources["filesystem"][0])
+    return instance_spec(spec, plan_nebius(spec).nodes[-1], parts, filesystems)
+
+
+def group_of_gpus(**changes: Any) -> Props:
+    """Return the section of the specs with another node group."""
+    return {
+        "nebius": {**spec_data()["nebius"], "groups": {"gpu": {**spec_data()["nebius"]["groups"]["gpu"], **changes}}}
+    }
+
+
+TCP = {"gpu": {**spec_data()["groups"]["gpu"], "fabric": "tcp"}}
+INSTANCES: dict[str, tuple[Props, list[str]]] = {
+    "preset": (group_of_gpus(preset="1gpu-16vcpu-200gb"), ["resources"]),
+    "preemptible": (group_of_gpus(preemptible=True), ["preemptible", "recoveryPolicy"]),
+    "no fabric": (group_of_gpus(fabric=None) | {"groups": TCP}, ["gpuCluster"]),
+    "no filesystem": ({"storage": {}}, ["filesystems"]),
+    "image": ({"nebius": {**spec_data()["nebius"], "image": "computeimage-e00other"}}, ["bootDisk"]),
+    "no public address": ({"nebius": {**spec_data()["nebius"], "public_addresses": False}}, ["networkInterfaces"]),
+    "who may connect": ({"nebius": {**spec_data()["nebius"], "ssh_from": ["198.51.100.9/32"]}}, []),
+}
+
+
+@pytest.mark.parametrize("state", ["RUNNING", "STOPPED"])
+@pytest.mark.parametrize("undone", [False, True], ids=["changed", "undone"])
+@pytest.mark.parametrize(("changes", "fields"), INSTANCES.values(), ids=INSTANCES)
+def test_an_instance_of_an_interrupted_run_is_replaced_if_the_spec_has_changed(
+    cloud: FakeCloud, changes: Props, fields: list[str], state: str, *, undone: bool
+) -> None:
+    resources = create_all()
+    id_, props = resources["instance"]
+    before, after = props["spec"], describe_instance(resources, make_spec(**changes))
+    if undone:
+        before, after = after, before
+        PROVIDER.delete(id_, props)
+        id_, _props = create("instance", props["name"], before)
+    cloud.resources[id_]["status"]["state"] = state
+    kind = KINDS["instance"]
+    assert find_outdated(kind, normalize_spec(kind, after), normalize_spec(kind, before)) == fields
+    again, outputs = create("instance", props["name"], after)
+    assert (again != id_) is bool(fields)
+    assert normalize_spec(kind, after).items() <= without_disk_labels(cloud.resources[again]["spec"]).items()
+    assert (outputs["drift"], cloud.resources[again]["status"]["state"]) == ([], "RUNNING")
+    # What is replaced is not started first.
+    assert ("Start Instance" in cloud.calls) is (state == "STOPPED" and not fields)
+
+
+def without_disk_labels(spec: Props) -> Props:
+    """Return the spec of an instance without the labels of its boot disk."""
+    disk = {key: value for key, value in spec["bootDisk"]["managedDisk"].items() if key != "labels"}
+    return {**spec, "bootDisk": {**spec["bootDisk"], "managedDisk": disk}}
+
+
+def test_a_controller_that_the_state_does_not_have_is_replaced_only_with_force(
+    cloud: FakeCloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    id_, props = create_all()["instance"]
+    # The same spec takes it over.
+    assert create("instance", props["name"], props["spec"], node="controller")[0] == id_
+    other = props["spec"] | {"resources": {"platform": "cpu-d3", "preset": "16vcpu-64gb"}}
+    what = (
+        r"^nebius: machine demo-gpu-2 exists with other settings \(resources\); if it is a cluster's controller, "
+        r"replacing it deletes the job queue.*\. Fix: undo the change, or accept the loss with `make up FORCE=1`"
+    )
+    with pytest.raises(ResourceError, match=what):
+        create("instance", props["name"], other, node="controller")
+    assert id_ in cloud.resources
+    monkeypatch.setenv(FORCE, "1")
+    assert create("instance", props["name"], other, node="controller")[0] != id_
+
+
+def test_a_filesystem_of_an_interrupted_run_grows_and_is_not_replaced(cloud: FakeCloud) -> None:
+    id_, props = create_all()["filesystem"]
+    again, _props = create("filesystem", props["name"], props["spec"] | {"sizeGibibytes": "2048"})
+    assert (again, cloud.resources[id_]["spec"]["sizeGibibytes"]) == (id_, "2048")
+    what = (
+        r"^nebius: filesystem demo-shared exists with type NETWORK_SSD\. "
+        r"Fix: write it into `nebius.filesystem_type`, or remove the filesystem if its data is not needed"
+    )
+    with pytest.raises(ResourceError, match=what):
+        create("filesystem", props["name"], props["spec"] | {"type": "WEKA"})
+    assert id_ in cloud.resources
+
+
+def test_a_gpu_cluster_of_an_interrupted_run_is_created_again_on_another_fabric(cloud: FakeCloud) -> None:
+    section = require_section(make_spec())
+    id_, _props = create("GPU cluster", "demo-gpu", gpu_cluster_spec(section.groups["gpu"]))
+    other = section.groups["gpu"].model_copy(update={"fabric": "fabric-4"})
+    again, _props = create("GPU cluster", "demo-gpu", gpu_cluster_spec(other))
+    assert again != id_
+    assert [cluster["spec"] for cluster in cloud.of_kind("GpuCluster")] == [{"infinibandFabric": "fabric-4"}]
+
+
+def test_every_kind_of_an_interrupted_run_is_taken_over_as_it_is(cloud: FakeCloud) -> None:
+    resources = create_all()
+    updates = [call for call in cloud.calls if call.startswith("Update")]
+    for kind, (id_, props) in resources.items():
+        assert create(kind, props["name"], props["spec"], parent=props["parent"])[0] == id_, kind
+    assert [call for call in cloud.calls if call.startswith(("Update", "Delete"))] == updates == []
+
+
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_what_changes_in_place_is_what_the_api_can_change(kind: Kind) -> None:
     is_immutable = list_fields(f"{kind.package}.{kind.message}Spec")
     assert [name for name in kind.updatable if is_immutable[name]] == []
-    assert kind.watched <= is_immutable.keys()
+    assert kind.watched | kind.optional <= is_immutable.keys()
 
 
 def test_a_stopped_instance_is_started_again(cloud: FakeCloud) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Literal
 
 Phase = Literal["machines", "bootstrap", "ready"]
+NOTICE = "notice"
+"""Key of lines that concern no node: what the person who waits should read."""
 State = Literal["start", "ok", "changed", "skipped", "failed"]
 
 
@@ -32,6 +35,12 @@ Report = Callable[[Event], None]
 def emit(event: Event) -> None:
     """Append an event to the progress file, if there is one."""
     append_line(json.dumps(asdict(event)))
+
+
+def announce(text: str) -> None:
+    """Tell the person who waits why it takes longer: through the progress file, or on standard error without one."""
+    if not append_line(json.dumps({NOTICE: text})):
+        print(text, file=sys.stderr, flush=True)
 
 
 def append_line(line: str) -> bool:

@@ -92,6 +92,8 @@ class ProgressTable:
     def tick(self) -> None:
         for event in self.tail.events():
             self.board.update(event)
+        for notice in self.tail.take_notices():
+            self.say(notice)
         self.live.update(self.draw(time.time()))
 
     def say(self, text: str) -> None:
@@ -124,6 +126,8 @@ class ProgressLog:
             self._print_finished(before=event.phase)
             if event.state == "failed":
                 failed.setdefault((event.phase, event.step), []).append(event.node)
+        for notice in self.tail.take_notices():
+            self.say(notice)
         for (phase, step), nodes in failed.items():
             self.say(f"{phase:<10} {hostlist(nodes)}: {step} failed")
         self._print_waits()

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bootstrap.progress import Event
+from bootstrap.progress import NOTICE, Event
 
 PHASES = ("machines", "bootstrap", "ready")
 _UNDER_WAY = {"machines": "starting", "bootstrap": "configuring", "ready": "testing"}
@@ -109,14 +109,23 @@ class EventTail:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.offset = 0
+        self._notices: list[str] = []
 
     def events(self) -> list[Event]:
+        """Return the new events; keep the new notices for `take_notices`."""
         if not self.path.exists():
             return []
         data = self.path.read_bytes()[self.offset :]
         whole = data[: data.rfind(b"\n") + 1]
         self.offset += len(whole)
-        return parse_events(whole.decode(errors="replace").splitlines())
+        lines = whole.decode(errors="replace").splitlines()
+        self._notices += parse_notices(lines)
+        return parse_events(lines)
+
+    def take_notices(self) -> list[str]:
+        """Return the notices that were read since the last call."""
+        notices, self._notices = self._notices, []
+        return notices
 
 
 def parse_events(lines: Sequence[str]) -> list[Event]:
@@ -128,6 +137,19 @@ def parse_events(lines: Sequence[str]) -> list[Event]:
         except (ValueError, TypeError):
             continue
     return events
+
+
+def parse_notices(lines: Sequence[str]) -> list[str]:
+    """Return the notices in the lines."""
+    notices = []
+    for line in lines:
+        try:
+            fields = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(fields, dict) and NOTICE in fields:
+            notices.append(str(fields[NOTICE]))
+    return notices
 
 
 def _advance(row: NodeRow, event: Event) -> None:

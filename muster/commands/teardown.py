@@ -19,6 +19,7 @@ from infra.targets.mixins import Images, ManagedStorage, OnThisMachine
 from infra.targets.target import Deployment, Leftover, Leftovers, Target
 from muster.commands import receipt_table, screen
 from muster.commands.failure import explain_failure
+from muster.commands.progress_board import EventTail
 from muster.commands.stacks import has_traces, missing_stack_error, resolve_stack
 from muster.commands.teardown_jobs import ClusterJobs, describe_job_ids, find_next_job_id, list_cluster_jobs
 from muster.deployments import find_own_leftovers, search_deployment
@@ -280,8 +281,17 @@ def _destroy(stack: StackHome, held: int) -> list[str]:
     """Destroy the stack with Pulumi and return its errors; leftovers are removed by label afterwards."""
     if not stack.state.exists():
         return ["no Pulumi state: removed by label"]
+    # Notices of the last `up` are not for who waits now.
+    stack.progress.unlink(missing_ok=True)
+    tail = EventTail(stack.progress)
+
+    def show_notices() -> None:
+        tail.events()
+        for notice in tail.take_notices():
+            screen.say(notice)
+
     with screen.status("removing the cluster"):
-        code, result = pulumi.destroy(stack, pulumi.Caller(held, lambda: None, screen.say))
+        code, result = pulumi.destroy(stack, pulumi.Caller(held, show_notices, screen.say))
     return [f"Pulumi: {failure.message}" for failure in result.failures] if code else []
 
 

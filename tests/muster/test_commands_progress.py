@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 from rich.live import Live
 
-from bootstrap.progress import Event
+from bootstrap.progress import Event, announce
 from infra.targets.registry import plan_of as plan
 from muster.commands.progress import ProgressLog, ProgressTable, format_phase, select_visible
 from muster.commands.progress_board import Board, EventTail, NodeRow, parse_events
@@ -142,6 +142,20 @@ def test_log_has_one_line_per_phase_and_failure(
         "bootstrap  2 nodes, 1 step, 1 changed, 1.5 s",
     ]
     assert capsys.readouterr().out == ""
+
+
+def test_notices_are_printed_between_the_lines_of_phases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "progress.jsonl"
+    monkeypatch.setenv("MUSTER_PROGRESS", str(path))
+    announce("the cloud does not answer")
+    console = Console(file=io.StringIO(), width=60)
+    lines, table = ProgressLog(["gpu-1"], path), ProgressTable(["gpu-1"], path, Live(console=console))
+    printed: list[str] = []
+    for view in (lines, table):
+        monkeypatch.setattr(view, "say", printed.append)
+        view.tick()
+        view.tick()
+    assert printed == ["the cloud does not answer"] * 2
 
 
 NO_CAPACITY = "us-east-1a spot none, us-east-1a on-demand none, us-east-1b on-demand VcpuLimitExceeded; retrying"

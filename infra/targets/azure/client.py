@@ -12,16 +12,18 @@ from pathlib import Path
 from typing import Any
 
 from azure.core.exceptions import AzureError, ClientAuthenticationError, HttpResponseError
-from azure.core.pipeline.policies import RequestIdPolicy, RetryPolicy, UserAgentPolicy
+from azure.core.pipeline.policies import RequestIdPolicy, UserAgentPolicy
 from azure.core.rest import HttpRequest
 from azure.identity import AzureCliCredential, ChainedTokenCredential, EnvironmentCredential
 from azure.mgmt.core import ARMPipelineClient
 from azure.mgmt.core.policies import ARMAutoResourceProviderRegistrationPolicy, ARMChallengeAuthenticationPolicy
 from azure.mgmt.core.polling.arm_polling import ARMPolling
 
+from bootstrap.progress import announce
 from infra.resources.error import ResourceError
 from infra.targets.azure.kinds import Kind
 from infra.targets.azure.refusals import TRANSIENT, explain_error, list_codes
+from infra.targets.azure.retries import Retries
 from infra.targets.azure.spec import LOGIN_FIX
 
 ENDPOINT = "https://management.azure.com"
@@ -31,10 +33,9 @@ USER_AGENT = "muster"
 POLL_S, LOOPBACK_POLL_S = 5.0, 0.1
 """Between two questions about an operation, if Azure does not say how long to wait; of a server on this machine."""
 BUSY_PAUSE_S = 5.0
-# Azure limits calls by subscription and hour: a cluster of a hundred machines may have to wait for minutes.
-RETRIES, CALL_TIMEOUT_S = 12, 60.0
-# With longer and longer pauses, 50 s in all: without a network, nobody should wait for minutes to be told.
-CONNECT_RETRIES = 6
+BUSY_NOTICE_S = 60.0
+"""Between two messages that an operation waits for another one."""
+CALL_TIMEOUT_S = 60.0
 # The first start of `az` on a slow disk takes longer than the library's 10 s.
 AZ_TIMEOUT_S = 60
 _NOT_FOUND = 404
@@ -96,14 +97,21 @@ class Cloud:
 
         While another operation changes the same resource, Azure refuses: that is waited for, too.
         """
-        deadline = time.monotonic() + timeout_s
+        began = time.monotonic()
+        deadline, next_notice = began + timeout_s, began
         while True:
             try:
                 return self._operate(method, path, api, deadline, body)
             except HttpResponseError as error:
-                is_transient = TRANSIENT.intersection(list_codes(read_error(error)))
-                if not is_transient or time.monotonic() + BUSY_PAUSE_S > deadline:
+                transient = [code for code in list_codes(read_error(error)) if code in TRANSIENT]
+                now = time.monotonic()
+                if not transient or now + BUSY_PAUSE_S > deadline:
                     raise
+            if now >= next_notice:
+                next_notice = now + BUSY_NOTICE_S
+                name = path.rpartition("/")[2]
+                wait = f"{now - began:.0f} s; gives up after {timeout_s:.0f} s"
+                announce(f"Azure is busy with {name} ({transient[0]}): {method} has waited {wait}")
             time.sleep(BUSY_PAUSE_S)
 
     def _operate(self, method: str, path: str, api: str, deadline: float, body: Message | None) -> Message:
@@ -217,20 +225,11 @@ def read_error(error: HttpResponseError) -> Any:
 @cache
 def _connect(loopback: str) -> ARMPipelineClient[Any, Any]:
     """Return a client, which all threads of this process share, because every login takes seconds."""
-    # By default the policy gives up after three answers or errors of the same kind, whatever the total is.
-    retries = RetryPolicy(
-        retry_total=RETRIES,
-        retry_status=RETRIES,
-        retry_read=RETRIES,
-        retry_connect=CONNECT_RETRIES,
-        retry_backoff_factor=0.8,
-        retry_backoff_max=120,
-    )
     policies: list[Any] = [
         RequestIdPolicy(),
         UserAgentPolicy(USER_AGENT),
         ARMAutoResourceProviderRegistrationPolicy(),
-        retries,
+        Retries(),
     ]
     options = {"connection_timeout": CALL_TIMEOUT_S, "read_timeout": CALL_TIMEOUT_S}
     if loopback:

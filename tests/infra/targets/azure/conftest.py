@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from infra.targets.azure import client
+from infra.targets.azure import client, retries
 from infra.targets.rented import removal
 from tests.infra.targets.azure.arm_server import serve_arm
 from tests.infra.targets.azure.fake_arm import FakeArm
@@ -25,6 +25,6 @@ def arm(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeArm]:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    for module in (client, removal):
+    for module in (client, retries, removal):
         monkeypatch.setattr(module, "time", clock)
     return clock

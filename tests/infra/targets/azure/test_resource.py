@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from azure.core.pipeline.transport import HttpTransport
 from pulumi.dynamic import ResourceProvider
 from pulumi.output import Unknown
 
@@ -30,7 +29,6 @@ from tests.infra.targets.azure.resources import (
     describe_key,
 )
 from tests.infra.targets.azure.specs import GALLERY_IMAGE, make_spec, spec_data
-from tests.infra.targets.clock import Clock
 
 
 def test_every_kind_is_created_read_and_deleted(arm: FakeArm) -> None:
@@ -286,34 +284,6 @@ def test_operations_that_take_time_are_waited_for(arm: FakeArm) -> None:
     arm.polls = 5
     props = create("public address", "muster-demo", bodies.public_address_body())
     assert arm.resources[props["arm_id"].casefold()]["properties"]["provisioningState"] == "Succeeded"
-
-
-def test_another_operation_in_progress_is_waited_for(arm: FakeArm, monkeypatch: pytest.MonkeyPatch) -> None:
-    create("resource group", "", {})
-    arm.fail("PUT", "/publicIPAddresses/", 409, "AnotherOperationInProgress", times=3)
-    create("public address", "muster-demo", bodies.public_address_body())
-    arm.fail("PUT", "/publicIPAddresses/", 200, "RetryableError", in_operation=True)
-    create("public address", "another", bodies.public_address_body())
-    # One that never ends is reported.
-    monkeypatch.setattr(client, "BUSY_PAUSE_S", 1e6)
-    arm.fail("PUT", "/publicIPAddresses/", 409, "AnotherOperationInProgress", "still busy", times=99)
-    with pytest.raises(ResourceError, match="AnotherOperationInProgress: still busy"):
-        create("public address", "third", bodies.public_address_body())
-
-
-@pytest.mark.parametrize("status", [429, 503])
-def test_limited_calls_wait_as_long_as_azure_says(
-    arm: FakeArm, clock: Clock, monkeypatch: pytest.MonkeyPatch, status: int
-) -> None:
-    monkeypatch.setattr(HttpTransport, "sleep", lambda _transport, seconds: clock.sleep(seconds))
-    create("resource group", "", {})
-    limits = {"Retry-After": "17"}
-    arm.fail("PUT", "/publicIPAddresses/", status, "TooManyRequests", headers=limits, times=client.RETRIES)
-    create("public address", "muster-demo", bodies.public_address_body())
-    assert clock.slept == [17.0] * client.RETRIES
-    arm.fail("PUT", "/publicIPAddresses/", status, "TooManyRequests", headers=limits, times=client.RETRIES + 1)
-    with pytest.raises(ResourceError, match=r"TooManyRequests: .*Fix: wait a few minutes, then run it again"):
-        create("public address", "another", bodies.public_address_body())
 
 
 def test_an_operation_that_does_not_end_is_reported(arm: FakeArm, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ CONNECT_RETRIES = 6
 _QUIET_S = 2.0
 
 
-class Retries(RetryPolicy[Any, Any]):
+class Retries(RetryPolicy[Any, Any]):  # type: ignore[misc]  # the library is Any to the checker
     """The library's policy, with messages and a limit of time."""
 
     def __init__(self) -> None:

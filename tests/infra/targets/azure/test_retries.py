@@ -60,9 +60,7 @@ def test_a_call_that_azure_cannot_answer_ends_after_minutes_and_says_so(
 ) -> None:
     create("resource group", "", {})
     arm.fail("PUT", "/publicIPAddresses/", 503, "ServiceUnavailable", "down", times=99)
-    with pytest.raises(
-        ResourceError, match=r"^azure: ServiceUnavailable: down .*\. Fix: run it again"
-    ):
+    with pytest.raises(ResourceError, match=r"^azure: ServiceUnavailable: down .*\. Fix: run it again"):
         create("public address", "muster-demo", bodies.public_address_body())
     assert clock.slept == [1.6, 3.2, 6.4, 12.8, 25.6, 51.2, 102.4]
     assert sum(clock.slept) < retries.UNANSWERED_S

@@ -114,8 +114,11 @@ def test_a_rule_of_an_interrupted_run_with_other_content_is_created_again(cloud:
 
 def describe_instance(resources: dict[str, tuple[str, Props]], spec: ClusterSpec) -> Props:
     """Return the spec of the last node's instance on the resources that there are."""
-    parts = {"subnet": resources["subnet"][0], "security_group": resources["security group"][0]}
-    parts["gpu_cluster"] = resources["GPU cluster"][0] if require_section(spec).groups["gpu"].fabric else None
+    parts = {
+        "subnet": resources["subnet"][0],
+        "security_group": resources["security group"][0],
+        "gpu_cluster": resources["GPU cluster"][0] if require_section(spec).groups["gpu"].fabric else None,
+    }
     filesystems = dict.fromkeys(spec.storage, resources["filesystem"][0])
     return instance_spec(spec, plan_nebius(spec).nodes[-1], parts, filesystems)
 

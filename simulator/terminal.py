@@ -27,13 +27,17 @@ Table = tuple[Sequence[str], Sequence[Sequence[str]]]
 
 def program_name(command: str) -> str:
     """Return how the user started a command, for its usage line: through `muster` or directly."""
-    return f"muster {command}" if Path(sys.argv[0]).name == "muster" else f"python -m simulator {command}"
+    return f"muster {command}" if is_muster() else f"python -m simulator {command}"
 
 
 def error_prefix() -> str:
-    """Return the start of an error message: the command as it was typed after `muster`, or this package."""
-    started_by_muster = Path(sys.argv[0]).name == "muster" and len(sys.argv) > 1
-    return program_name(sys.argv[1]) if started_by_muster else "simulator"
+    """Return the start of a one-line error message: the command as it was typed after `muster`, or this package."""
+    return program_name(sys.argv[1]) if is_muster() and len(sys.argv) > 1 else "simulator"
+
+
+def is_muster() -> bool:
+    """Return whether the command was started through `muster`, whose errors all look the same."""
+    return Path(sys.argv[0]).name == "muster"
 
 
 def terminal_width() -> int:
@@ -64,6 +68,17 @@ def format_problem(problem: ConfigProblem, columns: int) -> str:
         return wrap_text(f"{error_prefix()}: {problem}", columns)
     advice = ConfigProblem(problem.where, message, problem.fix)
     return wrap_text(f"{error_prefix()}: {advice}\n{INDENT}allowed: {names}", columns)
+
+
+def format_muster_problem(problem: ConfigProblem, columns: int) -> str:
+    """Format a problem as `muster` formats its errors: a cross, and the fix in a line of its own."""
+    advice = f"\n{INDENT}fix: {problem.fix}" if problem.fix else ""
+    message, listed, names = problem.message.partition(ALLOWED)
+    if listed and len(problem.message) > columns:
+        advice += f"\n{INDENT}allowed: {names}"
+    else:
+        message = problem.message
+    return wrap_text(f"✗ {ConfigProblem(problem.where, message)}{advice}", columns)
 
 
 def _split_columns(columns: int, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

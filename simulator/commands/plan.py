@@ -6,14 +6,15 @@ import argparse
 import json
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn, get_args
 
 from cluster.spec import Purchase
 from simulator import terminal
 from simulator.commands import outputs
-from simulator.commands.console import BAD_INPUT, show_progress
+from simulator.commands.console import print_problems, show_progress
 from simulator.machines import profile, stacks
 from simulator.models import find_model
 from simulator.search import filesystem, picture, plan_files, question
@@ -31,17 +32,15 @@ def main(arguments: list[str]) -> int:
     options = _parser().parse_args(arguments)
     try:
         _check_outputs(options)
-        stack = stacks.find(options.stack)
         began = time.perf_counter()
-        with show_progress() as progress:
-            answer = plan(_question(options, stack), progress)
+        with show_progress("reading the stack and its prices") as progress:
+            stack, query = _question(options)
+            answer = plan(query, progress)
         _output(answer, options, stack, time.perf_counter() - began)
         if answer.chosen is None:
             raise ConfigError([_describe_nearest(answer)])
     except ConfigError as error:
-        for problem in error.problems:
-            print(terminal.format_problem(problem, terminal.terminal_width()), file=sys.stderr)
-        return BAD_INPUT
+        return print_problems(error)
     return 0
 
 
@@ -102,28 +101,57 @@ def _check_outputs(options: argparse.Namespace) -> None:
         outputs.check_folder("--write", options.write)
 
 
-def _question(options: argparse.Namespace, stack: Path) -> Question:
-    spec = stacks.spec_of(stack)
-    if options.shared_gb is not None:
-        spec = filesystem.resized(spec, options.shared_gb)
-    group = stacks.group_of(spec, options.group)
-    model = find_model(options.model)
+def _question(options: argparse.Namespace) -> tuple[Path, Question]:
+    """Return the stack file and the question; raise ConfigError with the problems of all options."""
+    problems: list[ConfigProblem] = []
+    with _collect(problems):
+        model = find_model(options.model)
+        batch = question.parse_batch(options.batch, model)
+    with _collect(problems):
+        tokens = question.parse_tokens(options.tokens)
+    with _collect(problems):
+        nodes = question.parse_nodes(options.nodes)
+    with _collect(problems):
+        deadline_s = question.parse_duration(options.deadline, "deadline") if options.deadline else None
+    with _collect(problems):
+        budget_usd = question.parse_budget(options.budget) if options.budget else None
+    with _collect(problems):
+        wait_s = question.parse_duration(options.wait, "wait") if options.wait else None
+    with _collect(problems):
+        measured = profile.read(options.profile) if options.profile else None
+    with _collect(problems):
+        stack = stacks.find(options.stack)
+        spec = stacks.spec_of(stack)
+        if options.shared_gb is not None:
+            spec = filesystem.resized(spec, options.shared_gb)
+        group = stacks.group_of(spec, options.group)
+    if problems:
+        raise ConfigError(problems)
     own = spec.groups[group]
-    return Question(
+    return stack, Question(
         named=model,
-        tokens=question.parse_tokens(options.tokens),
+        tokens=tokens,
         spec=spec,
         group=group,
         instances=tuple(dict.fromkeys(options.instance or [own.instance_type or ""])),
-        nodes=question.parse_nodes(options.nodes),
+        nodes=nodes,
         purchases=tuple(dict.fromkeys(options.purchase or [own.capacity.kind])),
-        batch=question.parse_batch(options.batch, model),
-        deadline_s=question.parse_duration(options.deadline, "deadline") if options.deadline else None,
-        budget_usd=question.parse_budget(options.budget) if options.budget else None,
-        wait_s=question.parse_duration(options.wait, "wait") if options.wait else None,
+        batch=batch,
+        deadline_s=deadline_s,
+        budget_usd=budget_usd,
+        wait_s=wait_s,
         beyond_trainer=options.any,
-        profile=profile.read(options.profile) if options.profile else None,
+        profile=measured,
     )
+
+
+@contextmanager
+def _collect(problems: list[ConfigProblem]) -> Iterator[None]:
+    """Add the problems that the block raises to `problems` instead of raising them."""
+    try:
+        yield
+    except ConfigError as error:
+        problems += error.problems
 
 
 def _output(answer: Plan, options: argparse.Namespace, stack: Path, seconds: float) -> None:

@@ -26,8 +26,7 @@ def main(arguments: list[str]) -> int:
     out = options.out or options.runs[-1] / "predicted"
     try:
         machines = ProfiledMachines(options.profile) if options.profile else CatalogMachines(options.instance)
-        with show_progress() as progress:
-            progress("reading runs")
+        with show_progress("reading runs") as progress:
             comparison = compare([read_run(folder) for folder in dict.fromkeys(options.runs)], machines)
             progress("drawing")
             _write(comparison, out)

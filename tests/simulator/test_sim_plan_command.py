@@ -153,12 +153,21 @@ def test_any_includes_models_the_trainer_does_not_support(capsys: pytest.Capture
         (["--budget", "100"], "budget: 100 USD is not enough for any option; the cheapest costs "),
     ],
 )
-def test_invalid_arguments_are_rejected(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_arguments_are_rejected(
+    arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "116")
     assert main([*USUAL, *arguments]) == 2
     err = capsys.readouterr().err
     assert err.startswith("simulator: ")
     assert message in err
     assert "Traceback" not in err
+
+
+def test_all_invalid_arguments_are_reported_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--model", "lama-8b", "--tokens", "abc", "--stack", "local", "--nodes", "0", "--budget", "x"]) == 2
+    starts = [line.split(":")[1].strip() for line in capsys.readouterr().err.splitlines()]
+    assert starts == ["model", "tokens", "nodes", "budget", "stack"]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import sys
@@ -10,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simulator.commands.console import show_progress
 from simulator.commands.plan import main
-from simulator.terminal import DEFAULT_COLUMNS, format_problem, render_table, terminal_width, wrap_text
+from simulator.terminal import DEFAULT_COLUMNS, error_prefix, format_problem, render_table, terminal_width, wrap_text
 from trainer.config.errors import ConfigProblem
 
 FULL = (("row", "what", "time", "more"), [("1", "a machine", "3 days", "99 %"), ("2", "another", "4 days", "98 %")])
@@ -56,9 +58,37 @@ def test_long_list_of_allowed_values_follows_the_fix() -> None:
     assert "model-59" in lines[-1]
 
 
-def test_error_starts_with_the_command_as_typed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["/somewhere/bin/muster", "plan", "--model", "x"])
-    assert format_problem(ConfigProblem("model", "'x' is not known"), 100) == "muster plan: model: 'x' is not known"
+def test_warning_starts_with_the_command_as_typed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["/somewhere/bin/muster", "predict", "--runs", "x.csv"])
+    assert error_prefix() == "muster predict"
+
+
+def test_errors_through_muster_look_like_its_own(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["/somewhere/bin/muster", "plan"])
+    arguments = ["--model", "lama-8b", "--tokens", "abc", "--stack", "aws-p5en-lustre"]
+    assert main(arguments) == 2
+    model, model_fix, *tokens = capsys.readouterr().err.splitlines()
+    assert model.startswith("✗ model: 'lama-8b' is not known; allowed: bloom-176b, ")
+    assert model_fix == "  fix: did you mean llama-8b or llama-7b or llama-3b?"
+    assert tokens == ["✗ tokens: 'abc' is not a number", "  fix: write for example 1e12"]
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(arguments) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[:2] == ["✗ model: 'lama-8b' is not known", model_fix]
+    assert lines[2].startswith("  allowed: bloom-176b, ")
+    assert max(map(len, lines)) <= 80
+
+
+def test_progress_has_a_label_from_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = io.StringIO()
+    monkeypatch.setattr(screen, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setenv("TERM", "xterm")
+    with show_progress("reading the stack"):
+        pass
+    assert "reading the stack" in screen.getvalue()
 
 
 def test_short_problem_is_unchanged() -> None:

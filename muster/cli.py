@@ -160,7 +160,9 @@ def logs(
 
 @app.command(context_settings=PASS_ON)
 def submit(
-    job: Annotated[str, typer.Argument(help="Job file, such as slurm/jobs/smoke.sbatch.")],
+    job: Annotated[
+        str | None, typer.Argument(help="Job file, such as slurm/jobs/smoke.sbatch; by default, list those that exist.")
+    ] = None,
     arguments: Annotated[list[str] | None, typer.Argument(help="Arguments for the job.")] = None,
     stack: Stack = DEFAULT_STACK,
     nodes: Annotated[

@@ -79,9 +79,10 @@ def rehearse(name: str, choice: Choice) -> None:
 def list_runs(choice: Choice, scenarios: Mapping[str, str]) -> list[RehearsalOptions]:
     """Return the rehearsals of a choice in order; raise Stop if there is no such scenario."""
     if choice.scenario not in ("", ALL, *scenarios):
-        described = "".join(f"\n  {name}: {text}" for name, text in scenarios.items())
+        width = max(map(len, scenarios))
+        described = "".join(f"\n  {name:{width}}  {text}" for name, text in scenarios.items())
         what = f"--scenario: '{choice.scenario}' is not allowed; allowed: {ALL}, or one of{described}"
-        raise Stop(what, f"--scenario {next(iter(scenarios))}", BAD_INPUT)
+        raise Stop(what, f"--scenario {next(iter(scenarios))}, which is the default", BAD_INPUT)
     chosen = list(scenarios) if choice.scenario == ALL else [choice.scenario or next(iter(scenarios))]
     return [
         RehearsalOptions(seed, choice.speed, choice.nodes, scenario)

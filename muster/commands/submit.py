@@ -13,10 +13,10 @@ from pathlib import Path
 
 from cluster.inventory import Inventory
 from infra.engine.command_line import format_command
-from infra.engine.stop import BAD_INPUT, FAILED, INTERRUPTED, Stop
+from infra.engine.stop import FAILED, INTERRUPTED, Stop
 from infra.home import Home, StackHome
 from infra.shell import read_inventory, run, target_of_inventory, unattended
-from muster.commands import job_layout, screen
+from muster.commands import job_files, job_layout, screen
 from muster.commands.job_request import check_nodes
 from muster.commands.stacks import require_running_stack
 from muster.commands.train import check_training
@@ -62,9 +62,12 @@ class FollowedJob:
         return before != (self.state, self.reason)
 
 
-def submit(name: str, job: str, arguments: list[str], nodes: int | None = None) -> None:
+def submit(name: str, job: str | None, arguments: list[str], nodes: int | None = None) -> None:
     """Submit a job file and follow its log; raise Stop if the job fails."""
-    file = find_job_file(job, Home.of(os.environ))
+    home = Home.of(os.environ)
+    if not job:
+        raise job_files.explain_missing_job("no job file is given", home)
+    file = job_files.find_job_file(job, home)
     stack = require_running_stack(name)
     inventory = read_inventory(stack)
     target_of_inventory(inventory).check_shell_tools()
@@ -86,16 +89,6 @@ def submit(name: str, job: str, arguments: list[str], nodes: int | None = None) 
         _print_how_to_resume(name, followed)
         raise Stop("", code=INTERRUPTED) from None
     _print_end(followed, time.monotonic() - began)
-
-
-def find_job_file(job: str, home: Home) -> Path:
-    """Return the path of a job file, relative to the current folder or to the repository."""
-    for place in (Path(job), home.repo / job):
-        if place.is_file():
-            return place
-    bundled = sorted(str(f.relative_to(home.repo)) for f in (home.repo / "slurm" / "jobs").glob("*.sbatch"))
-    problem = f"{job} is a folder" if Path(job).is_dir() or (home.repo / job).is_dir() else f"file {job} does not exist"
-    raise Stop(f"job: {problem}", f"name a job file, such as: {', '.join(bundled)}", BAD_INPUT)
 
 
 def check_job_environment(job: str, inventory: Inventory) -> list[str]:

@@ -52,7 +52,7 @@ def test_the_account_is_not_asked_about_types(monkeypatch: pytest.MonkeyPatch) -
     rehearse("aws-g6-pair", Choice())
 
 
-SCENARIOS = {"job": "nothing: a job runs", "dead-node": "a machine dies: the job runs again"}
+SCENARIOS = {"job": "a job runs", "dead-node": "a machine dies: the job runs again"}
 
 
 def test_without_a_scenario_nothing_goes_wrong() -> None:
@@ -68,7 +68,7 @@ def test_an_unknown_scenario_is_rejected_with_all_that_exist() -> None:
     with pytest.raises(Stop) as caught:
         list_runs(Choice(scenario="flood"), SCENARIOS)
     assert "--scenario: 'flood' is not allowed; allowed: all, or one of" in str(caught.value)
-    assert "dead-node: a machine dies: the job runs again" in str(caught.value)
+    assert "\n  job        a job runs\n  dead-node  a machine dies: the job runs again" in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`muster submit`: finding the job file, warnings about its environment, and following a job."""
+"""`muster submit`: warnings about its environment, and following a job."""
 
 from __future__ import annotations
 
@@ -10,25 +10,12 @@ import pytest
 
 from cluster.inventory import Inventory, Node, NodeSet
 from infra import shell
-from infra.engine.stop import BAD_INPUT, Stop
+from infra.engine.stop import Stop
 from infra.home import Home
 from muster.commands import submit
 from tests.muster.test_commands_parts import fake_ssh
 
 REPO = Path(__file__).parents[2]
-
-
-def test_job_file_is_searched_here_and_in_the_repository(tmp_path: Path) -> None:
-    home = Home.of({}, repo=REPO)
-    own = tmp_path / "own.sbatch"
-    own.write_text("#!/bin/sh\n")
-    assert submit.find_job_file(str(own), home) == own
-    assert submit.find_job_file("slurm/jobs/smoke.sbatch", home).is_file()
-    with pytest.raises(Stop) as stop:
-        submit.find_job_file("slurm/jobs/none.sbatch", home)
-    assert stop.value.code == BAD_INPUT
-    assert "slurm/jobs/none.sbatch" in stop.value.what
-    assert "slurm/jobs/smoke.sbatch" in stop.value.fix
 
 
 def test_update_reports_changes_of_state_or_reason() -> None:
@@ -65,12 +52,6 @@ def test_following_uses_batch_mode_and_a_connect_timeout(tmp_path: Path, monkeyp
     fake_ssh(tmp_path, monkeypatch, f'printf "%s\\n" "$@" > {tmp_path}/given')
     submit.follow(Home.of({"MUSTER_HOME": str(tmp_path)}).stack("s"), "login", submit.FollowedJob("7"))
     assert {"BatchMode=yes", "ConnectTimeout=5"} <= set((tmp_path / "given").read_text().splitlines())
-
-
-def test_folder_is_rejected_as_job_file(tmp_path: Path) -> None:
-    for folder in (str(tmp_path), "slurm/jobs"):
-        with pytest.raises(Stop, match=f"{folder} is a folder"):
-            submit.find_job_file(folder, Home.of({}, REPO))
 
 
 def test_harmful_variables_are_reported_for_the_cluster_fabric() -> None:

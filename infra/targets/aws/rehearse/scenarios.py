@@ -13,18 +13,18 @@ from infra.targets.aws.rehearse.delays import THROTTLED_SHARE
 
 @dataclass(frozen=True)
 class Scenario:
-    """What is injected, and what must hold."""
+    """What is injected, empty if nothing is, and what must hold."""
 
     injects: str
     holds: str
 
     def __str__(self) -> str:
-        return f"{self.injects}: {self.holds}"
+        return f"{self.injects}: {self.holds}" if self.injects else self.holds
 
 
 SCENARIOS: Mapping[str, Scenario] = {
-    "job": Scenario("nothing", "a job runs on two nodes"),
-    "training": Scenario("nothing", "the trainer completes all steps on two nodes"),
+    "job": Scenario("", "a job runs on two nodes"),
+    "training": Scenario("", "the trainer completes all steps on two nodes"),
     "no-capacity-controller": Scenario("no capacity for the controller", "`up` says so, and the next `up` continues"),
     "no-capacity-nodes": Scenario(
         "no capacity for nodes", "nodes show the reason, and the job runs once there is some"

@@ -53,18 +53,18 @@ def count_rounds(size: int, rounds: int, mbit: int | None) -> int:
 def format_times(size: int, times: Times, mbit: int | None) -> str:
     """Return a table with the median times of each pattern, its predicted time, and how fast it is beside torch."""
     machine = describe_machine(size, times, mbit)
-    predicted = predict_seconds("ring", size, RANKS, RANKS_PER_NODE, machine) * 1e3
+    predicted = {
+        pattern: f"{predict_seconds(pattern, size, RANKS, RANKS_PER_NODE, machine) * 1e3:.2f}"
+        for pattern in get_args(Pattern)
+    }
     rows: list[tuple[Cell, ...]] = [
         (format_size(size), "plain", median(times.plain) * 1e3, "", ""),
-        (format_size(size), "torch", times.torch * 1e3, f"{predicted:.2f}", ""),
+        (format_size(size), "torch", times.torch * 1e3, predicted[RING], ""),
     ]
     for name, pairs in times.pairs.items():
-        predicted_text = ""
-        if name in get_args(Pattern):
-            seconds = predict_seconds(name, size, RANKS, RANKS_PER_NODE, machine)  # type: ignore[arg-type]
-            predicted_text = f"{seconds * 1e3:.2f}"
         speed = describe_ratios([pair.torch / pair.ours for pair in pairs])
-        rows.append((format_size(size), name, median(pair.ours for pair in pairs) * 1e3, predicted_text, speed))
+        time_ms = median(pair.ours for pair in pairs) * 1e3
+        rows.append((format_size(size), name, time_ms, predicted.get(name, ""), speed))
     return table(("size", "pattern", "time ms", "predicted ms", "torch's time / ours"), rows)
 
 

@@ -1,7 +1,5 @@
 """The subcommands of `muster cache`."""
 
-# ruff: noqa: PLC0415
-# Imports inside the functions keep start-up under a second.
 from __future__ import annotations
 
 import typer

@@ -1,7 +1,5 @@
 """The `muster` command: one function per subcommand, each importing its module only when it runs."""
 
-# ruff: noqa: PLC0415
-# Imports inside the functions keep start-up under a second.
 from __future__ import annotations
 
 import os

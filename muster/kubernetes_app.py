@@ -1,7 +1,5 @@
 """The subcommands of `muster kubernetes`."""
 
-# ruff: noqa: PLC0415
-# Imports inside the functions keep start-up under a second.
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -22,7 +20,7 @@ _Context = Annotated[str, typer.Option("--context", help="Context of kubectl; by
 def _add_job_command(name: str, act: Callable[[TrainingJob, str], None], summary: str) -> None:
     """Add a command that takes a training job; both have the same options."""
 
-    def run(  # noqa: PLR0913, PLR0917  # one argument per option
+    def run(
         config: Annotated[str, typer.Argument(help="Preset or YAML file of the trainer.")],
         overrides: Annotated[list[str] | None, typer.Argument(help="Settings to change, as key.sub=value.")] = None,
         image: Annotated[str, typer.Option("--image", help="Image of the trainer, built from its Dockerfile.")] = "",

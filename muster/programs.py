@@ -1,7 +1,5 @@
 """The commands that parse their own arguments: those of the simulator, and the trainer."""
 
-# ruff: noqa: PLC0415
-# Imports inside the functions keep start-up under a second.
 from __future__ import annotations
 
 import typer

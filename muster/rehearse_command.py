@@ -1,7 +1,5 @@
 """The options of `muster rehearse`."""
 
-# ruff: noqa: PLC0415
-# Imports inside the function keep start-up under a second.
 from __future__ import annotations
 
 from typing import Annotated
@@ -12,7 +10,7 @@ from infra.home import DEFAULT_STACK
 from muster.options import Stack
 
 
-def rehearse(  # noqa: PLR0913, PLR0917  # one argument per option
+def rehearse(
     stack: Stack = DEFAULT_STACK,
     seed: Annotated[int, typer.Option("--seed", help="Seed of all delays; the same seed repeats them.")] = 1,
     seeds: Annotated[int, typer.Option("--seeds", help="Rehearse with this many seeds, from --seed on.")] = 1,

@@ -16,6 +16,8 @@ from tests.nightly_parts import read_part, select_part
 if TYPE_CHECKING:
     from tests.harness import Spec, Stack
 
+pytest_plugins = ["tests.moto_fixtures"]
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Make tests independent of the terminal's width and of how busy the machine is."""

@@ -16,10 +16,8 @@ from infra.targets.aws.launcher.node_names import read_node_name
 from slurm.control.jobs import SAVES_ON_USR1
 from tests import harness
 from tests.e2e.cloud_slurm import CloudSlurm, cloud_slurm
-from tests.moto_server import Moto, aws, moto
+from tests.moto_server import Moto
 from tests.slurm.power.cluster import TYPE, ZONES, list_running, make_fleet, read_records, with_retry_s
-
-__all__ = ["aws", "moto"]
 
 # Each program starts a Python that imports boto3, possibly on a busy machine.
 TIMEOUT_S = 300.0

@@ -1,7 +1,5 @@
 """The check for running jobs before teardown: on AWS, a queue that does not answer requires --force."""
 
-# ruff: noqa: F811  # arguments of tests have the names of imported fixtures; mypy reports functions of the same name
-
 from __future__ import annotations
 
 import json
@@ -19,7 +17,7 @@ from muster.commands import teardown_jobs
 from muster.commands.teardown_jobs import ClusterJobs, describe_job_ids, find_next_job_id, list_cluster_jobs
 from slurm.control.named_jobs import LIST_RUNNING
 from tests.infra.targets.aws.build.test_job_queue import SPEC, put_report, start_instance
-from tests.moto_server import REGION, Moto, aws, moto  # noqa: F401  # fixtures
+from tests.moto_server import REGION, Moto
 from tests.muster.test_commands_parts import fake_ssh, node
 
 LOCAL = (LocalTarget(), Deployment("c", "s"))

@@ -8,10 +8,8 @@ from pathlib import Path
 import pytest
 
 from infra.targets.aws.launcher.fleet import Fleet
-from tests.moto_server import Moto, aws, moto
+from tests.moto_server import Moto
 from tests.slurm.power.cluster import AwsContext, Clock, FakeSlurm, make_context, make_fleet
-
-__all__ = ["aws", "moto"]
 
 
 @pytest.fixture

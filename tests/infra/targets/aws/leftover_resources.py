@@ -1,18 +1,13 @@
-"""One resource of every kind that a cluster on AWS may leave behind, and the fixtures of tests that search for them."""
+"""One resource of every kind that a cluster on AWS may leave behind."""
 
 from __future__ import annotations
 
 import json
-from types import SimpleNamespace
 from typing import Any
-
-import pytest
-from botocore import endpoint
 
 from infra.targets.aws import names
 from infra.targets.aws.leftovers import search
 from infra.targets.aws.leftovers.kind import AccountRegion
-from infra.targets.aws.rehearse import moto_gaps
 from infra.targets.target import Leftover
 from tests.moto_server import REGION, Moto
 
@@ -168,17 +163,3 @@ def create_names_roles_and_storage(server: Moto, cluster: str) -> None:
 
 def list_leftovers(cluster: str) -> list[Leftover]:
     return search.find_leftovers(cluster, REGION).resources
-
-
-@pytest.fixture
-def filled_moto_gaps() -> None:
-    """Fill moto's gaps: it does not report the VPC of a filesystem."""
-    moto_gaps.apply()
-
-
-@pytest.fixture
-def unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Point clients to a port that nothing listens on; they do not pause before they retry."""
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
-    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
-    monkeypatch.setattr(endpoint, "time", SimpleNamespace(sleep=lambda _seconds: None))

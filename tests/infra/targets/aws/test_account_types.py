@@ -16,7 +16,7 @@ from cluster.spec import ClusterSpec
 from infra.targets.aws.account_types import FILE, list_missing, merge_types
 from infra.targets.aws.target import AwsTarget
 from tests.infra.targets.aws.specs import group, spec
-from tests.moto_server import REGION, Moto, aws, moto  # noqa: F401  # fixtures
+from tests.moto_server import REGION, Moto
 
 # moto describes it as AWS does; the catalog does not have its family.
 NEW = "g4dn.metal"

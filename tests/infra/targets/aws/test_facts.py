@@ -16,7 +16,7 @@ from infra.targets.aws.facts import gather_facts
 from infra.targets.facts import Facts, Machine, Slurm
 from muster.commands import status
 from tests.infra.targets.aws.specs import spec
-from tests.moto_server import REGION, Moto, aws, moto  # noqa: F401  # fixtures
+from tests.moto_server import REGION, Moto
 from tests.muster.test_commands_parts import node
 
 SETS = (

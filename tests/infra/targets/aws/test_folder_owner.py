@@ -18,9 +18,7 @@ from infra.targets.aws.state_store import S3StateStore
 from infra.targets.aws.target import AwsTarget
 from muster.commands.stacks import resolve_stack
 from tests.infra.targets.aws.specs import good
-from tests.moto_server import Moto, aws, moto
-
-__all__ = ["aws", "moto"]
+from tests.moto_server import Moto
 
 FIRST, SECOND, THIRD, FOURTH = (
     f"s3://team-state/{prefix}?region=us-east-1" for prefix in ("first", "second", "third", "fourth")

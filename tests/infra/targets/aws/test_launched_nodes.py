@@ -20,7 +20,7 @@ from infra.targets.aws.send_command import Script
 from infra.targets.target import Deployment
 from muster.commands.screen import get_quiet_console
 from tests.infra.targets.aws.test_upgrade import start_instance
-from tests.moto_server import ACCOUNT, REGION, Moto, aws, moto  # noqa: F401  # fixtures
+from tests.moto_server import ACCOUNT, REGION, Moto
 
 DEPLOYMENT = Deployment("toy", "s", REGION, ACCOUNT)
 NEW, OLD = "new-bundle", "old-bundle"

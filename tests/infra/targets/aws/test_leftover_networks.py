@@ -13,7 +13,7 @@ from infra.targets.aws.leftovers.kind import AccountRegion
 from infra.targets.aws.rehearse import moto_gaps
 from infra.targets.target import Leftover
 from tests.infra.targets.aws.leftover_resources import OURS, THEIRS, create_network, list_leftovers, spec, tags
-from tests.moto_server import REGION, Moto, aws, moto  # noqa: F401  # fixtures
+from tests.moto_server import REGION, Moto
 
 
 @pytest.fixture(autouse=True)

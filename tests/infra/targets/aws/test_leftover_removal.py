@@ -20,12 +20,10 @@ from tests.infra.targets.aws.leftover_resources import (
     THEIRS,
     create_all,
     create_network,
-    filled_moto_gaps,  # noqa: F401  # a fixture
     list_leftovers,
     spec,
-    unreachable,  # noqa: F401  # a fixture
 )
-from tests.moto_server import REGION, Moto, aws, moto  # noqa: F401  # fixtures
+from tests.moto_server import REGION, Moto
 
 pytestmark = pytest.mark.usefixtures("filled_moto_gaps")
 LATER = float("inf")
@@ -139,7 +137,7 @@ def test_temporary_errors_are_recognized(code: str, message: str, temporary: boo
     assert search._is_temporary(Fault("throttle" if code == "NoAnswer" else "broken", code, message)) is temporary
 
 
-@pytest.mark.usefixtures("unreachable")
+@pytest.mark.usefixtures("unreachable_aws")
 def test_a_lost_connection_error_names_the_leftover() -> None:
     leftover = Leftover("VPC", "vpc-1", region=REGION)
     with pytest.raises(ResourceError, match="AWS refused to remove VPC vpc-1: Could not connect"):

@@ -16,12 +16,10 @@ from tests.infra.targets.aws.leftover_resources import (
     create_all,
     create_machines,
     create_network,
-    filled_moto_gaps,  # noqa: F401  # a fixture
     list_leftovers,
     tags,
-    unreachable,  # noqa: F401  # a fixture
 )
-from tests.moto_server import ACCOUNT, REGION, Moto, aws, moto  # noqa: F401  # fixtures
+from tests.moto_server import ACCOUNT, REGION, Moto
 
 pytestmark = pytest.mark.usefixtures("filled_moto_gaps")
 
@@ -129,7 +127,7 @@ def denying(kind: ResourceKind) -> ResourceKind:
     return replace(kind, find=find)
 
 
-@pytest.mark.usefixtures("unreachable")
+@pytest.mark.usefixtures("unreachable_aws")
 def test_if_aws_is_unreachable_there_is_no_receipt() -> None:
     with pytest.raises(ResourceError, match="cannot be listed"):
         list_leftovers(OURS)

@@ -14,7 +14,7 @@ from botocore.exceptions import (
 from infra.targets.aws import run_command, send_command
 from infra.targets.aws.rehearse.moto_server import Fault
 from infra.targets.aws.send_command import Script, may_have_arrived, send_script
-from tests.moto_server import REGION, Moto, aws, moto  # noqa: F401  # fixtures
+from tests.moto_server import REGION, Moto
 
 TRUE, FALSE = Script("true", 30), Script("false", 30)
 SENT, LISTED = "SendCommand", "ListCommands"

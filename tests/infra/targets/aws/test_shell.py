@@ -15,7 +15,7 @@ from infra.targets.local.target import LocalTarget
 from muster.commands import bootstrap, fabric, ssh
 from tests.infra.targets.aws.test_facts import INVENTORY, start_instance
 from tests.infra.targets.aws.test_state import PROVIDER, write_state
-from tests.moto_server import REGION, Moto, aws, moto  # noqa: F401  # fixtures
+from tests.moto_server import REGION, Moto
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from infra.targets.target import Deployment, Leftover
 from muster.commands import teardown
 from muster.deployments import search_deployment
 from tests.infra.targets.aws.test_facts import start_instance
-from tests.moto_server import ACCOUNT, REGION, Moto, aws, moto  # noqa: F401  # fixtures
+from tests.moto_server import ACCOUNT, REGION, Moto
 
 PROVIDER = {
     "type": "pulumi:providers:aws",

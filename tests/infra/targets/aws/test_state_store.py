@@ -19,9 +19,7 @@ from infra.home import Home, StackHome
 from infra.targets.aws.rehearse import moto_gaps
 from infra.targets.aws.state_store import S3StateStore, parse_url
 from muster.commands import state_move
-from tests.moto_server import Moto, aws, moto
-
-__all__ = ["aws", "moto"]
+from tests.moto_server import Moto
 
 URL = "s3://team-state/clusters?region=us-east-1"
 KEY_ID = "1234abcd-12ab-34cd-56ef-1234567890ab"

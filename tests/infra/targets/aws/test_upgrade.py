@@ -20,7 +20,7 @@ from infra.targets.aws.node import parameters
 from infra.targets.aws.node.parameters import Report
 from infra.targets.aws.run_command_transport import RunCommandTransport
 from infra.targets.target import Deployment
-from tests.moto_server import REGION, Moto, aws, moto  # noqa: F401  # fixtures
+from tests.moto_server import REGION, Moto
 
 DEPLOYMENT = Deployment("toy", "s", REGION, "123456789012")
 CONTROLLER = Node(

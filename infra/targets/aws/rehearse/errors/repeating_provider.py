@@ -7,6 +7,8 @@ import importlib.util
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from contextlib import contextmanager
+from importlib.machinery import SourceFileLoader
+from types import CodeType
 from typing import Any, NoReturn, cast
 
 import grpc
@@ -109,19 +111,25 @@ class _Context:
 
 
 def load_dynamic_provider() -> Any:
-    """Return Pulumi's provider of resources that are written in Python.
+    """Return Pulumi's provider of resources that are written in Python, whose module serves it when it is imported."""
+    spec = importlib.util.find_spec("pulumi.dynamic.__main__")
+    if spec is None or spec.origin is None:
+        raise ImportError("Pulumi has no file with its provider of dynamic resources")
+    loader = _LoaderWithoutMain(spec.name, spec.origin)
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    return module.DynamicResourceProviderServicer()
 
-    Its module serves it as soon as it is imported, so its last statement is left out.
-    """
-    name = "pulumi.dynamic.__main__"
-    spec = importlib.util.find_spec(name)
-    source = spec and spec.loader and spec.loader.get_source(name)  # type: ignore[attr-defined]  # a file has it
-    tree = ast.parse(source or "")
-    assert ast.unparse(tree.body[-1]) == "main()"  # noqa: S101  # another version of Pulumi
-    del tree.body[-1]
-    module: dict[str, Any] = {"__name__": name}
-    exec(compile(tree, name, "exec"), module)  # noqa: S102  # of an installed package
-    return module["DynamicResourceProviderServicer"]()
+
+class _LoaderWithoutMain(SourceFileLoader):
+    """Load a module without its last statement, the call of main()."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        path = self.get_filename(fullname)
+        tree = ast.parse(self.get_data(path))
+        if ast.unparse(tree.body.pop()) != "main()":
+            raise ImportError(f"{path} does not end with main(): this version of Pulumi is not supported here")
+        return compile(tree, path, "exec")
 
 
 @contextmanager

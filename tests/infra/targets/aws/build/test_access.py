@@ -18,7 +18,7 @@ from infra.targets.aws.build.inventory import add_static_nodes, build_inventory,
 from infra.targets.registry import plan_of as plan
 from infra.targets.registry import read_spec as read
 from tests.infra.targets.aws.build.capture import ROOT
-from tests.moto_server import REGION, Moto, aws, moto  # noqa: F401  # fixtures
+from tests.moto_server import REGION, Moto
 from tests.slurm.test_gate import Controller
 
 

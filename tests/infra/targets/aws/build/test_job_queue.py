@@ -16,7 +16,7 @@ from infra.targets.aws.node.parameters import Report
 from infra.targets.aws.queue import open_queue
 from infra.targets.registry import read_spec as read
 from tests.infra.targets.aws.build.capture import ROOT
-from tests.moto_server import Moto, aws, moto  # noqa: F401  # fixtures
+from tests.moto_server import Moto
 
 SPEC = read(ROOT / "stacks" / "Pulumi.aws-p5en-lustre.yaml")
 

@@ -10,7 +10,7 @@ import pytest
 from infra.resources.error import ResourceError
 from infra.targets.aws.build.resolved import ResolvedArgs, ResolvedProvider
 from infra.targets.aws.build.secrets import HostKeysProvider
-from tests.moto_server import ACCOUNT, REGION, Moto, aws, moto  # noqa: F401  # fixtures
+from tests.moto_server import ACCOUNT, REGION, Moto
 
 # A parameter that moto publishes; the deep learning images have similar paths.
 PARAMETER = "/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-default-x86_64"

@@ -39,7 +39,7 @@ from infra.targets.aws.target import AwsTarget
 from infra.targets.target import Deployment
 from muster.commands.screen import get_quiet_console
 from tests.infra.targets.aws.specs import group, spec
-from tests.moto_server import Moto, aws, moto  # noqa: F401  # fixtures
+from tests.moto_server import Moto
 
 SPEC = spec()
 HERE = Deployment("demo", "s", REGION)

@@ -19,11 +19,10 @@ from tests.infra.targets.aws.images.test_build_images import (
     Machine,
     Notes,
     build,
-    home,  # noqa: F401  # a fixture
     list_alive,
     list_own,
 )
-from tests.moto_server import Moto, aws, moto  # noqa: F401  # fixtures
+from tests.moto_server import Moto
 
 
 @pytest.mark.parametrize("program", ["program=bake", "--check"])

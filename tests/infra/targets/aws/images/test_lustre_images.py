@@ -30,10 +30,10 @@ from infra.targets.aws.rehearse.moto_gaps import publish_image
 from infra.targets.aws.rehearse.moto_server import ACCOUNT, REGION
 from infra.targets.aws.target import AwsTarget
 from muster.commands.screen import get_quiet_console
-from tests.infra.targets.aws.images.test_build_images import HERE, Machine, home, write_state  # noqa: F401  # fixture
+from tests.infra.targets.aws.images.test_build_images import HERE, Machine, write_state
 from tests.infra.targets.aws.preflight.test_lustre_clients import CLIENTS, LUSTRE, UBUNTU, index
 from tests.infra.targets.aws.specs import spec
-from tests.moto_server import Moto, aws, moto  # noqa: F401  # fixtures
+from tests.moto_server import Moto
 
 KERNEL = "6.8.0-1041-aws"
 ZONE = f"{REGION}a"

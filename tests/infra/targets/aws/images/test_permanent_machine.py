@@ -9,7 +9,7 @@ from infra.resources.error import ResourceError
 from infra.targets.aws import run_command
 from infra.targets.aws.images.permanent_machine import end_machine
 from infra.targets.target import Deployment
-from tests.moto_server import REGION, Moto, aws, moto  # noqa: F401  # fixtures
+from tests.moto_server import REGION, Moto
 
 HERE = Deployment("demo", "s", REGION)
 

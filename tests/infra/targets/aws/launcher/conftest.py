@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from tests.moto_server import aws, moto
 from tests.slurm.power.conftest import clock, context, fleet, slurm
 
-__all__ = ["aws", "clock", "context", "fleet", "moto", "slurm"]
+__all__ = ["clock", "context", "fleet", "slurm"]

@@ -7,9 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.infra.targets.aws.node.machines import Machines, machines
-from tests.moto_server import Moto, aws, moto
-
-__all__ = ["aws", "moto"]
+from tests.moto_server import Moto
 
 
 @pytest.fixture(scope="module")

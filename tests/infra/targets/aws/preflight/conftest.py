@@ -10,9 +10,7 @@ import pytest
 from botocore.awsrequest import AWSResponse
 
 from infra.targets.aws.preflight.account import Account
-from tests.moto_server import REGION, Moto, aws, moto
-
-__all__ = ["aws", "moto"]
+from tests.moto_server import REGION, Moto
 
 Answer = dict[str, Any] | Callable[[dict[str, Any]], dict[str, Any]]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from infra.targets.aws.rehearse.account_resources import list_own_keys
-from tests.moto_server import REGION, Moto, aws, moto  # noqa: F401  # fixtures
+from tests.moto_server import REGION, Moto
 
 
 def test_the_key_that_aws_creates_for_disks_is_not_ours(aws: Moto) -> None:

@@ -16,7 +16,7 @@ from infra.targets.aws.plan import iam
 from infra.targets.aws.plan.policy import Scope
 from infra.targets.aws.rehearse.authorizations import Template, list_authorizations
 from infra.targets.aws.rehearse.policies import Authorization, Statement, list_denied
-from tests.moto_server import ACCOUNT, REGION, Moto, aws, moto  # noqa: F401  # fixtures
+from tests.moto_server import ACCOUNT, REGION, Moto
 from tests.slurm.power.cluster import make_fleet
 
 CLUSTER = "demo"

@@ -16,7 +16,7 @@ from infra.targets.aws.rehearse.existing_resources import create_existing
 from infra.targets.aws.rehearse.moto_account import MotoAccount
 from infra.targets.aws.spec import aws_section, region_of
 from infra.targets.registry import read_spec
-from tests.moto_server import ACCOUNT, Moto, aws, moto  # noqa: F401  # fixtures
+from tests.moto_server import ACCOUNT, Moto
 
 CIDR = "10.96.0.0/20"
 EXISTING_VPC, FULL = "aws-existing-vpc", "aws-full"

@@ -14,7 +14,7 @@ from infra.resources.error import ResourceError
 from infra.targets.aws.rehearse import moto_gaps, moto_hooks
 from infra.targets.aws.rehearse.instances import Instances
 from tests.infra.targets.aws.rehearse.instances_without_docker import TYPE, Engine, make_instances, wait_for
-from tests.moto_server import Moto, aws, moto  # noqa: F401  # fixtures
+from tests.moto_server import Moto
 
 # Eleven addresses: AWS reserves four, and the last one is the broadcast address.
 SUBNET = IPv4Network("10.96.0.0/28")

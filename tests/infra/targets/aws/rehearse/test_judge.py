@@ -20,7 +20,7 @@ from infra.targets.aws.rehearse.judge import make_judge
 from infra.targets.aws.rehearse.moto_account import MotoAccount
 from infra.targets.aws.rehearse.policies import Statement
 from infra.targets.aws.rehearse.timeline import Timeline
-from tests.moto_server import ACCOUNT, REGION, Moto, aws, listening, moto  # noqa: F401  # fixtures
+from tests.moto_server import ACCOUNT, REGION, Moto, listening
 
 OPERATOR, MACHINE = "ASIAOPERATOR", "ASIAMACHINE"
 JOB, FOREIGN_JOB = "ASIAJOB", "ASIAFOREIGN"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from infra.targets.aws.rehearse.moto_account import MotoAccount
-from tests.moto_server import ACCOUNT, REGION, Moto, aws, moto  # noqa: F401  # fixtures
+from tests.moto_server import ACCOUNT, REGION, Moto
 
 
 def test_billed_resources_are_found_without_tags(aws: Moto) -> None:

@@ -11,7 +11,7 @@ from moto.ec2.models import ec2_backends
 from moto.ec2.responses import EC2Response
 
 from infra.targets.aws.rehearse.moto_calls import MethodNames
-from tests.moto_server import ACCOUNT, REGION, Moto, aws, moto  # noqa: F401  # fixtures
+from tests.moto_server import ACCOUNT, REGION, Moto
 
 
 def test_method_names_are_those_that_moto_lists(moto: Moto) -> None:

@@ -7,9 +7,7 @@ from botocore.exceptions import ClientError
 
 from infra.targets.aws.launcher.errors import classify_error
 from infra.targets.aws.rehearse.moto_errors import denial_code, throttle_code
-from tests.moto_server import Moto, aws, moto
-
-__all__ = ["aws", "moto"]
+from tests.moto_server import Moto
 
 # One call of each service that muster uses.
 CALLS = {

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from infra.targets.aws.rehearse import moto_gaps, moto_hooks
-from tests.moto_server import Moto, aws, moto  # noqa: F401  # fixtures
+from tests.moto_server import Moto
 
 
 def test_a_script_runs_only_where_it_is_sent(aws: Moto, monkeypatch: pytest.MonkeyPatch) -> None:

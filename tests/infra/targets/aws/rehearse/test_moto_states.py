@@ -15,7 +15,7 @@ from infra.targets.aws.rehearse.delays import Clock
 from infra.targets.aws.rehearse.moto_account import MotoAccount
 from infra.targets.aws.rehearse.moto_states import delay_resources
 from infra.targets.aws.rehearse.timeline import Timeline
-from tests.moto_server import ACCOUNT, REGION, Moto, aws, moto  # noqa: F401  # fixtures
+from tests.moto_server import ACCOUNT, REGION, Moto
 
 
 @pytest.fixture

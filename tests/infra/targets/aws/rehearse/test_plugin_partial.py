@@ -15,7 +15,7 @@ from pulumi.runtime.proto import status_pb2
 from infra.targets.aws.rehearse import moto_gaps
 from infra.targets.aws.rehearse.plugin.kind import Props
 from infra.targets.aws.rehearse.plugin.serve import Provider, to_message, to_properties
-from tests.moto_server import REGION, Moto, aws, moto  # noqa: F401  # fixtures
+from tests.moto_server import REGION, Moto
 
 PROFILE = "urn:pulumi:s::muster::aws:iam/instanceProfile:InstanceProfile::login"
 INPUTS: Props = {"name": "full-login", "role": "full-login", "tags": {"a": "b"}}

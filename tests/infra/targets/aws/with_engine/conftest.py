@@ -15,9 +15,7 @@ from infra.targets.aws.rehearse.simulated_boot import simulate_boot
 from tests.infra.targets.aws.with_engine.cloud import Cloud, in_account, on_moto
 from tests.infra.targets.aws.with_engine.cloud_stack import CloudStack, example
 from tests.infra.targets.aws.with_engine.requirements import ACCOUNT, HOME, REGION
-from tests.moto_server import Moto, moto
-
-__all__ = ["moto"]
+from tests.moto_server import Moto
 
 MakeStack = Callable[..., CloudStack]
 

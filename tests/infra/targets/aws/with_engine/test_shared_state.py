@@ -18,9 +18,7 @@ from infra.targets.aws.rehearse import moto_gaps
 from infra.targets.aws.state_store import S3StateStore
 from muster.commands import state, state_move
 from muster.commands.stacks import resolve_stack
-from tests.moto_server import Moto, aws, moto
-
-__all__ = ["aws", "moto"]
+from tests.moto_server import Moto
 
 REPO = Path(__file__).parents[5]
 URL = "s3://team-state/clusters?region=us-east-1"

@@ -21,7 +21,7 @@ from infra.targets.aws.rehearse.errors.step_commands import is_step_open
 from infra.targets.aws.rehearse.errors.step_errors import StepErrors
 from infra.targets.aws.rehearse.plugin.kind import Props
 from infra.targets.aws.rehearse.plugin.serve import Provider, to_message
-from tests.moto_server import REGION, Moto, aws, moto  # noqa: F401  # fixtures
+from tests.moto_server import REGION, Moto
 
 URN = "urn:pulumi:s::muster::aws:iam/instanceProfile:InstanceProfile::login"
 INPUTS: Props = {"name": "login", "role": "login", "tags": {"a": "b"}}

@@ -8,7 +8,7 @@ from cluster.inventory import Inventory
 from cluster.plural import format_count
 from infra.engine.command_line import format_command
 from infra.engine.stop import BAD_INPUT, Stop
-from muster.commands.job_layout import list_directives, read_directive
+from muster.commands.job_directives import list_directives, read_directive
 
 # Separates the parts of a job, of which each has its own nodes and partition.
 _HETEROGENEOUS = "hetjob"

@@ -17,6 +17,7 @@ from infra.engine.stop import FAILED, INTERRUPTED, Stop
 from infra.home import Home, StackHome
 from infra.shell import read_inventory, run, target_of_inventory, unattended
 from muster.commands import job_files, job_layout, screen
+from muster.commands.job_directives import add_options
 from muster.commands.job_request import check_nodes
 from muster.commands.stacks import require_running_stack
 from muster.commands.train import check_training
@@ -76,7 +77,7 @@ def submit(name: str, job: str | None, arguments: list[str], nodes: int | None =
     for warning in check_job_environment(text, inventory):
         screen.say(f"{file.name}: {warning}")
     options = [f"--nodes={nodes}"] if nodes else []
-    request = job_layout.add_options(text, options)
+    request = add_options(text, options)
     check_nodes(request, job, inventory, name)
     check_training(text, arguments)
     arguments = job_layout.choose_layout(stack, target_of_inventory(inventory), request, arguments)

@@ -25,6 +25,7 @@ fi
 
 for marker in /var/lib/muster/*; do
   if [ -f "$marker" ]; then
+    value=
     read -r value <"$marker" || true
     echo "marker$tab${marker##*/}$tab$value"
   fi

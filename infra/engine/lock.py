@@ -93,7 +93,7 @@ def pulumi_holders(stack: StackHome) -> list[Holder]:
 
 
 def is_held_since(stack: StackHome, when: datetime) -> bool:
-    """Return whether a process of this machine has had the lock of muster or Pulumi since then, a whole second."""
+    """Return whether a process of this machine has held the lock of muster or Pulumi since `when`, in whole seconds."""
     try:
         ours = _parse_note(stack.lock.read_bytes())
     except OSError:

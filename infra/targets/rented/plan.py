@@ -1,4 +1,4 @@
-"""The build plan of a cluster on rented machines: one for each node. Pure functions."""
+"""The build plan of a cluster whose nodes are rented machines. Pure functions."""
 
 from __future__ import annotations
 

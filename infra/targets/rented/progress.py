@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from bootstrap.progress import Event, emit
+from bootstrap.progress import Event, State, emit
 from infra.resources.properties import Properties
 
 
-def report_machine(props: Properties, state: Any, detail: str = "") -> None:
-    """Report how far the machine of a node is; other resources are no machines of a node."""
+def report_machine(props: Properties, state: State, detail: str = "") -> None:
+    """Report the state of a node's machine; do nothing for resources that belong to no node."""
     if props.get("node"):
         emit(Event("machines", props["node"], "create", state, detail))

@@ -15,7 +15,7 @@ from cluster.spec.model import SlurmRelease
 from infra.targets.local.docker_engine import Engine
 
 if TYPE_CHECKING:
-    # It imports Pulumi, which takes 0.3 s, and commands need only parts of this module.
+    # This import loads Pulumi, which takes 0.3 s; commands use this module without it.
     from infra.resources.properties import Properties
 
 SPEC = "muster.spec"

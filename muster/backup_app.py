@@ -11,7 +11,7 @@ from infra.home import DEFAULT_STACK
 from muster.options import Stack
 
 backup_app = typer.Typer(
-    invoke_without_command=True, help="Write queue, accounting and shared files to one archive, or list the archives."
+    invoke_without_command=True, help="Archive queue, accounting and shared files, or list archives."
 )
 
 

@@ -14,6 +14,7 @@ from infra.home import DEFAULT_STACK
 from muster.backup_app import backup_app
 from muster.cache_app import cache_app
 from muster.command_after_dashes import CommandAfterDashes
+from muster.command_sections import SectionedCommands
 from muster.image_app import image_app
 from muster.kubernetes_app import kubernetes_app
 from muster.options import Json, Stack, chosen_stack
@@ -23,6 +24,7 @@ from muster.rotate_app import rotate_app
 from muster.state_app import state_app
 
 app = typer.Typer(
+    cls=SectionedCommands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     # Plain help: typer's boxes import rich's Markdown parser, which doubles the start-up time.
@@ -150,7 +152,7 @@ def logs(
         str | None, typer.Option("--machine", help="Id of the machine; by default the node's latest.")
     ] = None,
 ) -> None:
-    """Print the logs that a node stored, even if its machine is gone."""
+    """Print the stored logs of a node, even if its machine is gone."""
     from muster.commands.logs import logs as run
 
     run(stack, node, machine)
@@ -167,7 +169,7 @@ def submit(
         int | None, typer.Option("--nodes", min=1, help="Number of nodes; overrides the job file.")
     ] = None,
 ) -> None:
-    """Submit a job and follow its log; Ctrl-C ends only the following, not the job."""
+    """Submit a job and follow its log. Ctrl-C ends only the following, not the job."""
     from muster.commands.submit import submit as run
 
     given = arguments or []
@@ -192,7 +194,7 @@ def fabric(
 
 @app.command()
 def alerts(stack: Stack = DEFAULT_STACK) -> None:
-    """Read the address of a webhook for alerts, and write it encrypted into the stack file."""
+    """Set the webhook for alerts. Its address is asked for, and written encrypted into the stack file."""
     from muster.commands.alerts import alerts as run
 
     run(stack)
@@ -222,7 +224,7 @@ def restore(
     ] = False,
     files: Annotated[bool, typer.Option("--files/--no-files", help="Also the files of the shared storage.")] = True,
 ) -> None:
-    """Give a new cluster the queue, accounting and files of an archive."""
+    """Restore an archive to a new cluster: queue, accounting, files."""
     from muster.commands.restore import restore as run
 
     run(stack, archive, overwrite=overwrite, files=files)

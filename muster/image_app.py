@@ -10,12 +10,12 @@ import typer
 from infra.home import DEFAULT_STACK
 from muster.options import Stack
 
-image_app = typer.Typer(no_args_is_help=True, help="Build images from which nodes start, and images in which jobs run.")
+image_app = typer.Typer(no_args_is_help=True, help="Build images for nodes, and images in which jobs run.")
 
 
 @image_app.command("build")
 def image_build(stack: Stack = DEFAULT_STACK) -> None:
-    """Build and test images from which nodes start with everything installed."""
+    """Build and test images of nodes that have everything installed."""
     from muster.commands.image import build
 
     build(stack)
@@ -67,7 +67,10 @@ def image_job(
     ] = None,
     stack: Stack = DEFAULT_STACK,
 ) -> None:
-    """Build an image with docker or podman and copy it to the cluster, for jobs with `--container`."""
+    """Build an image for jobs and copy it to the cluster.
+
+    Docker or podman builds it; jobs run in it with `--container`.
+    """
     from muster.commands.image_job import build_job_image
 
     build_job_image(stack, dockerfile, name, context, build_arg or ())

@@ -39,7 +39,7 @@ def state_use(url: _StateUrl) -> None:
 
 @state_app.command("move")
 def state_move(url: _StateUrl) -> None:
-    """Move the state to a URL; the old one stays until the new one is verified."""
+    """Move the state to a URL. The old one stays until the new one is verified."""
     from muster.commands.state_move import move
 
     move(url)

@@ -19,6 +19,7 @@ import yaml
 from infra.engine.stop import BAD_INPUT, Stop
 from muster.cli import app
 from muster.command_after_dashes import CommandAfterDashes
+from muster.command_sections import SECTIONS
 from muster.commands import output, train
 from tests import lint
 from tests.forked_muster import run_muster
@@ -58,6 +59,20 @@ def test_help_takes_less_than_a_second() -> None:
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1
     for command in ("up", "status", "ssh", "submit", "teardown", "demo", "check", "output", "env", "cache"):
         assert command in done.stdout
+
+
+def test_help_lists_each_command_in_one_section_and_on_one_line(home: Path) -> None:
+    group = typer.main.get_group(app)
+    listed = [name for names in SECTIONS.values() for name in names]
+    assert sorted(listed) == sorted(name for name, command in group.commands.items() if not command.hidden)
+    lines = muster("--help", home=home, COLUMNS="80").stdout.splitlines()
+    names = [line.split()[0] for line in lines[lines.index(f"{next(iter(SECTIONS))}:") :] if line.startswith(" ")]
+    assert names == listed
+
+
+@pytest.mark.parametrize("name", ["image", "state", "backup", "kubernetes", "cache", "rotate"])
+def test_help_of_a_group_cuts_no_description(home: Path, name: str) -> None:
+    assert "..." not in muster(name, "--help", home=home, COLUMNS="80").stdout.partition("Commands:")[2]
 
 
 def test_help_imports_no_slow_modules() -> None:

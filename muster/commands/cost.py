@@ -6,10 +6,9 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from rich.console import Console, RenderableType
+from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
-from rich.text import Text
 
 from cluster.catalog.prices import HOURS_PER_MONTH
 from cluster.spec import ClusterSpec
@@ -36,9 +35,9 @@ def cost(name: str, *, as_json: bool = False) -> None:
         print(json.dumps(_as_json(spec, quote), indent=2))
         return
     if quote.cost.lines:
-        for part in lay_out_cost_table(quote.cost, screen.out()):
-            screen.out().print(part)
-        for note in [f"{quote.source}; a month has {HOURS_PER_MONTH} hours", *list_footnotes(quote.cost)]:
+        table, notes = lay_out_cost_table(quote.cost, screen.out())
+        screen.out().print(table, "")
+        for note in [*notes, f"{quote.source}; a month has {HOURS_PER_MONTH} hours", *list_footnotes(quote.cost)]:
             screen.say(note)
         screen.out().print()
     screen.out().print(describe_cost(spec, quote.cost), markup=False)
@@ -78,14 +77,17 @@ def format_usd_per_hour(priced: Cost) -> str:
     return _range(priced.usd_per_hour_min, priced.usd_per_hour)
 
 
-def lay_out_cost_table(priced: Cost, console: Console) -> list[RenderableType]:
-    """Return the cost table, or if it is too wide for the console, a table without notes and the notes below it."""
+def lay_out_cost_table(priced: Cost, console: Console) -> tuple[Table, list[str]]:
+    """Return the cost table, and the notes to print below it if the console is too narrow for them in the table."""
     table = build_cost_table(priced)
     unlimited = console.options.update(width=NO_LIMIT_COLUMNS)
     if Measurement.get(console, unlimited, table).maximum <= console.width:
-        return [table, ""]
-    notes = [f"{line.part} ({line.what}): {line.note}" for line in priced.lines if line.note]
-    return [build_cost_table(priced, notes=False), "", *(Text(note, style="dim") for note in notes)]
+        return table, []
+    parts: dict[str, list[str]] = {}
+    for line in priced.lines:
+        if line.note:
+            parts.setdefault(line.note, []).append(f"{line.part} ({line.what})")
+    return build_cost_table(priced, notes=False), [f"{', '.join(lines)}: {note}" for note, lines in parts.items()]
 
 
 def build_cost_table(priced: Cost, *, notes: bool = True) -> Table:
@@ -111,9 +113,7 @@ def list_footnotes(priced: Cost) -> list[str]:
     elif uncertain:
         notes.append(f"some prices may be wrong, as their notes say{check}")
     if priced.unpriced:
-        notes.append(
-            f"no price known: {', '.join(line.what for line in priced.unpriced)}; the total does not include it"
-        )
+        notes.append(f"not in the total, without a known price: {'; '.join(line.what for line in priced.unpriced)}")
     return [*notes, f"not included: {'; '.join(priced.not_included)}"]
 
 

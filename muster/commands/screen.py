@@ -10,7 +10,7 @@ from functools import cache
 from typing import IO, TextIO, cast
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, OverflowMethod
 from rich.markup import escape
 from rich.status import Status
 from rich.table import Table
@@ -23,6 +23,7 @@ _PIPE_WIDTH = 10_000
 # Next to their commands, descriptions fit into a terminal of this width; longer ones get lines of their own.
 _HINT_WIDTH = 80
 _TRAILING_SPACES = re.compile(r" +$", re.MULTILINE)
+_INDENT = Text("  ")
 _UNITS = {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
 
 
@@ -39,8 +40,16 @@ def err() -> Console:
 
 
 def say(text: str) -> None:
-    """Print a dimmed line, for progress and notes."""
-    out().print(f"[dim]{escape(text)}[/dim]")
+    """Print a dimmed line, for progress and notes; in a terminal, wrapped lines are indented."""
+    console = out()
+    if not console.is_terminal:
+        console.print(Text(text, style="dim"))
+        return
+    for paragraph in text.split("\n"):
+        lines = Text(paragraph, style="dim").wrap(console, max(console.width - len(_INDENT), 1)) or [Text("")]
+        for number, line in enumerate(lines):
+            line.rstrip()
+            console.print(_INDENT + line if number else line, soft_wrap=True)
 
 
 def status(text: str) -> Status:
@@ -110,7 +119,10 @@ def new_table(*columns: str, right: Collection[str] = (), wraps: Collection[str]
     """Return an empty table with one rule, under its head; only the columns in `wraps` wrap if it is too wide."""
     grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0), header_style="dim")
     for name in columns:
-        grid.add_column(name, justify="right" if name in right else "left", no_wrap=name not in wraps)
+        wrap = name in wraps
+        # A long word of a cell that may wrap continues on the next line.
+        overflow: OverflowMethod = "fold" if wrap else "ellipsis"
+        grid.add_column(name, justify="right" if name in right else "left", no_wrap=not wrap, overflow=overflow)
     return grid
 
 

@@ -86,6 +86,25 @@ def test_wrapped_error_keeps_its_indent(lead: str) -> None:
     assert all(line.startswith(" " * len(lead)) and line[len(lead)] != " " and len(line) <= 40 for line in continued)
 
 
+def test_wrapped_note_is_indented(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = io.StringIO()
+    console = Console(file=out, width=40, force_terminal=True, color_system=None)
+    monkeypatch.setattr(screen, "out", lambda: console)
+    screen.say(f"{REASON}\nshort")
+    first, *continued, last = out.getvalue().splitlines()
+    assert " ".join([first, *(line.removeprefix("  ") for line in continued)]) == REASON
+    assert continued
+    assert all(line.startswith("  ") and len(line) <= 40 for line in continued)
+    assert last == "short"
+
+
+def test_word_that_is_longer_than_its_column_is_not_cut() -> None:
+    table = screen.new_table("part", "what", wraps=("what",))
+    table.add_row("groups.gpu", "gpu-h100-sxm/8gpu-128vcpu-1600gb")
+    text = render(table, 30)
+    assert "gpu-h100-sxm/8gpu-128vcpu-1600gb" in "".join(line[10:].strip() for line in text.splitlines())
+
+
 def test_log_is_neither_wrapped_nor_padded(capsys: pytest.CaptureFixture[str]) -> None:
     screen.out.cache_clear()
     table = screen.new_table("what", "note")

@@ -46,12 +46,15 @@ def check_zones(spec: ClusterSpec) -> Iterator[Issue]:
     section = aws_section(spec)
     if section is None:
         return
+    # The zones of a region that is misspelled may be right.
+    is_known = section.region in list_regions()
+    pattern = re.escape(section.region) + "[a-z]"
     places = {"aws.zones": section.zones} | {
         f"groups.{n}.capacity.zones": g.capacity.zones for n, g in spec.groups.items()
     }
     for where, named in places.items():
         for index, zone in enumerate(named):
-            if not re.fullmatch(re.escape(section.region) + "[a-z]", zone) and not is_local_zone(zone, section.region):
+            if is_known and not re.fullmatch(pattern, zone) and not is_local_zone(zone, section.region):
                 message = (
                     f"'{zone}' is not a zone of region {section.region}; allowed: the region and one letter,"
                     " or a Local Zone such as us-east-1-dfw-2a"

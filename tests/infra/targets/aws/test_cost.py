@@ -172,16 +172,17 @@ def test_the_table_fits_into_100_columns() -> None:
 
 
 def test_notes_are_below_a_table_that_is_too_wide() -> None:
-    narrow = "".join(render(part, 80) for part in command.lay_out_cost_table(cost(FULL), Console(width=80)))
+    table, notes = command.lay_out_cost_table(cost(FULL), Console(width=80))
+    narrow = render(table, 80)
     assert "…" not in narrow
     assert "note" not in narrow.splitlines()[0]
-    assert (
-        "storage.home (EFS): 0.30 USD per GB and month of what is stored, 0.03 per GB read, 0.06 per GB written"
-        in " ".join(narrow.split())
-    )
-    wide = command.lay_out_cost_table(cost(FULL), Console(width=200))
-    assert render(wide[0], 200).splitlines()[0].split()[-1] == "note"
-    assert wide[1:] == [""]
+    home = "storage.home (EFS): 0.30 USD per GB and month of what is stored, 0.03 per GB read, 0.06 per GB written"
+    assert home in notes
+    (unverified,) = (note for note in notes if note.endswith(": unverified"))
+    assert unverified.startswith("controller (volumes, 150 GB gp3), login (volume, 100 GB gp3), groups.burst (volume")
+    table, notes = command.lay_out_cost_table(cost(FULL), Console(width=200))
+    assert render(table, 200).splitlines()[0].split()[-1] == "note"
+    assert notes == []
 
 
 def test_footnotes_list_what_is_not_in_the_total() -> None:
@@ -189,7 +190,8 @@ def test_footnotes_list_what_is_not_in_the_total() -> None:
     assert notes[0] == "unverified: prices from experience, not looked up; check them at aws.amazon.com/pricing"
     assert notes[-1].startswith("not included: data that leaves AWS")
     unknown = spec(aws={"region": "us-east-2"}, groups=group(instance_type="p5e.48xlarge"))
-    assert "the total does not include it" in command.list_footnotes(cost(unknown))[1]
+    footnote = "not in the total, without a known price: p5e.48xlarge, on-demand"
+    assert command.list_footnotes(cost(unknown))[1] == footnote
 
 
 def test_describe_cost_is_one_sentence() -> None:

@@ -206,6 +206,8 @@ def run_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: BaseException
 def test_up_that_fails_says_how_long_retries_took(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     stack = Home.of({"MUSTER_HOME": str(tmp_path)}).stack("s")
     stack.folder.mkdir()
+    # Tests before this one may have left retries in this process.
+    AwsTarget().describe_retries(stack)
 
     def fail() -> None:
         with up.report_retries(stack, AwsTarget()):

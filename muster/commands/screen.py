@@ -24,6 +24,8 @@ _PIPE_WIDTH = 10_000
 _HINT_WIDTH = 80
 _TRAILING_SPACES = re.compile(r" +$", re.MULTILINE)
 _INDENT = Text("  ")
+# The indent of a line, with the name that it describes if two spaces follow that.
+_LISTED = re.compile(r"\s*(?:\S+\s{2,})?")
 _UNITS = {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
 
 
@@ -46,9 +48,7 @@ def say(text: str) -> None:
         console.print(Text(text, style="dim"))
         return
     for paragraph in text.split("\n"):
-        lines = Text(paragraph, style="dim").wrap(console, max(console.width - len(_INDENT), 1)) or [Text("")]
-        for number, line in enumerate(lines):
-            line.rstrip()
+        for number, line in enumerate(_wrap(console, Text(paragraph, style="dim"), console.width - len(_INDENT))):
             console.print(_INDENT + line if number else line, soft_wrap=True)
 
 
@@ -88,8 +88,8 @@ def print_stop(stop: Stop) -> None:
     first, *details = stop.what.splitlines() or [""]
     print_hanging(err(), Text.assemble(("✗", "red"), " "), first)
     for line in details:
-        text = line.lstrip()
-        print_hanging(err(), Text(" " * (2 + len(line) - len(text))), text)
+        text = _LISTED.sub("", line, count=1)
+        print_hanging(err(), Text(f"  {line.removesuffix(text)}"), text)
     if stop.fix:
         print_hanging(err(), Text.assemble("  ", ("fix:", "dim"), " "), stop.fix)
 
@@ -100,9 +100,16 @@ def print_hanging(console: Console, lead: Text, text: str) -> None:
         console.print(lead + Text(text), soft_wrap=True)
         return
     blank = Text(" " * lead.cell_len)
-    wrapped = Text(text).wrap(console, max(console.width - lead.cell_len, 1))
-    for number, line in enumerate(wrapped or [Text("")]):
+    for number, line in enumerate(_wrap(console, Text(text), console.width - lead.cell_len)):
         console.print((blank if number else lead) + line, soft_wrap=True)
+
+
+def _wrap(console: Console, text: Text, columns: int) -> Iterable[Text]:
+    """Return the lines of a text, without the spaces at which it was wrapped."""
+    lines = text.wrap(console, max(columns, 1)) or [Text("")]
+    for line in lines:
+        line.rstrip()
+    return lines
 
 
 def print_next_steps(commands: Iterable[tuple[str, str]]) -> None:

@@ -49,4 +49,4 @@ def test_every_job_file_says_what_it_does_in_a_short_line() -> None:
     width = max(map(len, jobs))
     lines = {name: f"    {name:{width}}  {what}" for name, what in jobs.items()}
     assert all(jobs.values())
-    assert not [line for line in lines.values() if len(line) > 120]
+    assert not [line for line in lines.values() if len(line) > 80]

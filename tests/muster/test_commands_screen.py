@@ -10,6 +10,7 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from cluster.inventory import Inventory
+from infra.engine.stop import Stop
 from infra.targets.facts import Facts, Machine, Slurm, SlurmNode
 from muster.commands import screen, status
 from muster.commands.up import list_next_steps
@@ -84,6 +85,18 @@ def test_wrapped_error_keeps_its_indent(lead: str) -> None:
     assert first.startswith(lead)
     assert continued
     assert all(line.startswith(" " * len(lead)) and line[len(lead)] != " " and len(line) <= 40 for line in continued)
+
+
+def test_wrapped_description_of_a_list_continues_below_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = io.StringIO()
+    console = Console(file=out, width=40, force_terminal=True, color_system=None)
+    monkeypatch.setattr(screen, "err", lambda: console)
+    screen.print_stop(Stop(f"allowed, one of\n  dead-node  {REASON}", "choose one"))
+    head, first, *continued, fix = out.getvalue().splitlines()
+    assert (head, fix) == ("✗ allowed, one of", "  fix: choose one")
+    assert first.startswith("    dead-node  slurmd on")
+    assert continued
+    assert all(line.startswith(" " * 15) and line[15] != " " for line in continued)
 
 
 def test_wrapped_note_is_indented(monkeypatch: pytest.MonkeyPatch) -> None:

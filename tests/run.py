@@ -219,6 +219,9 @@ def summarize(layers: list[Layer], seconds: float) -> str:
 
 def main(arguments: list[str]) -> int:
     """Run what the arguments select and return the exit code: 0 if everything passed."""
+    if {"-h", "--help"} & set(arguments):
+        print((__doc__ or "").strip())
+        return 0
     own = ("--layers=", "--part=")
     options = [word for word in arguments if word not in ("--quick", "--nightly") and not word.startswith(own)]
     names = choose_layers(arguments)

@@ -76,6 +76,11 @@ def test_pytest_enters_every_folder_with_tests(pytestconfig: pytest.Config) -> N
     assert [str(folder) for folder in folders if any(fnmatch(folder.name, pattern) for pattern in patterns)] == []
 
 
+def test_help_is_that_of_the_runner_and_starts_no_layer(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run.main(["--help"]) == 0
+    assert "python -m tests.run --quick " in capsys.readouterr().out
+
+
 def test_an_unknown_layer_is_refused_with_the_list_of_layers() -> None:
     with pytest.raises(SystemExit, match="unknown 'end'; the layers are lint, e2e, pure, trainer, engine, faults"):
         run.main(["--layers=e2e,end"])

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from functools import cache
+from functools import cache, cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from bootstrap import desired as desired_clusters
 from bootstrap.action import Action
 from bootstrap.bundle import Bundle, pack_shared
 from bootstrap.desired import Desired, Secrets
@@ -25,17 +24,12 @@ KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAICluster cluster"
 GPUS = NodeGpus(count=2, devices=("/dev/fakegpu0", "/dev/fakegpu1"))
 
 
-@cache
-def _pack_repository(environment: str) -> Bundle:
-    return pack_shared(ROOT, environment)
+class UnchangedDesired(Desired):
+    """A desired state that packs the hundreds of files of the repository once: they do not change while tests run."""
 
-
-def _pack_once(root: Path, environment: str) -> Bundle:
-    """Pack the hundreds of files of the repository once for all clusters: they do not change while tests run."""
-    return _pack_repository(environment) if root == ROOT else pack_shared(root, environment)
-
-
-vars(desired_clusters)["pack_shared"] = _pack_once
+    @cached_property
+    def bundle(self) -> Bundle:
+        return _pack_once(self.root, self.environment)
 
 
 def node(name: str, role: Any, last: int, **more: Any) -> Node:
@@ -63,7 +57,7 @@ def inventory(*more: Node) -> Inventory:
 
 def desired(*more: Node, **spec: Any) -> Desired:
     described = {"name": "toy", "target": "local", "groups": {"gpu": {"count": 2}}} | spec
-    return Desired(
+    return UnchangedDesired(
         inventory(*more),
         ClusterSpec.model_validate(described),
         Secrets(b"k" * 1024, "password", KEY),
@@ -98,6 +92,11 @@ def done_all(target: Desired) -> dict[str, Facts]:
 
 def titles(planned: Plan, name: str, step: str) -> list[str]:
     return [action.title for action in planned[name][step].actions]
+
+
+@cache
+def _pack_once(root: Path, environment: str) -> Bundle:
+    return pack_shared(root, environment)
 
 
 def _done(member: Node, facts: Facts, planned: Plan, target: Desired) -> Facts:

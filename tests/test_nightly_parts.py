@@ -61,7 +61,7 @@ def test_the_variable_selects_the_tests_of_a_part(monkeypatch: pytest.MonkeyPatc
     assert done.returncode == 0, done.stdout + done.stderr
     tests = [line for line in done.stdout.splitlines() if "::" in line]
     assert tests
-    assert {test.partition("::")[0] for test in tests} == {f"{folder}/test_orders.py"}
+    assert {test.partition("::")[0] for test in tests} == {f"{folder}/test_end_orders.py", f"{folder}/test_orders.py"}
 
 
 @pytest.mark.parametrize("layer", [layer for layer in LAYERS if layer != "e2e"])

@@ -20,6 +20,8 @@ APT_GET = "apt-get -q -o APT::Update::Error-Mode=any -o Acquire::Retries=5 -o DP
 LISTS_FETCHED = "/run/muster/package-lists"
 """File whose time of change is when all package lists were last fetched."""
 LISTS_MAX_AGE_MIN = 15
+LISTS_LOCK = f"{LISTS_FETCHED}.lock"
+"""File that is locked while lists are fetched; a cloud machine begins before set-up does."""
 POLICY = "/usr/sbin/policy-rc.d"
 """Program that dpkg asks whether a package may start its daemon; a machine's owner may have one."""
 POLICY_ASIDE = f"{POLICY}.muster-old"
@@ -33,13 +35,22 @@ printf '#!/bin/sh\\n# muster\\nexit 101\\n' > {POLICY}; chmod 755 {POLICY}
 # Several steps of a set-up need the lists, which take longer to fetch than many installations. They are fetched again
 # if they are old, or if a source was added or removed since.
 FETCH_LISTS = f"""\
+mkdir -p {LISTS_FETCHED.rpartition("/")[0]}
+exec 8>{LISTS_LOCK}
+flock 8
 if [ -z "$(find {LISTS_FETCHED} -mmin -{LISTS_MAX_AGE_MIN} 2>/dev/null)" ] ||
   [ -n "$(find /etc/apt/sources.list /etc/apt/sources.list.d -newer {LISTS_FETCHED} 2>/dev/null)" ]; then
-  mkdir -p {LISTS_FETCHED.rpartition("/")[0]}
   touch {LISTS_FETCHED}.new
   {APT_GET} update
   mv -f {LISTS_FETCHED}.new {LISTS_FETCHED}
 fi
+exec 8>&-
+"""
+# What user data, which has little space, does of this before anything else. If it fails, the step that needs lists
+# repeats it.
+FETCH_LISTS_EARLY = f"""\
+exec 8>{LISTS_LOCK}; flock 8; touch {LISTS_FETCHED}.new
+apt-get -q -o APT::Update::Error-Mode=any update && mv {LISTS_FETCHED}.new {LISTS_FETCHED}
 """
 
 

@@ -1,4 +1,4 @@
-# Installs EFA's driver, libfabric and NCCL plugin from the vendor's archive. Set by the caller: ADDRESS, SHA256.
+# Installs EFA's driver, libfabric and NCCL plugin from the vendor's archive. Set by the caller: ADDRESS, SHA256, LISTS_LOCK.
 # shellcheck shell=sh
 set -eu
 export DEBIAN_FRONTEND=noninteractive
@@ -15,6 +15,8 @@ if [ "$actual" != "$SHA256" ]; then
   exit 1
 fi
 tar -xzf "$folder/archive" -C "$folder"
+# The installer uses apt, which does not wait for package lists that are being fetched.
+if [ -e "$LISTS_LOCK" ]; then flock "$LISTS_LOCK" true; fi
 cd "$folder/aws-efa-installer"
 ./efa_installer.sh -y --no-verify
 # The package does not replace a module that is already loaded.

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from bootstrap.action import FETCH_LISTS, LISTS_MAX_AGE_MIN
+from tests.harness import wait_until
 
 
 class Machine:
@@ -22,9 +23,9 @@ class Machine:
         self.set_code(0)
         self.age(self.sources, self.sources / "ubuntu.sources")
 
-    def set_code(self, code: int) -> None:
+    def set_code(self, code: int, wait_for: str = "/dev/null") -> None:
         stub = self.folder / "apt-get"
-        stub.write_text(f'#!/bin/sh\necho "$*" >>{self.calls}\nexit {code}\n')
+        stub.write_text(f'#!/bin/sh\necho "$*" >>{self.calls}\ncat {wait_for}\nexit {code}\n')
         stub.chmod(0o755)
 
     def age(self, *paths: Path, minutes: float = 60) -> None:
@@ -36,9 +37,16 @@ class Machine:
     def fetch(self) -> int:
         """Run the script and return how often lists were fetched."""
         self.calls.write_text("")
+        if code := self.start().wait():
+            raise subprocess.CalledProcessError(code, "sh")
+        return self.count_fetches()
+
+    def start(self) -> subprocess.Popen[bytes]:
         script = FETCH_LISTS.replace("/run/", f"{self.folder}/run/").replace("/etc/", f"{self.folder}/etc/")
         path = f"{self.folder}:{os.environ['PATH']}"
-        subprocess.run(["sh", "-e", "-c", script], env={"PATH": path}, check=True)
+        return subprocess.Popen(["sh", "-e", "-c", script], env={"PATH": path})
+
+    def count_fetches(self) -> int:
         return self.calls.read_text().count(" update\n")
 
 
@@ -75,3 +83,18 @@ def test_lists_that_could_not_be_fetched_fail_the_step_and_are_fetched_again(mac
         machine.fetch()
     machine.set_code(0)
     assert machine.fetch() == 1
+
+
+def test_a_step_waits_for_lists_that_user_data_is_fetching(machine: Machine) -> None:
+    gate = machine.folder / "gate"
+    os.mkfifo(gate)
+    machine.set_code(0, wait_for=str(gate))
+    machine.calls.touch()
+    early = machine.start()
+    wait_until(lambda: machine.count_fetches() == 1, "lists are being fetched")
+    step = machine.start()
+    with pytest.raises(subprocess.TimeoutExpired):
+        step.wait(0.3)
+    gate.write_text("")
+    assert (early.wait(), step.wait()) == (0, 0)
+    assert machine.count_fetches() == 1

@@ -18,7 +18,14 @@ $nrconf{override_rc}{qr(^slurm)} = 0;
 $nrconf{override_rc}{qr(^sackd)} = 0;
 $nrconf{override_rc}{qr(^mariadb)} = 0;
 """
-APT = """\
+APT_CONF = "/etc/apt/apt.conf.d/99muster"
+LIST_SETTINGS = """\
+Acquire::Languages "none";
+Acquire::IndexTargets::deb::CNF::DefaultEnabled "false";
+#clear APT::Update::Post-Invoke-Success;
+"""
+"""Settings of apt without which it fetches and reads lists that nobody needs here."""
+APT = f"""\
 // Written by muster: machines are replaced with a newer image instead of being upgraded while they work.
 APT::Periodic::Update-Package-Lists "0";
 APT::Periodic::Unattended-Upgrade "0";
@@ -28,11 +35,9 @@ DPkg::Lock::Timeout "300";
 APT::Update::Error-Mode "any";
 Acquire::Retries "5";
 // Nobody reads descriptions of packages here, nor searches for a package by its commands; both have lists of their own.
-Acquire::Languages "none";
-Acquire::IndexTargets::deb::CNF::DefaultEnabled "false";
-#clear APT::Update::Post-Invoke-Success;
+{LIST_SETTINGS}\
 // A machine that loses power while packages are installed is replaced, so they need not reach its disk file by file.
-DPkg::Options { "--force-unsafe-io"; };
+DPkg::Options {{ "--force-unsafe-io"; }};
 """
 # The modules of driver, fabric and Lustre are built for one kernel.
 HELD_PACKAGES = (
@@ -80,7 +85,7 @@ def bake_updates(facts: Facts, contents: ImageContents) -> list[Action]:
 def _hold(facts: Facts) -> list[Action]:
     todo = [
         *write_file(facts, "/etc/needrestart/conf.d/muster.conf", NEEDRESTART),
-        *write_file(facts, "/etc/apt/apt.conf.d/99muster", APT),
+        *write_file(facts, APT_CONF, APT),
     ]
     hold_digest = digest(HOLD, facts.kernel)
     if facts.markers.get("held") != hold_digest:

@@ -10,6 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import IO, Literal
 
+from bootstrap.action import LISTS_LOCK
 from bootstrap.errors import BootstrapError
 from cluster.inventory import InventoryModel, Node, Role
 from infra.targets.aws.node import early
@@ -48,8 +49,13 @@ def select_hooks(hooks: Iterable[NodeHook], when: When, role: Role, done: Path =
     return [hook for hook in chosen if _read(done / hook.name) != hook.digest]
 
 
-def run_hooks(hooks: Sequence[NodeHook], node: Node, region: str, done: Path = DONE) -> None:
+def run_hooks(
+    hooks: Sequence[NodeHook], node: Node, region: str, done: Path = DONE, lists_lock: str = LISTS_LOCK
+) -> None:
     """Run the programs in order; raise BootstrapError at the first that cannot be fetched or fails."""
+    if hooks:
+        # A program may use apt, which does not wait for package lists that user data is still fetching.
+        subprocess.run(["flock", lists_lock, "true"], stderr=subprocess.DEVNULL, check=False)
     for hook in hooks:
         print(f"muster: {hook.step} start s3://{hook.object}", flush=True)
         with tempfile.TemporaryDirectory(prefix="muster-hook-") as folder:

@@ -10,6 +10,8 @@ from datetime import datetime
 from functools import cache
 from pathlib import Path
 
+from bootstrap.action import FETCH_LISTS_EARLY
+from bootstrap.steps.cloud.system import APT_CONF, LIST_SETTINGS
 from cluster.inventory import InterpreterArchive
 from infra.targets.aws.node import parameters
 
@@ -58,7 +60,16 @@ def user_data(  # noqa: PLR0913
     }
     lines = "\n".join(f"{name}={shlex.quote(value)}" for name, value in settings.items())
     files = "\n\n".join(_render_file(name) for name in EARLY_FILES)
-    text = _drop_comments(SCRIPT).replace("@SETTINGS@", lines).replace("@FILES@", files)
+    texts = {
+        "@SETTINGS@": lines,
+        "@FILES@": files,
+        "@APT_CONF@": APT_CONF,
+        "@LIST_SETTINGS@": shlex.join(LIST_SETTINGS.splitlines()),
+        "@FETCH_LISTS@": FETCH_LISTS_EARLY.strip(),
+    }
+    text = _drop_comments(SCRIPT)
+    for placeholder, content in texts.items():
+        text = text.replace(placeholder, content)
     size = len(text.encode())
     if size > MAX_BYTES:
         raise ValueError(f"user data has {size} bytes, AWS allows {MAX_BYTES}: shorten {', '.join(EARLY_FILES)}")

@@ -128,6 +128,16 @@ never_end() {
   systemctl disable -q --now muster-cluster-end && rm -f "$end" && systemctl daemon-reload
 }
 
+# Package lists take longer to fetch than a node's packages to install. The step that needs them waits for the rest. An image
+# of muster's own has an environment, and nothing to install.
+fetch_lists() {
+  ls /opt/muster/environments >/dev/null 2>&1 && return 0
+  printf '%s\n' @LIST_SETTINGS@ >@APT_CONF@
+  (
+    @FETCH_LISTS@
+  ) >/run/muster/lists.log 2>&1 </dev/null 9>&- &
+}
+
 main() {
   # A machine that is no node ends itself, in case nobody is there any more who would.
   [ -z "$name" ] || systemd-run -q --unit=muster-end --on-active=3h systemctl --no-block poweroff
@@ -137,6 +147,7 @@ main() {
     attempt name early name "$tag"
     name=$(cat "$last")
   fi
+  fetch_lists
   attempt python install_python
   if [ ! -e "$home/venv/bin/activate" ] || [ "$(readlink /opt/muster/current)" != "$home" ]; then
     attempt fetch early get "$region" "$bucket" "$key" "$home.tar" "$sha256"

@@ -31,10 +31,10 @@ _NAT_DELETION = "https://docs.aws.amazon.com/vpc/latest/userguide/nat-gateway-wo
 _SHORTAGE = "https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/troubleshooting-launch.html"
 _SPOT = "https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html"
 _ASSUMED = "assumed: AWS publishes no figure"
-# The ratio is that of CPU time, which other work on the measuring machine disturbs least; see docs/aws.md, Cold start.
+# benchmarks/node_packages.py prints both; see docs/aws.md, Cold start.
 _PACKAGES = (
-    "20 to 60 s, assumed, times 0.9: with the settings that set-up gives apt, real apt on Debian 13 took 0.9 of the "
-    "CPU time (median of 4 pairs, 0.81 to 1.09)"
+    "the lower figure is the processor time of real apt in a container of Ubuntu 22.04 Server on a machine with a load "
+    "of 8 to 10; the upper one is twice as much, assumed for the disks and mirrors of EC2"
 )
 TABLE: Mapping[str, Delay] = {
     "instance listing": Delay(
@@ -48,7 +48,8 @@ TABLE: Mapping[str, Delay] = {
     "image creation": Delay(120, 600, f"snapshot of a disk; {_ASSUMED}"),
     "volume attachment": Delay(2, 15, _ASSUMED),
     "instance profile": Delay(0, 15, "https://docs.aws.amazon.com/IAM/latest/UserGuide/troubleshoot.html"),
-    "package installation": Delay(18, 54, _PACKAGES),
+    "package lists": Delay(12, 24, _PACKAGES),
+    "package installation": Delay(11, 22, _PACKAGES),
     "Slurm build": Delay(300, 900, f"on the controller, with all its CPUs; {_ASSUMED}"),
     "NAT gateway": Delay(60, 180, f"{_NAT}; seconds are {_ASSUMED}"),
     "EFS mount target": Delay(60, 120, f"{_EFS}; seconds are {_ASSUMED}"),

@@ -123,8 +123,12 @@ class Site:
     authority: bytes
     """Certificate of the rehearsal's certificate authority."""
     labels: Mapping[str, str]
+    lists_s: float
+    """Seconds on AWS until package lists have been fetched."""
     package_s: float
     """Seconds that a package installation takes."""
+    speed: float
+    """How many times faster than on AWS the stand-ins of package tools are."""
     build_s: float
     """Seconds that the build of Slurm takes."""
     digests: str
@@ -221,7 +225,9 @@ def _list_files(site: Site, args: MachineArgs) -> dict[str, File | str]:
         **(list_image_files(has_gpus=args.has_driver) if args.image in _NODE_IMAGES else {}),
         f"{HOME}/domain": File(f"{site.domain}\n"),
         f"{HOME}/gpus": File(f"{args.gpus}\n"),
+        f"{HOME}/list-seconds": File(f"{site.lists_s:.2f}\n"),
         f"{HOME}/package-seconds": File(f"{site.package_s:.2f}\n"),
+        f"{HOME}/speed": File(f"{site.speed:g}\n"),
         f"{HOME}/slept": File(""),
         f"{HOME}/build-seconds": File(f"{site.build_s:.2f}\n"),
         f"{HOME}/digests": File(site.digests),

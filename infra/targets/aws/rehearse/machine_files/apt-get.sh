@@ -16,6 +16,16 @@ while [ $# -gt 0 ]; do
   shift
 done
 
+# User data fetches lists while it does other things, which take as long as on AWS: an installation waits only for what is
+# left of the time in the table. Later fetches get little more than what has changed.
+begin_lists() { [ -e $home/lists-began ] || date +%s.%N >$home/lists-began; }
+
+print_lists_left() {
+  if [ ! -e $home/lists-began ]; then echo 0; return; fi
+  cat $home/lists-began <(date +%s.%N) $home/list-seconds $home/speed | xargs |
+    awk '{ left = $3 - ($2 - $1); printf "%.2f\n", (left > 0 ? left / $4 : 0) }'
+}
+
 # Lustre's packages are in a repository of AWS, which apt reads if it is configured and has a key.
 update() {
   if [ ! -e "$lustre_list" ]; then return; fi
@@ -57,6 +67,7 @@ use_slurm() { # VERSION
 
 case $command in
   update)
+    begin_lists
     update
     exit 0
     ;;
@@ -75,7 +86,7 @@ for name in "${names[@]}"; do
   esac
 done
 if [ ${#missing[@]} -eq 0 ]; then exit 0; fi
-tee -a $home/slept <$home/package-seconds | xargs sleep
+{ print_lists_left; cat $home/package-seconds; } | tee -a $home/slept | xargs sleep
 for name in "${missing[@]}"; do
   case $name in
     # A package that was built here: NAME_VERSION_ARCHITECTURE.deb. What it would contain is in the node image.

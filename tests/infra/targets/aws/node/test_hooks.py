@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import threading
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
@@ -51,6 +53,23 @@ def test_a_program_runs_once_with_its_arguments_and_the_nodes_name(bucket: Moto,
     assert (tmp_path / "ran").read_text() == "gpu-3 compute gpu a b c\n"
     changed = hook.model_copy(update={"args": ("d",)})
     assert select_hooks([changed], "configured", "compute", done) == [changed], "other arguments: it runs again"
+
+
+def test_a_program_waits_for_package_lists_that_user_data_fetches(bucket: Moto, tmp_path: Path) -> None:
+    """apt does not: the program's own use of it would fail."""
+    lock, fetched = tmp_path / "lock", tmp_path / "fetched"
+    hook = upload(bucket, f"#!/bin/sh\nls {fetched}\n")
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+
+        def end_fetch() -> None:
+            fetched.touch()
+            fcntl.flock(file, fcntl.LOCK_UN)
+
+        fetching = threading.Timer(0.5, end_fetch)
+        fetching.start()
+        run_hooks([hook], GPU, REGION, tmp_path / "done", str(lock))
+        fetching.join()
 
 
 def test_programs_are_selected_by_time_and_role(tmp_path: Path) -> None:

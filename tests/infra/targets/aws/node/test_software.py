@@ -140,7 +140,7 @@ def test_the_installer_runs_only_if_the_archive_has_the_right_hash(tmp_path: Pat
     right = sha256(archive.read_bytes()).hexdigest()
 
     def run(expected: str) -> subprocess.CompletedProcess[str]:
-        head = f"ADDRESS={archive.as_uri()}\nSHA256={expected}\n"
+        head = f"ADDRESS={archive.as_uri()}\nSHA256={expected}\nLISTS_LOCK={tmp_path}/lock\n"
         return subprocess.run(["sh", "-c", head + software.SCRIPT], env=tools, capture_output=True, text=True)
 
     done = run(right)

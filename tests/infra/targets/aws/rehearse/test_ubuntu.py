@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
+
+import pytest
 
 from bootstrap.facts.model import Facts
 from bootstrap.lustre_kernels import choose_kernel
@@ -11,7 +14,7 @@ from bootstrap.steps.packages import COMPILER
 from infra.targets.aws.node.cloud import LUSTRE_CLIENT
 from infra.targets.aws.rehearse.machine import API_ADDRESS, MIRROR_ADDRESS
 from infra.targets.aws.rehearse.names_of_aws import resolve_name
-from infra.targets.aws.rehearse.ubuntu import GPU_KERNEL, HOME, PLAIN_KERNEL, list_image_files
+from infra.targets.aws.rehearse.ubuntu import GPU_KERNEL, HOME, PLAIN_KERNEL, list_image_files, read_program
 from tests.bootstrap.test_lustre_kernels import NAMES, Machine
 
 
@@ -59,6 +62,19 @@ def test_packages_of_set_up_can_be_installed() -> None:
         "devscripts",
         "equivs",
     } <= list_packages("packages")
+
+
+@pytest.mark.parametrize(("ago_s", "left"), [(0, "0.40"), (6, "0.10"), (60, "0.00")])
+def test_an_installation_waits_for_what_is_left_of_the_time_that_lists_take(
+    tmp_path: Path, ago_s: int, left: str
+) -> None:
+    """At speed 20, 8 s of AWS are 0.4 s here; what set-up does meanwhile takes as long as on AWS."""
+    for name, text in {"lists-began": f"{1000 - ago_s}.000", "list-seconds": "8.00", "speed": "20"}.items():
+        (tmp_path / name).write_text(f"{text}\n")
+    functions = read_program("apt-get.sh").content.partition("# Lustre's packages")[0]
+    script = functions.replace(f"home=/{HOME}", f"home={tmp_path}; date() {{ echo 1000.000; }}") + "print_lists_left"
+    done = subprocess.run(["bash", "-s", "update"], input=script, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == left
 
 
 def test_a_filesystem_has_a_name_only_while_it_can_be_mounted() -> None:

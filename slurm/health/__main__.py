@@ -121,6 +121,9 @@ def _run_interval() -> int:
     is_first = not GATE.exists()
     if is_first:
         node.note_boot()
+        # Only saves time: later, slurmctld finds the jobs lost by itself.
+        with suppress(OSError, LookupError, subprocess.SubprocessError):
+            node.end_lost_jobs()
     with suppress(OSError):
         unkillable.note_killed(UNKILLABLE)
     problems = _find_problems(expected, "gate" if is_first else "periodic")

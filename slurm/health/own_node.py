@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from slurm.control import nodes, reservations
-from slurm.health import maintenance, stray_jobs, unkillable
+from slurm.health import lost_jobs, maintenance, stray_jobs, unkillable
 from slurm.health.check import Expected, HealthProblem, Remedy
 from slurm.health.drain import (
     DUPLICATE_JOB,
@@ -126,6 +126,22 @@ class OwnNode:
         attempts = self._read_attempts()
         if "reboot" in attempts and not attempts["reboot"].get("booted"):
             self._save_attempts({**attempts, "reboot": {**attempts["reboot"], "booted": True}})
+
+    def end_lost_jobs(self) -> None:
+        """Let slurmctld end the jobs that it has here if the boot has ended them; a drained node keeps its reason.
+
+        slurmctld misses a node only after `slurmd_timeout_s`. If it is back sooner, slurmctld ends a job whose batch
+        script is gone only when the node registers BatchStartTimeout after the job's start, perhaps after 20 pings.
+        """
+        listed = self._read_listed()
+        if not lost_jobs.may_have_jobs(listed.state):
+            return
+        lost = lost_jobs.list_lost(self.name, self.run)
+        if lost:
+            print(
+                f"health: this node has booted, which ended {stray_jobs.name_jobs(lost)}", file=sys.stderr, flush=True
+            )
+            self._update("down", listed.reason if listed.drained else lost_jobs.REASON)
 
     def read_maintenance_end(self) -> float | None:
         """Return when the node's maintenance reservation ends, in seconds since 1970; None if it is in none."""

@@ -67,8 +67,13 @@ def end_strays_in_round(strays: Sequence[str], run: Callable[[Sequence[str]], st
 def kill_strays(strays: Sequence[str]) -> None:
     """Kill the processes of these jobs."""
     killed = sorted(signal_jobs(signal.SIGKILL, strays), key=int)
-    print(f"health: slurmctld does not have {_name(strays)} here; killed {_name(killed)}", file=sys.stderr, flush=True)
+    print(
+        f"health: slurmctld does not have {name_jobs(strays)} here; killed {name_jobs(killed)}",
+        file=sys.stderr,
+        flush=True,
+    )
 
 
-def _name(numbers: Sequence[str]) -> str:
+def name_jobs(numbers: Sequence[str]) -> str:
+    """Return `job 7`, `jobs 7, 8`, or `no process` if there are none."""
     return f"{'job' if len(numbers) == 1 else 'jobs'} {', '.join(numbers)}" if numbers else "no process"

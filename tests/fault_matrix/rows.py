@@ -54,7 +54,9 @@ ROWS: dict[int, Row] = {
         "Slurm misses the node and requeues the job; the run resumes from a checkpoint and ends with the same losses "
         "and weights, bit for bit, as a run without a fault. With synchronous saves it repeats at most the steps of "
         "one checkpoint interval. Slurm misses the node within 4/3 of `slurmd_timeout_s` and 30 s, and the run trains "
-        "again at most 310 s later if nodes are free. A job with a spare node is not even requeued",
+        "again at most 310 s later if nodes are free. A node that starts again before Slurm misses it says so, and the "
+        "job is requeued at once; a run of which 20 nodes are killed has the losses of a run without a fault. A job "
+        "with a spare node is not even requeued",
         "the steps since the last checkpoint, which are computed again",
     ),
     2: Row(

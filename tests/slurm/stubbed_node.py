@@ -39,6 +39,7 @@ class StubbedNode:
             f"""case "$3" in
             comment=*) printf "%s" "${{3#comment=}}" >{folder / "comment"} ;;
             state=drain) printf "gpu-1|drained|%s" "${{4#reason=}}" >{state} ;;
+            state=down) printf "gpu-1|down|%s" "${{4#reason=}}" >{state} ;;
             state=resume) printf "gpu-1|idle|none" >{state} ;;
             esac""",
         )
@@ -94,6 +95,7 @@ class StubbedNode:
             f"dcgm.RESULT = {str(self.folder / 'run' / 'dcgm-1.json')!r}; "
             f"dcgm.AFTER_FAILURE_MARK = {str(self.folder / 'run' / 'dcgm-2')!r}; "
             f"health.stray_jobs.list_local_jobs = lambda: set({self.jobs!r}); "
+            f"health.own_node.lost_jobs.list_steps = lambda: set({self.jobs!r}); "
             "health.unkillable.list_job_processes = lambda proc: []; "
             f"health.UNKILLABLE = Path({str(self.hung)!r}); health.unkillable.RECORDS = {str(self.hung)!r}; "
             "health.stray_jobs.signal_jobs = lambda number, jobs: set(jobs); "

@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks.figures import Figure, report
+from benchmarks.idle_time import read_idle_s
 from tests.e2e.rack import HEAD, UNCHECKED, open_rack
 from tests.harness import Spec, Stack, small_spec
 
@@ -71,11 +72,6 @@ def wait_for_rest() -> float:
         share = (read_idle_s() - before) / REST_SAMPLE_S / (os.cpu_count() or 1)
         if share >= IDLE_SHARE or time.monotonic() > limit:
             return share
-
-
-def read_idle_s() -> float:
-    """Return how long the processors of this machine were idle since it started, all together."""
-    return float(Path("/proc/uptime").read_text().split()[1])
 
 
 def main() -> int:

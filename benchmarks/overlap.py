@@ -34,7 +34,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from time import process_time
 from typing import Any
 from unittest.mock import patch
@@ -43,6 +42,7 @@ import torch
 import torch.distributed
 
 from benchmarks.engine_runs import make_engine
+from benchmarks.idle_time import read_idle_s
 from benchmarks.node_link import free_link, limit_link
 from benchmarks.overhead import synchronized_clock
 from benchmarks.overlap_figures import ENGINES, FEWEST_SAMPLES, count_samples
@@ -113,15 +113,9 @@ def count_processor_time(
     name: str, run: Callable[[], object], seconds: dict[str, float], idle_seconds: dict[str, float]
 ) -> None:
     """Run a function; note how long all threads of this process computed, and all cores together were idle."""
-    began, idle = process_time(), read_idle_seconds()
+    began, idle = process_time(), read_idle_s()
     run()
-    seconds[name], idle_seconds[name] = process_time() - began, read_idle_seconds() - idle
-
-
-def read_idle_seconds() -> float:
-    """Return for how many seconds the cores of this machine have been idle, added up."""
-    _, _, _, _, idle, waiting, *_ = Path("/proc/stat").read_text().split("\n", maxsplit=1)[0].split()
-    return (int(idle) + int(waiting)) / os.sysconf("SC_CLK_TCK")
+    seconds[name], idle_seconds[name] = process_time() - began, read_idle_s() - idle
 
 
 def make_passes(

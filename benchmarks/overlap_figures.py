@@ -34,13 +34,13 @@ def list_overlap(strategy: str, measured: dict[str, Any]) -> list[Figure]:
         Figure(f"{strategy}: communication alone", times["communication"], "ms", sent),
         Figure(f"{strategy}: communication alone, processor time", processor["communication"], "ms"),
     ]
-    beyond_processors = find_unhideable(measured)
+    exposed_s = count_exposed_communication_s(measured)
     figures.append(
-        Figure(
-            f"{strategy}: communication that the processors cannot hide", beyond_processors * 1000, "ms", "all cores"
-        )
+        Figure(f"{strategy}: communication that the processors cannot hide", exposed_s * 1000, "ms", "all cores")
     )
-    valid = [seconds for seconds in rounds if find_hideout(strategy, seconds) >= seconds["communication"]]
+    valid = [
+        seconds for seconds in rounds if count_overlapping_compute_s(strategy, seconds) >= seconds["communication"]
+    ]
     if len(valid) * 2 <= len(rounds):
         refuse_rounds(strategy, rounds)
     for engine in ENGINES:
@@ -55,7 +55,7 @@ def list_overlap(strategy: str, measured: dict[str, Any]) -> list[Figure]:
         figures.append(Figure(f"{strategy}, {engine}: processor time beyond computing", beyond, "ms", share))
         name = f"{strategy}, {engine}: not hidden of what could be"
         figures.append(Figure(name, median(shares), "%", spread, bound))
-        possible = sorted(100 - find_hidden_percent(strategy, seconds, engine, beyond_processors) for seconds in valid)
+        possible = sorted(100 - find_hidden_percent(strategy, seconds, engine, exposed_s) for seconds in valid)
         low, _, high = quantiles(possible, n=4)
         name = f"{strategy}, {engine}: not hidden of what the processors leave to hide"
         figures.append(Figure(name, median(possible), "%", f"middle half {low:.0f} to {high:.0f}"))
@@ -66,14 +66,14 @@ def list_overlap(strategy: str, measured: dict[str, Any]) -> list[Figure]:
     return figures
 
 
-def find_hidden_percent(strategy: str, seconds: dict[str, float], engine: str, unhideable: float = 0.0) -> float:
-    """Return how much of the communication that could be hidden an engine hides; so many seconds of it never could."""
+def find_hidden_percent(strategy: str, seconds: dict[str, float], engine: str, exposed_s: float = 0.0) -> float:
+    """Return how much of the communication that could be hidden an engine hides; `exposed_s` of it never could."""
     communication = seconds["communication"]
     hidden = seconds["compute"] + communication - seconds[engine]
-    return 100 * hidden / (min(find_hideout(strategy, seconds), communication) - unhideable)
+    return 100 * hidden / (min(count_overlapping_compute_s(strategy, seconds), communication) - exposed_s)
 
 
-def find_unhideable(measured: dict[str, Any]) -> float:
+def count_exposed_communication_s(measured: dict[str, Any]) -> float:
     """Return the seconds of communication that no engine can hide, because all cores have work meanwhile.
 
     If computing and communication share all cores evenly, a step takes at least their work divided by the cores.
@@ -88,15 +88,16 @@ def find_unhideable(measured: dict[str, Any]) -> float:
     return max(0.0, (find_work("compute") + find_work("communication")) / cores - compute)
 
 
-def find_hideout(strategy: str, seconds: dict[str, float]) -> float:
-    """Return the seconds of computing behind which communication could be hidden."""
+def count_overlapping_compute_s(strategy: str, seconds: dict[str, float]) -> float:
+    """Return the seconds of computing that communication could overlap with."""
     return seconds["compute"] - (seconds["forward"] if strategy == "ddp" else 0.0)
 
 
 def refuse_rounds(strategy: str, rounds: list[dict[str, float]]) -> None:
     """End with the times of rounds that are too short to hide communication in."""
     times = ", ".join(
-        f"{find_hideout(strategy, each) * 1000:.0f} of {each['communication'] * 1000:.0f} ms" for each in rounds
+        f"{count_overlapping_compute_s(strategy, each) * 1000:.0f} of {each['communication'] * 1000:.0f} ms"
+        for each in rounds
     )
     sys.exit(
         f"{strategy}: no share can be measured, because in most rounds there is too little to compute while ranks "

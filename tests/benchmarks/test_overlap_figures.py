@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.overlap_figures import count_samples, find_hidden_percent, find_unhideable, list_overlap
+from benchmarks.overlap_figures import count_exposed_communication_s, count_samples, find_hidden_percent, list_overlap
 
 ROUND = {"compute": 3.0, "forward": 1.0, "communication": 1.0, "torch": 4.0, "muster": 3.25}
 PROCESSOR = {"compute": 2.9, "forward": 1.0, "communication": 0.2, "torch": 3.2, "muster": 3.15}
@@ -42,8 +42,8 @@ def test_the_share_is_that_of_what_could_be_hidden() -> None:
 
 def test_what_the_processors_cannot_hide_is_the_work_of_communication_unless_cores_are_idle() -> None:
     # The cores have 0.4 s of work in a second of communication, and none of them is idle while both ranks compute.
-    assert find_unhideable(measured(ROUND, ROUND, ROUND)) == pytest.approx(0.2)
-    assert find_unhideable(measured(ROUND, ROUND, ROUND, cores=4)) == 0
+    assert count_exposed_communication_s(measured(ROUND, ROUND, ROUND)) == pytest.approx(0.2)
+    assert count_exposed_communication_s(measured(ROUND, ROUND, ROUND, cores=4)) == 0
     figures = {figure.name: figure.value for figure in list_overlap("ddp", measured(ROUND, ROUND, ROUND))}
     # 0.75 of the 0.8 s that remain.
     assert figures["ddp, muster: not hidden of what the processors leave to hide"] == pytest.approx(6.25)

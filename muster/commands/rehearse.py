@@ -63,9 +63,12 @@ def rehearse(name: str, choice: Choice) -> None:
     spec = require_valid_spec(stack, *examine_spec(stack, None, rehearsed=True))
     target = target_of(spec)
     if not isinstance(target, Rehearses):
-        able = ", ".join(sorted(other.name for other in targets().values() if isinstance(other, Rehearses)))
-        what = f"stack {name} has target {target.name}, which cannot be rehearsed; allowed: {able}"
-        raise Stop(what, f"run `{format_command('up', name)}`, or choose a stack of such a target", BAD_INPUT)
+        able = [other for _, other in sorted(targets().items()) if isinstance(other, Rehearses)]
+        allowed = ", ".join(other.name for other in able)
+        what = f"stack {name} has target {target.name}, which cannot be rehearsed; allowed: {allowed}"
+        examples = ", ".join(example for other in able for example in other.examples)
+        fix = f"run `{format_command('up', name)}`, or rehearse a stack of such a target, such as: {examples}"
+        raise Stop(what, fix, BAD_INPUT)
     if choice.errors:
         _rehearse_errors(target, stack, choice)
         return

@@ -36,6 +36,7 @@ def test_a_target_without_a_rehearsal_is_rejected_with_those_that_have_one() -> 
     with pytest.raises(Stop) as caught:
         rehearse("local", Choice())
     assert "stack local has target local, which cannot be rehearsed; allowed: aws" in str(caught.value)
+    assert "such as: aws-existing-vpc, aws-full, aws-g6-pair, " in caught.value.fix
 
 
 def test_an_unknown_stack_is_rejected() -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 # Modules next to the packages: `control` imports `hostlist`, and checks of processes `user_ids`.
 _MODULES = ("cluster/__init__.py", "cluster/user_ids.py", "slurm/__init__.py", "slurm/hostlist.py")
+# Next to the packages too: it decides where they are imported from.
+_UNPACK = "unpack_program"
 
 
 @cache  # Every node gets the same file, and a plan compares it with the facts of each node.
@@ -19,7 +21,8 @@ def pack_program(root: Path, packages: tuple[str, ...], start: str) -> bytes:
     with zipfile.ZipFile(buffer, "w") as archive:
         for path in (*(root / module for module in _MODULES), *sources):
             archive.writestr(_entry(str(path.relative_to(root))), path.read_bytes())
-        archive.writestr(_entry("__main__.py"), start)
+        archive.writestr(_entry(f"{_UNPACK}.py"), (root / "bootstrap" / f"{_UNPACK}.py").read_bytes())
+        archive.writestr(_entry("__main__.py"), f"import {_UNPACK}; {_UNPACK}.use_unpacked()\n{start}")
     return buffer.getvalue()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
@@ -21,6 +22,8 @@ pytest_plugins = ["tests.moto_fixtures"]
 
 def pytest_configure(config: pytest.Config) -> None:
     """Make tests independent of the terminal's width and of how busy the machine is."""
+    # Until the tests run: what is imported and collected stays for the whole session.
+    gc.disable()
     # pytest-xdist sets it for its workers, and messages would be wrapped at that width.
     os.environ.pop("COLUMNS", None)
     # The state of the person who runs the tests is not theirs.
@@ -42,6 +45,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         selected, others = select_part(items, part)
         config.hook.pytest_deselected(items=others)
         items[:] = selected
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop() -> None:
+    """Leave what was imported and collected out of garbage collections, and collect less often."""
+    gc.freeze()
+    gc.set_threshold(20_000)
+    gc.enable()
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -249,6 +250,8 @@ def _parse(value: Any) -> Any:
 
 def main() -> None:
     """Serve the plugin and print its port, as the engine expects."""
+    # What it creates in the simulated cloud stays: Python would look through all of it again and again.
+    gc.set_threshold(50_000)
     options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
     server = grpc.server(futures.ThreadPoolExecutor(16), options=options)
     pb_grpc.add_ResourceProviderServicer_to_server(Provider(), server)

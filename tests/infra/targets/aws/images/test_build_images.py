@@ -8,7 +8,6 @@ from base64 import b64decode
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +33,10 @@ from infra.targets.aws.preflight.images import check_images
 from infra.targets.aws.preflight.subject import Subject
 from infra.targets.aws.rehearse import moto_gaps
 from infra.targets.aws.rehearse.moto_server import ACCOUNT, REGION
-from infra.targets.aws.spec import END_FORMAT
 from infra.targets.aws.target import AwsTarget
 from infra.targets.target import Deployment
 from muster.commands.screen import get_quiet_console
+from tests.infra.targets.aws.cluster_ends import end_in_minutes
 from tests.infra.targets.aws.specs import group, spec
 from tests.moto_server import Moto
 
@@ -191,7 +190,7 @@ def test_the_machine_does_not_outlive_the_end_of_its_cluster(home: Home, aws: Mo
 
 
 def test_no_image_is_built_shortly_before_the_end_of_its_cluster(home: Home, aws: Moto) -> None:
-    end = (datetime.now(UTC) + timedelta(minutes=31)).strftime(END_FORMAT)
+    end = end_in_minutes(31)
     with pytest.raises(ResourceError) as caught:
         build(home, spec(aws={"region": REGION, "ends_at": end}))
     assert str(caught.value) == (

@@ -15,9 +15,10 @@ from infra.targets.aws.preflight.account import Account, Identity
 from infra.targets.aws.preflight.checks import CHECKS
 from infra.targets.aws.preflight.cluster_end import check_end
 from infra.targets.aws.preflight.subject import Subject
-from infra.targets.aws.spec import END_FORMAT, aws_section, read_end
+from infra.targets.aws.spec import aws_section, read_end
 from infra.validate.update import changes
 from muster.commands import screen
+from tests.infra.targets.aws.cluster_ends import end_in_minutes
 from tests.infra.targets.aws.preflight.issue_text import format_issues
 from tests.infra.targets.aws.specs import spec
 from tests.moto_server import REGION, Moto
@@ -30,18 +31,8 @@ def check(ends_at: str | None, *, exists: bool) -> list[str]:
     return format_issues(check_end(subject))
 
 
-def in_minutes(minutes: int) -> str:
-    """Return the end that is so many minutes ahead; a minute with less than 15 s left is waited out.
-
-    Ends have whole minutes: in the next minute every text says one less.
-    """
-    if (second := datetime.now(UTC).second) >= 45:
-        time.sleep(61 - second)
-    return (datetime.now(UTC) + timedelta(minutes=minutes)).strftime(END_FORMAT)
-
-
 def test_an_end_less_than_an_hour_ahead_is_an_error_for_a_new_cluster() -> None:
-    end, now = in_minutes(58), f"{datetime.now(UTC):%Y-%m-%d %H:}"
+    end, now = end_in_minutes(58), f"{datetime.now(UTC):%Y-%m-%d %H:}"
     (issue,) = check(end, exists=False)
     assert re.fullmatch(
         f"error end_near aws.ends_at: '{end}' is 57 minutes ahead; allowed: an hour or more, so that the cluster can "
@@ -51,7 +42,7 @@ def test_an_end_less_than_an_hour_ahead_is_an_error_for_a_new_cluster() -> None:
 
 
 def test_it_is_a_warning_for_an_existing_cluster() -> None:
-    end = in_minutes(58)
+    end = end_in_minutes(58)
     assert check(end, exists=True) == [
         f"warning end_near aws.ends_at: '{end}' is 57 minutes ahead: every machine ends itself then, even if jobs are "
         "running; fix: save what you need; `make teardown`, then write a later time or remove it"
@@ -60,7 +51,7 @@ def test_it_is_a_warning_for_an_existing_cluster() -> None:
 
 @pytest.mark.parametrize("exists", [True, False])
 def test_a_later_end_or_none_has_no_issues(exists: bool) -> None:
-    assert check(in_minutes(63), exists=exists) == []
+    assert check(end_in_minutes(63), exists=exists) == []
     assert check(None, exists=exists) == []
 
 
@@ -68,7 +59,7 @@ def test_a_later_end_or_none_has_no_issues(exists: bool) -> None:
 def test_up_says_in_how_long_the_machines_end(aws: Moto, capsys: pytest.CaptureFixture[str], full: bool) -> None:
     """Also without the pre-flight: whoever wrote a local time sees it here."""
     del aws
-    end = in_minutes(181)
+    end = end_in_minutes(181)
     account.clear_for_creation(spec(aws={"region": REGION, "ends_at": end}), [], None, screen, full=full)
     line = f"every machine ends itself at {end}, in 3 hours 0 minutes, even if jobs are running"
     assert line in capsys.readouterr().out.splitlines()

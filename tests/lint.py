@@ -8,7 +8,10 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
 from pathlib import Path
+
+from setup.paths import Paths
 
 REPO = Path(__file__).resolve().parent.parent
 # Linters that run at the same time: mypy takes as long as all others together.
@@ -25,12 +28,17 @@ def checks(*, audit: bool = True) -> dict[str, list[str]]:
         "ruff check": [str(tools / "ruff"), "check", "--quiet", "--output-format", "concise", "."],
         "ruff format": [str(tools / "ruff"), "format", "--check", "--quiet", "."],
         # pyproject.toml lists the packages and the strictness.
-        "mypy": [str(tools / "mypy")],
+        "mypy": [str(tools / "mypy"), "--cache-dir", str(mypy_cache())],
         "shellcheck": ["shellcheck", *scripts()],
         "CVE table": [str(tools / "python"), "-m", "release.cves"],
         AUDIT: [str(tools / "python"), "-m", "release.audit"],
     }
     return commands if audit else {name: command for name, command in commands.items() if name != AUDIT}
+
+
+def mypy_cache() -> Path:
+    """Return the folder of mypy's cache, which a new clone in the place of an old one finds: it saves 40 s."""
+    return Paths.from_environment().cache / "mypy" / sha256(str(REPO).encode()).hexdigest()[:16]
 
 
 def scripts() -> list[str]:

@@ -47,7 +47,7 @@ def main(argv: list[str]) -> int:
     if argv[:1] == ["recheck"]:
         return _run_recheck(argv[1:])
     if argv[:1] == ["clock"] and len(argv) == 2:  # noqa: PLR2004  # The address of another machine.
-        return _print_offset(argv[1])
+        return other_clock.print_offset(argv[1])
     command = _COMMANDS.get(" ".join(argv))
     if command is None:
         usage = f"{'|'.join(_COMMANDS)}|recheck CHECK...|clock ADDRESS"
@@ -95,15 +95,6 @@ def _find_problems(expected: Expected, context: Context) -> list[HealthProblem]:
         with suppress(OSError):
             Path(dcgm.RESULT).unlink()
     return problems
-
-
-def _print_offset(address: str) -> int:
-    """Print how many seconds this node's clock is ahead of another machine's; fail if that does not answer."""
-    offset_s = other_clock.measure_offset(address)
-    if offset_s is None:
-        return 1
-    print(f"offset {offset_s:.3f}")
-    return 0
 
 
 def _start_imex(expected: Expected) -> list[HealthProblem]:

@@ -22,6 +22,15 @@ _WORDS = 0x0F
 _NOT_STANDARD = 1 << 31
 
 
+def print_offset(address: str) -> int:
+    """Print how many seconds this node's clock is ahead of another machine's; fail if that does not answer."""
+    offset_s = measure_offset(address)
+    if offset_s is None:
+        return 1
+    print(f"offset {offset_s:.3f}")
+    return 0
+
+
 def measure_offset(address: str) -> float | None:
     """Return how many seconds this machine's clock is ahead of another's, within half a day; None without an answer.
 

@@ -34,6 +34,20 @@ def test_the_program_is_one_runnable_file_and_its_build_is_reproducible(tmp_path
     assert (done.returncode, done.stderr) == (2, usage)
 
 
+def test_a_look_at_the_controllers_clock_imports_no_checks(tmp_path: Path) -> None:
+    program = tmp_path / "health.pyz"
+    program.write_bytes(pack_program(ROOT, health.SOURCES, health.START))
+    code = f"""
+import runpy, sys, types
+clock = sys.modules["slurm.health.other_clock"] = types.ModuleType("clock")
+clock.print_offset = lambda address: print(address, [name for name in sys.modules if name == "slurm.health.check"])
+sys.argv = ["health.pyz", "clock", "10.0.0.1"]
+runpy.run_path({str(program)!r}, run_name="__main__")
+"""
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "10.0.0.1 []\n"), done.stderr
+
+
 def test_simulated_gpus_are_not_expected_by_health_checks() -> None:
     target = desired()
     expected = json.loads(health.describe_expected(Facts(), target.inventory.compute[0], target))

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from cluster.spec import ClusterSpec
 from infra.targets.azure.plan import disk_size_gb, plan_azure
 from infra.targets.azure.sizes import read_price_date, read_sizes
-from infra.targets.azure.spec import SECTION, Azure, machine_of, require_section
+from infra.targets.azure.spec import SECTION, Azure, require_section
 from infra.targets.cost import Cost
 from infra.targets.rented.cost import Item, add_up
+from infra.targets.rented.section import machine_of
 
 PAGE = "https://azure.microsoft.com/pricing/details/virtual-machines/linux/"
 

@@ -10,8 +10,9 @@ from cluster.inventory import ServedFilesystem
 from cluster.spec import ClusterSpec
 from infra.plan import BuildPlan
 from infra.targets.azure.sizes import read_sizes
-from infra.targets.azure.spec import SECTION, Azure, AzureMachine, machine_of, require_section
+from infra.targets.azure.spec import SECTION, Azure, AzureMachine, require_section
 from infra.targets.rented.plan import Hardware, plan_machines
+from infra.targets.rented.section import machine_of
 
 # Half of the range is for nodes, a quarter for filesystems, which need many addresses of their own.
 NETWORK_MAX_PREFIX = 24

@@ -20,8 +20,9 @@ from infra.targets.azure.kinds import COMPUTE_API, GALLERIES_API, MACHINE, SCALE
 from infra.targets.azure.plan import divide_range, list_machines, plan_azure, resource_id
 from infra.targets.azure.refusals import NOT_OFFERED_FIX, QUOTA_FIX, list_codes
 from infra.targets.azure.sizes import read_sizes
-from infra.targets.azure.spec import MARKETPLACE, SECTION, SLURM_IMAGE, Azure, machine_of, require_section
+from infra.targets.azure.spec import MARKETPLACE, SECTION, SLURM_IMAGE, Azure, require_section
 from infra.targets.azure.validate import GB_PER_TIB
+from infra.targets.rented.section import machine_of
 
 _TOTAL_CORES = "cores"
 _FORBIDDEN = 403

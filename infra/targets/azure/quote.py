@@ -6,14 +6,15 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 from urllib.error import URLError
 from urllib.parse import urlencode
 from urllib.request import urlopen
 
+from cluster.spec import ClusterSpec
 from infra.resources.error import ResourceError
 from infra.targets.azure.client import LOOPBACK
+from infra.targets.azure.cost import list_items
 from infra.targets.rented.cost import Item
 
 ENDPOINT = "https://prices.azure.com"
@@ -26,18 +27,13 @@ TIMEOUT_S = 20.0
 _OTHER_WORDS = ("Windows", "Spot", "Low Priority", "CloudServices")
 
 
-def quote_items(items: tuple[Item, ...]) -> tuple[Item, ...]:
-    """Return the items with the prices that Azure publishes; raise ResourceError if they cannot be read."""
+def quote_items(spec: ClusterSpec) -> tuple[Item, ...]:
+    """Return the items of a spec with the prices that Azure publishes; raise ResourceError if they cannot be read."""
     try:
-        return tuple(_quote(items))
+        return tuple(_quote(list_items(spec)))
     except (URLError, OSError, ValueError, KeyError) as error:
         fix = f"check the connection to {ENDPOINT}, then run it again"
         raise ResourceError("azure.region", f"the price list cannot be read: {error}", fix) from None
-
-
-def describe_source() -> str:
-    """Return where the prices are from."""
-    return f"prices of today, {datetime.now(UTC).date()}, by {SOURCE}"
 
 
 def choose_price(listed: list[Mapping[str, Any]]) -> float | None:

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from cluster.spec import ClusterSpec
 from cluster.spec.base import SpecModel, ValueDescription, field
 from cluster.spec.patterns import Name
+from infra.targets.rented import section
 
 SECTION = "azure"
 LOGIN_FIX = "run `az login`, or set AZURE_TENANT_ID, AZURE_CLIENT_ID and AZURE_CLIENT_SECRET"
@@ -109,14 +110,4 @@ def azure_section(spec: ClusterSpec) -> Azure | None:
 
 def require_section(spec: ClusterSpec) -> Azure:
     """Return the section of a valid spec."""
-    section = azure_section(spec)
-    if section is None:
-        raise ValueError("azure: the section is missing, although the spec was validated")
-    return section
-
-
-def machine_of(section: Azure, role: str, group: str | None) -> AzureMachine:
-    """Return the hardware of a node by its role and group."""
-    if group is not None:
-        return section.groups[group]
-    return section.login if role == "login" else section.controller
+    return section.require_section(spec, SECTION, Azure)

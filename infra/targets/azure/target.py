@@ -5,20 +5,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
 from cluster.spec import ClusterSpec, Issue
 from cluster.spec.issue import error
 from infra.plan import BuildPlan
-from infra.resources.error import ResourceError
 from infra.targets.azure.plan import plan_azure
 from infra.targets.azure.spec import LOGIN_FIX, SECTION, Azure, azure_section
 from infra.targets.azure.validate import validate_azure
-from infra.targets.cost import Cost, Quote
-from infra.targets.rented.target import RentedTarget
-from infra.targets.target import Built, Capabilities, Console, Context, Deployment, Leftover, Leftovers
+from infra.targets.cost import Cost
+from infra.targets.rented.target import LeftoversModule, QuoteModule, RentedTarget
+from infra.targets.target import Built, Capabilities, Context
 
 
 class AzureTarget(RentedTarget):
@@ -65,23 +63,6 @@ class AzureTarget(RentedTarget):
 
         return cost_azure(spec)
 
-    def quote(self, spec: ClusterSpec, console: Console) -> Quote:
-        from infra.targets.azure.cost import PAGE, list_items
-        from infra.targets.rented.cost import add_up
-
-        table = self.cost(spec)
-        source = f"prices of machines of {table.priced_on}"
-        if not self.can_ask():
-            return Quote(table, f"{source}; today's are asked for only with a login to Azure")
-        from infra.targets.azure.quote import describe_source, quote_items
-
-        try:
-            with console.status("asking Azure for prices"):
-                items = quote_items(list_items(spec))
-        except ResourceError as failed:
-            return Quote(table, f"{source}; today's could not be read ({failed})")
-        return Quote(add_up(items, datetime.now(UTC).date(), PAGE), describe_source(), today=True)
-
     def has_credentials(self) -> bool:
         from infra.targets.azure.client import has_credentials
 
@@ -102,18 +83,12 @@ class AzureTarget(RentedTarget):
         cluster = AzureCluster(plan, context)
         return Built(cluster.inventory, cluster.addresses, partial(start_slurm, cluster.inventory, context))
 
-    def leftovers(self, deployment: Deployment) -> Leftovers:
-        self.require_login()
-        from infra.targets.azure.leftovers import find_leftovers
+    def load_quote(self) -> QuoteModule:
+        from infra.targets.azure import quote
 
-        return find_leftovers(deployment)
+        return quote
 
-    def remove(self, leftover: Leftover, until: float) -> None:
-        from infra.targets.azure.leftovers import remove_leftover
+    def load_leftovers(self) -> LeftoversModule:
+        from infra.targets.azure import leftovers
 
-        remove_leftover(leftover, until)
-
-    def measure(self, leftover: Leftover) -> int | None:
-        from infra.targets.azure.leftovers import measure_leftover
-
-        return measure_leftover(leftover)
+        return leftovers

@@ -37,13 +37,9 @@ def validate_azure(spec: ClusterSpec) -> Iterator[Issue]:
         fix = "add `azure:` with `subscription`, `region`, `ssh_from`, `image` and `groups`, as in docs/azure.md"
         yield error("no_azure", SECTION, f"required for target {spec.target}, but missing", fix)
         return
+    yield from rules.check_section(spec, SECTION, section, "{size: SIZE}", NETWORK_MAX_PREFIX)
     for rule in RULES:
         yield from rule(spec, section)
-
-
-def check_groups(spec: ClusterSpec, section: Azure) -> Iterator[Issue]:
-    """Require a machine for each node group, and none for groups that do not exist."""
-    return rules.check_groups(spec, SECTION, section.groups, "{size: SIZE}")
 
 
 def check_sizes(spec: ClusterSpec, section: Azure) -> Iterator[Issue]:
@@ -113,16 +109,6 @@ def check_users(spec: ClusterSpec, _section: Azure) -> Iterator[Issue]:
             yield error("azure_user", f"users.{name}.uid", message, f"write `uid: {free}`")
 
 
-def check_ssh_from(_spec: ClusterSpec, section: Azure) -> Iterator[Issue]:
-    """Refuse values that are no address range, and warn about SSH that is open to all."""
-    return rules.check_ssh_from(SECTION, section.ssh_from)
-
-
-def check_network(spec: ClusterSpec, _section: Azure) -> Iterator[Issue]:
-    """Refuse settings of the network that this target does not have, and ranges that are too small."""
-    return rules.check_network(spec, SECTION, NETWORK_MAX_PREFIX)
-
-
 def check_storage(spec: ClusterSpec, section: Azure) -> Iterator[Issue]:
     """Require capacities that the kind of filesystem can have, and refuse to promise what cannot be kept."""
     step, largest = FILESYSTEM_TIB[section.filesystem_sku]
@@ -143,13 +129,10 @@ def check_storage(spec: ClusterSpec, section: Azure) -> Iterator[Issue]:
 
 
 RULES: tuple[_Rule, ...] = (
-    check_groups,
     check_sizes,
     check_gpu_counts,
     check_fabrics,
     check_image,
     check_users,
-    check_ssh_from,
-    check_network,
     check_storage,
 )

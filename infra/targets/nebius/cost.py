@@ -15,8 +15,9 @@ import yaml
 from cluster.spec import ClusterSpec
 from infra.targets.cost import Cost
 from infra.targets.nebius.plan import disk_size_gb, plan_nebius
-from infra.targets.nebius.spec import NebiusGroup, NebiusMachine, machine_of, require_section
+from infra.targets.nebius.spec import NebiusGroup, NebiusMachine, require_section
 from infra.targets.rented.cost import Item, add_up
+from infra.targets.rented.section import machine_of
 
 PRICES = Path(__file__).with_name("prices.yaml")
 PAGE = "https://docs.nebius.com/compute/resources/pricing"

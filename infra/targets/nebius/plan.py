@@ -11,8 +11,9 @@ from typing import Any
 from cluster import names
 from cluster.spec import ClusterSpec, Storage
 from infra.plan import BuildPlan, PlannedNode
-from infra.targets.nebius.spec import Nebius, NebiusGroup, machine_of, require_section
+from infra.targets.nebius.spec import Nebius, NebiusGroup, require_section
 from infra.targets.rented.plan import Hardware, plan_machines
+from infra.targets.rented.section import machine_of
 
 Spec = dict[str, Any]
 # Nebius has no smaller subnets.

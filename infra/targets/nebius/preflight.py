@@ -12,7 +12,8 @@ from cluster.spec.issue import error, warning
 from infra.targets.nebius.client import Cloud, Message
 from infra.targets.nebius.kinds import IMAGE, KINDS
 from infra.targets.nebius.plan import plan_nebius
-from infra.targets.nebius.spec import NebiusGroup, machine_of, require_section
+from infra.targets.nebius.spec import NebiusGroup, require_section
+from infra.targets.rented.section import machine_of
 
 _PLATFORMS = ("nebius.compute.v1.PlatformService", "nebius.compute.v1.ListPlatformsRequest")
 _ADVICE = ("nebius.capacity.v1.ResourceAdviceService", "nebius.capacity.v1.ListResourceAdviceRequest")

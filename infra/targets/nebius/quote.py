@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
 
+from cluster.spec import ClusterSpec
 from infra.targets.nebius.client import Cloud, open_cloud
+from infra.targets.nebius.cost import list_items
+from infra.targets.nebius.spec import require_section
 from infra.targets.rented.cost import Item
 
 _SERVICE, _REQUEST = "nebius.billing.v1alpha1.CalculatorService", "nebius.billing.v1alpha1.EstimateRequest"
@@ -14,15 +16,10 @@ SOURCE = "Nebius's calculator"
 NOT_QUOTED = "not quoted by Nebius's calculator"
 
 
-def quote_items(items: tuple[Item, ...], project: str) -> tuple[Item, ...]:
-    """Return the items with the prices that Nebius quotes; raise ResourceError if it does not answer."""
+def quote_items(spec: ClusterSpec) -> tuple[Item, ...]:
+    """Return the items of a spec with the prices that Nebius quotes; raise ResourceError if it does not answer."""
     with open_cloud("nebius.project") as cloud:
-        return tuple(_quote(cloud, items, project))
-
-
-def describe_source() -> str:
-    """Return where the prices are from."""
-    return f"prices of today, {datetime.now(UTC).date()}, by {SOURCE}"
+        return tuple(_quote(cloud, list_items(spec), require_section(spec).project))
 
 
 def _quote(cloud: Cloud, items: tuple[Item, ...], project: str) -> Iterator[Item]:

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from cluster.spec import ClusterSpec
 from cluster.spec.base import SpecModel, ValueDescription, field
 from cluster.spec.patterns import Name
+from infra.targets.rented import section
 
 SECTION = "nebius"
 LOGIN_FIX = (
@@ -121,14 +122,4 @@ def nebius_section(spec: ClusterSpec) -> Nebius | None:
 
 def require_section(spec: ClusterSpec) -> Nebius:
     """Return the section of a valid spec."""
-    section = nebius_section(spec)
-    if section is None:
-        raise ValueError("nebius: the section is missing, although the spec was validated")
-    return section
-
-
-def machine_of(section: Nebius, role: str, group: str | None) -> NebiusMachine:
-    """Return the hardware of a node by its role and group."""
-    if group is not None:
-        return section.groups[group]
-    return section.login if role == "login" else section.controller
+    return section.require_section(spec, SECTION, Nebius)

@@ -5,19 +5,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
 from cluster.spec import ClusterSpec, Issue
 from infra.plan import BuildPlan
-from infra.resources.error import ResourceError
-from infra.targets.cost import Cost, Quote
+from infra.targets.cost import Cost
 from infra.targets.nebius.plan import plan_nebius
-from infra.targets.nebius.spec import LOGIN_FIX, SECTION, Nebius, require_section
+from infra.targets.nebius.spec import LOGIN_FIX, SECTION, Nebius
 from infra.targets.nebius.validate import validate_nebius
-from infra.targets.rented.target import RentedTarget
-from infra.targets.target import Built, Capabilities, Console, Context, Deployment, Leftover, Leftovers
+from infra.targets.rented.target import LeftoversModule, QuoteModule, RentedTarget
+from infra.targets.target import Built, Capabilities, Context
 
 
 class NebiusTarget(RentedTarget):
@@ -52,23 +50,6 @@ class NebiusTarget(RentedTarget):
 
         return cost_nebius(spec)
 
-    def quote(self, spec: ClusterSpec, console: Console) -> Quote:
-        from infra.targets.nebius.cost import PAGE, list_items
-        from infra.targets.rented.cost import add_up
-
-        table = self.cost(spec)
-        source = f"instance prices of {table.priced_on}"
-        if not self.can_ask():
-            return Quote(table, f"{source}; today's need a login to Nebius")
-        from infra.targets.nebius.quote import describe_source, quote_items
-
-        try:
-            with console.status("asking Nebius for prices"):
-                items = quote_items(list_items(spec), require_section(spec).project)
-        except ResourceError as failed:
-            return Quote(table, f"{source}; today's could not be read ({failed})")
-        return Quote(add_up(items, datetime.now(UTC).date(), PAGE), describe_source(), today=True)
-
     def has_credentials(self) -> bool:
         from infra.targets.nebius.client import has_credentials
 
@@ -89,18 +70,12 @@ class NebiusTarget(RentedTarget):
         cluster = NebiusCluster(plan, context)
         return Built(cluster.inventory, cluster.addresses, partial(start_slurm, cluster.inventory, context))
 
-    def leftovers(self, deployment: Deployment) -> Leftovers:
-        self.require_login()
-        from infra.targets.nebius.leftovers import find_leftovers
+    def load_quote(self) -> QuoteModule:
+        from infra.targets.nebius import quote
 
-        return find_leftovers(deployment)
+        return quote
 
-    def remove(self, leftover: Leftover, until: float) -> None:
-        from infra.targets.nebius.leftovers import remove_leftover
+    def load_leftovers(self) -> LeftoversModule:
+        from infra.targets.nebius import leftovers
 
-        remove_leftover(leftover, until)
-
-    def measure(self, leftover: Leftover) -> int | None:
-        from infra.targets.nebius.leftovers import measure_leftover
-
-        return measure_leftover(leftover)
+        return leftovers

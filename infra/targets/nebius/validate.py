@@ -23,13 +23,9 @@ def validate_nebius(spec: ClusterSpec) -> Iterator[Issue]:
         fix = "add `nebius:` with `project`, `ssh_from` and `groups`; docs/nebius.md has an example"
         yield error("no_nebius", "nebius", f"required for target {spec.target}, but missing", fix)
         return
+    yield from rules.check_section(spec, SECTION, section, "{platform: PLATFORM, preset: PRESET}", SUBNET_MAX_PREFIX)
     for rule in RULES:
         yield from rule(spec, section)
-
-
-def check_groups(spec: ClusterSpec, section: Nebius) -> Iterator[Issue]:
-    """Require a machine for each node group, and none for groups that do not exist."""
-    return rules.check_groups(spec, SECTION, section.groups, "{platform: PLATFORM, preset: PRESET}")
 
 
 def check_gpu_counts(spec: ClusterSpec, section: Nebius) -> Iterator[Issue]:
@@ -63,16 +59,6 @@ def check_fabrics(spec: ClusterSpec, section: Nebius) -> Iterator[Issue]:
             yield error("fabric_preset", f"nebius.groups.{name}.preset", message, fix)
 
 
-def check_ssh_from(_spec: ClusterSpec, section: Nebius) -> Iterator[Issue]:
-    """Refuse values that are no address range, and warn about SSH that is open to all."""
-    return rules.check_ssh_from(SECTION, section.ssh_from)
-
-
-def check_network(spec: ClusterSpec, _section: Nebius) -> Iterator[Issue]:
-    """Refuse settings of the network that this target does not have, and ranges that are too small."""
-    return rules.check_network(spec, SECTION, SUBNET_MAX_PREFIX)
-
-
 def check_storage(spec: ClusterSpec, _section: Nebius) -> Iterator[Issue]:
     """Require a size for filesystems that are created, and an id for those that exist."""
     for name, storage in spec.storage.items():
@@ -85,10 +71,7 @@ def check_storage(spec: ClusterSpec, _section: Nebius) -> Iterator[Issue]:
 
 
 RULES: tuple[_Rule, ...] = (
-    check_groups,
     check_gpu_counts,
     check_fabrics,
-    check_ssh_from,
-    check_network,
     check_storage,
 )

@@ -8,8 +8,21 @@ from ipaddress import IPv4Network
 
 from cluster.spec import ClusterSpec
 from cluster.spec.issue import Issue, error, warning
+from infra.targets.rented.section import MachineSection
 
 ANYWHERE = "0.0.0.0/0"
+
+
+def check_section(
+    spec: ClusterSpec, name: str, section: MachineSection[object], example: str, max_prefix: int
+) -> Iterator[Issue]:
+    """Yield the issues of what all such sections have, and of the network.
+
+    `example` describes the machine of a group; the range of the network has at most `max_prefix` fixed bits.
+    """
+    yield from check_groups(spec, name, section.groups, example)
+    yield from check_ssh_from(name, section.ssh_from)
+    yield from check_network(spec, name, max_prefix)
 
 
 def check_groups(spec: ClusterSpec, section: str, groups: Collection[str], example: str) -> Iterator[Issue]:

@@ -6,21 +6,42 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from importlib import import_module
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from cluster import names
 from cluster.inventory import Inventory
 from cluster.spec import ClusterSpec, Issue
 from infra.engine.stop import Stop
 from infra.home import Home, StackHome
+from infra.resources.error import ResourceError
+from infra.targets.cost import Quote
 from infra.targets.mixins import Flight, ManagedStorage, Preflight, Pushes
 from infra.targets.rented.state import read_cluster
-from infra.targets.target import Console, Deployment, Target
+from infra.targets.target import Console, Deployment, Leftover, Leftovers, Target
 
 if TYPE_CHECKING:
     from infra.resources.job_queue import JobQueue
     from infra.targets.facts import Facts
+    from infra.targets.rented.cost import Item
+
+
+class QuoteModule(Protocol):
+    """A target's `quote.py`."""
+
+    SOURCE: str
+    """Who names the prices."""
+
+    def quote_items(self, spec: ClusterSpec) -> tuple[Item, ...]: ...
+
+
+class LeftoversModule(Protocol):
+    """A target's `leftovers.py`."""
+
+    def find_leftovers(self, deployment: Deployment) -> Leftovers: ...
+    def remove_leftover(self, leftover: Leftover, until: float) -> None: ...
+    def measure_leftover(self, leftover: Leftover) -> int | None: ...
 
 
 class RentedTarget(Target, ManagedStorage, Preflight, Pushes):
@@ -48,6 +69,14 @@ class RentedTarget(Target, ManagedStorage, Preflight, Pushes):
     def judge_account(self, spec: ClusterSpec) -> Iterable[Issue]:
         """Ask the account whether a valid spec can be built there, and return the issues."""
 
+    @abstractmethod
+    def load_quote(self) -> QuoteModule:
+        """Import the module that asks the cloud for prices."""
+
+    @abstractmethod
+    def load_leftovers(self) -> LeftoversModule:
+        """Import the module that finds and removes what exists."""
+
     def can_ask(self) -> bool:
         """Return whether the cloud can be asked: its library and credentials are there."""
         try:
@@ -71,6 +100,33 @@ class RentedTarget(Target, ManagedStorage, Preflight, Pushes):
 
     def resolve(self, spec: ClusterSpec) -> ClusterSpec:
         return spec
+
+    def quote(self, spec: ClusterSpec, console: Console) -> Quote:
+        from infra.targets.rented.cost import add_up
+
+        table = self.cost(spec)
+        source = f"instance prices of {table.priced_on}"
+        if not self.can_ask():
+            return Quote(table, f"{source}; today's are asked for only with a login to {self.cloud}")
+        module = self.load_quote()
+        try:
+            with console.status(f"asking {self.cloud} for prices"):
+                items = module.quote_items(spec)
+        except ResourceError as failed:
+            return Quote(table, f"{source}; today's could not be read ({failed})")
+        today = datetime.now(UTC).date()
+        cost = add_up(items, today, table.price_page)
+        return Quote(cost, f"prices of today, {today}, by {module.SOURCE}", today=True)
+
+    def leftovers(self, deployment: Deployment) -> Leftovers:
+        self.require_login()
+        return self.load_leftovers().find_leftovers(deployment)
+
+    def remove(self, leftover: Leftover, until: float) -> None:
+        self.load_leftovers().remove_leftover(leftover, until)
+
+    def measure(self, leftover: Leftover) -> int | None:
+        return self.load_leftovers().measure_leftover(leftover)
 
     def nodes_concerned(self, path: str, spec: ClusterSpec) -> Sequence[str] | None:
         section, group = f"{self.name}.", f"{self.name}.groups."

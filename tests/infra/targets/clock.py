@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from types import ModuleType
+
+import pytest
 
 
 @dataclass
@@ -18,3 +21,11 @@ class Clock:
     def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
         self.now += seconds
+
+
+def install_clock(monkeypatch: pytest.MonkeyPatch, *modules: ModuleType) -> Clock:
+    """Let modules see a new clock as `time`, and return it."""
+    clock = Clock()
+    for module in modules:
+        monkeypatch.setattr(module, "time", clock)
+    return clock

@@ -10,7 +10,7 @@ from infra.targets.azure import client, retries
 from infra.targets.rented import removal
 from tests.infra.targets.azure.arm_server import serve_arm
 from tests.infra.targets.azure.fake_arm import FakeArm
-from tests.infra.targets.clock import Clock
+from tests.infra.targets.clock import Clock, install_clock
 
 
 @pytest.fixture
@@ -24,7 +24,4 @@ def arm(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeArm]:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    for module in (client, retries, removal):
-        monkeypatch.setattr(module, "time", clock)
-    return clock
+    return install_clock(monkeypatch, client, retries, removal)

@@ -13,6 +13,7 @@ from tests.infra.targets.azure.fake_arm import FakeArm
 from tests.infra.targets.azure.offers import H100, offer
 from tests.infra.targets.azure.resources import create_network, create_scale_set
 from tests.infra.targets.azure.specs import GALLERY_IMAGE, IMAGE, Data, make_spec, spec_data
+from tests.infra.targets.rented.issues import format_issues
 
 OFFERED_FIX = "choose another size, zone or region; `az vm list-skus --size SIZE --all` lists where it is offered"
 QUOTA_FIX = "request a higher quota in Azure's portal (Quotas, Compute), or make the cluster smaller"
@@ -22,8 +23,7 @@ def judge(**changes: Any) -> list[str]:
     """Return the issues of a spec."""
     spec = make_spec(**changes)
     with open_cloud("azure.subscription") as client:
-        issues = judge_account(spec, read_account(client, spec))
-        return [f"{issue.level} {issue.where}: {issue.message}; {issue.fix}" for issue in issues]
+        return format_issues(judge_account(spec, read_account(client, spec)))
 
 
 def section(**changes: Any) -> Data:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from base64 import b64decode
 from pathlib import Path
 from typing import Any
@@ -11,19 +10,18 @@ import pytest
 import yaml
 
 from infra.engine.stop import Stop
-from infra.home import Home, StackHome
 from infra.targets.azure import client
 from infra.targets.azure.cost import cost_azure
 from infra.targets.azure.plan import plan_azure
 from infra.targets.azure.quote import NOT_LISTED, choose_price
 from infra.targets.azure.target import AzureTarget
 from infra.targets.azure.user_data import render_user_data
-from infra.targets.rented.comparison import differs
 from infra.targets.rented.cost import UNKNOWN
 from infra.targets.target import Deployment
 from muster.commands import screen
 from tests.infra.targets.azure.fake_arm import FakeArm
 from tests.infra.targets.azure.specs import SUBSCRIPTION, make_spec, spec_data
+from tests.infra.targets.rented.stacks import make_stack
 
 TARGET = AzureTarget()
 
@@ -106,16 +104,8 @@ def test_the_table_is_used_without_a_login_and_without_an_answer(arm: FakeArm, m
     assert (quoted.today, quoted.cost) == (False, cost_azure(make_spec()))
     assert "today's could not be read (azure.region: the price list cannot be read" in quoted.source
     monkeypatch.setattr(client, "has_credentials", lambda: False)
-    expected = "prices of machines of 2025-09-11; today's are asked for only with a login to Azure"
+    expected = "instance prices of 2025-09-11; today's are asked for only with a login to Azure"
     assert TARGET.quote(make_spec(), screen).source == expected
-
-
-def make_stack(folder: Path, resources: list[object]) -> StackHome:
-    """Return a stack whose Pulumi state has these resources."""
-    stack = Home.of({"MUSTER_HOME": str(folder)}).stack("dev")
-    stack.state.parent.mkdir(parents=True, exist_ok=True)
-    stack.state.write_text(json.dumps({"checkpoint": {"latest": {"resources": resources}}}))
-    return stack
 
 
 def test_the_subscription_is_that_of_the_state_then_of_the_stack_file(tmp_path: Path) -> None:
@@ -136,23 +126,3 @@ def test_a_field_of_a_group_concerns_its_nodes() -> None:
     assert TARGET.nodes_concerned("azure.controller.size", spec) == ["controller"]
     assert TARGET.nodes_concerned("azure.image", spec) == ["controller", "gpu-1", "gpu-2"]
     assert TARGET.region(spec) == "eastus"
-
-
-DIFFERENCES = {
-    "added fields": ({"a": 1}, {"a": 1, "b": 2}, False),
-    "other value": ({"a": {"b": 1}}, {"a": {"b": 2}}, True),
-    "missing": ({"a": 1}, {}, True),
-    "case of ids": ({"id": "/resourceGroups/A"}, {"id": "/resourcegroups/a"}, False),
-    "order of named entries": (
-        [{"name": "a", "x": 1}, {"name": "b", "x": 2}],
-        [{"name": "b", "x": 2}, {"name": "a", "x": 1}],
-        False,
-    ),
-    "more entries": (["a"], ["a", "b"], True),
-    "another kind": ({"a": [1]}, {"a": None}, True),
-}
-
-
-@pytest.mark.parametrize(("sent", "existing", "expected"), DIFFERENCES.values(), ids=DIFFERENCES)
-def test_what_counts_as_a_difference(sent: Any, existing: Any, expected: bool) -> None:
-    assert differs(sent, existing) is expected

@@ -14,6 +14,7 @@ from infra.validate import validate
 from infra.validate.update import violations
 from tests.infra.running_jobs import Jobs
 from tests.infra.targets.azure.specs import GALLERY_IMAGE, Data, make_spec, spec_data
+from tests.infra.targets.rented.issues import format_issues, list_bad_settings
 
 REPO = Path(__file__).parents[4]
 SECTION: Data = spec_data()["azure"]
@@ -26,7 +27,7 @@ def section(**changes: object) -> Data:
     return {"azure": {**SECTION, **changes}}
 
 
-BAD = {
+BAD = list_bad_settings("azure", SECTION) | {
     "no section": (
         {"azure": None},
         "error azure: required for target azure, but missing; "
@@ -92,15 +93,6 @@ BAD = {
         "error users.clusteradmin: 'clusteradmin' is the account that Azure creates on every machine; "
         "choose another name",
     ),
-    "SSH for everybody": (
-        section(ssh_from=["0.0.0.0/0"]),
-        "warning azure.ssh_from[0]: '0.0.0.0/0' lets everybody connect to SSH; only the keys protect the machines; "
-        "write the address ranges of those who log in",
-    ),
-    "small network": (
-        {"network": {"cidr": "10.88.0.0/26"}},
-        "error network.cidr: '10.88.0.0/26' is too small; allowed: /16 to /24; write a range of at least /24",
-    ),
     "filesystem without size": (
         {"storage": {"shared": {"kind": "volume"}}},
         "error storage.shared.size_gb: required, but missing; write for example `size_gb: 8192`",
@@ -120,8 +112,7 @@ BAD = {
 
 @pytest.mark.parametrize(("changes", "expected"), BAD.values(), ids=BAD)
 def test_issue(changes: Data, expected: str) -> None:
-    issues = validate(make_spec(**changes))
-    assert "\n".join(f"{i.level} {i.where}: {i.message}; {i.fix}" for i in issues) == expected
+    assert "\n".join(format_issues(validate(make_spec(**changes)))) == expected
 
 
 def test_valid_specs_have_no_issues() -> None:

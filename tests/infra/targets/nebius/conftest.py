@@ -8,7 +8,7 @@ import pytest
 
 from infra.targets.nebius import client
 from infra.targets.rented import removal
-from tests.infra.targets.clock import Clock
+from tests.infra.targets.clock import Clock, install_clock
 from tests.infra.targets.nebius.fake_cloud import FakeCloud, serve_cloud
 
 
@@ -22,7 +22,4 @@ def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCloud]:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    for module in (client, removal):
-        monkeypatch.setattr(module, "time", clock)
-    return clock
+    return install_clock(monkeypatch, client, removal)

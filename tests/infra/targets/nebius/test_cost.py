@@ -90,7 +90,7 @@ def test_the_table_is_used_without_a_login_and_without_an_answer(
     assert (quoted.today, quoted.cost) == (False, cost_nebius(make_spec()))
     assert "today's could not be read (nebius.project: " in quoted.source
     monkeypatch.setattr(client, "has_credentials", lambda: False)
-    assert quote().source == "instance prices of 2026-05-18; today's need a login to Nebius"
+    assert quote().source == "instance prices of 2026-05-18; today's are asked for only with a login to Nebius"
 
 
 def test_the_table_is_used_if_the_login_does_not_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,14 +14,14 @@ from tests.infra.targets.nebius.fake_cloud import FakeCloud
 from tests.infra.targets.nebius.offers import offer
 from tests.infra.targets.nebius.resources import create_all
 from tests.infra.targets.nebius.specs import Data, make_spec, spec_data
+from tests.infra.targets.rented.issues import format_issues
 
 
 def judge(**changes: Any) -> list[str]:
     """Return the issues of a spec."""
     spec = make_spec(**changes)
     with open_cloud("nebius.project") as client:
-        issues = judge_account(spec, read_account(client, spec))
-        return [f"{issue.level} {issue.where}: {issue.message}; {issue.fix}" for issue in issues]
+        return format_issues(judge_account(spec, read_account(client, spec)))
 
 
 def section(**machine: str) -> Data:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 from pathlib import Path
 
@@ -13,7 +12,6 @@ from bootstrap.desired import Desired, Secrets
 from bootstrap.facts.model import Facts
 from bootstrap.steps import metadata, registry, users
 from infra.engine.stop import Stop
-from infra.home import Home, StackHome
 from infra.targets.nebius.plan import instance_spec, plan_nebius, rule_specs
 from infra.targets.nebius.target import NebiusTarget
 from infra.targets.nebius.user_data import render_user_data
@@ -21,17 +19,10 @@ from infra.targets.rented.inventory import build_inventory
 from infra.targets.rented.user_data import HEADER
 from infra.targets.target import Deployment
 from tests.infra.targets.nebius.specs import make_spec, spec_data
+from tests.infra.targets.rented.stacks import make_stack
 
 PARTS = {"subnet": "subnet-1", "security_group": "group-1", "gpu_cluster": "gpucluster-1"}
 TARGET = NebiusTarget()
-
-
-def make_stack(folder: Path, resources: list[object]) -> StackHome:
-    """Return a stack whose Pulumi state has these resources."""
-    stack = Home.of({"MUSTER_HOME": str(folder)}).stack("dev")
-    stack.state.parent.mkdir(parents=True, exist_ok=True)
-    stack.state.write_text(json.dumps({"checkpoint": {"latest": {"resources": resources}}}))
-    return stack
 
 
 def test_an_instance_is_on_the_fabric_and_has_the_filesystem() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from infra.targets.rented.rules import ANYWHERE
 from infra.validate import validate
 from tests.infra.targets.nebius.specs import Data, make_spec, spec_data
+from tests.infra.targets.rented.issues import format_issues, list_bad_settings
 
 SECTION: Data = spec_data()["nebius"]
 GROUP: Data = SECTION["groups"]["gpu"]
@@ -17,7 +17,7 @@ def section(**changes: object) -> Data:
     return {"nebius": {**SECTION, **changes}}
 
 
-BAD = {
+BAD = list_bad_settings("nebius", SECTION) | {
     "no section": (
         {"nebius": None},
         "error nebius: required for target nebius, but missing; "
@@ -52,24 +52,6 @@ BAD = {
         "error nebius.groups.gpu.preset: '1gpu-16vcpu-200gb' cannot be on an InfiniBand fabric; "
         "allowed: presets with 8 GPUs; choose such a preset, or write `fabric: tcp`",
     ),
-    "no address range": (
-        section(ssh_from=["203.0.113.7/24"]),
-        "error nebius.ssh_from[0]: '203.0.113.7/24' is not an IPv4 address range: 203.0.113.7/24 has host bits set; "
-        "write for example 203.0.113.7/32, your public address and /32",
-    ),
-    "SSH for everybody": (
-        section(ssh_from=[ANYWHERE]),
-        "warning nebius.ssh_from[0]: '0.0.0.0/0' lets everybody connect to SSH; only the keys protect the machines; "
-        "write the address ranges of those who log in",
-    ),
-    "no egress": (
-        {"network": {"egress": False}},
-        "error network.egress: false is not possible: bootstrap installs packages from the internet; remove it",
-    ),
-    "small network": (
-        {"network": {"cidr": "10.88.0.0/26"}},
-        "error network.cidr: '10.88.0.0/26' is too small; allowed: /16 to /24; write a range of at least /24",
-    ),
     "filesystem without size": (
         {"storage": {"shared": {"kind": "volume"}}},
         "error storage.shared.size_gb: required, but missing; write for example `size_gb: 1024`",
@@ -84,8 +66,7 @@ BAD = {
 
 @pytest.mark.parametrize(("changes", "expected"), BAD.values(), ids=BAD)
 def test_issue(changes: Data, expected: str) -> None:
-    issues = validate(make_spec(**changes))
-    assert "\n".join(f"{i.level} {i.where}: {i.message}; {i.fix}" for i in issues) == expected
+    assert "\n".join(format_issues(validate(make_spec(**changes)))) == expected
 
 
 def test_valid_spec_has_no_issues() -> None:

@@ -27,7 +27,6 @@ FREEZE_TIMEOUT_S = 600.0
 POLL_S = 0.1
 FAILED = "failed"
 CONSOLE = "console.log"
-_STARTED = "inmigrate"
 
 
 @dataclass(frozen=True)
@@ -156,20 +155,6 @@ def freeze(machine: Machine, memory: Path) -> None:
                 raise SetupError(f"the memory of the machine cannot be written to {memory}: {status}")
             time.sleep(POLL_S)
         monitor.ask("quit")
-    finally:
-        monitor.close()
-
-
-def thaw(machine: Machine) -> None:
-    """Wait until the memory of a machine is read, and let it go on."""
-    monitor = Monitor(machine.monitor)
-    try:
-        deadline = time.monotonic() + ANSWER_TIMEOUT_S
-        while monitor.ask("query-status")["status"] == _STARTED:
-            if time.monotonic() > deadline:
-                raise SetupError(f"the memory of {machine.folder.name} was not read in {ANSWER_TIMEOUT_S:.0f} s")
-            time.sleep(POLL_S)
-        monitor.ask("cont")
     finally:
         monitor.close()
 

@@ -36,20 +36,21 @@ RANK_0_TIMEOUT_S = 10.0
 _STDERR = 2
 _INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 # Commands that need no torch, with the module whose `main` runs them.
-COMMANDS = {"prepare": "trainer.data.prepare", "report": "trainer.report.__main__", "profile": "trainer.trace_command"}
+_MODULES = {"prepare": "trainer.data.prepare", "report": "trainer.report.__main__", "profile": "trainer.trace_command"}
+TORCHLESS_COMMANDS = (*_MODULES, "settings", "help", *HELP_OPTIONS)
+TORCH_COMMANDS = ("evaluate", "export", "measure-collectives")
+"""The commands other than training that need torch."""
 
 
 def main(argv: list[str]) -> int:
     """Run the command and return the exit status."""
     command, *arguments = argv or [""]
-    if command in COMMANDS:
-        status: int = importlib.import_module(COMMANDS[command]).main(arguments)
+    if command in _MODULES:
+        status: int = importlib.import_module(_MODULES[command]).main(arguments)
         return status
-    if command in ("evaluate", "export"):
-        run = _evaluate if command == "evaluate" else _export
+    if command in TORCH_COMMANDS:
+        run = dict(zip(TORCH_COMMANDS, (_evaluate, _export, _measure), strict=True))[command]
         return _run_with_torch(lambda: run(arguments), f"/shared/muster/trainer/run {' '.join(argv)}")
-    if command == "measure-collectives":
-        return _run_with_torch(lambda: _measure(arguments), f"/shared/muster/trainer/run {command}")
     if command == "settings":
         return _list_settings(arguments)
     if command in ("", "help", *HELP_OPTIONS) or any(argument in HELP_OPTIONS for argument in arguments):

@@ -9,21 +9,17 @@ from infra.engine.command_line import format_command
 from infra.engine.stop import BAD_INPUT, Stop
 from infra.home import DEFAULT_STACK
 
-# These commands of the trainer need no torch.
-_WITHOUT_TORCH = ("settings", "prepare", "report", "profile", "help", "-h", "--help")
-# These run on the login node.
-_WITHOUT_GPU = ("evaluate", "export")
-_COMMANDS = (*_WITHOUT_TORCH, *_WITHOUT_GPU, "measure-collectives")
 _TRAINER_WITH_ARGUMENTS = '-m trainer "$@"'
 TRAINER_ON_NODE = "/shared/muster/trainer/run"
 
 
 def train(arguments: list[str]) -> int:
     """Run the trainer with its own arguments and return its exit status."""
-    from trainer.__main__ import main  # noqa: PLC0415  # most commands need nothing of the trainer
+    from trainer.__main__ import TORCH_COMMANDS, main  # noqa: PLC0415  # most commands need nothing of the trainer
 
     if find_spec("torch") is None and _needs_torch(arguments):
-        if arguments[0] in _WITHOUT_GPU:
+        # These run on the login node.
+        if arguments[0] in TORCH_COMMANDS:
             on_cluster = format_command("ssh", DEFAULT_STACK, then=f"{TRAINER_ON_NODE} {' '.join(arguments)}")
         else:
             settings = ("JOB=slurm/jobs/train.sbatch", f'ARGS="{" ".join(arguments)}"')
@@ -51,12 +47,13 @@ def check_training(job: str, arguments: list[str]) -> None:
 
 def _needs_torch(arguments: list[str]) -> bool:
     """Return whether the trainer would import torch; it reports wrong settings of a run before that."""
+    from trainer.__main__ import TORCH_COMMANDS, TORCHLESS_COMMANDS  # noqa: PLC0415  # as above
     from trainer.config.errors import ConfigError  # noqa: PLC0415  # as above
     from trainer.config.load import load  # noqa: PLC0415  # as above
 
-    if not arguments or arguments[0] in _WITHOUT_TORCH:
+    if not arguments or arguments[0] in TORCHLESS_COMMANDS:
         return False
-    if arguments[0] in _WITHOUT_GPU:
+    if arguments[0] in TORCH_COMMANDS:
         return True
     try:
         load(arguments[0], arguments[1:])
@@ -66,8 +63,9 @@ def _needs_torch(arguments: list[str]) -> bool:
 
 
 def _names_preset(word: str) -> bool:
+    from trainer.__main__ import TORCH_COMMANDS, TORCHLESS_COMMANDS  # noqa: PLC0415  # as above
     from trainer.config.load import list_presets  # noqa: PLC0415  # as above
 
     is_path = bool(PurePath(word).suffix) or "/" in word
-    other = word.startswith("-") or "=" in word or word in _COMMANDS
+    other = word.startswith("-") or "=" in word or word in (*TORCHLESS_COMMANDS, *TORCH_COMMANDS)
     return word in list_presets() or not (is_path or other)

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from infra.resources import ssh_key
 from setup import emulator, virtual_machines
-from setup.emulator import Image, Machine
+from setup.emulator import Image, Machine, Monitor
 from setup.paths import Paths
 from setup.virtual_machines import MEMORY_MB
 from tests.harness import QUICK_KEYS, wait_until
@@ -32,6 +32,8 @@ SSH_PORT, ACCESS_PORT = 22, 2222
 THAW_TIMEOUT_S, BOOT_TIMEOUT_S, COMMAND_TIMEOUT_S = 180.0, 400.0, 900.0
 # A probe that gives up early keeps a slow machine busy with the ones before.
 PROBE_TIMEOUT_S = 20.0
+_READING = "inmigrate"
+"""QEMU's status of a machine whose memory is being read."""
 _PREFIX, _LOCK, _CREATION_S = "muster-vm-", "lock", 60.0
 
 
@@ -112,6 +114,20 @@ class VirtualMachine:
         return find_emulator(self.machine)
 
 
+def thaw(machine: Machine) -> None:
+    """Wait until the memory of a frozen machine is read, and let it go on."""
+    monitor = Monitor(machine.monitor)
+    try:
+        wait_until(
+            lambda: monitor.ask("query-status")["status"] != _READING,
+            f"the memory of {machine.folder.name} is read",
+            emulator.ANSWER_TIMEOUT_S,
+        )
+        monitor.ask("cont")
+    finally:
+        monitor.close()
+
+
 def find_emulator(machine: Machine) -> int:
     """Return the id of the process of a machine, which has its disk among its arguments."""
     for folder in Path("/proc").iterdir():
@@ -155,7 +171,7 @@ def open_virtual_machines(
             launch(machine, image, network, frozen=True)
         machines = {}
         for number, (name, machine) in enumerate(zip(names, started, strict=True), 1):
-            emulator.thaw(machine)
+            thaw(machine)
             address = network.address(number)
             lines = render_identity(name, str(address), machine.mac, key.public)
             fingerprint = emulator.talk(machine.port, lines, "done", THAW_TIMEOUT_S)

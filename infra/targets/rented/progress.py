@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+
 from bootstrap.progress import Event, State, emit
-from infra.resources.properties import Properties
 
 
-def report_machine(props: Properties, state: State, detail: str = "") -> None:
-    """Report the state of a node's machine; do nothing for resources that belong to no node."""
-    if props.get("node"):
-        emit(Event("machines", props["node"], "create", state, detail))
+@contextmanager
+def report_creation(nodes: Collection[str]) -> Iterator[None]:
+    """Report that the machines of nodes are created while the block runs, and how it ends."""
+
+    def report(state: State, detail: str = "") -> None:
+        for node in nodes:
+            emit(Event("machines", node, "create", state, detail))
+
+    report("start")
+    try:
+        yield
+    except Exception as failed:
+        report("failed", str(failed))
+        raise
+    report("changed")

@@ -21,7 +21,7 @@ from infra.targets.azure.validate import GB_PER_TIB
 from infra.targets.rented.comparison import differs
 from infra.targets.rented.controller import check_controller
 from infra.targets.rented.owner import describe_owner, is_same_owner
-from infra.targets.rented.progress import report_machine
+from infra.targets.rented.progress import report_creation
 
 _SUCCEEDED, _CREATING = "Succeeded", "Creating"
 _WORDS = {"address": "address", "machine_id": "id of its own"}
@@ -34,14 +34,8 @@ class CloudResourceProvider(ResourceProvider):
 
     def create(self, props: Properties) -> CreateResult:
         kind = KINDS[props["kind"]]
-        report_machine(props, "start")
-        try:
-            with open_cloud(props["where"]) as cloud:
-                outputs = _require_outputs(kind, props, _create(cloud, kind, props))
-        except Exception as failed:
-            report_machine(props, "failed", str(failed))
-            raise
-        report_machine(props, "changed")
+        with report_creation([props["node"]] if props["node"] else []), open_cloud(props["where"]) as cloud:
+            outputs = _require_outputs(kind, props, _create(cloud, kind, props))
         return CreateResult(props["arm_id"], props | outputs)
 
     def read(self, id_: str, props: Properties) -> ReadResult:

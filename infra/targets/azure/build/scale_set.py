@@ -17,7 +17,7 @@ from infra.targets.azure.drift import has_public_address, is_outdated
 from infra.targets.azure.instances import Instance, assign_nodes, read_instances
 from infra.targets.azure.kinds import SCALE_SET, SCALE_SET_NETWORK_API
 from infra.targets.azure.removal import delete_resource
-from infra.targets.rented.progress import report_machine
+from infra.targets.rented.progress import report_creation
 
 
 class ScaleSetProvider(ResourceProvider):
@@ -27,23 +27,14 @@ class ScaleSetProvider(ResourceProvider):
 
     def create(self, props: Properties) -> CreateResult:
         id_ = props["arm_id"]
-        for node in props["nodes"]:
-            report_machine(props | {"node": node}, "start")
-        try:
-            with open_cloud(props["where"]) as cloud:
-                existing = cloud.get(id_, SCALE_SET.api)
-                check_owner(SCALE_SET, props, existing)
-                if existing is not None:
-                    _remove_outdated(cloud, props, existing)
-                put_resource(cloud, SCALE_SET, props)
-                _start_instances(cloud, id_, _list_instances(cloud, id_))
-                machines = _read_machines(cloud, props, {})
-        except Exception as failed:
-            for node in props["nodes"]:
-                report_machine(props | {"node": node}, "failed", str(failed))
-            raise
-        for node in props["nodes"]:
-            report_machine(props | {"node": node}, "changed")
+        with report_creation(props["nodes"]), open_cloud(props["where"]) as cloud:
+            existing = cloud.get(id_, SCALE_SET.api)
+            check_owner(SCALE_SET, props, existing)
+            if existing is not None:
+                _remove_outdated(cloud, props, existing)
+            put_resource(cloud, SCALE_SET, props)
+            _start_instances(cloud, id_, _list_instances(cloud, id_))
+            machines = _read_machines(cloud, props, {})
         return CreateResult(id_, props | {"machines": machines, "drift": []})
 
     def read(self, id_: str, props: Properties) -> ReadResult:

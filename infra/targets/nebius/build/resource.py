@@ -19,7 +19,7 @@ from infra.targets.nebius.kinds import FILESYSTEM, KINDS, Kind
 from infra.targets.nebius.refusals import is_code
 from infra.targets.rented.controller import check_controller
 from infra.targets.rented.owner import describe_owner, is_same_owner
-from infra.targets.rented.progress import report_machine
+from infra.targets.rented.progress import report_creation
 
 _REPLACING = ("kind", "project", "parent", "name")
 
@@ -31,15 +31,9 @@ class CloudResourceProvider(ResourceProvider):
 
     def create(self, props: Properties) -> CreateResult:
         kind = KINDS[props["kind"]]
-        report_machine(props, "start")
-        try:
-            with open_cloud(props["where"]) as cloud:
-                id_ = _create(cloud, kind, props)
-                resource = cloud.wait_until_ready(kind, id_)
-        except Exception as failed:
-            report_machine(props, "failed", str(failed))
-            raise
-        report_machine(props, "changed")
+        with report_creation([props["node"]] if props["node"] else []), open_cloud(props["where"]) as cloud:
+            id_ = _create(cloud, kind, props)
+            resource = cloud.wait_until_ready(kind, id_)
         return CreateResult(id_, props | _read_outputs(resource))
 
     def read(self, id_: str, props: Properties) -> ReadResult:

@@ -85,7 +85,10 @@ class StepErrors:
                     self._coverage.problems.append(f"{pair}: {problem}: {failure}")
 
     def _take(self, site: str, attempt: Attempt) -> Pair | None:
-        """Return the next error of a call: one that passes, then, when the call is repeated, one that does not."""
+        """Return the next error of a call: one that passes, then, when the call is repeated, one that does not.
+
+        A step may go on after the latter with a call of the same kind, as the launcher does after a shortage.
+        """
         if site not in self._open:
             pairs = self._coverage.list_open_at(self.command, site, self._share.codes)
             self._open[site] = (
@@ -97,7 +100,7 @@ class StepErrors:
         attempt.repeated.update(earlier)
         if self._share.is_over:
             return None
-        if transient and not earlier:
+        if transient and (not earlier or earlier[-1].code in FATAL):
             return transient.pop(0)
         return fatal.pop(0) if fatal else None
 

@@ -161,3 +161,23 @@ def test_calls_that_are_also_made_outside_of_steps_do_not_need_another_rehearsal
     assert is_step_open(Coverage({"up": ("ec2 CreateVpc", search)}), share)
     assert not is_step_open(Coverage({"up": (search,)}), share)
     assert not is_step_open(Coverage({"check": ("ec2 CreateVpc",)}), share)
+
+
+def test_a_step_that_goes_on_after_errors_meets_all_of_them() -> None:
+    """The launcher tries its next option after a shortage, so that one attempt meets several errors."""
+    site, options = "ec2 RunInstances", 4
+    coverage = Coverage({"resize": (site,)})
+    errors = StepErrors(coverage, Share(ALL_CODES))
+    errors.begin("resize")
+    failure = "begins"
+    while failure:
+        with errors.attempt() as attempt:
+            for _ in range(options):
+                while (code := errors("ec2", "RunInstances", {})) and is_retryable(site, code):
+                    pass
+                if not code:
+                    break
+        failure = f"({code}) Fix: wait" if code else ""
+        errors.judge(attempt, failure)
+    assert coverage.problems == []
+    assert coverage.list_open("resize", ALL_CODES) == []

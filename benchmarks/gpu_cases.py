@@ -48,12 +48,14 @@ _TORCHTITAN_1B, _TORCHTITAN_3B = ("torchtitan", 61_679), ("torchtitan", 24_229)
 _SMALL_STATE = ("optimizer.gradients=bf16", "optimizer.moments=bf16")
 _8B = ("parallel.strategy=single", "parallel.recompute=none", "data.seq_len=4096", *_SMALL_STATE)
 _SINGLE, _GRAPH, _FP8 = "parallel.strategy=single", "compile.cuda_graph=true", "fp8.scaling=tensor"
+_MASTER = ("optimizer.weights=bf16", "optimizer.master=true", "optimizer.gradients=bf16")
 _LARGE_CHUNKS = "loss.chunk_tokens=16384"
 CASES = {
     "llama-1b": Case("llama-1b", 8, (_SINGLE,), *_TORCHTITAN_1B),
     "llama-1b-large-chunks": Case("llama-1b", 8, (_SINGLE, _LARGE_CHUNKS), *_TORCHTITAN_1B),
-    "llama-1b-whole": Case("llama-1b", 8, (_SINGLE, "compile.mode=whole"), *_TORCHTITAN_1B),
-    "llama-1b-fsdp": Case("llama-1b", 8, (), *_TORCHTITAN_1B),
+    "llama-1b-master": Case("llama-1b", 8, (_SINGLE, _LARGE_CHUNKS, *_MASTER), *_TORCHTITAN_1B),
+    "llama-1b-whole": Case("llama-1b", 8, (_SINGLE, _LARGE_CHUNKS, "compile.mode=whole"), *_TORCHTITAN_1B),
+    "llama-1b-fsdp": Case("llama-1b", 8, (_LARGE_CHUNKS,), *_TORCHTITAN_1B),
     "llama-1b-fp8": Case("llama-1b", 8, (_SINGLE, _FP8), "torchtitan fp8", 73_096),
     "llama-1b-fp8-delayed": Case("llama-1b", 8, (_SINGLE, "fp8.scaling=delayed"), "torchtitan fp8", 73_096),
     "llama-1b-fp8-head": Case(
@@ -84,14 +86,27 @@ SWITCHES: dict[str, dict[str, Any]] = {
         "trainer.models.gpt2.begin_residual": lambda embedded: embedded,
     },
     "joint-products": {"trainer.models.projections.can_join": lambda _x, _layers: False},
+    "norm-gradients": {"trainer.models.llama.can_fuse": lambda _x, _norm: False},
     "adamw-kernel": {"trainer.optimizers.adamw.has_kernel": lambda _slot: False},
     "stored-casts": {"trainer.models.fp8.casts_stored_weight": lambda _weight: False},
     "activation-casts": {"trainer.models.llama.can_feed_forward": lambda _layers: False},
     "slope-casts": {"trainer.models.fp8_head.differentiate_rows_fp8": cast_slopes_apart},
     "cuda-graph": {"trainer.parallel.apply._find_graph_obstacle": lambda _recipe, _mesh: "it is left out"},
-    "norm-kernels": {"trainer.models.batch_norm.has_kernel": lambda _x, _norm: False},
+    "bias-sums": {
+        "trainer.models.gpt2.can_sum": lambda _x, _layers: False,
+        "trainer.models.projections.can_sum": lambda _x, _layers: False,
+    },
+    "norm-kernels": {
+        "trainer.models.batch_norm.has_kernel": lambda _x, _norm: False,
+        "trainer.models.forked_convolution.has_kernel": lambda _x, _norm: False,
+    },
+    "forks": {"trainer.models.forked_convolution.can_fork": lambda _x, _conv, _norm: False},
     "pool-kernels": {"trainer.models.max_pool.has_kernel": lambda _x: False},
-    "block-stem": {"trainer.models.resnet.Stem.convolve": lambda stem, x: stem.conv(x)},
+    "block-kernel": {"trainer.models.resnet.has_kernel": lambda _images: False},
+    "block-stem": {
+        "trainer.models.resnet.has_kernel": lambda _images: False,
+        "trainer.models.resnet.Stem.convolve": lambda stem, x: stem.conv(x),
+    },
 }
 """What replaces an optimisation, by its name: the plain way, on all of the project's paths that use it."""
 

@@ -3,6 +3,9 @@
 Values are rows with the channels last. Each pass over them is one kernel: statistics and normalisation forward, the
 sums of the gradients and the gradient itself backward. Sums of parts of the rows are written and added in a fixed
 order, so that results are reproducible.
+
+A kernel that sums begins with the last rows, which the convolution before it has just written, and ends with the first
+ones, with which the next kernel begins: both find some of their values in the cache.
 """
 
 from __future__ import annotations
@@ -14,12 +17,15 @@ import torch
 import triton
 import triton.language as tl
 
-_TILE_VALUES = 4096
+_TILE_VALUES, _WARPS = 4096, 4
+_SUM_TILE_VALUES, _SUM_WARPS, _SUM_STAGES = 4096, 4, 5
 _MAX_COLUMNS = 128
-_PROGRAMS = 1056
-"""Programs of a kernel that sums: eight for each of a GPU's 132 processors."""
-_FINISH_COLUMNS, _FINISH_PARTS = 16, 128
+_PROGRAMS = 264
+"""Programs of a kernel that sums: two for each of a GPU's 132 processors."""
+_FINISH_COLUMNS, _FINISH_PARTS, _FINISH_WARPS = 16, 512, 8
 """Tile of a kernel that adds the sums of all parts."""
+_LAST_USE = tl.constexpr("evict_first")
+"""How the cache treats values that nobody reads again soon."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +43,9 @@ class Statistics:
 def measure_rows(x: torch.Tensor, norm: Any) -> Statistics:
     """Return the statistics of rows and update the running ones of a batch norm."""
     rows, columns = x.shape
-    tiles = _Tiles(rows, columns)
+    tiles = _SumTiles(rows, columns)
     sums = torch.empty(2, tiles.parts, columns, dtype=torch.float32, device=x.device)
-    _sum_values[tiles.grid](x, sums, rows, columns, tiles.rows_per_part, **tiles.sizes)
+    _sum_values[tiles.grid](x, sums, rows, columns, **tiles.sizes)
     mean, inverse, scale, offset = torch.empty(4, columns, dtype=torch.float32, device=x.device)
     _finish_statistics[triton.cdiv(columns, _FINISH_COLUMNS),](
         x,
@@ -59,6 +65,7 @@ def measure_rows(x: torch.Tensor, norm: Any) -> Statistics:
         norm.eps,
         block_parts=_FINISH_PARTS,
         block_columns=_FINISH_COLUMNS,
+        num_warps=_FINISH_WARPS,
     )
     return Statistics(mean, inverse, scale, offset)
 
@@ -68,7 +75,7 @@ def apply_rows(x: torch.Tensor, added: torch.Tensor | None, to: Statistics, *, r
     rows, columns = x.shape
     tiles, y = _Tiles(rows, columns), torch.empty_like(x)
     has_sum = added is not None
-    _apply[tiles.whole_grid](
+    _apply[tiles.grid](
         x, added if has_sum else x, y, to.scale, to.offset, rows, columns, has_sum=has_sum, rectifies=rectifies,
         **tiles.sizes,
     )  # fmt: skip
@@ -83,20 +90,21 @@ def differentiate_rows(
     `y` are the outputs if something was added: only they tell which values were negative.
     """
     rows, columns = x.shape
-    tiles, has_sum = _Tiles(rows, columns), y is not None
-    sums = torch.empty(2, tiles.parts, columns, dtype=torch.float32, device=x.device)
+    tiles, sum_tiles, has_sum = _Tiles(rows, columns), _SumTiles(rows, columns), y is not None
+    sums = torch.empty(2, sum_tiles.parts, columns, dtype=torch.float32, device=x.device)
     masked = torch.empty_like(x) if has_sum else None
     statistics = (given.mean, given.inverse, given.scale, given.offset)
-    _sum_slopes[tiles.grid](
+    _sum_slopes[sum_tiles.grid](
         slope, x, y if has_sum else x, masked if has_sum else x, *statistics, sums, rows, columns,
-        tiles.rows_per_part, has_sum=has_sum, rectifies=rectifies, **tiles.sizes,
+        has_sum=has_sum, rectifies=rectifies, **sum_tiles.sizes,
     )  # fmt: skip
     for_bias, for_weight = torch.empty(2, columns, dtype=torch.float32, device=x.device)
     _finish_slopes[triton.cdiv(columns, _FINISH_COLUMNS),](
-        sums, for_bias, for_weight, columns, tiles.parts, block_parts=_FINISH_PARTS, block_columns=_FINISH_COLUMNS
-    )
+        sums, for_bias, for_weight, columns, sum_tiles.parts, block_parts=_FINISH_PARTS, block_columns=_FINISH_COLUMNS,
+        num_warps=_FINISH_WARPS,
+    )  # fmt: skip
     for_x = torch.empty_like(x)
-    _apply_slopes[tiles.whole_grid](
+    _apply_slopes[tiles.grid](
         masked if has_sum else slope, x, for_x, *statistics, for_bias, for_weight, rows, columns,
         rectifies=rectifies and not has_sum, **tiles.sizes,
     )  # fmt: skip
@@ -104,23 +112,30 @@ def differentiate_rows(
 
 
 class _Tiles:
-    """How programs divide rows and columns."""
+    """How programs divide rows and columns; each has one tile."""
 
     def __init__(self, rows: int, columns: int) -> None:
         width = min(_MAX_COLUMNS, triton.next_power_of_2(columns))
         height = _TILE_VALUES // width
-        across, down = triton.cdiv(columns, width), triton.cdiv(rows, height)
-        tiles_per_part = triton.cdiv(down, max(1, _PROGRAMS // across))
-        self.rows_per_part = tiles_per_part * height
-        self.parts = triton.cdiv(down, tiles_per_part)
+        self.grid = (triton.cdiv(rows, height), triton.cdiv(columns, width))
+        self.sizes = {"block_rows": height, "block_columns": width, "num_warps": _WARPS}
+
+
+class _SumTiles:
+    """How programs that sum divide rows and columns; each has every so many tiles."""
+
+    def __init__(self, rows: int, columns: int) -> None:
+        width = min(_MAX_COLUMNS, triton.next_power_of_2(columns))
+        height = _SUM_TILE_VALUES // width
+        across = triton.cdiv(columns, width)
+        self.parts = min(triton.cdiv(rows, height), max(1, _PROGRAMS // across))
         self.grid = (across, self.parts)
-        self.whole_grid = (down, across)
-        self.sizes = {"block_rows": height, "block_columns": width}
+        self.sizes = {"block_rows": height, "block_columns": width, "stages": _SUM_STAGES, "num_warps": _SUM_WARPS}
 
 
 @triton.jit
 def _sum_values(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0917
-    x, sums, rows, columns, rows_per_part, block_rows: tl.constexpr, block_columns: tl.constexpr
+    x, sums, rows, columns, block_rows: tl.constexpr, block_columns: tl.constexpr, stages: tl.constexpr
 ):
     part = tl.program_id(1)
     column = tl.program_id(0) * block_columns + tl.arange(0, block_columns)
@@ -129,8 +144,9 @@ def _sum_values(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0917
     origin = tl.load(x + column, mask=is_column, other=0.0).to(tl.float32)
     total = tl.zeros((block_rows, block_columns), tl.float32)
     squares = tl.zeros((block_rows, block_columns), tl.float32)
-    for start in range(part * rows_per_part, (part + 1) * rows_per_part, block_rows):
-        row = start + tl.arange(0, block_rows)
+    last = tl.cdiv(rows, block_rows) - 1
+    for tile in tl.range(part, last + 1, tl.num_programs(1), num_stages=stages):
+        row = (last - tile) * block_rows + tl.arange(0, block_rows)
         inside = (row < rows)[:, None] & is_column[None, :]
         at = row.to(tl.int64)[:, None] * columns + column[None, :]
         value = tl.load(x + at, mask=inside, other=0.0).to(tl.float32) - origin[None, :]
@@ -216,9 +232,12 @@ def _apply(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0917
     at = row.to(tl.int64)[:, None] * columns + column[None, :]
     scale = tl.load(scales + column, mask=is_column, other=0.0)
     offset = tl.load(offsets + column, mask=is_column, other=0.0)
-    value = tl.load(x + at, mask=inside, other=0.0).to(tl.float32) * scale[None, :] + offset[None, :]
+    value = (
+        tl.load(x + at, mask=inside, other=0.0, eviction_policy=_LAST_USE).to(tl.float32) * scale[None, :]
+        + offset[None, :]
+    )
     if has_sum:
-        value += tl.load(added + at, mask=inside, other=0.0).to(tl.float32)
+        value += tl.load(added + at, mask=inside, other=0.0, eviction_policy=_LAST_USE).to(tl.float32)
     if rectifies:
         # Unlike a maximum, this keeps a NaN.
         value = tl.where(value < 0.0, 0.0, value)
@@ -238,11 +257,11 @@ def _sum_slopes(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0917
     sums,
     rows,
     columns,
-    rows_per_part,
     has_sum: tl.constexpr,
     rectifies: tl.constexpr,
     block_rows: tl.constexpr,
     block_columns: tl.constexpr,
+    stages: tl.constexpr,
 ):
     part = tl.program_id(1)
     column = tl.program_id(0) * block_columns + tl.arange(0, block_columns)
@@ -253,15 +272,16 @@ def _sum_slopes(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0917
     offset = tl.load(offsets + column, mask=is_column, other=0.0)[None, :]
     total = tl.zeros((block_rows, block_columns), tl.float32)
     products = tl.zeros((block_rows, block_columns), tl.float32)
-    for start in range(part * rows_per_part, (part + 1) * rows_per_part, block_rows):
-        row = start + tl.arange(0, block_rows)
+    last = tl.cdiv(rows, block_rows) - 1
+    for tile in tl.range(part, last + 1, tl.num_programs(1), num_stages=stages):
+        row = (last - tile) * block_rows + tl.arange(0, block_rows)
         inside = (row < rows)[:, None] & is_column[None, :]
         at = row.to(tl.int64)[:, None] * columns + column[None, :]
         slope = tl.load(slopes + at, mask=inside, other=0.0).to(tl.float32)
         value = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
         if has_sum:
             if rectifies:
-                output = tl.load(y + at, mask=inside, other=0.0).to(tl.float32)
+                output = tl.load(y + at, mask=inside, other=0.0, eviction_policy=_LAST_USE).to(tl.float32)
                 slope = tl.where(output > 0.0, slope, 0.0)
             tl.store(masked + at, slope.to(masked.dtype.element_ty), mask=inside)
         elif rectifies:
@@ -313,8 +333,8 @@ def _apply_slopes(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0917
     offset = tl.load(offsets + column, mask=is_column, other=0.0)[None, :]
     mean_slope = tl.load(for_bias + column, mask=is_column, other=0.0)[None, :] / rows
     mean_product = tl.load(for_weight + column, mask=is_column, other=0.0)[None, :] / rows
-    slope = tl.load(slopes + at, mask=inside, other=0.0).to(tl.float32)
-    value = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
+    slope = tl.load(slopes + at, mask=inside, other=0.0, eviction_policy=_LAST_USE).to(tl.float32)
+    value = tl.load(x + at, mask=inside, other=0.0, eviction_policy=_LAST_USE).to(tl.float32)
     if rectifies:
         slope = tl.where(value * scale + offset > 0.0, slope, 0.0)
     result = scale * (slope - mean_slope - (value - mean) * inverse * mean_product)

@@ -10,7 +10,9 @@ from torch import nn
 
 from trainer.config.models import ResNetConfig
 from trainer.models.batch_norm import normalize_channels
+from trainer.models.forked_convolution import fork
 from trainer.models.max_pool import pool_maxima
+from trainer.models.pixel_blocks import BLOCK_VALUES, has_kernel, make_blocks, normalize_blocks
 from trainer.models.shape import is_bottleneck, plan_blocks
 
 # Mean and standard deviation of the ImageNet images per channel, as fractions of 255.
@@ -37,15 +39,18 @@ class ResNet(nn.Module):
         self.init_buffers(self.head.weight.device)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if not x.is_floating_point():
-            x = (x - self.mean) / self.std
-        if x.is_cuda:
-            # Convolutions keep this order of the values in memory, for which their kernels are faster.
-            x = x.to(memory_format=torch.channels_last)
-        x = pool_maxima(self.stem(x))
+        x = pool_maxima(self.stem(self._prepare(x)))
         for block in self.layers.values():
             x = block(x)
         return self.head(x.mean((2, 3)))
+
+    def _prepare(self, images: torch.Tensor) -> torch.Tensor:
+        """Return images, or blocks of their pixels, as the stem takes them."""
+        if has_kernel(images):
+            return normalize_blocks(images, self.mean, self.std)
+        x = images if images.is_floating_point() else (images - self.mean) / self.std
+        # Convolutions keep this order of the values in memory, for which their kernels are faster.
+        return x.to(memory_format=torch.channels_last) if x.is_cuda else x
 
     def init_buffers(self, device: torch.device | str) -> None:
         """Set the normalisation of the inputs and reset the running statistics of batch norm."""
@@ -91,19 +96,19 @@ class Stem(Convolution):
     """
 
     def convolve(self, x: torch.Tensor) -> torch.Tensor:
-        if x.is_cuda and x.shape[-2] % 2 == x.shape[-1] % 2 == 0:
+        if x.shape[1] == BLOCK_VALUES:
             return convolve_blocks(x, self.conv.weight)
+        if x.is_cuda and x.shape[-2] % 2 == x.shape[-1] % 2 == 0:
+            return convolve_blocks(make_blocks(x), self.conv.weight)
         return super().convolve(x)
 
 
-def convolve_blocks(images: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+def convolve_blocks(blocks: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """Return the convolution of images of even size with a 7x7 weight, a stride of 2 and a padding of 3.
 
-    A row or column of zeros before the weight makes it 8x8, which is 4x4 blocks. Each block has 12 values, and 4 zeros
-    for the alignment that matrix units need.
+    A row or column of zeros before the weight makes it 8x8, which is 4x4 blocks.
     """
-    blocks = F.pad(F.pixel_unshuffle(images, 2), (2, 1, 2, 1, 0, 4))
-    kernel = F.pad(F.pixel_unshuffle(F.pad(weight, (1, 0, 1, 0)), 2), (0, 0, 0, 0, 0, 4))
+    kernel = F.pad(F.pixel_unshuffle(F.pad(weight, (1, 0, 1, 0)), 2), (0, 0, 0, 0, 0, BLOCK_VALUES - 12))
     return F.conv2d(blocks.contiguous(memory_format=torch.channels_last), kernel)
 
 
@@ -132,5 +137,6 @@ class Bottleneck(nn.Module):
         self.short = Convolution(inputs, outputs, 1, stride) if inputs != outputs or stride > 1 else None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        convolved, x = fork(x, self.first.conv, self.first.norm)
         shortcut = x if self.short is None else self.short(x, rectifies=False)
-        return self.last(self.middle(self.first(x)), shortcut)
+        return self.last(self.middle(normalize_channels(convolved, self.first.norm)), shortcut)

@@ -60,7 +60,7 @@ class Way:
     """Optimisations that are left out, as in benchmarks/gpu_cases.py."""
 
 
-PLAIN = "fused-loss+bf16-residual+joint-products+adamw-kernel"
+PLAIN = "fused-loss+bf16-residual+joint-products+bias-sums+norm-gradients+adamw-kernel"
 _FP32 = ("precision=fp32",)
 _PRESET = {"bf16": Way(), "fp8 delayed": Way(("fp8.scaling=delayed",)), "fp8 tensor": Way(("fp8.scaling=tensor",))}
 # For each preset the references, the way that the preset takes, and fp8 products with it.

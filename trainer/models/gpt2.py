@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -9,10 +11,21 @@ from torch import nn
 from trainer.config.models import Gpt2Config
 from trainer.models.attention import attend, merge_heads, split_heads
 from trainer.models.attention_mask import AttentionMask, DocumentKernel, choose_mask
+from trainer.models.bias_gradients import activate, add_and_normalize, can_sum, project
 from trainer.models.head import Head, Objective
 from trainer.models.projections import project_jointly
 from trainer.models.residual import begin_residual
 from trainer.models.sequence_part import SequencePart
+
+STREAM_TYPE = torch.bfloat16
+"""Type of the residual stream for which norms and biases are differentiated together."""
+Multiply = Callable[[torch.Tensor, nn.Linear], torch.Tensor]
+"""How the last layer of an attention or feed-forward layer is run."""
+
+
+def call_layer(x: torch.Tensor, layer: nn.Linear) -> torch.Tensor:
+    """Return the output of a layer."""
+    return layer(x)
 
 
 class Gpt2(nn.Module):
@@ -86,8 +99,13 @@ class Block(nn.Module):
         self.ffn = FeedForward(config)
 
     def forward(self, x: torch.Tensor, mask: AttentionMask | None = None) -> torch.Tensor:
-        x = x + self.attention(self.attention_norm(x), mask=mask)
-        return x + self.ffn(self.ffn_norm(x))
+        last = (self.attention.o, self.ffn.down)
+        if self.attention.dropout.p or x.dtype != STREAM_TYPE or not can_sum(x, last):
+            x = x + self.attention(self.attention_norm(x), mask=mask)
+            return x + self.ffn(self.ffn_norm(x))
+        attended = self.attention(self.attention_norm(x), mask=mask, multiply=project)
+        x, normalized = add_and_normalize(x, attended, self.ffn_norm, *(layer.bias for layer in last))
+        return x + self.ffn(normalized, multiply=project)
 
 
 class Attention(nn.Module):
@@ -102,10 +120,12 @@ class Attention(nn.Module):
         self.o = nn.Linear(config.dim, config.dim)
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, x: torch.Tensor, mask: AttentionMask | None = None) -> torch.Tensor:
+    def forward(
+        self, x: torch.Tensor, mask: AttentionMask | None = None, multiply: Multiply = call_layer
+    ) -> torch.Tensor:
         q, k, v = (split_heads(y, self.head_dim) for y in project_jointly(x, (self.q, self.k, self.v)))
         y = attend(q, k, v, dropout=self.dropout.p if self.training else 0.0, mask=mask)
-        return self.dropout(self.o(merge_heads(y)))
+        return self.dropout(multiply(merge_heads(y), self.o))
 
 
 class FeedForward(nn.Module):
@@ -117,5 +137,7 @@ class FeedForward(nn.Module):
         self.down = nn.Linear(4 * config.dim, config.dim)
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.dropout(self.down(F.gelu(self.up(x), approximate="tanh")))
+    def forward(self, x: torch.Tensor, multiply: Multiply = call_layer) -> torch.Tensor:
+        fuses = can_sum(x, (self.up,))
+        activated = activate(x, self.up) if fuses else F.gelu(self.up(x), approximate="tanh")
+        return self.dropout(multiply(activated, self.down))

@@ -20,6 +20,7 @@ from trainer.models.fp8_feed_forward import can_feed_forward, feed_forward
 from trainer.models.head import Head, Objective
 from trainer.models.projections import project_jointly
 from trainer.models.residual import begin_residual
+from trainer.models.residual_norm import add_and_normalize, can_fuse
 from trainer.models.rotary import Angles, rotary_table, rotate
 from trainer.models.sequence_part import SequencePart
 
@@ -102,8 +103,12 @@ class Block(nn.Module):
         self.ffn = MixtureOfExperts(config) if isinstance(config, MoeConfig) else FeedForward(config)
 
     def forward(self, x: torch.Tensor, mask: AttentionMask | None = None, angles: Angles | None = None) -> torch.Tensor:
-        x = x + self.attention(normalize(x, self.attention_norm), mask=mask, angles=angles)
-        return x + self.ffn(normalize(x, self.ffn_norm))
+        if not (can_fuse(x, self.attention_norm) and can_fuse(x, self.ffn_norm)):
+            x = x + self.attention(normalize(x, self.attention_norm), mask=mask, angles=angles)
+            return x + self.ffn(normalize(x, self.ffn_norm))
+        x, normalized = add_and_normalize(x, None, self.attention_norm)
+        x, normalized = add_and_normalize(x, self.attention(normalized, mask=mask, angles=angles), self.ffn_norm)
+        return x + self.ffn(normalized)
 
 
 class Attention(nn.Module):

@@ -7,11 +7,10 @@ It takes the options of torchrun and is the same process, so that signals reach 
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from pathlib import Path
-
-from torch.distributed.run import main as run
 
 from trainer.life.killed_ranks import KilledRanks
 from trainer.life.outcome import FILE_VARIABLE
@@ -24,6 +23,11 @@ def main() -> None:
         sys.exit(
             f"trainer.torchrun: {FILE_VARIABLE} is not set; train.sbatch sets it; elsewhere, start torchrun itself"
         )
+    # It would take a tenth of the time that importing torch takes.
+    gc.disable()
+    from torch.distributed.run import main as run  # noqa: PLC0415  # so that a missing variable is reported at once
+
+    gc.enable()
     with KilledRanks(Path(file).parent):
         run()
 

@@ -11,19 +11,7 @@ import sys
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
-_PRELOAD = [
-    "torch.distributed.fsdp",
-    "torch.distributed.tensor.parallel",
-    "torch.distributed.pipelining",
-    # Imported by torch when ranks form a group and when a checkpoint is read.
-    "torch.distributed.checkpoint.default_planner",
-    "numpy.ma",
-    "trainer.loop.session",
-    "trainer.data.synthetic",
-    "trainer.models.llama",
-    "tests.trainer.matmul_rate",
-    "tests.trainer.curves",
-]
+_PRELOAD = ["tests.trainer.preload"]
 
 
 def fork_context() -> ForkServerContext:

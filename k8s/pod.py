@@ -33,7 +33,7 @@ def build_pod_template(job: TrainingJob) -> Manifest:
         "securityContext": build_pod_security(job),
         "containers": [_build_container(job)],
         "volumes": _build_volumes(job),
-        "affinity": _build_affinity(job),
+        **_build_placement(job),
         "tolerations": _build_tolerations(job),
     }
     if job.form == INDEXED_JOB:
@@ -151,22 +151,21 @@ def _build_volumes(job: TrainingJob) -> list[Manifest]:
     return volumes
 
 
-def _build_affinity(job: TrainingJob) -> Manifest:
+def _build_placement(job: TrainingJob) -> Manifest:
     """Return one pod per node and, with a topology, all of them in the same domain."""
-    own = {"matchLabels": make_labels(job.name, TRAINER)}
-    affinity: Manifest = {
-        "podAntiAffinity": {
-            "requiredDuringSchedulingIgnoredDuringExecution": [
-                {"labelSelector": own, "topologyKey": "kubernetes.io/hostname"}
-            ]
-        }
-    }
-    # An exclusive JobSet is placed by its controller.
-    if job.topology and not job.exclusive:
-        affinity["podAffinity"] = {
-            "requiredDuringSchedulingIgnoredDuringExecution": [{"labelSelector": own, "topologyKey": job.topology}]
-        }
-    return affinity
+    own, node = {"matchLabels": make_labels(job.name, TRAINER)}, "kubernetes.io/hostname"
+    if job.exclusive:
+        # The controller of JobSet adds terms that keep its pods together and those of other JobSets away. When a pod is
+        # deleted, the scheduler tries a waiting one again only if the deleted one matches all of its terms against
+        # other pods, so that it would wait for minutes beside a term of ours. With as many domains as pods, two pods
+        # never fit into one.
+        spread = {"maxSkew": 1, "minDomains": job.nodes, "topologyKey": node, "whenUnsatisfiable": "DoNotSchedule"}
+        return {"topologySpreadConstraints": [{**spread, "labelSelector": own}]}
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    affinity: Manifest = {"podAntiAffinity": {required: [{"labelSelector": own, "topologyKey": node}]}}
+    if job.topology:
+        affinity["podAffinity"] = {required: [{"labelSelector": own, "topologyKey": job.topology}]}
+    return {"affinity": affinity}
 
 
 def _build_tolerations(job: TrainingJob) -> list[Manifest]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,8 @@ pytestmark = [pytest.mark.nightly, pytest.mark.timeout(3600)]
 
 COMPARED_STEPS = 200
 """Enough that a pod can be killed after the first checkpoint and before the end."""
+SCHEDULER_FLUSH_S = 300
+"""After this time Kubernetes' scheduler looks at every waiting pod again, whatever has happened."""
 COMPLETE = {JOBSET: "Completed", INDEXED_JOB: "Complete"}
 """The condition of a job that has finished, by its form."""
 # The file that asks for a save and the signal race.
@@ -166,9 +169,12 @@ def test_an_exclusive_job_set_has_a_domain_of_its_own(training: Training) -> Non
 
     training.apply("next", JOBSET, ENDLESS, *options)
     wait_until(lambda: "Unschedulable" in training.list_conditions("next"), "a pod without a node", TIMEOUT_S)
-    # The scheduler looks at the waiting pod again only after five minutes.
-    training.muster("delete", "next")
     training.muster("delete", "exclusive")
+    began = time.monotonic()
+    pods = training.wait_for_pods("next")
+    assert time.monotonic() - began < SCHEDULER_FLUSH_S / 2
+    assert {pod["spec"]["nodeName"] for pod in pods} == rack
+    training.muster("delete", "next")
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -167,6 +167,25 @@ def test_fabric_variables_are_those_of_slurm_nodes() -> None:
     assert read_variables(find_pod(render(JOBS["job"])))["NCCL_NET"] == "Socket"
 
 
+def test_pods_of_a_job_are_on_different_nodes() -> None:
+    own = {"matchLabels": make_labels("llama", "trainer")}
+    exclusive = find_pod(render(JOBS["jobset"]))
+    (spread,) = exclusive["topologySpreadConstraints"]
+    assert spread == {
+        "labelSelector": own,
+        "topologyKey": "kubernetes.io/hostname",
+        "maxSkew": 1,
+        "minDomains": 4,
+        "whenUnsatisfiable": "DoNotSchedule",
+    }
+    # A second term beside that of JobSet's controller would let the scheduler ignore that a domain becomes free.
+    assert "affinity" not in exclusive
+    others = find_pod(render(JOBS["job"]))
+    (term,) = others["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert term["topologyKey"] == "kubernetes.io/hostname"
+    assert "topologySpreadConstraints" not in others
+
+
 def test_only_the_jobs_own_pods_reach_its_pods() -> None:
     manifests = render(JOBS["jobset"])
     policies = [manifest["spec"] for manifest in manifests if manifest["kind"] == "NetworkPolicy"]

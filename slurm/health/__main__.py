@@ -37,6 +37,8 @@ STATE = Path("/var/lib/muster")
 RUN = Path("/run/muster")
 GATE = RUN / "health-gate"
 """File that exists once the checks of the gate have run since the last boot."""
+LOST_JOBS_MARK = "health-lost-jobs"
+"""Name of the file that exists once a round since the last boot has looked for jobs that the boot has ended."""
 UNKILLABLE = Path(unkillable.RECORDS)
 # Errors of a full disk or quota, which a user can cause.
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -114,7 +116,7 @@ def _run_interval() -> int:
         node.note_boot()
         # Only saves time: later, slurmctld finds the jobs lost by itself.
         with suppress(OSError, LookupError, subprocess.SubprocessError):
-            node.end_lost_jobs()
+            _end_lost_jobs_once(node)
     with suppress(OSError):
         unkillable.note_killed(UNKILLABLE)
     problems = _find_problems(expected, "gate" if is_first else "periodic")
@@ -131,6 +133,18 @@ def _run_interval() -> int:
     if expected.gpus and not problems and shutil.which("dcgmi") and maintenance.is_due(RUN, time.time()):
         _start_maintenance(node)
     return 0
+
+
+def _end_lost_jobs_once(node: own_node.OwnNode) -> None:
+    """Let slurmctld end the jobs that the boot has ended, unless an earlier round has tried.
+
+    A round that failed or was killed is repeated when slurmd has registered: then a new job may not have a step yet.
+    """
+    mark = RUN / LOST_JOBS_MARK
+    if not mark.exists():
+        mark.parent.mkdir(parents=True, exist_ok=True)
+        mark.touch()
+        node.end_lost_jobs()
 
 
 def _start_maintenance(node: own_node.OwnNode) -> None:

@@ -11,13 +11,14 @@ REASON = "muster: booted while slurmctld had jobs here"
 """Reason of the node until slurmd registers, which returns it to service (ReturnToService=2)."""
 # States of sinfo in which a node may have running jobs, without the marks behind them.
 _BUSY = ("allocated", "mixed", "draining")
-# A job whose nodes are still being started is CONFIGURING.
+_POWERING_UP = "#"
+# A job whose nodes are still being started is CONFIGURING, unless its user asked for --wait-all-nodes=0.
 _RUNNING = ("RUNNING", "SUSPENDED")
 
 
 def may_have_jobs(state: str) -> bool:
-    """Return whether a node in this state of sinfo may have running jobs."""
-    return state.startswith(_BUSY)
+    """Return whether a node in this state of sinfo may have running jobs; one that is being started has none yet."""
+    return state.startswith(_BUSY) and not state.endswith(_POWERING_UP)
 
 
 def find_lost(states: Mapping[str, str], steps: Iterable[str]) -> list[str]:

@@ -42,7 +42,7 @@ def test_a_node_that_has_booted_under_a_job_is_declared_down_once(booted: Stubbe
     assert booted.state == "gpu-1|allocated|none", "later, a job of the node may have its steps elsewhere"
 
 
-@pytest.mark.parametrize("state", ["idle", "down*", "drained", "completing"])
+@pytest.mark.parametrize("state", ["idle", "down*", "drained", "completing", "allocated#", "mixed#"])
 def test_a_node_without_running_jobs_does_not_ask_for_them(booted: StubbedNode, state: str) -> None:
     booted.set_state(f"gpu-1|{state}|none")
     booted.write_tool("squeue", f"touch {booted.folder}/asked")
@@ -62,6 +62,16 @@ def test_a_draining_node_keeps_its_reason(booted: StubbedNode) -> None:
     booted.set_state("gpu-1|draining|new memory")
     booted.run("interval")
     assert booted.state == "gpu-1|down|new memory"
+
+
+def test_a_first_round_that_is_repeated_does_not_ask_again(booted: StubbedNode) -> None:
+    """It was killed before its checks ended; slurmd has registered since, and a new job has no step here yet."""
+    booted.write_tool("squeue", "exit 1")
+    booted.run("interval")
+    (booted.folder / "run" / "gate").unlink()
+    booted.write_tool("squeue", "echo '8|RUNNING'")
+    booted.run("interval")
+    assert booted.state == "gpu-1|allocated|none"
 
 
 @pytest.mark.parametrize("tool", ["sinfo", "squeue"])

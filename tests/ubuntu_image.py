@@ -41,5 +41,8 @@ def find_ubuntu_image() -> str:
         creating.stdin.close()
         load = ["docker", "import", "-c", f"LABEL {LABEL}", "-", IMAGE]
         subprocess.run(load, stdin=creating.stdout, check=True, capture_output=True, timeout=BUILD_TIMEOUT_S)
-    assert creating.returncode == 0, f"debootstrap failed; is {ARCHIVE} reachable?"
+    if creating.returncode:
+        # Docker also imports an archive without files; the next test would take it for the image.
+        subprocess.run(["docker", "image", "rm", IMAGE], check=True, capture_output=True)
+        raise RuntimeError(f"debootstrap failed with exit code {creating.returncode}; is {ARCHIVE} reachable?")
     return IMAGE

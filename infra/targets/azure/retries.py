@@ -13,9 +13,10 @@ from azure.core.pipeline.policies import RetryPolicy
 from bootstrap.progress import announce
 
 # Azure limits calls by subscription and hour: a cluster of a hundred machines may have to wait for minutes.
-RETRIES = 12
 LIMITED_S, UNANSWERED_S = 900.0, 240.0
 """For how long a call is repeated that Azure limits, and one that it does not answer or answers with an error."""
+# More than there is time for: pauses that Azure names have whole seconds, and others become longer and longer.
+RETRIES = 1000
 # With longer and longer pauses, 50 s in all: without a network, nobody should wait for minutes to be told.
 CONNECT_RETRIES = 6
 # Who waits for less need not be told.

@@ -43,14 +43,17 @@ def notices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EventTail:
     return EventTail(tmp_path / "progress")
 
 
-@pytest.mark.parametrize("status", [429, 503])
-def test_limited_calls_wait_as_long_as_azure_says(arm: FakeArm, clock: Clock, status: int) -> None:
+@pytest.mark.parametrize(("status", "limit_s"), [(429, retries.LIMITED_S), (503, retries.UNANSWERED_S)])
+def test_limited_calls_wait_as_long_as_azure_says_until_their_time_is_up(
+    arm: FakeArm, clock: Clock, status: int, limit_s: float
+) -> None:
     create("resource group", "", {})
     limits = {"Retry-After": "17"}
-    arm.fail("PUT", "/publicIPAddresses/", status, "TooManyRequests", headers=limits, times=retries.RETRIES)
+    last = int(limit_s // 17)
+    arm.fail("PUT", "/publicIPAddresses/", status, "TooManyRequests", headers=limits, times=last)
     create("public address", "muster-demo", bodies.public_address_body())
-    assert clock.slept == [17.0] * retries.RETRIES
-    arm.fail("PUT", "/publicIPAddresses/", status, "TooManyRequests", headers=limits, times=retries.RETRIES + 1)
+    assert clock.slept == [17.0] * last
+    arm.fail("PUT", "/publicIPAddresses/", status, "TooManyRequests", headers=limits, times=last + 1)
     with pytest.raises(ResourceError, match=r"TooManyRequests: .*Fix: wait a few minutes, then run it again"):
         create("public address", "another", bodies.public_address_body())
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from itertools import count
 from threading import Condition, RLock
 from typing import Any
@@ -31,7 +32,15 @@ from tests.infra.targets.azure.arm_ids import (
     read_type,
 )
 from tests.infra.targets.azure.arm_machines import Machines, NoMachines, make_instance, set_power
-from tests.infra.targets.azure.arm_operations import Fault, Message, Operation, Refusal, format_now
+from tests.infra.targets.azure.arm_operations import (
+    FAULT_WAIT_S,
+    Fault,
+    Message,
+    Operation,
+    Refusal,
+    format_now,
+    take_fault,
+)
 
 PAGE = 3
 
@@ -92,9 +101,10 @@ class FakeArm:
                 return self._poll(path.rpartition("/")[2], results="result" in query)
             self.calls.append(f"{method} {path}")
             self._called.notify_all()
-            fault = self._take_fault(method, path)
+            fault = take_fault(self.faults, method, path)
             if fault and fault.after:
-                self._await_call(method, fault.after)
+                # Other requests are answered meanwhile.
+                self._called.wait_for(partial(fault.is_due, self.calls), FAULT_WAIT_S)
             if fault and not fault.in_operation:
                 return fault.status, fault.headers, {"error": fault.error}
             for ending, answer in self.answers.items():
@@ -376,28 +386,7 @@ class FakeArm:
                 operation.result = operation.finish()
             elif operation.busy in self.resources:
                 self.resources[operation.busy]["properties"]["provisioningState"] = "Failed"
-        if results:
-            return (200 if operation.result else 204), {}, operation.result
-        if not operation.done:
-            return 200, {"Retry-After": "0"}, {"status": "InProgress"}
-        if operation.error is not None:
-            return 200, {}, {"status": "Failed", "error": operation.error}
-        return 200, {}, {"status": "Succeeded"}
-
-    def _take_fault(self, method: str, path: str) -> Fault | None:
-        for fault in self.faults:
-            if fault.method == method and fault.path in path.casefold():
-                fault.times -= 1
-                if fault.times <= 0:
-                    self.faults.remove(fault)
-                return fault
-        return None
-
-    def _await_call(self, method: str, path: str) -> None:
-        """Wait for a call of a method on a path, a minute at most; other requests are answered meanwhile."""
-        self._called.wait_for(
-            lambda: any(call.startswith(f"{method} ") and path.casefold() in call.casefold() for call in self.calls), 60
-        )
+        return operation.answer(results=results)
 
     def _require(self, id_: str) -> Message:
         if id_.casefold() not in self.resources:

@@ -13,12 +13,11 @@ from azure.core.pipeline.policies import RetryPolicy
 from bootstrap.progress import announce
 
 # Azure limits calls by subscription and hour: a cluster of a hundred machines may have to wait for minutes.
-LIMITED_S, UNANSWERED_S = 900.0, 240.0
-"""For how long a call is repeated that Azure limits, and one that it does not answer or answers with an error."""
+LIMITED_S, UNANSWERED_S, UNCONNECTED_S = 900.0, 240.0, 60.0
+"""For how long a call is repeated that Azure limits, one that it does not answer or answers with an error, and one
+without a connection: without a network, nobody should wait for minutes to be told."""
 # More than there is time for: pauses that Azure names have whole seconds, and others become longer and longer.
 RETRIES = 1000
-# With longer and longer pauses, 50 s in all: without a network, nobody should wait for minutes to be told.
-CONNECT_RETRIES = 6
 # Who waits for less need not be told.
 _QUIET_S = 2.0
 
@@ -32,7 +31,7 @@ class Retries(RetryPolicy[Any, Any]):  # type: ignore[misc]  # the library is An
             retry_total=RETRIES,
             retry_status=RETRIES,
             retry_read=RETRIES,
-            retry_connect=CONNECT_RETRIES,
+            retry_connect=RETRIES,
             retry_backoff_factor=0.8,
             retry_backoff_max=120,
         )
@@ -48,6 +47,8 @@ class Retries(RetryPolicy[Any, Any]):  # type: ignore[misc]  # the library is An
             status = response.http_response.status_code
             pause_s = self.get_retry_after(response) or pause_s
         limit_s = LIMITED_S if status == HTTPStatus.TOO_MANY_REQUESTS else UNANSWERED_S
+        if error is not None and self._is_connection_error(error):
+            limit_s = UNCONNECTED_S
         waited_s = time.monotonic() - since
         if waited_s + pause_s > limit_s:
             return False

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
-from azure.core.pipeline.transport import HttpTransport
+from azure.core.exceptions import ServiceRequestError
+from azure.core.pipeline.transport import HttpTransport, RequestsTransport
 
 from infra.resources.error import ResourceError
 from infra.targets.azure import bodies, client, retries
@@ -74,6 +76,24 @@ def test_a_call_that_azure_cannot_answer_ends_after_minutes_and_says_so(
         "Azure cannot answer PUT of muster-demo (status 503) for 101 s; next try in 102 s, gives up after 240 s"
     )
     assert notices.take_notices() == []
+
+
+def test_without_a_connection_a_call_ends_within_a_minute(
+    arm: FakeArm, clock: Clock, notices: EventTail, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create("resource group", "", {})
+    monkeypatch.setattr(RequestsTransport, "send", refuse_connection)
+    with pytest.raises(ResourceError, match="Azure does not answer: no route to host"):
+        create("public address", "muster-demo", bodies.public_address_body())
+    assert clock.slept == [1.6, 3.2, 6.4, 12.8, 25.6]
+    notices.events()
+    assert notices.take_notices()[-1] == (
+        "Azure does not answer GET of muster-demo for 24 s; next try in 26 s, gives up after 60 s"
+    )
+
+
+def refuse_connection(*_arguments: Any, **_options: Any) -> NoReturn:
+    raise ServiceRequestError("no route to host")
 
 
 def test_a_limited_call_ends_before_a_pause_that_takes_too_long(arm: FakeArm, clock: Clock, notices: EventTail) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.e2e.training import QUICK, SLURMD_TIMEOUT_S, Job, assert_whole, submit
 from tests.fault_matrix.times import record
-from tests.harness import Spec, Stack, small_spec
+from tests.harness import Spec, Stack, small_spec, wait_until
 
 KILLS = 20
 SEED = 16
@@ -21,7 +21,7 @@ NODES = 3
 # first checkpoint of an attempt until after several.
 MOMENTS = ("first_step", "job_started")
 LONGEST_WAIT_S = 8.0
-RECOVERY_WITHIN_S = 420.0
+RECOVERY_WITHIN_S, UNDISTURBED_WITHIN_S = 420.0, 900.0
 # Some attempts are killed before they save; by default, a job gives up after three such requeues.
 SURVIVE = "MAX_STALLED_REQUEUES=100 MAX_REQUEUES=1000"
 ENDLESS = ("steps=1000000", *QUICK)
@@ -52,8 +52,7 @@ def test_a_run_that_survives_twenty_node_kills_has_the_losses_of_an_undisturbed_
     assert_whole(job)
     undisturbed = submit(three_nodes, "undisturbed", "fsdp", *ENDLESS)
     undisturbed.wait_for_first_step()
-    while max(undisturbed.losses(), default=0) < len(losses):
-        time.sleep(2)
+    wait_until(lambda: len(undisturbed.losses()) >= len(losses), "as many steps without kills", UNDISTURBED_WITHIN_S)
     expected = end(undisturbed)
     assert losses == {step: expected[step] for step in losses}
     record(

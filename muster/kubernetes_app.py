@@ -36,7 +36,7 @@ def _add_job_command(name: str, act: Callable[[TrainingJob, str], None], summary
             str, typer.Option("--gpu-resource", help="Resource of the GPUs.")
         ] = TrainingJob.gpu_resource,
         ranks: Annotated[
-            int, typer.Option("--ranks", help="Ranks per node without GPUs; by default 1.")
+            int, typer.Option("--ranks", help="Ranks per node without GPUs; by default 1.", show_default=False)
         ] = TrainingJob.ranks,
         cpus: Annotated[str, typer.Option("--cpus", help="CPUs that a pod requests.")] = "",
         memory: Annotated[str, typer.Option("--memory", help="Memory of a pod, such as 64Gi.")] = "",

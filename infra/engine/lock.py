@@ -108,7 +108,7 @@ def in_use_error(stack: StackHome, holder: Holder) -> Stop:
         return remote_lock.in_use_error(stack, str(holder))
     return Stop(
         f"another command is using stack {stack.name}: {holder}",
-        f"wait for it, or let `up` wait: `{format_command('up', stack.name, 'WAIT=1')}`",
+        remote_lock.advise_waiting(stack),
     )
 
 

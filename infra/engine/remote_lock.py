@@ -115,9 +115,14 @@ def in_use_error(stack: StackHome, holder: str) -> Stop:
     unlock = format_command("state unlock", stack.name)
     return Stop(
         f"another command is using stack {stack.name}: {holder}",
-        f"wait for it, or let `up` wait: `{format_command('up', stack.name, 'WAIT=1')}`; if that process is gone, "
-        f"release its lock with `{unlock}`",
+        f"{advise_waiting(stack)}; if that process is gone, release its lock with `{unlock}`",
     )
+
+
+def advise_waiting(stack: StackHome) -> str:
+    """Return what to do while another command is using a stack; only `up` can wait itself."""
+    wait = format_command("up", stack.name, "WAIT=1")
+    return f"wait for it, then repeat your command; if that is `up`, `{wait}` waits for you"
 
 
 def key(stack: StackHome) -> str:

@@ -37,7 +37,7 @@ def read_address() -> str:
     if not re.fullmatch(ADDRESS, address):
         raise Stop(
             f"{FIELD}: the input is not an address that begins with https:// or http:// (value not shown)",
-            "pipe the address in, as in `muster alerts < file`",
+            "pipe the address in, as in `.venv/bin/muster alerts < file`",
             code=BAD_INPUT,
         )
     return address

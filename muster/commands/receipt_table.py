@@ -16,7 +16,7 @@ def print_receipt(receipt: Receipt, storage_removal: str) -> None:
     """Print a receipt; `storage_removal` explains how to remove a filesystem that was kept."""
     out = screen.out()
     if receipt.items:
-        out.print(_items_table(receipt), "")
+        out.print(build_items_table(receipt), "")
     for note in receipt.notes:
         screen.say(note)
     for what in receipt.unseen:
@@ -34,24 +34,19 @@ def print_receipt(receipt: Receipt, storage_removal: str) -> None:
         screen.print_success(f"{len(receipt.removed)} removed in {receipt.seconds:.1f} s, {_remainder(receipt)}")
 
 
-def _remainder(receipt: Receipt) -> str:
-    if not receipt.retained:
-        return f"nothing of cluster {receipt.cluster} is left"
-    return f"only kept resources of cluster {receipt.cluster} are left"
-
-
-def _items_table(receipt: Receipt) -> Table:
+def build_items_table(receipt: Receipt) -> Table:
     """Return the table of resources, with prices if any still costs money."""
     price = ["USD per hour"] if receipt.usd_per_hour else []
     size = ["size"] if any(item.size is not None for item in receipt.items) else []
-    table = screen.new_table("", "what", "name", "created", "lived", *size, *price, right=["lived", *size, *price])
+    heads = ("", "what", "name", "created", "lived", *size, *price)
+    table = screen.new_table(*heads, right=["lived", *size, *price], wraps=["name"])
     for item in (*receipt.left, *receipt.retained, *(item for item in receipt.removed if item.created)):
         lived = item.lived(receipt.when)
         table.add_row(
             _verdict(item),
             item.kind,
             item.name,
-            item.created[:19].replace("T", " "),
+            item.created[:16].replace("T", " "),
             screen.format_duration(lived) if lived is not None else "",
             *([screen.format_size(item.size) if item.size is not None else ""] if size else []),
             *([f"{item.usd_per_hour:.4f}" if item.usd_per_hour and not item.removed else ""] if price else []),
@@ -59,6 +54,12 @@ def _items_table(receipt: Receipt) -> Table:
     for kind, count in Counter(item.kind for item in receipt.removed if not item.created).items():
         table.add_row("[green]removed[/green]", kind, f"[dim]{count}[/dim]")
     return table
+
+
+def _remainder(receipt: Receipt) -> str:
+    if not receipt.retained:
+        return f"nothing of cluster {receipt.cluster} is left"
+    return f"only kept resources of cluster {receipt.cluster} are left"
 
 
 def _verdict(item: Item) -> str:

@@ -36,7 +36,7 @@ def restore(name: str, source: str, *, overwrite: bool = False, files: bool = Tr
                 manifest = archive.verify_archive(path, Progress(line, "checked"))
             storage = dict(manifest.storage) if files else {}
             if problem := find_mismatch(manifest, storage, spec):
-                raise Stop(problem, "`muster backup list` shows the archives of each stack", BAD_INPUT)
+                raise Stop(problem, "`.venv/bin/muster backup list` shows the archives of each stack", BAD_INPUT)
             require_idle(controller, name, "nothing was changed")
             _require_space(controller, spec, storage)
             if not overwrite:

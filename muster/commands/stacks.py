@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import PurePath
 
 from cluster.catalog.similar import find_similar
 from infra.engine import remote_state
@@ -35,7 +36,7 @@ def name_stack(name: str) -> StackHome:
     try:
         stack = Home.of(os.environ).stack(name)
     except ValueError as bad:
-        raise Stop(str(bad), _list_choices(name), BAD_INPUT) from None
+        raise Stop(str(bad), _list_choices(_strip_file_name(name)), BAD_INPUT) from None
     if not stack.home.remote:
         return stack
     on_this_machine = StackHome(stack.home.with_file_state(), name)
@@ -84,6 +85,11 @@ def missing_stack_error(stack: StackHome) -> Stop:
     repo, file = stack.home.repo, stack.file
     shown = file.relative_to(repo) if file.is_relative_to(repo) else file
     return Stop(f"stack: {shown} does not exist", _list_choices(stack.name), BAD_INPUT)
+
+
+def _strip_file_name(name: str) -> str:
+    """Return the stack's name of what may be the path of its file: `local` of `stacks/Pulumi.local.yaml`."""
+    return PurePath(name).name.removeprefix("Pulumi.").removesuffix(".yaml")
 
 
 def _list_choices(name: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
@@ -53,6 +53,8 @@ def status(name: str, *, as_json: bool = False) -> None:
     screen.out().print(f"[bold]{facts.inventory.cluster}[/bold]  stack {name}, target {facts.inventory.target}\n")
     nodes, broken = build_nodes_table(facts)
     screen.out().print(nodes, "")
+    if simulated := describe_simulated_gpus(facts.nodes):
+        screen.out().print(f"gpus    {simulated}", "")
     _queue(facts.slurm)
     broken += _health(stack, facts.slurm)
     if unlimited := describe_limits(facts.slurm):
@@ -96,11 +98,7 @@ def build_nodes_table(facts: Facts) -> tuple[Table, list[str]]:
     for node, state, why in _rows(facts):
         machine = facts.machines.get(node.name, Machine(_OFF))
         style = "red" if why else "green" if state in ("idle", "up") else "dim" if state == _OFF else "cyan"
-        gpus = (
-            f"{node.gpus.count} {node.gpus.type}{', simulated' if node.gpus.kind == 'simulated' else ''}"
-            if node.gpus.count
-            else ""
-        )
+        gpus = f"{node.gpus.count} {node.gpus.type}" if node.gpus.count else ""
         up = screen.format_duration(machine.up_s) if machine.up_s is not None else ""
         memory = f"{node.memory_mb / 1024:.1f} GiB"
         table.add_row(
@@ -116,6 +114,12 @@ def build_nodes_table(facts: Facts) -> tuple[Table, list[str]]:
         )
         broken += [f"{node.name} ({why})"] if why else []
     return table, broken
+
+
+def describe_simulated_gpus(nodes: Iterable[Node]) -> str:
+    """Return which nodes have GPUs that do not compute; empty if there are none."""
+    names = [node.name for node in nodes if node.gpus.count and node.gpus.kind == "simulated"]
+    return f"simulated on {hostlist(names)}: Slurm schedules them, but they do not compute" if names else ""
 
 
 def _by_slurm(node: Node, machine: Machine, slurm: Slurm) -> tuple[str, str]:
@@ -296,7 +300,13 @@ def _not_up(stack: StackHome, *, as_json: bool) -> None:
         screen.out().print(f"stack {stack.name} is not up")
         screen.print_next_steps([(format_command("up", stack.name), "create it")])
         return
-    ended = {"failed": "failed", "interrupted": "was interrupted"}.get(last.result, "did not finish")
+    ended = {"failed": "failed", "interrupted": "was interrupted"}.get(last.result)
+    if ended is None:
+        unfinished = _describe_unfinished(stack, last.when)
+        if unfinished == "running":
+            screen.out().print(f"stack {stack.name} is not up yet: its `up` is running", markup=False)
+            return
+        ended = "was killed" if unfinished == "killed" else "is running or was killed"
     raise Stop(
         f"stack {stack.name} is not up: its last `up` {ended}",
         f"`{format_command('up', stack.name)}`; log: {stack.log('up')}",

@@ -67,7 +67,9 @@ def test_second_command_fails_and_names_the_first_and_its_start_time(stack: Stac
     assert str(os.getpid()) in stop.value.what
     assert "`muster up`" in stop.value.what
     assert any(f"{moment:%H:%M}" in stop.value.what for moment in (before, after))
-    assert "`make up WAIT=1 STACK=s`" in stop.value.fix
+    assert stop.value.fix == (
+        "wait for it, then repeat your command; if that is `up`, `make up WAIT=1 STACK=s` waits for you"
+    )
 
 
 def test_second_command_can_wait(stack: StackHome, tmp_path: Path) -> None:

@@ -113,6 +113,13 @@ def test_mistyped_stack_name_gets_a_suggestion(home: Path) -> None:
     assert done.stderr.splitlines()[1] == "  fix: did you mean `good`? Otherwise choose one of: good"
 
 
+def test_path_of_a_stack_file_is_answered_with_the_name_of_its_stack(home: Path) -> None:
+    (home / "stacks/Pulumi.good-full.yaml").write_text((home / "stacks/Pulumi.good.yaml").read_text())
+    done = muster("check", "--stack", "stacks/Pulumi.good.yaml", home=home)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[1] == "  fix: did you mean `good`? Otherwise choose one of: good, good-full"
+
+
 @pytest.mark.parametrize(
     "command",
     [("ssh",), ("submit", "slurm/jobs/smoke.sbatch"), ("bootstrap",), ("output",), ("output", "ready")],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from dataclasses import replace
 
 import pytest
@@ -11,8 +12,10 @@ from rich.text import Text
 
 from cluster.inventory import Inventory
 from infra.engine.stop import Stop
+from infra.receipt import Item, Receipt
 from infra.targets.facts import Facts, Machine, Slurm, SlurmNode
 from muster.commands import screen, status
+from muster.commands.receipt_table import build_items_table
 from muster.commands.up import list_next_steps
 from slurm.control.named_jobs import ListedJob
 from slurm.control.pending_reasons import describe_reason
@@ -43,7 +46,7 @@ def facts() -> Facts:
 def test_long_reason_does_not_squeeze_the_node_table() -> None:
     table, broken = status.build_nodes_table(facts())
     text = render(table)
-    for cell in ("training-1", "compute", "drained*", "128", "1953.1 GiB", "8 h100, simulated", "100 h 0 min"):
+    for cell in ("training-1", "compute", "drained*", "128", "1953.1 GiB", "8 h100", "100 h 0 min"):
         assert cell in text
     assert "…" not in text
     assert broken == [f"training-1 ({REASON})"]
@@ -53,11 +56,35 @@ def test_a_terminal_of_80_columns_shows_each_cell_of_the_demo() -> None:
     wide = facts()
     nodes = tuple(node.model_copy(update={"memory_mb": 1536}) for node in wide.nodes)
     up = {node.name: Machine("running", 1152.0) for node in nodes}
-    small = replace(wide, nodes=nodes, machines=up, slurm=Slurm(nodes={"training-1": SlurmNode("idle")}))
+    # The longest state of a node that works.
+    small = replace(wide, nodes=nodes, machines=up, slurm=Slurm(nodes={"training-1": SlurmNode("allocated")}))
     text = render(status.build_nodes_table(small)[0], width=80)
-    for cell in ("training-1", "1.5 GiB", "8 h100,", "simulated", "19 min 12 s"):
-        assert cell in text
+    line = next(line for line in text.splitlines() if "training-1" in line)
+    for cell in ("training-1", "allocated", "1.5 GiB", "8 h100", "19 min 12 s"):
+        assert cell in line
     assert "…" not in text
+
+
+def test_nodes_with_simulated_gpus_are_named_below_the_table() -> None:
+    nodes = facts().nodes
+    note = status.describe_simulated_gpus(nodes)
+    assert note == "simulated on training-1: Slurm schedules them, but they do not compute"
+    real = [node.model_copy(update={"gpus": node.gpus.model_copy(update={"kind": "real"})}) for node in nodes]
+    assert status.describe_simulated_gpus(real) == ""
+
+
+def test_a_terminal_of_80_columns_shows_each_resource_of_a_receipt_whole() -> None:
+    demo = [("container", "muster-demo-controller"), ("volume", "muster-demo-slurm_accounting")]
+    longer = [("volume", "muster-a-cluster-with-a-name-slurm_accounting")]
+    for resources in (demo, longer):
+        items = tuple(Item(kind, name, "2026-01-01T00:00:00+00:00", removed=True) for kind, name in resources)
+        text = render(build_items_table(Receipt("s", "c", "2026-01-01T10:09:59+00:00", 1.0, items)), width=80)
+        assert "…" not in text
+        for kind, _ in resources:
+            assert re.search(rf"removed +{kind} .* 2026-01-01 00:00 .* 10 h 9 min", text)
+    # A name that is too long continues on the next line.
+    column = text.splitlines()[0].index("name")
+    assert "".join(line[column:].split()[0] for line in text.splitlines()[2:]) == longer[0][1]
 
 
 def test_switches_above_nodes_are_shown_where_they_are_known() -> None:

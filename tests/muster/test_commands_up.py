@@ -23,7 +23,7 @@ from infra.targets.local.target import LocalTarget
 from infra.targets.registry import plan_of as plan
 from infra.targets.registry import read_spec as read
 from infra.targets.target import Console
-from muster.commands import last_up, output, stack_spec, up
+from muster.commands import last_up, output, stack_spec, status, up
 from tests.harness import small_spec
 
 REPO = Path(__file__).parents[2]
@@ -150,6 +150,22 @@ def test_an_up_without_a_result_is_held_only_while_its_process_lives(tmp_path: P
         pass
     stack.lock.write_text(json.dumps({**note, "pid": ended.pid}))
     assert not lock.is_held_since(stack, began)
+
+
+def test_status_tells_a_first_up_that_is_running_from_one_that_was_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MUSTER_HOME", str(tmp_path))
+    stack = Home.of({"MUSTER_HOME": str(tmp_path)}).stack("local")
+    with lock.held_here(stack, "up", wait=False, say=print):
+        last_up.write_last_up(stack, last_up.LastUp("running", datetime.now(UTC).isoformat()))
+        status.status("local")
+        assert capsys.readouterr().out == "stack local is not up yet: its `up` is running\n"
+    stack.lock.unlink()
+    with pytest.raises(Stop) as stop:
+        status.status("local")
+    assert stop.value.what == "stack local is not up: its last `up` was killed"
+    assert stop.value.fix == f"`make up`; log: {stack.log('up')}"
 
 
 @pytest.mark.parametrize(

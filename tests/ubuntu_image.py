@@ -33,8 +33,9 @@ def find_ubuntu_image() -> str:
     if subprocess.run(inspect, capture_output=True, check=False).returncode == 0:
         return IMAGE
     flags = [word for name in PROXIES if name in os.environ for word in ("-e", name)]
-    # debootstrap mounts /proc.
-    create = ["docker", "run", "--rm", "-i", "--privileged", "--network", "host", *flags, pins.BASE_IMAGE, "sh", "-s"]
+    # debootstrap mounts /proc. Where this machine itself has not every capability, Docker refuses --privileged.
+    mounts = ["--cap-add", "SYS_ADMIN", "--security-opt", "seccomp=unconfined", "--security-opt", "apparmor=unconfined"]
+    create = ["docker", "run", "--rm", "-i", *mounts, "--network", "host", *flags, pins.BASE_IMAGE, "sh", "-s"]
     with subprocess.Popen(create, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as creating:
         assert creating.stdin is not None
         creating.stdin.write(_CREATE.encode())

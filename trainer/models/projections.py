@@ -15,8 +15,9 @@ _HALF = (torch.bfloat16, torch.float16)
 def project_jointly(x: torch.Tensor, layers: tuple[nn.Module, ...]) -> tuple[torch.Tensor, ...]:
     """Return the output of each layer.
 
-    One wide product is faster than several narrow ones, and its backward pass needs no sum of their gradients. If a
-    compiled graph casts the weights, the casts write to the joint weight, and no copy is added.
+    One wide product is faster than several narrow ones, and its backward pass needs no sum of their gradients. The
+    weights are joined where a compiled graph casts them anyway: the casts write to the joint weight, and no copy is
+    added.
     """
     if not can_join(x, layers):
         return tuple(layer(x) for layer in layers)
@@ -37,7 +38,11 @@ def project_jointly(x: torch.Tensor, layers: tuple[nn.Module, ...]) -> tuple[tor
 
 
 def can_join(x: torch.Tensor, layers: tuple[nn.Module, ...]) -> bool:
-    """Return whether the weights are plain, and multiplied in half precision within a graph for a GPU."""
+    """Return whether the weights are plain, and cast to half precision by autocast within a graph for a GPU.
+
+    The backward pass keeps the joint weight of each layer. Where nothing is cast, it would be a copy: under fsdp, which
+    casts weights itself, each rank would keep the whole weights of all layers, although fsdp frees them.
+    """
     if not (torch.compiler.is_compiling() and x.is_cuda and find_product_type(x) in _HALF):
         return False
     has_bias = getattr(layers[0], "bias", None) is not None
@@ -47,11 +52,8 @@ def can_join(x: torch.Tensor, layers: tuple[nn.Module, ...]) -> bool:
 
 
 def _is_plain(layer: nn.Module, x: torch.Tensor) -> bool:
-    """Return whether it is torch's own layer or ours for fp8, not one with LoRA, and its weight is whole.
-
-    fp8 products cast weights that are stored in bf16 one by one, without a copy.
-    """
-    if type(layer) is Fp8Linear:
-        return layer.weight.dtype == torch.float32 and torch.is_autocast_enabled(x.device.type)
+    """Return whether it is torch's own layer or ours for fp8, not one with LoRA, with a whole weight that is cast."""
+    if layer.weight.dtype != torch.float32 or not torch.is_autocast_enabled(x.device.type):
+        return False
     # Tensor parallelism keeps parts of weights, which are of another type.
-    return type(layer) is nn.Linear and type(layer.weight) is nn.Parameter
+    return type(layer) is Fp8Linear or (type(layer) is nn.Linear and type(layer.weight) is nn.Parameter)

@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 from moto.ec2.models.instances import Instance, InstanceBackend
 
@@ -21,6 +22,7 @@ from infra.targets.aws.rehearse.delays import Clock as Delays
 from infra.targets.aws.rehearse.moto_hooks import list_late
 from slurm.power.programs import resume, resume_failed, suspend
 from slurm.power.sweep import sweep
+from tests.moto_server import Moto
 from tests.slurm.power.cluster import AwsContext, Clock, FakeSlurm
 
 OFF, ON, BUSY = "IDLE+CLOUD+POWERED_DOWN", "IDLE+CLOUD", "ALLOCATED+CLOUD"
@@ -258,6 +260,26 @@ class DrawnOrder:
             self._schedule()
 
         self.after(REQUEUE_S, free)
+
+
+_Order = TypeVar("_Order", bound=DrawnOrder)
+
+
+def run_seeds(
+    seeds: Sequence[int],
+    run: Callable[[int, Moto, Path], _Order],
+    check: Callable[[_Order], None],
+    aws: Moto,
+    folder: Path,
+) -> dict[int, list[str]]:
+    """Run and check the order of each seed with an empty account; return their events."""
+    orders = {}
+    for seed in seeds:
+        aws.reset()
+        order = run(seed, aws, folder / str(seed))
+        check(order)
+        orders[seed] = order.events
+    return orders
 
 
 def _name(raw: Any) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 from tests.moto_server import Moto
 from tests.seeds import check_orders, list_seeds
 from tests.slurm.power.cluster import Clock, FakeSlurm, make_context, make_fleet, with_retry_s
-from tests.slurm.power.drawn_order import OFF, DrawnOrder, Job
+from tests.slurm.power.drawn_order import OFF, DrawnOrder, Job, run_seeds
 
 SEEDS_BY_DAY, DIFFERENT = 1, 20
 HOURS_S = 2 * 3600.0
@@ -127,10 +127,5 @@ def check(order: EndingOrder) -> None:
 
 
 def test_end_orders(aws: Moto, tmp_path: Path) -> None:
-    orders = {}
-    for seed in list_seeds(SEEDS_BY_DAY):
-        aws.reset()
-        order = run_order(seed, aws, tmp_path / str(seed))
-        check(order)
-        orders[seed] = order.events
+    orders = run_seeds(list_seeds(SEEDS_BY_DAY), run_order, check, aws, tmp_path)
     check_orders(orders, PAIRS, DIFFERENT)

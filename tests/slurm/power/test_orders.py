@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.moto_server import Moto
 from tests.seeds import check_orders, list_seeds
 from tests.slurm.power.cluster import TYPE, ZONES, Clock, FakeSlurm, make_context, make_fleet, with_retry_s
-from tests.slurm.power.drawn_order import OFF, DrawnOrder, Job
+from tests.slurm.power.drawn_order import OFF, DrawnOrder, Job, run_seeds
 
 SEEDS_BY_DAY, DIFFERENT = 1, 20
 DAY_S = 4 * 3600.0
@@ -65,10 +65,5 @@ def check(order: DrawnOrder) -> None:
 
 
 def test_orders(aws: Moto, tmp_path: Path) -> None:
-    orders = {}
-    for seed in list_seeds(SEEDS_BY_DAY):
-        aws.reset()
-        order = run_order(seed, aws, tmp_path / str(seed))
-        check(order)
-        orders[seed] = order.events
+    orders = run_seeds(list_seeds(SEEDS_BY_DAY), run_order, check, aws, tmp_path)
     check_orders(orders, PAIRS, DIFFERENT)

@@ -50,7 +50,7 @@ def main(argv: list[str]) -> int:
         status: int = importlib.import_module(_MODULES[command]).main(arguments)
         return status
     if command in TORCH_COMMANDS:
-        run = dict(zip(TORCH_COMMANDS, (_evaluate, _export, _measure), strict=True))[command]
+        run = {"evaluate": _evaluate, "export": _export, "measure-collectives": _measure}[command]
         return _run_with_torch(lambda: run(arguments), f"/shared/muster/trainer/run {' '.join(argv)}")
     if command == "settings":
         return _list_settings(arguments)

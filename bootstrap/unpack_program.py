@@ -35,8 +35,8 @@ def use_unpacked() -> None:
 def _unpack(archive: str, folder: str) -> None:
     """Create the folder with all its files at once: of several processes that start, the first one wins."""
     import shutil  # noqa: PLC0415  # only the first start after a boot needs them
-    import tempfile  # noqa: PLC0415
-    import zipfile  # noqa: PLC0415
+    import tempfile  # noqa: PLC0415  # as above
+    import zipfile  # noqa: PLC0415  # as above
 
     # Tasks of users start the program of containers.
     umask = os.umask(0o022)
@@ -46,7 +46,7 @@ def _unpack(archive: str, folder: str) -> None:
         try:
             with zipfile.ZipFile(archive) as packed:
                 packed.extractall(new)
-            os.chmod(new, 0o755)  # noqa: S103  # the files are no secret
+            os.chmod(new, 0o755)  # noqa: S103  # every user may run the program, and its files are no secret
             os.rename(new, folder)
         except OSError:
             shutil.rmtree(new, ignore_errors=True)

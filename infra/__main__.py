@@ -1,5 +1,6 @@
 """The Pulumi program: load and validate the spec, declare the cluster, export its outputs."""
 
+# The imports stand below the line that makes them faster.
 # ruff: noqa: E402
 from __future__ import annotations
 

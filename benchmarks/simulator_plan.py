@@ -39,7 +39,7 @@ def main() -> int:
         instances=("p5en.48xlarge",),
         nodes=question.parse_nodes("1..128"),
         purchases=("on-demand",),
-        batch=question.parse_batch(None, model),
+        batch=question.choose_batch(model),
     )
     began, worked = time.perf_counter(), time.process_time()
     answer = plan(training_question)

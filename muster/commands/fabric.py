@@ -90,7 +90,9 @@ def _conclude(stack: StackHome, results: Sequence[FabricResult], *, drain: bool)
     reasons = {node: why for result in results for node, why in result.reasons.items()}
     unclear = [f"{result.partition}: {result.unclear}" for result in results if result.unclear]
     if not reasons and not unclear:
-        screen.print_success("fabric: every pair of nodes is as fast as expected")
+        known = all(result.is_expectation_known for result in results)
+        basis = "as expected" if known else "as the others; no speed of these machines is known to compare it with"
+        screen.print_success(f"fabric: every pair of nodes is as fast {basis}")
         return
     taken = _queue(stack).set_aside(reasons) if drain and reasons else ()
     for node, why in reasons.items():

@@ -37,6 +37,11 @@ class FabricResult:
     """Measurements of single InfiniBand or RoCE ports; empty on other fabrics."""
 
     @property
+    def is_expectation_known(self) -> bool:
+        """Whether there is a figure for the speed of each pair, or pairs could only be compared with each other."""
+        return all(pair["expected"] is not None for pair in self.pairs)
+
+    @property
     def reasons(self) -> dict[str, str]:
         """The drain reason of each slow node, as Slurm stores it."""
         return {node: f"{FABRIC_PREFIX}{why}"[:REASON_MAX_CHARS] for node, why in self.below.items()}

@@ -15,7 +15,7 @@ from infra.engine.stop import BAD_INPUT, FAILED, Stop
 from infra.home import FILE_STATE, STATE_VARIABLE, Home, StackHome, private_folder
 from muster.commands import screen
 from muster.commands.stack_spec import find_host_target
-from muster.commands.stacks import name_stack
+from muster.commands.stacks import has_traces, missing_stack_error, name_stack
 
 _VERSIONS = 10
 
@@ -25,6 +25,8 @@ def show(name: str, *, as_json: bool = False) -> None:
     stack = name_stack(name)
     store = remote_state.check_store(stack.home) if stack.home.remote else remote_state.open_store(stack.home)
     described = describe_state(stack, store)
+    if not has_traces(stack) and stack.name not in described["stacks"]:
+        raise missing_stack_error(stack)
     if as_json:
         print(json.dumps(described, indent=2))
         return

@@ -106,7 +106,8 @@ def _question(options: argparse.Namespace) -> tuple[Path, Question]:
     problems: list[ConfigProblem] = []
     with _collect(problems):
         model = find_model(options.model)
-        batch = question.parse_batch(options.batch, model)
+    with _collect(problems):
+        batch = question.parse_batch(options.batch) if options.batch is not None else None
     with _collect(problems):
         tokens = question.parse_tokens(options.tokens)
     with _collect(problems):
@@ -136,7 +137,7 @@ def _question(options: argparse.Namespace) -> tuple[Path, Question]:
         instances=tuple(dict.fromkeys(options.instance or [own.instance_type or ""])),
         nodes=nodes,
         purchases=tuple(dict.fromkeys(options.purchase or [own.capacity.kind])),
-        batch=batch,
+        batch=batch or question.choose_batch(model),
         deadline_s=deadline_s,
         budget_usd=budget_usd,
         wait_s=wait_s,

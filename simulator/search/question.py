@@ -107,16 +107,19 @@ def parse_node_count(text: str) -> int:
     return int(text)
 
 
-def parse_batch(text: str | None, named: NamedModel) -> Batch:
-    """Return the allowed batch sizes: `512` exactly, `256..1024` a range, None the preset's or a little less."""
-    if text is None:
-        default = named.preset.batch.size if named.preset else max(1, DEFAULT_STEP_TOKENS // named.model.seq)
-        return Batch(math.ceil(MIN_BATCH_SHARE * default), default)
+def parse_batch(text: str) -> Batch:
+    """Return the allowed batch sizes: `512` exactly, `256..1024` a range."""
     match = re.fullmatch(r"(\d+)(?:\.\.(\d+))?", text)
     low, high = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
     if not 1 <= low <= high:
         raise _error("batch", f"{text!r} is not a number of samples", "write 512 or 256..1024")
     return Batch(low, high)
+
+
+def choose_batch(named: NamedModel) -> Batch:
+    """Return the batch sizes if none is given: the preset's, or a little less."""
+    default = named.preset.batch.size if named.preset else max(1, DEFAULT_STEP_TOKENS // named.model.seq)
+    return Batch(math.ceil(MIN_BATCH_SHARE * default), default)
 
 
 def _error(where: str, message: str, fix: str) -> ConfigError:

@@ -137,6 +137,22 @@ def test_table_shows_network_and_expected_bandwidth() -> None:
     assert may_be_replaced(result.reasons["gpu-3"])
 
 
+@pytest.mark.parametrize(
+    ("expected", "message"),
+    [
+        (437.0, "every pair of nodes is as fast as expected"),
+        (None, "every pair of nodes is as fast as the others; no speed of these machines is known to compare it with"),
+    ],
+)
+def test_success_says_what_pairs_were_compared_with(
+    expected: float | None, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pairs = [{"nodes": ["gpu-1", "gpu-2"], "gb_per_s": 430.0, "expected": expected}]
+    stack = Home.of({"MUSTER_HOME": str(tmp_path)}).stack("s")
+    fabric._conclude(stack, [FabricResult("gpu", "efa", {}, [], pairs, {}, "")], drain=False)
+    assert message in capsys.readouterr().out.replace("\n", " ")
+
+
 def test_the_slowest_link_is_named() -> None:
     links = [
         {"nodes": ["gpu-1", "gpu-2"], "port": "mlx5_0:1", "rate": 400.0, "gbps": 391.0, "us": 1.8, "error": ""},

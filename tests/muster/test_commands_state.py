@@ -71,6 +71,17 @@ def test_show_describes_the_folder(home: Home, capsys: pytest.CaptureFixture[str
     assert (shown["state"], shown["stacks"], shown["lock"], shown["versions"]) == (str(home.state), [], "", [])
 
 
+def test_a_stack_that_never_was_is_refused_and_a_removed_one_is_shown(
+    home: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(Stop, match=r"stack: .*Pulumi\.fra\.yaml does not exist") as stop:
+        state.show("fra")
+    assert stop.value.fix == "did you mean `far`? Otherwise choose one of: far, near"
+    home.stack("fra").folder.mkdir(parents=True)
+    state.show("fra")
+    assert str(home.state) in capsys.readouterr().out.replace("\n", "")
+
+
 def test_lock_of_the_folder_needs_no_command(home: Home) -> None:
     with pytest.raises(Stop) as stop:
         state.unlock("far", yes=True)

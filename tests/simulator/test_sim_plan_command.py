@@ -165,9 +165,27 @@ def test_invalid_arguments_are_rejected(
 
 
 def test_all_invalid_arguments_are_reported_at_once(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--model", "lama-8b", "--tokens", "abc", "--stack", "local", "--nodes", "0", "--budget", "x"]) == 2
+    assert (
+        main(
+            [
+                "--model",
+                "lama-8b",
+                "--tokens",
+                "abc",
+                "--stack",
+                "local",
+                "--nodes",
+                "0",
+                "--budget",
+                "x",
+                "--batch",
+                "0",
+            ]
+        )
+        == 2
+    )
     starts = [line.split(":")[1].strip() for line in capsys.readouterr().err.splitlines()]
-    assert starts == ["model", "tokens", "nodes", "budget", "stack"]
+    assert starts == ["model", "batch", "tokens", "nodes", "budget", "stack"]
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def build_question(**changes: object) -> Question:
         instances=("p5en.48xlarge", "p5.48xlarge"),
         nodes=(2, 4, 8, 16),
         purchases=("on-demand", "spot"),
-        batch=question.parse_batch(None, model),
+        batch=question.choose_batch(model),
     )
     return replace(usual, **changes)
 
@@ -211,7 +211,7 @@ def test_models_without_a_preset_get_a_complete_config(model: str, tmp_path: Pat
     nodes = (64,) if "b" in model and count_parameters(named_model.model).total > 1e11 else (1,)
     result = plan(
         build_question(
-            named=named_model, nodes=nodes, purchases=("on-demand",), batch=question.parse_batch(None, named_model)
+            named=named_model, nodes=nodes, purchases=("on-demand",), batch=question.choose_batch(named_model)
         )
     )
     tree, problems = plan_files.trainer_settings(result.question, result.front[0])
@@ -231,7 +231,7 @@ def test_short_run_has_a_short_warmup() -> None:
 def test_mixture_with_shared_experts_is_planned_but_has_no_config() -> None:
     mixture = find_model("deepseek-v2")
     result = plan(
-        build_question(named=mixture, nodes=(8,), purchases=("on-demand",), batch=question.parse_batch(None, mixture))
+        build_question(named=mixture, nodes=(8,), purchases=("on-demand",), batch=question.choose_batch(mixture))
     )
     assert result.front
     assert all(option.unsupported for option in result.front)

@@ -27,7 +27,7 @@ def three_size_plan() -> Plan:
             instances=("p5en.48xlarge", "p5.48xlarge"),
             nodes=(4, 16, 64),
             purchases=("on-demand", "spot"),
-            batch=question.parse_batch(None, model),
+            batch=question.choose_batch(model),
             deadline_s=1e7,
         )
     )

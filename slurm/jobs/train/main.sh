@@ -87,7 +87,9 @@ else
   options+=(--kill-on-bad-exit=1)
 fi
 
-say "job $SLURM_JOB_ID, attempt $((${SLURM_RESTART_COUNT:-0} + 1)), $NODES_MIN to $NODES_MAX of $SLURM_NNODES nodes x $RANKS_PER_NODE ranks," \
+nodes="$SLURM_NNODES node$([ "$SLURM_NNODES" = 1 ] || echo s)"
+[ "$NODES_MIN" = "$SLURM_NNODES" ] || nodes="$NODES_MIN to $NODES_MAX of $nodes"
+say "job $SLURM_JOB_ID, attempt $((${SLURM_RESTART_COUNT:-0} + 1)), $nodes x $RANKS_PER_NODE ranks," \
   "rendezvous at $head ($head_addr), run folder $run, newest checkpoint: $(newest_checkpoint)"
 note job_started
 check_image

@@ -90,8 +90,8 @@ def _conclude(stack: StackHome, results: Sequence[FabricResult], *, drain: bool)
     reasons = {node: why for result in results for node, why in result.reasons.items()}
     unclear = [f"{result.partition}: {result.unclear}" for result in results if result.unclear]
     if not reasons and not unclear:
-        known = all(result.is_expectation_known for result in results)
-        basis = "as expected" if known else "as the others; no speed of these machines is known to compare it with"
+        is_expected = all(result.is_expectation_known for result in results)
+        basis = "as expected" if is_expected else "as the others; no speed of these machines is known to compare with"
         screen.print_success(f"fabric: every pair of nodes is as fast {basis}")
         return
     taken = _queue(stack).set_aside(reasons) if drain and reasons else ()

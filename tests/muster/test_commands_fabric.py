@@ -141,7 +141,7 @@ def test_table_shows_network_and_expected_bandwidth() -> None:
     ("expected", "message"),
     [
         (437.0, "every pair of nodes is as fast as expected"),
-        (None, "every pair of nodes is as fast as the others; no speed of these machines is known to compare it with"),
+        (None, "every pair of nodes is as fast as the others; no speed of these machines is known to compare with"),
     ],
 )
 def test_success_says_what_pairs_were_compared_with(

@@ -17,7 +17,12 @@ def rehearse(
     speed: Annotated[float, typer.Option("--speed", help="Speed of the simulated cloud; 1 is real time.")] = 10.0,
     nodes: Annotated[int, typer.Option("--nodes", help="Nodes of the job, and maximum nodes of a static group.")] = 2,
     scenario: Annotated[
-        str, typer.Option("--scenario", help="Scenario to rehearse, or `all`; an unknown name lists them.")
+        str,
+        typer.Option(
+            "--scenario",
+            help="Scenario to rehearse, several that share a cluster, separated by commas, or `all`; an unknown name "
+            "lists them.",
+        ),
     ] = "",
     errors: Annotated[
         str,

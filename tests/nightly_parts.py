@@ -25,7 +25,7 @@ LONGEST_MIN = 350
 _LAYERS = ("faults", "e2e", "engine")
 _REHEARSALS = "tests/infra/targets/aws/rehearse/"
 _SCENARIOS = f"{_REHEARSALS}test_rehearsed_scenarios.py"
-_EXAMPLE_SCENARIOS = f"{_REHEARSALS}test_rehearsed_example_scenarios.py"
+_EXAMPLES = f"{_REHEARSALS}test_rehearsed_examples.py"
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def find_part(layer: str, path: str, number: int = 0) -> str:
         return layer
     if path == _SCENARIOS:
         return f"scenarios-{number % 2 + 1}"
-    if path == _EXAMPLE_SCENARIOS:
+    if path == _EXAMPLES:
         return "examples"
     return "rehearsals" if path.startswith(_REHEARSALS) else "clusters"
 

@@ -34,7 +34,7 @@ class Choice:
     nodes: int = 2
     """Most nodes of a group that run."""
     scenario: str = ""
-    """Name of a scenario, or ALL; by default the first one."""
+    """Name of a scenario, several that share a cluster, separated by commas, or ALL; by default the first one."""
     errors: str = ""
     """Errors of the cloud that calls meet, instead of a scenario: ALL, `sample`, or codes separated by commas."""
     commands: str = ""
@@ -81,10 +81,12 @@ def rehearse(name: str, choice: Choice) -> None:
 
 def list_runs(choice: Choice, scenarios: Mapping[str, str]) -> list[RehearsalOptions]:
     """Return the rehearsals of a choice in order; raise Stop if there is no such scenario."""
-    if choice.scenario not in ("", ALL, *scenarios):
+    names = choice.scenario.split(",")
+    unknown = [name for name in names if name not in scenarios]
+    if choice.scenario not in ("", ALL) and unknown:
         width = max(map(len, scenarios))
         described = "".join(f"\n  {name:{width}}  {text}" for name, text in scenarios.items())
-        what = f"--scenario: '{choice.scenario}' is not allowed; allowed: {ALL}, or one of{described}"
+        what = f"--scenario: '{unknown[0]}' is not allowed; allowed: {ALL}, or one of{described}"
         raise Stop(what, f"--scenario {next(iter(scenarios))}, which is the default", BAD_INPUT)
     chosen = list(scenarios) if choice.scenario == ALL else [choice.scenario or next(iter(scenarios))]
     return [

@@ -157,11 +157,15 @@ class AwsTarget(
             load_types(spec)
 
     def rehearse(self, stack: StackHome, options: RehearsalOptions, console: Console) -> Path:
+        from infra.targets.aws.rehearse.scenarios import split_scenarios
+
+        # Scenarios that cannot share a cluster are rejected before moto is imported, which takes seconds.
+        names = split_scenarios(options.scenario)
         with _explain_missing_package():
             from infra.targets.aws.rehearse.rehearsal import rehearse
-            from infra.targets.aws.rehearse.scenario_steps import STEPS
+            from infra.targets.aws.rehearse.scenario_steps import combine_steps
 
-        return rehearse(stack, options, console, STEPS[options.scenario])
+        return rehearse(stack, options, console, combine_steps(names))
 
     def rehearse_errors(self, stack: StackHome, options: ErrorOptions, console: Console) -> ErrorCoverage:
         from infra.targets.aws.rehearse.errors.share import begin_share

@@ -7,7 +7,7 @@ node without a machine, a node that failed its checks) are not shortened, so som
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import get_args
 
 from cluster.names import image as name_node_image
@@ -27,6 +27,7 @@ from infra.targets.aws.rehearse.policies_and_hooks import use_policies_and_hooks
 from infra.targets.aws.rehearse.refreshed_images import refresh_images
 from infra.targets.aws.rehearse.rehearsal import Rehearsal, Steps, choose_group, require_nodes
 from infra.targets.aws.rehearse.rehearsed_slurm import REPLACED_S
+from infra.targets.aws.rehearse.scenarios import PASSED
 from infra.targets.aws.rehearse.slurm_releases import publish_releases
 from infra.targets.aws.rehearse.spot_notices import take_spot_back, take_starting_spot_back
 from infra.targets.aws.rehearse.stored_logs import check_stored_logs, wait_for_stored_logs
@@ -119,13 +120,16 @@ def fail_prolog(rehearsal: Rehearsal) -> None:
     group, nodes = choose_group(rehearsal.rehearsed.spec, rehearsal.rehearsed.nodes)
     rehearsal.run_job(group, nodes)
     broken = rehearsal.cloud.instances.require(f"{group}-1")
+    earlier = len(rehearsal.cloud.timeline.events)
     run_in(rehearsal.cloud.instances.container(broken.id), "printf '#!/bin/sh\\nexit 9\\n' >/usr/bin/nvidia-smi")
     job = rehearsal.slurm.submit(group, nodes, "hostname")
     rehearsal.slurm.wait_for_node(
         f"{group}-1", f"has a reason {HEALTH!r}", lambda node: node.reason.startswith(HEALTH), REPLACED_S
     )
     require_nodes(rehearsal.slurm.wait_for_end(job, longer_s=REPLACED_S), nodes)
-    if (f"{group}-1", "restarts") not in [(event.subject, event.what) for event in rehearsal.cloud.timeline.events]:
+    if (f"{group}-1", "restarts") not in [
+        (event.subject, event.what) for event in rehearsal.cloud.timeline.events[earlier:]
+    ]:
         raise Stop(f"the machine with the broken GPU, {broken.id}, did not reboot", code=FAILED)
     if broken.is_ending:
         raise Stop(f"{broken.id} was replaced although it is healthy after its reboot", code=FAILED)
@@ -254,6 +258,18 @@ STEPS: Mapping[str, Steps] = {
     "late-listing": list_late,
 }
 """The steps of every scenario in scenarios.py, by its name."""
+
+
+def combine_steps(names: Sequence[str]) -> Steps:
+    """Return the steps of scenarios that run one after the other on one cluster."""
+
+    def run(rehearsal: Rehearsal) -> None:
+        for name in names:
+            STEPS[name](rehearsal)
+            if len(names) > 1:
+                rehearsal.console.say(f"{PASSED}{name}")
+
+    return run
 
 
 def _up_and_report(rehearsal: Rehearsal) -> None:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
+from infra.engine.stop import BAD_INPUT, Stop
 from infra.targets.aws.rehearse.delays import THROTTLED_SHARE
 
 
@@ -17,17 +19,21 @@ class Scenario:
 
     injects: str
     holds: str
+    shares: Literal["no", "first", "yes"] = "no"
+    """Whether it can share a cluster with others: not at all, only as the first of them, or at any place."""
 
     def __str__(self) -> str:
         return f"{self.injects}: {self.holds}" if self.injects else self.holds
 
 
 SCENARIOS: Mapping[str, Scenario] = {
-    "job": Scenario("", "a job runs on two nodes"),
-    "training": Scenario("", "the trainer completes all steps on two nodes"),
-    "no-capacity-controller": Scenario("no capacity for the controller", "`up` says so, and the next `up` continues"),
+    "job": Scenario("", "a job runs on two nodes", shares="yes"),
+    "training": Scenario("", "the trainer completes all steps on two nodes", shares="yes"),
+    "no-capacity-controller": Scenario(
+        "no capacity for the controller", "`up` says so, and the next `up` continues", shares="first"
+    ),
     "no-capacity-nodes": Scenario(
-        "no capacity for nodes", "nodes show the reason, and the job runs once there is some"
+        "no capacity for nodes", "nodes show the reason, and the job runs once there is some", shares="first"
     ),
     "no-spot": Scenario("no spot capacity", "the job runs on the fallback"),
     "idle": Scenario(
@@ -36,16 +42,19 @@ SCENARIOS: Mapping[str, Scenario] = {
     "dead-node": Scenario(
         "a machine dies under a job",
         "the job is requeued and runs on a new machine; `muster logs` has the logs of the dead one",
+        shares="yes",
     ),
-    "spot-notice": Scenario("a spot instance is reclaimed", "the trainer saves in time and continues on a new machine"),
+    "spot-notice": Scenario(
+        "a spot instance is reclaimed", "the trainer saves in time and continues on a new machine", shares="yes"
+    ),
     "spot-notice-early": Scenario(
         "a spot instance is reclaimed while its node is set up",
         "the job does not wait for the node, and runs on a new machine",
     ),
-    "failed-prolog": Scenario("a GPU breaks on an idle node", "the node is drained and reboots"),
-    "dead-controller": Scenario("the controller dies", "`up` replaces it, and queue and jobs survive"),
+    "failed-prolog": Scenario("a GPU breaks on an idle node", "the node is drained and reboots", shares="yes"),
+    "dead-controller": Scenario("the controller dies", "`up` replaces it, and queue and jobs survive", shares="yes"),
     "dead-controller-early": Scenario("the controller dies while nodes start", "`up` replaces it, and the job runs"),
-    "resize": Scenario("a group grows and shrinks", "jobs run on all of its nodes"),
+    "resize": Scenario("a group grows and shrinks", "jobs run on all of its nodes", shares="yes"),
     "upgrade": Scenario(
         "another release of Slurm is installed", "jobs and queue survive, new nodes get it, and it can be undone"
     ),
@@ -64,3 +73,21 @@ SCENARIOS: Mapping[str, Scenario] = {
     "late-listing": Scenario("new instances are listed late", "nothing is launched twice"),
 }
 """Scenarios by name; the first one is the default."""
+PASSED = "passed, before teardown: "
+"""Begins the line about each scenario of those that share a cluster."""
+_SHARING = ("first", "yes")
+
+
+def split_scenarios(names: str) -> list[str]:
+    """Return the scenarios that run one after the other on one cluster; raise Stop if they cannot share it."""
+    chosen = names.split(",")
+    for number, name in enumerate(chosen):
+        shares = SCENARIOS[name].shares
+        if len(chosen) > 1 and (shares == "no" or (shares == "first" and number) or name in chosen[:number]):
+            first, any_place = (
+                ", ".join(other for other, case in SCENARIOS.items() if case.shares == place) for place in _SHARING
+            )
+            what = f"--scenario: '{names}' is not allowed: {name} cannot share this cluster"
+            allowed = f"allowed: each of these once: {any_place}; before them one of {first}"
+            raise Stop(f"{what}; {allowed}", f"--scenario {name}, which rehearses it alone", BAD_INPUT)
+    return chosen

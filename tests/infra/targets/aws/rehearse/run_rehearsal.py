@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 import docker
 
 from cluster import names
+from infra.targets.aws.rehearse.scenarios import PASSED
 from tests.harness import REPO
 
 # Together shorter than pytest's own limit, so that a rehearsal that hangs still removes what it created.
@@ -59,6 +61,11 @@ def start_rehearsal(home: Path, stack: str, *options: str) -> RunningRehearsal:
 def run_rehearsal(home: Path, stack: str, *options: str, timeout_s: float = TIMEOUT_S) -> str:
     """Rehearse a stack and return the output; fail the test if the rehearsal fails."""
     return start_rehearsal(home, stack, *options).finish(timeout_s)
+
+
+def find_passed(output: str) -> list[str]:
+    """Return the scenarios that share a cluster and have passed, in their order."""
+    return re.findall(rf"^{PASSED}(\S+)$", output, re.MULTILINE)
 
 
 def list_remains(home: Path, stack: str) -> list[object]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from unittest.mock import MagicMock
+from unittest.mock import MagicMock, patch
 
 import pytest
 
+from infra.engine.stop import Stop
 from infra.targets.aws.rehearse import scenario_steps
 from infra.targets.aws.rehearse.interferences import refuse_launches, reject_some
-from infra.targets.aws.rehearse.scenario_steps import STEPS, lose_controller
-from infra.targets.aws.rehearse.scenarios import SCENARIOS
+from infra.targets.aws.rehearse.scenario_steps import STEPS, combine_steps, lose_controller
+from infra.targets.aws.rehearse.scenarios import PASSED, SCENARIOS, split_scenarios
 from tests.fault_matrix.marked_tests import list_marked_tests
 from tests.harness import REPO
 
@@ -22,6 +23,40 @@ def test_every_scenario_has_steps() -> None:
     assert list(STEPS) == list(SCENARIOS)
 
 
+def test_scenarios_that_share_a_cluster_run_in_their_order() -> None:
+    ran: list[str] = []
+    rehearsal = MagicMock()
+    names = split_scenarios("no-capacity-nodes,dead-node,resize")
+    with patch.dict(STEPS, {name: lambda _, name=name: ran.append(name) for name in names}):
+        combine_steps(names)(rehearsal)
+    assert ran == ["no-capacity-nodes", "dead-node", "resize"]
+    assert [call.args[0] for call in rehearsal.console.say.mock_calls] == [f"{PASSED}{name}" for name in names]
+
+
+@pytest.mark.parametrize(
+    ("names", "wrong"),
+    [
+        ("throttling,job", "throttling"),
+        ("job,end", "end"),
+        ("job,no-capacity-nodes", "no-capacity-nodes"),
+        ("resize,job,resize", "resize"),
+    ],
+)
+def test_scenarios_that_cannot_share_a_cluster_are_rejected(names: str, wrong: str) -> None:
+    with pytest.raises(Stop) as caught:
+        split_scenarios(names)
+    assert str(caught.value) == (
+        f"--scenario: '{names}' is not allowed: {wrong} cannot share this cluster; allowed: each of these once: job, "
+        "training, dead-node, spot-notice, failed-prolog, dead-controller, resize; before them one of "
+        "no-capacity-controller, no-capacity-nodes"
+    )
+    assert caught.value.fix == f"--scenario {wrong}, which rehearses it alone"
+
+
+def test_every_scenario_can_run_alone() -> None:
+    assert [split_scenarios(name) for name in SCENARIOS] == [[name] for name in SCENARIOS]
+
+
 def test_the_documentation_lists_all_scenarios() -> None:
     text = (REPO / "docs" / "aws.md").read_text()
     rows = [f"| `{name}` | {case.injects or 'nothing'} | {case.holds} |" for name, case in SCENARIOS.items()]
@@ -29,8 +64,9 @@ def test_the_documentation_lists_all_scenarios() -> None:
 
 
 def test_scenarios_of_the_fault_matrix_are_tested() -> None:
-    """The page docs/faults.md names a scenario as the parameter of its test, which leaves the first two out."""
-    cases = {test.case for test in list_marked_tests() if test.path.endswith("/test_rehearsed_scenarios.py")}
+    """The page docs/faults.md names scenarios as the parameter of their test, which leaves the first two out."""
+    tests = [test for test in list_marked_tests() if test.path.endswith("/test_rehearsed_scenarios.py")]
+    cases = {name for test in tests for name in test.case.split(",")}
     assert cases
     assert cases <= set(list(SCENARIOS)[2:])
 

@@ -34,6 +34,7 @@ class EventPipe:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._data = bytearray()
+        self._taken = 0
 
     def __enter__(self) -> EventPipe:
         self.path.unlink(missing_ok=True)
@@ -51,7 +52,16 @@ class EventPipe:
         while chunk := self._read():
             self._data += chunk
 
+    def take_lines(self) -> list[str]:
+        """Return the complete lines that were written since the last call."""
+        self.drain()
+        end = self._data.rfind(b"\n") + 1
+        lines = self._data[self._taken : end].decode(errors="replace").splitlines()
+        self._taken = max(end, self._taken)
+        return lines
+
     def lines(self) -> list[str]:
+        """Return all lines."""
         self.drain()
         return self._data.decode(errors="replace").splitlines()
 

@@ -19,6 +19,7 @@ from infra.engine import events, lock, project, remote_state
 from infra.engine.command_line import format_command
 from infra.engine.environment import DEFAULT_OPTIONS, RunOptions, prepare, stack_environment
 from infra.engine.events import EventPipe
+from infra.engine.slow_operations import SlowOperations
 from infra.engine.stop import Stop
 from infra.home import StackHome
 
@@ -221,12 +222,12 @@ def _start_supervised(
 
 def _wait(process: subprocess.Popen[bytes], caller: Caller, pipe: EventPipe) -> int:
     """Wait for the command; the first Ctrl-C lets running steps finish, the second stops everything."""
-    interrupted = False
+    interrupted, slow = False, SlowOperations(caller.say)
     while True:
         try:
             return process.wait(_TICK_S)
         except subprocess.TimeoutExpired:
-            pipe.drain()
+            slow.update(pipe.take_lines())
             caller.tick()
         except KeyboardInterrupt:
             if interrupted:

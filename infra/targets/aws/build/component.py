@@ -16,8 +16,9 @@ from infra.targets.aws.spec import Aws, aws_section
 
 _ENDPOINT_VARIABLE = "AWS_ENDPOINT_URL"
 # With its default of 25 the provider silently retries a launch without capacity for 50 minutes, whatever its timeouts
-# are (github.com/hashicorp/terraform-provider-aws/issues/43193, 49863). Waits double: 8 retries are a few minutes.
-_MAX_RETRIES = 8
+# are (github.com/hashicorp/terraform-provider-aws/issues/43193, 49863). It counts the first attempt too; waits double:
+# 8 attempts took about 200 s (tests/infra/targets/aws/test_provider_retries.py).
+MAX_RETRIES = 8
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ def create_provider(spec: ClusterSpec, stack: str, guard: pulumi.Resource) -> aw
     return aws.Provider(
         "aws",
         region=section.region,
-        max_retries=_MAX_RETRIES,
+        max_retries=MAX_RETRIES,
         default_tags={"tags": names.cluster_tags(spec.name, stack, spec.tags)},
         s3_use_path_style=test_server or None,
         skip_credentials_validation=test_server or None,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from statistics import median
 
 import pytest
@@ -14,7 +16,8 @@ import torch
 import torch.distributed
 
 from tests.trainer.ranks import on_ranks
-from trainer.life.slow_link import HostTimes, LinkWatch, find_slow_links, measure_links, pair_hosts
+from trainer.life.resent_packets import SentPackets, read_sent_packets
+from trainer.life.slow_link import HostTimes, LinkWatch, find_lossy_links, find_slow_links, measure_links, pair_hosts
 from trainer.world import Member, World
 
 HOSTS = ["a", "a", "b", "b", "c", "c"]
@@ -119,6 +122,44 @@ def test_what_a_lack_of_cores_explains_is_no_slow_link(
     assert [link.hosts for link in slow] == hosts
 
 
+@pytest.mark.parametrize(
+    ("shares", "hosts"),
+    [
+        ([0.0, 0.0, 0.004], []),
+        ([0.0, 0.0, 0.08], [("c",)]),
+        ([0.0, 0.05, 0.0, 0.08, 0.0], [("b",), ("d",)]),
+        # The network loses packets everywhere, and one host loses many more.
+        ([0.02, 0.02, 0.03], []),
+        ([0.01, 0.01, 0.09], [("c",)]),
+        ([0.0, 0.0], []),
+        ([0.08, 0.08], [("a", "b")]),
+    ],
+)
+def test_a_host_that_loses_packets_to_every_partner_is_named(shares: list[float], hosts: list[tuple[str, ...]]) -> None:
+    measured = [HostTimes(0.001, 0.0, share) for share in shares]
+    lossy = find_lossy_links(measured, range(len(shares)), "abcde"[: len(shares)])
+    assert [link.hosts for link in lossy] == hosts
+
+
+def test_a_lossy_link_is_reported_once_although_its_messages_are_slow_and_its_ranks_wait_for_cores() -> None:
+    watch = LinkWatch(HOSTS, factor=1.3, window=5)
+    lossy = [*EVEN[:2], HostTimes(0.080, 0.1, 0.0812)]
+    name = "rank 4 on c: 8.1% of the packets were lost and sent again, also to its best partner"
+    assert report(watch, lossy, *[0.1] * 4, stragglers=["c"]) == [[], [], [], [name]]
+
+
+def test_the_kernels_counters_are_read_by_their_names(tmp_path: Path) -> None:
+    counters = tmp_path / "snmp"
+    assert read_sent_packets(counters) == SentPackets()
+    counters.write_text("Icmp: InMsgs\nIcmp: 5\nTcp: RtoMin OutSegs RetransSegs\nTcp: 200 70 8\nUdp: OutSegs\nUdp: 9\n")
+    assert read_sent_packets(counters) == SentPackets(70, 8)
+    assert read_sent_packets(counters) - SentPackets(60, 5) == SentPackets(10, 3)
+    before = read_sent_packets()
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as connection:
+        connection.sendall(b"x")
+    assert (read_sent_packets() - before).sent > 0
+
+
 @pytest.mark.parametrize("count", [2, 3, 4, 5, 8, 9, 64])
 def test_every_host_has_partners_and_never_two_at_once(count: int) -> None:
     rounds = pair_hosts(count)
@@ -153,6 +194,7 @@ def test_all_ranks_get_the_same_times() -> None:
     results = on_ranks(f"{__name__}:measured_on_ranks", rounds=3)
     assert results == [results[0]] * 4
     assert all(0 < each.message_s < 10 and 0 <= each.wait_s < 10 for measured in results[0] for each in measured)
+    assert all(each.resent_share < 0.01 for measured in results[0] for each in measured)
 
 
 def test_a_rank_that_gets_no_core_is_no_slow_link() -> None:

@@ -1,10 +1,13 @@
-"""Find the host behind a slow link: once steps take longer, hosts exchange messages in pairs and compare the times.
+"""Find the host behind a slow or lossy link: once steps take longer, hosts exchange messages in pairs and compare them.
 
 A slow link delays every rank alike, because all of them wait for the same collective, so the time that each rank works
 does not show whose link it is. The messages use the control group, which is TCP, also if training uses NCCL.
 
 Messages of a host whose processes get too little of its cores are slow too: each host also measures how long a piece of
 work waits for a core, and what that explains is not reported as a link.
+
+A link that loses packets is seldom slow to all partners in every exchange: most messages are late by a millisecond, and
+some by the fifth of a second that TCP waits. So the kernel's count of packets that were sent again shows it instead.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from typing import Any
 import torch
 import torch.distributed
 
+from trainer.life.resent_packets import SentPackets, read_sent_packets
 from trainer.world import World
 
 # Many of the names used here have no types, and mypy must give the same result where torch is not installed.
@@ -34,6 +38,9 @@ _TAG = 7301
 _FACTOR = 2.0
 _MIN_DELAY_S = 0.002
 _MIN_HOSTS_TO_COMPARE = 3
+# A host loses packets if this share was sent again, and this many times that of the others. One lost packet of a
+# measurement is less on a network, where packets are not joined to larger ones.
+_MIN_RESENT_SHARE, _RESENT_FACTOR = 0.005, 4.0
 # More than the 20 ms that a container with a fifth of a core may run at a time, so that it is interrupted.
 _WORK_S = 0.025
 # A message needs a core several times on both hosts, and waits for it each time.
@@ -48,11 +55,13 @@ class HostTimes:
     """Seconds of a message to and from its best partner."""
     wait_s: float
     """Seconds that a short piece of work waited for a core."""
+    resent_share: float = 0.0
+    """Share of the packets between it and its best partner that were sent again."""
 
 
 @dataclass(frozen=True)
 class SlowLink:
-    """Hosts behind a slow link: one, or both ends where there is no third host to compare with."""
+    """Hosts behind a slow or lossy link: one, or both ends where there is no third host to compare with."""
 
     ranks: tuple[int, ...]
     """The first rank of each host."""
@@ -60,9 +69,14 @@ class SlowLink:
     message_s: float
     usual_s: float
     """What a message takes between the other hosts, or, of two hosts, what it took at the start."""
+    resent_share: float = 0.0
+    """Share of packets that were sent again, if the link is reported because it loses them."""
 
     def __str__(self) -> str:
         names = " and ".join(f"rank {rank} on {host}" for rank, host in zip(self.ranks, self.hosts, strict=True))
+        if self.resent_share:
+            share = f"{self.resent_share:.1%} of the packets were lost and sent again"
+            return f"between {names}: {share}" if len(self.hosts) > 1 else f"{names}: {share}, also to its best partner"
         times = f"{self.message_s * 1e3:.1f} ms, {self.message_s / self.usual_s:.1f} times"
         size = f"{MESSAGE_BYTES // 1024} KiB"
         if len(self.hosts) > 1:
@@ -121,13 +135,19 @@ class LinkWatch:
         if self._due:
             return []
         typical = [
-            HostTimes(median(each.message_s for each in times), median(each.wait_s for each in times))
+            HostTimes(
+                median(each.message_s for each in times),
+                median(each.wait_s for each in times),
+                median(each.resent_share for each in times),
+            )
             for times in zip(*self._measured, strict=True)
         ]
         self._measured = []
+        lossy = find_lossy_links(typical, self.leaders, self._hosts)
         slow = find_slow_links(typical, self._reference, self.leaders, self._hosts)
         self._reference = self._reference or typical
-        return [link for link in slow if set(link.hosts).isdisjoint(stragglers)]
+        explained = {*stragglers, *(host for link in lossy for host in link.hosts)}
+        return [*lossy, *(link for link in slow if explained.isdisjoint(link.hosts))]
 
 
 def find_slow_links(
@@ -147,6 +167,22 @@ def find_slow_links(
     return []
 
 
+def find_lossy_links(times: Sequence[HostTimes], ranks: Sequence[int], hosts: Sequence[str]) -> list[SlowLink]:
+    """Return the hosts that lose packets to every partner, if the others do not; of two hosts, both."""
+    shares = [each.resent_share for each in times]
+    is_compared = len(hosts) >= _MIN_HOSTS_TO_COMPARE
+    usual_s = median(each.message_s for each in times)
+    least = max(_MIN_RESENT_SHARE, _RESENT_FACTOR * median(shares) if is_compared else 0.0)
+    lossy = [
+        SlowLink((rank,), (host,), each.message_s, usual_s, each.resent_share)
+        for rank, host, each in zip(ranks, hosts, times, strict=True)
+        if each.resent_share > least
+    ]
+    if is_compared or not lossy:
+        return lossy
+    return [SlowLink(tuple(ranks), tuple(hosts), max(each.message_s for each in times), usual_s, max(shares))]
+
+
 def pair_hosts(count: int, max_rounds: int = _MAX_ROUNDS) -> list[list[tuple[int, int]]]:
     """Return rounds of pairs, in each of which every host has at most one partner; no pair comes twice."""
     places: list[int | None] = [*range(count), *([None] if count % 2 else [])]
@@ -161,14 +197,28 @@ def pair_hosts(count: int, max_rounds: int = _MAX_ROUNDS) -> list[list[tuple[int
 
 def measure_links(world: World, leaders: Sequence[int]) -> list[HostTimes]:
     """Return the times of each host; all ranks call it at the same step."""
-    times = torch.zeros(len(leaders), 2, dtype=torch.float64)
+    times = torch.zeros(len(leaders), 3, dtype=torch.float64)
     if world.rank in leaders:
         own = leaders.index(world.rank)
         partners = [a + b - own for pairs in pair_hosts(len(leaders)) for a, b in pairs if own in {a, b}]
-        message_s = min(_time_messages(world, leaders[partner]) for partner in partners)
-        times[own] = torch.tensor([message_s, _time_wait_for_core()], dtype=torch.float64)
+        pairs = [_measure_pair(world, leaders[partner]) for partner in partners]
+        message_s, resent_share = (min(values) for values in zip(*pairs, strict=True))
+        times[own] = torch.tensor([message_s, _time_wait_for_core(), resent_share], dtype=torch.float64)
     dist.all_reduce(times, dist.ReduceOp.MAX, group=world.group)
     return [HostTimes(*each) for each in times.tolist()]
+
+
+def _measure_pair(world: World, partner: int) -> tuple[float, float]:
+    """Return the seconds of a message to another rank, and the share of packets that both hosts sent again meanwhile.
+
+    A host that loses what arrives sends nothing again: its partner does.
+    """
+    before = read_sent_packets()
+    message_s = _time_messages(world, partner)
+    own = read_sent_packets() - before
+    counts = torch.tensor([own.sent, own.resent], dtype=torch.int64)
+    both = SentPackets(*(counts + _exchange(world, partner, counts)).tolist())
+    return message_s, both.resent / max(both.sent, 1)
 
 
 def _time_messages(world: World, partner: int) -> float:
@@ -194,7 +244,8 @@ def _time_wait_for_core() -> float:
     return time.perf_counter() - began - (time.thread_time() - ran)
 
 
-def _exchange(world: World, partner: int, message: torch.Tensor) -> None:
+def _exchange(world: World, partner: int, message: torch.Tensor) -> torch.Tensor:
+    """Send a message and return that of the partner, which has the same size."""
     received = torch.empty_like(message)
     works = (
         dist.isend(message, partner, group=world.group, tag=_TAG),
@@ -202,6 +253,7 @@ def _exchange(world: World, partner: int, message: torch.Tensor) -> None:
     )
     for work in works:
         work.wait()
+    return received
 
 
 def _is_slow(times: HostTimes, usual_s: float) -> bool:

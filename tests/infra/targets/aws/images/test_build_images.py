@@ -36,7 +36,7 @@ from infra.targets.aws.rehearse.moto_server import ACCOUNT, REGION
 from infra.targets.aws.target import AwsTarget
 from infra.targets.target import Deployment
 from muster.commands.screen import get_quiet_console
-from tests.infra.targets.aws.cluster_ends import end_in_minutes
+from tests.infra.targets.aws.cluster_ends import StoppedClock, end_in_minutes
 from tests.infra.targets.aws.specs import group, spec
 from tests.moto_server import Moto
 
@@ -189,7 +189,10 @@ def test_the_machine_does_not_outlive_the_end_of_its_cluster(home: Home, aws: Mo
     assert ["ends_at=1896112800\n" in script for script in scripts] == [True] * 4
 
 
-def test_no_image_is_built_shortly_before_the_end_of_its_cluster(home: Home, aws: Moto) -> None:
+def test_no_image_is_built_shortly_before_the_end_of_its_cluster(
+    home: Home, aws: Moto, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build_images, "datetime", StoppedClock)
     end = end_in_minutes(31)
     with pytest.raises(ResourceError) as caught:
         build(home, spec(aws={"region": REGION, "ends_at": end}))

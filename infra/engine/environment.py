@@ -69,7 +69,7 @@ def additions(base: Mapping[str, str], home: Home) -> dict[str, str]:
         "PULUMI_SKIP_UPDATE_CHECK": "true",
         "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",
         "PULUMI_SUPPRESS_NEO_LINK": "true",
-        # Pulumi lists the packages with pip in every run; pip would also ask the package index for a newer pip.
+        # A plain `pulumi up` lists the packages with pip, which would also ask the package index for a newer pip.
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
         "MUSTER_HOME": str(home.root),
         "MUSTER_STACKS": str(home.stacks),

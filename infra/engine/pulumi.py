@@ -15,7 +15,7 @@ from typing import IO, Any, cast
 
 import yaml
 
-from infra.engine import events, lock, project, remote_state
+from infra.engine import events, lock, project, remote_state, with_program
 from infra.engine.command_line import format_command
 from infra.engine.environment import DEFAULT_OPTIONS, RunOptions, prepare, stack_environment
 from infra.engine.events import EventPipe
@@ -139,6 +139,11 @@ def environment_of(stack: StackHome, run_options: RunOptions = DEFAULT_OPTIONS) 
     return env
 
 
+def serve_program(folder: Path) -> list[str]:
+    """Return the beginning of a command line that runs `pulumi` with the program in a folder."""
+    return [sys.executable, "-IS", str(Path(with_program.__file__)), str(folder)]
+
+
 def _open(stack: StackHome, say: Say) -> None:
     """Prepare the project folder, the stack and the lock for a run."""
     prepare(stack.home)
@@ -195,6 +200,8 @@ def _run(
     log = stack.log(command)
     log.write_text("")
     line = ["pulumi", command, *_RUN, str(stack.events), *arguments, "--stack", stack.name, *_COMMON]
+    if command == "up":
+        line = [*serve_program(stack.home.repo / "infra"), *line]
     with EventPipe(stack.events) as pipe:
         code = _wait(_start_supervised(stack, log, line, caller.held, run_options), caller, pipe)
         result = events.parse(pipe.lines())

@@ -18,6 +18,7 @@ import pytest
 import yaml
 
 from infra.engine.environment import environment, prepare
+from infra.engine.pulumi import serve_program
 from infra.home import Home
 from infra.targets.registry import get_target as target
 from infra.targets.target import Deployment
@@ -77,8 +78,10 @@ class Machines:
         file = self.folder / f"Pulumi.{self.stack}.yaml"
         salt = [line for line in file.read_text().splitlines() if "encryptionsalt" in line] if file.exists() else []
         file.write_text("\n".join([yaml.safe_dump(config, sort_keys=False), *salt]))
+        # As `muster up` runs it; test_plain_pulumi.py runs it without a host of ours.
+        host = serve_program(self.folder) if arguments[0] in ("up", "preview") else []
         return subprocess.Popen(
-            [*through, "pulumi", *arguments, "--stack", self.stack, "--non-interactive", "--color", "never"],
+            [*through, *host, "pulumi", *arguments, "--stack", self.stack, "--non-interactive", "--color", "never"],
             cwd=self.folder,
             env=self.environment(),
             text=True,

@@ -153,6 +153,14 @@ def test_up_change_and_destroy_leave_the_stack_file_unchanged(stack: StackHome) 
     assert pulumi.outputs(stack) == {}
 
 
+def test_up_starts_without_listing_packages(stack: StackHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pulumi's language host would run `python -m pip list`, which takes a second in every run."""
+    (tmp_path / "pip.py").write_text("raise SystemExit('pip was run')\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]))
+    write_stack_file(stack)
+    assert up(stack)[0] == 0
+
+
 def test_home_path_with_url_characters(stack: StackHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = tmp_path / "my home, 100%25 #1?a=b"
     monkeypatch.setenv("MUSTER_HOME", str(home))

@@ -18,6 +18,7 @@ import yaml
 
 from infra.engine import project
 from infra.engine.environment import environment, prepare
+from infra.engine.pulumi import serve_program
 from infra.home import Home
 from infra.targets.registry import load_spec as load
 from tests.infra.targets.aws.with_engine.cloud import REPO, Cloud
@@ -91,7 +92,8 @@ class CloudStack:
 
     def pulumi(self, *arguments: str, check: bool = True) -> str:
         """Run the engine itself in the project that the commands use."""
-        command = ["pulumi", *arguments, "--stack", self.name, "--non-interactive", "--color", "never"]
+        host = serve_program(REPO / "infra") if arguments[0] in ("up", "preview") else []
+        command = [*host, "pulumi", *arguments, "--stack", self.name, "--non-interactive", "--color", "never"]
         return self._run(command, check=check, cwd=self.home / self.name)
 
     @contextmanager
@@ -127,7 +129,7 @@ class CloudStack:
 
     def _execute(self, command: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
         env = self.environment()
-        if command[0] == "pulumi":
+        if "pulumi" in command:
             env = environment(env, Home.of(env))
         return subprocess.run(
             command,

@@ -2,8 +2,9 @@
 
 python -m benchmarks.node_packages [ARCHIVE]
 
+Nodes install twice: from the archive of the distribution's packages that the controller stores, and from package lists.
 ARCHIVE is the file of Slurm's packages that the controller stores, built by `test_slurm_build.py`; without it, nodes
-install everything but Slurm. Disks and mirrors of EC2 are not measured, only this machine's.
+install everything but Slurm. Disks, mirrors and the store of AWS are not measured, only this machine's.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from statistics import median
 
 from benchmarks.figures import Figure, report
 from bootstrap.action import APT_GET, FETCH_LISTS, install_packages
-from bootstrap.steps.cloud import mounts
+from bootstrap.package_archive import ARCHIVE as NODE_ARCHIVE
+from bootstrap.steps.cloud import mounts, node_packages
 from bootstrap.steps.cloud.slurm_packages import NAMES
 from bootstrap.steps.cloud.system import APT, HOLD
 from bootstrap.steps.packages import BY_ROLE, COMMON, COMPILER, SLURM
@@ -40,9 +42,8 @@ _MISSING = """for name in {names}; do
   case $(dpkg-query -W -f '${{db:Status-Status}}' $name 2>/dev/null) in installed) ;; *) echo $name ;; esac
 done
 """
-# Three timed parts of what set-up does in one action; what a part has done, the next does not repeat.
-_INSTALL = """set -eu
-mkdir -p /etc/apt/apt.conf.d
+_PREPARE = """set -eu
+mkdir -p /etc/apt/apt.conf.d /run/muster
 printf %s {apt} >/etc/apt/apt.conf.d/99muster
 {hold}
 # Lists of the day on which an image was made are old.
@@ -50,12 +51,25 @@ rm -rf /var/lib/apt/lists/*
 exec 3>&1 >/tmp/log 2>&1
 TIMEFORMAT='%R %U %S'
 export DEBIAN_FRONTEND=noninteractive
-{{ time {{ {lists}
+"""
+# Three timed parts of what set-up does in one action; what a part has done, the next does not repeat.
+_INSTALL = """{{ time {{ {lists}
 }} 2>&4; }} 4>&2 2>&3
 {{ time {apt_get} install -y --download-only --no-install-recommends {names} 2>&4; }} 4>&2 2>&3
 {{ time {{ {install}
 }} 2>&4; }} 4>&2 2>&3
 sed -n 's/^Fetched \\([0-9.]*\\) \\([kM]\\)B in .*/\\1 \\2/p' /tmp/log >&3
+"""
+# What the controller does once, and then a node.
+_ARCHIVE_NAME = "nodes.tar"
+_MAKE_ARCHIVE = f"""printf '#!/bin/sh\\ncp "$3" /slurm/{_ARCHIVE_NAME}\\n' >/tmp/store
+chmod +x /tmp/store
+{{{{ time sh -c {{script}} </dev/null 2>&4; }}}} 4>&2 2>&3
+"""
+_INSTALL_FROM_ARCHIVE = f"""cp /slurm/{_ARCHIVE_NAME} {NODE_ARCHIVE}
+{{{{ time {{{{ {{install}}
+}}}} 2>&4; }}}} 4>&2 2>&3
+if grep -q 'using the package mirror' /tmp/log; then cat /tmp/log >&4; exit 1; fi
 """
 
 
@@ -69,7 +83,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Installation:
-    """What one container took: package lists, downloads, and everything that dpkg does."""
+    """What one container took with package lists: the lists, downloads, and everything that dpkg does."""
 
     lists: Part
     download: Part
@@ -77,12 +91,9 @@ class Installation:
     fetched_mb: float
 
     @property
-    def wall_s(self) -> float:
-        return self.lists.wall_s + self.download.wall_s + self.install.wall_s
-
-    @property
-    def processor_s(self) -> float:
-        return self.lists.processor_s + self.download.processor_s + self.install.processor_s
+    def all(self) -> Part:
+        parts = (self.lists, self.download, self.install)
+        return Part(sum(part.wall_s for part in parts), sum(part.processor_s for part in parts))
 
 
 def find_server_image() -> str:
@@ -106,57 +117,102 @@ def run(script: str, folder: Path) -> str:
     return subprocess.run([*command, "bash", "-s"], input=script, text=True, stdout=subprocess.PIPE, check=True).stdout
 
 
-def list_missing(folder: Path) -> list[str]:
+def list_required() -> list[str]:
+    """Return the distribution's packages that nodes of a cluster with EFS may lack."""
+    names = (*COMMON, *BY_ROLE["compute"], *COMPILER, *mounts.list_clients(["efs"]))
+    return [name for name in names if name not in SLURM]
+
+
+def list_missing(required: list[str], folder: Path) -> list[str]:
     """Return what a compute node of a cluster with EFS installs: missing packages, and files of Slurm's."""
-    required = (*COMMON, *BY_ROLE["compute"], *COMPILER, *mounts.list_clients(["efs"]))
-    names = [name for name in required if name not in SLURM]
-    missing = run(_MISSING.format(names=" ".join(names)), folder).split()
+    missing = run(_MISSING.format(names=" ".join(required)), folder).split()
     return [*missing, *(f"/slurm/{path.name}" for path in sorted(folder.glob("*.deb")))]
 
 
-def measure(names: list[str], folder: Path) -> Installation:
-    """Install packages in a new container."""
+def measure_with_lists(names: list[str], folder: Path) -> Installation:
+    """Install packages in a new container, from the mirror."""
     install = install_packages(names).script
-    listed = " ".join(names)
-    script = _INSTALL.format(
-        apt=quote(APT), hold=HOLD, lists=FETCH_LISTS, apt_get=APT_GET, names=listed, install=install
-    )
-    lines = [line.split() for line in run(script, folder).splitlines()]
-    lists, download, installed = (Part(float(wall), float(user) + float(system)) for wall, user, system in lines[:3])
+    script = _INSTALL.format(lists=FETCH_LISTS, apt_get=APT_GET, names=" ".join(names), install=install)
+    lines = _run_prepared(script, folder)
     fetched_mb = sum(float(number) / (1 if unit == "M" else 1000) for number, unit in lines[3:])
+    lists, download, installed = (_read_part(line) for line in lines[:3])
     return Installation(lists, download, installed, fetched_mb)
 
 
-def make_figures(names: list[str], runs: list[Installation]) -> list[Figure]:
+def make_archive(required: list[str], folder: Path) -> Part:
+    """Make the archive in a new container, as the controller does."""
+    values = {
+        "NAMES": " ".join(required),
+        "SLURM": "",
+        "MEMBERS": "",
+        "WORK": "/tmp/work",  # noqa: S108  # in a container
+        "FETCH_LISTS": FETCH_LISTS,
+        "NAME": _ARCHIVE_NAME,
+        "STORE": "/tmp/store",  # noqa: S108  # in a container
+    }
+    assignments = "".join(f"{name}={quote(value)}\n" for name, value in values.items())
+    script = _MAKE_ARCHIVE.format(script=quote(f"{assignments}{node_packages.SCRIPT}"))
+    return _read_part(_run_prepared(script, folder)[0])
+
+
+def measure_with_archive(names: list[str], folder: Path) -> Part:
+    """Install packages in a new container, from the archive."""
+    install = install_packages(names, archive=True).script
+    return _read_part(_run_prepared(_INSTALL_FROM_ARCHIVE.format(install=install), folder)[0])
+
+
+def make_figures(
+    names: list[str], runs: list[Installation], making: Part, archive_mb: float, archived: list[Part]
+) -> list[Figure]:
     """Return the medians over all runs, with their range."""
 
     def middle(name: str, values: list[float], unit: str = "s") -> Figure:
         return Figure(name, median(values), unit, f"{min(values):.1f} to {max(values):.1f} in {len(values)} runs")
 
-    parts = [
-        middle(f"{name}, {kind}", [getattr(getattr(run, part), field) for run in runs])
-        for name, part in (("package lists", "lists"), ("download", "download"), ("installation", "install"))
-        for kind, field in (("wall time", "wall_s"), ("processor time", "processor_s"))
-    ]
+    def middles(name: str, parts: list[Part]) -> list[Figure]:
+        return [
+            middle(f"{name}, wall time", [part.wall_s for part in parts]),
+            middle(f"{name}, processor time", [part.processor_s for part in parts]),
+        ]
+
     return [
         Figure("packages that a node lacks", len(names), "", ", ".join(name.rpartition("/")[2] for name in names)),
         middle(f"fetched from {ARCHIVE}", [run.fetched_mb for run in runs], "MB"),
-        *parts,
-        middle("all, processor time", [run.processor_s for run in runs]),
-        middle("all, wall time", [run.wall_s for run in runs]),
+        *middles("package lists", [run.lists for run in runs]),
+        *middles("download", [run.download for run in runs]),
+        *middles("installation with lists", [run.install for run in runs]),
+        *middles("all three", [run.all for run in runs]),
+        Figure("the controller's archive", archive_mb, "MB", "fetching it from the bucket is not measured"),
+        Figure("making the archive, wall time", making.wall_s, "s", "on the controller, with package lists"),
+        Figure("making the archive, processor time", making.processor_s, "s", ""),
+        *middles("installation from the archive", archived),
     ]
 
 
 def main(arguments: list[str]) -> int:
-    """Measure several installations and print what they took."""
+    """Measure several installations of both kinds, in turn, and print what they took."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for archive in arguments[:1]:
             patterns = [f"./{package}_*" for package in NAMES["compute"]]
             subprocess.run(["tar", "-x", "-f", archive, "-C", folder, "--wildcards", *patterns], check=True)
-        names = list_missing(folder)
-        print(report(make_figures(names, [measure(names, folder) for _ in range(RUNS)])))
+        required = list_required()
+        names = list_missing(required, folder)
+        making = make_archive([*required, *(name for name in names if name.endswith(".deb"))], folder)
+        pairs = [(measure_with_lists(names, folder), measure_with_archive(names, folder)) for _ in range(RUNS)]
+        archive_mb = (folder / _ARCHIVE_NAME).stat().st_size / 1e6
+        print(report(make_figures(names, [run for run, _ in pairs], making, archive_mb, [part for _, part in pairs])))
     return 0
+
+
+def _run_prepared(script: str, folder: Path) -> list[list[str]]:
+    """Run a script on a server with the settings of set-up; return the words of each line that it prints."""
+    return [line.split() for line in run(_PREPARE.format(apt=quote(APT), hold=HOLD) + script, folder).splitlines()]
+
+
+def _read_part(line: list[str]) -> Part:
+    wall, user, system = (float(word) for word in line)
+    return Part(wall, user + system)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from hashlib import sha256
 
 from bootstrap.changes import JOURNAL, Changes, Tree, change_files, journal
 from bootstrap.facts.model import Facts, FileFact
+from bootstrap.package_archive import render_installation
 from bootstrap.transport.base import require_size
 
 MARKERS = "/var/lib/muster"
@@ -48,8 +49,9 @@ exec 8>&-
 """
 # What user data, which has little space, does of this before anything else. If it fails, the step that needs lists
 # repeats it.
+LOCK_LISTS = f"exec 8>{LISTS_LOCK}; flock 8"
 FETCH_LISTS_EARLY = f"""\
-exec 8>{LISTS_LOCK}; flock 8; touch {LISTS_FETCHED}.new
+touch {LISTS_FETCHED}.new
 apt-get -q -o APT::Update::Error-Mode=any update && mv {LISTS_FETCHED}.new {LISTS_FETCHED}
 """
 
@@ -113,20 +115,26 @@ def remove_file(facts: Facts, path: str) -> list[Action]:
 
 
 def install_packages(
-    names: Iterable[str], *options: str, files: tuple[str, ...] = (), trees: tuple[Tree, ...] = ()
+    names: Iterable[str],
+    *options: str,
+    files: tuple[str, ...] = (),
+    trees: tuple[Tree, ...] = (),
+    archive: bool = False,
 ) -> Action:
     """Return the action that installs packages, given by name or as a file, and starts none of their daemons.
 
-    `options` are further ones of apt-get; `files` and `trees` are what the packages create and do not remove.
+    `options` are further ones of apt-get; `files` and `trees` are what the packages create and do not remove. With
+    `archive`, the packages come from the controller's archive if it has them all.
     """
     listed = " ".join(names)
     arguments = f"{' '.join(['--no-install-recommends', *options])} {listed}"
+    journaled = f"if [ -x {JOURNAL} ]; then {JOURNAL} installs {arguments}; fi\n"
+    installation = f"{FETCH_LISTS}{journaled}{APT_GET} install -y {arguments}"
+    if archive:
+        installation = render_installation(APT_GET, arguments, LISTS_LOCK, fallback=installation)
     script = (
         # needrestart would look at every process after each installation; set-up starts the daemons itself.
-        "export DEBIAN_FRONTEND=noninteractive NEEDRESTART_SUSPEND=1\n"
-        f"{KEEP_DAEMONS_STOPPED}{FETCH_LISTS}"
-        f"if [ -x {JOURNAL} ]; then {JOURNAL} installs {arguments}; fi\n"
-        f"{APT_GET} install -y {arguments}"
+        f"export DEBIAN_FRONTEND=noninteractive NEEDRESTART_SUSPEND=1\n{KEEP_DAEMONS_STOPPED}{installation}"
     )
     fix = "give the node access to its package mirror (network.egress), or use an image that has the packages"
     log = "/var/log/apt/term.log"

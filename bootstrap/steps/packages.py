@@ -62,7 +62,18 @@ def plan_packages(facts: Facts, node: Node, desired: Desired) -> list[Action]:
     release = desired.spec.software.slurm
     slurm_packages.check_installed_release(facts, node, release)
     lustre = not lustre_client.skip(facts, node, desired)
-    return _install(facts, _list_required(facts, node, desired), [node.role], release, lustre=lustre)
+    # Nodes with Lustre need package lists anyway, so that their controllers store no archive.
+    archive = bool(desired.cloud and desired.cloud.package_store) and node.role != "controller" and not lustre
+    required = _list_required(facts, node, desired)
+    return _install(facts, required, [node.role], release, lustre=lustre, archive=archive)
+
+
+def list_of_roles(facts: Facts, roles: Iterable[Role], desired: Desired) -> tuple[str, ...]:
+    """Return the distribution's packages that new machines of these roles may lack, on the distribution of `facts`."""
+    names = (*COMMON, *(name for role in roles for name in BY_ROLE[role]))
+    distributed = _choose_distributed(facts, desired.spec.software.slurm, names)
+    compiler = COMPILER if desired.interpreter else ()
+    return (*distributed, *compiler, *disks.SCRATCH_PACKAGES, *mounts.list_clients(mounts.list_kinds(desired)))
 
 
 def bake_packages(facts: Facts, contents: ImageContents) -> list[Action]:
@@ -76,8 +87,8 @@ def bake_packages(facts: Facts, contents: ImageContents) -> list[Action]:
     return _install(facts, (*distributed, *COMPILER, *cloud), contents.roles, contents.slurm, lustre=lustre)
 
 
-def _install(
-    facts: Facts, required: Sequence[str], roles: Sequence[Role], release: str, *, lustre: bool
+def _install(  # noqa: PLR0913
+    facts: Facts, required: Sequence[str], roles: Sequence[Role], release: str, *, lustre: bool, archive: bool = False
 ) -> list[Action]:
     """Return the action that installs what is missing, with the Lustre client and the Slurm that is built here."""
     missing = [name for name in required if name not in facts.packages]
@@ -106,6 +117,7 @@ def _install(
         *options,
         files=DATABASE_FILES if database else (),
         trees=(SLURM_STATE, DATABASE_STATE) if database else (SLURM_STATE,),
+        archive=archive,
     )
     return [replace(action, title=f"install {' '.join([*missing, *slurm])}", script=action.script + then)]
 

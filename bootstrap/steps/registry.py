@@ -37,6 +37,7 @@ from bootstrap.steps.cloud import (
     mounts,
     names,
     nfs_access,
+    node_packages,
     power,
     slurm_packages,
     software,
@@ -96,8 +97,9 @@ MACHINE: tuple[Step, ...] = (
     job_credentials.STEP,
     logs.STEP,
 )
-# Run on the controller after the check of the machine: from then on, the sweep launches nodes that are missing.
-CHECKED: tuple[Step, ...] = (power.SWEEP_STEP,)
+# Run on the controller after the check of the machine: from then on, the sweep launches nodes that are missing, and
+# packages for them are downloaded while they boot.
+CHECKED: tuple[Step, ...] = (node_packages.STEP, power.SWEEP_STEP)
 CLOUD: tuple[Step, ...] = (*KERNEL, *MACHINE, power.STEP, *CHECKED)
 # Installed in images; the other steps configure and start what depends on the cluster. Those of KERNEL come first here
 # too, because the machine that builds the image may have to restart after them.

@@ -121,6 +121,11 @@ def needs_build(facts: Facts, release: str) -> bool:
     return bool(facts.distribution) and not offered and not installed
 
 
+def locate_archive(facts: Facts, release: str) -> str:
+    """Return the file on the controller with all packages that it built, or would build."""
+    return f"{WORK}/{PackageBuild(release, facts.distribution, (), '').key}.tar"
+
+
 def list_names(roles: Iterable[Role]) -> tuple[str, ...]:
     """Return the packages of several roles, each once."""
     return tuple(dict.fromkeys(name for role in roles for name in NAMES[role]))

@@ -14,6 +14,8 @@ from infra.targets.aws.node import imds, signed
 
 GROUP_TAG = "muster.group"
 NUMBERS_TAG = "muster.numbers"
+OPTIONAL_RETRY_FOR_S = 1.0
+"""A machine for which no packages are stored must soon fetch package lists instead."""
 MAX_LINE = 1000
 """Characters of a log line that a report holds; a parameter holds 4 KB."""
 
@@ -47,9 +49,13 @@ def report(region: str, parameter: str, values: dict[str, str]) -> None:
     signed.ssm(region, "PutParameter", Name=parameter, Value=value, Type="String", Overwrite=True)
 
 
-def get(region: str, bucket: str, key: str, path: str, sha256: str) -> None:
-    """Download an object; raise RuntimeError if it does not have the expected SHA-256."""
-    _check(f"s3://{bucket}/{key}", signed.fetch(region, bucket, key, path), sha256)
+def get(region: str, bucket: str, key: str, path: str, sha256: str = "") -> None:
+    """Download an object; raise RuntimeError if it does not have the expected SHA-256.
+
+    Without one, it is an object that may not exist.
+    """
+    actual = signed.fetch(region, bucket, key, path, signed.RETRY_FOR_S if sha256 else OPTIONAL_RETRY_FOR_S)
+    _check(f"s3://{bucket}/{key}", actual, sha256 or actual)
 
 
 def download(url: str, path: str, sha256: str) -> None:

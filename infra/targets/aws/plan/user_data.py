@@ -10,7 +10,8 @@ from datetime import datetime
 from functools import cache
 from pathlib import Path
 
-from bootstrap.action import FETCH_LISTS_EARLY
+from bootstrap.action import FETCH_LISTS_EARLY, LOCK_LISTS
+from bootstrap.package_archive import ARCHIVE, NAME
 from bootstrap.steps.cloud.system import APT_CONF, LIST_SETTINGS
 from cluster.inventory import InterpreterArchive
 from infra.targets.aws.node import parameters
@@ -65,7 +66,10 @@ def user_data(  # noqa: PLR0913
         "@FILES@": files,
         "@APT_CONF@": APT_CONF,
         "@LIST_SETTINGS@": shlex.join(LIST_SETTINGS.splitlines()),
+        "@LOCK_LISTS@": LOCK_LISTS,
         "@FETCH_LISTS@": FETCH_LISTS_EARLY.strip(),
+        "@ARCHIVE_KEY@": parameters.packages(NAME),
+        "@ARCHIVE@": ARCHIVE,
     }
     text = _drop_comments(SCRIPT)
     for placeholder, content in texts.items():
@@ -82,19 +86,23 @@ def _render_file(name: str) -> str:
 
 
 def _drop_comments(script: str) -> str:
-    """Return the script without comments, except those at its top: the rest are for readers of this repository."""
+    """Return the script without empty lines and comments, except those that describe it.
+
+    The rest are for readers of this repository.
+    """
     lines = script.splitlines(keepends=True)
     top = next(number for number, line in enumerate(lines) if not line.startswith("#"))
-    return "".join([*lines[:top], *(line for line in lines[top:] if not line.lstrip().startswith("#"))])
+    described = [line for line in lines[:top] if not line.startswith("# shellcheck")]
+    return "".join([*described, *(line for line in lines[top:] if line.strip() and not line.lstrip().startswith("#"))])
 
 
 @cache
 def _shorten(source: str) -> str:
     """Return Python source without docstrings, comments and empty lines, which would take a quarter of the space."""
     documented = [
-        node.body[0]
+        node
         for node in ast.walk(ast.parse(source))
-        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
     ]
     dropped = {line for text in documented for line in range(text.lineno, (text.end_lineno or 0) + 1)}
     lines = dict(enumerate(source.splitlines(keepends=True), 1))

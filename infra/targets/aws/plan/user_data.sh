@@ -128,14 +128,17 @@ never_end() {
   systemctl disable -q --now muster-cluster-end && rm -f "$end" && systemctl daemon-reload
 }
 
-# Package lists take longer to fetch than a node's packages to install. The step that needs them waits for the rest. An image
-# of muster's own has an environment, and nothing to install.
-fetch_lists() {
+# The controller stores packages for machines of other roles. Those that find none there, and the controller itself, need
+# package lists, which take longer to fetch than a node's packages to install. The step that needs either waits for the rest.
+# An image of muster's own has an environment, and nothing to install.
+fetch_packages() {
   ls /opt/muster/environments >/dev/null 2>&1 && return 0
   printf '%s\n' @LIST_SETTINGS@ >@APT_CONF@
   (
+    @LOCK_LISTS@
+    case $role in compute | login) early get "$region" "$bucket" "@ARCHIVE_KEY@" @ARCHIVE@ && exit ;; esac
     @FETCH_LISTS@
-  ) >/run/muster/lists.log 2>&1 </dev/null 9>&- &
+  ) >/run/muster/packages.log 2>&1 </dev/null 9>&- &
 }
 
 main() {
@@ -147,7 +150,7 @@ main() {
     attempt name early name "$tag"
     name=$(cat "$last")
   fi
-  fetch_lists
+  fetch_packages
   attempt python install_python
   if [ ! -e "$home/venv/bin/activate" ] || [ "$(readlink /opt/muster/current)" != "$home" ]; then
     attempt fetch early get "$region" "$bucket" "$key" "$home.tar" "$sha256"

@@ -34,7 +34,8 @@ _ASSUMED = "assumed: AWS publishes no figure"
 # benchmarks/node_packages.py prints both; see docs/aws.md, Cold start.
 _PACKAGES = (
     "the lower figure is the processor time of real apt in a container of Ubuntu 22.04 Server on a machine with a load "
-    "of 8 to 10; the upper one is twice as much, assumed for the disks and mirrors of EC2"
+    "of 8 to 10, without the download of the archive from S3; the upper one is twice as much, assumed for the disks "
+    "and mirrors of EC2"
 )
 TABLE: Mapping[str, Delay] = {
     "instance listing": Delay(
@@ -50,6 +51,7 @@ TABLE: Mapping[str, Delay] = {
     "instance profile": Delay(0, 15, "https://docs.aws.amazon.com/IAM/latest/UserGuide/troubleshoot.html"),
     "package lists": Delay(12, 24, _PACKAGES),
     "package installation": Delay(11, 22, _PACKAGES),
+    "installation from the archive": Delay(8, 16, _PACKAGES),
     "Slurm build": Delay(300, 900, f"on the controller, with all its CPUs; {_ASSUMED}"),
     "NAT gateway": Delay(60, 180, f"{_NAT}; seconds are {_ASSUMED}"),
     "EFS mount target": Delay(60, 120, f"{_EFS}; seconds are {_ASSUMED}"),

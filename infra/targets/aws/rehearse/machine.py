@@ -126,7 +126,9 @@ class Site:
     lists_s: float
     """Seconds on AWS until package lists have been fetched."""
     package_s: float
-    """Seconds that a package installation takes."""
+    """Seconds that an installation takes that reads package lists."""
+    archive_s: float
+    """Seconds that an installation takes from the controller's archive."""
     speed: float
     """How many times faster than on AWS the stand-ins of package tools are."""
     build_s: float
@@ -227,6 +229,7 @@ def _list_files(site: Site, args: MachineArgs) -> dict[str, File | str]:
         f"{HOME}/gpus": File(f"{args.gpus}\n"),
         f"{HOME}/list-seconds": File(f"{site.lists_s:.2f}\n"),
         f"{HOME}/package-seconds": File(f"{site.package_s:.2f}\n"),
+        f"{HOME}/archive-seconds": File(f"{site.archive_s:.2f}\n"),
         f"{HOME}/speed": File(f"{site.speed:g}\n"),
         f"{HOME}/slept": File(""),
         f"{HOME}/build-seconds": File(f"{site.build_s:.2f}\n"),

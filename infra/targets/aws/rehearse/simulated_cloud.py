@@ -118,6 +118,7 @@ def open_cloud(rehearsed: RehearsedStack, clock: Clock, timeline: Timeline) -> I
                 labels=labels,
                 lists_s=clock.draw("package lists", "packages"),
                 package_s=clock.draw("package installation", "packages") / clock.speed,
+                archive_s=clock.draw("installation from the archive", "packages") / clock.speed,
                 build_s=clock.draw("Slurm build", "packages") / clock.speed,
                 speed=clock.speed,
                 digests=mirror.render_digests(),

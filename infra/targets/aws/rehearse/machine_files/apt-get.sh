@@ -7,9 +7,20 @@ packages=$home/packages
 lustre_list=/etc/apt/sources.list.d/muster-lustre.list
 command=''
 names=()
+mode=install
+archives=''
+offered=()
 while [ $# -gt 0 ]; do
   case $1 in
-    -o) shift ;;
+    -o)
+      shift
+      case $1 in Dir::Cache::archives=*) archives=${1#*=} ;; esac
+      ;;
+    --with-source)
+      shift
+      offered+=("${1##*/}")
+      ;;
+    --print-uris | --download-only) mode=${1#--} ;;
     -*) ;;
     *) if [ -z "$command" ]; then command=$1; else names+=("$1"); fi ;;
   esac
@@ -32,6 +43,20 @@ update() {
   keyring=$(sed -n 's/.*signed-by=\([^] ]*\).*/\1/p' "$lustre_list")
   if [ ! -s "$keyring" ]; then echo "E: The repository of $lustre_list is not signed." >&2; exit 100; fi
   cp -rn "$home/lustre-repository/." "$packages/"
+}
+
+# Instead of a mirror, machines can be given files of packages, as the controller has downloaded them.
+is_offered() {
+  if [ ${#offered[@]} -eq 0 ]; then [ -d "$packages/$1" ]; else [[ " ${offered[*]}" == *" $1_"* ]]; fi
+}
+
+# What the mirror has, also of packages that this machine has; files need not be downloaded.
+list_downloads() {
+  for name in "${names[@]}"; do
+    case $name in */*.deb) continue ;; esac
+    if ! is_installed "$name" && [ ! -d "$packages/$name" ]; then echo "E: Unable to locate package $name" >&2; exit 100; fi
+    echo "${name}_1.0_all.deb"
+  done
 }
 
 is_installed() { dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null | grep -qx installed; }
@@ -74,19 +99,31 @@ case $command in
   install) ;;
   *) echo "E: the stand-in of apt-get has no command ${command:-''}; allowed: update, install" >&2; exit 100 ;;
 esac
+if [ "$mode" != install ]; then
+  files=$(list_downloads)
+  case $mode in
+    print-uris) awk -v q="'" '{ print q "http://mirror/" $0 q, $0, 0, "SHA256:0" }' <<<"$files" ;;
+    download-only) (cd "$archives" && xargs touch <<<"$files") ;;
+  esac
+  exit
+fi
 missing=()
 for name in "${names[@]}"; do
   case $name in
     */*.deb) missing+=("$name") ;;
     *)
       if is_installed "$name"; then continue; fi
-      if [ ! -d "$packages/$name" ]; then echo "E: Unable to locate package $name" >&2; exit 100; fi
+      if ! is_offered "$name"; then echo "E: Unable to locate package $name" >&2; exit 100; fi
       missing+=("$name")
       ;;
   esac
 done
 if [ ${#missing[@]} -eq 0 ]; then exit 0; fi
-{ print_lists_left; cat $home/package-seconds; } | tee -a $home/slept | xargs sleep
+if [ ${#offered[@]} -gt 0 ]; then
+  tee -a $home/slept <$home/archive-seconds | xargs sleep
+else
+  { print_lists_left; cat $home/package-seconds; } | tee -a $home/slept | xargs sleep
+fi
 for name in "${missing[@]}"; do
   case $name in
     # A package that was built here: NAME_VERSION_ARCHITECTURE.deb. What it would contain is in the node image.

@@ -20,6 +20,7 @@ from bootstrap.steps.cloud import (
     mounts,
     names,
     nfs_access,
+    node_packages,
     power,
     slurm_packages,
     system,
@@ -51,6 +52,13 @@ from tests.infra.targets.aws.node.step_actions import CONTROLLER, GPU, LOGIN, ap
         (interruption.STEP, GPU, ubuntu(), desired(), {}),
         (power.STEP, CONTROLLER, ubuntu(), desired(), {}),
         (power.SWEEP_STEP, CONTROLLER, ubuntu(), desired(), {}),
+        (
+            node_packages.STEP,
+            CONTROLLER,
+            ubuntu(),
+            desired(),
+            {"active": frozenset({"muster-node-packages.timer"})},
+        ),
         (time.STEP, GPU, ubuntu(), desired(), {"active": frozenset({"chrony"}), "enabled": frozenset({"chrony"})}),
         (disks.SCRATCH_STEP, GPU, ubuntu(disks=(STORE,)), desired(), {"mounts": {"/local": "xfs"}}),
         (
@@ -123,6 +131,8 @@ def test_systemd_reads_all_units_again_only_if_it_may_have_read_one_of_them(
         (job_credentials.STEP, ubuntu(), desired(), "jobs get no credentials"),
         (interruption.STEP, ubuntu(), local(), "the cloud announces nothing"),
         (power.STEP, ubuntu(), desired(fleet=b""), "the cluster launches no nodes"),
+        (node_packages.STEP, ubuntu(), local(), "this cloud cannot store packages"),
+        (node_packages.STEP, ubuntu(), desired(LUSTRE), "machines need package lists to find a Lustre client"),
         (
             slurm_packages.STEP,
             ubuntu(distribution="debian 13"),

@@ -17,7 +17,19 @@ from infra.targets.aws.rehearse.machine import MachineArgs, Ports, Site
 from infra.targets.aws.rehearse.timeline import Timeline
 
 SITE = Site(
-    "rehearsal-demo", "network", "10.96.0.1", Ports(1, 2, 3, 4, 5), "demo.internal", b"", {}, 1.0, 1.0, 1.0, 1.0, ""
+    "rehearsal-demo",
+    "network",
+    "10.96.0.1",
+    Ports(1, 2, 3, 4, 5),
+    "demo.internal",
+    b"",
+    {},
+    1.0,
+    1.0,
+    1.0,
+    1.0,
+    1.0,
+    "",
 )
 TYPE = "g6.8xlarge"
 

@@ -77,6 +77,30 @@ def test_an_installation_waits_for_what_is_left_of_the_time_that_lists_take(
     assert done.stdout.strip() == left
 
 
+def run_apt_get(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the stand-in of apt-get with the packages of a folder; it installs nothing if it refuses a name."""
+    (home / "packages" / "unpacked").mkdir(parents=True, exist_ok=True)
+    script = read_program("apt-get.sh").content.replace(f"home=/{HOME}", f"home={home}")
+    return subprocess.run(["bash", "-c", script, "apt-get", *arguments], capture_output=True, text=True, check=False)
+
+
+def test_a_machine_with_files_of_packages_has_no_others(tmp_path: Path) -> None:
+    refused = run_apt_get(tmp_path, "install", "-y", "unpacked", "--with-source", "/archive/crun_1.0_all.deb")
+    assert (refused.returncode, refused.stderr) == (100, "E: Unable to locate package unpacked\n")
+
+
+def test_the_controller_downloads_packages_of_the_mirror_that_it_lacks(tmp_path: Path) -> None:
+    folder = tmp_path / "archives"
+    folder.mkdir()
+    options = ("-o", f"Dir::Cache::archives={folder}", "install", "-y")
+    assert run_apt_get(tmp_path, *options, "--download-only", "unpacked", "/slurm/slurm-smd_1_all.deb").returncode == 0
+    assert [path.name for path in folder.iterdir()] == ["unpacked_1.0_all.deb"]
+    listed = run_apt_get(tmp_path, *options, "--print-uris", "unpacked").stdout
+    assert listed.startswith("'http://mirror/unpacked_1.0_all.deb' ")
+    refused = run_apt_get(tmp_path, *options, "--download-only", "unheard-of")
+    assert (refused.returncode, refused.stderr) == (100, "E: Unable to locate package unheard-of\n")
+
+
 def test_a_filesystem_has_a_name_only_while_it_can_be_mounted() -> None:
     name = "fs-0123abcd.fsx.us-east-1.amazonaws.com"
     assert resolve_name(name, {}, [], []) is None

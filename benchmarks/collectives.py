@@ -12,6 +12,9 @@ when a size ends. `plain` is the floor: every rank exchanges the bytes of a ring
 single message, without additions. Patterns run as in training, where ranks have compared their models; `hierarchical,
 checked` also compares the calls of the ranks.
 
+`processor` is the processor time of all threads of all ranks, with the barrier before a call. It depends less on other
+work on the machine than the time does. A pattern that takes longer than torch with the same processor time has waited.
+
 `predicted` is the simulator's time, from the bytes that the schedules send and the rates of `plain` in the same run;
 torch's is that of a ring, which is what gloo uses.
 

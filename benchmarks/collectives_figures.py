@@ -28,6 +28,9 @@ class Pair:
 
     ours: float
     torch: float
+    ours_processor: float
+    """Seconds of processor time of all threads of all ranks."""
+    torch_processor: float
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,11 @@ class Times:
         """The median time of torch's all-reduce, over all pairs."""
         return median(pair.torch for pairs in self.pairs.values() for pair in pairs)
 
+    @property
+    def torch_processor(self) -> float:
+        """The median processor time of torch's all-reduce, over all pairs."""
+        return median(pair.torch_processor for pairs in self.pairs.values() for pair in pairs)
+
 
 def count_rounds(size: int, rounds: int, mbit: int | None) -> int:
     """Return the rounds for a message size: on one machine, small messages vary most, and many of them take no time."""
@@ -58,14 +66,15 @@ def format_times(size: int, times: Times, mbit: int | None) -> str:
         for pattern in get_args(Pattern)
     }
     rows: list[tuple[Cell, ...]] = [
-        (format_size(size), "plain", median(times.plain) * 1e3, "", ""),
-        (format_size(size), "torch", times.torch * 1e3, predicted[RING], ""),
+        (format_size(size), "plain", median(times.plain) * 1e3, "", "", ""),
+        (format_size(size), "torch", times.torch * 1e3, predicted[RING], times.torch_processor * 1e3, ""),
     ]
     for name, pairs in times.pairs.items():
         speed = describe_ratios([pair.torch / pair.ours for pair in pairs])
         time_ms = median(pair.ours for pair in pairs) * 1e3
-        rows.append((format_size(size), name, time_ms, predicted.get(name, ""), speed))
-    return table(("size", "pattern", "time ms", "predicted ms", "torch's time / ours"), rows)
+        processor_ms = median(pair.ours_processor for pair in pairs) * 1e3
+        rows.append((format_size(size), name, time_ms, predicted.get(name, ""), processor_ms, speed))
+    return table(("size", "pattern", "time ms", "predicted ms", "processor ms", "torch's time / ours"), rows)
 
 
 def describe_ratios(ratios: Sequence[float]) -> str:

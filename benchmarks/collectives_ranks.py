@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
+from time import process_time
 from typing import Any
 
 import torch
@@ -94,9 +95,19 @@ def measure_times(size: int, rounds: int, patterns: Sequence[str]) -> Times:
 
 def _measure_pair(ours: Callable[[], object], theirs: Callable[[], object], *, is_ours_first: bool) -> Pair:
     if is_ours_first:
-        return Pair(time_call(ours), time_call(theirs))
-    seconds = time_call(theirs)
-    return Pair(time_call(ours), seconds)
+        ours_s, theirs_s = _measure(ours), _measure(theirs)
+    else:
+        theirs_s, ours_s = _measure(theirs), _measure(ours)
+    return Pair(ours_s[0], theirs_s[0], ours_s[1], theirs_s[1])
+
+
+def _measure(call: Callable[[], object]) -> tuple[float, float]:
+    """Return the seconds of a call on the slowest rank, and the seconds of processor time of all ranks."""
+    began = process_time()
+    seconds = time_call(call)
+    processor = torch.tensor(process_time() - began, dtype=torch.float64)
+    dist.all_reduce(processor)
+    return seconds, float(processor)
 
 
 def _make_call(name: str, tensor: Any) -> Callable[[], object]:

@@ -11,13 +11,14 @@ MEBIBYTE = 1 << 20
 
 def measured(**ours: float) -> Times:
     # The machine becomes slower from round to round, and both calls of a pair with it.
-    pairs = {name: [Pair(seconds * load, load) for load in (1.0, 2.0, 4.0)] for name, seconds in ours.items()}
+    pairs = {name: [Pair(seconds * load, load, 3.0, 1.5) for load in (1.0, 2.0, 4.0)] for name, seconds in ours.items()}
     return Times([0.5] * 3, [0.001] * 3, pairs)
 
 
 def test_a_ratio_is_that_of_the_calls_of_a_pair() -> None:
     text = format_times(MEBIBYTE, measured(ring=2.0), None)
     assert "0.50 (middle half 0.50 to 0.50, all 0.50 to 0.50, 3 pairs)" in text
+    assert [line.split()[5] for line in text.splitlines()[3:]] == ["1500.00", "3000.00"]
     figure = list_figures({MEBIBYTE: measured(ring=2.0)}, None)[0]
     assert (figure.value, figure.reference) == (2.0, "torch 2000.0 ms, middle half 2.00 to 2.00, 3 pairs")
 

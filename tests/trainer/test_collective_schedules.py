@@ -12,6 +12,7 @@ from itertools import pairwise
 import pytest
 
 from trainer.collectives import broadcast, double_tree, halving_doubling, hierarchical, ring
+from trainer.collectives.exchange_plan import choose_interval
 from trainer.collectives.schedule import Schedule, Transfer, plan_block_chunks, plan_chunks, split_span
 
 RANKS = range(1, 18)
@@ -109,10 +110,33 @@ def test_messages_that_arrive_before_their_step_change_nothing(scheduler: Schedu
     assert play_in_any_order(schedules, blocks, random.Random(ranks)) == reduce_all(scheduler, ranks)
 
 
+@pytest.mark.parametrize(("scheduler", "ranks"), ALL_REDUCES)
+def test_nothing_is_added_to_a_block_that_has_been_sent(scheduler: Scheduler, ranks: int):
+    for schedule in schedules_of(scheduler, ranks):
+        sent: set[int] = set()
+        for step in schedule.steps:
+            sent |= {block for each in step if each.action == "send" for block in range(each.first, each.stop)}
+            added = {block for each in step if each.action == "add" for block in range(each.first, each.stop)}
+            assert not sent & added
+
+
+@pytest.mark.parametrize(
+    ("schedule", "chunks", "interval"),
+    [
+        pytest.param(ring.schedule_all_reduce(0, 4), 2, 0, id="both chunks of a ring start together"),
+        pytest.param(ring.schedule_all_reduce(0, 4), 3, 3, id="a third chunk waits until the first has ended"),
+        pytest.param(hierarchical.schedule_all_reduce(0, 4, 2), 2, 1, id="chunks use different links"),
+    ],
+)
+def test_chunks_start_together_only_if_a_ring_has_no_more_of_them(schedule: Schedule, chunks: int, interval: int):
+    assert choose_interval(schedule, chunks) == interval
+
+
 def play_in_any_order(schedules: list[Schedule], blocks: list[list[Sum]], draw: random.Random) -> list[list[Sum]]:
     """Return the blocks of every rank if each is ready for all messages from the start, and any may be slow.
 
-    A message has what its blocks contain when it arrives. What is added waits for its step; the others are stored.
+    A message has what its blocks contain when it arrives. What is added waits for its step; the others are stored. A
+    rank waits for what it has sent after its last step only, and messages to different peers may overtake each other.
     """
     receives: dict[tuple[int, int], deque[tuple[int, Transfer]]] = defaultdict(deque)
     for rank, schedule in enumerate(schedules):
@@ -122,12 +146,13 @@ def play_in_any_order(schedules: list[Schedule], blocks: list[list[Sum]], draw: 
                     receives[transfer.peer, rank].append((number, transfer))
     steps = len(schedules[0].steps)
     position = [-1] * len(schedules)
-    sent: list[deque[Transfer]] = [deque() for _ in schedules]
+    sent: list[dict[int, deque[Transfer]]] = [defaultdict(deque) for _ in schedules]
     arrived: list[dict[int, list[tuple[Transfer, list[Sum]]]]] = [defaultdict(list) for _ in schedules]
-    while any(number < steps for number in position):
+    while any(number < steps for number in position) or any(any(queues.values()) for queues in sent):
         rank = draw.randrange(len(schedules))
-        if sent[rank] and draw.random() < 0.5:
-            transfer = sent[rank].popleft()
+        peers = [peer for peer, queue in sent[rank].items() if queue]
+        if peers and draw.random() < 0.5:
+            transfer = sent[rank][draw.choice(peers)].popleft()
             number, place = receives[rank, transfer.peer].popleft()
             content = blocks[rank][transfer.first : transfer.stop]
             arrived[transfer.peer][number].append((place, content))
@@ -137,14 +162,15 @@ def play_in_any_order(schedules: list[Schedule], blocks: list[list[Sum]], draw: 
         own = schedules[rank].steps[position[rank]] if 0 <= position[rank] < steps else ()
         expected = [transfer for transfer in own if transfer.action != "send"]
         here = arrived[rank][position[rank]]
-        if position[rank] == steps or sent[rank] or len(here) < len(expected):
+        if position[rank] == steps or len(here) < len(expected):
             continue
         for transfer in expected:
             if transfer.action == "add":
                 _store(blocks[rank], *next(each for each in here if each[0] is transfer))
         position[rank] += 1
-        if position[rank] < steps:
-            sent[rank] += [transfer for transfer in schedules[rank].steps[position[rank]] if transfer.action == "send"]
+        for transfer in schedules[rank].steps[position[rank]] if position[rank] < steps else ():
+            if transfer.action == "send":
+                sent[rank][transfer.peer].append(transfer)
     return blocks
 
 

@@ -2,8 +2,9 @@
 
 Messages of a step are started together, so a rank sends and receives at the same time; NCCL sees them as one group. The
 tensor is processed in chunks. Chunk c executes step s in round c * interval + s; in each round, the chunks take turns,
-oldest first: wait for the messages of the previous step, add them, start the next step. While a chunk is added, the
-messages of the others are on the wire.
+oldest first: wait for what arrives in the previous step, add it, start the next step. While a chunk is added, the
+messages of the others are on the wire, and on a CPU also what the chunk itself has sent: a rank waits for that after
+the last step.
 
 On a CPU, a rank is ready to receive the messages of a step before it runs that step: gloo then sends them at once;
 otherwise, the two ranks first exchange other messages, each of which wakes up gloo's thread. If there is memory, it is
@@ -75,8 +76,9 @@ def _run_chunks(flat: Any, plan: ExchangePlan, group: Any) -> None:
     steps, interval = len(plan.chunks[0]), plan.chunk_interval
     for number in range((len(running) - 1) * interval + steps + 1):
         # A chunk takes one turn more than it has steps: in the last one it only finishes.
-        oldest = max(0, -((steps - number) // interval))
-        for index in range(oldest, min(len(running), number // interval + 1)):
+        oldest = max(0, -((steps - number) // interval)) if interval else 0
+        stop = min(len(running), number // interval + 1) if interval else len(running)
+        for index in range(oldest, stop):
             step = number - index * interval
             if step:
                 running[index].finish(step - 1)
@@ -93,7 +95,8 @@ class _Chunk:
         self._steps = steps
         self._messenger = messenger
         self._requests: deque[list[Request]] = deque()
-        """The messages of each step that has started to receive and has not finished."""
+        """The messages that a chunk waits for in each step that has started to receive and has not finished."""
+        self._sends: list[Request] = []
 
     def start(self, number: int) -> None:
         """Start to send the messages of a step, and to receive those that are expected from now on."""
@@ -107,13 +110,19 @@ class _Chunk:
             self._requests.append(self._messenger.start([*received[0], *sent]))
         else:
             self._requests += map(self._messenger.start, received)
-            self._requests[0] += self._messenger.start(sent)
+            self._sends += self._messenger.start(sent)
 
     def finish(self, number: int) -> None:
-        """Wait for the messages of a step, the oldest, and add what was received to be added, in their order."""
+        """Wait for the messages of a step, the oldest, and add what was received to be added, in their order.
+
+        What was sent is waited for after the last step: no later step adds to it, and if one receives into it, the
+        message can only come after it has been sent.
+        """
         self._messenger.finish(self._requests.popleft())
         for start, stop, scratch_start in self._steps[number].additions:
             self._flat[start:stop].add_(self._scratch[scratch_start : scratch_start + stop - start])
+        if number == len(self._steps) - 1:
+            self._messenger.finish(self._sends)
 
 
 Message = tuple[bool, Any, int]

@@ -71,7 +71,17 @@ def plan_exchange(
         _plan_chunk(steps, spans, stops, [(number % in_flight * slots + slot) * size for slot in range(slots)])
         for number, spans in enumerate(chunks)
     ]
-    return ExchangePlan(tuple(planned), schedule.chunk_interval, in_flight, in_flight * slots * size)
+    return ExchangePlan(tuple(planned), choose_interval(schedule, len(chunks)), in_flight, in_flight * slots * size)
+
+
+def choose_interval(schedule: Schedule, chunks: int) -> int:
+    """Return how many steps after the previous one a chunk starts.
+
+    The interval of a ring only limits how many chunks are in flight: if that are all, they start together. An interval
+    of a single step makes chunks use different links at the same time.
+    """
+    is_limit = schedule.chunk_interval > 1
+    return 0 if is_limit and chunks <= schedule.chunks_in_flight else schedule.chunk_interval
 
 
 def count_slots(adding_steps: int, slot_bytes: int) -> int:

@@ -2,7 +2,7 @@
 
 The tensor is divided into blocks of nearly equal size. A schedule names only blocks and peers, so it depends on the
 rank and the number of ranks, not on the tensor: it can be checked for any number of ranks without starting one.
-Four properties make a set of schedules, one per rank, correct, and tests hold every algorithm to them:
+Five properties make a set of schedules, one per rank, correct, and tests hold every algorithm to them:
 
 - All ranks have the same number of steps (a step may be empty), and what a rank sends in a step, its peer receives in
   the same step, in the same order. A rank therefore only waits for messages of the same or earlier steps, so there is
@@ -11,6 +11,7 @@ Four properties make a set of schedules, one per rank, correct, and tests hold e
 - The sum of a block is completed by one rank, and the other ranks receive copies of it. The result is therefore equal
   on all ranks, bit for bit.
 - No step receives into a block that it sends.
+- No step adds to a block that this step or an earlier one sends: a rank goes on while what it has sent is on its way.
 - A block that is received, and not added, contains whatever the rank itself has contributed to it. So the message can
   only come after the rank has sent its share, and the rank may be ready for it from the start.
 """

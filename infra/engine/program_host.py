@@ -15,11 +15,8 @@ import gc
 gc.disable()
 
 import ast
-import ctypes
 import importlib
-import os
 import queue
-import signal
 import sys
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -28,7 +25,8 @@ from pathlib import Path
 
 import grpc
 
-_SET_PARENT_DEATH_SIGNAL = 1
+from infra.engine.host_process import enter_program, start_server
+
 _SERVICE = "pulumirpc.LanguageRuntime"
 _THREADS = 4
 # How Protocol Buffers encode a message without fields.
@@ -40,18 +38,12 @@ Method = Callable[[bytes, grpc.ServicerContext], bytes]
 
 def main(program: Path, descriptor: int) -> None:
     """Write the host's address to the descriptor, then run the program whenever the engine asks for it."""
-    # The engine is the parent process. Only the engine handles an interrupt, and it may be killed.
-    ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     runs: Runs = queue.SimpleQueue()
     server = create_server(runs)
-    with os.fdopen(descriptor, "w") as pipe:
-        pipe.write(f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}")
-    server.start()
+    start_server(server, descriptor)
     from infra.engine.program_run import run_program  # noqa: PLC0415  # takes longer than Pulumi needs to call
 
-    os.chdir(program)
-    sys.path.insert(0, str(program))
+    enter_program(program)
     import_ahead(program / "__main__.py")
     while True:
         request, response = runs.get()

@@ -22,6 +22,7 @@ pytestmark = pytest.mark.engine
 
 REPO = Path(__file__).parents[2]
 PROVIDER = """
+    import os
     import time
     from pathlib import Path
     from pulumi.dynamic import CreateResult, DiffResult, ReadResult, Resource, ResourceProvider, UpdateResult
@@ -38,9 +39,13 @@ PROVIDER = """
             return CreateResult("thing", props)
 
         def read(self, id_, props):
+            with Path(props["trace"]).open("a") as trace:
+                trace.write(f"read by {os.getpid()}\\n")
             return ReadResult(id_, props)
 
         def diff(self, id_, olds, news):
+            with Path(news["trace"]).open("a") as trace:
+                trace.write(f"compared by {os.getpid()}\\n")
             return DiffResult(changes=olds["size"] != news["size"])
 
         def update(self, id_, olds, news):
@@ -159,6 +164,17 @@ def test_up_starts_without_listing_packages(stack: StackHome, tmp_path: Path, mo
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]))
     write_stack_file(stack)
     assert up(stack)[0] == 0
+
+
+def test_one_provider_serves_the_refresh_and_the_update(stack: StackHome) -> None:
+    write_stack_file(stack)
+    assert up(stack)[0] == 0
+    trace = stack.home.repo / "trace"
+    trace.unlink()
+    assert up(stack)[0] == 0
+    steps = [line.split(" by ") for line in trace.read_text().splitlines()]
+    assert {step for step, _ in steps} == {"read", "compared"}
+    assert len({pid for _, pid in steps}) == 1
 
 
 def test_home_path_with_url_characters(stack: StackHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

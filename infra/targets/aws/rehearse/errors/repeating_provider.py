@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import ast
-import importlib.util
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from contextlib import contextmanager
-from importlib.machinery import SourceFileLoader
-from types import CodeType
 from typing import Any, NoReturn, cast
 
 import grpc
-from google.protobuf import empty_pb2
 from pulumi.runtime.proto import provider_pb2 as pb
 from pulumi.runtime.proto import provider_pb2_grpc as pb_grpc
 from pulumi.runtime.proto import status_pb2
@@ -32,10 +27,6 @@ class RepeatingProvider:
 
     def __getattr__(self, method: str) -> Any:
         return getattr(self._provider, method)
-
-    def Attach(self, _request: Any, _context: Any) -> Any:
-        """Accept the engine, which did not start this provider."""
-        return empty_pb2.Empty()
 
     def Create(self, request: Any, context: Any) -> Any:
         """Create a resource; one that exists in part is completed, as in the next `up`."""
@@ -108,28 +99,6 @@ class _Context:
         failure = pb.ErrorResourceInitFailed()
         status_pb2.Status.FromString(dict(status.trailing_metadata)[_DETAILS]).details[0].Unpack(failure)
         raise _StepError(status.details, failure)
-
-
-def load_dynamic_provider() -> Any:
-    """Return Pulumi's provider of resources that are written in Python, whose module serves it when it is imported."""
-    spec = importlib.util.find_spec("pulumi.dynamic.__main__")
-    if spec is None or spec.origin is None:
-        raise ImportError("Pulumi has no file with its provider of dynamic resources")
-    loader = _LoaderWithoutMain(spec.name, spec.origin)
-    module = importlib.util.module_from_spec(spec)
-    loader.exec_module(module)
-    return module.DynamicResourceProviderServicer()
-
-
-class _LoaderWithoutMain(SourceFileLoader):
-    """Load a module without its last statement, the call of main()."""
-
-    def get_code(self, fullname: str) -> CodeType:
-        path = self.get_filename(fullname)
-        tree = ast.parse(self.get_data(path))
-        if ast.unparse(tree.body.pop()) != "main()":
-            raise ImportError(f"{path} does not end with main(): this version of Pulumi is not supported here")
-        return compile(tree, path, "exec")
 
 
 @contextmanager

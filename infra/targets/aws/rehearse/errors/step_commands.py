@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cluster.plural import format_count
+from infra.engine.dynamic_provider import load_dynamic_provider
 from infra.engine.stop import FAILED, Stop
 from infra.targets.aws.rehearse.errors.call_sites import read_sites
 from infra.targets.aws.rehearse.errors.coverage import Coverage
@@ -10,11 +11,7 @@ from infra.targets.aws.rehearse.errors.engine_commands import COMMANDS, RESIZE, 
 from infra.targets.aws.rehearse.errors.failing_cluster import FailingCluster, use_environment
 from infra.targets.aws.rehearse.errors.operation_runs import SWEEP, hasten
 from infra.targets.aws.rehearse.errors.operations import SEARCH
-from infra.targets.aws.rehearse.errors.repeating_provider import (
-    RepeatingProvider,
-    load_dynamic_provider,
-    serve_provider,
-)
+from infra.targets.aws.rehearse.errors.repeating_provider import RepeatingProvider, serve_provider
 from infra.targets.aws.rehearse.errors.share import Share
 from infra.targets.aws.rehearse.errors.step_errors import StepErrors
 from infra.targets.aws.rehearse.plugin.serve import Provider

@@ -49,8 +49,9 @@ FOLDERS = {
 }
 # Folders whose tests all belong to other layers, because their conftest.py marks them: they need not be imported.
 NOT_PURE = ("tests/engine", "tests/e2e", "tests/faults")
-# The longest layer starts at once and runs next to all others.
-ORDER = ("lint", "e2e", "pure", "trainer", "engine", "faults")
+# The layers with clusters come early: they often wait, and what runs next to them uses the processors meanwhile. The
+# last two use all of them until the end.
+ORDER = ("lint", "e2e", "pure", "faults", "trainer", "engine")
 LAYERS_AT_ONCE = 2
 # By night, tests start eight ranks each: a cluster next to them on two cores misses its timeouts.
 LAYERS_AT_ONCE_BY_NIGHT = 1

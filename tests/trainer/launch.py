@@ -18,8 +18,8 @@ from tests.trainer.forks import ForkedProgram
 
 REPO = Path(__file__).resolve().parents[2]
 HELD = "held"
-# Generous: the machine may be busy, and a run that hangs is rare.
-TIMEOUT_S = 240.0
+# A busy machine may take minutes to import torch for each rank of torchrun, and a run that hangs is rare.
+TIMEOUT_S = 600.0
 SMALL_LLAMA = (
     "tiny-llama",
     "model.layers=2",

@@ -16,7 +16,7 @@ import pytest
 
 from tests.trainer.first_cause import assert_first_cause
 from tests.trainer.forks import ForkedProgram
-from tests.trainer.launch import Launched, assert_finished, started
+from tests.trainer.launch import TIMEOUT_S, Launched, assert_finished, started
 from trainer.life.cause import Cause
 
 REPO = Path(__file__).resolve().parents[2]
@@ -60,7 +60,7 @@ def finish(ranks: list[Launched]) -> tuple[list[int], str]:
     return statuses, "".join(rank.output for rank in ranks)
 
 
-def wait_for(file: Path, timeout_s: float = 240) -> str:
+def wait_for(file: Path, timeout_s: float = TIMEOUT_S) -> str:
     end = time.monotonic() + timeout_s
     while not file.exists():
         assert time.monotonic() < end, f"{file} did not appear"

@@ -52,11 +52,14 @@ def create_clients_fast() -> Iterator[None]:
     Otherwise each session reads the descriptions of the services, of which EC2's alone takes a quarter of a second.
     """
     create_loader, create_methods = sessions.create_loader, ClientCreator._create_methods
+    load_model = ClientCreator._load_service_model
     sessions.create_loader, ClientCreator._create_methods = cache(create_loader), _create_methods_once(create_methods)
+    ClientCreator._load_service_model = _load_model_once(load_model)
     try:
         yield
     finally:
         sessions.create_loader, ClientCreator._create_methods = create_loader, create_methods
+        ClientCreator._load_service_model = load_model
 
 
 def _create_methods_once(create: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
@@ -73,6 +76,23 @@ def _create_methods_once(create: Callable[..., dict[str, Any]]) -> Callable[...,
         return dict(methods[key])
 
     return create_methods
+
+
+def _load_model_once(load: Callable[..., ServiceModel]) -> Callable[..., ServiceModel]:
+    """Return botocore's method that wraps the description of a service, but wraps each only once.
+
+    A new client asks the wrapper whether the service has its own way to find endpoints, and each new wrapper reads all
+    700 operations of EC2 to answer.
+    """
+    models: dict[tuple[str, str | None], ServiceModel] = {}
+
+    def load_model(self: ClientCreator, service_name: str, api_version: str | None = None) -> ServiceModel:
+        key = (service_name, api_version)
+        if key not in models:
+            models[key] = load(self, service_name, api_version)
+        return models[key]
+
+    return load_model
 
 
 def _call(app: Wsgi, request: AWSPreparedRequest) -> AWSResponse:

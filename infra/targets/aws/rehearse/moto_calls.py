@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import uuid
+from functools import cache
 from typing import Any
 
 from moto import backends
@@ -19,6 +20,7 @@ from moto.ec2.responses import EC2Response
 from moto.ec2.utils import EC2_PREFIX_TO_RESOURCE, get_prefix
 from moto.iam.exceptions import DeleteConflictException
 from moto.iam.models import IAMBackend
+from moto.kms import models as kms
 from moto.ssm.models import Command, ssm_backends
 
 from infra.targets.aws.rehearse import moto_dlm
@@ -137,6 +139,9 @@ def get_tags(self: TaggedEC2Resource) -> list[dict[str, str]]:
     return [{"resource_id": self.id, "key": key, "value": value, "resource_type": kind} for key, value in tags.items()]
 
 
+_generate_private_key = cache(kms.generate_private_key)
+
+
 class MethodNames:
     """The names of a class's methods: moto lists all 700 of EC2 for each request, to look up one."""
 
@@ -155,6 +160,8 @@ def apply() -> None:
     modules = frozenset(backends.list_of_moto_modules())
     backends.list_of_moto_modules = lambda: modules
     responses.method_names_from_class = MethodNames
+    # moto generates an RSA key for each key of KMS, which takes 0.1 s, although keys of disks and buckets use none.
+    kms.generate_private_key = _generate_private_key
     Command.invocation_response = invocation_response
     IAMBackend.delete_policy = delete_policy
     moto_dlm.apply()

@@ -39,7 +39,7 @@ PREPARED = (
     *("ibverbs-utils", "infiniband-diags"),
 )
 # What bootstrap installs.
-OFFERED = ("libpam-slurm-adopt", "crun", "perftest")
+OFFERED = ("libpam-slurm-adopt", "crun", "perftest", "chrony")
 MEMORY_MB = 1536
 DISK_GB = 40
 INODES = 600_000

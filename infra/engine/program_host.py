@@ -1,8 +1,9 @@
-"""Serve a Pulumi program to the engine: `python -P program_host.py PROGRAM DESCRIPTOR`, started by with_program.py.
+"""Serve a Pulumi program to the engine: `python -P program_host.py PROGRAM DESCRIPTOR [ahead]`, see with_program.py.
 
 Pulumi's own language host lists the installed packages with pip in every run, to find the plugins that they need, and
 starts the program only then: that takes 1.2 s of processor time. Setup has installed the plugins, so this host names
-none, and it imports the program's modules while Pulumi starts. Pulumi calls it like a program of its Automation API.
+none, and with `ahead` it imports the program's modules while Pulumi starts. Pulumi calls it like a program of its
+Automation API. `pulumi destroy` asks for packages, too, but does not run the program.
 """
 
 # Imports stand below the line that makes them faster.
@@ -36,17 +37,18 @@ Runs = queue.SimpleQueue[tuple[bytes, "Future[bytes]"]]
 Method = Callable[[bytes, grpc.ServicerContext], bytes]
 
 
-def main(program: Path, descriptor: int) -> None:
+def main(program: Path, descriptor: int, *, ahead: bool) -> None:
     """Write the host's address to the descriptor, then run the program whenever the engine asks for it."""
     runs: Runs = queue.SimpleQueue()
     server = create_server(runs)
     start_server(server, descriptor)
-    from infra.engine.program_run import run_program  # noqa: PLC0415  # takes longer than Pulumi needs to call
-
     enter_program(program)
-    import_ahead(program / "__main__.py")
+    if ahead:
+        import_ahead(program / "__main__.py")
     while True:
         request, response = runs.get()
+        from infra.engine.program_run import run_program  # noqa: PLC0415  # slow, and not always needed
+
         response.set_result(run_program(program, request))
 
 
@@ -70,6 +72,7 @@ def create_server(runs: Runs) -> grpc.Server:
 
 def import_ahead(file: Path) -> None:
     """Import the modules that a program imports first; the program itself reports those that fail, when it runs."""
+    importlib.import_module("infra.engine.program_run")
     with suppress(Exception):
         for statement in ast.parse(file.read_text()).body:
             if isinstance(statement, ast.Import):
@@ -80,4 +83,4 @@ def import_ahead(file: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))
+    main(Path(sys.argv[1]), int(sys.argv[2]), ahead="ahead" in sys.argv[3:])

@@ -199,9 +199,8 @@ def _run(
 ) -> tuple[int, events.Result]:
     log = stack.log(command)
     log.write_text("")
-    line = ["pulumi", command, *_RUN, str(stack.events), *arguments, "--stack", stack.name, *_COMMON]
-    if command == "up":
-        line = [*serve_program(stack.home.repo / "infra"), *line]
+    served = serve_program(stack.home.repo / "infra")
+    line = [*served, "pulumi", command, *_RUN, str(stack.events), *arguments, "--stack", stack.name, *_COMMON]
     with EventPipe(stack.events) as pipe:
         code = _wait(_start_supervised(stack, log, line, caller.held, run_options), caller, pipe)
         result = events.parse(pipe.lines())

@@ -11,19 +11,16 @@ import sys
 from pathlib import Path
 
 _FOLDER = Path(__file__).parent
-_HOSTS = {"program": _FOLDER / "program_host.py", "provider": _FOLDER / "provider_host.py"}
 _ATTACHED = "PULUMI_DEBUG_PROVIDERS"
 
 
 def main(program: str, *command: str) -> None:
     """Start the hosts, and replace this process by the command with their addresses."""
-    readers = {
-        name: start_host(file, program) for name, file in _HOSTS.items() if name == "program" or not is_attached()
-    }
-    ports = {name: read_port(reader) for name, reader in readers.items()}
-    if "provider" in ports:
-        os.environ[_ATTACHED] = f"pulumi-python:{ports['provider']}"
-    os.execvp(command[0], [*command, "--client", f"127.0.0.1:{ports['program']}"])  # noqa: S606  # no shell is wanted
+    reader = start_host("program_host.py", program, *([] if command[1] == "destroy" else ["ahead"]))
+    provider = None if is_attached() else start_host("provider_host.py", program)
+    if provider is not None:
+        os.environ[_ATTACHED] = f"pulumi-python:{read_port(provider)}"
+    os.execvp(command[0], [*command, "--client", f"127.0.0.1:{read_port(reader)}"])  # noqa: S606  # no shell is wanted
 
 
 def is_attached() -> bool:
@@ -31,11 +28,11 @@ def is_attached() -> bool:
     return bool(os.environ.get(_ATTACHED))
 
 
-def start_host(file: Path, program: str) -> int:
+def start_host(file: str, program: str, *options: str) -> int:
     """Start a host, and return the end of a pipe to which it writes its port."""
     reader, writer = os.pipe()
     # -P: modules in the folder of the hosts have the names of others, such as `pulumi`.
-    subprocess.Popen(["python3", "-P", str(file), program, str(writer)], pass_fds=(writer,))
+    subprocess.Popen(["python3", "-P", str(_FOLDER / file), program, str(writer), *options], pass_fds=(writer,))
     os.close(writer)
     return reader
 

@@ -79,7 +79,7 @@ class Machines:
         salt = [line for line in file.read_text().splitlines() if "encryptionsalt" in line] if file.exists() else []
         file.write_text("\n".join([yaml.safe_dump(config, sort_keys=False), *salt]))
         # As `muster up` runs it; test_plain_pulumi.py runs it without a host of ours.
-        host = serve_program(self.folder) if arguments[0] in ("up", "preview") else []
+        host = serve_program(self.folder) if arguments[0] in ("up", "preview", "destroy") else []
         return subprocess.Popen(
             [*through, *host, "pulumi", *arguments, "--stack", self.stack, "--non-interactive", "--color", "never"],
             cwd=self.folder,

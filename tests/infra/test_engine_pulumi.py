@@ -158,12 +158,14 @@ def test_up_change_and_destroy_leave_the_stack_file_unchanged(stack: StackHome) 
     assert pulumi.outputs(stack) == {}
 
 
-def test_up_starts_without_listing_packages(stack: StackHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_do_not_list_packages(stack: StackHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pulumi's language host would run `python -m pip list`, which takes a second in every run."""
     (tmp_path / "pip.py").write_text("raise SystemExit('pip was run')\n")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]))
     write_stack_file(stack)
     assert up(stack)[0] == 0
+    with lock.held(stack, "teardown", wait=False, say=print) as held:
+        assert pulumi.destroy(stack, pulumi.Caller(held, lambda: None, print))[0] == 0
 
 
 def test_one_provider_serves_the_refresh_and_the_update(stack: StackHome) -> None:

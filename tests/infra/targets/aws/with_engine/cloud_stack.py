@@ -92,7 +92,7 @@ class CloudStack:
 
     def pulumi(self, *arguments: str, check: bool = True) -> str:
         """Run the engine itself in the project that the commands use."""
-        host = serve_program(REPO / "infra") if arguments[0] in ("up", "preview") else []
+        host = serve_program(REPO / "infra") if arguments[0] in ("up", "preview", "destroy") else []
         command = [*host, "pulumi", *arguments, "--stack", self.name, "--non-interactive", "--color", "never"]
         return self._run(command, check=check, cwd=self.home / self.name)
 

@@ -23,7 +23,7 @@ import grpc
 from infra.engine.host_process import enter_program, start_server
 
 _SERVICE = "/pulumirpc.ResourceProvider/"
-# As many resources as the engine reads or changes at a time.
+# The engine reads or changes four resources at a time for each processor of this machine.
 _THREADS = 16
 _UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 

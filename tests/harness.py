@@ -18,8 +18,9 @@ from docker.models.containers import Container
 
 REPO = Path(__file__).resolve().parent.parent
 Spec = dict[str, Any]
-# Pause between two checks of a condition: a multiple of the time that a check takes, between two limits.
-PAUSE_PER_CHECK, SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 2.0, 0.1, 0.5
+# Pause between two checks of a condition: a multiple of the time that a check takes, or a share of the time that was
+# waited already if that is longer; between two limits.
+PAUSE_PER_CHECK, PAUSE_PER_WAIT, SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 2.0, 0.05, 0.1, 1.0
 # The keys that OpenSSH 9 exchanges by default take 0.15 s of processor time, ten times as much as all else in `ssh`.
 QUICK_KEYS = ("-o", "KexAlgorithms=curve25519-sha256")
 
@@ -157,12 +158,13 @@ def wait_until(met: Callable[[], bool], what: str, seconds: float = 240) -> None
 
     Most conditions log in to a node: without a pause they would take the processor from what they wait for.
     """
-    deadline = time.monotonic() + seconds
+    started = time.monotonic()
     while True:
         began = time.monotonic()
         if met():
             return
         ended = time.monotonic()
-        if ended > deadline:
+        if ended > started + seconds:
             raise AssertionError(f"not within {seconds:g} s: {what}")
-        time.sleep(min(max(SHORTEST_PAUSE_S, PAUSE_PER_CHECK * (ended - began)), LONGEST_PAUSE_S))
+        pause_s = max(PAUSE_PER_CHECK * (ended - began), PAUSE_PER_WAIT * (ended - started))
+        time.sleep(min(max(SHORTEST_PAUSE_S, pause_s), LONGEST_PAUSE_S))

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from trainer.models.projections import multiply_jointly
 from trainer.parallel.engine import Recipe
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.units import Units
@@ -63,7 +64,8 @@ def _list_products() -> frozenset[Any]:
         "_scaled_dot_product_flash_attention_for_cpu",
     )
     operations = (getattr(torch.ops.aten, name, None) for name in names)
-    products = frozenset(operation.default for operation in operations if operation is not None)
+    # That of queries, keys and values is an operation of its own.
+    products = {operation.default for operation in operations if operation is not None} | {multiply_jointly._opoverload}
     # Attention within documents; it is an operation of its own only in compiled blocks.
     flex_attention = getattr(torch.ops.higher_order, "flex_attention", None)
-    return products if flex_attention is None else products | {flex_attention}
+    return frozenset(products if flex_attention is None else products | {flex_attention})

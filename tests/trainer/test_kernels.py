@@ -28,6 +28,8 @@ from trainer.optimizers.moments import DTYPES, Moment
 from trainer.optimizers.slot import Slot
 
 CONFIG = OptimizerConfig(name="adamw")
+SMALL_BLOCKS: dict[str, Any] = {"_SEGMENTS": 2, "_SEGMENT_COLUMNS": 16, "_PROGRAMS": 2}
+SMALL_TILES: dict[str, Any] = {"_TILE_ROWS": 16, "_TILE_COLUMNS": 32}
 
 
 @pytest.mark.parametrize("columns", [1, 5, 70])
@@ -41,8 +43,8 @@ def test_logits_become_their_gradient(columns: int, dtype: torch.dtype) -> None:
     expected = F.cross_entropy(exact, targets, reduction="none", ignore_index=IGNORED_TARGET)
     (slopes,) = torch.autograd.grad(expected.sum(), exact)
     losses = torch.empty(5)
-    # Blocks that are smaller than a row, and the last one not full.
-    with patch.object(softmax_kernel, "_BLOCK_COLUMNS", 32):
+    # Fewer programs than rows, blocks that are smaller than a row, and the last one not full.
+    with patch.multiple(softmax_kernel, **SMALL_BLOCKS):
         softmax_kernel.differentiate_rows(logits, targets, losses, 2.0)
     assert torch.allclose(losses.double(), expected, rtol=1e-5, atol=1e-6)
     assert torch.allclose(logits.double() / 2, slopes, rtol=4 * torch.finfo(dtype).eps, atol=1e-6)
@@ -237,7 +239,7 @@ def test_slopes_in_fp8_are_those_of_a_cast_of_the_bf16_ones(columns: int) -> Non
     targets[2] = IGNORED_TARGET
     losses, expected_losses = torch.empty(20), torch.empty(20)
     scale = torch.tensor(2.0**-15)
-    with patch.multiple(softmax_kernel, _BLOCK_COLUMNS=32, _TILE_ROWS=16, _TILE_COLUMNS=32):
+    with patch.multiple(softmax_kernel, **SMALL_BLOCKS, **SMALL_TILES):
         actual = softmax_kernel.differentiate_rows_fp8(logits, targets, losses, scale)
         softmax_kernel.differentiate_rows(logits, targets, expected_losses, 1.0)
     assert torch.equal(losses, expected_losses)

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import AbstractContextManager
+from pathlib import Path
 
+from tests.trainer.launch import Launched, started
 from tests.trainer.test_life_ranks import ENVIRONMENT, REPO, free_port
 
 FINISH_TIMEOUT_S = 240.0
+
+
+def train(arguments: list[str], cwd: Path) -> AbstractContextManager[Launched]:
+    """Start `python -m trainer` as a process of its own; as a fork (`alone`), such runs did not end on an H200."""
+    return started([sys.executable, "-m", "trainer", *arguments], cwd)
 
 
 def start(world: int, program: str, *arguments: str, **more: str) -> list[subprocess.Popen[str]]:

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.gpu.gpu_ranks import train
 from tests.gpu.requirements import GIB
 from tests.gpu.short_run import DEVICE
-from tests.trainer.launch import alone, assert_finished, events, lines
+from tests.trainer.launch import assert_finished, events, lines
 from trainer.config.load import load
 
 MODEL = [
@@ -27,7 +28,7 @@ MAX_PEAK_RATIO, MIN_PEAK_RATIO = 1.1, 0.6
 
 @pytest.mark.parametrize(("free", "recompute"), [(16.0, ["none"]), (8.0, ["selective", "full"])])
 def test_the_choice_fits_into_the_free_memory(free: float, recompute: list[str], tmp_path: Path) -> None:
-    with leave_free(free), alone(MODEL, tmp_path) as run:
+    with leave_free(free), train(MODEL, tmp_path) as run:
         assert_finished(run)
     folder = tmp_path / "run"
     why = [event["why"] for event in events(folder, "chosen")]
@@ -43,7 +44,7 @@ def test_the_choice_fits_into_the_free_memory(free: float, recompute: list[str],
 
 
 def test_settings_that_do_not_fit_are_reported_before_the_first_step(tmp_path: Path) -> None:
-    with leave_free(3.0), alone(MODEL, tmp_path) as run:
+    with leave_free(3.0), train(MODEL, tmp_path) as run:
         assert run.wait() == 2, run.output
     assert "nothing fits" in run.output
     assert not (tmp_path / "run" / "metrics").exists()

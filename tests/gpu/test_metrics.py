@@ -6,8 +6,9 @@ from pathlib import Path
 
 import torch
 
+from tests.gpu.gpu_ranks import train
 from tests.gpu.short_run import DEVICE
-from tests.trainer.launch import alone, assert_finished, events, lines
+from tests.trainer.launch import assert_finished, events, lines
 from trainer.config.load import load
 from trainer.models.shape import shape_of
 
@@ -20,7 +21,7 @@ BUSY = [
 
 
 def test_a_busy_gpu_looks_busy(tmp_path: Path) -> None:
-    with alone(BUSY, tmp_path) as run:
+    with train(BUSY, tmp_path) as run:
         assert_finished(run)
     folder = tmp_path / "run"
     records = lines(folder / "metrics" / "rank-00000.jsonl")

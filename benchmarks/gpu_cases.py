@@ -54,6 +54,9 @@ CASES = {
     "llama-1b": Case("llama-1b", 8, (_SINGLE,), *_TORCHTITAN_1B),
     "llama-1b-large-chunks": Case("llama-1b", 8, (_SINGLE, _LARGE_CHUNKS), *_TORCHTITAN_1B),
     "llama-1b-master": Case("llama-1b", 8, (_SINGLE, _LARGE_CHUNKS, *_MASTER), *_TORCHTITAN_1B),
+    "llama-1b-master-whole": Case(
+        "llama-1b", 8, (_SINGLE, _LARGE_CHUNKS, *_MASTER, "compile.mode=whole"), *_TORCHTITAN_1B
+    ),
     "llama-1b-whole": Case("llama-1b", 8, (_SINGLE, _LARGE_CHUNKS, "compile.mode=whole"), *_TORCHTITAN_1B),
     "llama-1b-fsdp": Case("llama-1b", 8, (_LARGE_CHUNKS,), *_TORCHTITAN_1B),
     "llama-1b-fp8": Case("llama-1b", 8, (_SINGLE, _FP8), "torchtitan fp8", 73_096),
@@ -68,6 +71,7 @@ CASES = {
     "llama-8b-fp8": Case("llama-8b", 2, (*_8B, _FP8)),
     "llama-8b-fp8-delayed": Case("llama-8b", 2, (*_8B, "fp8.scaling=delayed")),
     "llama-8b-fp8-head": Case("llama-8b", 2, (*_8B, "fp8.scaling=delayed", "fp8.head=true")),
+    "gpt2-124m-one-chunk": Case("gpt2-124m", 64, (_SINGLE, _GRAPH, "loss.chunk_tokens=65536"), "nanoGPT", 525_680),
     "gpt2-124m": Case("gpt2-124m", 64, (_SINGLE, _GRAPH, _LARGE_CHUNKS), "nanoGPT", 525_680),
     "resnet50": Case("resnet50", 256, (_SINGLE, _GRAPH, "compile.mode=none"), "torchvision", 6_814),
 }

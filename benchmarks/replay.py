@@ -77,7 +77,8 @@ def measure(config: Config, world: World, rounds: int, every: int) -> list[Figur
             replayed.append(time_step(trainer, loader, always))
             adding.append(time_sum(trainer, history))
     step_s, replayed_s = median(plain[WARM_UP_STEPS:]), median(replayed[WARM_UP_STEPS:])
-    sum_s = median(adding[WARM_UP_STEPS:]) if trainer.layout.replicate > 1 else 0.0
+    sum_s = median(adding[WARM_UP_STEPS:])
+    copies = "" if trainer.layout.replicate > 1 else " if other ranks had copies of the weights"
     cost = 100 * (sum_s + (replayed_s - step_s) / every) / step_s
     weights_gb = sum(value.nbytes for _, value in trainer.engine.named_parameters()) / 1e9
     step = f"step {1000 * step_s:.1f} ms"
@@ -86,9 +87,9 @@ def measure(config: Config, world: World, rounds: int, every: int) -> list[Figur
         Figure("a step without a replay", 1000 * step_s, "ms"),
         Figure("a step that is replayed and compared", 1000 * replayed_s, "ms", step),
         Figure("that step, times one without a replay", replayed_s / step_s, "x", step),
-        Figure("adding up the bits of the weights in each step", 1000 * sum_s, "ms", step),
-        Figure("their rate", weights_gb / sum_s if sum_s else 0.0, "GB/s", f"{1000 * weights_gb:.1f} MB of weights"),
-        Figure(f"cost of health.replay_every={every}", cost, "%", step, COST_AT_MOST_PERCENT),
+        Figure(f"adding up the bits of the weights in each step{copies}", 1000 * sum_s, "ms", step),
+        Figure("their rate", weights_gb / sum_s, "GB/s", f"{1000 * weights_gb:.1f} MB of weights"),
+        Figure(f"cost of health.replay_every={every}{copies}", cost, "%", step, COST_AT_MOST_PERCENT),
     ]
 
 

@@ -45,9 +45,9 @@ PARTS = {
     "engine": Part(("engine",), LONGEST_MIN),
     "faults": Part(("faults",), 60, measured_min=13),
     "clusters": Part(("e2e",), LONGEST_MIN),
-    "rehearsals": Part(("e2e",), 180, measured_min=81),
-    "scenarios-1": Part(("e2e",), 150, measured_min=54),
-    "scenarios-2": Part(("e2e",), 150, measured_min=50),
+    "rehearsals": Part(("e2e",), 180, measured_min=61),
+    "scenarios-1": Part(("e2e",), 150, measured_min=41),
+    "scenarios-2": Part(("e2e",), 150, measured_min=63),
     "examples": Part(("e2e",), LONGEST_MIN),
     "orders": Part(("pure", "e2e"), 240, measured_min=89, variables={SEEDS_VARIABLE: str(SEEDS)}),
 }

@@ -173,7 +173,7 @@ def test_memory_estimates_follow_the_formats() -> None:
     sizes = bound_sizes(config)
     assert sizes is not None
     alone, count = ParallelConfig(strategy="single"), sizes.parameters
-    need = estimate_memory(sizes, alone, Layout(), "bf16", 1, optimizer=config.optimizer)
+    need = estimate_memory(sizes, alone, Layout(), "bf16", 1, 2, optimizer=config.optimizer)
     assert (need.weights, need.gradients, need.states, need.gathered) == (2 * count, 2 * count, 8 * count, 0)
     copied = bound_sizes(load("tiny-llama", [*BF16, "optimizer.gradients=bf16", MASTER]))
     assert copied is not None

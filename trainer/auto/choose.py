@@ -123,9 +123,8 @@ def _find_largest_micro(
 
 def _estimate(config: Config, sizes: ModelSizes, parallel: ParallelConfig, layout: Layout, micro: int) -> MemoryNeed:
     micro_batches = max(1, config.batch.size // (layout.dp_size * micro))
-    return estimate_memory(
-        sizes, parallel, layout, config.precision, micro, micro_batches, config.optimizer, config.communication
-    )
+    formats = (config.precision, micro, micro_batches, config.optimizer, config.communication)
+    return estimate_memory(sizes, parallel, layout, *formats, compiles=config.compile.mode != "none")
 
 
 def _describe_parallel(parallel: ParallelConfig) -> str:

@@ -22,7 +22,7 @@ from trainer.auto.sizes import (
     count_outputs_at_once,
 )
 from trainer.config.layout import Layout
-from trainer.config.models import DecoderConfig
+from trainer.config.models import DecoderConfig, MoeConfig
 from trainer.config.schema import Config
 from trainer.models.experts import ExpertLinear
 from trainer.models.head import takes_objective
@@ -91,7 +91,17 @@ def measure_sizes(config: Config, batch: dict[str, torch.Tensor], device_type: s
         copied_keys_values=count_copied_keys_values(config),
         document_angles=count_document_angles(config),
         masked_pairs=count_masked_pairs(config) if _uses_mask(config, device_type) else 0,
+        block_last_product=_count_last_product(config, few) // (samples * max(len(blocks), 1)),
     )
+
+
+def _count_last_product(config: Config, counts: _Counts) -> int:
+    """Return the bytes of the products with which a decoder's blocks end.
+
+    The output of an expert is multiplied by its share before it is added, so the backward pass needs it.
+    """
+    ends_with_a_sum = isinstance(config.model, DecoderConfig) and not isinstance(config.model, MoeConfig)
+    return counts.last_products if ends_with_a_sum else 0
 
 
 def _count_trained_head(model: nn.Module) -> int:
@@ -120,6 +130,7 @@ def _run_forward(model: nn.Module, blocks: list[nn.Module], inputs: torch.Tensor
     kinds = (nn.Linear, nn.Conv2d, ExpertLinear)
     layers = [layer for block in blocks for layer in block.modules() if isinstance(layer, kinds)]
     hooks += [layer.register_forward_hook(counts.add_product) for layer in layers]
+    hooks += [block.register_forward_hook(counts.add_last_product) for block in blocks]
     with torch.autograd.graph.saved_tensors_hooks(counts.add_stored, lambda tensor: tensor), _FusedAttention():
         counts.outputs = model(inputs).numel()
     for hook in hooks:
@@ -131,7 +142,8 @@ class _Counts:
     """Bytes stored for the backward pass (each storage once, no weights) and of the blocks' inputs and products."""
 
     def __init__(self, model: nn.Module) -> None:
-        self.stored = self.inputs = self.products = self.outputs = 0
+        self.stored = self.inputs = self.products = self.last_products = self.outputs = 0
+        self._last_product = 0
         self._seen = {p.untyped_storage()._cdata for p in model.parameters()}
         self._references: list[torch.Tensor] = []
 
@@ -150,6 +162,11 @@ class _Counts:
     def add_product(self, _: nn.Module, args: object, output: torch.Tensor) -> None:
         del args
         self.products += output.nbytes
+        self._last_product = output.nbytes
+
+    def add_last_product(self, _: nn.Module, args: object, output: torch.Tensor) -> None:
+        del args, output
+        self.last_products += self._last_product
 
 
 class _FusedAttention(TorchFunctionMode):

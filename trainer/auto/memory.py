@@ -44,14 +44,18 @@ def estimate_memory(  # noqa: PLR0913, PLR0917
     micro_batches: int = 1,
     optimizer: OptimizerConfig = _FP32,
     communication: CommunicationConfig = _WHOLE,
+    *,
+    compiles: bool = False,
 ) -> MemoryNeed:
     """Return the bytes that a rank needs for micro-batches of `micro` samples.
 
     `micro_batches` is their number in a step; a pipeline holds the activations of several at once. Of `optimizer`, only
-    the formats of weights and gradients count here: its state is part of `sizes`.
+    the formats of weights and gradients count here: its state is part of `sizes`. `compiles` says whether blocks are
+    compiled, which then store less if they are recomputed.
     """
     if layout.expert > 1:
         return _estimate_spread(sizes, parallel, layout, precision, micro, micro_batches, optimizer)
+    sizes = _leave_out_last_products(sizes) if compiles else sizes
     formats = formats_of(precision, parallel, optimizer)
     model_ranks = layout.tensor * layout.pipeline
     own, trained = (-(-count // model_ranks) for count in (sizes.parameters, sizes.trainable))
@@ -64,8 +68,21 @@ def estimate_memory(  # noqa: PLR0913, PLR0917
     activations += _estimate_outputs(sizes, micro, layout, formats)
     # The update comes after the backward pass has freed the activations.
     temporary = activations if parallel.offload else max(activations, sizes.update)
-    gathered = _estimate_gathered(sizes, own, parallel, formats)
+    gathered = _estimate_gathered(sizes, own, parallel, formats, compiles)
+    if parallel.strategy == "single" and micro_batches == 1:
+        # Gradients take the place of activations, block by block, so the peak is at the start of the backward pass or
+        # at its end.
+        block = sizes.activations // max(sizes.blocks, 1) * micro
+        gradients = max(0, gradients + max(block, sizes.update) - temporary)
     return MemoryNeed(weights, gradients, states, gathered, temporary, residuals)
+
+
+def _leave_out_last_products(sizes: ModelSizes) -> ModelSizes:
+    """Return the sizes without the last product of each block, whose sum with the block's input is all that is needed.
+
+    Compiled code finds that out; without it, selective recomputation stores all products.
+    """
+    return replace(sizes, block_products=sizes.block_products - sizes.block_last_product)
 
 
 def _estimate_spread(  # noqa: PLR0913, PLR0917
@@ -212,14 +229,23 @@ def _estimate_residuals(
     return (4 if is_smoothed else 2) * FORMAT_BYTES["fp32"] * trained
 
 
-def _estimate_gathered(sizes: ModelSizes, own: int, parallel: ParallelConfig, formats: StateFormats) -> int:
+def _estimate_gathered(
+    sizes: ModelSizes, own: int, parallel: ParallelConfig, formats: StateFormats, compiles: bool
+) -> int:
     """Return the bytes of weights copied to the precision of the products and, under fsdp, of gradients in flight.
 
-    Pipeline stages hold whole weights for a step, whatever `zero` is (parallel/fsdp.py).
+    Pipeline stages hold whole weights for a step, whatever `zero` is (parallel/fsdp.py). Compiled blocks that are
+    recomputed copy their weights again; otherwise autocast keeps the copies until the end of the forward pass.
     """
     width = formats.product_bytes
     if parallel.strategy not in ("fsdp", "hsdp"):
-        return 0 if formats.products == formats.weights else width * own
+        if formats.products == formats.weights:
+            return 0
+        is_copied_again = compiles and parallel.recompute != "none" and parallel.strategy == "single"
+        # Upper bounds of the sizes do not divide the weights among the blocks.
+        has_blocks = 0 < sizes.blocks * sizes.largest_block <= sizes.parameters
+        others = (sizes.blocks - 1) * sizes.largest_block * own // sizes.parameters
+        return width * (own - others if is_copied_again and has_blocks else own)
     in_flight = (1 + parallel.prefetch) * sizes.largest_block
     if parallel.zero == 3 and parallel.pipeline == 1:  # noqa: PLR2004 - ZeRO stage 3
         return width * in_flight + formats.reduced_bytes * sizes.largest_block

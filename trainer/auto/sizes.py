@@ -58,6 +58,8 @@ class ModelSizes:
     """Bytes of rotary angles for one sample, if positions are counted within documents; all blocks share them."""
     masked_pairs: int = 0
     """Pairs of tokens in one sample, if a mask says which of them see each other; 0 if nothing has to."""
+    block_last_product: int = 0
+    """Bytes of the product with which a decoder's block ends, for one sample; it is part of `block_products`."""
 
 
 def bound_sizes(config: Config) -> ModelSizes | None:

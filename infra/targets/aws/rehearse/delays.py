@@ -33,8 +33,8 @@ _SPOT = "https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termi
 _ASSUMED = "assumed: AWS publishes no figure"
 # benchmarks/node_packages.py prints both; see docs/aws.md, Cold start.
 _PACKAGES = (
-    "the lower figure is the processor time of real apt in a container of Ubuntu 22.04 Server on a machine with a load "
-    "of 8 to 10, without the download of the archive from S3; the upper one is twice as much, assumed for the disks "
+    "the lower figure is about the processor time of real apt in a container of Ubuntu 22.04 Server, "
+    "without the download of the archive from S3; the upper one is twice as much, assumed for the disks "
     "and mirrors of EC2"
 )
 TABLE: Mapping[str, Delay] = {

@@ -56,14 +56,14 @@ class EventPipe:
         """Return the complete lines that were written since the last call."""
         self.drain()
         end = self._data.rfind(b"\n") + 1
-        lines = self._data[self._taken : end].decode(errors="replace").splitlines()
+        lines = _split(self._data[self._taken : end])
         self._taken = max(end, self._taken)
         return lines
 
     def lines(self) -> list[str]:
         """Return all lines."""
         self.drain()
-        return self._data.decode(errors="replace").splitlines()
+        return _split(self._data)
 
     def _read(self) -> bytes:
         try:
@@ -120,6 +120,11 @@ def clean(message: str) -> str:
     for pattern in _NOISE:
         text = pattern.sub("", text)
     return "" if _EMPTY.match(text) else text.strip()
+
+
+def _split(data: bytearray) -> list[str]:
+    """Return the lines; str.splitlines() would also split at characters that JSON texts contain, such as U+0085."""
+    return data.decode(errors="replace").removesuffix("\n").split("\n") if data else []
 
 
 def _events(lines: Iterable[str]) -> Iterable[dict[str, Any]]:

@@ -19,6 +19,7 @@ import ast
 import importlib
 import queue
 import sys
+import traceback
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -41,15 +42,24 @@ def main(program: Path, descriptor: int, *, ahead: bool) -> None:
     """Write the host's address to the descriptor, then run the program whenever the engine asks for it."""
     runs: Runs = queue.SimpleQueue()
     server = create_server(runs)
-    start_server(server, descriptor)
     enter_program(program)
+    start_server(server, descriptor)
     if ahead:
         import_ahead(program / "__main__.py")
     while True:
-        request, response = runs.get()
+        answer(program, *runs.get())
+
+
+def answer(program: Path, request: bytes, response: Future[bytes]) -> None:
+    """Run the program for a request of the engine, which waits for the response without a limit."""
+    try:
         from infra.engine.program_run import run_program  # noqa: PLC0415  # slow, and not always needed
 
         response.set_result(run_program(program, request))
+    except BaseException as error:
+        traceback.print_exc()
+        # The thread of the server passes on exceptions of this class, but not all others.
+        response.set_exception(RuntimeError(f"the program cannot run: {error!r}"))
 
 
 def create_server(runs: Runs) -> grpc.Server:
@@ -72,8 +82,9 @@ def create_server(runs: Runs) -> grpc.Server:
 
 def import_ahead(file: Path) -> None:
     """Import the modules that a program imports first; the program itself reports those that fail, when it runs."""
-    importlib.import_module("infra.engine.program_run")
-    with suppress(Exception):
+    # Also what does not derive from Exception: the engine would wait forever for a host that ends here.
+    with suppress(BaseException):
+        importlib.import_module("infra.engine.program_run")
         for statement in ast.parse(file.read_text()).body:
             if isinstance(statement, ast.Import):
                 for name in statement.names:

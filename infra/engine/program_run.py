@@ -28,7 +28,7 @@ def run_program(program: Path, encoded: bytes) -> bytes:
     except pulumi.RunError as error:
         pulumi.log.error(str(error))
         response.error = str(error)
-    except (Exception, SystemExit):
+    except BaseException:  # an asyncio.CancelledError, for one, is no Exception
         pulumi.log.error(f"Program failed with an unhandled exception:\n{traceback.format_exc()}")
         # The engine adds no error of its own.
         response.bail = True

@@ -33,12 +33,13 @@ def main(program: Path, descriptor: int) -> None:
     handlers: Future[grpc.GenericRpcHandler] = Future()
     server = grpc.server(ThreadPoolExecutor(_THREADS), options=_UNLIMITED)
     server.add_generic_rpc_handlers((DeferredHandlers(handlers),))
-    start_server(server, descriptor)
     enter_program(program)
+    start_server(server, descriptor)
     try:
         handlers.set_result(load_handlers())
-    except Exception as error:
-        handlers.set_exception(error)
+    except BaseException as error:
+        # The threads of the server pass on exceptions of this class, but not all others.
+        handlers.set_exception(RuntimeError(f"the provider cannot be imported: {error!r}"))
     # The imported modules stay; what the provider creates does not.
     gc.freeze()
     gc.enable()

@@ -211,6 +211,37 @@ def test_program_error_is_a_single_line(stack: StackHome) -> None:
     assert "\n" not in failure.message
 
 
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("program", "module"),
+    [
+        pytest.param("import asyncio\nraise asyncio.CancelledError('odd')\n", "", id="cancelled"),
+        pytest.param("import broken\n", "raise SystemExit('odd')\n", id="a module that exits"),
+    ],
+)
+def test_a_program_that_ends_with_no_exception_ends_the_run(stack: StackHome, program: str, module: str) -> None:
+    """What does not derive from Exception ends a thread or a process: the engine would wait forever."""
+    write_stack_file(stack)
+    (stack.home.repo / "infra" / "broken.py").write_text(module)
+    (stack.home.repo / "infra" / "__main__.py").write_text(program)
+    code, result = up(stack)
+    assert code != 0
+    (failure,) = result.failures
+    assert "odd" in failure.message
+
+
+@pytest.mark.timeout(300)
+def test_an_sdk_that_cannot_be_imported_ends_the_run(
+    stack: StackHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "dill.py").write_text("raise ImportError('no dill here')\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]))
+    write_stack_file(stack)
+    code, result = up(stack)
+    assert code != 0
+    assert any("no dill here" in failure.message for failure in result.failures)
+
+
 def test_killed_up_leaves_no_process_and_the_next_up_succeeds(stack: StackHome) -> None:
     write_stack_file(stack, sleep=600)
     killed = start_up(stack)

@@ -77,3 +77,11 @@ def test_lines_are_taken_when_they_are_complete(tmp_path: Path) -> None:
         written.flush()
         assert (pipe.take_lines(), pipe.take_lines()) == (["second"], [])
         assert pipe.lines() == ["first", "second"]
+
+
+def test_a_line_ends_only_at_a_line_break(tmp_path: Path) -> None:
+    written = event("resourcePreEvent", "network\u0085").replace("\\u0085", "\u0085")
+    with EventPipe(tmp_path / "events") as pipe:
+        pipe.path.open("w").write(f"{written}\n")
+        assert pipe.take_lines() == [written]
+        assert pipe.lines() == [written]

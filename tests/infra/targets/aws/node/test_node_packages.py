@@ -77,6 +77,13 @@ class Machine:
             (self.folder / name).touch()
         subprocess.run(["tar", "-cf", self.folder / "muster.tar", "-C", self.folder, *names], check=True)
 
+    def build_slurm(self, *names: str) -> None:
+        """Put the archive of Slurm's packages where the controller builds it."""
+        for name in names:
+            (self.folder / name).touch()
+        members = [f"./{name}" for name in names]
+        subprocess.run(["tar", "-cf", self.folder / "slurm.tar", "-C", self.folder, *members], check=True)
+
     def make_archive(self, version: str) -> subprocess.CompletedProcess[str]:
         """Run the controller's program with a mirror that has one version of a package."""
         file = f"g++_{version}_amd64.deb"
@@ -84,7 +91,9 @@ class Machine:
             "apt-get",
             f"""echo "$*" >>{self.calls}
 case "$*" in
-  *--print-uris*) echo "'http://mirror/{file}' {file} 3 SHA256:0" ;;
+  *--print-uris*)
+    echo "'http://mirror/{file}' {file} 3 SHA256:0"
+    for word; do case $word in /*.deb) echo "'file:$word' ${{word##*/}} 3 " ;; esac; done ;;
   *--download-only*)
     for word; do case $word in Dir::Cache::archives=*) touch "${{word#*=}}/{file}" ;; esac; done ;;
 esac""",
@@ -149,7 +158,10 @@ def test_the_controller_stores_packages_with_their_dependencies(machine: Machine
     assert "Dir::State::status=" in download
 
 
-def test_the_controller_downloads_only_what_has_changed(machine: Machine) -> None:
+@pytest.mark.parametrize("slurm", [False, True], ids=["without Slurm", "with a build of Slurm"])
+def test_the_controller_downloads_only_what_has_changed(machine: Machine, slurm: bool) -> None:
+    if slurm:
+        machine.build_slurm("slurm-smd_1_amd64.deb")
     machine.make_archive("1")
     machine.stored.unlink()
     assert machine.make_archive("1").returncode == 0
@@ -169,10 +181,7 @@ def test_an_archive_that_could_not_be_stored_is_stored_by_the_next_run(machine: 
 
 
 def test_the_dependencies_of_slurm_s_own_packages_are_downloaded_too(machine: Machine) -> None:
-    for name in ("slurm-smd_1_amd64.deb", "slurm-smd-slurmctld_1_amd64.deb"):
-        (machine.folder / name).touch()
-    members = ["./slurm-smd_1_amd64.deb", "./slurm-smd-slurmctld_1_amd64.deb"]
-    subprocess.run(["tar", "-cf", machine.folder / "slurm.tar", "-C", machine.folder, *members], check=True)
+    machine.build_slurm("slurm-smd_1_amd64.deb", "slurm-smd-slurmctld_1_amd64.deb")
     assert machine.make_archive("1").returncode == 0
     download = machine.calls.read_text().splitlines()[-1]
     assert "/slurm-smd_1_amd64.deb" in download

@@ -1,4 +1,5 @@
-# Installs EFA's driver, libfabric and NCCL plugin from the vendor's archive. Set by the caller: ADDRESS, SHA256, LISTS_LOCK.
+# Installs EFA's driver, libfabric and NCCL plugin from the vendor's archive. Set by the caller: ADDRESS, SHA256, and
+# FETCH_LISTS (script that fetches package lists).
 # shellcheck shell=sh
 set -eu
 export DEBIAN_FRONTEND=noninteractive
@@ -15,8 +16,9 @@ if [ "$actual" != "$SHA256" ]; then
   exit 1
 fi
 tar -xzf "$folder/archive" -C "$folder"
-# The installer uses apt, which does not wait for package lists that are being fetched.
-if [ -e "$LISTS_LOCK" ]; then flock "$LISTS_LOCK" true; fi
+# The installer installs what it needs with apt. A machine that has its packages from the controller's archive has no lists;
+# without a mirror, the image may have everything.
+sh -e -c "$FETCH_LISTS" || echo 'package lists cannot be fetched; installing without them'
 cd "$folder/aws-efa-installer"
 ./efa_installer.sh -y --no-verify
 # The package does not replace a module that is already loaded.

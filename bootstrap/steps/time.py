@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from bootstrap.action import APT_GET, Action, enable_unit, install_packages, write_file
+from bootstrap.action import (
+    APT_GET,
+    FETCH_LISTS,
+    INSTALL_TIMEOUT_S,
+    Action,
+    enable_unit,
+    install_packages,
+    write_file,
+)
 from bootstrap.desired import Desired
 from bootstrap.facts.model import Facts
 from bootstrap.image_contents import ImageContents
@@ -12,7 +20,6 @@ from cluster.inventory import Node
 SOURCES = "/etc/chrony/sources.d/muster.sources"
 SOURCE = "server {address} prefer iburst minpoll 4 maxpoll 4\n"
 PACKAGE = "chrony"
-INSTALL_TIMEOUT_S = 300.0
 
 
 def plan_time(facts: Facts, node: Node, desired: Desired) -> list[Action]:
@@ -27,8 +34,9 @@ def plan_time(facts: Facts, node: Node, desired: Desired) -> list[Action]:
 def _start_chrony(facts: Facts) -> list[Action]:
     if "chrony" in facts.active and "chrony" in facts.enabled:
         return []
-    install = f"command -v chronyd >/dev/null || {APT_GET} install -y --no-install-recommends {PACKAGE}"
-    script = f"{install}\n{enable_unit('chrony')}\nsystemctl start chrony"
+    # A machine that has its other packages from the controller's archive has no package lists.
+    install = f"{FETCH_LISTS}{APT_GET} install -y --no-install-recommends {PACKAGE}"
+    script = f"if ! command -v chronyd >/dev/null; then\n{install}\nfi\n{enable_unit('chrony')}\nsystemctl start chrony"
     fix = "give the node access to its package mirror, or use an image with chrony"
     log = "journalctl -u chrony"
     return [Action("start chrony", script, timeout=INSTALL_TIMEOUT_S, log=log, fix=fix, slow=True)]

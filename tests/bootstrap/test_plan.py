@@ -297,6 +297,29 @@ def test_chrony_is_started_on_machines_and_not_in_containers() -> None:
     assert titles(plan_steps(running, desired()), "gpu-1", "time") == []
 
 
+def test_chrony_is_installed_with_package_lists_only_if_it_is_missing(tmp_path: Path) -> None:
+    """A machine that has its packages from the controller's archive has no lists."""
+    facts = changed(bare_all(desired()), "gpu-1", container=False)
+    (action,) = plan_steps(facts, desired())["gpu-1"]["time"].actions
+    script = action.script.replace("/run/", f"{tmp_path}/run/").replace("/etc/", f"{tmp_path}/etc/")
+    calls, unit = tmp_path / "calls", tmp_path / "etc/systemd/system/chrony.service"
+    unit.parent.mkdir(parents=True)
+    unit.touch()
+
+    def run() -> list[str]:
+        calls.write_text("")
+        subprocess.run(["/bin/sh", "-e", "-c", script], env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, check=True)
+        return [line.split()[-1] for line in calls.read_text().splitlines()]
+
+    for program in ("apt-get", "systemctl"):
+        (tmp_path / program).write_text(f'#!/bin/sh\necho "$0 $*" >>{calls}\n')
+        (tmp_path / program).chmod(0o755)
+    assert run() == ["update", "chrony", "chrony"]
+    (tmp_path / "chronyd").write_text("#!/bin/sh\n")
+    (tmp_path / "chronyd").chmod(0o755)
+    assert run() == ["chrony"]
+
+
 def test_only_slurmd_is_killed_soon_if_it_does_not_stop() -> None:
     """While a job ends, slurmd and the job wait for each other; slurmctld and slurmdbd must be able to save."""
     planned = plan_steps(bare_all(desired()), desired())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from bootstrap.action import LISTS_LOCK, Action
+from bootstrap.action import FETCH_LISTS, Action
 from bootstrap.desired import Desired
 from bootstrap.errors import BootstrapError
 from bootstrap.facts.model import Facts
@@ -93,7 +93,7 @@ def _describe_fix(desired: Desired) -> str:
 
 
 def _install(component: Component, installer: Installer) -> Action:
-    values = {"ADDRESS": installer.address, "SHA256": installer.sha256, "LISTS_LOCK": LISTS_LOCK}
+    values = {"ADDRESS": installer.address, "SHA256": installer.sha256, "FETCH_LISTS": FETCH_LISTS}
     assignments = "".join(f"{name}={shlex.quote(value)}\n" for name, value in values.items())
     title = f"install {component.title} {component.version}"
     fix = "give the node access to the internet (network.egress), or use an image that has it"

@@ -139,13 +139,17 @@ def test_the_installer_runs_only_if_the_archive_has_the_right_hash(tmp_path: Pat
         tar.addfile(entry, io.BytesIO(script))
     right = sha256(archive.read_bytes()).hexdigest()
 
-    def run(expected: str) -> subprocess.CompletedProcess[str]:
-        head = f"ADDRESS={archive.as_uri()}\nSHA256={expected}\nLISTS_LOCK={tmp_path}/lock\n"
+    def run(expected: str, fetch_lists: str = "echo lists") -> subprocess.CompletedProcess[str]:
+        head = f"ADDRESS={archive.as_uri()}\nSHA256={expected}\nFETCH_LISTS='{fetch_lists}'\n"
         return subprocess.run(["sh", "-c", head + software.SCRIPT], env=tools, capture_output=True, text=True)
 
     done = run(right)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines() == ["installer -y --no-verify", "modprobe -r efa", "modprobe efa", "ldconfig"]
+    installed = ["installer -y --no-verify", "modprobe -r efa", "modprobe efa", "ldconfig"]
+    assert done.stdout.splitlines() == ["lists", *installed]
+    without_mirror = run(right, "false")
+    assert without_mirror.returncode == 0
+    assert without_mirror.stdout.splitlines()[1:] == installed
     other = run("0" * 64)
     assert other.returncode == 1
     assert f"has sha256 {right}, expected {'0' * 64}: not the archive that was reviewed" in other.stderr

@@ -40,7 +40,7 @@ def start_host(file: str, program: str, *options: str) -> int:
 def read_port(reader: int) -> str:
     """Return the port of a host; end if it has ended without one."""
     with os.fdopen(reader) as pipe:
-        return pipe.read() or sys.exit("error: Python cannot serve the program; the lines above say why")
+        return pipe.read() or sys.exit("error: Python cannot serve the program; the log of this command says why")
 
 
 if __name__ == "__main__":

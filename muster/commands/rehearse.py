@@ -86,7 +86,8 @@ def list_runs(choice: Choice, scenarios: Mapping[str, str]) -> list[RehearsalOpt
     if choice.scenario not in ("", ALL) and unknown:
         width = max(map(len, scenarios))
         described = "".join(f"\n  {name:{width}}  {text}" for name, text in scenarios.items())
-        what = f"--scenario: '{unknown[0]}' is not allowed; allowed: {ALL}, or one of{described}"
+        refused = choice.scenario if ALL in names else unknown[0]
+        what = f"--scenario: '{refused}' is not allowed; allowed: {ALL}, or one or more of{described}"
         raise Stop(what, f"--scenario {next(iter(scenarios))}, which is the default", BAD_INPUT)
     chosen = list(scenarios) if choice.scenario == ALL else [choice.scenario or next(iter(scenarios))]
     return [

@@ -65,10 +65,11 @@ def test_all_scenarios_run_with_each_seed() -> None:
     assert [(run.scenario, run.seed) for run in runs] == [("job", 3), ("job", 4), ("dead-node", 3), ("dead-node", 4)]
 
 
-def test_an_unknown_scenario_is_rejected_with_all_that_exist() -> None:
+@pytest.mark.parametrize(("given", "refused"), [("flood", "flood"), ("job,flood", "flood"), ("all,job", "all,job")])
+def test_an_unknown_scenario_is_rejected_with_all_that_exist(given: str, refused: str) -> None:
     with pytest.raises(Stop) as caught:
-        list_runs(Choice(scenario="flood"), SCENARIOS)
-    assert "--scenario: 'flood' is not allowed; allowed: all, or one of" in str(caught.value)
+        list_runs(Choice(scenario=given), SCENARIOS)
+    assert f"--scenario: '{refused}' is not allowed; allowed: all, or one or more of" in str(caught.value)
     assert "\n  job        a job runs\n  dead-node  a machine dies: the job runs again" in str(caught.value)
 
 

@@ -26,7 +26,7 @@ from bootstrap.storage_verdict import (
     measure_total,
     parse_answer,
 )
-from bootstrap.transport.base import TransportError
+from bootstrap.transport.base import LostConnectionError, TransportError
 from cluster.inventory import Node
 
 STEP = "storage"
@@ -71,6 +71,9 @@ def _check_mount(mount: str, nodes: tuple[Node, ...], sessions: Sessions) -> flo
             script = render_check(name, mount, token, node, nodes)
             try:
                 return parse_answer(sessions.open(node).run(script, timeout=timeout).out)
+            except LostConnectionError as error:
+                fix = "check the node, then run again"
+                raise BootstrapError(node.name, STEP, error.line, fix=fix) from None
             except TransportError as error:
                 fix = f"check the server of {mount}, and the network between it and {node.name}"
                 raise BootstrapError(node.name, STEP, f"{mount}: {error.line}", fix=fix) from None

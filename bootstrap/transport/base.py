@@ -35,6 +35,10 @@ class TransportError(Exception):
         return f"node {self.node}: {self.line}." + (f" Fix: {self.fix}." if self.fix else "")
 
 
+class LostConnectionError(TransportError):
+    """The connection to a node ended while a script ran: the node, not what the script waited for, is to be checked."""
+
+
 class Transport(Protocol):
     """A connection to one node, as root."""
 

@@ -12,7 +12,15 @@ from collections.abc import Callable
 
 import paramiko
 
-from bootstrap.transport.base import DEFAULT_TIMEOUT_S, Completed, Lines, OnLine, TransportError, put_script
+from bootstrap.transport.base import (
+    DEFAULT_TIMEOUT_S,
+    Completed,
+    Lines,
+    LostConnectionError,
+    OnLine,
+    TransportError,
+    put_script,
+)
 from cluster.inventory import Node
 
 CONNECT_DEADLINE_S = 30.0
@@ -73,7 +81,9 @@ class SshTransport:
         except TimeoutError:
             raise TransportError(self._node, f"no answer within {timeout:.0f} s") from None
         except (paramiko.SSHException, OSError, EOFError):
-            raise TransportError(self._node, "the connection was lost: the node stopped or is unreachable") from None
+            raise LostConnectionError(
+                self._node, "the connection was lost: the node stopped or is unreachable"
+            ) from None
 
     def put(self, path: str, data: bytes, mode: int = 0o644, owner: str = "root:root") -> None:
         completed = self.run(put_script(path, mode, owner, len(data)), stdin=data)

@@ -13,6 +13,7 @@ from threading import Barrier
 import pytest
 
 from bootstrap import storage_verdict
+from bootstrap.errors import BootstrapError
 from bootstrap.progress import Event
 from bootstrap.sessions import Sessions
 from bootstrap.storage_check import check_storage, render_check
@@ -24,7 +25,7 @@ from bootstrap.storage_verdict import (
     judge_written,
     parse_answer,
 )
-from bootstrap.transport.base import DEFAULT_TIMEOUT_S, Completed, OnLine
+from bootstrap.transport.base import DEFAULT_TIMEOUT_S, Completed, LostConnectionError, OnLine, TransportError
 from bootstrap.transport.local import LocalTransport
 from cluster.inventory import Adopted, Node
 from tests.bootstrap.clusters import desired, node
@@ -213,6 +214,49 @@ def test_all_nodes_write_at_the_same_time_however_many_there_are() -> None:
         "write and read /shared on all nodes",
         f"/shared: {64 * SIZE_MB / 0.5:.0f} MB/s from all nodes together",
     ]
+
+
+class FailingTransport(LocalTransport):
+    """A node on which the rounds of the check meet an error of the connection."""
+
+    def __init__(self, error: TransportError) -> None:
+        self._error = error
+
+    def run(
+        self,
+        script: str,
+        *,
+        stdin: bytes | None = None,
+        timeout: float = DEFAULT_TIMEOUT_S,
+        on_line: OnLine | None = None,
+    ) -> Completed:
+        raise self._error
+
+
+@pytest.mark.parametrize(
+    ("error", "line", "fix"),
+    [
+        (
+            LostConnectionError("n-0", "the connection was lost"),
+            "the connection was lost",
+            "check the node, then run again",
+        ),
+        (
+            TransportError("n-0", "no answer within 90 s"),
+            "/shared: no answer within 90 s",
+            "check the server of /shared, and the network between it and n-0",
+        ),
+    ],
+)
+def test_the_server_of_a_filesystem_is_not_blamed_for_a_node_that_stops(
+    error: TransportError, line: str, fix: str
+) -> None:
+    cluster = desired()
+    member = node("n-0", "controller", 10, adopted=Adopted(hostname="host", user="ops"))
+    cluster = replace(cluster, inventory=cluster.inventory.model_copy(update={"nodes": (member,)}))
+    with Sessions(lambda _: FailingTransport(error)) as sessions, pytest.raises(BootstrapError) as caught:
+        check_storage(cluster, sessions, lambda _event: None)
+    assert (caught.value.node, caught.value.line, caught.value.fix) == ("n-0", line, fix)
 
 
 def run_round(name: str, mount: Path, member: Node, programs: Path | None = None) -> Answer:

@@ -56,8 +56,10 @@ def open_storage(cluster: str, folder: Path) -> Iterator[FrozenStorage]:
     files, mount = folder / "files", folder / "mount"
     files.mkdir()
     mount.mkdir()
-    # Users of the containers are in the files of this machine, so nothing is translated.
-    server = subprocess.Popen([SERVER, "-f", "-o", "allow_other,dev,suid", str(files), str(mount)])
+    # Users of the containers are in the files of this machine, so nothing is translated. With names that the kernel
+    # remembers, every tenth file that is replaced by renaming is missing for a moment, which muster rejects.
+    options = "allow_other,dev,suid,attr_timeout=0,entry_timeout=0"
+    server = subprocess.Popen([SERVER, "-f", "-o", options, str(files), str(mount)])
     try:
         wait_until(mount.is_mount, f"{SERVER} serves {mount}", 60)
         volume = docker.from_env().volumes.create(

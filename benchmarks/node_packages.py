@@ -62,8 +62,9 @@ sed -n 's/^Fetched \\([0-9.]*\\) \\([kM]\\)B in .*/\\1 \\2/p' /tmp/log >&3
 """
 # What the controller does once, and then a node.
 _ARCHIVE_NAME = "nodes.tar"
-_MAKE_ARCHIVE = f"""printf '#!/bin/sh\\ncp "$3" /slurm/{_ARCHIVE_NAME}\\n' >/tmp/store
-chmod +x /tmp/store
+_STORE = "/usr/local/bin/store"
+_MAKE_ARCHIVE = f"""printf '#!/bin/sh\\ncp "$3" /slurm/{_ARCHIVE_NAME}\\n' >{_STORE}
+chmod +x {_STORE}
 {{{{ time sh -c {{script}} </dev/null 2>&4; }}}} 4>&2 2>&3
 """
 _INSTALL_FROM_ARCHIVE = f"""cp /slurm/{_ARCHIVE_NAME} {NODE_ARCHIVE}
@@ -145,10 +146,10 @@ def make_archive(required: list[str], folder: Path) -> Part:
         "NAMES": " ".join(required),
         "SLURM": "",
         "MEMBERS": "",
-        "WORK": "/tmp/work",  # noqa: S108  # in a container
+        "WORK": "/var/muster-work",
         "FETCH_LISTS": FETCH_LISTS,
         "NAME": _ARCHIVE_NAME,
-        "STORE": "/tmp/store",  # noqa: S108  # in a container
+        "STORE": _STORE,
     }
     assignments = "".join(f"{name}={quote(value)}\n" for name, value in values.items())
     script = _MAKE_ARCHIVE.format(script=quote(f"{assignments}{node_packages.SCRIPT}"))

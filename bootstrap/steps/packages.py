@@ -87,7 +87,7 @@ def bake_packages(facts: Facts, contents: ImageContents) -> list[Action]:
     return _install(facts, (*distributed, *COMPILER, *cloud), contents.roles, contents.slurm, lustre=lustre)
 
 
-def _install(  # noqa: PLR0913
+def _install(  # noqa: PLR0913  # machines and images decide each of these differently
     facts: Facts, required: Sequence[str], roles: Sequence[Role], release: str, *, lustre: bool, archive: bool = False
 ) -> list[Action]:
     """Return the action that installs what is missing, with the Lustre client and the Slurm that is built here."""

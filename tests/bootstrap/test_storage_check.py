@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -179,11 +180,11 @@ if [ $now = 24 ]; then yes end | head -n 4096 >.muster-check-token/pointer; fi""
     assert answer.facts == {"renames": (("0", "0"),), "watched": (("gpu-1",),)}
 
 
-class MeetingTransport(LocalTransport):
-    """A node whose rounds end only if all nodes run them at the same time."""
+class AnsweringTransport(LocalTransport):
+    """A node that answers each script with what a function returns or raises."""
 
-    def __init__(self, meeting: Barrier) -> None:
-        self._meeting = meeting
+    def __init__(self, answer: Callable[[str], str]) -> None:
+        self._answer = answer
 
     def run(
         self,
@@ -193,10 +194,7 @@ class MeetingTransport(LocalTransport):
         timeout: float = DEFAULT_TIMEOUT_S,
         on_line: OnLine | None = None,
     ) -> Completed:
-        if script.startswith("rm "):
-            return Completed(0, "", "")
-        self._meeting.wait(timeout=20)
-        return Completed(0, WRITTEN if script.startswith("ROUND=write") else WATCHED, "")
+        return Completed(0, self._answer(script), "")
 
 
 def test_all_nodes_write_at_the_same_time_however_many_there_are() -> None:
@@ -208,29 +206,19 @@ def test_all_nodes_write_at_the_same_time_however_many_there_are() -> None:
     cluster = desired()
     cluster = replace(cluster, inventory=cluster.inventory.model_copy(update={"nodes": members}))
     meeting, events = Barrier(len(members)), list[Event]()
-    with Sessions(lambda _: MeetingTransport(meeting)) as sessions:
+
+    def meet(script: str) -> str:
+        if script.startswith("rm "):
+            return ""
+        meeting.wait(timeout=20)
+        return WRITTEN if script.startswith("ROUND=write") else WATCHED
+
+    with Sessions(lambda _: AnsweringTransport(meet)) as sessions:
         check_storage(cluster, sessions, events.append)
     assert [event.detail for event in events] == [
         "write and read /shared on all nodes",
         f"/shared: {64 * SIZE_MB / 0.5:.0f} MB/s from all nodes together",
     ]
-
-
-class FailingTransport(LocalTransport):
-    """A node on which the rounds of the check meet an error of the connection."""
-
-    def __init__(self, error: TransportError) -> None:
-        self._error = error
-
-    def run(
-        self,
-        script: str,
-        *,
-        stdin: bytes | None = None,
-        timeout: float = DEFAULT_TIMEOUT_S,
-        on_line: OnLine | None = None,
-    ) -> Completed:
-        raise self._error
 
 
 @pytest.mark.parametrize(
@@ -254,7 +242,11 @@ def test_the_server_of_a_filesystem_is_not_blamed_for_a_node_that_stops(
     cluster = desired()
     member = node("n-0", "controller", 10, adopted=Adopted(hostname="host", user="ops"))
     cluster = replace(cluster, inventory=cluster.inventory.model_copy(update={"nodes": (member,)}))
-    with Sessions(lambda _: FailingTransport(error)) as sessions, pytest.raises(BootstrapError) as caught:
+
+    def fail(_script: str) -> str:
+        raise error
+
+    with Sessions(lambda _: AnsweringTransport(fail)) as sessions, pytest.raises(BootstrapError) as caught:
         check_storage(cluster, sessions, lambda _event: None)
     assert (caught.value.node, caught.value.line, caught.value.fix) == ("n-0", line, fix)
 
